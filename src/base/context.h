@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of the context. Plain facts: everything below src/api reads them and changes nothing. */
+#ifndef QNI_BASE_CONTEXT_H
+#define QNI_BASE_CONTEXT_H
+
+#include <quern/context.h>
+
+#include "alloc.h"
+#include "threads.h"
+
+struct qn_ctx {
+    struct qni_allocator allocator;
+    struct qni_threads threads;
+    qn_device device;
+    uint64_t isa;            /* detected and not masked */
+    size_t cache_bytes[3];
+    qn_log_fn log;
+    void *log_arg;
+    void *arena;             /* scratch of calls that pass none */
+    size_t arena_bytes;
+};
+
+#endif

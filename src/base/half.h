@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small floats to f32 and back, in portable integer arithmetic: the same bits on every machine and whatever flags
+ * the including file has. Rounding is to nearest, ties to even; overflow gives infinity (f16, bf16) or the largest
+ * value (E4M3, which has no infinity). NaN stays NaN. */
+#ifndef QNI_BASE_HALF_H
+#define QNI_BASE_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t qni_bits_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+static inline float qni_float_of(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline float qni_f32_from_bf16(uint16_t h)
+{
+    return qni_float_of((uint32_t)h << 16);
+}
+static inline uint16_t qni_bf16_from_f32(float f)
+{
+    const uint32_t u = qni_bits_of(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((u >> 16) | 0x40u); /* a NaN whose payload must not round to infinity */
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+/* The exponent moves by a multiplication with 2^112, which also makes subnormals normal. */
+static inline float qni_f32_from_f16(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    const uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13;
+    if (magnitude >= 0x0f800000u) /* infinity or NaN */
+        return qni_float_of(sign | magnitude | 0x7f800000u);
+    return qni_float_of(sign | qni_bits_of(qni_float_of(magnitude) * 0x1p112f));
+}
+static inline uint16_t qni_f16_from_f32(float f)
+{
+    const uint32_t u = qni_bits_of(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u);
+    if (a >= 0x477ff000u) /* 65520 and more round to infinity */
+        return (uint16_t)(sign | 0x7c00u);
+    if (a < 0x38800000u) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the bottom */
+        const float shifted = qni_float_of(a) + 0.5f;
+        return (uint16_t)(sign | (qni_bits_of(shifted) - 0x3f000000u));
+    }
+    return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13));
+}
+
+static inline float qni_f32_from_e8m0(uint8_t e)
+{
+    return e == 255 ? qni_float_of(0x7fc00000u) : e == 0 ? qni_float_of(0x00400000u) : qni_float_of((uint32_t)e << 23);
+}
+static inline float qni_f32_from_e4m3(uint8_t v)
+{
+    const uint32_t sign = (uint32_t)(v & 0x80u) << 24, e = (v >> 3) & 15u, m = v & 7u;
+    if (e == 15 && m == 7)
+        return qni_float_of(sign | 0x7fc00000u);
+    if (e == 0)
+        return qni_float_of(sign | qni_bits_of((float)m * 0x1p-9f));
+    return qni_float_of(sign | ((e + 120u) << 23) | (m << 20));
+}
+static inline uint8_t qni_e4m3_from_f32(float f)
+{
+    const uint32_t u = qni_bits_of(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u)
+        return (uint8_t)(sign | 0x7fu);
+    if (a >= 0x43e00000u) /* 448 and more */
+        return (uint8_t)(sign | 0x7eu);
+    if (a < 0x3c800000u) { /* below 2^-6: units of 2^-9; adding 2^14 rounds to them */
+        const float shifted = qni_float_of(a) + 0x1p14f;
+        return (uint8_t)(sign | (qni_bits_of(shifted) - 0x46800000u));
+    }
+    const uint32_t r = (a - 0x3c000000u + 0x7ffffu + ((a >> 20) & 1u)) >> 20;
+    return (uint8_t)(sign | (r > 0x7eu ? 0x7eu : r));
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The canonical weight: what every importer produces and every packer reads. The formula is in quern/weights.h.
+ * All arrays are owned by the weight and complete: one scale per row and group, also for per-tensor formats. */
+#ifndef QNI_QUANT_CANONICAL_H
+#define QNI_QUANT_CANONICAL_H
+
+#include <quern/weights.h>
+
+#include "../base/alloc.h"
+
+struct qn_weight {
+    struct qni_allocator allocator;
+    qn_format format;
+    int64_t n, k, ci;          /* k == kh * kw * ci */
+    int32_t kh, kw, conv_groups;
+    int64_t n_groups;
+    uint8_t *codes;            /* [n, k]: signed code + 2^(bits-1), or the table index */
+    float *scale;              /* [n, n_groups] */
+    int32_t *zero;             /* [n, n_groups] or NULL */
+    float *offset;             /* [n, n_groups] or NULL */
+    int32_t *perm;             /* [k] or NULL */
+    float *prescale;           /* [k] or NULL */
+    float *table;              /* [2^bits] for every codebook, NULL for integers */
+};
+
+/* Which group position p of a row belongs to. ci: input channels (of one convolution group) per tap. */
+static inline int64_t qni_group_of(const qn_format *f, int64_t p, int64_t ci)
+{
+    if (f->group < 0)
+        return 0;
+    return f->blocks == QN_BLOCKS_CHANNELS ? p % ci / f->group : p / f->group;
+}
+
+/* The value a stored code stands for, before scale: an integer for QN_CODE_INT. */
+static inline float qni_code_value(const struct qn_weight *w, uint8_t code)
+{
+    return w->table != NULL ? w->table[code] : (float)((int32_t)code - (1 << (w->format.bits - 1)));
+}
+
+/* The offset of a group in the form kernels use, w = scale * value + offset: fl(-zero * scale), or the offset, or 0. */
+static inline float qni_group_offset(const struct qn_weight *w, int64_t row, int64_t group)
+{
+    const int64_t i = row * w->n_groups + group;
+    return w->zero != NULL ? -(float)w->zero[i] * w->scale[i] : w->offset != NULL ? w->offset[i] : 0.0f;
+}
+
+/* One row in double: out[p] for every position p in the order of codes (perm and prescale not applied). The definition
+ * of each format; everything else is compared with it. */
+void qni_weight_row(const struct qn_weight *w, int64_t row, double *out);
+
+/* The codebook of a format: 2^bits values; NULL for integer codes and QN_CODE_TABLE. Static. */
+const float *qni_code_table(qn_code code);
+
+/* Allocate a weight with room for everything that format and flags ask for (contents undefined; table filled). */
+qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts *geometry, bool with_perm,
+                           bool with_prescale, struct qn_weight **weight, qn_error *err);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An operation after validation: what src/api hands to a backend. Every field is checked and consistent; backends trust
+ * it. One struct serves the four operations, since each is a matrix product whose rows come from somewhere else. */
+#ifndef QNI_QUANT_OP_H
+#define QNI_QUANT_OP_H
+
+#include <quern/ops.h>
+
+#include "packed.h"
+
+enum { QNI_MATMUL = 0, QNI_GROUPED = 1, QNI_CONV = 2, QNI_CONV_TRANSPOSE = 3 };
+
+/* Geometry of a convolution; strides in elements. */
+struct qni_conv {
+    int64_t batch, h, w, oh, ow;
+    int64_t xs[4], ys[4], rs[4];   /* strides of x, y, residual: batch, channel, row, column */
+    int32_t kh, kw, stride[2], dilation[2], pad[4];
+    int64_t ci, co;                /* channels of one group */
+    int32_t groups;
+};
+
+struct qni_op {
+    int32_t kind;
+    qn_strategy strategy;
+    int64_t m;                     /* rows of the product: of y; of a convolution batch * oh * ow */
+    int64_t n, k;                  /* n: all outputs */
+    const qn_packed *const *w;     /* [n_w], same head but for contents */
+    int32_t n_w;
+    int32_t strict;
+    qn_tensor x, y;                /* matmul, grouped: rank 2 */
+    qn_tensor offsets, ids, x_rows;
+    qn_epilogue epilogue;
+    qn_quant_args quant;
+    struct qni_conv conv;
+    const char *kernel;            /* wanted row, or NULL */
+};
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packed weights: one blob that is the same in memory and in a file. The blob begins with a head that says what it
+ * holds and where; every section is 64-byte aligned in it. Backends define the sections' contents (docs/layouts.md). */
+#ifndef QNI_QUANT_PACKED_H
+#define QNI_QUANT_PACKED_H
+
+#include <quern/weights.h>
+
+#include "../base/alloc.h"
+
+enum {
+    QNI_SECTION_CODES = 0,   /* what kernels stream */
+    QNI_SECTION_SCALE = 1,
+    QNI_SECTION_OFFSET = 2,
+    QNI_SECTION_SUMS = 3,    /* column sums of codes */
+    QNI_SECTION_TABLE = 4,   /* f32 [2^bits] codebook */
+    QNI_SECTION_RUNS = 5,    /* struct qni_run: packed positions <- canonical positions */
+    QNI_SECTION_PERM = 6,    /* i32 [k]: canonical position -> column (act-order) */
+    QNI_SECTION_PRESCALE = 7,/* f32 [k] by column */
+    QNI_SECTION_ZERO = 8,    /* cold: the integer zero points, for unpacking */
+    QNI_N_SECTIONS = 12
+};
+
+/* Positions [dst, dst + len) of the packed order hold canonical positions [src, src + len); positions in no run are
+ * padding (code value 0). Sorted by dst. */
+struct qni_run {
+    int64_t dst, src, len;
+};
+
+/* Fixed size, little endian, written to files as it is. */
+struct qni_packed_head {
+    char magic[8];             /* "quernpk" and 0 */
+    uint32_t version;          /* 1 */
+    int32_t device_kind;
+    char layout[24];           /* its name; the identity of the packed weights */
+    uint64_t isa;              /* features without which the layout cannot be read; 0 for the common CPU layouts */
+    qn_format format;
+    int64_t n, k, ci;
+    int32_t kh, kw, conv_groups;
+    int32_t scale_dtype;       /* QN_F32 or QN_F16, of SCALE and OFFSET */
+    int32_t zero_dtype;        /* QN_I8 or QN_I32, of ZERO */
+    int32_t n_runs;
+    int64_t n_groups;          /* along k */
+    int64_t x_block;           /* int8-block: real positions per segment */
+    int64_t units;             /* of 32 packed positions along k */
+    int64_t group_units;       /* units of every full group */
+    int64_t segment_units;     /* units of every full segment; a group holds whole segments, its last may be short */
+    int64_t n_segments;        /* along k */
+    int64_t panels;            /* of 16 outputs; every convolution group begins a new panel */
+    uint64_t bytes;            /* of the whole blob */
+    struct {
+        uint64_t offset, bytes; /* 0, 0: absent */
+    } section[QNI_N_SECTIONS];
+};
+
+struct qni_mapping;            /* a mapped file with a reference count (src/checkpoint) */
+
+struct qn_packed {
+    struct qni_allocator allocator;
+    qn_device device;
+    const struct qni_packed_head *head;  /* the blob begins here (for CUDA: a host copy of the head) */
+    const uint8_t *blob;                 /* on the device */
+    void (*release)(struct qn_packed *); /* frees blob and struct */
+    void *owner;                         /* of release */
+};
+
+static inline const void *qni_section(const struct qn_packed *p, int32_t i)
+{
+    return p->head->section[i].bytes == 0 ? NULL : p->blob + p->head->section[i].offset;
+}
+
+/* Are all numbers of a head consistent with each other and with the bytes there are? For blobs from files. */
+qn_status qni_packed_head_check(const struct qni_packed_head *head, uint64_t bytes, qn_error *err);
+
+#endif
