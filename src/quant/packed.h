@@ -12,12 +12,14 @@ enum {
     QNI_SECTION_CODES = 0,   /* what kernels stream */
     QNI_SECTION_SCALE = 1,
     QNI_SECTION_OFFSET = 2,
-    QNI_SECTION_SUMS = 3,    /* column sums of codes */
+    QNI_SECTION_SUMS = 3,    /* i32 column sums of code values per int8-block segment */
     QNI_SECTION_TABLE = 4,   /* f32 [2^bits] codebook */
     QNI_SECTION_RUNS = 5,    /* struct qni_run: packed positions <- canonical positions */
     QNI_SECTION_PERM = 6,    /* i32 [k]: canonical position -> column (act-order) */
     QNI_SECTION_PRESCALE = 7,/* f32 [k] by column */
     QNI_SECTION_ZERO = 8,    /* cold: the integer zero points, for unpacking */
+    QNI_SECTION_GROUP_SUMS = 9, /* the same per int8-row segment; absent where they equal SUMS */
+    QNI_SECTION_COUNTS = 10, /* i32 real positions of each int8-row segment */
     QNI_N_SECTIONS = 12
 };
 

@@ -43,7 +43,7 @@ struct qni_matmul_tile {
     const void *a;            /* [m] rows of units * 32 elements */
     size_t lda;               /* bytes from row to row, a multiple of 64; a is 64-byte aligned unless it is the caller's f32 x */
     int64_t m;
-    const int32_t *a_sum;     /* Q8, Q8B: [m, n_segments] sum of codes */
+    const int32_t *a_sum;     /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md cuts them for Q8 or Q8B) */
     const float *a_scale;     /* Q8B: [m, n_segments] */
     const float *a_offset;    /* Q8B: [m, n_segments], NULL if symmetric */
     const float *a_total;     /* Q8B: [m, n_segments] real sum of the segment: fma(scale, sum, offset * count) */
@@ -57,7 +57,8 @@ struct qni_matmul_tile {
     const int32_t *sums;      /* [n_segments, 16] sum of code values of each segment, or NULL */
     const int32_t *counts;    /* [n_segments] real positions of each segment (only read where x_zero meets an offset) */
     const float *table;       /* T layouts: [16] or [256] values */
-    const int8_t *table8;     /* T4N16 with integer values (times 2 for E2M1, whose scale is then halved): [16], or NULL */
+    const int8_t *table8;     /* T4N16 with integer values (doubled for E2M1): [16], or NULL */
+    int32_t table8_doubled;   /* 1: scale counts half where table8 is used */
     int64_t n_panels;
     int64_t units, n_groups, group_units, segment_units, n_segments;
     int32_t scale_is_f16;
