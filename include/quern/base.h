@@ -101,6 +101,14 @@ typedef struct qn_tensor {
     int64_t stride[QN_MAX_RANK]; /**< In elements, not negative; the last is 1 unless an operation says otherwise. */
 } qn_tensor;
 
+/* For the _init() functions: every struct with a size field is zeroed by the code that knows its size. */
+static inline void qn_zero_(void *memory, size_t bytes)
+{
+    unsigned char *at = (unsigned char *)memory;
+    for (size_t i = 0; i < bytes; i++)
+        at[i] = 0;
+}
+
 /** A contiguous (row-major) tensor of the given shape on the CPU. Cannot fail; shape is copied. */
 QN_API qn_tensor qn_tensor_make(void *data, qn_dtype dtype, int32_t rank, const int64_t *shape);
 

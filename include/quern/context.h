@@ -72,8 +72,7 @@ typedef struct qn_ctx_options {
 
 static inline void qn_ctx_options_init(qn_ctx_options *options)
 {
-    const qn_ctx_options zero = {0};
-    *options = zero;
+    qn_zero_(options, sizeof *options);
     options->size = sizeof *options;
     options->device.kind = QN_CPU;
     options->isa_mask = QN_ISA_ALL;
@@ -108,8 +107,7 @@ typedef struct qn_ctx_info {
 
 static inline void qn_ctx_info_init(qn_ctx_info *info)
 {
-    const qn_ctx_info zero = {0};
-    *info = zero;
+    qn_zero_(info, sizeof *info);
     info->size = sizeof *info;
 }
 

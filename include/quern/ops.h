@@ -24,7 +24,7 @@ enum {
     QN_STRATEGY_INT8_ROW = 1,    /**< Dynamic int8, symmetric, one scale a row. */
     QN_STRATEGY_INT8_BLOCK = 2,  /**< Dynamic int8, one scale and offset per block along k. */
     QN_STRATEGY_INT8_STATIC = 3, /**< x is int8 or uint8 with a given scale and zero point. */
-    QN_STRATEGY_DENSE = 4        /**< Weights dequantized in panels to f32, then a dense product. */
+    QN_STRATEGY_DENSE = 4        /**< Weights dequantized, then a plain dense product (on the CPU: in panels, in f32). */
 };
 QN_API const char *qn_strategy_name(qn_strategy strategy);
 QN_API qn_status qn_strategy_parse(const char *text, qn_strategy *strategy, qn_error *err);
@@ -43,7 +43,7 @@ enum {
  * What happens to a product before it is stored, in this order:
  *   v = acc * row_scale[m] * col_scale[n];  v += bias[n];  v += residual (before);  v = act(v);
  *   v = min(max(v, clamp_lo), clamp_hi);    v += residual (after);
- *   int8, uint8 output: y = saturate(round_half_even(v / y_scale) + y_zero).
+ *   int8, uint8 output: y = saturate(round_half_even(v * (1 / y_scale)) + y_zero).
  * rank 0 tensors mean "none". All tensors are borrowed.
  */
 typedef struct qn_epilogue {
@@ -59,7 +59,13 @@ typedef struct qn_epilogue {
 } qn_epilogue;
 
 /** A fresh epilogue: nothing happens. */
-QN_API qn_epilogue qn_epilogue_none(void);
+static inline void qn_epilogue_init(qn_epilogue *epilogue)
+{
+    qn_zero_(epilogue, sizeof *epilogue);
+    epilogue->clamp_lo = -3.402823466e+38f * 2.0f; /* -inf without <math.h> */
+    epilogue->clamp_hi = 3.402823466e+38f * 2.0f;
+    epilogue->y_scale = 1.0f;
+}
 
 /** Given quantization of int8-static inputs, and choices of the dynamic strategies. */
 typedef struct qn_quant_args {
@@ -98,8 +104,7 @@ typedef struct qn_plan_info {
 } qn_plan_info;
 static inline void qn_plan_info_init(qn_plan_info *info)
 {
-    const qn_plan_info zero = {0};
-    *info = zero;
+    qn_zero_(info, sizeof *info);
     info->size = sizeof *info;
 }
 QN_API qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info);
@@ -119,7 +124,13 @@ typedef struct qn_matmul_args {
     qn_quant_args quant;
     const char *kernel;    /**< NULL (default), or the name of the row to use; else QN_E_UNSUPPORTED. */
 } qn_matmul_args;
-QN_API void qn_matmul_args_init(qn_matmul_args *args);
+static inline void qn_matmul_args_init(qn_matmul_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+    qn_epilogue_init(&args->epilogue);
+    args->quant.x_scale = 1.0f;
+}
 
 /**
  * Choose how to do this product and any other with the same types and weights and at most as many rows.
@@ -157,7 +168,13 @@ typedef struct qn_grouped_args {
     qn_quant_args quant;
     const char *kernel;
 } qn_grouped_args;
-QN_API void qn_grouped_args_init(qn_grouped_args *args);
+static inline void qn_grouped_args_init(qn_grouped_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+    qn_epilogue_init(&args->epilogue);
+    args->quant.x_scale = 1.0f;
+}
 /** Like the four calls of matmul. A bad id or offset is found by the run: QN_E_VALUE. */
 QN_API qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_plan **plan, qn_error *err);
 QN_API qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args, void *scratch, size_t scratch_bytes);
@@ -194,7 +211,14 @@ typedef struct qn_conv_args {
     qn_quant_args quant;
     const char *kernel;
 } qn_conv_args;
-QN_API void qn_conv_args_init(qn_conv_args *args);
+static inline void qn_conv_args_init(qn_conv_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+    args->stride[0] = args->stride[1] = args->dilation[0] = args->dilation[1] = 1;
+    qn_epilogue_init(&args->epilogue);
+    args->quant.x_scale = 1.0f;
+}
 /** Shape of y for these arguments: fills args->y's shape, rank and contiguous strides (dtype and data stay). */
 QN_API qn_status qn_conv2d_shape(qn_conv_args *args);
 QN_API qn_status qn_conv_transpose2d_shape(qn_conv_args *args);
@@ -225,7 +249,11 @@ typedef struct qn_quantize_rows_args {
     qn_tensor sum;      /**< [m, blocks] i32, sum of codes; or none. */
     int64_t block;
 } qn_quantize_rows_args;
-QN_API void qn_quantize_rows_args_init(qn_quantize_rows_args *args);
+static inline void qn_quantize_rows_args_init(qn_quantize_rows_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+}
 /** @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_OVERLAP. No scratch. */
 QN_API qn_status qn_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 

@@ -97,8 +97,7 @@ typedef struct qn_weight_parts {
 
 static inline void qn_weight_parts_init(qn_weight_parts *parts)
 {
-    const qn_weight_parts zero = {0};
-    *parts = zero;
+    qn_zero_(parts, sizeof *parts);
     parts->size = sizeof *parts;
     parts->kh = parts->kw = parts->conv_groups = 1;
 }
@@ -158,8 +157,7 @@ typedef struct qn_quantize_options {
 
 static inline void qn_quantize_options_init(qn_quantize_options *options)
 {
-    const qn_quantize_options zero = {0};
-    *options = zero;
+    qn_zero_(options, sizeof *options);
     options->size = sizeof *options;
     options->kh = options->kw = options->conv_groups = 1;
     options->damping = 0.01;
@@ -201,8 +199,7 @@ typedef struct qn_pack_options {
 
 static inline void qn_pack_options_init(qn_pack_options *options)
 {
-    const qn_pack_options zero = {0};
-    *options = zero;
+    qn_zero_(options, sizeof *options);
     options->size = sizeof *options;
 }
 
@@ -221,8 +218,7 @@ typedef struct qn_packed_info {
 
 static inline void qn_packed_info_init(qn_packed_info *info)
 {
-    const qn_packed_info zero = {0};
-    *info = zero;
+    qn_zero_(info, sizeof *info);
     info->size = sizeof *info;
 }
 

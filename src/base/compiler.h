@@ -17,7 +17,7 @@
 
 #define QNI_LIKELY(x) __builtin_expect(!!(x), 1)
 #define QNI_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define QNI_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define QNI_PRINTF(text, first) __attribute__((format(printf, text, first)))
 
 /* Return a failed status to the caller. */
 #define QNI_TRY(call)                                                                              \

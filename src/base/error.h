@@ -8,8 +8,10 @@
 #include "compiler.h"
 
 /* Fill err (may be NULL) and return status, so that `return qni_fail(...)` reads well. */
-qn_status qni_fail(qn_error *err, qn_status status, const char *format, ...) QNI_PRINTF(3, 4);
+qn_status qni_fail(qn_error *err, qn_status status, const char *format, ...)
+    QNI_PRINTF(3, 4);
 /* The same about a byte of a file. */
-qn_status qni_fail_at(qn_error *err, qn_status status, int64_t offset, const char *format, ...) QNI_PRINTF(4, 5);
+qn_status qni_fail_at(qn_error *err, qn_status status, int64_t offset, const char *format, ...)
+    QNI_PRINTF(4, 5);
 
 #endif
