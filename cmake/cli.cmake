@@ -14,8 +14,8 @@ if(NOT cjson_FOUND)
     message(STATUS "quern: no libcjson for ${CMAKE_SYSTEM_PROCESSOR}, the command is left out")
     return()
   endif()
-  message(FATAL_ERROR "The quern command needs libcjson (Debian: libcjson-dev; `make` installs it). "
-    "-DQN_CLI=OFF builds the library alone.")
+  message(FATAL_ERROR "The quern command needs libcjson (Debian: libcjson-dev; `make` installs "
+    "it). -DQN_CLI=OFF builds the library alone.")
 endif()
 
 add_executable(quern_cli ${cli_sources})

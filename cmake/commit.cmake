@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake -DSOURCE=... -DOUT=... -P commit.cmake: writes `#define QN_COMMIT "..."` to OUT, touching the
-# file only when the text changes, so that a build without a new commit recompiles nothing.
+# cmake -DSOURCE=... -DOUT=... -P commit.cmake: writes `#define QN_COMMIT "..."` to OUT, touching
+# the file only when the text changes, so that a build without a new commit recompiles nothing.
 # "unknown" when SOURCE is not itself the top of a git checkout (a tarball inside somebody's tree).
 
 set(commit unknown)
