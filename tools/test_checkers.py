@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Proof that each checker fails: a small clean tree passes, and each planted violation is found.
+
+A checker that finds nothing because it looks at nothing is the failure meant here.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOLS = os.path.dirname(os.path.abspath(__file__))
+LICENCE = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+
+CLEAN = {
+    "include/quern/base.h":
+        "#include <stdint.h>\n#define QN_API\nQN_API int32_t qn_base_version(void);\n",
+    "src/base/half.h": "#include <string.h>\n",
+    "src/base/alloc.c":
+        "#include <stdlib.h>\nvoid *qni_alloc(size_t n)\n{\n    return malloc(n);\n}\n",
+    "src/quant/canonical.h": '#include "../base/half.h"\n#include <quern/base.h>\n',
+    "src/cpu/matmul/kernel.h":
+        "#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, mr) void fn(float *c);\n"
+        '#include "kernels.inc"\n#undef QNI_MATMUL_KERNEL\n',
+    "src/cpu/matmul/kernels.inc":
+        "QNI_MATMUL_KERNEL(qni_matmul_f32_q4n16_mr4_avx2, QN_ISA_AVX2, F32, Q4N16, 4)\n"
+        "QNI_MATMUL_KERNEL(qni_matmul_f32_q4n16_mr1_scalar, 0, F32, Q4N16, 1)\n",
+    "src/cpu/matmul/x86_avx2.c":
+        '#include "kernel.h"\n#include <immintrin.h>\n'
+        "static void tile(float *c, const int mr)\n{\n    c[mr] = 1;\n}\n"
+        "void qni_matmul_f32_q4n16_mr4_avx2(float *c)\n{\n    tile(c, 4);\n}\n",
+    "src/cpu/matmul/scalar.c":
+        '#include "kernel.h"\n'
+        "void qni_matmul_f32_q4n16_mr1_scalar(float *c)\n{\n    c[0] = 1;\n}\n",
+    "src/api/matmul.c": '#include "../cpu/matmul/kernel.h"\n#include <quern/base.h>\n',
+    "cli/main.c":
+        "#include <quern/base.h>\n#include <stdio.h>\nint main(void)\n{\n    return 0;\n}\n",
+    "test/api/matmul.c": '#include <quern/base.h>\n#include "harness/guard.h"\n',
+    "test/harness/guard.h": '#include "base/half.h"\n',
+}
+
+
+class Planted(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.root)
+        for path, text in CLEAN.items():
+            self.write(path, text)
+        os.makedirs(os.path.join(self.root, "docs"))
+        shutil.copy(os.path.join(TOOLS, "..", "docs", "names.md"), os.path.join(self.root, "docs"))
+
+    def write(self, path, text):
+        full = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        with open(full, "w", encoding="utf-8") as file:
+            file.write(LICENCE + text)
+
+    def add(self, path, text):
+        self.write(path, CLEAN.get(path, "") + text)
+
+    def check(self, tool, *arguments):
+        return subprocess.run(
+            [sys.executable, os.path.join(TOOLS, tool), "--root", self.root, *arguments],
+            capture_output=True, text=True, check=False)
+
+    def passes(self, tool):
+        result = self.check(tool)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def finds(self, tool, *words):
+        result = self.check(tool)
+        self.assertEqual(result.returncode, 1, f"{tool} found nothing")
+        for word in words:
+            self.assertIn(word, result.stdout)
+        return result.stdout
+
+    def compile(self, *sources):
+        """An archive and a shared library of the sources; both paths."""
+        objects = []
+        for path in sources:
+            objects.append(os.path.join(self.root, os.path.basename(path) + ".o"))
+            subprocess.run(["cc", "-std=c11", "-O1", "-fPIC", "-c", "-o", objects[-1],
+                            os.path.join(self.root, path)], check=True)
+        archive = os.path.join(self.root, "lib.a")
+        shared = os.path.join(self.root, "lib.so")
+        subprocess.run(["ar", "rcs", archive, *objects], check=True)
+        subprocess.run(["cc", "-shared", "-o", shared, *objects], check=True)
+        return archive, shared
+
+
+class Layers(Planted):
+    def test_clean_tree_passes(self):
+        self.passes("check_layers.py")
+
+    def test_includes(self):
+        for path, text, word in (
+                ("src/base/half.h", '#include "../quant/canonical.h"\n', "src/base may not"),
+                ("src/quant/canonical.h", '#include "cpu/matmul/kernel.h"\n', "src/quant may not"),
+                ("src/checkpoint/a.c", '#include "../cpu/matmul/kernel.h"\n', "src/checkpoint"),
+                ("src/ref/matmul.c", '#include "../cpu/matmul/kernel.h"\n', "src/ref may not"),
+                ("cli/main.c", '#include "../src/base/half.h"\n', "cli may not include src/base"),
+                ("test/api/matmul.c", '#include "base/half.h"\n', "test/api may not include"),
+                ("src/api/matmul.c", '#include "../../test/harness/guard.h"\n', "src/api may not"),
+                ("src/api/matmul.c", '#include "../cpu/matmul/scalar.c"\n', "no file includes"),
+                ("src/cpu/matmul/x86_avx2.c", "#include <stdio.h>\n", "a kernel file includes"),
+                ("src/cpu/matmul/x86_avx2.c", '#include "../../quant/canonical.h"\n', "a kernel"),
+                ("src/cuda/matmul/w4_sm80.cu", '#include "../../base/half.h"\n', "a CUDA file"),
+                ("src/nowhere/x.c", '#include "../base/half.h"\n', "has no place"),
+                ("include/quern/base.h", "#include <stdio.h>\n", "a public header includes"),
+                ("include/quern/base.h", '#include "../../src/base/half.h"\n', "include may not")):
+            with self.subTest(path=path, text=text):
+                self.add(path, text)
+                self.finds("check_layers.py", path, word)
+                if path in CLEAN:
+                    self.write(path, CLEAN[path])
+                else:
+                    os.remove(os.path.join(self.root, path))
+
+    def test_named_in_one_file(self):
+        for body in ("malloc(1);", "free(p);", "calloc(1, 1);"):
+            with self.subTest(body=body):
+                self.write("src/api/matmul.c", f"void qni_a(void *p)\n{{\n    {body}\n}}\n")
+                self.finds("check_layers.py", "one file only", "src/base/alloc.c")
+        self.write("src/api/matmul.c", "void qni_a(int a)\n{\n    o->free(a); /* malloc */\n}\n")
+        self.passes("check_layers.py")
+        for first, second in (("fopen", "open(p"), ("mmap", "mmap"),
+                              ("pthread_create", "pthread_create"), ("__cpuid", "getauxval")):
+            with self.subTest(name=first):
+                self.write("src/base/a.c", f"void qni_a(void)\n{{\n    {first}(1);\n}}\n")
+                self.write("src/cpu/b.c", f"void qni_b(void)\n{{\n    {second}(1);\n}}\n")
+                self.finds("check_layers.py", "src/base/a.c", "src/cpu/b.c")
+
+    def test_never(self):
+        for body in ('getenv("X");', 'printf("x");', "fputc(1, stderr);", "abort();", "exit(1);",
+                     "assert(p);"):
+            with self.subTest(body=body):
+                self.write("src/api/matmul.c", f"void qni_a(void *p)\n{{\n    {body}\n}}\n")
+                self.finds("check_layers.py", "the library never")
+        self.write("src/api/matmul.c",
+                   '/* printf( */\nstatic const char *a = "exit(1)";\nint qni_snprintf(int);\n'
+                   "void f(int a) __attribute__((format(printf, 1, 2)));\n")
+        self.passes("check_layers.py")
+
+    def test_objects(self):
+        self.write("src/cpu/matmul/x86_avx2.c",
+                   "int strcmp(const char *, const char *);\n"
+                   "int qni_k(const char *a)\n{\n    return strcmp(a, a + 1);\n}\n")
+        self.write("src/base/state.c",
+                   "#include <stdio.h>\nint qni_counter = 3;\nstatic int hidden;\n"
+                   "const char *const qni_names[] = {\"a\"};\n"
+                   "int qni_next(void)\n{\n    puts(\"x\");\n    return hidden++;\n}\n")
+        archive, shared = self.compile("src/cpu/matmul/x86_avx2.c", "src/base/state.c")
+        result = self.check("check_layers.py", "--archive", archive, "--shared", shared)
+        self.assertIn("qni_counter in .data: no mutable globals", result.stdout)
+        self.assertIn("hidden in .bss: no mutable globals", result.stdout)
+        self.assertNotIn("qni_names", result.stdout)
+        self.assertIn("calls strcmp: a kernel", result.stdout)
+        self.assertIn("imports puts", result.stdout)
+
+
+class Names(Planted):
+    def test_clean_tree_passes(self):
+        self.passes("check_names.py")
+
+    def test_rows(self):
+        inc = "src/cpu/matmul/kernels.inc"
+        for row, word in (
+                ("qni_matmul_f32_q4n16_mr4_haswell, QN_ISA_AVX2, F32, Q4N16, 4", "no isa at"),
+                ("qni_gemm_f32_q4n16_mr4_avx2, QN_ISA_AVX2, F32, Q4N16, 4", "no op at"),
+                ("matmul_f32_q4n16_mr4_avx2, QN_ISA_AVX2, F32, Q4N16, 4", "begin with qni_"),
+                ("qni_matmul_f32_q4n16_mr04_avx2, QN_ISA_AVX2, F32, Q4N16, 4", "no variant at"),
+                ("qni_matmul_f32_q4n16_mr8_avx2, QN_ISA_AVX512, F32, Q4N16, 8", "name says"),
+                ("qni_matmul_f32_q4n16_mr8_avx2, QN_ISA_AVX2, BF16, Q4N16, 8", "its reads is BF16"),
+                ("qni_matmul_f32_q4n16_mr8_avx2, QN_ISA_AVX2, F32, Q8N16, 8", "its layout is Q8"),
+                ("qni_matmul_f32_q4n16_mr8_avx2, QN_ISA_AVX2, F32, Q4N16, 4", "its mr is 4"),
+                ("qni_matmul_f32_q4n16_mr4_avx2, QN_ISA_AVX2, F32, Q4N16, 4", "listed twice")):
+            with self.subTest(row=row):
+                self.add(inc, f"QNI_MATMUL_KERNEL({row})\n")
+                self.finds("check_names.py", inc, word)
+
+    def test_kernel_files(self):
+        self.add("src/cpu/matmul/scalar.c", "void qni_matmul_f32_q4n16_mr4_avx2(float *c);\n")
+        self.finds("check_names.py", "src/cpu/matmul/scalar.c", "of ISA avx2 has its own file")
+        self.write("src/cpu/matmul/scalar.c", "void qni_matmul_f32_q4n16_mr2_scalar(float *c);\n")
+        self.finds("check_names.py", "has no row")
+
+    def test_words(self):
+        for path, text, word in (
+                ("src/base/half.h", "typedef unsigned half_t;\n", "no _t names"),
+                ("src/base/half.h", "typedef struct x *handle;\n", "never hide a *"),
+                ("include/quern/base.h", "QN_API int quern_version(void);\n", "is qn_noun_verb"),
+                ("include/quern/base.h", "#define VERSION 1\n", "begins with QN_"),
+                ("src/api/matmul.c", "static int qni_a(void)\n{\n    return 1;\n}\n", "no prefix")):
+            with self.subTest(text=text):
+                self.add(path, text)
+                self.finds("check_names.py", path, word)
+                self.write(path, CLEAN[path])
+        self.add("src/base/half.h", "typedef int (*fn)(void *p);\n"
+                                    "typedef struct a {\n    int *p;\n} a;\n")
+        self.passes("check_names.py")
+
+    def test_symbols(self):
+        self.write("src/base/a.c", "int qni_fine(void)\n{\n    return 1;\n}\n"
+                                   "int helper(void)\n{\n    return 1;\n}\n")
+        archive, shared = self.compile("src/base/a.c")
+        result = self.check("check_names.py", "--archive", archive, "--shared", shared)
+        self.assertIn("lib.a: helper: a global symbol", result.stdout)
+        self.assertNotIn("lib.a: qni_fine", result.stdout)
+        self.assertIn("lib.so: qni_fine: an exported symbol", result.stdout)
+
+
+class Sizes(Planted):
+    def test_clean_tree_passes(self):
+        self.passes("check_sizes.py")
+
+    def test_limits(self):
+        body = "    c[0] += 1;\n" * 121
+        self.write("src/base/long.c", f"void qni_long(int *c)\n{{\n{body}}}\n")
+        self.finds("check_sizes.py", "src/base/long.c:2: qni_long: 124 lines")
+        # The same length is fine in a kernel file, twice that is not.
+        os.remove(os.path.join(self.root, "src/base/long.c"))
+        self.write("src/cpu/matmul/x86_avx2.c", f"void qni_long(int *c)\n{{\n{body}}}\n")
+        self.passes("check_sizes.py")
+        self.write("src/cpu/matmul/x86_avx2.c", f"void qni_long(int *c)\n{{\n{body * 3}}}\n")
+        self.finds("check_sizes.py", "the limit is 250")
+
+    def test_file(self):
+        self.write("src/base/big.h", "\n" * 1000)
+        self.finds("check_sizes.py", "src/base/big.h: 1001 lines")
+
+    def test_parameters(self):
+        list_of = ", ".join(f"int a{i}" for i in range(9))
+        self.write("src/base/wide.c", f"static int wide({list_of})\n{{\n    return a0;\n}}\n")
+        self.finds("check_sizes.py", "wide: 9 parameters")
+        list_of = ",\n".join(f"int (*a{i})(int, int)" for i in range(8))
+        self.write("src/base/wide.c", f"static int wide({list_of})\n{{\n    return 0;\n}}\n")
+        self.passes("check_sizes.py")
+
+    def test_lines(self):
+        for text, word in (("/* " + "x" * 100 + " */\n", "columns"), ("int a; \n", "blanks at"),
+                           ("\tint a;\n", "a tab")):
+            with self.subTest(word=word):
+                self.write("src/base/line.h", text)
+                self.finds("check_sizes.py", "src/base/line.h:2", word)
+        with open(os.path.join(self.root, "src/base/line.h"), "w", encoding="utf-8") as file:
+            file.write("int a;\n")
+        self.finds("check_sizes.py", "the first line is the licence")
+
+    def test_archive(self):
+        self.write("src/base/blob.c", "const char qni_blob[3 << 20] = {1};\n")
+        archive, _ = self.compile("src/base/blob.c")
+        result = self.check("check_sizes.py", "--archive", archive)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the limit is 2097152", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
