@@ -48,7 +48,7 @@ struct qni_packed_head {
     int64_t group_units;       /* units of every full group */
     int64_t segment_units;     /* units of every full segment; a group holds whole segments, its last may be short */
     int64_t n_segments;        /* along k */
-    int64_t panels;            /* of 16 outputs; every convolution group begins a new panel */
+    int64_t panels;            /* of 16 outputs: qni_packed_panels() */
     uint64_t bytes;            /* of the whole blob */
     struct {
         uint64_t offset, bytes; /* 0, 0: absent */
@@ -65,6 +65,16 @@ struct qn_packed {
     void (*release)(struct qn_packed *); /* frees blob and struct */
     void *owner;                         /* of release */
 };
+
+/* Panels of 16 outputs. Every convolution group begins a new panel, so that a group is a product of its own; but where a
+ * group has a single input channel (depthwise) panels run across the groups: 16 groups lie side by side in one, and the
+ * depthwise kernels read them together. */
+static inline int64_t qni_packed_panels(int64_t n, int64_t ci, int32_t conv_groups)
+{
+    if (ci == 1 || conv_groups == 1)
+        return (n + 15) / 16;
+    return conv_groups * ((n / conv_groups + 15) / 16);
+}
 
 static inline const void *qni_section(const struct qn_packed *p, int32_t i)
 {
