@@ -36,11 +36,19 @@ if(EXISTS ${check_main})
   set_tests_properties(kernel.sweep PROPERTIES LABELS kernel TIMEOUT 900)
 endif()
 
-# ---- cmocka programs -----------------------------------------------------------------------------
+# Structs that cross the ABI keep their layout: checked by compiling.
+if(EXISTS ${PROJECT_SOURCE_DIR}/test/abi/layout.c)
+  add_library(abi_layout OBJECT test/abi/layout.c)
+  quern_code_options(abi_layout)
+  target_include_directories(abi_layout PRIVATE ${PROJECT_SOURCE_DIR}/include)
+endif()
 
+# The rest runs programs of this machine and needs its libraries.
 if(CMAKE_CROSSCOMPILING)
   return()
 endif()
+
+# ---- cmocka programs -----------------------------------------------------------------------------
 
 find_package(PkgConfig)
 if(PKG_CONFIG_FOUND)
@@ -67,3 +75,79 @@ elseif(QN_TESTS STREQUAL "AUTO")
 else()
   message(FATAL_ERROR "QN_TESTS=${QN_TESTS} needs cmocka (Debian: libcmocka-dev)")
 endif()
+
+# ---- the command ---------------------------------------------------------------------------------
+
+# test/cli/*.sh get the path of the command; what they write goes to a folder of their own.
+if(TARGET quern_cli)
+  file(GLOB cli_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/cli/*.sh)
+  foreach(script IN LISTS cli_tests)
+    get_filename_component(name ${script} NAME_WE)
+    set(folder ${PROJECT_BINARY_DIR}/test/cli/${name})
+    file(MAKE_DIRECTORY ${folder})
+    add_test(NAME cli.${name} COMMAND ${script} $<TARGET_FILE:quern_cli> WORKING_DIRECTORY ${folder})
+    set_tests_properties(cli.${name} PROPERTIES LABELS cli TIMEOUT 300 SKIP_RETURN_CODE 77)
+  endforeach()
+endif()
+
+# ---- an oracle that is not ours ------------------------------------------------------------------
+
+# test/oracle/*.py compare with ONNX Runtime through the shared library; 77 = it is not installed.
+find_program(QN_PYTHON python3)
+set(oracle_python ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+if(NOT EXISTS ${oracle_python})
+  set(oracle_python ${QN_PYTHON})
+endif()
+if(QN_PYTHON AND NOT QN_SANITIZE)
+  file(GLOB oracle_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/oracle/test_*.py)
+  foreach(script IN LISTS oracle_tests)
+    get_filename_component(name ${script} NAME_WE)
+    string(REPLACE "test_" "oracle." name ${name})
+    add_test(NAME ${name} COMMAND ${oracle_python} ${script})
+    set_tests_properties(${name} PROPERTIES LABELS oracle TIMEOUT 600 SKIP_RETURN_CODE 77
+      ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>;QUERN_REF=$<TARGET_FILE:quern_ref>")
+  endforeach()
+endif()
+
+# ---- the tree, the ABI, what is installed --------------------------------------------------------
+
+# Label "once": independent of compiler flags, so the clang and sanitizer builds leave them out.
+function(quern_tree_test name)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  string(REGEX REPLACE "\\..*" "" label ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${label};once" TIMEOUT 600)
+endfunction()
+
+if(QN_PYTHON)
+  quern_tree_test(tree.checkers ${QN_PYTHON} tools/test_checkers.py)
+  quern_tree_test(tree.layers ${QN_PYTHON} tools/check_layers.py
+    --archive $<TARGET_FILE:quern_static> --shared $<TARGET_FILE:quern>)
+  quern_tree_test(tree.names ${QN_PYTHON} tools/check_names.py
+    --archive $<TARGET_FILE:quern_static> --shared $<TARGET_FILE:quern>)
+  quern_tree_test(tree.sizes ${QN_PYTHON} tools/check_sizes.py
+    --archive $<TARGET_FILE:quern_static>)
+  quern_tree_test(tree.docs ${QN_PYTHON} tools/gen_docs.py --check)
+  if(TARGET quern_cli)
+    quern_tree_test(tree.manual ${QN_PYTHON} tools/check_manual.py $<TARGET_FILE:quern_cli>)
+  endif()
+endif()
+
+quern_tree_test(abi.headers test/abi/headers.sh ${PROJECT_SOURCE_DIR})
+quern_tree_test(abi.symbols test/abi/symbols.sh $<TARGET_FILE:quern> test/abi/symbols.txt
+  include/quern)
+
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  quern_tree_test(bare.gcc test/bare.sh gcc ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/bare/gcc)
+  quern_tree_test(bare.clang test/bare.sh clang ${PROJECT_SOURCE_DIR}
+    ${PROJECT_BINARY_DIR}/bare/clang)
+endif()
+
+foreach(how install pkg-config-shared pkg-config-static find-package subdirectory command)
+  quern_tree_test(consumer.${how} test/consumer/run.sh ${how} ${PROJECT_SOURCE_DIR}
+    ${PROJECT_BINARY_DIR})
+  if(how STREQUAL "install")
+    set_tests_properties(consumer.${how} PROPERTIES FIXTURES_SETUP installed)
+  elseif(NOT how STREQUAL "subdirectory")
+    set_tests_properties(consumer.${how} PROPERTIES FIXTURES_REQUIRED installed)
+  endif()
+endforeach()

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# headers.sh ROOT: every public header compiles alone and twice, as C11 and as C++11, with every
+# compiler there is, without a warning under the flags a strict user might have.
+set -u
+root=$1
+strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+failed=0 compiled=0
+
+compile() { # compiler language flags...
+    local compiler=$1 ending=$2 header
+    shift 2
+    command -v "$compiler" >/dev/null || { echo "skipped: no $compiler"; return; }
+    for header in "$root"/include/quern/*.h; do
+        name=$(basename "$header")
+        if [ "$name" = dlpack.h ] && ! echo '#include <dlpack/dlpack.h>' |
+            "$compiler" -E -x c - >/dev/null 2>&1; then
+            echo "skipped: $name, DLPack's own header is not installed"
+            continue
+        fi
+        printf '#include <quern/%s>\n#include <quern/%s>\n' "$name" "$name" >"$scratch/one$ending"
+        if ! "$compiler" "$@" -I"$root/include" -fsyntax-only "$scratch/one$ending"; then
+            echo "$name does not stand alone as $* with $compiler"
+            failed=1
+        fi
+        compiled=$((compiled + 1))
+    done
+}
+
+for compiler in gcc clang; do
+    # shellcheck disable=SC2086
+    compile $compiler .c -std=c11 $strict
+done
+for compiler in g++ clang++; do
+    # shellcheck disable=SC2086
+    compile $compiler .cc -std=c++11 $strict
+done
+[ $compiled -gt 0 ] || { echo "no compiler, no header: nothing was checked"; failed=1; }
+exit $failed
