@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What somebody else's program does with an installed quern: includes the umbrella header, quantizes
- * a weight, multiplies, compares with the sum written out, and asks for the version. */
+/* What somebody else's program does with an installed quern: it includes the umbrella header,
+ * quantizes a weight, multiplies, compares with the sum written out, and asks for the version. */
 #include <quern/quern.h>
 
 #include <math.h>
