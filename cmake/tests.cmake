@@ -143,7 +143,11 @@ if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
     ${PROJECT_BINARY_DIR}/bare/clang)
 endif()
 
-foreach(how install pkg-config-shared pkg-config-static find-package subdirectory command)
+set(consumers install pkg-config-shared pkg-config-static find-package subdirectory readme)
+if(TARGET quern_cli)
+  list(APPEND consumers command)
+endif()
+foreach(how IN LISTS consumers)
   quern_tree_test(consumer.${how} test/consumer/run.sh ${how} ${PROJECT_SOURCE_DIR}
     ${PROJECT_BINARY_DIR})
   if(how STREQUAL "install")

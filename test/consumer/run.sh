@@ -5,6 +5,7 @@
 #   install              cmake --install of BUILD to BUILD/consumer/prefix; then all files are there
 #   pkg-config-shared    cc program.c $(pkg-config --cflags --libs quern)
 #   pkg-config-static    the same with -static and --static
+#   readme               the README's example, compiled as printed
 #   find-package         find_package(quern), shared and static
 #   subdirectory         add_subdirectory(quern)
 #   command              the installed quern finds its library and answers
@@ -58,6 +59,16 @@ case $how in
         ${CC:-cc} $strict -static "$root/test/consumer/program.c" -o "$scratch/program" \
             $(pkg-config --static --cflags --libs quern)
         "$scratch/program"
+        ;;
+    readme)
+        # The first C example of the README is a program; it compiles as printed and succeeds.
+        awk '/^```c$/ { on = 1; next } /^```$/ && on { exit } on' "$root/README.md" \
+            >"$scratch/readme.c"
+        grep -q 'int main(' "$scratch/readme.c" || { echo "README.md has no C program"; exit 1; }
+        # shellcheck disable=SC2046,SC2086
+        ${CC:-cc} $strict "$scratch/readme.c" -o "$scratch/program" \
+            $(pkg-config --cflags --libs quern) -lm
+        (cd "$scratch" && LD_LIBRARY_PATH=$(pkg-config --variable=libdir quern) ./program)
         ;;
     find-package)
         cmake -G Ninja -S "$root/test/consumer/find_package" -B "$scratch" \
