@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One int8 matmul kernel on one thread: checked against plain loops, then timed beside a streaming read of the same bytes.
+ *
+ *   cc -O3 -std=gnu11 -march=native -ffp-contract=off -Iinclude lab/tile_bench.c src/cpu/matmul/x86_vnni512.c \
+ *      src/cpu/matmul/x86_amx.c -lm -o /tmp/tile_bench && /tmp/tile_bench KERNEL M GROUP [N] [K]
+ *
+ * The weights (n x k) are cut in panels and every panel is used once per pass; passes rotate over copies larger than
+ * the last level cache when M is small. Figures: us a pass, GB/s of codes, GOP/s, and the ratio to the read of the same bytes. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../src/cpu/matmul/kernel.h"
+
+#define LAB_KERNELS(X)                                                                             \
+    X(q8_q4n16_mr8_vnni512) X(q8_q8n16_mr8_vnni512) X(q8_t4n16_mr8_vnni512)                        \
+    X(q8b_q4n16_mr8_vnni512) X(q8b_q8n16_mr8_vnni512) X(q8b_t4n16_mr8_vnni512)                     \
+    X(q8_q4n16_mr32_amx) X(q8_q8n16_mr32_amx) X(q8_t4n16_mr32_amx)                                 \
+    X(q8b_q4n16_mr32_amx) X(q8b_q8n16_mr32_amx) X(q8b_t4n16_mr32_amx)
+#define X(name) qni_matmul_kernel_fn qni_matmul_##name;
+LAB_KERNELS(X)
+#undef X
+static const struct {
+    const char *name;
+    qni_matmul_kernel_fn *fn;
+} list[] = {
+#define X(name) {#name, qni_matmul_##name},
+    LAB_KERNELS(X)
+#undef X
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+static uint32_t seed = 1;
+static uint32_t rnd(void)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return seed >> 8;
+}
+static void *room(size_t bytes)
+{
+    void *p = aligned_alloc(4096, (bytes + 8191) / 4096 * 4096);
+    memset(p, 0, bytes);
+    return p;
+}
+
+/* Value of the code at position p of output j of a panel. */
+static int code_at(const struct qni_matmul_tile *t, const uint8_t *codes, int bytes, int64_t p, int j)
+{
+    const int64_t u = p / 32, q = p % 32;
+    if (bytes)
+        return codes[u * 512 + q / 4 * 64 + j * 4 + q % 4] - 128;
+    const uint8_t v = codes[u * 256 + q % 16 / 4 * 64 + j * 4 + q % 4];
+    const int nibble = q < 16 ? v & 15 : v >> 4;
+    return t->table8 != NULL ? t->table8[nibble] : nibble - 8;
+}
+
+static int check(const struct qni_matmul_tile *t, int bytes, int block)
+{
+    int bad = 0;
+    for (int64_t trial = 0; trial < 400; trial++) {
+        const int64_t i = trial < 40 ? trial % t->m : rnd() % t->m, col = rnd() % (t->n_panels * 16);
+        const int64_t panel = col / 16;
+        const int j = (int)(col % 16);
+        float acc = 0;
+        int64_t unit = 0, s = 0;
+        for (int64_t g = 0; g < t->n_groups; g++) {
+            const int64_t end = unit + t->group_units < t->units ? unit + t->group_units : t->units;
+            for (; unit < end; s++) {
+                const int64_t e = unit + t->segment_units < end ? unit + t->segment_units : end;
+                int dot = 0, sum_w = 0;
+                for (int64_t p = unit * 32; p < e * 32; p++) {
+                    const int w = code_at(t, t->codes + panel * (int64_t)t->codes_stride, bytes, p, j);
+                    dot += w * ((const int8_t *)t->a)[i * (int64_t)t->lda + p];
+                    sum_w += w;
+                }
+                const int64_t f = i * (int64_t)t->ld_segment + s;
+                const float sw = ((const float *)t->scale)[(panel * t->n_groups + g) * 16 + j];
+                if (block) {
+                    const float term = t->a_offset ? fmaf(t->a_scale[f], (float)dot, t->a_offset[f] * (float)sum_w)
+                                                   : t->a_scale[f] * (float)dot;
+                    acc = fmaf(sw, term, acc);
+                } else {
+                    acc = fmaf(sw, (float)(dot - t->x_zero * sum_w), acc);
+                }
+                unit = e;
+            }
+        }
+        bad += memcmp(&acc, &t->c[i * (int64_t)t->ldc + col], 4) != 0;
+    }
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "q8_q4n16_mr8_vnni512";
+    const int64_t m = argc > 2 ? atoll(argv[2]) : 1, group = argc > 3 ? atoll(argv[3]) : 128;
+    const int64_t n = argc > 4 ? atoll(argv[4]) : 2048, k = argc > 5 ? atoll(argv[5]) : 4096;
+    const int bytes = strstr(name, "_q8n16") != NULL, block = strncmp(name, "q8b", 3) == 0;
+    const int table = strstr(name, "_t4n16") != NULL;
+    qni_matmul_kernel_fn *fn = NULL;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (strcmp(list[i].name, name) == 0)
+            fn = list[i].fn;
+    if (fn == NULL || syscall(SYS_arch_prctl, 0x1023, 18) != 0)
+        return 2;
+    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    struct qni_matmul_tile t;
+    memset(&t, 0, sizeof t);
+    t.m = m;
+    t.units = (k + 31) / 32;
+    t.group_units = group == 0 ? t.units : (group + 31) / 32;
+    t.n_groups = (t.units + t.group_units - 1) / t.group_units;
+    t.segment_units = block && t.group_units > 4 ? 4 : t.group_units;
+    t.n_segments = 0;
+    for (int64_t g = 0; g < t.n_groups; g++) {
+        const int64_t u = g + 1 < t.n_groups ? t.group_units : t.units - g * t.group_units;
+        t.n_segments += (u + t.segment_units - 1) / t.segment_units;
+    }
+    t.lda = (size_t)t.units * 32 + 64;
+    t.ld_segment = (size_t)t.n_segments;
+    t.n_panels = n / 16;
+    t.codes_stride = (size_t)t.units * (bytes ? 512 : 256);
+    t.table8 = table ? values : NULL;
+    int8_t *a = room((size_t)m * t.lda);
+    int32_t *a_sum = room((size_t)m * t.ld_segment * 4);
+    float *a_scale = room((size_t)m * t.ld_segment * 4), *a_offset = room((size_t)m * t.ld_segment * 4);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t p = 0; p < t.units * 32; p++)
+            a[i * (int64_t)t.lda + p] = (int8_t)(rnd() % 256 - 128);
+        int64_t unit = 0, s = 0;
+        for (int64_t g = 0; g < t.n_groups; g++) {
+            const int64_t end = unit + t.group_units < t.units ? unit + t.group_units : t.units;
+            for (; unit < end; s++) {
+                const int64_t e = unit + t.segment_units < end ? unit + t.segment_units : end;
+                for (int64_t p = unit * 32; p < e * 32; p++)
+                    a_sum[i * t.n_segments + s] += a[i * (int64_t)t.lda + p];
+                a_scale[i * t.n_segments + s] = 0.001f + (float)(rnd() % 100) * 1e-4f;
+                a_offset[i * t.n_segments + s] = (float)(rnd() % 100) * 1e-3f;
+                unit = e;
+            }
+        }
+    }
+    t.a = a, t.a_sum = a_sum, t.a_scale = a_scale;
+    t.a_offset = block && getenv("SYM") == NULL ? a_offset : NULL;
+    const size_t size = t.codes_stride * (size_t)t.n_panels;
+    const int copies = m > 64 ? 2 : (int)(700e6 / (double)size) + 1;
+    uint8_t *codes = room(size * (size_t)copies);
+    for (size_t i = 0; i < size; i++)
+        codes[i] = (uint8_t)rnd();
+    for (int c = 1; c < copies; c++)
+        memcpy(codes + size * (size_t)c, codes, size);
+    float *scale = room((size_t)n * (size_t)t.n_groups * 4);
+    for (int64_t i = 0; i < n * t.n_groups; i++)
+        scale[i] = 0.01f + (float)(rnd() % 1000) * 1e-5f;
+    int32_t *sums = room((size_t)n * (size_t)t.n_segments * 4);
+    for (int64_t pn = 0; pn < t.n_panels; pn++)
+        for (int j = 0; j < 16; j++) {
+            int64_t unit = 0, s = 0;
+            for (int64_t g = 0; g < t.n_groups; g++) {
+                const int64_t end = unit + t.group_units < t.units ? unit + t.group_units : t.units;
+                for (; unit < end; s++) {
+                    const int64_t e = unit + t.segment_units < end ? unit + t.segment_units : end;
+                    for (int64_t p = unit * 32; p < e * 32; p++)
+                        sums[(pn * t.n_segments + s) * 16 + j] +=
+                            code_at(&t, codes + (size_t)pn * t.codes_stride, bytes, p, j);
+                    unit = e;
+                }
+            }
+        }
+    t.codes = codes, t.scale = scale, t.sums = sums;
+    t.x_zero = block ? 0 : 3;
+    t.ldc = (size_t)n + 16;
+    t.c = room((size_t)m * t.ldc * 4);
+    t.scratch = room(1 << 20);
+    fn(&t);
+    const int bad = check(&t, bytes, block);
+    double best = 1e30, read_best = 1e30;
+    volatile uint64_t sink = 0;
+    for (int r = 0; r < 3 * copies + 8 && r < 60; r++) {
+        t.codes = codes + size * (size_t)(r % copies);
+        double s = now();
+        fn(&t);
+        const double us = now() - s;
+        best = us < best ? us : best;
+        const uint64_t *q = (const uint64_t *)(codes + size * (size_t)((r + copies / 2) % copies));
+        s = now();
+        uint64_t x[8] = {0};
+        for (size_t i = 0; i < size / 8; i += 8)
+            for (int j = 0; j < 8; j++)
+                x[j] += q[i + (size_t)j];
+        for (int j = 0; j < 8; j++)
+            sink += x[j];
+        const double read = now() - s;
+        read_best = read < read_best ? read : read_best;
+    }
+    printf("%-26s m %4lld g %4lld n %lld k %lld: %s  %8.0f us  %6.2f GB/s  %7.0f GOP/s  read %5.0f us  ratio %.2f\n", name,
+           (long long)m, (long long)group, (long long)n, (long long)k, bad ? "WRONG" : "exact", best,
+           (double)size / best * 1e-3, 2.0 * (double)(m * n) * (double)k / best * 1e-3, read_best, read_best / best);
+    return bad != 0;
+}
