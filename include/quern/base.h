@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The words every other header uses: version, status, element types, devices and the tensor.
  *
- * Nothing in quern aborts, exits, prints, reads the environment or starts a thread behind the caller's back. */
+ * Nothing in quern aborts, exits, prints, reads the environment or starts a thread behind the
+ * caller's back. */
 #ifndef QUERN_BASE_H
 #define QUERN_BASE_H
 
@@ -34,11 +35,13 @@ enum {
     QN_STATUS_END_ = -1000
 };
 
-/** "E_SHAPE", and the sentence of status.inc. Static text, never NULL, also for unknown values. Any thread. */
+/** "E_SHAPE", and the sentence of status.inc. Static text, never NULL, also for unknown values. Any
+ * thread. */
 QN_API const char *qn_status_name(qn_status status);
 QN_API const char *qn_status_text(qn_status status);
 
-/** "0.1.0", and the commit the library was built from ("unknown" outside a checkout). Static text. */
+/** "0.1.0", and the commit the library was built from ("unknown" outside a checkout). Static
+ * text. */
 QN_API const char *qn_version(void);
 QN_API const char *qn_commit(void);
 
@@ -89,8 +92,8 @@ enum { QN_CPU = 1, QN_CUDA = 2 };
 enum { QN_MAX_RANK = 6 };
 
 /**
- * A borrowed view of strided memory. Passed by value or const pointer; the library never frees data.
- * This layout is frozen: fields are neither moved nor removed.
+ * A borrowed view of strided memory. Passed by value or const pointer; the library never frees
+ * data. This layout is frozen: fields are neither moved nor removed.
  */
 typedef struct qn_tensor {
     void *data;                  /**< First element; may be NULL when the tensor has no element. */
@@ -98,10 +101,12 @@ typedef struct qn_tensor {
     int32_t rank;                /**< 0 (no tensor or a scalar) to QN_MAX_RANK. */
     qn_device device;
     int64_t shape[QN_MAX_RANK];
-    int64_t stride[QN_MAX_RANK]; /**< In elements, not negative; the last is 1 unless an operation says otherwise. */
+    int64_t stride[QN_MAX_RANK]; /**< In elements, not negative; the last is 1 unless an operation
+                                      says otherwise. */
 } qn_tensor;
 
-/* For the _init() functions: every struct with a size field is zeroed by the code that knows its size. */
+/* For the _init() functions: every struct with a size field is zeroed by the code that knows its
+ * size. */
 static inline void qn_zero_(void *memory, size_t bytes)
 {
     unsigned char *at = (unsigned char *)memory;
@@ -131,7 +136,8 @@ static inline qn_tensor qn_tensor_none(void)
 
 /**
  * Number of elements, and bytes from the first to one past the last element.
- * @return QN_OK; QN_E_ARGUMENT: rank or a dimension out of range; QN_E_DTYPE; QN_E_STRIDE: the extent overflows.
+ * @return QN_OK; QN_E_ARGUMENT: rank or a dimension out of range; QN_E_DTYPE; QN_E_STRIDE: the
+ *         extent overflows.
  */
 QN_API qn_status qn_tensor_extent(const qn_tensor *tensor, int64_t *elements, size_t *bytes);
 

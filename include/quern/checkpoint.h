@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files: reading tensors (safetensors, npy), writing them safely, and keeping weights in them.
  *
- * Readers map the file and trust nothing in it. Writers work on "<path>.part" and rename at the end, so a
- * reader never sees half a file. A quern file is a safetensors file: docs/formats.md says what is in it. */
+ * Readers map the file and trust nothing in it. Writers work on "<path>.part" and rename at the
+ * end, so a reader never sees half a file. A quern file is a safetensors file: docs/formats.md says
+ * what is in it. */
 #ifndef QUERN_CHECKPOINT_H
 #define QUERN_CHECKPOINT_H
 
@@ -14,7 +15,7 @@
 extern "C" {
 #endif
 
-/* ----------------------------------------------------------------------------------------------------- reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 typedef struct qn_file qn_file;
 
@@ -24,7 +25,8 @@ enum { QN_FILE_SAFETENSORS = 1, QN_FILE_NPY = 2 };
 /** A tensor of a file. Texts and data belong to the file. */
 typedef struct qn_entry {
     const char *name;      /**< "" for npy. */
-    qn_tensor tensor;      /**< Contiguous view of the mapped bytes; dtype QN_DTYPE_NONE if the library has no such type. */
+    qn_tensor tensor;      /**< Contiguous view of the mapped bytes; dtype QN_DTYPE_NONE if the
+                                library has no such type. */
     const char *dtype;     /**< As the file spells it. */
     int64_t offset;        /**< Byte of the file where the data begins. */
     size_t bytes;
@@ -47,10 +49,12 @@ QN_API qn_status qn_file_entry(const qn_file *file, int64_t i, qn_entry *entry);
 /** @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND. */
 QN_API qn_status qn_file_find(const qn_file *file, const char *name, qn_entry *entry);
 /** The i-th key and value of the file's metadata; QN_E_NOT_FOUND past the end. */
-QN_API qn_status qn_file_metadata(const qn_file *file, int64_t i, const char **key, const char **value);
+QN_API qn_status qn_file_metadata(const qn_file *file, int64_t i, const char **key,
+                                  const char **value);
 /** The value of a key, or NULL. */
 QN_API const char *qn_file_get_metadata(const qn_file *file, const char *key);
-/** Copy a tensor's elements to out (contiguous, any alignment), converting float types if dtypes differ.
+/** Copy a tensor's elements to out (contiguous, any alignment), converting float types if dtypes
+ * differ.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE: no such conversion. */
 QN_API qn_status qn_entry_copy(const qn_entry *entry, const qn_tensor *out);
 /** Tell the kernel that the pages of a tensor are not needed any more. */
@@ -59,14 +63,15 @@ QN_API void qn_file_forget(const qn_file *file, const qn_entry *entry);
 /** Quantized weights of a quern file, by index; their names. */
 QN_API int64_t qn_file_weight_count(const qn_file *file);
 QN_API const char *qn_file_weight_name(const qn_file *file, int64_t i);
-/** Facts without loading: any of the outputs may be NULL. parts gets format and geometry, no arrays. */
-QN_API qn_status qn_file_weight_info(const qn_file *file, const char *name, qn_weight_parts *parts, size_t *bytes,
-                                     qn_error *err);
+/** Facts without loading: any of the outputs may be NULL. parts gets format and geometry, no
+ * arrays. */
+QN_API qn_status qn_file_weight_info(const qn_file *file, const char *name, qn_weight_parts *parts,
+                                     size_t *bytes, qn_error *err);
 /** @return QN_OK; QN_E_NOT_FOUND; QN_E_CORRUPT; QN_E_VALUE; QN_E_MEMORY; QN_E_VERSION. */
-QN_API qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char *name, qn_weight **weight,
-                                     qn_error *err);
+QN_API qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char *name,
+                                     qn_weight **weight, qn_error *err);
 
-/* ----------------------------------------------------------------------------------------------------- writing */
+/* -------------------------------------------------------------------------------------- writing */
 
 typedef struct qn_writer qn_writer;
 
@@ -74,49 +79,62 @@ typedef struct qn_writer qn_writer;
  * Begin to declare a safetensors file. Nothing is written yet.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_MEMORY.
  */
-QN_API qn_status qn_writer_create(const qn_ctx *ctx, const char *path, qn_writer **writer, qn_error *err);
-/** Declare a tensor; index counts from 0. @return QN_OK; QN_E_ARGUMENT; QN_E_EXISTS: the name is taken; QN_E_MEMORY. */
-QN_API qn_status qn_writer_add(qn_writer *writer, const char *name, qn_dtype dtype, int32_t rank, const int64_t *shape,
-                               int64_t *index, qn_error *err);
-/** Declare a quantized weight (all of its tensors). from: format, n, k, geometry, and non-NULL perm, prescale, table
- * where the weight will have them; nothing else is looked at. */
-QN_API qn_status qn_writer_add_weight(qn_writer *writer, const char *name, const qn_weight_parts *from, int64_t *index,
-                                      qn_error *err);
-QN_API qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *value, qn_error *err);
+QN_API qn_status qn_writer_create(const qn_ctx *ctx, const char *path, qn_writer **writer,
+                                  qn_error *err);
+/** Declare a tensor; index counts from 0. @return QN_OK; QN_E_ARGUMENT; QN_E_EXISTS: the name is
+ * taken; QN_E_MEMORY. */
+QN_API qn_status qn_writer_add(qn_writer *writer, const char *name, qn_dtype dtype, int32_t rank,
+                               const int64_t *shape, int64_t *index, qn_error *err);
+/** Declare a quantized weight (all of its tensors). from: format, n, k, geometry, and non-NULL
+ * perm, prescale, table where the weight will have them; nothing else is looked at. */
+QN_API qn_status qn_writer_add_weight(qn_writer *writer, const char *name,
+                                      const qn_weight_parts *from, int64_t *index, qn_error *err);
+QN_API qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *value,
+                                    qn_error *err);
 /**
- * Write the header to "<path>.part". resume 1: continue a part file left by an interrupted run whose declaration is
- * the same (else it begins anew); what was already written completely is then done.
+ * Write the header to "<path>.part". resume 1: continue a part file left by an interrupted run
+ * whose declaration is the same (else it begins anew); what was already written completely is then
+ * done.
  * @return QN_OK; QN_E_OPEN; QN_E_WRITE; QN_E_EXISTS: path exists and overwrite is 0.
  */
-QN_API qn_status qn_writer_begin(qn_writer *writer, int32_t overwrite, int32_t resume, qn_error *err);
+QN_API qn_status qn_writer_begin(qn_writer *writer, int32_t overwrite, int32_t resume,
+                                 qn_error *err);
 /** 1 if tensor or weight `index` needs no writing any more. */
 QN_API int32_t qn_writer_is_done(const qn_writer *writer, int64_t index);
 /** Write a whole tensor (contiguous, of the declared type and shape), or a whole weight. */
-QN_API qn_status qn_writer_put(qn_writer *writer, int64_t index, const qn_tensor *tensor, qn_error *err);
-QN_API qn_status qn_writer_put_weight(qn_writer *writer, int64_t index, const qn_weight *weight, qn_error *err);
-/** All done: flush, rename to path, free the writer. On failure the part file stays for a resume; the writer is freed. */
+QN_API qn_status qn_writer_put(qn_writer *writer, int64_t index, const qn_tensor *tensor,
+                               qn_error *err);
+QN_API qn_status qn_writer_put_weight(qn_writer *writer, int64_t index, const qn_weight *weight,
+                                      qn_error *err);
+/** All done: flush, rename to path, free the writer. On failure the part file stays for a resume;
+ * the writer is freed. */
 QN_API qn_status qn_writer_finish(qn_writer *writer, qn_error *err);
 /** Give up. keep_part 0 removes the part file. NULL is legal. */
 QN_API void qn_writer_abort(qn_writer *writer, int32_t keep_part);
 
-/** Write one tensor (any strides) as npy, atomically. @return QN_OK; QN_E_DTYPE; QN_E_OPEN; QN_E_WRITE; QN_E_EXISTS. */
-QN_API qn_status qn_npy_write(const char *path, const qn_tensor *tensor, int32_t overwrite, qn_error *err);
+/** Write one tensor (any strides) as npy, atomically. @return QN_OK; QN_E_DTYPE; QN_E_OPEN;
+ * QN_E_WRITE; QN_E_EXISTS. */
+QN_API qn_status qn_npy_write(const char *path, const qn_tensor *tensor, int32_t overwrite,
+                              qn_error *err);
 
-/* ---------------------------------------------------------------------------------------------- packed weights */
+/* ------------------------------------------------------------------------------- packed weights */
 
 /**
  * Keep packed weights in a file, tagged with layout and instruction set; names are unique. Atomic.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_EXISTS; QN_E_OPEN; QN_E_WRITE.
  */
-QN_API qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count, const char *const *names,
-                                const qn_packed *const *packed, int32_t overwrite, qn_error *err);
+QN_API qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count,
+                                const char *const *names, const qn_packed *const *packed,
+                                int32_t overwrite, qn_error *err);
 /**
- * Use packed weights where they lie in an open file: no copy is made on the CPU. The file may be closed before the
- * weights are destroyed. All offsets and sizes are checked; codes and scales are not looked at.
- * @return QN_OK; QN_E_NOT_FOUND; QN_E_CORRUPT; QN_E_VERSION; QN_E_LAYOUT: packed for another device or instruction set.
+ * Use packed weights where they lie in an open file: no copy is made on the CPU. The file may be
+ * closed before the weights are destroyed. All offsets and sizes are checked; codes and scales are
+ * not looked at.
+ * @return QN_OK; QN_E_NOT_FOUND; QN_E_CORRUPT; QN_E_VERSION; QN_E_LAYOUT: packed for another device
+ *         or instruction set.
  */
-QN_API qn_status qn_packed_load(const qn_ctx *ctx, const qn_file *file, const char *name, qn_packed **packed,
-                                qn_error *err);
+QN_API qn_status qn_packed_load(const qn_ctx *ctx, const qn_file *file, const char *name,
+                                qn_packed **packed, qn_error *err);
 
 #ifdef __cplusplus
 }

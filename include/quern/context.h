@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The context: which device, which instructions, whose threads, whose memory. All state hangs from it. */
+/* The context: which device, which instructions, whose threads, whose memory. All state hangs from
+ * it. */
 #ifndef QUERN_CONTEXT_H
 #define QUERN_CONTEXT_H
 
@@ -20,7 +21,8 @@ enum {
     QN_ISA_VNNI512 = 1 << 3,    /**< + AVX-512 VNNI, VBMI: Ice Lake, Zen 4. */
     QN_ISA_BF16_512 = 1 << 4,   /**< + AVX-512 BF16: Cooper Lake, Zen 4. */
     QN_ISA_FP16_512 = 1 << 5,   /**< + AVX-512 FP16: Sapphire Rapids. */
-    QN_ISA_AMX_INT8 = 1 << 6,   /**< + AMX tiles, int8 products, permitted by the kernel: Sapphire Rapids. */
+    QN_ISA_AMX_INT8 = 1 << 6,   /**< + AMX tiles, int8 products, permitted by the kernel: Sapphire
+                                     Rapids. */
     QN_ISA_AMX_BF16 = 1 << 7,   /**< + AMX bf16 products. */
     QN_ISA_NEON = 1 << 16,      /**< Armv8-A Advanced SIMD. */
     QN_ISA_DOTPROD = 1 << 17,   /**< + sdot, udot. */
@@ -30,36 +32,42 @@ enum {
 /** Only the portable kernels: the standard every other kernel is compared with. */
 #define QN_ISA_PORTABLE ((uint64_t)0)
 
-/** What this machine has (before any mask); asks the CPU and the kernel once per call. Any thread. */
+/** What this machine has (before any mask); asks the CPU and the kernel once per call. Any
+ * thread. */
 QN_API uint64_t qn_isa_detect(void);
 /** "avx2", "amx_int8", ... of a single bit; NULL for a bit without a name. Static text. */
 QN_API const char *qn_isa_name(uint64_t bit);
 /**
- * Read "avx512", "-amx_int8,-amx_bf16", "portable", "all": names select features and everything below them,
- * names after a minus remove from all. @return QN_OK; QN_E_ARGUMENT: unknown name (err tells which).
+ * Read "avx512", "-amx_int8,-amx_bf16", "portable", "all": names select features and everything
+ * below them, names after a minus remove from all. @return QN_OK; QN_E_ARGUMENT: unknown name (err
+ * tells which).
  */
 QN_API qn_status qn_isa_parse(const char *text, uint64_t *mask, qn_error *err);
 
 /** One item of parallel work: task(arg, i) for an i in [0, n). */
 typedef void (*qn_task_fn)(void *arg, int32_t i);
 /**
- * The caller's threads: run task(task_arg, i) once for every i in [0, n), in any order, on any threads, one
- * after another or at once; return when all are done. Correct results never depend on the concurrency.
+ * The caller's threads: run task(task_arg, i) once for every i in [0, n), in any order, on any
+ * threads, one after another or at once; return when all are done. Correct results never depend on
+ * the concurrency.
  */
 typedef void (*qn_parallel_for_fn)(void *arg, int32_t n, qn_task_fn task, void *task_arg);
 
-/** Memory for contexts, plans and weights (never used by hot calls). alignment is a power of two <= 4096. */
+/** Memory for contexts, plans and weights (never used by hot calls). alignment is a power of two <=
+ * 4096. */
 typedef void *(*qn_alloc_fn)(void *arg, size_t bytes, size_t alignment);
 typedef void (*qn_free_fn)(void *arg, void *memory, size_t bytes);
 
-/** Severity for the log callback: 0 debug, 1 information, 2 warning. Without a callback nothing is written. */
+/** Severity for the log callback: 0 debug, 1 information, 2 warning. Without a callback nothing is
+ * written. */
 typedef void (*qn_log_fn)(void *arg, int32_t severity, const char *text);
 
 typedef struct qn_ctx_options {
     size_t size;                     /**< sizeof as the caller was compiled; set by _init(). */
     qn_device device;                /**< Default: the CPU. */
     uint64_t isa_mask;               /**< Features that may be used; default QN_ISA_ALL. */
-    int32_t n_threads;               /**< 0 (default): as many as affinity and cgroup quota allow. 1: no thread is made. */
+    int32_t n_threads;               /**< 0 (default): as many as affinity and cgroup quota allow.
+                                          1: no thread is made. */
     qn_parallel_for_fn parallel_for; /**< NULL (default): the context's own pool. */
     void *parallel_arg;
     qn_alloc_fn alloc;               /**< NULL (default): aligned memory of the C library. */
@@ -67,7 +75,8 @@ typedef struct qn_ctx_options {
     void *alloc_arg;
     qn_log_fn log;                   /**< NULL (default): silence. */
     void *log_arg;
-    size_t arena_bytes;              /**< Scratch kept by the context for calls that pass none; default 0. */
+    size_t arena_bytes;              /**< Scratch kept by the context for calls that pass none;
+                                          default 0. */
 } qn_ctx_options;
 
 static inline void qn_ctx_options_init(qn_ctx_options *options)
@@ -86,7 +95,8 @@ typedef struct qn_ctx qn_ctx;
  */
 QN_API qn_status qn_ctx_create(const qn_ctx_options *options, qn_ctx **ctx, qn_error *err);
 
-/** Stop its threads and free it. NULL is legal. No call may be using it; weights and plans made with it must be gone. */
+/** Stop its threads and free it. NULL is legal. No call may be using it; weights and plans made
+ * with it must be gone. */
 QN_API void qn_ctx_destroy(qn_ctx *ctx);
 
 /**
@@ -102,7 +112,8 @@ typedef struct qn_ctx_info {
     uint64_t isa;          /**< Detected and not masked. */
     int32_t n_threads;     /**< Work is cut for so many. */
     size_t arena_bytes;
-    size_t cache_bytes[3]; /**< Data caches of level 1 to 3 as the machine reports them; 0 if it does not. */
+    size_t cache_bytes[3]; /**< Data caches of level 1 to 3 as the machine reports them; 0 if it
+                                does not. */
 } qn_ctx_info;
 
 static inline void qn_ctx_info_init(qn_ctx_info *info)

@@ -3,9 +3,10 @@
  *
  *     y = act( scale * (x . W^T) + bias + residual )
  *
- * Every operation comes as a plan (chosen once, run often) and as one direct call that plans on the stack.
- * Neither a run nor a direct call allocates, prints, or leaves the threads of its context. The numbers are
- * defined in docs/numerics.md: equal inputs give equal bits on any number of threads; the int8 strategies on any CPU. */
+ * Every operation comes as a plan (chosen once, run often) and as one direct call that plans on the
+ * stack. Neither a run nor a direct call allocates, prints, or leaves the threads of its context.
+ * The numbers are defined in docs/numerics.md: equal inputs give equal bits on any number of
+ * threads; the int8 strategies on any CPU. */
 #ifndef QUERN_OPS_H
 #define QUERN_OPS_H
 
@@ -24,7 +25,8 @@ enum {
     QN_STRATEGY_INT8_ROW = 1,    /**< Dynamic int8, symmetric, one scale a row. */
     QN_STRATEGY_INT8_BLOCK = 2,  /**< Dynamic int8, one scale and offset per block along k. */
     QN_STRATEGY_INT8_STATIC = 3, /**< x is int8 or uint8 with a given scale and zero point. */
-    QN_STRATEGY_DENSE = 4        /**< Weights dequantized, then a plain dense product (on the CPU: in panels, in f32). */
+    QN_STRATEGY_DENSE = 4        /**< Weights dequantized, then a plain dense product (on the CPU:
+                                      in panels, in f32). */
 };
 QN_API const char *qn_strategy_name(qn_strategy strategy);
 QN_API qn_status qn_strategy_parse(const char *text, qn_strategy *strategy, qn_error *err);
@@ -47,7 +49,8 @@ enum {
  * rank 0 tensors mean "none". All tensors are borrowed.
  */
 typedef struct qn_epilogue {
-    qn_tensor bias;         /**< [n] f32, f16, bf16; with int8-static also i32 (in units of x_scale * weight scale, added to the integers). */
+    qn_tensor bias;         /**< [n] f32, f16, bf16; with int8-static also i32 (in units of x_scale
+                                 * weight scale, added to the integers). */
     qn_tensor residual;     /**< Shape of y; f32, f16, bf16. */
     int32_t residual_after; /**< 0 (default): before the activation. */
     qn_act act;
@@ -75,7 +78,7 @@ typedef struct qn_quant_args {
     int32_t reserved;
 } qn_quant_args;
 
-/* ------------------------------------------------------------------------------------------------------- plans */
+/* ---------------------------------------------------------------------------------------- plans */
 
 typedef struct qn_plan qn_plan;
 
@@ -84,8 +87,9 @@ QN_API void qn_plan_destroy(qn_plan *plan);
 /** Scratch that a run of this plan needs at most (64-byte aligned); 0 is a real answer. */
 QN_API size_t qn_plan_scratch_bytes(const qn_plan *plan);
 /**
- * Why: the chosen kernel, tiles, split, scratch, bytes, operations and roofline; then every other row with its reason
- * for refusing. Plain lines of text. Returns the length needed without the end; always terminated when capacity > 0.
+ * Why: the chosen kernel, tiles, split, scratch, bytes, operations and roofline; then every other
+ * row with its reason for refusing. Plain lines of text. Returns the length needed without the end;
+ * always terminated when capacity > 0.
  */
 QN_API size_t qn_plan_explain(const qn_plan *plan, char *text, size_t capacity);
 
@@ -95,7 +99,8 @@ typedef struct qn_plan_info {
     const char *kernel;     /**< Name of the row that serves the largest number of rows of x. */
     uint64_t isa;           /**< What that kernel needs. */
     int32_t n_threads;
-    int32_t is_fallback;    /**< 1: a kernel of a slower class than this machine could run stands in. */
+    int32_t is_fallback;    /**< 1: a kernel of a slower class than this machine could run stands
+                                 in. */
     int32_t is_exact;       /**< 1: the same bits on every CPU. */
     int32_t reserved;
     size_t scratch_bytes;
@@ -109,20 +114,23 @@ static inline void qn_plan_info_init(qn_plan_info *info)
 }
 QN_API qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info);
 
-/* ------------------------------------------------------------------------------------------------------ matmul */
+/* --------------------------------------------------------------------------------------- matmul */
 
 /** Y[m, n] = epilogue( X[m, k] . W[n, k]^T ). Begin with qn_matmul_args_init(). */
 typedef struct qn_matmul_args {
     size_t size;
     const qn_packed *w;    /**< Borrowed. */
-    qn_tensor x;           /**< [m, k]; rows may be strided, columns may not. f32, f16, bf16; i8, u8 for int8-static. */
-    qn_tensor y;           /**< [m, n]; rows may be strided. f32, f16, bf16; int8-static also i8, u8 and i32 (raw sums: x_zero
-                                corrected, nothing else; only for weights without groups and offsets). Must not overlap x. */
+    qn_tensor x;           /**< [m, k]; rows may be strided, columns may not. f32, f16, bf16; i8, u8
+                                for int8-static. */
+    qn_tensor y;           /**< [m, n]; rows may be strided. f32, f16, bf16; int8-static also i8, u8
+                                and i32 (raw sums: x_zero corrected, nothing else; only for weights
+                                without groups and offsets). Must not overlap x. */
     qn_epilogue epilogue;
     qn_strategy strategy;
     int32_t strict;        /**< 1: QN_E_FALLBACK rather than a slower class of kernel. */
     qn_quant_args quant;
-    const char *kernel;    /**< NULL (default), or the name of the row to use; else QN_E_UNSUPPORTED. */
+    const char *kernel;    /**< NULL (default), or the name of the row to use; else
+                                QN_E_UNSUPPORTED. */
 } qn_matmul_args;
 static inline void qn_matmul_args_init(qn_matmul_args *args)
 {
@@ -133,26 +141,34 @@ static inline void qn_matmul_args_init(qn_matmul_args *args)
 }
 
 /**
- * Choose how to do this product and any other with the same types and weights and at most as many rows.
- * Data pointers are not looked at (they may be NULL).
- * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_UNSUPPORTED; QN_E_LAYOUT; QN_E_FALLBACK; QN_E_MEMORY.
+ * Choose how to do this product and any other with the same types and weights and at most as many
+ * rows. Data pointers are not looked at (they may be NULL).
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_UNSUPPORTED; QN_E_LAYOUT;
+ *         QN_E_FALLBACK; QN_E_MEMORY.
  */
-QN_API qn_status qn_matmul_plan(const qn_ctx *ctx, const qn_matmul_args *args, qn_plan **plan, qn_error *err);
+QN_API qn_status qn_matmul_plan(const qn_ctx *ctx, const qn_matmul_args *args, qn_plan **plan,
+                                qn_error *err);
 /**
- * Compute y. Threads: plan and weights may be shared by many callers; scratch may not. scratch NULL uses the context's arena.
- * @return what qn_matmul_plan() returns, and QN_E_SCRATCH; QN_E_ALIGN; QN_E_OVERLAP. A failed call has not touched y.
+ * Compute y. Threads: plan and weights may be shared by many callers; scratch may not. scratch NULL
+ * uses the context's arena.
+ * @return what qn_matmul_plan() returns, and QN_E_SCRATCH; QN_E_ALIGN; QN_E_OVERLAP. A failed call
+ *         has not touched y.
  */
-QN_API qn_status qn_matmul_run(const qn_plan *plan, const qn_matmul_args *args, void *scratch, size_t scratch_bytes);
+QN_API qn_status qn_matmul_run(const qn_plan *plan, const qn_matmul_args *args, void *scratch,
+                               size_t scratch_bytes);
 /** Plan and run in one; scratch as told by qn_matmul_scratch(). */
-QN_API qn_status qn_matmul(const qn_ctx *ctx, const qn_matmul_args *args, void *scratch, size_t scratch_bytes);
+QN_API qn_status qn_matmul(const qn_ctx *ctx, const qn_matmul_args *args, void *scratch,
+                           size_t scratch_bytes);
 QN_API qn_status qn_matmul_scratch(const qn_ctx *ctx, const qn_matmul_args *args, size_t *bytes);
 
-/* ---------------------------------------------------------------------------------------------- grouped (MoE) */
+/* -------------------------------------------------------------------------------- grouped (MoE) */
 
 /**
  * Row r of Y = epilogue( X[source(r)] . W[expert(r)]^T ). Either offsets or ids tells the expert:
- *   offsets [n_experts + 1] i32: rows offsets[e] to offsets[e+1] belong to expert e (empty ones are legal);
- *   ids [rows of y] i32: the expert of each row, in any order; a negative id leaves that row of y untouched.
+ *   offsets [n_experts + 1] i32: rows offsets[e] to offsets[e+1] belong to expert e (empty ones are
+ *       legal);
+ *   ids [rows of y] i32: the expert of each row, in any order; a negative id leaves that row of y
+ *       untouched.
  * x_rows [rows of y] i32, optional: the row of X that row r reads (top-k routing); default r.
  */
 typedef struct qn_grouped_args {
@@ -176,29 +192,36 @@ static inline void qn_grouped_args_init(qn_grouped_args *args)
     args->quant.x_scale = 1.0f;
 }
 /** Like the four calls of matmul. A bad id or offset is found by the run: QN_E_VALUE. */
-QN_API qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_plan **plan, qn_error *err);
-QN_API qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args, void *scratch, size_t scratch_bytes);
-QN_API qn_status qn_grouped(const qn_ctx *ctx, const qn_grouped_args *args, void *scratch, size_t scratch_bytes);
+QN_API qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_plan **plan,
+                                 qn_error *err);
+QN_API qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args, void *scratch,
+                                size_t scratch_bytes);
+QN_API qn_status qn_grouped(const qn_ctx *ctx, const qn_grouped_args *args, void *scratch,
+                            size_t scratch_bytes);
 QN_API qn_status qn_grouped_scratch(const qn_ctx *ctx, const qn_grouped_args *args, size_t *bytes);
 
-/* ------------------------------------------------------------------------------------------------- convolution */
+/* ---------------------------------------------------------------------------------- convolution */
 
 typedef int32_t qn_image;
 enum { QN_NCHW = 0, QN_NHWC = 1 };
 
 /**
- * Convolution (or its transpose) in two dimensions; one dimension is h = 1. Size, groups and channels of the kernel come
- * from w. conv2d:           oh = (h + pad_top + pad_bottom - dilation_h (kh - 1) - 1) / stride_h + 1
- * conv_transpose2d:         oh = (h - 1) stride_h - pad_top - pad_bottom + dilation_h (kh - 1) + 1 + out_pad_h
- * Padding is zero; for int8-static it is x_zero (a real zero). With dynamic strategies the rows that are quantized are the
- * patches: a convolution is exactly the matmul of its patch matrix.
- * The transposed weight is stored like the other: W[co, kh, kw, ci], tap (ky, kx) adds x[iy, ix] to
+ * Convolution (or its transpose) in two dimensions; one dimension is h = 1. Size, groups and
+ * channels of the kernel come
+ * from w. conv2d:           oh = (h + pad_top + pad_bottom - dilation_h (kh - 1) - 1) / stride_h +
+ *                           1
+ * conv_transpose2d:         oh = (h - 1) stride_h - pad_top - pad_bottom + dilation_h (kh - 1) + 1
+ *                           + out_pad_h
+ * Padding is zero; for int8-static it is x_zero (a real zero). With dynamic strategies the rows
+ * that are quantized are the patches: a convolution is exactly the matmul of its patch matrix. The
+ * transposed weight is stored like the other: W[co, kh, kw, ci], tap (ky, kx) adds x[iy, ix] to
  * y[iy stride + ky dilation - pad].
  */
 typedef struct qn_conv_args {
     size_t size;
     const qn_packed *w;
-    qn_tensor x;             /**< Rank 4, or 3 without h; any strides for NCHW and NHWC as long as the innermost is 1. */
+    qn_tensor x;             /**< Rank 4, or 3 without h; any strides for NCHW and NHWC as long as
+                                  the innermost is 1. */
     qn_tensor y;
     qn_image image;          /**< Of x, y and residual; default NCHW. */
     int32_t stride[2];       /**< h, w; default 1. */
@@ -219,26 +242,33 @@ static inline void qn_conv_args_init(qn_conv_args *args)
     qn_epilogue_init(&args->epilogue);
     args->quant.x_scale = 1.0f;
 }
-/** Shape of y for these arguments: fills args->y's shape, rank and contiguous strides (dtype and data stay). */
+/** Shape of y for these arguments: fills args->y's shape, rank and contiguous strides (dtype and
+ * data stay). */
 QN_API qn_status qn_conv2d_shape(qn_conv_args *args);
 QN_API qn_status qn_conv_transpose2d_shape(qn_conv_args *args);
 /** Like the four calls of matmul. */
-QN_API qn_status qn_conv2d_plan(const qn_ctx *ctx, const qn_conv_args *args, qn_plan **plan, qn_error *err);
-QN_API qn_status qn_conv2d_run(const qn_plan *plan, const qn_conv_args *args, void *scratch, size_t scratch_bytes);
-QN_API qn_status qn_conv2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch, size_t scratch_bytes);
+QN_API qn_status qn_conv2d_plan(const qn_ctx *ctx, const qn_conv_args *args, qn_plan **plan,
+                                qn_error *err);
+QN_API qn_status qn_conv2d_run(const qn_plan *plan, const qn_conv_args *args, void *scratch,
+                               size_t scratch_bytes);
+QN_API qn_status qn_conv2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch,
+                           size_t scratch_bytes);
 QN_API qn_status qn_conv2d_scratch(const qn_ctx *ctx, const qn_conv_args *args, size_t *bytes);
-QN_API qn_status qn_conv_transpose2d_plan(const qn_ctx *ctx, const qn_conv_args *args, qn_plan **plan, qn_error *err);
-QN_API qn_status qn_conv_transpose2d_run(const qn_plan *plan, const qn_conv_args *args, void *scratch,
-                                         size_t scratch_bytes);
-QN_API qn_status qn_conv_transpose2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch, size_t scratch_bytes);
-QN_API qn_status qn_conv_transpose2d_scratch(const qn_ctx *ctx, const qn_conv_args *args, size_t *bytes);
+QN_API qn_status qn_conv_transpose2d_plan(const qn_ctx *ctx, const qn_conv_args *args,
+                                          qn_plan **plan, qn_error *err);
+QN_API qn_status qn_conv_transpose2d_run(const qn_plan *plan, const qn_conv_args *args,
+                                         void *scratch, size_t scratch_bytes);
+QN_API qn_status qn_conv_transpose2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch,
+                                     size_t scratch_bytes);
+QN_API qn_status qn_conv_transpose2d_scratch(const qn_ctx *ctx, const qn_conv_args *args,
+                                             size_t *bytes);
 
-/* ------------------------------------------------------------------------------------------ activation quantizer */
+/* ------------------------------------------------------------------------- activation quantizer */
 
 /**
- * Dynamic quantization of rows on its own. block 0: one scale a row; else one per `block` columns (the last may be short).
- * Symmetric: scale = amax / 127, codes in [-127, 127]. Asymmetric: value = scale * code + offset. u8 codes (asymmetric
- * only): code + 128 of the int8 one, offset adjusted.
+ * Dynamic quantization of rows on its own. block 0: one scale a row; else one per `block` columns
+ * (the last may be short). Symmetric: scale = amax / 127, codes in [-127, 127]. Asymmetric: value =
+ * scale * code + offset. u8 codes (asymmetric only): code + 128 of the int8 one, offset adjusted.
  */
 typedef struct qn_quantize_rows_args {
     size_t size;

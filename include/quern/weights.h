@@ -6,9 +6,10 @@
  *                 = table[code]                 codebooks, code in [0, 2^bits)
  *     w[n, p] = scale[n, g] * (value - zero[n, g])        or
  *     w[n, p] = scale[n, g] * value + offset[n, g]        with g the group of position p.
- * Position p reads input column perm[p] (identity unless act-order), and x is multiplied by prescale[column]
- * first (AWQ, SmoothQuant) if there is one. Convolutions: k = kh * kw * ci, tap-major, ci (the channels of one
- * convolution group) fastest; n counts all output channels.                                              */
+ * Position p reads input column perm[p] (identity unless act-order), and x is multiplied by
+ * prescale[column] first (AWQ, SmoothQuant) if there is one. Convolutions: k = kh * kw * ci,
+ * tap-major, ci (the channels of one
+ * convolution group) fastest; n counts all output channels.  */
 #ifndef QUERN_WEIGHTS_H
 #define QUERN_WEIGHTS_H
 
@@ -32,12 +33,14 @@ enum {
 
 /** How a group is shifted. */
 typedef int32_t qn_shift;
-enum { QN_SHIFT_NONE = 0, QN_SHIFT_ZERO = 1 /**< integer zero point */, QN_SHIFT_OFFSET = 2 /**< f32 offset */ };
+enum { QN_SHIFT_NONE = 0, QN_SHIFT_ZERO = 1 /**< integer zero point */, QN_SHIFT_OFFSET = 2 /**< f32
+                                                 offset */ };
 
 /** What a group spans. */
 typedef int32_t qn_blocks;
 enum {
-    QN_BLOCKS_RUN = 0,     /**< `group` consecutive positions p (for a convolution: along taps, then channels). */
+    QN_BLOCKS_RUN = 0,     /**< `group` consecutive positions p (for a convolution: along taps, then
+                                channels). */
     QN_BLOCKS_CHANNELS = 1 /**< `group` input channels of every tap together (MNN's blocks). */
 };
 
@@ -50,32 +53,36 @@ typedef struct qn_format {
     int64_t group;        /**< Positive, or QN_GROUP_PER_CHANNEL, QN_GROUP_PER_TENSOR. */
     qn_blocks blocks;
     qn_shift shift;
-    qn_dtype scale_dtype; /**< Scales (and offsets) are rounded to this on quantizing: f32, f16, bf16, E8M0, E4M3. */
-    int32_t superblock;   /**< 0, or groups per super-block whose scales are small integers of a common scale (K-quants). */
+    qn_dtype scale_dtype; /**< Scales (and offsets) are rounded to this on quantizing: f32, f16,
+                               bf16, E8M0, E4M3. */
+    int32_t superblock;   /**< 0, or groups per super-block whose scales are small integers of a
+                               common scale (K-quants). */
     int32_t superbits;    /**< Bits of these integers. */
 } qn_format;
 
 /**
- * The small language for weights: int4:g128, int4:g128:zp, int4:g64:off, int8:pc, int8:pt, int3:g32, int4:c64
- * (blocks of 64 input channels x all taps), nf4:g64, fp8:pc, e2m1:g32:e8m0, int4:g32:off:f16, and the names
- * q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k iq4_nl mxfp4 nvfp4. docs/formats.md has the grammar.
+ * The small language for weights: int4:g128, int4:g128:zp, int4:g64:off, int8:pc, int8:pt,
+ * int3:g32, int4:c64 (blocks of 64 input channels x all taps), nf4:g64, fp8:pc, e2m1:g32:e8m0,
+ * int4:g32:off:f16, and the names q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k iq4_nl mxfp4 nvfp4.
+ * docs/formats.md has the grammar.
  * @return QN_OK; QN_E_FORMAT: err names the word that is wrong and what is possible.
  */
 QN_API qn_status qn_format_parse(const char *text, qn_format *format, qn_error *err);
-/** The canonical spelling; always terminated when capacity > 0. Returns the length it needs without the end. */
+/** The canonical spelling; always terminated when capacity > 0. Returns the length it needs without
+ * the end. */
 QN_API size_t qn_format_print(const qn_format *format, char *text, size_t capacity);
 /** @return QN_OK; QN_E_FORMAT: impossible combination. */
 QN_API qn_status qn_format_check(const qn_format *format, qn_error *err);
 /** The i-th named format of the language ("q4_0", ...); NULL past the end. Static text. */
 QN_API const char *qn_format_name(int32_t i);
 
-/* ------------------------------------------------------------------------------------------- canonical weights */
+/* ---------------------------------------------------------------------------- canonical weights */
 
 typedef struct qn_weight qn_weight;
 
 /**
- * The parts of a canonical weight, for importers and for reading one. Set by _init(). Arrays handed to
- * qn_weight_create() are copied; arrays from qn_weight_view() belong to the weight.
+ * The parts of a canonical weight, for importers and for reading one. Set by _init(). Arrays handed
+ * to qn_weight_create() are copied; arrays from qn_weight_view() belong to the weight.
  */
 typedef struct qn_weight_parts {
     size_t size;
@@ -85,9 +92,11 @@ typedef struct qn_weight_parts {
     int32_t kh, kw;          /**< 1, 1 for matmul (default). */
     int32_t conv_groups;     /**< Default 1. n is divisible by it. */
     int32_t reserved;        /**< 0. */
-    const uint8_t *codes;    /**< [n, k], one byte each: code + 2^(bits-1) for integers, the table index else. */
+    const uint8_t *codes;    /**< [n, k], one byte each: code + 2^(bits-1) for integers, the table
+                                  index else. */
     const float *scale;      /**< [n, n_groups]; per tensor: n_groups = 1 and the value repeats. */
-    const int32_t *zero;     /**< [n, n_groups] for QN_SHIFT_ZERO, in the scale of signed codes; else NULL. */
+    const int32_t *zero;     /**< [n, n_groups] for QN_SHIFT_ZERO, in the scale of signed codes;
+                                  else NULL. */
     const float *offset;     /**< [n, n_groups] for QN_SHIFT_OFFSET; else NULL. */
     const int32_t *perm;     /**< [k] or NULL: position p reads column perm[p]; a permutation. */
     const float *prescale;   /**< [k] or NULL, by column. */
@@ -102,40 +111,48 @@ static inline void qn_weight_parts_init(qn_weight_parts *parts)
     parts->kh = parts->kw = parts->conv_groups = 1;
 }
 
-/** Groups of a row of k positions, given the convolution's ci (= k for matmul). 0 if the format is impossible. */
+/** Groups of a row of k positions, given the convolution's ci (= k for matmul). 0 if the format is
+ * impossible. */
 QN_API int64_t qn_format_groups(const qn_format *format, int64_t k, int64_t ci);
 
 /**
  * Check and copy the parts. n or k may be 0.
- * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE: n, k, taps, groups disagree; QN_E_VALUE: a NaN or
- *         infinite scale or offset, a code out of range, a perm that is no permutation; QN_E_MEMORY.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE: n, k, taps, groups disagree; QN_E_VALUE: a
+ *         NaN or infinite scale or offset, a code out of range, a perm that is no permutation;
+ *         QN_E_MEMORY.
  */
-QN_API qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_weight **weight, qn_error *err);
+QN_API qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts,
+                                  qn_weight **weight, qn_error *err);
 /** NULL is legal. */
 QN_API void qn_weight_destroy(qn_weight *weight);
 /** A view of the parts, valid as long as the weight. @return QN_OK; QN_E_ARGUMENT. */
 QN_API qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts);
 /**
- * Exact values in f32 (one rounding), original column order; prescale multiplied in if apply_prescale. out: [n, k] f32.
+ * Exact values in f32 (one rounding), original column order; prescale multiplied in if
+ * apply_prescale. out: [n, k] f32.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE.
  */
-QN_API qn_status qn_weight_dequantize(const qn_ctx *ctx, const qn_weight *weight, bool apply_prescale,
-                                      const qn_tensor *out);
+QN_API qn_status qn_weight_dequantize(const qn_ctx *ctx, const qn_weight *weight,
+                                      bool apply_prescale, const qn_tensor *out);
 
-/* --------------------------------------------------------------------------------------------------- quantizers */
+/* ----------------------------------------------------------------------------------- quantizers */
 
 /** How codes and scales are found. */
 typedef int32_t qn_method;
 enum {
     QN_METHOD_RTN = 0,    /**< Round to nearest from the range of the group. */
-    QN_METHOD_SEARCH = 1, /**< Scale (and shift) minimising the squared error, weighted by `importance` if given. */
+    QN_METHOD_SEARCH = 1, /**< Scale (and shift) minimising the squared error, weighted by
+                               `importance` if given. */
     QN_METHOD_GPTQ = 2    /**< Error feedback along k from a Hessian. */
 };
-/** Symmetric scale of RTN for b bits: amax / (2^(b-1) - 1), / (2^(b-1) - 0.5), or signed extreme / -2^(b-1). */
+/** Symmetric scale of RTN for b bits: amax / (2^(b-1) - 1), / (2^(b-1) - 0.5), or signed extreme /
+ * -2^(b-1). */
 typedef int32_t qn_range;
-enum { QN_RANGE_NARROW = 0 /**< /7 */, QN_RANGE_HALF = 1 /**< /7.5 */, QN_RANGE_FULL = 2 /**< /-8, ggml's */ };
+enum { QN_RANGE_NARROW = 0 /**< /7 */, QN_RANGE_HALF = 1 /**< /7.5 */, QN_RANGE_FULL = 2 /**< /-8,
+                                ggml's */ };
 
-/** Called with done and total work (rows); returns false to stop the work, which then gives QN_E_CANCELLED. */
+/** Called with done and total work (rows); returns false to stop the work, which then gives
+ * QN_E_CANCELLED. */
 typedef bool (*qn_progress_fn)(void *arg, int64_t done, int64_t total);
 
 typedef struct qn_quantize_options {
@@ -146,11 +163,14 @@ typedef struct qn_quantize_options {
     int32_t kh, kw;             /**< Geometry of a convolution; default 1. */
     int32_t conv_groups;        /**< Default 1. */
     int32_t act_order;          /**< GPTQ: columns by falling importance; needs k > 0. Default 0. */
-    const float *importance;    /**< [k] or NULL: weights of the squared error (mean of x^2 by column). SEARCH. */
+    const float *importance;    /**< [k] or NULL: weights of the squared error (mean of x^2 by
+                                     column). SEARCH. */
     const qn_tensor *hessian;   /**< [k, k] f32 or f64, sum of x x^T; or NULL. GPTQ. */
-    const qn_tensor *samples;   /**< [samples, k] f32/f16/bf16 activations to make the Hessian from; or NULL. GPTQ. */
+    const qn_tensor *samples;   /**< [samples, k] f32/f16/bf16 activations to make the Hessian from;
+                                     or NULL. GPTQ. */
     double damping;             /**< GPTQ: fraction of the mean diagonal added; default 0.01. */
-    const float *prescale;      /**< [k] or NULL: stored with the weight; W is divided by it before quantizing. */
+    const float *prescale;      /**< [k] or NULL: stored with the weight; W is divided by it before
+                                     quantizing. */
     qn_progress_fn progress;    /**< NULL: silence. Called from the calling thread. */
     void *progress_arg;
 } qn_quantize_options;
@@ -164,36 +184,42 @@ static inline void qn_quantize_options_init(qn_quantize_options *options)
 }
 
 /**
- * Quantize dense weights [n, k] (for a convolution [n, kh, kw, ci] flattened), f32, f16 or bf16; rows may be strided.
- * Deterministic whatever the number of threads.
- * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_VALUE: a NaN or infinity in the
- *         weights (err names row and column) or a Hessian that is not positive; QN_E_MEMORY; QN_E_CANCELLED.
+ * Quantize dense weights [n, k] (for a convolution [n, kh, kw, ci] flattened), f32, f16 or bf16;
+ * rows may be strided. Deterministic whatever the number of threads.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_VALUE: a NaN
+ *         or infinity in the weights (err names row and column) or a Hessian that is not positive;
+ *         QN_E_MEMORY; QN_E_CANCELLED.
  */
-QN_API qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense, const qn_quantize_options *options,
-                             qn_weight **weight, qn_error *err);
+QN_API qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense,
+                             const qn_quantize_options *options, qn_weight **weight, qn_error *err);
 
 /**
- * SmoothQuant's scales: s_j = max(x_amax_j, 1e-5)^alpha / max(w_amax_j, 1e-5)^(1-alpha). The input is divided by s
- * and the weights multiplied: store 1 / s as prescale. weights: [n, k]; x_amax, out: [k].
+ * SmoothQuant's scales: s_j = max(x_amax_j, 1e-5)^alpha / max(w_amax_j, 1e-5)^(1-alpha). The input
+ * is divided by s and the weights multiplied: store 1 / s as prescale. weights: [n, k]; x_amax,
+ * out: [k].
  */
-QN_API qn_status qn_smooth_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *x_amax, double alpha,
-                                  float *out);
+QN_API qn_status qn_smooth_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *x_amax,
+                                  double alpha, float *out);
 /**
- * AWQ's scales: over a grid of exponents r in [0, 1), s_j = x_mean_j^r normalised, the one whose RTN quantization
- * of W * s minimises the error of samples. x_mean: [k] mean |x|; samples: [rows, k]. out: [k], used like above.
+ * AWQ's scales: over a grid of exponents r in [0, 1), s_j = x_mean_j^r normalised, the one whose
+ * RTN quantization of W * s minimises the error of samples. x_mean: [k] mean |x|; samples: [rows,
+ * k]. out: [k], used like above.
  */
 QN_API qn_status qn_awq_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *x_mean,
                                const qn_tensor *samples, const qn_format *format, float *out);
 
-/* ------------------------------------------------------------------------------------------------------ packing */
+/* -------------------------------------------------------------------------------------- packing */
 
 typedef struct qn_packed qn_packed;
 
 typedef struct qn_pack_options {
     size_t size;
-    const char *layout;     /**< NULL (default): the best for the context; or a name from qn_layout_name(). */
-    int64_t x_block;        /**< Block of the int8-block strategy; 0 (default): the weight's group, at most 128. */
-    int32_t without_sums;   /**< 1: leave out column sums (smaller; asymmetric int8 activations then refuse). */
+    const char *layout;     /**< NULL (default): the best for the context; or a name from
+                                 qn_layout_name(). */
+    int64_t x_block;        /**< Block of the int8-block strategy; 0 (default): the weight's group,
+                                 at most 128. */
+    int32_t without_sums;   /**< 1: leave out column sums (smaller; asymmetric int8 activations then
+                                 refuse). */
     int32_t reserved;
 } qn_pack_options;
 
@@ -223,11 +249,12 @@ static inline void qn_packed_info_init(qn_packed_info *info)
 }
 
 /** Bytes that qn_pack() would take. Same statuses. */
-QN_API qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,
-                               size_t *bytes);
+QN_API qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight,
+                               const qn_pack_options *options, size_t *bytes);
 /**
  * Pack for the context's device. The weight may be destroyed afterwards.
- * @return QN_OK; QN_E_ARGUMENT; QN_E_LAYOUT: no such layout, or it cannot hold this format; QN_E_MEMORY; QN_E_DEVICE.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_LAYOUT: no such layout, or it cannot hold this format;
+ *         QN_E_MEMORY; QN_E_DEVICE.
  */
 QN_API qn_status qn_pack(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,
                          qn_packed **packed, qn_error *err);
@@ -235,7 +262,8 @@ QN_API qn_status qn_pack(const qn_ctx *ctx, const qn_weight *weight, const qn_pa
 QN_API void qn_packed_destroy(qn_packed *packed);
 QN_API qn_status qn_packed_query(const qn_packed *packed, qn_packed_info *info);
 /** Back to the canonical form: unpack(pack(w)) == w, bit for bit. */
-QN_API qn_status qn_unpack(const qn_ctx *ctx, const qn_packed *packed, qn_weight **weight, qn_error *err);
+QN_API qn_status qn_unpack(const qn_ctx *ctx, const qn_packed *packed, qn_weight **weight,
+                           qn_error *err);
 /** The i-th layout of the library; NULL past the end. Static text. */
 QN_API const char *qn_layout_name(int32_t i);
 

@@ -3,7 +3,8 @@
 #ifndef QNI_BASE_COMPILER_H
 #define QNI_BASE_COMPILER_H
 
-/* A function taking constant integer arguments, specialised at every call. The default way to specialise. */
+/* A function taking constant integer arguments, specialised at every call. The default way to
+ * specialise. */
 #define QNI_TEMPLATE static inline __attribute__((always_inline))
 
 /* Unroll the next loop completely. Each compiler obeys its own spelling only. */

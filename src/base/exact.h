@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Float steps whose bits are the same on every machine: a fused multiply-add that needs no FMA unit, rounding, and the
- * exponential functions of the epilogue. None of them calls the C library, whose results differ between versions and
- * processors. Files that include this are compiled with -ffp-contract=off. */
+/* Float steps whose bits are the same on every machine: a fused multiply-add that needs no FMA
+ * unit, rounding, and the exponential functions of the epilogue. None of them calls the C library,
+ * whose results differ between versions and processors. Files that include this are compiled with
+ * -ffp-contract=off. */
 #ifndef QNI_BASE_EXACT_H
 #define QNI_BASE_EXACT_H
 
@@ -9,9 +10,10 @@
 #include "half.h"
 
 /*
- * a * b + c, rounded once. The product of two floats is exact in double (48 bits). The sum is rounded to odd: if it is
- * inexact and its last bit is even, it moves one unit towards the lost part, so that the second rounding, to float,
- * sees which side of a tie the exact sum lies on (Boldo and Melquiond: p + 2 bits are enough, and 53 > 24 + 2).
+ * a * b + c, rounded once. The product of two floats is exact in double (48 bits). The sum is
+ * rounded to odd: if it is inexact and its last bit is even, it moves one unit towards the lost
+ * part, so that the second rounding, to float, sees which side of a tie the exact sum lies on
+ * (Boldo and Melquiond: p + 2 bits are enough, and 53 > 24 + 2).
  */
 static inline float qni_fmaf(float a, float b, float c)
 {
@@ -25,7 +27,8 @@ static inline float qni_fmaf(float a, float b, float c)
     uint64_t bits;
     memcpy(&bits, &s, sizeof bits);
     const uint64_t finite = (bits & 0x7ff0000000000000u) != 0x7ff0000000000000u;
-    const uint64_t odd_up = (uint64_t)((lost > 0.0) == (s > 0.0)); /* away from zero, else towards it */
+    /* away from zero, else towards it */
+    const uint64_t odd_up = (uint64_t)((lost > 0.0) == (s > 0.0));
     const uint64_t move = finite & (uint64_t)(lost != 0.0) & ~bits & 1u;
     bits += move * (odd_up * 2u - 1u);
     double odd;
@@ -34,8 +37,8 @@ static inline float qni_fmaf(float a, float b, float c)
 #endif
 }
 
-/* Nearest integer, ties to even, for |x| < 2^22 (larger values must be clamped before). The compiler may not fold it:
- * no -ffast-math here. */
+/* Nearest integer, ties to even, for |x| < 2^22 (larger values must be clamped before). The
+ * compiler may not fold it: no -ffast-math here. */
 static inline float qni_rintf(float x)
 {
     const float magic = 0x1.8p23f;

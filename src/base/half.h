@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small floats to f32 and back, in portable integer arithmetic: the same bits on every machine and whatever flags
- * the including file has. Rounding is to nearest, ties to even; overflow gives infinity (f16, bf16) or the largest
- * value (E4M3, which has no infinity). NaN stays NaN. */
+/* Small floats to f32 and back, in portable integer arithmetic: the same bits on every machine and
+ * whatever flags the including file has. Rounding is to nearest, ties to even; overflow gives
+ * infinity (f16, bf16) or the largest value (E4M3, which has no infinity). NaN stays NaN. */
 #ifndef QNI_BASE_HALF_H
 #define QNI_BASE_HALF_H
 
@@ -49,7 +49,8 @@ static inline uint16_t qni_f16_from_f32(float f)
         return (uint16_t)(sign | 0x7e00u);
     if (a >= 0x477ff000u) /* 65520 and more round to infinity */
         return (uint16_t)(sign | 0x7c00u);
-    if (a < 0x38800000u) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the bottom */
+    if (a < 0x38800000u) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the
+                              bottom */
         const float shifted = qni_float_of(a) + 0.5f;
         return (uint16_t)(sign | (qni_bits_of(shifted) - 0x3f000000u));
     }
@@ -58,7 +59,9 @@ static inline uint16_t qni_f16_from_f32(float f)
 
 static inline float qni_f32_from_e8m0(uint8_t e)
 {
-    return e == 255 ? qni_float_of(0x7fc00000u) : e == 0 ? qni_float_of(0x00400000u) : qni_float_of((uint32_t)e << 23);
+    return e == 255 ? qni_float_of(0x7fc00000u)
+           : e == 0 ? qni_float_of(0x00400000u)
+                    : qni_float_of((uint32_t)e << 23);
 }
 static inline float qni_f32_from_e4m3(uint8_t v)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fork and join. A pool of sleeping threads that the context owns, or the caller's parallel-for; and how many threads
- * this process may really use (affinity mask and cgroup quota). Only threads.c names pthread functions and /sys. */
+/* Fork and join. A pool of sleeping threads that the context owns, or the caller's parallel-for;
+ * and how many threads this process may really use (affinity mask and cgroup quota). Only threads.c
+ * names pthread functions and /sys. */
 #ifndef QNI_BASE_THREADS_H
 #define QNI_BASE_THREADS_H
 
@@ -17,13 +18,15 @@ int32_t qni_threads_available(void);
 size_t qni_cache_bytes(int32_t level);
 
 /* n_threads - 1 helpers are started; the caller is the other one. */
-qn_status qni_pool_create(const struct qni_allocator *a, int32_t n_threads, struct qni_pool **pool, qn_error *err);
+qn_status qni_pool_create(const struct qni_allocator *a, int32_t n_threads, struct qni_pool **pool,
+                          qn_error *err);
 void qni_pool_destroy(struct qni_pool *pool);
 
 /*
- * Run task(arg, i) for i in [0, n); each i once; returns when all are done and their writes are visible. Waiting
- * threads spin for a few microseconds only if the machine is not oversubscribed, then sleep. A pool that is busy with
- * another caller's work runs the items on the calling thread: results never depend on it, nothing blocks.
+ * Run task(arg, i) for i in [0, n); each i once; returns when all are done and their writes are
+ * visible. Waiting threads spin for a few microseconds only if the machine is not oversubscribed,
+ * then sleep. A pool that is busy with another caller's work runs the items on the calling thread:
+ * results never depend on it, nothing blocks.
  */
 void qni_pool_run(struct qni_pool *pool, int32_t n, qn_task_fn task, void *arg);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CPU backend gives to src/api. Another backend gives the same functions under its own name. */
+/* What the CPU backend gives to src/api. Another backend gives the same functions under its own
+ * name. */
 #ifndef QNI_CPU_BACKEND_H
 #define QNI_CPU_BACKEND_H
 
@@ -12,18 +13,21 @@
 
 struct qni_matmul_kernel; /* a row of kernels.inc */
 
-/* What was chosen for an operation and every smaller m. Plain data, no pointer into the heap: copy freely. */
+/* What was chosen for an operation and every smaller m. Plain data, no pointer into the heap: copy
+ * freely. */
 enum { QNI_MAX_CHOICES = 6 };
 struct qni_cpu_choice {
     int32_t n_choices;                                        /* rows in use, by rising m */
     int64_t m_from[QNI_MAX_CHOICES];                          /* first m that row i serves */
     const struct qni_matmul_kernel *kernel[QNI_MAX_CHOICES];
     const struct qni_matmul_kernel *main;                     /* the row for the largest m */
-    int64_t block_m;                                          /* rows of x prepared and multiplied at once */
+    /* rows of x prepared and multiplied at once */
+    int64_t block_m;
     int64_t panels_per_task;
     int32_t n_threads;
     int32_t is_fallback;
-    size_t shared_bytes;                                      /* prepared rows, shared by all threads */
+    /* prepared rows, shared by all threads */
+    size_t shared_bytes;
     size_t thread_bytes;                                      /* private scratch of each */
     size_t scratch_bytes;
 };
@@ -34,16 +38,19 @@ typedef void (*qni_refusal_fn)(void *arg, const char *kernel, const char *why);
 /* Pure: depends on op and ctx alone. QN_E_UNSUPPORTED if no row serves; tell may be NULL. */
 qn_status qni_cpu_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice,
                          qni_refusal_fn tell, void *arg);
-/* op: as selected, m at most that of the selection. scratch: choice->scratch_bytes, 64-byte aligned. */
-qn_status qni_cpu_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice, void *scratch);
+/* op: as selected, m at most that of the selection. scratch: choice->scratch_bytes, 64-byte
+ * aligned. */
+qn_status qni_cpu_run(const qn_ctx *ctx, const struct qni_op *op,
+                      const struct qni_cpu_choice *choice, void *scratch);
 const char *qni_cpu_kernel_name(const struct qni_matmul_kernel *kernel);
 uint64_t qni_cpu_kernel_needs(const struct qni_matmul_kernel *kernel);
 
-qn_status qni_cpu_pack_bytes(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
-                             size_t *bytes, qn_error *err);
+qn_status qni_cpu_pack_bytes(const qn_ctx *ctx, const struct qn_weight *w,
+                             const qn_pack_options *options, size_t *bytes, qn_error *err);
 qn_status qni_cpu_pack(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
                        struct qn_packed **packed, qn_error *err);
-qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed, struct qn_weight **weight, qn_error *err);
+qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
+                         struct qn_weight **weight, qn_error *err);
 const char *qni_cpu_layout_name(int32_t i);
 
 /* The activation quantizer on its own; all arguments validated. */

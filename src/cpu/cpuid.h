@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Bundles whose parts are all there (each bit implies the lower ones it builds on), that the operating system saves
- * (XGETBV) and permits (AMX: asked once; refused means absent). */
+/* Bundles whose parts are all there (each bit implies the lower ones it builds on), that the
+ * operating system saves (XGETBV) and permits (AMX: asked once; refused means absent). */
 uint64_t qni_cpuid_detect(void);
 
 #endif

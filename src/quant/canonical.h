@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The canonical weight: what every importer produces and every packer reads. The formula is in quern/weights.h.
- * All arrays are owned by the weight and complete: one scale per row and group, also for per-tensor formats. */
+/* The canonical weight: what every importer produces and every packer reads. The formula is in
+ * quern/weights.h. All arrays are owned by the weight and complete: one scale per row and group,
+ * also for per-tensor formats. */
 #ifndef QNI_QUANT_CANONICAL_H
 #define QNI_QUANT_CANONICAL_H
 
@@ -23,7 +24,8 @@ struct qn_weight {
     float *table;              /* [2^bits] for every codebook, NULL for integers */
 };
 
-/* Which group position p of a row belongs to. ci: input channels (of one convolution group) per tap. */
+/* Which group position p of a row belongs to. ci: input channels (of one convolution group) per
+ * tap. */
 static inline int64_t qni_group_of(const qn_format *f, int64_t p, int64_t ci)
 {
     if (f->group < 0)
@@ -37,22 +39,27 @@ static inline float qni_code_value(const struct qn_weight *w, uint8_t code)
     return w->table != NULL ? w->table[code] : (float)((int32_t)code - (1 << (w->format.bits - 1)));
 }
 
-/* The offset of a group in the form kernels use, w = scale * value + offset: fl(-zero * scale), or the offset, or 0. */
+/* The offset of a group in the form kernels use, w = scale * value + offset: fl(-zero * scale), or
+ * the offset, or 0. */
 static inline float qni_group_offset(const struct qn_weight *w, int64_t row, int64_t group)
 {
     const int64_t i = row * w->n_groups + group;
-    return w->zero != NULL ? -(float)w->zero[i] * w->scale[i] : w->offset != NULL ? w->offset[i] : 0.0f;
+    return w->zero != NULL     ? -(float)w->zero[i] * w->scale[i]
+           : w->offset != NULL ? w->offset[i]
+                               : 0.0f;
 }
 
-/* One row in double: out[p] for every position p in the order of codes (perm and prescale not applied). The definition
- * of each format; everything else is compared with it. */
+/* One row in double: out[p] for every position p in the order of codes (perm and prescale not
+ * applied). The definition of each format; everything else is compared with it. */
 void qni_weight_row(const struct qn_weight *w, int64_t row, double *out);
 
 /* The codebook of a format: 2^bits values; NULL for integer codes and QN_CODE_TABLE. Static. */
 const float *qni_code_table(qn_code code);
 
-/* Allocate a weight with room for everything that format and flags ask for (contents undefined; table filled). */
-qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts *geometry, bool with_perm,
-                           bool with_prescale, struct qn_weight **weight, qn_error *err);
+/* Allocate a weight with room for everything that format and flags ask for (contents undefined;
+ * table filled). */
+qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts *geometry,
+                           bool with_perm, bool with_prescale, struct qn_weight **weight,
+                           qn_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An operation after validation: what src/api hands to a backend. Every field is checked and consistent; backends trust
- * it. One struct serves the four operations, since each is a matrix product whose rows come from somewhere else. */
+/* An operation after validation: what src/api hands to a backend. Every field is checked and
+ * consistent; backends trust it. One struct serves the four operations, since each is a matrix
+ * product whose rows come from somewhere else. */
 #ifndef QNI_QUANT_OP_H
 #define QNI_QUANT_OP_H
 

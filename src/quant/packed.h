@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packed weights: one blob that is the same in memory and in a file. The blob begins with a head that says what it
- * holds and where; every section is 64-byte aligned in it. Backends define the sections' contents (docs/layouts.md). */
+/* Packed weights: one blob that is the same in memory and in a file. The blob begins with a head
+ * that says what it holds and where; every section is 64-byte aligned in it. Backends define the
+ * sections' contents (docs/layouts.md). */
 #ifndef QNI_QUANT_PACKED_H
 #define QNI_QUANT_PACKED_H
 
@@ -23,8 +24,8 @@ enum {
     QNI_N_SECTIONS = 12
 };
 
-/* Positions [dst, dst + len) of the packed order hold canonical positions [src, src + len); positions in no run are
- * padding (code value 0). Sorted by dst. */
+/* Positions [dst, dst + len) of the packed order hold canonical positions [src, src + len);
+ * positions in no run are padding (code value 0). Sorted by dst. */
 struct qni_run {
     int64_t dst, src, len;
 };
@@ -35,7 +36,8 @@ struct qni_packed_head {
     uint32_t version;          /* 1 */
     int32_t device_kind;
     char layout[24];           /* its name; the identity of the packed weights */
-    uint64_t isa;              /* features without which the layout cannot be read; 0 for the common CPU layouts */
+    uint64_t isa;              /* features without which the layout cannot be read; 0 for the common
+                                  CPU layouts */
     qn_format format;
     int64_t n, k, ci;
     int32_t kh, kw, conv_groups;
@@ -46,7 +48,8 @@ struct qni_packed_head {
     int64_t x_block;           /* int8-block: real positions per segment */
     int64_t units;             /* of 32 packed positions along k */
     int64_t group_units;       /* units of every full group */
-    int64_t segment_units;     /* units of every full segment; a group holds whole segments, its last may be short */
+    int64_t segment_units;     /* units of every full segment; a group holds whole segments, its
+                                  last may be short */
     int64_t n_segments;        /* along k */
     int64_t panels;            /* of 16 outputs: qni_packed_panels() */
     uint64_t bytes;            /* of the whole blob */
@@ -60,15 +63,16 @@ struct qni_mapping;            /* a mapped file with a reference count (src/chec
 struct qn_packed {
     struct qni_allocator allocator;
     qn_device device;
-    const struct qni_packed_head *head;  /* the blob begins here (for CUDA: a host copy of the head) */
+    const struct qni_packed_head *head;  /* the blob begins here (for CUDA: a host copy of the
+                                            head) */
     const uint8_t *blob;                 /* on the device */
     void (*release)(struct qn_packed *); /* frees blob and struct */
     void *owner;                         /* of release */
 };
 
-/* Panels of 16 outputs. Every convolution group begins a new panel, so that a group is a product of its own; but where a
- * group has a single input channel (depthwise) panels run across the groups: 16 groups lie side by side in one, and the
- * depthwise kernels read them together. */
+/* Panels of 16 outputs. Every convolution group begins a new panel, so that a group is a product of
+ * its own; but where a group has a single input channel (depthwise) panels run across the groups:
+ * 16 groups lie side by side in one, and the depthwise kernels read them together. */
 static inline int64_t qni_packed_panels(int64_t n, int64_t ci, int32_t conv_groups)
 {
     if (ci == 1 || conv_groups == 1)
@@ -81,7 +85,8 @@ static inline const void *qni_section(const struct qn_packed *p, int32_t i)
     return p->head->section[i].bytes == 0 ? NULL : p->blob + p->head->section[i].offset;
 }
 
-/* Are all numbers of a head consistent with each other and with the bytes there are? For blobs from files. */
+/* Are all numbers of a head consistent with each other and with the bytes there are? For blobs from
+ * files. */
 qn_status qni_packed_head_check(const struct qni_packed_head *head, uint64_t bytes, qn_error *err);
 
 #endif

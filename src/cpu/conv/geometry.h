@@ -2,10 +2,12 @@
 /* Which input each (output, tap) of a convolution reads: the indirection, one axis at a time.
  *
  *     convolution     input = output * stride + tap * dilation - pad
- *     transposed      input = (output + pad - tap * dilation) / stride     where that divides, else a zero
+ *     transposed      input = (output + pad - tap * dilation) / stride where that divides, else a
+ *                     zero
  *
- * Outputs are taken in phases, o = first + step * j. Within a phase every tap moves by the same amount from j to j + 1,
- * input = base(tap) + advance * j, and a tap of a transposed convolution either divides for all j or for none:
+ * Outputs are taken in phases, o = first + step * j. Within a phase every tap moves by the same
+ * amount from j to j + 1, input = base(tap) + advance * j, and a tap of a transposed convolution
+ * either divides for all j or for none:
  *
  *     convolution     one phase, step 1, advance = stride
  *     transposed      `stride` phases, step = stride, advance 1
@@ -83,11 +85,12 @@ static inline struct qni_taps qni_axis_all_taps(const struct qni_axis *a)
     return taps;
 }
 
-/* The taps of a phase that read anything. They are evenly spaced: moving the tap by p moves the input by p * dilation,
- * so the period is stride / gcd(stride, dilation). */
+/* The taps of a phase that read anything. They are evenly spaced: moving the tap by p moves the
+ * input by p * dilation, so the period is stride / gcd(stride, dilation). */
 struct qni_taps qni_axis_live_taps(const struct qni_axis *a, const struct qni_phase *phase);
 
-/* The j in [0, count) whose inputs base + advance * j lie in [0, in): [*from, *to), perhaps empty. */
+/* The j in [0, count) whose inputs base + advance * j lie in [0, in): [*from, *to), perhaps
+ * empty. */
 static inline void qni_axis_inside(const struct qni_axis *a, int64_t base, int64_t count,
                                    int64_t *from, int64_t *to)
 {

@@ -6,13 +6,14 @@
  *
  *      x (NHWC)                          one row of the block
  *      . . . . . . .                    | ky 0: kx 0 1 2 | ky 1: kx 0 1 2 | ky 2: kx 0 1 2 |
- *      . a b c . . .    3 x 3 taps        a  b  c          d  e  f          g  h  i           each letter ci elements
+ *      . a b c . . .    3 x 3 taps a b c d e f g h i each letter ci elements
  *      . d e f . . .   ----------->      one copy          one copy         one copy
  *      . g h i . . .
  *
- * Neighbouring taps of a row of x are neighbours in memory (NHWC, no dilation, one group), so a row of taps is one
- * copy. For NCHW the columns of x that a run of outputs needs are transposed once a row of taps into a line buffer, and
- * then are NHWC. Elements keep their type; what is outside x is `pad`. */
+ * Neighbouring taps of a row of x are neighbours in memory (NHWC, no dilation, one group), so a row
+ * of taps is one copy. For NCHW the columns of x that a run of outputs needs are transposed once a
+ * row of taps into a line buffer, and then are NHWC. Elements keep their type; what is outside x is
+ * `pad`. */
 #ifndef QNI_CPU_CONV_PATCHES_H
 #define QNI_CPU_CONV_PATCHES_H
 
@@ -21,7 +22,8 @@
 struct qni_patches {
     const uint8_t *x;
     size_t element;               /* bytes: 1, 2, 4 */
-    uint8_t pad;                  /* every byte of an element outside x: 0, or the zero point of int8-static */
+    uint8_t pad;                  /* every byte of an element outside x: 0, or the zero point of
+                                     int8-static */
     int64_t channels;             /* of one patch: ci of a group */
     int64_t xs[4];                /* elements: batch, channel, row, column */
     struct qni_axis axis[2];      /* y, x */
@@ -45,8 +47,8 @@ static inline int64_t qni_patches_per_image(const struct qni_patches *p)
 /* Bytes of the line buffer for blocks of at most rows rows; 0 is a real answer. */
 size_t qni_patches_line_bytes(const struct qni_patches *p, int64_t rows);
 
-/* Rows [row, row + rows) of channels [channel, channel + p->channels) to dst, ld bytes apart; bytes past a row's columns
- * are left alone. */
+/* Rows [row, row + rows) of channels [channel, channel + p->channels) to dst, ld bytes apart; bytes
+ * past a row's columns are left alone. */
 void qni_patches_gather(const struct qni_patches *p, int64_t row, int64_t rows, int64_t channel,
                         uint8_t *dst, size_t ld, void *line);
 

@@ -1,25 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract between the matmul driver and its kernels, on the CPU.
  *
- *     c[i, j] = sum over groups g of  scale[g, j] * sum_{p in g} a[i, p] * value[p, j]  +  offset[g, j] * sum_{p in g} a[i, p]
+ *     c[i, j] = sum over groups g of  scale[g, j] * sum_{p in g} a[i, p] * value[p, j] + offset[g,
+ *                                     j] * sum_{p in g} a[i, p]
  *
- * i: rows of this job; j: outputs of its panels; p: packed positions along k. docs/numerics.md fixes the order and
- * rounding of every step for the EXACT kernels (int8), and the bound of the others.
+ * i: rows of this job; j: outputs of its panels; p: packed positions along k. docs/numerics.md
+ * fixes the order and rounding of every step for the EXACT kernels (int8), and the bound of the
+ * others.
  *
- * Packed order: canonical positions, every group padded to whole units of 32 (activation 0, code value 0).
+ * Packed order: canonical positions, every group padded to whole units of 32 (activation 0, code
+ * value 0).
  *
  *   group 0                       group 1                 last group, may be short
  *   |unit|unit|unit|unit| ...     |unit|unit| ...         |unit|
  *   <-- segment --><-- segment -->                            a segment never leaves its group
  *
- * Codes of a panel (16 outputs), unit after unit, for a unit of 32 positions; u = code + 8 or + 128 (unsigned):
+ * Codes of a panel (16 outputs), unit after unit, for a unit of 32 positions; u = code + 8 or + 128
+ * (unsigned):
  *   Q4N16, T4N16   256 bytes: vector r of 64 bytes, r = 0..3, lane j of 4 bytes, byte b:
  *                  low nibble = position 4 r + b, high nibble = position 16 + 4 r + b, of output j
- *   Q8N16, T8N16   512 bytes: vector r of 64 bytes, r = 0..7, lane j, byte b = position 4 r + b of output j
- * Integer codes of 2 and 3 bits are stored as those of 4 bits, 5 to 7 as those of 8. T layouts go through a table.
+ *   Q8N16, T8N16   512 bytes: vector r of 64 bytes, r = 0..7, lane j, byte b = position 4 r + b of
+ *                  output j
+ * Integer codes of 2 and 3 bits are stored as those of 4 bits, 5 to 7 as those of 8. T layouts go
+ * through a table.
  *
- * A kernel writes c for all m rows and all 16 * n_panels outputs (those past n are garbage-free: padding codes have value
- * 0 and scale 0). It reads no byte outside the given arrays, calls no libc but memcpy and memset, and allocates nothing. */
+ * A kernel writes c for all m rows and all 16 * n_panels outputs (those past n are garbage-free:
+ * padding codes have value 0 and scale 0). It reads no byte outside the given arrays, calls no libc
+ * but memcpy and memset, and allocates nothing. */
 #ifndef QNI_CPU_MATMUL_KERNEL_H
 #define QNI_CPU_MATMUL_KERNEL_H
 
@@ -28,25 +35,36 @@
 
 enum { QNI_UNIT = 32, QNI_PANEL = 16 };
 
-/* What a kernel reads as activations. Rows are row-major in packed order, padded with zeros to whole units. */
+/* What a kernel reads as activations. Rows are row-major in packed order, padded with zeros to
+ * whole units. */
 enum {
     QNI_READS_F32 = 0,  /* float */
     QNI_READS_BF16 = 1, /* uint16_t */
-    QNI_READS_Q8 = 2,   /* int8_t; one scale a row, applied after the kernel (int8-row, int8-static) */
+    QNI_READS_Q8 = 2,   /* int8_t; one scale a row, applied after the kernel (int8-row,
+                           int8-static) */
     QNI_READS_Q8B = 3   /* int8_t; scale, offset and sums per segment (int8-block) */
 };
-enum { QNI_LAYOUT_Q4N16 = 0, QNI_LAYOUT_T4N16 = 1, QNI_LAYOUT_Q8N16 = 2, QNI_LAYOUT_T8N16 = 3, QNI_N_LAYOUTS = 4 };
+enum {
+    QNI_LAYOUT_Q4N16 = 0,
+    QNI_LAYOUT_T4N16 = 1,
+    QNI_LAYOUT_Q8N16 = 2,
+    QNI_LAYOUT_T8N16 = 3,
+    QNI_N_LAYOUTS = 4
+};
 enum { QNI_NUMERICS_EXACT = 0, QNI_NUMERICS_BOUND = 1 };
 
 struct qni_matmul_tile {
     /* activations */
     const void *a;            /* [m] rows of units * 32 elements */
-    size_t lda;               /* bytes from row to row, a multiple of 64; a is 64-byte aligned unless it is the caller's f32 x */
+    size_t lda;               /* bytes from row to row, a multiple of 64; a is 64-byte aligned
+                                 unless it is the caller's f32 x */
     int64_t m;
-    const int32_t *a_sum;     /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md cuts them for Q8 or Q8B) */
+    const int32_t *a_sum;     /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md
+                                 cuts them for Q8 or Q8B) */
     const float *a_scale;     /* Q8B: [m, n_segments] */
     const float *a_offset;    /* Q8B: [m, n_segments], NULL if symmetric */
-    const float *a_total;     /* Q8B: [m, n_segments] real sum of the segment: fma(scale, sum, offset * count) */
+    const float *a_total;     /* Q8B: [m, n_segments] real sum of the segment: fma(scale, sum,
+                                 offset * count) */
     size_t ld_segment;        /* elements from row to row in these four */
     int32_t x_zero;           /* Q8: zero point of int8-static, else 0 */
     /* weights: everything of the first panel, and how far to the next */
@@ -55,14 +73,16 @@ struct qni_matmul_tile {
     const void *scale;        /* [n_groups, 16], f32 or f16 */
     const void *offset;       /* the same, or NULL */
     const int32_t *sums;      /* [n_segments, 16] sum of code values of each segment, or NULL */
-    const int32_t *counts;    /* [n_segments] real positions of each segment (only read where x_zero meets an offset) */
+    const int32_t *counts;    /* [n_segments] real positions of each segment (only read where x_zero
+                                 meets an offset) */
     const float *table;       /* T layouts: [16] or [256] values */
     const int8_t *table8;     /* T4N16 with integer values (doubled for E2M1): [16], or NULL */
     int32_t table8_doubled;   /* 1: scale counts half where table8 is used */
     int64_t n_panels;
     int64_t units, n_groups, group_units, segment_units, n_segments;
     int32_t scale_is_f16;
-    int32_t raw_i32;          /* Q8, one group: c receives int32 sums (x_zero corrected) instead of floats */
+    int32_t raw_i32;          /* Q8, one group: c receives int32 sums (x_zero corrected) instead of
+                                 floats */
     /* result */
     float *c;                 /* [m, ldc] */
     size_t ldc;               /* elements */
@@ -79,12 +99,14 @@ struct qni_matmul_kernel {
     uint64_t needs;           /* QN_ISA_ bits */
     int32_t reads, layout;
     int32_t m_min;            /* fewest rows for which the row is the best choice */
-    int32_t mr;               /* rows it works on at a time; jobs are multiples of it where possible */
+    int32_t mr;               /* rows it works on at a time; jobs are multiples of it where
+                                 possible */
     int32_t numerics;
     size_t scratch_bytes;     /* private scratch, for any k and m */
 };
 
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch) qni_matmul_kernel_fn fn;
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
+    qni_matmul_kernel_fn fn;
 #include "kernels.inc"
 #undef QNI_MATMUL_KERNEL
 
