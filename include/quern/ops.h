@@ -207,11 +207,10 @@ enum { QN_NCHW = 0, QN_NHWC = 1 };
 
 /**
  * Convolution (or its transpose) in two dimensions; one dimension is h = 1. Size, groups and
- * channels of the kernel come
- * from w. conv2d:           oh = (h + pad_top + pad_bottom - dilation_h (kh - 1) - 1) / stride_h +
- *                           1
- * conv_transpose2d:         oh = (h - 1) stride_h - pad_top - pad_bottom + dilation_h (kh - 1) + 1
- *                           + out_pad_h
+ * channels of the kernel come from w.
+ *   conv2d:           oh = (h + pad_top + pad_bottom - dilation_h (kh - 1) - 1) / stride_h + 1
+ *   conv_transpose2d: oh = (h - 1) stride_h - pad_top - pad_bottom + dilation_h (kh - 1) + 1
+ *                          + out_pad_h
  * Padding is zero; for int8-static it is x_zero (a real zero). With dynamic strategies the rows
  * that are quantized are the patches: a convolution is exactly the matmul of its patch matrix. The
  * transposed weight is stored like the other: W[co, kh, kw, ci], tap (ky, kx) adds x[iy, ix] to

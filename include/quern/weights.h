@@ -8,8 +8,7 @@
  *     w[n, p] = scale[n, g] * value + offset[n, g]        with g the group of position p.
  * Position p reads input column perm[p] (identity unless act-order), and x is multiplied by
  * prescale[column] first (AWQ, SmoothQuant) if there is one. Convolutions: k = kh * kw * ci,
- * tap-major, ci (the channels of one
- * convolution group) fastest; n counts all output channels.  */
+ * tap-major, ci (the channels of one convolution group) fastest; n counts all output channels. */
 #ifndef QUERN_WEIGHTS_H
 #define QUERN_WEIGHTS_H
 
@@ -33,8 +32,11 @@ enum {
 
 /** How a group is shifted. */
 typedef int32_t qn_shift;
-enum { QN_SHIFT_NONE = 0, QN_SHIFT_ZERO = 1 /**< integer zero point */, QN_SHIFT_OFFSET = 2 /**< f32
-                                                 offset */ };
+enum {
+    QN_SHIFT_NONE = 0,
+    QN_SHIFT_ZERO = 1,  /**< Integer zero point. */
+    QN_SHIFT_OFFSET = 2 /**< f32 offset. */
+};
 
 /** What a group spans. */
 typedef int32_t qn_blocks;
@@ -148,8 +150,11 @@ enum {
 /** Symmetric scale of RTN for b bits: amax / (2^(b-1) - 1), / (2^(b-1) - 0.5), or signed extreme /
  * -2^(b-1). */
 typedef int32_t qn_range;
-enum { QN_RANGE_NARROW = 0 /**< /7 */, QN_RANGE_HALF = 1 /**< /7.5 */, QN_RANGE_FULL = 2 /**< /-8,
-                                ggml's */ };
+enum {
+    QN_RANGE_NARROW = 0, /**< /7. */
+    QN_RANGE_HALF = 1,   /**< /7.5. */
+    QN_RANGE_FULL = 2    /**< /-8, ggml's. */
+};
 
 /** Called with done and total work (rows); returns false to stop the work, which then gives
  * QN_E_CANCELLED. */

@@ -49,8 +49,8 @@ static inline uint16_t qni_f16_from_f32(float f)
         return (uint16_t)(sign | 0x7e00u);
     if (a >= 0x477ff000u) /* 65520 and more round to infinity */
         return (uint16_t)(sign | 0x7c00u);
-    if (a < 0x38800000u) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the
-                              bottom */
+    /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the bottom */
+    if (a < 0x38800000u) {
         const float shifted = qni_float_of(a) + 0.5f;
         return (uint16_t)(sign | (qni_bits_of(shifted) - 0x3f000000u));
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract between the matmul driver and its kernels, on the CPU.
  *
- *     c[i, j] = sum over groups g of  scale[g, j] * sum_{p in g} a[i, p] * value[p, j] + offset[g,
- *                                     j] * sum_{p in g} a[i, p]
+ *     c[i, j] = sum over groups g of   scale[g, j] * sum_{p in g} a[i, p] * value[p, j]
+ *                                   + offset[g, j] * sum_{p in g} a[i, p]
  *
  * i: rows of this job; j: outputs of its panels; p: packed positions along k. docs/numerics.md
  * fixes the order and rounding of every step for the EXACT kernels (int8), and the bound of the
