@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Activations to int8, by the f32 steps of docs/numerics.md, one segment at a time:
+ *     symmetric    scale = amax / 127,              code = rint(x / scale)
+ *     asymmetric   scale = (hi - lo) / 255,         value = scale * code + offset
+ * Rounding and fma are the C library's, not those of base/exact.h. Strides are obeyed, nothing is
+ * packed. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "ref.h"
+
+static int32_t clamp_code(float v, int32_t shift, int32_t lo)
+{
+    const float r = rintf(v) - (float)shift; /* |v| < 2^9: exact */
+    return r < (float)lo ? lo : r > 127.0f ? 127 : (int32_t)r;
+}
+
+static struct qni_ref_segment quantize_symmetric(const float *x, int64_t n, int32_t *codes)
+{
+    struct qni_ref_segment s = {0};
+    float amax = 0.0f;
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        finite = finite && isfinite(x[i]);
+        codes[i] = 0;
+        if (fabsf(x[i]) > amax)
+            amax = fabsf(x[i]);
+    }
+    if (!finite) {
+        s.scale = NAN;
+        s.total = NAN;
+        return s;
+    }
+    if (amax >= 0x1p-120f) {
+        const float inv = 127.0f / amax;
+        s.scale = amax / 127.0f;
+        for (int64_t i = 0; i < n; i++) {
+            codes[i] = clamp_code(x[i] * inv, 0, -127);
+            s.sum += codes[i];
+        }
+    }
+    s.total = fmaf(s.scale, (float)s.sum, 0.0f * (float)n);
+    return s;
+}
+
+static struct qni_ref_segment quantize_asymmetric(const float *x, int64_t n, int32_t *codes)
+{
+    struct qni_ref_segment s = {0};
+    float lo = n > 0 ? x[0] : 0.0f, hi = lo;
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        finite = finite && isfinite(x[i]);
+        codes[i] = 0;
+        if (x[i] < lo)
+            lo = x[i];
+        if (x[i] > hi)
+            hi = x[i];
+    }
+    lo += 0.0f; /* -0 becomes +0: which zero a row begins with must not show */
+    const float h = hi / 2.0f - lo / 2.0f;
+    if (!finite) {
+        s.scale = NAN;
+    } else if (h < 0x1p-120f) {
+        s.offset = lo;
+    } else {
+        const float inv = 255.0f / h;
+        s.scale = h / 127.5f;
+        s.offset = fmaf(128.0f, s.scale, lo);
+        for (int64_t i = 0; i < n; i++) {
+            codes[i] = clamp_code((x[i] / 2.0f - lo / 2.0f) * inv, 128, -128);
+            s.sum += codes[i];
+        }
+    }
+    s.total = fmaf(s.scale, (float)s.sum, s.offset * (float)n);
+    return s;
+}
+
+struct qni_ref_segment qni_ref_quantize(const float *x, int64_t n, bool symmetric, int32_t *codes)
+{
+    return symmetric ? quantize_symmetric(x, n, codes) : quantize_asymmetric(x, n, codes);
+}
+
+/* One block of one row into the caller's tensors. u8 codes are those of int8 + 128, so that value =
+ * scale * code + lo. */
+static void store_block(const qn_quantize_rows_args *args, int64_t i, int64_t block, int64_t first,
+                        int64_t n, const float *x, int32_t *codes)
+{
+    const bool symmetric = args->offset.rank == 0;
+    struct qni_ref_segment s = qni_ref_quantize(x, n, symmetric, codes);
+    if (args->codes.dtype == QN_U8) {
+        float lo = n > 0 ? x[0] : 0.0f;
+        for (int64_t p = 0; p < n; p++) {
+            codes[p] += 128;
+            if (x[p] < lo)
+                lo = x[p];
+        }
+        s.offset = isnan(s.scale) ? 0.0f : lo + 0.0f;
+        s.sum += 128 * (int32_t)n;
+    }
+    for (int64_t p = 0; p < n; p++) {
+        const int64_t at = i * args->codes.stride[0] + (first + p) * args->codes.stride[1];
+        ((uint8_t *)args->codes.data)[at] = (uint8_t)(codes[p] & 0xff);
+    }
+    ((float *)args->scale.data)[i * args->scale.stride[0] + block * args->scale.stride[1]] =
+        s.scale;
+    if (!symmetric)
+        ((float *)args->offset.data)[i * args->offset.stride[0] + block * args->offset.stride[1]] =
+            s.offset;
+    if (args->sum.rank != 0)
+        ((int32_t *)args->sum.data)[i * args->sum.stride[0] + block * args->sum.stride[1]] = s.sum;
+}
+
+qn_status qni_ref_quantize_rows(const qn_quantize_rows_args *args)
+{
+    const int64_t m = args->x.shape[0], k = args->x.shape[1];
+    const int64_t block = args->block > 0 ? args->block : k;
+    float *x = malloc((size_t)(k + 1) * sizeof *x);
+    int32_t *codes = malloc((size_t)(k + 1) * sizeof *codes);
+    if (x != NULL && codes != NULL)
+        for (int64_t i = 0; i < m; i++) {
+            for (int64_t p = 0; p < k; p++)
+                x[p] = (float)qni_ref_get(args->x.data, args->x.dtype,
+                                          i * args->x.stride[0] + p * args->x.stride[1]);
+            for (int64_t b = 0; b * block < k || (b == 0 && args->block <= 0); b++) {
+                const int64_t first = b * block, n = k - first < block ? k - first : block;
+                store_block(args, i, b, first, n, x + first, codes);
+            }
+        }
+    const bool enough = x != NULL && codes != NULL;
+    free(x);
+    free(codes);
+    return enough ? QN_OK : QN_E_MEMORY;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Canonical weights as numbers: w = scale * (value - zero) or scale * value + offset, read code by
+ * code; and the packed order in which the int8 strategies add them up. Never the f32 roundings of a
+ * kernel. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "ref.h"
+
+double qni_ref_value(const struct qn_weight *w, int64_t row, int64_t p)
+{
+    const uint8_t code = w->codes[row * w->k + p];
+    if (w->format.code == QN_CODE_INT)
+        return (double)code - (double)(1 << (w->format.bits - 1));
+    return (double)w->table[code];
+}
+
+static int64_t group_of(const struct qn_weight *w, int64_t p)
+{
+    if (w->format.group < 0)
+        return 0; /* per channel, per tensor */
+    if (w->format.blocks == QN_BLOCKS_CHANNELS)
+        return p % w->ci / w->format.group; /* all taps of a run of channels */
+    return p / w->format.group;
+}
+
+int64_t qni_ref_group(const struct qn_weight *w, int64_t row, int64_t p)
+{
+    return row * w->n_groups + group_of(w, p);
+}
+
+void qni_ref_dequantize(const struct qn_weight *w, bool apply_prescale, double *values,
+                        double *sizes)
+{
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t p = 0; p < w->k; p++) {
+            const int64_t g = qni_ref_group(w, row, p);
+            const double scaled = (double)w->scale[g] * qni_ref_value(w, row, p);
+            const double offset = w->zero != NULL     ? -(double)w->scale[g] * w->zero[g]
+                                  : w->offset != NULL ? (double)w->offset[g]
+                                                      : 0.0;
+            const int64_t column = w->perm != NULL ? w->perm[p] : p;
+            const double s =
+                apply_prescale && w->prescale != NULL ? (double)w->prescale[column] : 1.0;
+            values[row * w->k + column] = (scaled + offset) * s;
+            if (sizes != NULL)
+                sizes[row * w->k + column] = (fabs(scaled) + fabs(offset)) * fabs(s);
+        }
+}
+
+int64_t qni_ref_segment_length(qn_strategy strategy, int64_t x_block)
+{
+    if (strategy == QN_STRATEGY_INT8_BLOCK)
+        return (x_block + 31) / 32 * 32;
+    return 32768;
+}
+
+qn_status qni_ref_segments_make(const struct qn_weight *w, int64_t length,
+                                struct qni_ref_segments *segments)
+{
+    segments->n = 0;
+    segments->order = malloc((size_t)(w->k + 1) * sizeof *segments->order);
+    segments->start = malloc((size_t)(w->k + 1) * sizeof *segments->start);
+    if (segments->order == NULL || segments->start == NULL) {
+        qni_ref_segments_free(segments);
+        return QN_E_MEMORY;
+    }
+    int64_t q = 0;
+    for (int64_t g = 0; g < w->n_groups; g++) {
+        int64_t in_group = 0;
+        for (int64_t p = 0; p < w->k; p++)
+            if (group_of(w, p) == g) {
+                if (in_group++ % length == 0)
+                    segments->start[segments->n++] = q;
+                segments->order[q++] = p;
+            }
+    }
+    segments->start[segments->n] = q;
+    return QN_OK;
+}
+
+void qni_ref_segments_free(struct qni_ref_segments *segments)
+{
+    free(segments->order);
+    free(segments->start);
+    segments->order = segments->start = NULL;
+}
