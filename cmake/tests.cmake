@@ -128,9 +128,6 @@ if(QN_PYTHON)
   quern_tree_test(tree.sizes ${QN_PYTHON} tools/check_sizes.py
     --archive $<TARGET_FILE:quern_static>)
   quern_tree_test(tree.docs ${QN_PYTHON} tools/gen_docs.py --check)
-  if(TARGET quern_cli)
-    quern_tree_test(tree.manual ${QN_PYTHON} tools/check_manual.py $<TARGET_FILE:quern_cli>)
-  endif()
 endif()
 
 quern_tree_test(abi.headers test/abi/headers.sh ${PROJECT_SOURCE_DIR})
