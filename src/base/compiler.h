@@ -16,6 +16,18 @@
 #define QNI_UNROLL
 #endif
 
+/* A type of `bytes` bytes that arithmetic works on element by element: typedef float four QNI_VECTOR(16). */
+#define QNI_VECTOR(bytes) __attribute__((vector_size(bytes)))
+
+/* Tells the core that this is a waiting loop. */
+#if defined(__x86_64__) || defined(__i386__)
+#define QNI_PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define QNI_PAUSE() __asm__ volatile("yield")
+#else
+#define QNI_PAUSE() ((void)0)
+#endif
+
 #define QNI_LIKELY(x) __builtin_expect(!!(x), 1)
 #define QNI_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define QNI_PRINTF(text, first) __attribute__((format(printf, text, first)))

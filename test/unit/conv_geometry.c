@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The indirection of convolutions against the formula of quern/ops.h, written out: every element of every patch, for
- * random geometries, both images, both directions, all phases, with and without dead taps, in blocks of any size. */
+/* The indirection of convolutions against the formula of quern/ops.h, written out: every element
+ * of every patch, for random geometries, both images, both directions, all phases, with and
+ * without dead taps, in blocks of any size. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -86,8 +87,11 @@ static void expect_element(const struct qni_op *op, const struct qni_patches *p,
     const int64_t ix = naive_input(transposed, o[2], tap[1], &p->axis[1]);
     memset(out, p->pad, p->element);
     if (iy >= 0 && ix >= 0)
-        memcpy(out, p->x + (size_t)(o[0] * c->xs[0] + channel * c->xs[1] + iy * c->xs[2] +
-                                    ix * c->xs[3]) * p->element, p->element);
+        memcpy(out,
+               p->x +
+                   (size_t)(o[0] * c->xs[0] + channel * c->xs[1] + iy * c->xs[2] + ix * c->xs[3]) *
+                       p->element,
+               p->element);
 }
 
 /* Every element of a block of rows, and the bytes after each row. */
@@ -104,10 +108,10 @@ static void check_block(const struct qni_op *op, const struct qni_patches *p, in
     assert_int_equal(line[line_bytes], 0x5a);
     for (int64_t r = 0; r < rows; r++) {
         const int64_t in_image = (row + r) % qni_patches_per_image(p);
-        const int64_t o[3] = {
-            (row + r) / qni_patches_per_image(p),
-            p->phase[0].first + p->phase[0].step * (in_image / p->phase[1].count),
-            p->phase[1].first + p->phase[1].step * (in_image % p->phase[1].count)};
+        const int64_t o[3] = {(row + r) / qni_patches_per_image(p),
+                              p->phase[0].first + p->phase[0].step * (in_image / p->phase[1].count),
+                              p->phase[1].first +
+                                  p->phase[1].step * (in_image % p->phase[1].count)};
         const uint8_t *at = dst + (size_t)r * ld;
         for (int32_t ty = 0; ty < p->taps[0].count; ty++)
             for (int32_t tx = 0; tx < p->taps[1].count; tx++)
@@ -162,13 +166,15 @@ static void patches_are_the_formula(void **state)
     }
 }
 
-/* A tap is left out exactly when no output of the phase can read through it, whatever the size of the input. */
+/* A tap is left out exactly when no output of the phase can read through it, whatever the size
+ * of the input. */
 static void live_taps_are_those_that_divide(void **state)
 {
     (void)state;
     seed_state = 7u;
     for (int32_t round = 0; round < 2000; round++) {
-        const struct qni_axis a = {1000, 3000, pick(1, 12), pick(1, 9), pick(1, 9), pick(0, 20), true};
+        const struct qni_axis a = {1000,       3000,        pick(1, 12), pick(1, 9),
+                                   pick(1, 9), pick(0, 20), true};
         for (int64_t which = 0; which < qni_axis_phases(&a); which++) {
             const struct qni_phase phase = qni_axis_phase(&a, which);
             const struct qni_taps live = qni_axis_live_taps(&a, &phase);

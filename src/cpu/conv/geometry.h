@@ -40,9 +40,12 @@ struct qni_taps {
 static inline struct qni_axis qni_conv_axis(const struct qni_op *op, int32_t which)
 {
     const struct qni_conv *c = &op->conv;
-    const struct qni_axis axis = {which == 0 ? c->h : c->w, which == 0 ? c->oh : c->ow,
-                                  which == 0 ? c->kh : c->kw, c->stride[which],
-                                  c->dilation[which], c->pad[which],
+    const struct qni_axis axis = {which == 0 ? c->h : c->w,
+                                  which == 0 ? c->oh : c->ow,
+                                  which == 0 ? c->kh : c->kw,
+                                  c->stride[which],
+                                  c->dilation[which],
+                                  c->pad[which],
                                   op->kind == QNI_CONV_TRANSPOSE};
     return axis;
 }

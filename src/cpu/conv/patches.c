@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The patch gather: patches.h has the picture. Outputs are handled in segments that stay in one row of y, so that the
- * vertical taps are decided once for all of them; a segment is then filled tap row by tap row. */
+/* The patch gather: patches.h has the picture. Outputs are handled in segments that stay in one
+ * row of y, so that the vertical taps are decided once for all of them; a segment is then filled
+ * tap row by tap row. */
 #include "patches.h"
 
 #include <string.h>
@@ -9,9 +10,9 @@
 
 /* Columns [first, ...) of one row of x with the channels next to each other. */
 struct line {
-    const uint8_t *at;   /* channel 0 of column first */
+    const uint8_t *at; /* channel 0 of column first */
     int64_t first;
-    size_t stride;       /* bytes from column to column */
+    size_t stride; /* bytes from column to column */
 };
 
 struct segment {
@@ -29,8 +30,8 @@ struct qni_patches qni_patches_of(const struct qni_op *op, int64_t py, int64_t p
     for (int32_t i = 0; i < 2; i++) {
         p.axis[i] = qni_conv_axis(op, i);
         p.phase[i] = qni_axis_phase(&p.axis[i], i == 0 ? py : px);
-        p.taps[i] = live ? qni_axis_live_taps(&p.axis[i], &p.phase[i])
-                         : qni_axis_all_taps(&p.axis[i]);
+        p.taps[i] =
+            live ? qni_axis_live_taps(&p.axis[i], &p.phase[i]) : qni_axis_all_taps(&p.axis[i]);
     }
     return p;
 }
@@ -57,23 +58,35 @@ size_t qni_patches_line_bytes(const struct qni_patches *p, int64_t rows)
     return qni_round_up((size_t)qni_max(columns, 0) * (size_t)p->channels * p->element, 64);
 }
 
-/* memcpy whose length the compiler knows for the lengths that small channel counts give: a call costs more than
- * such a copy. */
+/* memcpy whose length the compiler knows for the lengths that small channel counts give: a call
+ * costs more than such a copy. */
 static inline void copy(uint8_t *restrict dst, const uint8_t *restrict src, size_t bytes)
 {
     switch (bytes) {
-    case 4: memcpy(dst, src, 4); break;
-    case 8: memcpy(dst, src, 8); break;
-    case 16: memcpy(dst, src, 16); break;
-    case 32: memcpy(dst, src, 32); break;
-    case 64: memcpy(dst, src, 64); break;
-    default: memcpy(dst, src, bytes);
+    case 4:
+        memcpy(dst, src, 4);
+        break;
+    case 8:
+        memcpy(dst, src, 8);
+        break;
+    case 16:
+        memcpy(dst, src, 16);
+        break;
+    case 32:
+        memcpy(dst, src, 32);
+        break;
+    case 64:
+        memcpy(dst, src, 64);
+        break;
+    default:
+        memcpy(dst, src, bytes);
     }
 }
 
-/* dst[i * ld + c * element] = plane c, pixel i. Tiles of 16 x 16 keep both sides in the first cache. */
-QNI_TEMPLATE void transpose(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane,
-                            size_t pixel, int64_t pixels, int64_t channels, const size_t element)
+/* dst[i * ld + c * element] = plane c, pixel i. Tiles of 16 x 16 keep both sides in the first
+ * cache. */
+QNI_TEMPLATE void transpose(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane, size_t pixel,
+                            int64_t pixels, int64_t channels, const size_t element)
 {
     for (int64_t i0 = 0; i0 < pixels; i0 += 16)
         for (int64_t c0 = 0; c0 < channels; c0 += 16) {
@@ -85,7 +98,8 @@ QNI_TEMPLATE void transpose(uint8_t *dst, size_t ld, const uint8_t *src, size_t 
         }
 }
 
-/* pixels inputs from column on, `advance` apart, of the segment's channels: to dst, ld bytes apart. */
+/* pixels inputs from column on, `advance` apart, of the segment's channels: to dst, ld bytes
+ * apart. */
 static void gather_columns(const struct qni_patches *p, const uint8_t *row, int64_t column,
                            int64_t advance, int64_t pixels, uint8_t *dst, size_t ld)
 {
@@ -119,7 +133,8 @@ static void gather_tap_nchw(const struct qni_patches *p, const uint8_t *row, int
     fill(p, dst + (size_t)to * ld, ld, count - to, bytes);
 }
 
-/* A row of taps that is one stretch of memory, but for what lies outside. base: input of the first tap. */
+/* A row of taps that is one stretch of memory, but for what lies outside. base: input of the
+ * first tap. */
 static void copy_stretches(const struct qni_patches *p, const struct line *line, int64_t base,
                            int64_t count, uint8_t *dst, size_t ld)
 {
@@ -131,7 +146,8 @@ static void copy_stretches(const struct qni_patches *p, const struct line *line,
         if (QNI_UNLIKELY(to - from < taps))
             memset(dst, p->pad, (size_t)taps * bytes);
         if (to > from)
-            copy(dst + (size_t)from * bytes, column(line, base + from), (size_t)(to - from) * bytes);
+            copy(dst + (size_t)from * bytes, column(line, base + from),
+                 (size_t)(to - from) * bytes);
     }
 }
 
@@ -212,8 +228,8 @@ void qni_patches_gather(const struct qni_patches *p, int64_t row, int64_t rows, 
         uint8_t *out = dst;
         for (int32_t i = 0; i < p->taps[0].count; i++, out += bytes) {
             int64_t iy;
-            const bool live = qni_axis_base(a, &p->phase[0],
-                                            p->taps[0].first + i * p->taps[0].step, &iy);
+            const bool live =
+                qni_axis_base(a, &p->phase[0], p->taps[0].first + i * p->taps[0].step, &iy);
             iy += s.jy * qni_axis_advance(a);
             if (!live || iy < 0 || iy >= a->in) {
                 fill(p, out, ld, s.count, bytes);

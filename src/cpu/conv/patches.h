@@ -21,12 +21,12 @@
 
 struct qni_patches {
     const uint8_t *x;
-    size_t element;               /* bytes: 1, 2, 4 */
-    uint8_t pad;                  /* every byte of an element outside x: 0, or the zero point of
+    size_t element;          /* bytes: 1, 2, 4 */
+    uint8_t pad;             /* every byte of an element outside x: 0, or the zero point of
                                      int8-static */
-    int64_t channels;             /* of one patch: ci of a group */
-    int64_t xs[4];                /* elements: batch, channel, row, column */
-    struct qni_axis axis[2];      /* y, x */
+    int64_t channels;        /* of one patch: ci of a group */
+    int64_t xs[4];           /* elements: batch, channel, row, column */
+    struct qni_axis axis[2]; /* y, x */
     struct qni_phase phase[2];
     struct qni_taps taps[2];
 };

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The portable depthwise kernels: simd/depthwise.h on vectors of four floats, which every
+ * compiler turns into the vectors of the baseline (SSE2, NEON) or into four scalars. Multiply
+ * and add are rounded apart; the bits of the int8 kernels do not depend on that. */
+#include "kernel.h"
+
+#include "../../base/exact.h"
+
+#define LANES         4
+#define MR            2
+#define MADD(a, b, c) ((a) * (b) + (c))
+#define FMA(a, b, c)  fused(a, b, c)
+
+typedef float four QNI_VECTOR(16);
+
+static inline four fused(four a, four b, four c)
+{
+    return (four){qni_fmaf(a[0], b[0], c[0]), qni_fmaf(a[1], b[1], c[1]),
+                  qni_fmaf(a[2], b[2], c[2]), qni_fmaf(a[3], b[3], c[3])};
+}
+
+#include "../simd/depthwise.h"
+
+void qni_depthwise_f32_rows_mr2_scalar(const struct qni_depthwise_tile *tile)
+{
+    float_tile(tile);
+}
+void qni_depthwise_q8_rows_mr2_scalar(const struct qni_depthwise_tile *tile)
+{
+    given_tile(tile);
+}
+void qni_depthwise_q8_rows_row_scalar(const struct qni_depthwise_tile *tile)
+{
+    row_tile(tile);
+}
+void qni_depthwise_q8b_rows_block_scalar(const struct qni_depthwise_tile *tile)
+{
+    block_tile(tile);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The depthwise kernels on vectors of 256 bits: simd/depthwise.h has the arithmetic, kernel.h
+ * the contract. 8 accumulators cover the 4 cycles of 2 multiply-adds each. */
+#include <immintrin.h>
+
+#include "kernel.h"
+
+#ifndef __AVX2__
+#error "needs the flags of an AVX2 file: see cmake/isa.cmake"
+#endif
+
+#define LANES         8
+#define MR            4
+#define MADD(a, b, c) FMA(a, b, c)
+#define FMA(a, b, c)  ((vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+
+#include "../simd/depthwise.h"
+
+void qni_depthwise_f32_rows_mr4_avx2(const struct qni_depthwise_tile *tile)
+{
+    float_tile(tile);
+}
+void qni_depthwise_q8_rows_mr4_avx2(const struct qni_depthwise_tile *tile)
+{
+    given_tile(tile);
+}
+void qni_depthwise_q8_rows_row_avx2(const struct qni_depthwise_tile *tile)
+{
+    row_tile(tile);
+}
+void qni_depthwise_q8b_rows_block_avx2(const struct qni_depthwise_tile *tile)
+{
+    block_tile(tile);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract between the depthwise driver and its kernels.
+ *
+ * A depthwise convolution has one input channel a group, so that an output is a dot product of a
+ * handful of taps and there is nothing to share between outputs but the weights. Kernels work on
+ * vectors of 16 lanes. What a lane is, they do not know: 16 neighbouring channels of one pixel
+ * (NHWC), or 16 neighbouring pixels of one channel (NCHW; the weights then repeat in all lanes).
+ * The driver has converted the inputs to f32, put a zero wherever a tap lies outside, and
+ * subtracted the zero point of int8-static:
+ *
+ *     c[v, lane] = sum over taps t of  in[t][v * advance + lane] * w[t, lane]          float
+ *
+ * The int8 strategies use the same arithmetic on integers: a product of two codes is at most 255
+ * * 128, so an f32 sum of QNI_EXACT_TAPS of them is exact in any order (255 * 128 * 512 < 2^24),
+ * and longer segments are added up in int32. The steps after the dot product are those of
+ * docs/numerics.md.
+ *
+ * A kernel writes all 16 lanes of c; it reads in[t][0 .. (vectors - 1) * advance + 16) and
+ * nothing beyond. */
+#ifndef QNI_CPU_CONV_KERNEL_H
+#define QNI_CPU_CONV_KERNEL_H
+
+#include "../matmul/kernel.h"
+
+enum { QNI_DEPTHWISE_LANES = 16, QNI_EXACT_TAPS = 512 };
+
+struct qni_depthwise_tile {
+    const float *const *in; /* [n_taps]; NULL (int8-block only): this tap is zero everywhere */
+    int64_t advance;        /* elements from vector to vector */
+    int64_t vectors;
+    int64_t n_taps;
+    const float *w;          /* [n_taps, 16] weights (float), or values of codes (int8) */
+    const int32_t *segments; /* int8: [n_segments + 1] first tap of each */
+    int64_t n_segments;
+    const float *scale;  /* int8: [n_segments, 16] */
+    const float *offset; /* int8: the same, or NULL */
+    const float *sums;   /* int8-block: [n_segments, 16] sum of the values of a segment */
+    int32_t symmetric;   /* int8-block */
+    int32_t raw_i32;     /* int8-static: c receives the int32 sums */
+    float *c;            /* [vectors, 16] */
+};
+
+typedef void qni_depthwise_kernel_fn(const struct qni_depthwise_tile *tile);
+
+/* How the activations of a row are quantized: what tells apart two rows that both read q8. */
+enum {
+    QNI_DEPTHWISE_FLOAT = 0,
+    QNI_DEPTHWISE_GIVEN = 1,
+    QNI_DEPTHWISE_ROW = 2,
+    QNI_DEPTHWISE_BLOCK = 3
+};
+
+/* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
+ * either. */
+struct qni_depthwise_kernel {
+    struct qni_matmul_kernel row; /* fn is NULL */
+    qni_depthwise_kernel_fn *fn;
+    int32_t kind;
+};
+
+#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
+    qni_depthwise_kernel_fn fn;
+#include "kernels.inc"
+#undef QNI_DEPTHWISE_KERNEL
+
+#endif
