@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One int8 matmul kernel on one thread: checked against plain loops, then timed beside a streaming read of the same bytes.
+/* One int8 matmul kernel on one thread: checked against plain loops, then timed beside a streaming
+ * read of the same bytes.
  *
- *   cc -O3 -std=gnu11 -march=native -ffp-contract=off -Iinclude lab/tile_bench.c src/cpu/matmul/x86_vnni512.c \
+ *   cc -O3 -std=gnu11 -march=native -ffp-contract=off -Iinclude lab/tile_bench.c
+ *   src/cpu/matmul/x86_vnni512.c \
  *      src/cpu/matmul/x86_amx.c -lm -o /tmp/tile_bench && /tmp/tile_bench KERNEL M GROUP [N] [K]
  *
- * The weights (n x k) are cut in panels and every panel is used once per pass; passes rotate over copies larger than
- * the last level cache when M is small. Figures: us a pass, GB/s of codes, GOP/s, and the ratio to the read of the same bytes. */
+ * The weights (n x k) are cut in panels and every panel is used once per pass; passes rotate over
+ * copies larger than the last level cache when M is small. Figures: us a pass, GB/s of codes,
+ * GOP/s, and the ratio to the read of the same bytes. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -18,10 +21,11 @@
 #include "../src/cpu/matmul/kernel.h"
 
 #define LAB_KERNELS(X)                                                                             \
-    X(q8_q4n16_mr8_vnni512) X(q8_q8n16_mr8_vnni512) X(q8_t4n16_mr8_vnni512)                        \
-    X(q8b_q4n16_mr8_vnni512) X(q8b_q8n16_mr8_vnni512) X(q8b_t4n16_mr8_vnni512)                     \
-    X(q8_q4n16_mr32_amx) X(q8_q8n16_mr32_amx) X(q8_t4n16_mr32_amx)                                 \
-    X(q8b_q4n16_mr32_amx) X(q8b_q8n16_mr32_amx) X(q8b_t4n16_mr32_amx)
+    X(q8_q4n16_mr8_vnni512)                                                                        \
+    X(q8_q8n16_mr8_vnni512) X(q8_t4n16_mr8_vnni512) X(q8b_q4n16_mr8_vnni512)                       \
+        X(q8b_q8n16_mr8_vnni512) X(q8b_t4n16_mr8_vnni512) X(q8_q4n16_mr32_amx)                     \
+            X(q8_q8n16_mr32_amx) X(q8_t4n16_mr32_amx) X(q8b_q4n16_mr32_amx) X(q8b_q8n16_mr32_amx)  \
+                X(q8b_t4n16_mr32_amx)
 #define X(name) qni_matmul_kernel_fn qni_matmul_##name;
 LAB_KERNELS(X)
 #undef X
@@ -54,7 +58,8 @@ static void *room(size_t bytes)
 }
 
 /* Value of the code at position p of output j of a panel. */
-static int code_at(const struct qni_matmul_tile *t, const uint8_t *codes, int bytes, int64_t p, int j)
+static int code_at(const struct qni_matmul_tile *t, const uint8_t *codes, int bytes, int64_t p,
+                   int j)
 {
     const int64_t u = p / 32, q = p % 32;
     if (bytes)
@@ -68,7 +73,8 @@ static int check(const struct qni_matmul_tile *t, int bytes, int block)
 {
     int bad = 0;
     for (int64_t trial = 0; trial < 400; trial++) {
-        const int64_t i = trial < 40 ? trial % t->m : rnd() % t->m, col = rnd() % (t->n_panels * 16);
+        const int64_t i = trial < 40 ? trial % t->m : rnd() % t->m,
+                      col = rnd() % (t->n_panels * 16);
         const int64_t panel = col / 16;
         const int j = (int)(col % 16);
         float acc = 0;
@@ -79,15 +85,17 @@ static int check(const struct qni_matmul_tile *t, int bytes, int block)
                 const int64_t e = unit + t->segment_units < end ? unit + t->segment_units : end;
                 int dot = 0, sum_w = 0;
                 for (int64_t p = unit * 32; p < e * 32; p++) {
-                    const int w = code_at(t, t->codes + panel * (int64_t)t->codes_stride, bytes, p, j);
+                    const int w =
+                        code_at(t, t->codes + panel * (int64_t)t->codes_stride, bytes, p, j);
                     dot += w * ((const int8_t *)t->a)[i * (int64_t)t->lda + p];
                     sum_w += w;
                 }
                 const int64_t f = i * (int64_t)t->ld_segment + s;
                 const float sw = ((const float *)t->scale)[(panel * t->n_groups + g) * 16 + j];
                 if (block) {
-                    const float term = t->a_offset ? fmaf(t->a_scale[f], (float)dot, t->a_offset[f] * (float)sum_w)
-                                                   : t->a_scale[f] * (float)dot;
+                    const float term =
+                        t->a_offset ? fmaf(t->a_scale[f], (float)dot, t->a_offset[f] * (float)sum_w)
+                                    : t->a_scale[f] * (float)dot;
                     acc = fmaf(sw, term, acc);
                 } else {
                     acc = fmaf(sw, (float)(dot - t->x_zero * sum_w), acc);
@@ -113,7 +121,8 @@ int main(int argc, char **argv)
             fn = list[i].fn;
     if (fn == NULL || syscall(SYS_arch_prctl, 0x1023, 18) != 0)
         return 2;
-    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
     struct qni_matmul_tile t;
     memset(&t, 0, sizeof t);
     t.m = m;
@@ -133,7 +142,8 @@ int main(int argc, char **argv)
     t.table8 = table ? values : NULL;
     int8_t *a = room((size_t)m * t.lda);
     int32_t *a_sum = room((size_t)m * t.ld_segment * 4);
-    float *a_scale = room((size_t)m * t.ld_segment * 4), *a_offset = room((size_t)m * t.ld_segment * 4);
+    float *a_scale = room((size_t)m * t.ld_segment * 4),
+          *a_offset = room((size_t)m * t.ld_segment * 4);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t p = 0; p < t.units * 32; p++)
             a[i * (int64_t)t.lda + p] = (int8_t)(rnd() % 256 - 128);
@@ -203,8 +213,10 @@ int main(int argc, char **argv)
         const double read = now() - s;
         read_best = read < read_best ? read : read_best;
     }
-    printf("%-26s m %4lld g %4lld n %lld k %lld: %s  %8.0f us  %6.2f GB/s  %7.0f GOP/s  read %5.0f us  ratio %.2f\n", name,
-           (long long)m, (long long)group, (long long)n, (long long)k, bad ? "WRONG" : "exact", best,
-           (double)size / best * 1e-3, 2.0 * (double)(m * n) * (double)k / best * 1e-3, read_best, read_best / best);
+    printf("%-26s m %4lld g %4lld n %lld k %lld: %s  %8.0f us  %6.2f GB/s  %7.0f GOP/s  read %5.0f "
+           "us  ratio %.2f\n",
+           name, (long long)m, (long long)group, (long long)n, (long long)k,
+           bad ? "WRONG" : "exact", best, (double)size / best * 1e-3,
+           2.0 * (double)(m * n) * (double)k / best * 1e-3, read_best, read_best / best);
     return bad != 0;
 }

@@ -39,7 +39,7 @@ enum { QNI_UNIT = 32, QNI_PANEL = 16 };
  * whole units. */
 enum {
     QNI_READS_F32 = 0,  /* float */
-    QNI_READS_BF16 = 1, /* uint16_t */
+    QNI_READS_BF16 = 1, /* uint16_t bf16 in 1 to 3 planes that add up to x exactly */
     QNI_READS_Q8 = 2,   /* int8_t; one scale a row, applied after the kernel (int8-row,
                            int8-static) */
     QNI_READS_Q8B = 3   /* int8_t; scale, offset and sums per segment (int8-block) */
@@ -59,6 +59,8 @@ struct qni_matmul_tile {
     size_t lda;               /* bytes from row to row, a multiple of 64; a is 64-byte aligned
                                  unless it is the caller's f32 x */
     int64_t m;
+    int32_t planes;           /* BF16: how many: 1 for bf16 x, 2 for f16, 3 for f32 */
+    size_t plane_stride;      /* BF16: bytes from plane to plane of a row */
     const int32_t *a_sum;     /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md
                                  cuts them for Q8 or Q8B) */
     const float *a_scale;     /* Q8B: [m, n_segments] */

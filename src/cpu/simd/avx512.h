@@ -17,7 +17,8 @@
 static inline __m512 qni_load16(const void *rows, int64_t i, int32_t is_f16)
 {
     if (is_f16)
-        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)((const uint16_t *)rows + 16 * i)));
+        return _mm512_cvtph_ps(
+            _mm256_loadu_si256((const __m256i *)((const uint16_t *)rows + 16 * i)));
     return _mm512_loadu_ps((const float *)rows + 16 * i);
 }
 

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* f32 activations x 4- and 8-bit weights with AVX-512. Contract and operand layouts: kernel.h.
+ *
+ * A lane of 4 packed bytes is one output; the codes of one position are made 16 floats, one an
+ * output, and multiplied with a broadcast activation. Nibbles need two instructions for it: a
+ * shift, and vpermps, which looks only at the low four bits of each index, so that the table of 16
+ * values (integers or a codebook) also masks. Bytes take a shift or two and a conversion, or a
+ * gather from the table of 256.
+ *
+ *     y = sum over groups of  scale * (sum a * value)  +  offset * (sum a)
+ *
+ * The inner sums are f32 without scale: one multiplication a group and output, not one a weight.
+ * Two panels and up to six rows are in registers at a time (12 group sums, 12 results, 2 weights,
+ * the table).
+ *
+ * Bound: bytes of the codes / bandwidth while m <= 2, then 2 m n k / (64 operations a cycle), at 2
+ * m / (2 m + 3) of it because unpacking shares the two ports of the multiply-adds. */
+#include "../../base/compiler.h"
+#include "../simd/avx512.h"
+#include "kernel.h"
+
+enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2, BYTE_TABLE = 3 };
+enum { MR = 6, NR = 2, AHEAD = 2048 };
+
+/* 16 values of position 4 r + b (low) or 16 + 4 r + b (high) of a unit, from the vector r of the
+ * unit. */
+QNI_TEMPLATE __m512 value16(__m512i codes, const int shift, const int kind, __m512 table,
+                            const float *table256)
+{
+    if (kind == NIBBLES || kind == NIBBLE_TABLE)
+        return _mm512_permutexvar_ps(shift == 0 ? codes : _mm512_srli_epi32(codes, (unsigned)shift),
+                                     table);
+    if (kind == BYTES) {
+        /* codes were flipped to signed: the byte goes to the top and comes back with its sign */
+        const __m512i top = shift == 24 ? codes : _mm512_slli_epi32(codes, (unsigned)(24 - shift));
+        return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
+    }
+    const __m512i index =
+        _mm512_and_si512(_mm512_srli_epi32(codes, (unsigned)shift), _mm512_set1_epi32(255));
+    return _mm512_i32gather_ps(index, table256, 4);
+}
+
+struct operand {
+    const float *a[MR];
+    const uint8_t *codes[NR];
+};
+
+/* sum[i][j] += a[i] * value over one vector of codes: 4 positions (8 for nibbles: low at p, high at
+ * p + 16). */
+QNI_TEMPLATE void add_vector(const struct operand *o, int64_t at, int64_t p, const int mr,
+                             const int nr, const int kind, __m512 table, const float *table256,
+                             __m512 (*sum)[NR])
+{
+    const int positions = kind == NIBBLES || kind == NIBBLE_TABLE ? 8 : 4;
+    __m512i codes[NR];
+    QNI_UNROLL
+    for (int j = 0; j < nr; j++) {
+        codes[j] = _mm512_loadu_si512(o->codes[j] + at);
+        _mm_prefetch((const char *)o->codes[j] + at + AHEAD, _MM_HINT_T0);
+        if (kind == BYTES)
+            codes[j] = _mm512_xor_si512(codes[j], _mm512_set1_epi8((char)0x80));
+    }
+    QNI_UNROLL
+    for (int q = 0; q < positions; q++) {
+        /* nibbles: byte q / 2 of the lane, low then high */
+        const int shift = positions == 8 ? 4 * q : 8 * q;
+        const int64_t where = positions == 8 ? p + q / 2 + q % 2 * 16 : p + q;
+        __m512 w[NR];
+        QNI_UNROLL
+        for (int j = 0; j < nr; j++)
+            w[j] = value16(codes[j], shift, kind, table, table256);
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
+            const __m512 x = _mm512_set1_ps(o->a[i][where]);
+            QNI_UNROLL
+            for (int j = 0; j < nr; j++)
+                sum[i][j] = _mm512_fmadd_ps(w[j], x, sum[i][j]);
+        }
+    }
+}
+
+/* Sum of n positions of a row, in one fixed order; n is a multiple of 32. */
+static inline float total_of(const float *a, int64_t n)
+{
+    __m512 s = _mm512_setzero_ps(), t = _mm512_setzero_ps();
+    for (int64_t p = 0; p < n; p += 32) {
+        s = _mm512_add_ps(s, _mm512_loadu_ps(a + p));
+        t = _mm512_add_ps(t, _mm512_loadu_ps(a + p + 16));
+    }
+    return _mm512_reduce_add_ps(_mm512_add_ps(s, t));
+}
+
+struct where {
+    int64_t panel, row;
+};
+
+/* mr rows x nr panels, all of k. */
+QNI_TEMPLATE void block(const struct qni_matmul_tile *t, struct where at, const int mr,
+                        const int nr, const int kind)
+{
+    const bool nibbles = kind == NIBBLES || kind == NIBBLE_TABLE;
+    const int64_t vectors = nibbles ? 4 : 8;
+    __m512 table = _mm512_setzero_ps();
+    if (kind == NIBBLES)
+        table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    if (kind == NIBBLE_TABLE)
+        table = _mm512_loadu_ps(t->table);
+    struct operand o;
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        o.a[i] = (const float *)(const void *)((const char *)t->a + (size_t)(at.row + i) * t->lda);
+    QNI_UNROLL
+    for (int j = 0; j < nr; j++)
+        o.codes[j] = t->codes + (size_t)(at.panel + j) * t->codes_stride;
+    __m512 acc[MR][NR];
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int j = 0; j < nr; j++)
+        acc[i][j] = _mm512_setzero_ps();
+
+    int64_t unit = 0;
+    for (int64_t g = 0; g < t->n_groups; g++) {
+        const int64_t left = t->units - unit, n = left < t->group_units ? left : t->group_units;
+        __m512 sum[MR][NR];
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
+            QNI_UNROLL
+        for (int j = 0; j < nr; j++)
+            sum[i][j] = _mm512_setzero_ps();
+        for (int64_t u = unit; u < unit + n; u++)
+            for (int64_t r = 0; r < vectors; r++)
+                add_vector(&o, (u * vectors + r) * 64, u * QNI_UNIT + 4 * r, mr, nr, kind, table,
+                           t->table, sum);
+        QNI_UNROLL
+        for (int j = 0; j < nr; j++) {
+            const int64_t s = (at.panel + j) * t->n_groups + g;
+            const __m512 scale = qni_load16(t->scale, s, t->scale_is_f16);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
+                acc[i][j] = _mm512_fmadd_ps(scale, sum[i][j], acc[i][j]);
+        }
+        if (t->offset != NULL) {
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) {
+                const __m512 total =
+                    _mm512_set1_ps(total_of(o.a[i] + unit * QNI_UNIT, n * QNI_UNIT));
+                QNI_UNROLL
+                for (int j = 0; j < nr; j++)
+                    acc[i][j] = _mm512_fmadd_ps(
+                        qni_load16(t->offset, (at.panel + j) * t->n_groups + g, t->scale_is_f16),
+                        total, acc[i][j]);
+            }
+        }
+        unit += n;
+    }
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int j = 0; j < nr; j++)
+        _mm512_storeu_ps(t->c + (size_t)(at.row + i) * t->ldc + (size_t)(at.panel + j) * QNI_PANEL,
+                         acc[i][j]);
+}
+
+QNI_TEMPLATE void rows_of(const struct qni_matmul_tile *t, int64_t panel, const int nr,
+                          const int kind)
+{
+    struct where at = {panel, 0};
+    for (; at.row + MR <= t->m; at.row += MR)
+        block(t, at, MR, nr, kind);
+    switch (t->m - at.row) {
+    case 5:
+        block(t, at, 5, nr, kind);
+        break;
+    case 4:
+        block(t, at, 4, nr, kind);
+        break;
+    case 3:
+        block(t, at, 3, nr, kind);
+        break;
+    case 2:
+        block(t, at, 2, nr, kind);
+        break;
+    case 1:
+        block(t, at, 1, nr, kind);
+        break;
+    default:
+        break;
+    }
+}
+
+QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
+{
+    int64_t panel = 0;
+    for (; panel + NR <= t->n_panels; panel += NR)
+        rows_of(t, panel, NR, kind);
+    if (panel < t->n_panels)
+        rows_of(t, panel, 1, kind);
+}
+
+void qni_matmul_f32_q4n16_mr6_avx512(const struct qni_matmul_tile *t)
+{
+    tile(t, NIBBLES);
+}
+void qni_matmul_f32_t4n16_mr6_avx512(const struct qni_matmul_tile *t)
+{
+    tile(t, NIBBLE_TABLE);
+}
+void qni_matmul_f32_q8n16_mr6_avx512(const struct qni_matmul_tile *t)
+{
+    tile(t, BYTES);
+}
+void qni_matmul_f32_t8n16_mr6_avx512(const struct qni_matmul_tile *t)
+{
+    tile(t, BYTE_TABLE);
+}
