@@ -12,6 +12,9 @@ if(ref_sources)
   target_include_directories(quern_ref PRIVATE
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(quern_ref PRIVATE quern_static)
+  # gcc 12.2 for aarch64 dies in its vectoriser on some of these loops (vect_transform_reduction);
+  # sums in double are not vectorised anyway, since their order is what it is.
+  target_compile_options(quern_ref PRIVATE -fno-tree-vectorize)
 else()
   add_library(quern_ref INTERFACE)
 endif()
