@@ -14,5 +14,6 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
     cat "$log" >&2
     exit 1
 fi
-# shellcheck disable=SC2086
-exec cmake --build "build/$preset" ${*:+--target "$@"} -- --quiet
+targets=()
+[ $# -eq 0 ] || targets=(--target "$@")
+exec cmake --build "build/$preset" "${targets[@]}" -- --quiet

@@ -53,7 +53,7 @@ run_asan() {
 }
 
 run_fuzz() {
-    local target corpus found=0
+    local target corpora found=0
     ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-14 llvm-symbolizer | head -n 1)
     export ASAN_SYMBOLIZER_PATH ASAN_OPTIONS=allocator_may_return_null=1
     tools/build.sh fuzz fuzzers || return 1
@@ -61,13 +61,13 @@ run_fuzz() {
         [ -x "$target" ] || continue
         found=1
         # New inputs go to the first folder, the checked-in corpus is only read.
-        corpus=build/fuzz/corpus/${target##*/}
-        mkdir -p "$corpus"
+        corpora=("build/fuzz/corpus/${target##*/}")
+        mkdir -p "${corpora[0]}"
+        [ -d "fuzz/corpus/${target##*/}" ] && corpora+=("fuzz/corpus/${target##*/}")
         echo "== ${target##*/}"
         "$target" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=10 -rss_limit_mb=2048 \
-            -malloc_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$corpus-crash-" \
-            "$corpus" $([ -d "fuzz/corpus/${target##*/}" ] && echo "fuzz/corpus/${target##*/}") ||
-            return 1
+            -malloc_limit_mb=1024 -print_final_stats=1 \
+            -artifact_prefix="${corpora[0]}-crash-" "${corpora[@]}" || return 1
     done
     [ $found = 1 ] || { echo "no fuzz target was built"; return 1; }
 }
