@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The devices that were built in. Everything in src/api reaches a backend through this table; adding one adds a row to
+ * backend.c and a member to the union, and touches no operation. */
+#ifndef QNI_API_BACKEND_H
+#define QNI_API_BACKEND_H
+
+#include "../base/context.h"
+#include "../cpu/backend.h"
+#include "../quant/canonical.h"
+#include "../quant/op.h"
+#include "../quant/packed.h"
+
+/* What a backend chose for an operation. Plain data that a plan holds by value. */
+union qni_choice {
+    struct qni_cpu_choice cpu;
+};
+
+/* What a plan tells about a choice, whatever the device. Texts are static. */
+struct qni_choice_facts {
+    const char *kernel;        /* of the largest m */
+    uint64_t needs;            /* QN_ISA_ bits of that kernel */
+    int32_t n_threads;
+    int32_t is_fallback;
+    size_t scratch_bytes, shared_bytes, thread_bytes;
+    int64_t block_m, block_n;  /* rows and outputs of one piece of work */
+    int32_t n_kernels;         /* rows in use, by rising m */
+    const char *kernels[QNI_MAX_CHOICES];
+    int64_t m_from[QNI_MAX_CHOICES];
+};
+
+struct qni_backend {
+    const char *name;
+    /* Can a context stand on this device? Fills the rest of ctx that only the backend knows. */
+    qn_status (*attach)(qn_ctx *ctx, qn_error *err);
+    qn_status (*select)(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice, qni_refusal_fn tell,
+                        void *arg);
+    size_t (*scratch_bytes)(const union qni_choice *choice);
+    void (*facts)(const union qni_choice *choice, struct qni_choice_facts *facts);
+    qn_status (*run)(const qn_ctx *ctx, const struct qni_op *op, const union qni_choice *choice, void *scratch);
+    qn_status (*pack_bytes)(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
+                            size_t *bytes, qn_error *err);
+    qn_status (*pack)(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
+                      struct qn_packed **packed, qn_error *err);
+    qn_status (*unpack)(const qn_ctx *ctx, const struct qn_packed *packed, struct qn_weight **weight, qn_error *err);
+    const char *(*layout_name)(int32_t i);
+    qn_status (*quantize_rows)(const qn_ctx *ctx, const qn_quantize_rows_args *args);
+};
+
+/* NULL: no such kind of device was built in. */
+const struct qni_backend *qni_backend_of(int32_t device_kind);
+/* The i-th that was built in; NULL past the end. */
+const struct qni_backend *qni_backend_at(int32_t i);
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts: made from options, destroyed, asked; and the scratch arena that serves calls without scratch of their own.
+ * One arena serves one call at a time: a second one waits for it. Nothing else in a context changes after creation. */
+#include <pthread.h>
+#include <string.h>
+
+#include "../base/error.h"
+#include "arena.h"
+#include "backend.h"
+#include "isa.h"
+#include "sized.h"
+
+/* Everything below src/api sees the first member. */
+struct context {
+    struct qn_ctx base;
+    pthread_mutex_t arena_lock;
+};
+
+/* More is a mistake of the caller: scratch grows with every thread. */
+enum { MAX_THREADS = 4096 };
+
+static qn_status check_options(const qn_ctx_options *o, qn_error *err)
+{
+    if (o->n_threads < 0 || o->n_threads > MAX_THREADS)
+        return qni_fail(err, QN_E_ARGUMENT, "n_threads is %d: 0 (all) to %d is possible", o->n_threads, MAX_THREADS);
+    if ((o->alloc == NULL) != (o->free == NULL))
+        return qni_fail(err, QN_E_ARGUMENT, "alloc and free go together: one of them is NULL");
+    if (qni_backend_of(o->device.kind) == NULL && o->device.kind == QN_CUDA)
+        return qni_fail(err, QN_E_DEVICE, "this quern was built without CUDA: only the CPU is there");
+    if (qni_backend_of(o->device.kind) == NULL)
+        return qni_fail(err, QN_E_DEVICE, "device kind %d is neither QN_CPU nor QN_CUDA", o->device.kind);
+    return QN_OK;
+}
+
+static qn_status start_threads(const qn_ctx_options *o, struct qn_ctx *ctx, qn_error *err)
+{
+    struct qni_threads *threads = &ctx->threads;
+    threads->n_threads = o->n_threads > 0 ? o->n_threads : qni_threads_available();
+    threads->parallel_for = o->parallel_for;
+    threads->parallel_arg = o->parallel_arg;
+    if (threads->parallel_for != NULL || threads->n_threads == 1)
+        return QN_OK;
+    return qni_pool_create(&ctx->allocator, threads->n_threads, &threads->pool, err);
+}
+
+qn_status qn_ctx_create(const qn_ctx_options *options, qn_ctx **ctx, qn_error *err)
+{
+    qn_ctx_options o;
+    qn_ctx_options_init(&o);
+    if (ctx == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "ctx is NULL: there is no place for the result");
+    if (options != NULL)
+        QNI_TRY(qni_sized_read(&o, sizeof o, options, err));
+    QNI_TRY(check_options(&o, err));
+
+    struct qni_allocator allocator = qni_allocator_default();
+    if (o.alloc != NULL)
+        allocator = (struct qni_allocator){.alloc = o.alloc, .free = o.free, .arg = o.alloc_arg};
+    struct context *c = qni_alloc_zero(&allocator, sizeof *c);
+    if (c == NULL)
+        return qni_fail(err, QN_E_MEMORY, "no memory for a context");
+    if (pthread_mutex_init(&c->arena_lock, NULL) != 0) {
+        qni_free(&allocator, c, sizeof *c);
+        return qni_fail(err, QN_E_MEMORY, "the system gives no lock for a context");
+    }
+    c->base.allocator = allocator;
+    c->base.device = o.device;
+    c->base.isa = qni_isa_usable(qn_isa_detect() & o.isa_mask);
+    c->base.log = o.log;
+    c->base.log_arg = o.log_arg;
+    qn_status status = qni_backend_of(o.device.kind)->attach(&c->base, err);
+    if (status == QN_OK)
+        status = start_threads(&o, &c->base, err);
+    if (status == QN_OK && qn_ctx_reserve(&c->base, o.arena_bytes) != QN_OK)
+        status = qni_fail(err, QN_E_MEMORY, "no memory for an arena of %zu bytes", o.arena_bytes);
+    if (status != QN_OK) {
+        qn_ctx_destroy(&c->base);
+        return status;
+    }
+    *ctx = &c->base;
+    return QN_OK;
+}
+
+void qn_ctx_destroy(qn_ctx *ctx)
+{
+    if (ctx == NULL)
+        return;
+    struct context *c = (struct context *)ctx;
+    const struct qni_allocator allocator = ctx->allocator;
+    qni_pool_destroy(ctx->threads.pool);
+    qni_free(&allocator, ctx->arena, ctx->arena_bytes);
+    pthread_mutex_destroy(&c->arena_lock);
+    qni_free(&allocator, c, sizeof *c);
+}
+
+qn_status qn_ctx_reserve(qn_ctx *ctx, size_t bytes)
+{
+    if (ctx == NULL)
+        return QN_E_ARGUMENT;
+    struct context *c = (struct context *)ctx;
+    qn_status status = QN_OK;
+    pthread_mutex_lock(&c->arena_lock);
+    if (bytes > ctx->arena_bytes) {
+        void *arena = bytes <= PTRDIFF_MAX ? qni_alloc(&ctx->allocator, bytes) : NULL;
+        if (arena != NULL) {
+            qni_free(&ctx->allocator, ctx->arena, ctx->arena_bytes);
+            ctx->arena = arena;
+            ctx->arena_bytes = bytes;
+        } else {
+            status = QN_E_MEMORY;
+        }
+    }
+    pthread_mutex_unlock(&c->arena_lock);
+    return status;
+}
+
+void *qni_arena_take(const qn_ctx *ctx, size_t bytes)
+{
+    struct context *c = (struct context *)ctx; /* the lock is the one thing in it that changes */
+    pthread_mutex_lock(&c->arena_lock);
+    if (ctx->arena_bytes >= bytes && ctx->arena != NULL)
+        return ctx->arena;
+    pthread_mutex_unlock(&c->arena_lock);
+    return NULL;
+}
+
+void qni_arena_give(const qn_ctx *ctx)
+{
+    pthread_mutex_unlock(&((struct context *)ctx)->arena_lock);
+}
+
+qn_status qn_ctx_query(const qn_ctx *ctx, qn_ctx_info *info)
+{
+    if (ctx == NULL)
+        return QN_E_ARGUMENT;
+    struct context *c = (struct context *)ctx;
+    qn_ctx_info own;
+    qn_ctx_info_init(&own);
+    own.device = ctx->device;
+    own.isa = ctx->isa;
+    own.n_threads = ctx->threads.n_threads;
+    pthread_mutex_lock(&c->arena_lock);
+    own.arena_bytes = ctx->arena_bytes;
+    pthread_mutex_unlock(&c->arena_lock);
+    memcpy(own.cache_bytes, ctx->cache_bytes, sizeof own.cache_bytes);
+    return qni_sized_write(info, &own, sizeof own);
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choosing and running, the same for every operation: a plan keeps the backend's choice, a run checks that it is asked
+ * for what was planned, finds scratch and calls the backend. Only qni_plan_create() allocates. */
+#include "plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/error.h"
+#include "arena.h"
+#include "check.h"
+
+/* The refusals of all rows in one sentence, as far as it reaches. */
+struct reasons {
+    char text[400];
+    size_t length;
+};
+
+static void collect(void *arg, const char *kernel, const char *why)
+{
+    struct reasons *r = arg;
+    if (r->length + strlen(kernel) + strlen(why) + 5 > sizeof r->text)
+        return;
+    r->length += (size_t)snprintf(r->text + r->length, sizeof r->text - r->length, "%s%s: %s",
+                                  r->length > 0 ? "; " : "", kernel, why);
+}
+
+static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice, qn_error *err)
+{
+    const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
+    memset(choice, 0, sizeof *choice);
+    const qn_status status = backend->select(ctx, op, choice, NULL, NULL);
+    if (status == QN_OK || err == NULL)
+        return status;
+    struct reasons reasons = {.length = 0};
+    union qni_choice unused;
+    memset(&unused, 0, sizeof unused);
+    backend->select(ctx, op, &unused, collect, &reasons);
+    return qni_fail(err, status, "%s%s%s", qn_status_text(status), reasons.length > 0 ? ": " : "", reasons.text);
+}
+
+static void keep(qn_plan *plan, const struct qni_op *op)
+{
+    plan->head = *op->w[0]->head;
+    plan->stand_in.device = op->w[0]->device;
+    plan->stand_in.head = &plan->head;
+    plan->stand_in.blob = (const uint8_t *)&plan->head; /* sections are present or absent, never read */
+    for (int32_t i = 0; i < op->n_w; i++)
+        plan->w[i] = &plan->stand_in;
+    plan->op = *op;
+    plan->op.w = plan->w;
+    qn_tensor *const tensors[] = {&plan->op.x,
+                                  &plan->op.y,
+                                  &plan->op.offsets,
+                                  &plan->op.ids,
+                                  &plan->op.x_rows,
+                                  &plan->op.epilogue.bias,
+                                  &plan->op.epilogue.residual,
+                                  &plan->op.epilogue.row_scale,
+                                  &plan->op.epilogue.col_scale};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        tensors[i]->data = NULL;
+}
+
+static void report_fallback(const qn_ctx *ctx, const char *kernel)
+{
+    char text[160];
+    if (ctx->log == NULL)
+        return;
+    snprintf(text, sizeof text, "plan: %s stands in for a faster kernel; qn_plan_explain() says why", kernel);
+    ctx->log(ctx->log_arg, 2, text);
+}
+
+qn_status qni_plan_create(const qn_ctx *ctx, const struct qni_op *op, qn_plan **plan, qn_error *err)
+{
+    if (plan == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "plan is NULL: there is no place for the result");
+    union qni_choice choice;
+    QNI_TRY(choose(ctx, op, &choice, err));
+    const size_t bytes = sizeof(qn_plan) + (size_t)op->n_w * sizeof(const qn_packed *);
+    qn_plan *p = qni_alloc_zero(&ctx->allocator, bytes);
+    if (p == NULL)
+        return qni_fail(err, QN_E_MEMORY, "no memory for a plan");
+    p->ctx = ctx;
+    p->backend = qni_backend_of(ctx->device.kind);
+    p->bytes = bytes;
+    p->choice = choice;
+    keep(p, op);
+    struct qni_choice_facts facts = {.kernel = NULL};
+    p->backend->facts(&p->choice, &facts);
+    if (op->kernel != NULL)
+        p->op.kernel = facts.kernel; /* the same text, but it outlives the caller's */
+    if (facts.is_fallback)
+        report_fallback(ctx, facts.kernel);
+    *plan = p;
+    return QN_OK;
+}
+
+void qn_plan_destroy(qn_plan *plan)
+{
+    if (plan != NULL)
+        qni_free(&plan->ctx->allocator, plan, plan->bytes);
+}
+
+size_t qn_plan_scratch_bytes(const qn_plan *plan)
+{
+    return plan == NULL ? 0 : plan->backend->scratch_bytes(&plan->choice);
+}
+
+/* Scratch of the caller, or the arena: run, and give the arena back. */
+static qn_status execute(const qn_ctx *ctx, const struct qni_backend *backend, const struct qni_op *op,
+                         const union qni_choice *choice, void *scratch, size_t scratch_bytes)
+{
+    const size_t needed = backend->scratch_bytes(choice);
+    if (op->m == 0 || op->n == 0)
+        return QN_OK;
+    if (needed == 0)
+        return backend->run(ctx, op, choice, NULL);
+    if (scratch != NULL) {
+        if (scratch_bytes < needed)
+            return QN_E_SCRATCH;
+        if ((uintptr_t)scratch % 64 != 0)
+            return QN_E_ALIGN;
+        QNI_TRY(qni_check_apart_bytes(&op->y, "y", scratch, needed, "scratch", NULL));
+        QNI_TRY(qni_check_apart_bytes(&op->x, "x", scratch, needed, "scratch", NULL));
+        return backend->run(ctx, op, choice, scratch);
+    }
+    void *arena = qni_arena_take(ctx, needed);
+    if (arena == NULL)
+        return QN_E_SCRATCH;
+    const qn_status status = backend->run(ctx, op, choice, arena);
+    qni_arena_give(ctx);
+    return status;
+}
+
+/* Weights that a kernel chosen for the planned ones can read: same geometry, format, layout and sections. */
+static qn_status compare_weights(const struct qni_packed_head *a, const struct qni_packed_head *b)
+{
+    if (a->n != b->n || a->k != b->k || a->ci != b->ci || a->kh != b->kh || a->kw != b->kw ||
+        a->conv_groups != b->conv_groups)
+        return QN_E_SHAPE;
+    bool same = strncmp(a->layout, b->layout, sizeof a->layout) == 0 && a->scale_dtype == b->scale_dtype &&
+                a->x_block == b->x_block && a->group_units == b->group_units &&
+                a->segment_units == b->segment_units && a->n_groups == b->n_groups && a->units == b->units &&
+                a->format.code == b->format.code && a->format.bits == b->format.bits &&
+                a->format.shift == b->format.shift;
+    for (int32_t s = 0; s < QNI_N_SECTIONS; s++)
+        same = same && (a->section[s].bytes == 0) == (b->section[s].bytes == 0);
+    return same ? QN_OK : QN_E_LAYOUT;
+}
+
+static bool same_type(const qn_tensor *a, const qn_tensor *b)
+{
+    return (a->rank == 0) == (b->rank == 0) && (a->rank == 0 || a->dtype == b->dtype);
+}
+
+/* A zero point of 0 may stand in for any other, not the other way round. For uint8, 128 is the zero of the codes. */
+static bool has_zero(const struct qni_op *op)
+{
+    return op->strategy == QN_STRATEGY_INT8_STATIC && op->quant.x_zero != (op->x.dtype == QN_U8 ? 128 : 0);
+}
+
+static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b)
+{
+    const struct qni_conv *p = &a->conv, *q = &b->conv;
+    if (b->m > a->m || a->n_w != b->n_w)
+        return QN_E_SHAPE;
+    if (a->kind != QNI_CONV && a->kind != QNI_CONV_TRANSPOSE)
+        return QN_OK;
+    const bool same = p->h == q->h && p->w == q->w && p->oh == q->oh && p->ow == q->ow &&
+                      memcmp(p->stride, q->stride, sizeof p->stride) == 0 &&
+                      memcmp(p->dilation, q->dilation, sizeof p->dilation) == 0 &&
+                      memcmp(p->pad, q->pad, sizeof p->pad) == 0;
+    return same ? QN_OK : QN_E_SHAPE;
+}
+
+/* Is op one of the problems that the plan was made for? */
+static qn_status compare(const qn_plan *plan, const struct qni_op *op)
+{
+    const struct qni_op *p = &plan->op;
+    QNI_TRY(compare_geometry(p, op));
+    QNI_TRY(compare_weights(&plan->head, op->w[0]->head));
+    if (p->strategy != op->strategy || p->quant.symmetric != op->quant.symmetric || (has_zero(op) && !has_zero(p)))
+        return QN_E_ARGUMENT;
+    const qn_epilogue *a = &p->epilogue, *b = &op->epilogue;
+    if (!same_type(&p->x, &op->x) || !same_type(&p->y, &op->y) || !same_type(&a->bias, &b->bias) ||
+        !same_type(&a->residual, &b->residual) || !same_type(&a->row_scale, &b->row_scale) ||
+        !same_type(&a->col_scale, &b->col_scale) || !same_type(&p->ids, &op->ids) ||
+        !same_type(&p->x_rows, &op->x_rows))
+        return QN_E_DTYPE;
+    return QN_OK;
+}
+
+qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scratch, size_t scratch_bytes)
+{
+    QNI_TRY(compare(plan, op));
+    return execute(plan->ctx, plan->backend, op, &plan->choice, scratch, scratch_bytes);
+}
+
+qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scratch, size_t scratch_bytes)
+{
+    union qni_choice choice;
+    QNI_TRY(choose(ctx, op, &choice, NULL));
+    return execute(ctx, qni_backend_of(ctx->device.kind), op, &choice, scratch, scratch_bytes);
+}
+
+qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t *bytes)
+{
+    union qni_choice choice;
+    if (bytes == NULL)
+        return QN_E_ARGUMENT;
+    QNI_TRY(choose(ctx, op, &choice, NULL));
+    *bytes = qni_backend_of(ctx->device.kind)->scratch_bytes(&choice);
+    return QN_OK;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* qn_quantize_rows(): the activation quantizer on its own, for engines that fuse around it. */
+#include "../base/error.h"
+#include "backend.h"
+#include "check.h"
+#include "sized.h"
+#include "validate.h"
+
+qn_status qn_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args)
+{
+    if (ctx == NULL)
+        return QN_E_ARGUMENT;
+    qn_quantize_rows_args own;
+    qn_quantize_rows_args_init(&own);
+    QNI_TRY(qni_sized_read(&own, sizeof own, args, NULL));
+    QNI_TRY(qni_validate_quantize_rows(ctx, &own, NULL));
+    if (own.x.shape[0] == 0)
+        return QN_OK;
+    return qni_backend_of(ctx->device.kind)->quantize_rows(ctx, &own);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arguments of qn_matmul(). */
+#include <string.h>
+
+#include "../base/error.h"
+#include "check.h"
+#include "validate.h"
+
+qn_status qni_validate_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int with_data, struct qni_op *op,
+                              qn_error *err)
+{
+    QNI_TRY(qni_check_weights(ctx, args->w, err));
+    const struct qni_packed_head *head = args->w->head;
+    if (head->conv_groups != 1)
+        return qni_fail(err, QN_E_SHAPE, "w belongs to a convolution of %d groups: it is not one matrix",
+                        head->conv_groups);
+    if (args->x.rank != 2 || args->y.rank != 2)
+        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d, not 2", args->x.rank, args->y.rank);
+    memset(op, 0, sizeof *op);
+    op->kind = QNI_MATMUL;
+    op->strategy = args->strategy;
+    op->m = args->x.shape[0];
+    op->n = head->n;
+    op->k = head->k;
+    op->w = &args->w;
+    op->n_w = 1;
+    op->strict = args->strict;
+    op->x = args->x;
+    op->y = args->y;
+    op->epilogue = args->epilogue;
+    op->quant = args->quant;
+    op->kernel = args->kernel;
+    QNI_TRY(qni_validate_types(ctx, op, err));
+    const int64_t x_shape[2] = {op->m, op->k}, y_shape[2] = {op->m, op->n};
+    QNI_TRY(qni_check_shape(&op->x, "x", x_shape, err));
+    QNI_TRY(qni_check_shape(&op->y, "y", y_shape, err));
+    QNI_TRY(qni_validate_epilogue(ctx, op, err));
+    return with_data ? qni_validate_data(op, err) : QN_OK;
+}

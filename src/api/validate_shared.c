@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every operation checks alike: types, given quantization, epilogue, data pointers and overlap. */
+#include <float.h>
+#include <string.h>
+
+#include "../base/error.h"
+#include "check.h"
+#include "validate.h"
+
+static bool is_finite(float f)
+{
+    return f - f == 0.0f;
+}
+
+static bool is_byte(qn_dtype dtype)
+{
+    return dtype == QN_I8 || dtype == QN_U8;
+}
+
+/* A zero point is a value of the type it belongs to. */
+static qn_status check_zero(int32_t zero, qn_dtype dtype, const char *name, qn_error *err)
+{
+    const int32_t lo = dtype == QN_I8 ? -128 : 0, hi = dtype == QN_I8 ? 127 : 255;
+    if (zero < lo || zero > hi)
+        return qni_fail(err, QN_E_VALUE, "%s is %d: for %s it lies in %d to %d", name, zero, qn_dtype_name(dtype), lo,
+                        hi);
+    return QN_OK;
+}
+
+static qn_status check_scale(float scale, const char *name, qn_error *err)
+{
+    if (!is_finite(scale) || !(scale > 0.0f))
+        return qni_fail(err, QN_E_VALUE, "%s must be positive and finite", name);
+    return QN_OK;
+}
+
+/* int32 results and biases are in units of one scale: the weights have one group and no offset. */
+static bool is_one_unit(const struct qni_packed_head *head)
+{
+    return head->n_groups <= 1 && head->format.shift == QN_SHIFT_NONE;
+}
+
+static qn_status check_static(const struct qni_op *op, qn_error *err)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    QNI_TRY(check_scale(op->quant.x_scale, "x_scale", err));
+    QNI_TRY(check_zero(op->quant.x_zero, op->x.dtype, "x_zero", err));
+    if (head->section[QNI_SECTION_PRESCALE].bytes != 0)
+        return qni_fail(err, QN_E_UNSUPPORTED,
+                        "the weights ask for a prescale of x, which int8-static inputs cannot take any more");
+    if (op->y.dtype == QN_I32 && (!is_one_unit(head) || head->format.code != QN_CODE_INT))
+        return qni_fail(err, QN_E_DTYPE, "y of type i32 needs integer weights without groups, zero points and offsets");
+    return QN_OK;
+}
+
+qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
+{
+    if (op->strategy < QN_STRATEGY_FLOAT || op->strategy > QN_STRATEGY_DENSE)
+        return qni_fail(err, QN_E_ARGUMENT, "strategy is %d: see qn_strategy", op->strategy);
+    QNI_TRY(qni_check_flag(op->strict, "strict", err));
+    QNI_TRY(qni_check_flag(op->quant.symmetric, "quant.symmetric", err));
+    if (op->quant.reserved != 0)
+        return qni_fail(err, QN_E_ARGUMENT, "quant.reserved is not 0");
+    const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
+    const unsigned x_types = is_static ? QNI_BYTES : QNI_FLOATS;
+    const unsigned y_types = is_static ? QNI_FLOATS | QNI_BYTES | QNI_TYPE(QN_I32) : QNI_FLOATS;
+    QNI_TRY(qni_check_tensor(ctx, &op->x, "x", op->x.rank, x_types, err));
+    QNI_TRY(qni_check_tensor(ctx, &op->y, "y", op->y.rank, y_types, err));
+    QNI_TRY(qni_check_output(&op->y, "y", err));
+    return is_static ? check_static(op, err) : QN_OK;
+}
+
+/* [n], or for grouped products [n_experts, n]. */
+static qn_status check_by_column(const qn_ctx *ctx, const struct qni_op *op, const qn_tensor *t, const char *name,
+                                 unsigned types, qn_error *err)
+{
+    if (qni_is_none(t))
+        return QN_OK;
+    const bool by_expert = op->kind == QNI_GROUPED && t->rank == 2;
+    const int64_t shape[2] = {by_expert ? op->n_w : op->n, op->n};
+    QNI_TRY(qni_check_tensor(ctx, t, name, by_expert ? 2 : 1, types, err));
+    return qni_check_shape(t, name, shape, err);
+}
+
+static qn_status check_bias(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
+{
+    const qn_tensor *bias = &op->epilogue.bias;
+    const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
+    const unsigned types = is_static ? QNI_FLOATS | QNI_TYPE(QN_I32) : QNI_FLOATS;
+    QNI_TRY(check_by_column(ctx, op, bias, "bias", types, err));
+    if (!qni_is_none(bias) && bias->dtype == QN_I32 && !is_one_unit(op->w[0]->head))
+        return qni_fail(err, QN_E_DTYPE, "a bias of type i32 needs weights without groups, zero points and offsets");
+    return QN_OK;
+}
+
+static qn_status check_row_scale(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
+{
+    const qn_tensor *scale = &op->epilogue.row_scale;
+    if (qni_is_none(scale))
+        return QN_OK;
+    if (op->kind == QNI_CONV || op->kind == QNI_CONV_TRANSPOSE)
+        return qni_fail(err, QN_E_ARGUMENT, "a convolution takes no row_scale");
+    QNI_TRY(qni_check_tensor(ctx, scale, "row_scale", 1, QNI_TYPE(QN_F32), err));
+    return qni_check_shape(scale, "row_scale", &op->m, err);
+}
+
+static qn_status check_function(const qn_epilogue *e, qn_error *err)
+{
+    if (e->act < QN_ACT_NONE || e->act > QN_ACT_SILU)
+        return qni_fail(err, QN_E_ARGUMENT, "act is %d: see qn_act", e->act);
+    if (e->clamp_lo != e->clamp_lo || e->clamp_hi != e->clamp_hi)
+        return qni_fail(err, QN_E_VALUE, "clamp_lo or clamp_hi is NaN");
+    if (e->clamp_lo > e->clamp_hi)
+        return qni_fail(err, QN_E_ARGUMENT, "clamp_lo is greater than clamp_hi");
+    return qni_check_flag(e->residual_after, "residual_after", err);
+}
+
+/* Raw sums leave the operation as they are. */
+static qn_status check_raw(const qn_epilogue *e, qn_error *err)
+{
+    if (!qni_is_none(&e->bias) || !qni_is_none(&e->residual) || !qni_is_none(&e->row_scale) ||
+        !qni_is_none(&e->col_scale) || e->act != QN_ACT_NONE || e->clamp_lo >= -FLT_MAX || e->clamp_hi <= FLT_MAX)
+        return qni_fail(err, QN_E_ARGUMENT, "y of type i32 takes the raw sums: the epilogue must be empty");
+    return QN_OK;
+}
+
+qn_status qni_validate_epilogue(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
+{
+    const qn_epilogue *e = &op->epilogue;
+    QNI_TRY(check_function(e, err));
+    QNI_TRY(check_bias(ctx, op, err));
+    QNI_TRY(check_by_column(ctx, op, &e->col_scale, "col_scale", QNI_TYPE(QN_F32), err));
+    QNI_TRY(check_row_scale(ctx, op, err));
+    if (!qni_is_none(&e->residual)) {
+        QNI_TRY(qni_check_tensor(ctx, &e->residual, "residual", op->y.rank, QNI_FLOATS, err));
+        QNI_TRY(qni_check_shape(&e->residual, "residual", op->y.shape, err));
+    }
+    if (op->y.dtype == QN_I32)
+        return check_raw(e, err);
+    if (!is_byte(op->y.dtype))
+        return QN_OK;
+    QNI_TRY(check_scale(e->y_scale, "y_scale", err));
+    if (1.0f / e->y_scale > FLT_MAX)
+        return qni_fail(err, QN_E_VALUE, "y_scale is so small that 1 / y_scale overflows");
+    return check_zero(e->y_zero, op->y.dtype, "y_zero", err);
+}
+
+/* The residual may be y itself: every element is read before it is written. */
+static bool is_in_place(const qn_tensor *y, const qn_tensor *residual)
+{
+    return residual->data == y->data && residual->dtype == y->dtype &&
+           memcmp(residual->stride, y->stride, (size_t)y->rank * sizeof *y->stride) == 0;
+}
+
+qn_status qni_validate_data(const struct qni_op *op, qn_error *err)
+{
+    const qn_epilogue *e = &op->epilogue;
+    const struct {
+        const qn_tensor *tensor;
+        const char *name;
+    } read[] = {{&op->x, "x"},
+                {&e->bias, "bias"},
+                {&e->residual, "residual"},
+                {&e->row_scale, "row_scale"},
+                {&e->col_scale, "col_scale"},
+                {&op->offsets, "offsets"},
+                {&op->ids, "ids"},
+                {&op->x_rows, "x_rows"}};
+    QNI_TRY(qni_check_data(&op->y, "y", err));
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
+        const qn_tensor *t = read[i].tensor;
+        if (qni_is_none(t))
+            continue;
+        QNI_TRY(qni_check_data(t, read[i].name, err));
+        if (t != &e->residual || !is_in_place(&op->y, t))
+            QNI_TRY(qni_check_apart(&op->y, "y", t, read[i].name, err));
+    }
+    for (int32_t i = 0; i < op->n_w; i++) {
+        const qn_packed *w = op->w[i];
+        QNI_TRY(qni_check_apart_bytes(&op->y, "y", w->blob, (size_t)w->head->bytes, "the packed weights", err));
+    }
+    return QN_OK;
+}
