@@ -69,11 +69,13 @@ qn_status qn_tensor_extent(const qn_tensor *tensor, int64_t *elements, size_t *b
     for (int32_t i = 0; i < tensor->rank && !is_empty; i++) {
         int64_t reach;
         if (!qni_i64_mul(count, tensor->shape[i], &count) ||
-            !qni_i64_mul(tensor->shape[i] - 1, tensor->stride[i], &reach) || !qni_i64_add(last, reach, &last))
+            !qni_i64_mul(tensor->shape[i] - 1, tensor->stride[i], &reach) ||
+            !qni_i64_add(last, reach, &last))
             return QN_E_STRIDE;
     }
     int64_t extent = 0;
-    if (!is_empty && (!qni_i64_add(last, 1, &extent) || !qni_i64_mul(extent, (int64_t)size, &extent)))
+    if (!is_empty &&
+        (!qni_i64_add(last, 1, &extent) || !qni_i64_mul(extent, (int64_t)size, &extent)))
         return QN_E_STRIDE;
     if ((uint64_t)extent > PTRDIFF_MAX)
         return QN_E_STRIDE;

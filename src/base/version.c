@@ -7,7 +7,7 @@
 #endif
 
 #define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
+#define TEXT(x)  TEXT_(x)
 
 const char *qn_version(void)
 {
