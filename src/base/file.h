@@ -8,10 +8,11 @@
 enum {
     QNI_FILE_READ = 0,
     QNI_FILE_NEW = 1,   /* write and read; fails with EEXIST if the name is taken */
-    QNI_FILE_FOLDER = 2 /* a directory, for fsync after a rename */
+    QNI_FILE_FOLDER = 2,/* a directory, for fsync after a rename */
+    QNI_FILE_PART = 3   /* write and read what is there or a new one; never through a symbolic link */
 };
 
-/* A descriptor (closed by exec), or -1 with errno set. */
+/* A descriptor (closed by exec), or -1 with errno set. Never waits for the other end of a pipe. */
 int qni_file_open(const char *path, int how);
 
 /* The text of a small file, always terminated; what does not fit is cut. The length, or -1 (text is then empty). */

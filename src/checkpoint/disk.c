@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mapping and replacing files; the contract is in disk.h. Every call to the system is checked,
+ * retried when interrupted, and its failure told in words of our own (strerror is not safe among
+ * threads). Nothing here looks at what a file means. */
+#define _DEFAULT_SOURCE
+#if defined(__linux__)
+#define _GNU_SOURCE /* fallocate */
+#endif
+
+#include "disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../base/error.h"
+#include "../base/file.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the readers map little-endian files and use them where they lie"
+#endif
+
+static const char *reason(int code)
+{
+    switch (code) {
+    case ENOENT:
+        return "no such file or folder";
+    case ENOTDIR:
+        return "a part of the path is not a folder";
+    case EACCES:
+    case EPERM:
+        return "permission denied";
+    case EISDIR:
+        return "it is a folder";
+    case ELOOP:
+        return "a symbolic link stands in the way";
+    case ENAMETOOLONG:
+        return "the name is too long";
+    case EMFILE:
+    case ENFILE:
+        return "too many open files";
+    case ENOSPC:
+        return "no space left on the device";
+    case EDQUOT:
+        return "the disk quota is used up";
+    case EFBIG:
+        return "larger than the file system or the file size limit allows";
+    case EROFS:
+        return "the file system is read-only";
+    case ENOMEM:
+        return "out of memory";
+    case EIO:
+        return "an input/output error of the device";
+    case ENODEV:
+        return "files of this kind cannot be mapped";
+    case ETXTBSY:
+    case EBUSY:
+        return "the file is in use";
+    default:
+        return "the system refused";
+    }
+}
+
+/* ---- reading ----------------------------------------------------------------------------------
+ */
+
+static qn_status make_mapping(const struct qni_allocator *a, const uint8_t *bytes, size_t size,
+                              int32_t is_mapped, struct qni_mapping **mapping)
+{
+    struct qni_mapping *m = qni_alloc(a, sizeof *m);
+    if (m == NULL)
+        return QN_E_MEMORY;
+    m->allocator = *a;
+    m->bytes = bytes;
+    m->size = size;
+    m->references = 1;
+    m->is_mapped = is_mapped;
+    *mapping = m;
+    return QN_OK;
+}
+
+static qn_status open_regular(const char *path, int *fd, size_t *size, qn_error *err)
+{
+    *fd = qni_file_open(path, QNI_FILE_READ);
+    if (*fd < 0)
+        return qni_fail(err, QN_E_OPEN, "cannot be opened: %s (error %d)", reason(errno), errno);
+    struct stat info;
+    qn_status status = QN_OK;
+    if (fstat(*fd, &info) != 0)
+        status =
+            qni_fail(err, QN_E_READ, "cannot be examined: %s (error %d)", reason(errno), errno);
+    else if (S_ISDIR(info.st_mode))
+        status = qni_fail(err, QN_E_OPEN, "cannot be opened: it is a folder");
+    else if (!S_ISREG(info.st_mode))
+        status = qni_fail(err, QN_E_OPEN, "cannot be opened: it is not a regular file");
+    else if ((uint64_t)info.st_size > SIZE_MAX / 2)
+        status = qni_fail(err, QN_E_READ, "is larger than the address space");
+    else
+        *size = (size_t)info.st_size;
+    if (status != QN_OK)
+        close(*fd);
+    return status;
+}
+
+qn_status qni_mapping_open(const struct qni_allocator *a, const char *path,
+                           struct qni_mapping **mapping, qn_error *err)
+{
+    int fd = -1;
+    size_t size = 0;
+    QNI_TRY(open_regular(path, &fd, &size, err));
+    if (size == 0) { /* nothing to map */
+        close(fd);
+        return qni_mapping_borrow(a, "", 0, mapping, err);
+    }
+    void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int code = errno;
+    close(fd);
+    if (bytes == MAP_FAILED)
+        return qni_fail(err, code == ENOMEM ? QN_E_MEMORY : QN_E_READ,
+                        "cannot be mapped: %s (error %d)", reason(code), code);
+    if (make_mapping(a, bytes, size, 1, mapping) != QN_OK) {
+        munmap(bytes, size);
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    }
+    return QN_OK;
+}
+
+qn_status qni_mapping_borrow(const struct qni_allocator *a, const void *bytes, size_t size,
+                             struct qni_mapping **mapping, qn_error *err)
+{
+    const qn_status status = make_mapping(a, bytes, size, 0, mapping);
+    return status == QN_OK ? QN_OK : qni_fail(err, status, "out of memory");
+}
+
+struct qni_mapping *qni_mapping_retain(struct qni_mapping *mapping)
+{
+    __atomic_add_fetch(&mapping->references, 1, __ATOMIC_RELAXED);
+    return mapping;
+}
+
+/* The last holder must see everything that the others did before they let go. */
+void qni_mapping_release(struct qni_mapping *mapping)
+{
+    if (mapping == NULL || __atomic_sub_fetch(&mapping->references, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    if (mapping->is_mapped)
+        munmap((void *)(uintptr_t)mapping->bytes, mapping->size);
+    const struct qni_allocator a = mapping->allocator;
+    qni_free(&a, mapping, sizeof *mapping);
+}
+
+void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t bytes)
+{
+    const long asked = sysconf(_SC_PAGESIZE);
+    const size_t page = asked > 0 ? (size_t)asked : 4096;
+    /* The mapping begins on a page. A tensor's first and last page may belong to neighbours too:
+     * the first one is dropped (readers go forward), the last one is kept. */
+    const size_t from = offset / page * page, to = (offset + bytes) / page * page;
+    if (mapping->is_mapped && from < to)
+        madvise((void *)(uintptr_t)(mapping->bytes + from), to - from, MADV_DONTNEED);
+}
+
+/* ---- writing ----------------------------------------------------------------------------------
+ */
+
+static qn_status check_target(const char *path, int32_t overwrite, qn_error *err)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) /* absent, or the open of the part file will say why */
+        return QN_OK;
+    if (S_ISDIR(info.st_mode))
+        return qni_fail(err, QN_E_OPEN, "cannot be written: it is a folder");
+    if (!overwrite)
+        return qni_fail(err, QN_E_EXISTS, "exists already, and overwriting was not asked for");
+    if (!S_ISREG(info.st_mode))
+        return qni_fail(err, QN_E_OPEN, "cannot be replaced: it is not a regular file");
+    return QN_OK;
+}
+
+/*
+ * Open and lock the part file. The lock is the kernel's (flock): it goes away with the process,
+ * however that ends. Between open and lock another process may have published or removed the file
+ * that we opened, therefore the name must still mean it afterwards. A file with a second name is
+ * already published (see publish) and must not be written to; it is given up for a new one.
+ */
+static qn_status open_part(struct qni_output *o, qn_error *err)
+{
+    for (int attempt = 0; attempt < 100; attempt++) {
+        const int fd = qni_file_open(o->part, QNI_FILE_PART);
+        if (fd < 0)
+            return qni_fail(err, QN_E_OPEN, "cannot be written (as .part): %s (error %d)",
+                            reason(errno), errno);
+        struct stat ours, named;
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+            close(fd);
+            return qni_fail(err, QN_E_OPEN, "is being written by another process or writer");
+        }
+        if (fstat(fd, &ours) != 0 || lstat(o->part, &named) != 0 || ours.st_ino != named.st_ino ||
+            ours.st_dev != named.st_dev) {
+            close(fd);
+            continue;
+        }
+        if (!S_ISREG(ours.st_mode)) {
+            close(fd);
+            return qni_fail(err, QN_E_OPEN, "cannot be written: its .part is not a regular file");
+        }
+        if (ours.st_nlink > 1) {
+            const int removed = unlink(o->part);
+            close(fd);
+            if (removed != 0)
+                return qni_fail(err, QN_E_OPEN, "cannot be written: its .part has a second name");
+            continue;
+        }
+        o->fd = fd;
+        o->found_bytes = ours.st_size;
+        return QN_OK;
+    }
+    return qni_fail(err, QN_E_OPEN, "cannot be written: its .part changes all the time");
+}
+
+qn_status qni_output_open(const struct qni_allocator *a, const char *path, int32_t overwrite,
+                          int32_t keep, struct qni_output **output, qn_error *err)
+{
+    QNI_TRY(check_target(path, overwrite, err));
+    struct qni_output *o = qni_alloc_zero(a, sizeof *o);
+    const size_t length = strlen(path);
+    const size_t text_bytes = length + 1 + length + sizeof ".part";
+    char *text = o == NULL ? NULL : qni_alloc(a, text_bytes);
+    if (text == NULL) {
+        qni_free(a, o, sizeof *o);
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    }
+    o->allocator = *a;
+    o->text_bytes = text_bytes;
+    o->overwrite = overwrite;
+    o->fd = -1;
+    o->path = memcpy(text, path, length + 1);
+    o->part = memcpy(text + length + 1, path, length);
+    memcpy(o->part + length, ".part", sizeof ".part");
+    qn_status status = open_part(o, err);
+    if (status == QN_OK && !keep) {
+        o->found_bytes = 0;
+        if (ftruncate(o->fd, 0) != 0)
+            status = qni_fail(err, QN_E_WRITE, "its .part cannot be emptied: %s (error %d)",
+                              reason(errno), errno);
+    }
+    if (status != QN_OK) {
+        qni_output_close(o, 1);
+        return status;
+    }
+    *output = o;
+    return QN_OK;
+}
+
+qn_status qni_output_resize(struct qni_output *output, uint64_t bytes, qn_error *err)
+{
+    if (bytes > INT64_MAX)
+        return qni_fail(err, QN_E_WRITE, "would be larger than any file system allows");
+    int code = ftruncate(output->fd, (off_t)bytes) == 0 ? 0 : errno;
+#if defined(__linux__)
+    if (code == 0 && bytes > 0 && fallocate(output->fd, 0, 0, (off_t)bytes) != 0)
+        code = errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? errno : 0;
+#endif
+    if (code != 0)
+        return qni_fail(err, QN_E_WRITE, "cannot grow to %llu bytes: %s (error %d)",
+                        (unsigned long long)bytes, reason(code), code);
+    return QN_OK;
+}
+
+/* The kernel moves at most 2 GiB a call. */
+static const size_t step_bytes = (size_t)1 << 30;
+
+qn_status qni_output_write(struct qni_output *output, uint64_t offset, const void *data,
+                           size_t bytes, qn_error *err)
+{
+    const uint8_t *from = data;
+    while (bytes > 0) {
+        const size_t step = bytes < step_bytes ? bytes : step_bytes;
+        const ssize_t done = pwrite(output->fd, from, step, (off_t)offset);
+        if (done < 0 && errno == EINTR)
+            continue;
+        const int code = done < 0 ? errno : ENOSPC; /* a file that takes nothing is full */
+        if (done <= 0)
+            return qni_fail_at(err, QN_E_WRITE, (int64_t)offset,
+                               "cannot be written at byte %llu: %s (error %d)",
+                               (unsigned long long)offset, reason(code), code);
+        from += done;
+        offset += (uint64_t)done;
+        bytes -= (size_t)done;
+    }
+    return QN_OK;
+}
+
+qn_status qni_output_read(struct qni_output *output, uint64_t offset, void *data, size_t bytes,
+                          qn_error *err)
+{
+    uint8_t *to = data;
+    while (bytes > 0) {
+        const size_t step = bytes < step_bytes ? bytes : step_bytes;
+        const ssize_t done = pread(output->fd, to, step, (off_t)offset);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return qni_fail_at(err, QN_E_READ, (int64_t)offset, "its .part cannot be read back");
+        to += done;
+        offset += (uint64_t)done;
+        bytes -= (size_t)done;
+    }
+    return QN_OK;
+}
+
+qn_status qni_output_sync(struct qni_output *output, qn_error *err)
+{
+    int code;
+    do
+        code = fsync(output->fd) == 0 ? 0 : errno;
+    while (code == EINTR);
+    /* Some file systems cannot sync and say so with EINVAL; there is nothing better to do there. */
+    if (code != 0 && code != EINVAL)
+        return qni_fail(err, QN_E_WRITE, "cannot be brought to the disk: %s (error %d)",
+                        reason(code), code);
+    return QN_OK;
+}
+
+/* The new name must survive a power failure too: sync the folder it is in. Not all can; then not.
+ */
+static void sync_folder(struct qni_output *output)
+{
+    char *slash = strrchr(output->path, '/');
+    const char kept = slash == NULL ? 0 : slash[1];
+    if (slash != NULL)
+        slash[1] = 0;
+    const int fd = qni_file_open(slash == NULL ? "." : output->path, QNI_FILE_FOLDER);
+    if (slash != NULL)
+        slash[1] = kept;
+    if (fd < 0)
+        return;
+    fsync(fd);
+    close(fd);
+}
+
+/*
+ * rename() replaces silently, so a file that must not be replaced is published with link(), which
+ * fails if the name was taken meanwhile. Where there are no hard links, looking first is all one
+ * can do.
+ */
+qn_status qni_output_publish(struct qni_output *output, qn_error *err)
+{
+    int code = 0;
+    bool linked = false;
+    if (!output->overwrite) {
+        struct stat info;
+        linked = link(output->part, output->path) == 0;
+        code = linked ? 0 : errno;
+        if (code != 0 && code != EEXIST)
+            code = lstat(output->path, &info) == 0 ? EEXIST : 0;
+    }
+    if (code == EEXIST)
+        return qni_fail(err, QN_E_EXISTS, "was made by somebody else meanwhile");
+    if (linked)
+        unlink(output->part);
+    else if (rename(output->part, output->path) != 0)
+        return qni_fail(err, QN_E_WRITE, "cannot be given its name: %s (error %d)", reason(errno),
+                        errno);
+    output->part[0] = 0; /* nothing is left to remove */
+    sync_folder(output);
+    return QN_OK;
+}
+
+void qni_output_close(struct qni_output *output, int32_t keep_part)
+{
+    if (output == NULL)
+        return;
+    /* Removed while locked, so that nobody else's part file of the same name is hit. */
+    if (output->fd >= 0 && !keep_part && output->part[0] != 0)
+        unlink(output->part);
+    if (output->fd >= 0)
+        close(output->fd);
+    const struct qni_allocator a = output->allocator;
+    qni_free(&a, output->path, output->text_bytes);
+    qni_free(&a, output, sizeof *output);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the readers and writers need of the operating system: a file mapped for reading, shared by
+ * everything that still looks at it, and an output that becomes visible under its name only when it
+ * is complete. disk.c is the only file of the library that maps files (base/file.c opens them).
+ *
+ * Somebody who truncates a file while it is mapped makes reads of the lost part fail with SIGBUS;
+ * no program can prevent that, and the library installs no signal handler. quern's own writers
+ * never do it: they replace files, they do not change them. */
+#ifndef QNI_CHECKPOINT_DISK_H
+#define QNI_CHECKPOINT_DISK_H
+
+#include <quern/base.h>
+
+#include "../base/alloc.h"
+
+/* ---- reading ----------------------------------------------------------------------------------
+ */
+
+/* A mapped file with a reference count (atomic: holders may live in different threads). */
+struct qni_mapping {
+    struct qni_allocator allocator;
+    const uint8_t *bytes;
+    size_t size;
+    int32_t references;
+    int32_t is_mapped; /* 0: the bytes belong to somebody else (tests, fuzzing) */
+};
+
+/* @return QN_OK; QN_E_OPEN; QN_E_READ; QN_E_MEMORY. The sentence does not name the path. */
+qn_status qni_mapping_open(const struct qni_allocator *a, const char *path,
+                           struct qni_mapping **mapping, qn_error *err);
+/* A mapping of memory that outlives it. */
+qn_status qni_mapping_borrow(const struct qni_allocator *a, const void *bytes, size_t size,
+                             struct qni_mapping **mapping, qn_error *err);
+struct qni_mapping *qni_mapping_retain(struct qni_mapping *mapping);
+/* NULL is legal. */
+void qni_mapping_release(struct qni_mapping *mapping);
+/* The whole pages in [offset, offset + bytes) may leave memory; they are read again when touched.
+ */
+void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t bytes);
+
+/* ---- writing ----------------------------------------------------------------------------------
+ */
+
+/* "<path>.part", opened and locked, on its way to `path`. */
+struct qni_output {
+    struct qni_allocator allocator;
+    char *path, *part; /* both in one allocation */
+    size_t text_bytes;
+    int fd;
+    int32_t overwrite;
+    int64_t found_bytes; /* what an earlier run left: its size, 0 if there was none or it was not
+                            wanted */
+};
+
+/*
+ * Open the part file. keep 1: with what an earlier run left in it, else empty. Only one process at
+ * a time can have it.
+ * @return QN_OK; QN_E_EXISTS: path exists and overwrite is 0; QN_E_OPEN; QN_E_MEMORY.
+ */
+qn_status qni_output_open(const struct qni_allocator *a, const char *path, int32_t overwrite,
+                          int32_t keep, struct qni_output **output, qn_error *err);
+/* Make the file this long and, where the file system can, claim the space at once: a disk that is
+ * too full is found before the work begins. @return QN_OK; QN_E_WRITE. */
+qn_status qni_output_resize(struct qni_output *output, uint64_t bytes, qn_error *err);
+/* @return QN_OK; QN_E_WRITE. */
+qn_status qni_output_write(struct qni_output *output, uint64_t offset, const void *data,
+                           size_t bytes, qn_error *err);
+/* Read back what an earlier run wrote. @return QN_OK; QN_E_READ: also when the file ends before. */
+qn_status qni_output_read(struct qni_output *output, uint64_t offset, void *data, size_t bytes,
+                          qn_error *err);
+/* All data to the disk. @return QN_OK; QN_E_WRITE. */
+qn_status qni_output_sync(struct qni_output *output, qn_error *err);
+/* Give the file, which must be synced, its name. @return QN_OK; QN_E_WRITE; QN_E_EXISTS. */
+qn_status qni_output_publish(struct qni_output *output, qn_error *err);
+/* Close and free. keep_part 0 removes the part file if it was not published. NULL is legal. */
+void qni_output_close(struct qni_output *output, int32_t keep_part);
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of an open file: a table of tensors and texts that the readers of each kind fill and
+ * everything else reads. A file does not change after it was opened, so any number of threads may
+ * use it. All memory a hostile file can make us use is a small multiple of the bytes it really has.
+ */
+#ifndef QNI_CHECKPOINT_FILE_H
+#define QNI_CHECKPOINT_FILE_H
+
+#include <quern/checkpoint.h>
+
+#include "disk.h"
+
+/* A tensor of the file, checked: its bytes lie inside the mapping and its shape fits them. */
+struct qni_entry {
+    const char *name;
+    const char *spelling; /* of the type, as the file has it */
+    qn_dtype dtype;       /* QN_DTYPE_NONE: the library has no such type, or no such rank */
+    int32_t rank;         /* as in the file, also above QN_MAX_RANK: then there is no shape */
+    size_t offset, bytes; /* in the mapping */
+    int64_t shape[QN_MAX_RANK];
+    bool is_fortran; /* the first dimension runs fastest */
+};
+
+struct qni_text {
+    const char *key, *value;
+};
+
+struct qn_file {
+    struct qni_allocator allocator;
+    struct qni_mapping *mapping;
+    qn_file_kind kind;
+    struct qni_entry *entries;
+    size_t n_entries, entry_capacity;
+    uint32_t *by_offset, *by_name; /* [n_entries] */
+    struct qni_text *texts;        /* metadata */
+    size_t n_texts, text_capacity;
+    uint32_t *by_key;  /* [n_texts] */
+    uint32_t *weights; /* [n_weights]: the texts that describe one */
+    size_t n_weights;
+    char *strings; /* what all names point into */
+    size_t string_bytes;
+};
+
+/* Metadata keys that describe a quantized weight or packed weights: this and the name. */
+#define QNI_WEIGHT_KEY "quern.weight."
+#define QNI_PACKED_KEY "quern.packed."
+
+/* Read a file that is mapped already; the file takes the mapping over, also on failure. Sentences
+ * do not name the file. @return like qn_file_open(). */
+qn_status qni_file_read(const struct qni_allocator *a, struct qni_mapping *mapping, qn_file **file,
+                        qn_error *err);
+
+/* The readers: fill entries, texts and strings from file->mapping. */
+qn_status qni_safetensors_read(qn_file *file, qn_error *err);
+qn_status qni_npy_read(qn_file *file, qn_error *err);
+
+/* Room for one more element in an array of the file or writer; the array may move. False: no
+ * memory. */
+bool qni_grow(const struct qni_allocator *a, void **array, size_t *capacity, size_t count,
+              size_t element_bytes);
+
+/* Order indices. before() is a strict order; equal elements must not exist. In place, no recursion,
+ * no worst case: the order of a hostile file's names is the attacker's choice. */
+typedef bool (*qni_before_fn)(const void *arg, uint32_t a, uint32_t b);
+void qni_sort(uint32_t *indices, size_t count, qni_before_fn before, const void *arg);
+
+/* safetensors' spelling of a type, or NULL; and back, QN_DTYPE_NONE if the library has no such
+ * type. bits (may be NULL): of an element, 0 if the spelling is unknown. */
+const char *qni_dtype_spelling(qn_dtype dtype);
+qn_dtype qni_dtype_parse(const char *spelling, int32_t *bits);
+
+/* A tensor view's strides from its shape. The product of the dimensions that are not 0 must fit. */
+void qni_tensor_strides(qn_tensor *tensor, bool is_fortran);
+
+/* A text of a file, fit for a sentence to a person: at most 80 bytes, no control characters. */
+enum { QNI_SHOWN = 88 };
+const char *qni_shown(char out[QNI_SHOWN], const char *text);
+/* A path's last part, likewise. */
+const char *qni_shown_path(char out[QNI_SHOWN], const char *path);
+
+#endif
