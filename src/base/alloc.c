@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The allocator of handles. Everything is aligned to a cache line, so that neither vectors nor threads share one. */
+/* The allocator of handles. Everything is aligned to a cache line, so that neither vectors nor
+ * threads share one. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -16,7 +16,8 @@
 #define QNI_UNROLL
 #endif
 
-/* A type of `bytes` bytes that arithmetic works on element by element: typedef float four QNI_VECTOR(16). */
+/* A type of `bytes` bytes that arithmetic works on element by element: typedef float four
+ * QNI_VECTOR(16). */
 #define QNI_VECTOR(bytes) __attribute__((vector_size(bytes)))
 
 /* Tells the core that this is a waiting loop. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exponential functions of the epilogue as functions; their bodies and derivations are in exact.h. */
+/* The exponential functions of the epilogue as functions; their bodies and derivations are in
+ * exact.h. */
 #include "exact.h"
 
 float qni_expf(float x)

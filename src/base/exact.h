@@ -46,12 +46,14 @@ static inline float qni_rintf(float x)
 }
 
 /*
- * The bodies of the exponential functions: straight-line code without calls, so that a loop over them vectorises in
- * any file (the bits are the same in all of them, since no step is fused). NaN in, NaN out.
+ * The bodies of the exponential functions: straight-line code without calls, so that a loop over
+ * them vectorises in any file (the bits are the same in all of them, since no step is fused). NaN
+ * in, NaN out.
  *
- * e^x = 2^n * e^r, n = rint(x / ln 2), |r| <= ln(2) / 2: r is exact but for its last bit, because n * LN2_HI fits in
- * 24 bits (8 + 15). e^r = 1 + (r + r^2 q(r)), q of degree 4 by minimax (relative error 3.1e-9). 2^n is multiplied
- * in two halves, for n reaches 128 and -150 where 2^n itself is no f32.
+ * e^x = 2^n * e^r, n = rint(x / ln 2), |r| <= ln(2) / 2: r is exact but for its last bit, because n
+ * * LN2_HI fits in 24 bits (8 + 15). e^r = 1 + (r + r^2 q(r)), q of degree 4 by minimax (relative
+ * error 3.1e-9). 2^n is multiplied in two halves, for n reaches 128 and -150 where 2^n itself is no
+ * f32.
  */
 QNI_TEMPLATE float qni_exp_inline(float x)
 {
@@ -59,7 +61,8 @@ QNI_TEMPLATE float qni_exp_inline(float x)
     x = x > 89.0f ? 89.0f : x;     /* infinity */
     x = x < -104.0f ? -104.0f : x; /* 0 */
     const float shifted = x * 0x1.715476p+0f + magic;
-    const int32_t n = (int32_t)(qni_bits_of(shifted) - 0x4b400000u); /* garbage for NaN, which r keeps */
+    const int32_t n =
+        (int32_t)(qni_bits_of(shifted) - 0x4b400000u); /* garbage for NaN, which r keeps */
     const float whole = shifted - magic;
     const float r = (x - whole * ln2_hi) - whole * ln2_lo;
     float q = 0x1.6a2434p-10f;
@@ -75,8 +78,9 @@ QNI_TEMPLATE float qni_exp_inline(float x)
 }
 
 /*
- * Below 1: x * P(x^2), minimax of relative error 1.2e-9. Above: 1 - e^-Q(|x|), Q = -log(erfc) by minimax on [0.9, 4],
- * error 5.4e-11 of the result. At 4 the tail is 1.5e-8, less than half a unit of 1, so that the result is 1 from there.
+ * Below 1: x * P(x^2), minimax of relative error 1.2e-9. Above: 1 - e^-Q(|x|), Q = -log(erfc) by
+ * minimax on [0.9, 4], error 5.4e-11 of the result. At 4 the tail is 1.5e-8, less than half a unit
+ * of 1, so that the result is 1 from there.
  */
 QNI_TEMPLATE float qni_erf_inline(float x)
 {
@@ -104,8 +108,8 @@ QNI_TEMPLATE float qni_erf_inline(float x)
 }
 
 /*
- * Below 0.625: x + x^3 P(x^2), minimax of relative error 4.1e-9. Above: 1 - 2 / (e^2|x| + 1), where the subtrahend is
- * below 0.45 and its error of 2 units counts for less than one.
+ * Below 0.625: x + x^3 P(x^2), minimax of relative error 4.1e-9. Above: 1 - 2 / (e^2|x| + 1), where
+ * the subtrahend is below 0.45 and its error of 2 units counts for less than one.
  */
 QNI_TEMPLATE float qni_tanh_inline(float x)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts about element types and tensors. Every product is checked: shapes come from callers and files. */
+/* Facts about element types and tensors. Every product is checked: shapes come from callers and
+ * files. */
 #include <quern/base.h>
 
 #include "size.h"
@@ -29,8 +30,8 @@ const char *qn_dtype_name(qn_dtype dtype)
     return dtype >= 0 && dtype < N_TYPES ? types[dtype].name : "?";
 }
 
-/* It cannot fail, so what is impossible (a rank too large, a stride beyond int64) is kept recognisable and
- * qn_tensor_extent() refuses it. */
+/* It cannot fail, so what is impossible (a rank too large, a stride beyond int64) is kept
+ * recognisable and qn_tensor_extent() refuses it. */
 qn_tensor qn_tensor_make(void *data, qn_dtype dtype, int32_t rank, const int64_t *shape)
 {
     qn_tensor t;

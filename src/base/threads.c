@@ -2,14 +2,16 @@
 /*
  * Fork and join.
  *
- * One word, the ticket, holds the number of the current job and the next item of it. A thread takes an item by adding
- * one to the ticket with compare-and-swap, which fails if the job has changed since the thread read it; so a helper
- * that wakes late can neither take an item of a finished job nor run it with another job's task, and the caller
- * waits only for items that somebody has really taken. If the helpers sleep soundly, the caller does all the work.
+ * One word, the ticket, holds the number of the current job and the next item of it. A thread takes
+ * an item by adding one to the ticket with compare-and-swap, which fails if the job has changed
+ * since the thread read it; so a helper that wakes late can neither take an item of a finished job
+ * nor run it with another job's task, and the caller waits only for items that somebody has really
+ * taken. If the helpers sleep soundly, the caller does all the work.
  *
- * Waiting is a short spin and then sleep. Helpers spin only while that proves useful (a stream of small products
- * follows itself within microseconds, everything else does not) and only if every thread of the pool can have a CPU
- * of its own. Nothing here decides a result: items are cut by the caller, whatever the number of threads.
+ * Waiting is a short spin and then sleep. Helpers spin only while that proves useful (a stream of
+ * small products follows itself within microseconds, everything else does not) and only if every
+ * thread of the pool can have a CPU of its own. Nothing here decides a result: items are cut by the
+ * caller, whatever the number of threads.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -27,7 +29,7 @@
 #include "size.h"
 #include "threads.h"
 
-/* -------------------------------------------------------------------------------- how many threads, which caches */
+/* ---- how many threads, which caches ---- */
 
 static int64_t ceil_ratio(long long quota, long long period)
 {
@@ -106,8 +108,9 @@ static int64_t folder_quota(const char *folder, bool v2)
     return has_quota && has_period ? qni_cpus_from_quota(text, period) : 0;
 }
 
-/* Limits of all folders from the process up to the mount apply. Inside a container the path may be one of the host's
- * that is not mounted here; then only its ends that exist are read, the mount itself at least. */
+/* Limits of all folders from the process up to the mount apply. Inside a container the path may be
+ * one of the host's that is not mounted here; then only its ends that exist are read, the mount
+ * itself at least. */
 static int64_t cgroup_quota(const char *memberships, bool v2)
 {
     char folder[1100], path[1024];
@@ -192,10 +195,11 @@ size_t qni_cache_bytes(int32_t level)
     return bytes > 0 ? (size_t)bytes : cache_from_kernel(level);
 }
 
-/* ------------------------------------------------------------------------------------------------------- the pool */
+/* ---- the pool ---- */
 
-/* SPIN_NS bridges the gap between two products of one layer and is short enough not to be seen in a profile. The others
- * are a few wake-ups long (5 us on an idle core, 50 us on one that went to deep sleep): waiting for a job that runs. */
+/* SPIN_NS bridges the gap between two products of one layer and is short enough not to be seen in a
+ * profile. The others are a few wake-ups long (5 us on an idle core, 50 us on one that went to deep
+ * sleep): waiting for a job that runs. */
 enum { SPIN_NS = 10000, BUSY_SPIN_NS = 100000, JOIN_SPIN_NS = 50000, PATIENCE = 8 };
 
 struct qni_pool {
@@ -233,7 +237,8 @@ static uint64_t ticket_of(uint32_t job, uint32_t item)
     return (uint64_t)job << 32 | item;
 }
 
-/* Is there an item to take? An item index is below n only if n belongs to the ticket's job: see take_items(). */
+/* Is there an item to take? An item index is below n only if n belongs to the ticket's job: see
+ * take_items(). */
 static bool has_work(const struct qni_pool *p, uint64_t ticket)
 {
     return (uint32_t)ticket < (uint32_t)atomic_load_explicit(&p->n, memory_order_relaxed);
@@ -251,9 +256,10 @@ static void report(struct qni_pool *p, int32_t mine)
 }
 
 /*
- * Take and run items until there are none. The job is read after its ticket and before the swap; the writer closes the
- * ticket before it changes the job, so a swap that succeeds proves that what was read belongs together. (A job number
- * returns after 2^32 jobs; a thread would have to be stopped between two lines for that long.)
+ * Take and run items until there are none. The job is read after its ticket and before the swap;
+ * the writer closes the ticket before it changes the job, so a swap that succeeds proves that what
+ * was read belongs together. (A job number returns after 2^32 jobs; a thread would have to be
+ * stopped between two lines for that long.)
  */
 static void take_items(struct qni_pool *p)
 {
@@ -280,8 +286,9 @@ static void take_items(struct qni_pool *p)
 }
 
 /*
- * Spin until there is work. Time in which a job runs does not count against the budget (up to a bound): a helper that
- * woke too late for a short job should be awake for the next one, or it would be late for every one of a stream.
+ * Spin until there is work. Time in which a job runs does not count against the budget (up to a
+ * bound): a helper that woke too late for a short job should be awake for the next one, or it would
+ * be late for every one of a stream.
  */
 static bool spin_for_work(struct qni_pool *p)
 {
@@ -302,8 +309,8 @@ static bool spin_for_work(struct qni_pool *p)
     return false;
 }
 
-/* A poster first shows its ticket, then looks for sleepers; a sleeper first counts itself, then looks for a ticket.
- * Both in one total order, so that one of them sees the other. */
+/* A poster first shows its ticket, then looks for sleepers; a sleeper first counts itself, then
+ * looks for a ticket. Both in one total order, so that one of them sees the other. */
 static void sleep_for_work(struct qni_pool *p)
 {
     pthread_mutex_lock(&p->mutex);
@@ -356,7 +363,8 @@ static void free_pool(struct qni_pool *p)
     qni_free(&a, p, pool_bytes(p->n_helpers));
 }
 
-/* The process's signals stay with the process's threads: a helper has every signal blocked from its first instruction. */
+/* The process's signals stay with the process's threads: a helper has every signal blocked from its
+ * first instruction. */
 static int start_helpers(struct qni_pool *p)
 {
     sigset_t all, before;
@@ -416,11 +424,10 @@ static void post(struct qni_pool *p, int32_t n, qn_task_fn task, void *arg)
 {
     const uint32_t job = ++p->job;
     atomic_store(&p->ticket, ticket_of(job, CLOSED));
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->n, n, memory_order_relaxed);
-    atomic_store_explicit(&p->task, task, memory_order_relaxed);
-    atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
+    atomic_store_explicit(&p->done, 0, memory_order_release);
+    atomic_store_explicit(&p->n, n, memory_order_release);
+    atomic_store_explicit(&p->task, task, memory_order_release);
+    atomic_store_explicit(&p->arg, arg, memory_order_release);
     atomic_store(&p->ticket, ticket_of(job, 0));
     const int32_t sleepers = atomic_load(&p->sleepers);
     if (sleepers == 0)

@@ -14,7 +14,8 @@ struct qni_pool;
 /* min(CPUs in the affinity mask, ceil(cgroup v1 or v2 quota)), at least 1. */
 int32_t qni_threads_available(void);
 
-/* The two kinds of quota files, as text: CPUs allowed, rounded up; 0 if there is no limit or the text is not one. */
+/* The two kinds of quota files, as text: CPUs allowed, rounded up; 0 if there is no limit or the
+ * text is not one. */
 int64_t qni_cpus_from_cpu_max(const char *cpu_max);
 int64_t qni_cpus_from_quota(const char *quota_us, const char *period_us);
 /* The path of a process in the hierarchy that limits CPUs, from the text of /proc/self/cgroup. */
