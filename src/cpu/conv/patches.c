@@ -47,15 +47,32 @@ static inline bool is_planar(const struct qni_patches *p)
     return p->xs[1] != 1 && p->channels > 1;
 }
 
-size_t qni_patches_line_bytes(const struct qni_patches *p, int64_t rows)
+/* Columns of a row of x that the outputs of a segment reach. */
+static int64_t reached_columns(const struct qni_patches *p)
 {
     const struct qni_axis *a = &p->axis[1];
-    if (!is_planar(p) || p->taps[1].count <= 1)
-        return 0;
-    const int64_t outputs = qni_min(rows, p->phase[1].count);
+    const int64_t outputs = qni_min(QNI_SEGMENT, p->phase[1].count);
     const int64_t reach = (int64_t)(a->taps - 1) * a->dilation + 1;
-    const int64_t columns = qni_min(a->in, (outputs - 1) * qni_axis_advance(a) + reach);
-    return qni_round_up((size_t)qni_max(columns, 0) * (size_t)p->channels * p->element, 64);
+    return qni_min(a->in, (outputs - 1) * qni_axis_advance(a) + reach);
+}
+
+/* A line does not pay where tap after tap is no more work: one tap, or taps so far apart that
+ * most of what lies between them is not read. */
+static bool has_line(const struct qni_patches *p)
+{
+    const int64_t taps = p->taps[1].count;
+    return is_planar(p) && taps > 1 &&
+           reached_columns(p) <= qni_min(QNI_SEGMENT, p->phase[1].count) * taps;
+}
+
+size_t qni_patches_line_bytes(const struct qni_patches *p)
+{
+    const int64_t taps = p->axis[1].taps;
+    const int64_t outputs = qni_min(QNI_SEGMENT, p->phase[1].count);
+    if (taps == 1 || outputs == 0)
+        return 0;
+    const int64_t columns = qni_min(reached_columns(p), outputs * taps);
+    return qni_round_up((size_t)columns * (size_t)p->channels * p->element, 64);
 }
 
 /* memcpy whose length the compiler knows for the lengths that small channel counts give: a call
@@ -196,19 +213,19 @@ static void gather_row(const struct qni_patches *p, const uint8_t *row, const st
     const struct qni_taps *taps = &p->taps[1];
     const size_t bytes = (size_t)p->channels * p->element;
     const int64_t moved = s->jx * qni_axis_advance(a);
-    const bool direct = is_planar(p) && taps->count == 1;
-    int64_t base;
+    const bool planar = is_planar(p), lined = has_line(p);
     struct line line = {row, 0, (size_t)p->xs[3] * p->element};
-    if (is_planar(p) && taps->count > 1)
+    if (lined)
         line = make_line(p, row, s, buffer);
-    if (!direct && !a->transposed && a->dilation == 1 && line.stride == bytes) {
+    if (planar == lined && !a->transposed && a->dilation == 1 && line.stride == bytes) {
         copy_stretches(p, &line, moved - a->pad, s->count, dst, ld);
         return;
     }
+    int64_t base;
     for (int32_t i = 0; i < taps->count; i++, dst += bytes) {
         if (!qni_axis_base(a, &p->phase[1], taps->first + i * taps->step, &base))
             fill(p, dst, ld, s->count, bytes);
-        else if (direct)
+        else if (planar && !lined)
             gather_tap_nchw(p, row, base + moved, s->count, dst, ld);
         else
             copy_tap(p, &line, base + moved, s->count, dst, ld);
@@ -224,7 +241,7 @@ void qni_patches_gather(const struct qni_patches *p, int64_t row, int64_t rows, 
     while (rows > 0) {
         const struct segment s = {row / qni_patches_per_image(p),
                                   row % qni_patches_per_image(p) / nx, row % nx,
-                                  qni_min(rows, nx - row % nx)};
+                                  qni_min(qni_min(rows, QNI_SEGMENT), nx - row % nx)};
         uint8_t *out = dst;
         for (int32_t i = 0; i < p->taps[0].count; i++, out += bytes) {
             int64_t iy;

@@ -19,6 +19,9 @@
 
 #include "geometry.h"
 
+/* Outputs that share a line buffer at most. */
+enum { QNI_SEGMENT = 64 };
+
 struct qni_patches {
     const uint8_t *x;
     size_t element;          /* bytes: 1, 2, 4 */
@@ -44,8 +47,9 @@ static inline int64_t qni_patches_per_image(const struct qni_patches *p)
     return p->phase[0].count * p->phase[1].count;
 }
 
-/* Bytes of the line buffer for blocks of at most rows rows; 0 is a real answer. */
-size_t qni_patches_line_bytes(const struct qni_patches *p, int64_t rows);
+/* Bytes of the line buffer, whatever the strides of x and the live taps, for this phase and all
+ * after the first of an axis; 0 is a real answer. */
+size_t qni_patches_line_bytes(const struct qni_patches *p);
 
 /* Rows [row, row + rows) of channels [channel, channel + p->channels) to dst, ld bytes apart; bytes
  * past a row's columns are left alone. */
