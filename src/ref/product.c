@@ -19,7 +19,7 @@ struct sums {
 
 struct dense {
     double *w, *size;    /* [n, k] by column, prescale included */
-    double scale_max;    /* the largest |scale| + |offset| */
+    double w_max;        /* the largest |scale value| + |offset|, and |scale| */
     double prescale_max; /* at least 1 */
 };
 
@@ -124,14 +124,11 @@ static qn_status dense_make(const struct qn_weight *w, struct dense *d)
     if (d->w == NULL || d->size == NULL)
         return QN_E_MEMORY;
     qni_ref_dequantize(w, true, d->w, d->size);
-    d->scale_max = 0.0;
-    for (int64_t g = 0; g < w->n * w->n_groups; g++) {
-        const double s = fabs((double)w->scale[g]);
-        const double o = w->zero != NULL     ? s * fabs((double)w->zero[g])
-                         : w->offset != NULL ? fabs((double)w->offset[g])
-                                             : 0.0;
-        d->scale_max = fmax(d->scale_max, s + o);
-    }
+    d->w_max = 0.0;
+    for (int64_t g = 0; g < w->n * w->n_groups; g++)
+        d->w_max = fmax(d->w_max, fabs((double)w->scale[g]));
+    for (int64_t i = 0; i < w->n * w->k; i++)
+        d->w_max = fmax(d->w_max, d->size[i]);
     d->prescale_max = 1.0;
     for (int64_t c = 0; w->prescale != NULL && c < w->k; c++)
         d->prescale_max = fmax(d->prescale_max, fabs((double)w->prescale[c]));
@@ -145,9 +142,9 @@ static double bound_of(const struct qni_ref_op *op, const struct sums *s, const 
     if (s->inf)
         return (double)INFINITY;
     const double k8 = (double)op->k + 8.0;
-    const double tiny = op->bf16 ? 0x1p-126 : 0x1p-149;
-    return 2.0 * k8 * 0x1p-24 * s->size + (op->bf16 ? 0x1p-8 * s->xw : 0.0) +
-           k8 * tiny * (1.0 + s->x_max + d->scale_max);
+    const double tiny = op->no_subnormals ? 0x1p-126 : 0x1p-149;
+    return 2.0 * k8 * 0x1p-24 * s->size + (op->rounds_bf16 ? 0x1p-8 * s->xw : 0.0) +
+           k8 * tiny * (1.0 + s->x_max + d->w_max);
 }
 
 qn_status qni_ref_product(const struct qni_ref_op *op, double *p, double *bound)

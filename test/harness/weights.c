@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Canonical weights for the sweep, built by hand: tables, codes, scales and shifts of the three generators.
+ *
+ *   exact    small values, scales 2^-2 to 2, shifts that are multiples of the scale: every w is a
+ *            multiple of 1/4 below 256 with at most 8 significant bits (bf16 holds it), every sum exact
+ *   extreme  codes at their limits; scales zero, subnormal, negative, large
+ *   normal   everything a quantizer would make */
+#include <math.h>
+#include <string.h>
+
+#include "../../src/base/half.h"
+#include "harness.h"
+
+const char *const check_data_names[CHECK_N_DATA] = {"exact", "extreme", "normal"};
+
+#define INT(bits, group, shift)                                                                    \
+    {QN_CODE_INT, bits, group, QN_BLOCKS_RUN, shift, QN_F32, 0, 0}
+#define CHANNELS(bits, group, shift)                                                               \
+    {QN_CODE_INT, bits, group, QN_BLOCKS_CHANNELS, shift, QN_F32, 0, 0}
+#define CODES(code, bits, group)                                                                   \
+    {code, bits, group, QN_BLOCKS_RUN, QN_SHIFT_NONE, QN_F32, 0, 0}
+
+static const struct check_format formats[] = {
+    {"int4:g32", INT(4, 32, QN_SHIFT_NONE)},
+    {"int4:g32:zp", INT(4, 32, QN_SHIFT_ZERO)},
+    {"int4:g32:off", INT(4, 32, QN_SHIFT_OFFSET)},
+    {"int4:g128", INT(4, 128, QN_SHIFT_NONE)},
+    {"int4:g128:zp", INT(4, 128, QN_SHIFT_ZERO)},
+    {"int4:g64:off", INT(4, 64, QN_SHIFT_OFFSET)},
+    {"int4:pc", INT(4, QN_GROUP_PER_CHANNEL, QN_SHIFT_NONE)},
+    {"int4:pc:zp", INT(4, QN_GROUP_PER_CHANNEL, QN_SHIFT_ZERO)},
+    {"int4:pt", INT(4, QN_GROUP_PER_TENSOR, QN_SHIFT_NONE)},
+    {"int4:g1:zp", INT(4, 1, QN_SHIFT_ZERO)},
+    {"int4:g7", INT(4, 7, QN_SHIFT_NONE)},
+    {"int4:g16:off", INT(4, 16, QN_SHIFT_OFFSET)},
+    {"int4:g48:zp", INT(4, 48, QN_SHIFT_ZERO)},
+    {"int4:g100:off", INT(4, 100, QN_SHIFT_OFFSET)},
+    {"int2:g32:zp", INT(2, 32, QN_SHIFT_ZERO)},
+    {"int3:g32", INT(3, 32, QN_SHIFT_NONE)},
+    {"int5:g32:off", INT(5, 32, QN_SHIFT_OFFSET)},
+    {"int6:g16", INT(6, 16, QN_SHIFT_NONE)},
+    {"int7:g64:zp", INT(7, 64, QN_SHIFT_ZERO)},
+    {"int8:g32", INT(8, 32, QN_SHIFT_NONE)},
+    {"int8:g128:off", INT(8, 128, QN_SHIFT_OFFSET)},
+    {"int8:pc", INT(8, QN_GROUP_PER_CHANNEL, QN_SHIFT_NONE)},
+    {"int8:pc:zp", INT(8, QN_GROUP_PER_CHANNEL, QN_SHIFT_ZERO)},
+    {"int8:pt", INT(8, QN_GROUP_PER_TENSOR, QN_SHIFT_NONE)},
+    {"int8:g48:zp", INT(8, 48, QN_SHIFT_ZERO)},
+    {"int4:c8", CHANNELS(4, 8, QN_SHIFT_NONE)},
+    {"int4:c16:off", CHANNELS(4, 16, QN_SHIFT_OFFSET)},
+    {"int8:c5:zp", CHANNELS(8, 5, QN_SHIFT_ZERO)},
+    {"nf4:g64", CODES(QN_CODE_NF4, 4, 64)},
+    {"iq4_nl:g32", CODES(QN_CODE_IQ4_NL, 4, 32)},
+    {"e2m1:g32", CODES(QN_CODE_E2M1, 4, 32)},
+    {"e2m1:g16", CODES(QN_CODE_E2M1, 4, 16)},
+    {"fp8:pc", CODES(QN_CODE_E4M3, 8, QN_GROUP_PER_CHANNEL)},
+    {"fp8:g128", CODES(QN_CODE_E4M3, 8, 128)},
+    {"table4:g32", CODES(QN_CODE_TABLE, 4, 32)},
+    {"table3:g20", CODES(QN_CODE_TABLE, 3, 20)},
+    {"table8:g64", CODES(QN_CODE_TABLE, 8, 64)},
+};
+
+int32_t check_formats(const struct check_format **list)
+{
+    *list = formats;
+    return (int32_t)(sizeof formats / sizeof *formats);
+}
+
+bool check_format_is_integer(const qn_format *f)
+{
+    return f->code == QN_CODE_INT || f->code == QN_CODE_IQ4_NL || f->code == QN_CODE_E2M1;
+}
+
+/* The codebooks, from their definitions. */
+static void fill_table(struct check *c, const qn_format *f, int32_t data, float *table)
+{
+    static const float nf4[16] = {
+        -1.0f,         -0.6961928010f, -0.5250730515f, -0.3949174881f, -0.2844413817f, -0.1847734302f,
+        -0.0910500363f, 0.0f,          0.0795802996f,  0.1609302014f,  0.2461123019f,  0.3379152417f,
+        0.4407098293f, 0.5626170039f,  0.7229568362f,  1.0f};
+    static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+    static const float e2m1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    for (int i = 0; i < 1 << f->bits; i++) {
+        const int exponent = (i >> 3) & 15, mantissa = i & 7;
+        switch (f->code) {
+        case QN_CODE_NF4: table[i] = nf4[i]; break;
+        case QN_CODE_IQ4_NL: table[i] = (float)iq4[i]; break;
+        case QN_CODE_E2M1: table[i] = i < 8 ? e2m1[i] : -e2m1[i - 8]; break;
+        case QN_CODE_E4M3:
+            table[i] = exponent == 0 ? ldexpf((float)mantissa, -9)
+                                     : ldexpf((float)(8 + mantissa), exponent - 10);
+            table[i] = exponent == 15 && mantissa == 7 ? NAN : table[i];
+            table[i] = i < 128 ? table[i] : -table[i];
+            break;
+        default:
+            table[i] = data == CHECK_EXACT ? (float)check_random_in(&c->random, -60, 60) * 0.5f
+                                           : (float)check_random_normal(&c->random);
+            break;
+        }
+    }
+}
+
+/* Whether sums of this code's values stay exact: multiples of 1/2 of at most 8 bits. */
+static bool code_is_small(const struct check_weight *weight, int32_t code)
+{
+    const qn_format *f = &weight->w.format;
+    const float v = f->code == QN_CODE_INT ? (float)(code - (1 << (f->bits - 1))) : weight->table[code];
+    return fabsf(v) <= 63.0f && v * 2.0f == rintf(v * 2.0f);
+}
+
+static uint8_t draw_code(struct check *c, const struct check_weight *weight, int32_t data)
+{
+    const qn_format *f = &weight->w.format;
+    const int32_t last = (1 << f->bits) - 1;
+    for (;;) {
+        int32_t code = (int32_t)check_random_in(&c->random, 0, last);
+        if (data == CHECK_EXTREME && check_random_chance(&c->random, 70))
+            code = check_random_chance(&c->random, 50) ? 0 : last;
+        if (f->code == QN_CODE_E4M3 && (code & 127) == 127)
+            continue; /* NaN is no weight */
+        if (data != CHECK_EXACT || code_is_small(weight, code))
+            return (uint8_t)code;
+    }
+}
+
+static float draw_scale(struct check *c, int32_t data, bool f16)
+{
+    static const float extreme[] = {0.0f,    0x1p-24f, -0x1p-14f, 0.75f, 1.0f,
+                                    -1.0f,   255.0f,   0x1p-15f,  0.125f};
+    static const float extreme_f32[] = {0.0f, 0x1p-149f, 0x1.8p-130f, 1.0f, -3.0f, 0x1p40f, 0x1p-60f};
+    if (data == CHECK_EXACT)
+        return ldexpf(check_random_chance(&c->random, 10) ? -1.0f : 1.0f,
+                      (int)check_random_in(&c->random, -2, 1));
+    float s;
+    if (data == CHECK_NORMAL)
+        s = (float)(0.02 * (0.2 + fabs(check_random_normal(&c->random))));
+    else if (f16)
+        s = extreme[check_random_in(&c->random, 0, sizeof extreme / sizeof *extreme - 1)];
+    else
+        s = extreme_f32[check_random_in(&c->random, 0, sizeof extreme_f32 / sizeof *extreme_f32 - 1)];
+    return f16 ? qni_f32_from_f16(qni_f16_from_f32(s)) : s;
+}
+
+static int64_t groups_of(const qn_format *f, int64_t k, int64_t ci)
+{
+    const int64_t along = f->blocks == QN_BLOCKS_CHANNELS ? ci : k;
+    return f->group < 0 ? 1 : (along + f->group - 1) / f->group;
+}
+
+static void fill_groups(struct check *c, const struct check_weight_options *o,
+                        struct check_weight *weight)
+{
+    struct qn_weight *w = &weight->w;
+    const int32_t limit = o->data == CHECK_EXACT ? (w->format.bits < 8 ? 1 << (w->format.bits - 1) : 63)
+                                                 : 1 << (w->format.bits - 1);
+    for (int64_t i = 0; i < w->n * w->n_groups; i++) {
+        w->scale[i] = draw_scale(c, o->data, o->f16_scales);
+        if (w->format.group == QN_GROUP_PER_TENSOR)
+            w->scale[i] = w->scale[0];
+        const int32_t zero = (int32_t)check_random_in(&c->random, -limit, limit - 1);
+        if (w->zero != NULL)
+            w->zero[i] = w->format.group == QN_GROUP_PER_TENSOR && i > 0 ? w->zero[0] : zero;
+        if (w->offset == NULL)
+            continue;
+        float offset = o->data == CHECK_EXACT     ? w->scale[i] * (float)zero
+                       : o->data == CHECK_EXTREME ? draw_scale(c, o->data, o->f16_scales)
+                                                  : (float)(0.1 * check_random_normal(&c->random));
+        if (o->f16_scales)
+            offset = qni_f32_from_f16(qni_f16_from_f32(offset));
+        w->offset[i] = w->format.group == QN_GROUP_PER_TENSOR && i > 0 ? w->offset[0] : offset;
+    }
+}
+
+static void fill_columns(struct check *c, const struct check_weight_options *o, struct qn_weight *w)
+{
+    for (int64_t p = 0; w->perm != NULL && p < w->k; p++) { /* Fisher and Yates, inside out */
+        const int64_t other = check_random_in(&c->random, 0, p);
+        w->perm[p] = w->perm[other];
+        w->perm[other] = (int32_t)p;
+    }
+    for (int64_t p = 0; w->prescale != NULL && p < w->k; p++)
+        w->prescale[p] = o->data == CHECK_EXACT
+                             ? ldexpf(1.0f, (int)check_random_in(&c->random, -1, 1))
+                             : (float)exp(0.5 * check_random_normal(&c->random));
+}
+
+void check_weight_make(struct check *c, const struct check_weight_options *o,
+                       struct check_weight *weight)
+{
+    struct qn_weight *w = &weight->w;
+    memset(weight, 0, sizeof *weight);
+    w->format = o->format;
+    w->n = o->n;
+    w->k = o->k;
+    w->kh = o->kh;
+    w->kw = o->kw;
+    w->conv_groups = o->conv_groups;
+    w->ci = o->k / (o->kh * o->kw);
+    w->n_groups = groups_of(&o->format, o->k, w->ci);
+    const size_t n_groups = (size_t)(w->n * w->n_groups), k = (size_t)w->k;
+    w->codes = check_memory(c, "codes of the canonical weight", (size_t)w->n * k, 1);
+    w->scale = check_memory(c, "scale of the canonical weight", n_groups * sizeof(float), 4);
+    if (o->format.shift == QN_SHIFT_ZERO)
+        w->zero = check_memory(c, "zero of the canonical weight", n_groups * sizeof(int32_t), 4);
+    if (o->format.shift == QN_SHIFT_OFFSET)
+        w->offset = check_memory(c, "offset of the canonical weight", n_groups * sizeof(float), 4);
+    if (o->perm)
+        w->perm = check_memory(c, "perm of the canonical weight", k * sizeof(int32_t), 4);
+    if (o->prescale)
+        w->prescale = check_memory(c, "prescale of the canonical weight", k * sizeof(float), 4);
+    if (o->format.code != QN_CODE_INT) {
+        w->table = weight->table;
+        fill_table(c, &o->format, o->data, weight->table);
+    }
+    for (int64_t i = 0; i < w->n * w->k; i++)
+        w->codes[i] = draw_code(c, weight, o->data);
+    fill_groups(c, o, weight);
+    fill_columns(c, o, w);
+    qn_weight_parts *parts = &weight->parts;
+    qn_weight_parts_init(parts);
+    parts->format = o->format;
+    parts->n = o->n;
+    parts->k = o->k;
+    parts->kh = o->kh;
+    parts->kw = o->kw;
+    parts->conv_groups = o->conv_groups;
+    parts->codes = w->codes;
+    parts->scale = w->scale;
+    parts->zero = w->zero;
+    parts->offset = w->offset;
+    parts->perm = w->perm;
+    parts->prescale = w->prescale;
+    parts->table = o->format.code == QN_CODE_TABLE ? w->table : NULL;
+}

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every row of src/cpu/matmul/kernels.inc on its own, through nothing but kernel.h: weights are packed here
+ * from the drawing in that header, code by code, each operand between guard pages. A new row is tested
+ * from the moment it is in the list. */
+#include <math.h>
+#include <string.h>
+
+#include "../../src/base/half.h"
+#include "../../src/cpu/matmul/kernel.h"
+#include "suites.h"
+
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
+    {#fn, fn, (needs), QNI_READS_##reads, QNI_LAYOUT_##layout, m_min, mr,                          \
+     QNI_NUMERICS_##numerics, scratch},
+static const struct qni_matmul_kernel kernels[] = {
+#include "../../src/cpu/matmul/kernels.inc"
+    {NULL, NULL, 0, 0, 0, 0, 0, 0, 0}};
+#undef QNI_MATMUL_KERNEL
+
+struct row_case {
+    const struct qni_matmul_kernel *kernel;
+    int32_t data, shape;
+};
+
+/* What a case has drawn. */
+struct drawn {
+    const struct qni_matmul_kernel *kernel;
+    int32_t data;
+    int64_t m, n, k, panels;
+    int64_t x_block;
+    int32_t x_zero;
+    bool symmetric, raw, f16_scales;
+    struct check_weight weight;
+    struct qni_ref_segments segments;  /* in canonical positions */
+    int64_t *packed_at;                /* [k] packed position of the q-th position in packed order */
+    struct qni_matmul_tile tile;
+};
+
+static bool is_nibble(const struct qni_matmul_kernel *k)
+{
+    return k->layout == QNI_LAYOUT_Q4N16 || k->layout == QNI_LAYOUT_T4N16;
+}
+
+static bool is_table(const struct qni_matmul_kernel *k)
+{
+    return k->layout == QNI_LAYOUT_T4N16 || k->layout == QNI_LAYOUT_T8N16;
+}
+
+static bool is_int8(const struct qni_matmul_kernel *k)
+{
+    return k->reads == QNI_READS_Q8 || k->reads == QNI_READS_Q8B;
+}
+
+/* ------------------------------------------------------------------------------------------ drawing */
+
+static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *kernel, int64_t k)
+{
+    struct check_random *r = &c->random;
+    qn_format f = {.code = QN_CODE_INT, .scale_dtype = QN_F32};
+    f.group = CHECK_OF(r, 32, 32, 64, 128, 7, 16, 48, 100, QN_GROUP_PER_CHANNEL, k > 0 ? k : 1);
+    f.shift = (qn_shift)check_random_in(r, QN_SHIFT_NONE, QN_SHIFT_OFFSET);
+    switch (kernel->layout) {
+    case QNI_LAYOUT_Q4N16: f.bits = (int32_t)CHECK_OF(r, 2, 3, 4, 4, 4); break;
+    case QNI_LAYOUT_Q8N16: f.bits = (int32_t)CHECK_OF(r, 5, 6, 7, 8, 8, 8); break;
+    case QNI_LAYOUT_T8N16:
+        f.code = (qn_code)CHECK_OF(r, QN_CODE_E4M3, QN_CODE_TABLE);
+        f.bits = f.code == QN_CODE_E4M3 ? 8 : (int32_t)CHECK_OF(r, 5, 8);
+        break;
+    default:
+        f.code = (qn_code)(is_int8(kernel) ? CHECK_OF(r, QN_CODE_IQ4_NL, QN_CODE_E2M1)
+                                           : CHECK_OF(r, QN_CODE_NF4, QN_CODE_IQ4_NL, QN_CODE_E2M1,
+                                                      QN_CODE_TABLE));
+        f.bits = f.code == QN_CODE_TABLE ? (int32_t)CHECK_OF(r, 3, 4) : 4;
+        break;
+    }
+    return f;
+}
+
+/* Rows of the weight past n are what a packer pads a panel with: value 0 if there is one, scale 0. */
+static void blank_rows(struct check_weight *weight, int64_t first)
+{
+    struct qn_weight *w = &weight->w;
+    uint8_t blank = 0;
+    if (w->format.code == QN_CODE_INT)
+        blank = (uint8_t)(1 << (w->format.bits - 1));
+    else
+        while (blank < (1 << w->format.bits) - 1 && w->table[blank] != 0.0f)
+            blank++;
+    for (int64_t i = first * w->k; i < w->n * w->k; i++)
+        w->codes[i] = blank;
+    for (int64_t i = first * w->n_groups; i < w->n * w->n_groups; i++) {
+        w->scale[i] = 0.0f;
+        if (w->zero != NULL)
+            w->zero[i] = 0;
+        if (w->offset != NULL)
+            w->offset[i] = 0.0f;
+    }
+}
+
+static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
+{
+    struct check_random *r = &c->random;
+    const struct qni_matmul_kernel *kernel = rc->kernel;
+    const int64_t mr = kernel->mr;
+    const int64_t ms[] = {1, mr, mr + 1, 2 * mr + 1, mr > 1 ? mr - 1 : 1, 2 * mr - 1};
+    memset(d, 0, sizeof *d);
+    d->kernel = kernel;
+    d->data = rc->data;
+    d->m = ms[rc->shape % 6];
+    d->panels = CHECK_OF(r, 1, 1, 2, 3, rc->shape % 5 == 4 ? 9 : 2);
+    d->n = 16 * d->panels - (check_random_chance(r, 50) ? 0 : check_random_in(r, 1, 15));
+    d->k = CHECK_OF(r, 1, 5, 31, 32, 33, 64, 96, 100, 128, 129, 200, 256, 300, 520,
+                    d->m * d->panels < 20 ? 2100 : 160);
+    struct check_weight_options o = {.n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
+    o.format = draw_format(c, kernel, d->k);
+    o.data = rc->data;
+    d->raw = kernel->reads == QNI_READS_Q8 && !is_table(kernel) && check_random_chance(r, 20);
+    if (d->raw) {
+        o.format.group = QN_GROUP_PER_CHANNEL;
+        o.format.shift = QN_SHIFT_NONE;
+    }
+    /* Integer zero points make offsets that f16 seldom holds. */
+    d->f16_scales = o.format.shift != QN_SHIFT_ZERO && check_random_chance(r, 50);
+    o.f16_scales = d->f16_scales;
+    check_weight_make(c, &o, &d->weight);
+    blank_rows(&d->weight, d->n);
+    d->x_block = CHECK_OF(r, 32, 32, 64, 100, 128, 1024);
+    d->symmetric = check_random_chance(r, 40);
+    d->x_zero = check_random_chance(r, 50) ? 0 : (int32_t)check_random_in(r, -128, 127);
+    check_about(c, "m=%lld n=%lld k=%lld code=%d bits=%d group=%lld shift=%d x_block=%lld %s%s%s",
+                (long long)d->m, (long long)d->n, (long long)d->k, o.format.code, o.format.bits,
+                (long long)o.format.group, o.format.shift, (long long)d->x_block,
+                d->f16_scales ? "f16 " : "", d->symmetric ? "sym " : "", d->raw ? "raw" : "");
+}
+
+/* ------------------------------------------------------------------------------------------ weights */
+
+static int64_t units_of(int64_t positions)
+{
+    return (positions + QNI_UNIT - 1) / QNI_UNIT;
+}
+
+/* Groups begin at whole units; so do segments, since theirs are whole units long. */
+static void lay_out(struct check *c, struct drawn *d)
+{
+    const struct qn_weight *w = &d->weight.w;
+    struct qni_matmul_tile *t = &d->tile;
+    const int64_t length = d->kernel->reads == QNI_READS_Q8    ? 32768
+                           : d->kernel->reads == QNI_READS_Q8B ? units_of(d->x_block) * QNI_UNIT
+                                                               : (int64_t)1 << 40;
+    const int64_t group = w->format.group < 0 || w->format.group > w->k ? w->k : w->format.group;
+    check_status(c, "segments", qni_ref_segments_make(w, length, &d->segments), QN_OK, NULL);
+    d->packed_at = check_memory(c, "packed positions", (size_t)w->k * sizeof *d->packed_at, 8);
+    t->n_panels = d->panels;
+    t->n_groups = w->n_groups;
+    t->group_units = units_of(group);
+    t->segment_units = units_of(length) < t->group_units ? units_of(length) : t->group_units;
+    t->n_segments = d->segments.n;
+    for (int64_t q = 0; q < w->k; q++)
+        d->packed_at[q] = q / group * t->group_units * QNI_UNIT + q % group;
+    t->units = d->packed_at[w->k - 1] / QNI_UNIT + 1;
+}
+
+static void put_code(const struct drawn *d, uint8_t *codes, int64_t row, int64_t position, uint8_t u)
+{
+    const int64_t unit_bytes = is_nibble(d->kernel) ? 256 : 512;
+    const int64_t lane = row % QNI_PANEL, in_unit = position % QNI_UNIT;
+    uint8_t *unit = codes + row / QNI_PANEL * (int64_t)d->tile.codes_stride +
+                    position / QNI_UNIT * unit_bytes;
+    if (!is_nibble(d->kernel)) {
+        unit[in_unit / 4 * 64 + lane * 4 + in_unit % 4] = u;
+        return;
+    }
+    uint8_t *byte = &unit[in_unit % 16 / 4 * 64 + lane * 4 + in_unit % 4];
+    *byte = in_unit < 16 ? (uint8_t)((*byte & 0xf0) | u) : (uint8_t)((*byte & 0x0f) | (u << 4));
+}
+
+static void pack_codes(struct check *c, struct drawn *d)
+{
+    const struct qn_weight *w = &d->weight.w;
+    struct qni_matmul_tile *t = &d->tile;
+    const size_t unit_bytes = is_nibble(d->kernel) ? 256 : 512;
+    const int32_t bias = is_nibble(d->kernel) ? 8 : 128, own = 1 << (w->format.bits - 1);
+    uint8_t padding = is_table(d->kernel) ? 0 : (uint8_t)bias;
+    while (is_table(d->kernel) && padding < (1 << w->format.bits) - 1 && w->table[padding] != 0.0f)
+        padding++;
+    t->codes_stride = (size_t)t->units * unit_bytes;
+    const size_t bytes = t->codes_stride * (size_t)d->panels;
+    uint8_t *codes = check_memory(c, "codes", bytes, 64);
+    memset(codes, is_nibble(d->kernel) ? padding * 17 : padding, bytes);
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t q = 0; q < w->k; q++) {
+            const int32_t code = w->codes[row * w->k + d->segments.order[q]];
+            put_code(d, codes, row, d->packed_at[q],
+                     (uint8_t)(is_table(d->kernel) ? code : code - own + bias));
+        }
+    check_memory_freeze(codes);
+    t->codes = codes;
+}
+
+/* [panels, n_groups, 16] of f32 or f16. */
+static const void *pack_scales(struct check *c, const struct drawn *d, const char *name, bool offset)
+{
+    const struct qn_weight *w = &d->weight.w;
+    const size_t element = d->f16_scales ? 2 : 4;
+    const qn_tensor t = {.data = check_memory(c, name, (size_t)(w->n * w->n_groups) * element, 64),
+                         .dtype = d->f16_scales ? QN_F16 : QN_F32};
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t g = 0; g < w->n_groups; g++) {
+            const int64_t from = row * w->n_groups + g;
+            const float v = !offset            ? w->scale[from]
+                            : w->zero != NULL  ? -(float)w->zero[from] * w->scale[from]
+                                               : w->offset[from];
+            check_put(&t, (row / 16 * w->n_groups + g) * 16 + row % 16, (double)v);
+        }
+    check_memory_freeze(t.data);
+    return t.data;
+}
+
+/* [panels, n_segments, 16] */
+static const int32_t *pack_sums(struct check *c, const struct drawn *d)
+{
+    const struct qn_weight *w = &d->weight.w;
+    const int64_t n = d->segments.n;
+    const double factor = w->format.code == QN_CODE_E2M1 ? 2.0 : 1.0;
+    int32_t *sums = check_memory(c, "sums", (size_t)(w->n * n) * sizeof *sums, 64);
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t s = 0; s < n; s++) {
+            double sum = 0.0;
+            for (int64_t q = d->segments.start[s]; q < d->segments.start[s + 1]; q++)
+                sum += qni_ref_value(w, row, d->segments.order[q]) * factor;
+            sums[(row / 16 * n + s) * 16 + row % 16] = (int32_t)sum;
+        }
+    check_memory_freeze(sums);
+    return sums;
+}
+
+static void pack_weights(struct check *c, struct drawn *d)
+{
+    const struct qn_weight *w = &d->weight.w;
+    struct qni_matmul_tile *t = &d->tile;
+    pack_codes(c, d);
+    t->scale_is_f16 = d->f16_scales;
+    t->scale = pack_scales(c, d, "scale", false);
+    if (w->zero != NULL || w->offset != NULL)
+        t->offset = pack_scales(c, d, "offset", true);
+    const bool need_sums = d->kernel->reads == QNI_READS_Q8B ? !d->symmetric : t->x_zero != 0;
+    if (is_int8(d->kernel) && (need_sums || check_random_chance(&c->random, 50)))
+        t->sums = pack_sums(c, d);
+    if (t->x_zero != 0 && t->offset != NULL) {
+        int32_t *counts = check_memory(c, "counts", (size_t)d->segments.n * sizeof *counts, 64);
+        for (int64_t s = 0; s < d->segments.n; s++)
+            counts[s] = (int32_t)(d->segments.start[s + 1] - d->segments.start[s]);
+        t->counts = counts;
+    }
+    if (!is_table(d->kernel))
+        return;
+    const size_t entries = is_nibble(d->kernel) ? 16 : 256;
+    float *table = check_memory(c, "table", entries * sizeof *table, 64);
+    memset(table, 0, entries * sizeof *table);
+    memcpy(table, w->table, sizeof *table << w->format.bits);
+    t->table = table;
+    if (check_format_is_integer(&w->format)) {
+        int8_t *table8 = check_memory(c, "table8", 16, 16);
+        t->table8_doubled = w->format.code == QN_CODE_E2M1;
+        for (int i = 0; i < 16; i++)
+            table8[i] = (int8_t)(table[i] * (t->table8_doubled ? 2.0f : 1.0f));
+        t->table8 = table8;
+    }
+}
+
+/* -------------------------------------------------------------------------------------- activations */
+
+static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
+{
+    struct qni_matmul_tile *t = &d->tile;
+    const bool bf16 = d->kernel->reads == QNI_READS_BF16;
+    const size_t row_bytes = (size_t)t->units * QNI_UNIT * (bf16 ? 2 : 4);
+    /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
+    const bool callers = !bf16 && t->units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
+    t->planes = bf16 ? (x->dtype == QN_BF16 ? 1 : x->dtype == QN_F16 ? 2 : 3) : 0;
+    t->plane_stride = (row_bytes + 63) / 64 * 64;
+    t->lda = callers ? row_bytes + 4 * (size_t)check_random_in(&c->random, 0, 5)
+                     : t->plane_stride * (size_t)(bf16 ? t->planes : 1);
+    const size_t last = bf16 ? t->plane_stride * (size_t)(t->planes - 1) + row_bytes : row_bytes;
+    const size_t bytes = t->lda * (size_t)(d->m - 1) + last;
+    uint8_t *a = check_memory(c, "a", bytes, callers ? 4 : 64);
+    memset(a, 0, bytes);
+    for (int64_t i = 0; i < d->m; i++)
+        for (int64_t q = 0; q < d->k; q++) {
+            float rest = (float)qni_ref_get(x->data, x->dtype,
+                                            i * x->stride[0] + d->segments.order[q]);
+            uint8_t *row = a + (size_t)i * t->lda;
+            if (!bf16)
+                ((float *)row)[d->packed_at[q]] = rest;
+            for (int32_t plane = 0; plane < t->planes; plane++) {
+                uint16_t *to = (uint16_t *)(row + (size_t)plane * t->plane_stride);
+                to[d->packed_at[q]] = qni_bf16_from_f32(rest);
+                rest = isfinite(rest) ? rest - qni_f32_from_bf16(to[d->packed_at[q]]) : 0.0f;
+            }
+        }
+    check_memory_freeze(a);
+    t->a = a;
+}
+
+static void prepare_int8(struct check *c, struct drawn *d, const qn_tensor *x)
+{
+    struct qni_matmul_tile *t = &d->tile;
+    const bool block = d->kernel->reads == QNI_READS_Q8B;
+    const int64_t n = d->segments.n;
+    const size_t row_bytes = (size_t)t->units * QNI_UNIT;
+    t->ld_segment = (size_t)n + (size_t)check_random_in(&c->random, 0, 3);
+    const size_t facts = (t->ld_segment * (size_t)(d->m - 1) + (size_t)n) * 4;
+    t->lda = (row_bytes + 63) / 64 * 64;
+    int8_t *a = check_memory(c, "a", t->lda * (size_t)(d->m - 1) + row_bytes, 64);
+    int32_t *sum = check_memory(c, "a_sum", facts, 4);
+    float *scale = block ? check_memory(c, "a_scale", facts, 4) : NULL;
+    float *offset = block && !d->symmetric ? check_memory(c, "a_offset", facts, 4) : NULL;
+    float *total = block ? check_memory(c, "a_total", facts, 4) : NULL;
+    float *row = check_memory(c, "row", (size_t)d->k * sizeof *row, 4);
+    int32_t *codes = check_memory(c, "row codes", (size_t)d->k * sizeof *codes, 4);
+    memset(a, 0, t->lda * (size_t)(d->m - 1) + row_bytes);
+    for (int64_t i = 0; i < d->m; i++) {
+        for (int64_t q = 0; q < d->k; q++)
+            row[q] = (float)qni_ref_get(x->data, x->dtype, i * x->stride[0] + d->segments.order[q]);
+        for (int64_t s = 0; s < n; s++) {
+            const int64_t first = d->segments.start[s], count = d->segments.start[s + 1] - first;
+            const size_t at = (size_t)i * t->ld_segment + (size_t)s;
+            struct qni_ref_segment f = {0};
+            if (block)
+                f = qni_ref_quantize(row + first, count, d->symmetric, codes + first);
+            for (int64_t q = first; q < first + count; q++) {
+                if (!block)
+                    f.sum += codes[q] = (int32_t)row[q];
+                a[(size_t)i * t->lda + (size_t)d->packed_at[q]] = (int8_t)codes[q];
+            }
+            sum[at] = f.sum;
+            if (block)
+                scale[at] = f.scale;
+            if (block)
+                total[at] = f.total;
+            if (offset != NULL)
+                offset[at] = f.offset;
+        }
+    }
+    check_memory_freeze(a);
+    t->a = a;
+    t->a_sum = sum;
+    t->a_scale = scale;
+    t->a_offset = offset;
+    t->a_total = total;
+}
+
+/* ------------------------------------------------------------------------------------------ one case */
+
+static void row_case(struct check *c, const void *arg)
+{
+    const struct row_case *rc = arg;
+    struct drawn d;
+    draw(c, rc, &d);
+    const struct qni_matmul_kernel *kernel = d.kernel;
+    struct qni_matmul_tile *t = &d.tile;
+    static const qn_dtype float_types[] = {QN_F32, QN_F16, QN_BF16};
+    const qn_dtype x_type = kernel->reads == QNI_READS_Q8    ? QN_I8
+                            : kernel->reads == QNI_READS_F32 ? QN_F32
+                                                             : float_types[rc->shape % 3];
+    qn_matmul_args args;
+    qn_matmul_args_init(&args);
+    args.strategy = kernel->reads == QNI_READS_Q8    ? QN_STRATEGY_INT8_STATIC
+                    : kernel->reads == QNI_READS_Q8B ? QN_STRATEGY_INT8_BLOCK
+                                                     : QN_STRATEGY_FLOAT;
+    args.x = check_tensor(c, "x", x_type, 2, (const int64_t[]){d.m, d.k}, false);
+    check_fill_x(c, &args.x, rc->data, rc->data == CHECK_EXTREME);
+    args.y = check_tensor(c, "c", d.raw ? QN_I32 : QN_F32, 2, (const int64_t[]){d.m, 16 * d.panels}, true);
+    args.quant.symmetric = d.symmetric;
+    args.quant.x_zero = kernel->reads == QNI_READS_Q8 ? d.x_zero : 0;
+    t->x_zero = args.quant.x_zero;
+    t->raw_i32 = d.raw;
+    t->m = d.m;
+    t->c = args.y.data;
+    t->ldc = (size_t)args.y.stride[0];
+    lay_out(c, &d);
+    pack_weights(c, &d);
+    if (is_int8(kernel))
+        prepare_int8(c, &d, &args.x);
+    else
+        prepare_floats(c, &d, &args.x);
+    if (kernel->scratch_bytes > 0)
+        t->scratch = check_memory(c, "scratch", kernel->scratch_bytes, 64);
+    const struct qn_weight *const w = &d.weight.w;
+    struct qni_ref_op op;
+    qni_ref_matmul(&args, &w, &op);
+    op.x_block = d.x_block;
+    struct check_expected expected;
+    check_expect(c, &op, rc->data, &expected);
+    kernel->fn(t);
+    check_y(c, &expected, kernel->name, "kernel");
+    qni_ref_segments_free(&d.segments);
+}
+
+void check_matmul_rows(struct check_suite *suite, const struct check_options *options)
+{
+    const int32_t shapes = options->quick ? 2 : 24;
+    for (const struct qni_matmul_kernel *k = kernels; k->name != NULL; k++) {
+        if ((k->needs & ~options->isa) != 0)
+            continue;
+        for (int32_t data = 0; data < CHECK_N_DATA; data++)
+            for (int32_t shape = 0; shape < shapes; shape++) {
+                const struct row_case rc = {k, data, shape};
+                check_case(suite, row_case, &rc, "%s/%s/%d", k->name, check_data_names[data], shape);
+            }
+    }
+}
