@@ -5,7 +5,8 @@
 
 #include "../base/context.h"
 
-/* The arena, held until qni_arena_give(); waits while another call holds it. NULL (nothing held): it has fewer bytes. */
+/* The arena, held until qni_arena_give(); waits while another call holds it. NULL (nothing
+ * held): it has fewer bytes. */
 void *qni_arena_take(const qn_ctx *ctx, size_t bytes);
 void qni_arena_give(const qn_ctx *ctx);
 

@@ -8,14 +8,15 @@
 static qn_status cpu_attach(qn_ctx *ctx, qn_error *err)
 {
     if (ctx->device.index != 0)
-        return qni_fail(err, QN_E_DEVICE, "there is one CPU device, index 0, not %d", ctx->device.index);
+        return qni_fail(err, QN_E_DEVICE, "there is one CPU device, index 0, not %d",
+                        ctx->device.index);
     for (int32_t level = 1; level <= 3; level++)
         ctx->cache_bytes[level - 1] = qni_cache_bytes(level);
     return QN_OK;
 }
 
-static qn_status cpu_select(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice, qni_refusal_fn tell,
-                            void *arg)
+static qn_status cpu_select(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
+                            qni_refusal_fn tell, void *arg)
 {
     return qni_cpu_select(ctx, op, &choice->cpu, tell, arg);
 }
@@ -44,7 +45,8 @@ static void cpu_facts(const union qni_choice *choice, struct qni_choice_facts *f
     }
 }
 
-static qn_status cpu_run(const qn_ctx *ctx, const struct qni_op *op, const union qni_choice *choice, void *scratch)
+static qn_status cpu_run(const qn_ctx *ctx, const struct qni_op *op, const union qni_choice *choice,
+                         void *scratch)
 {
     return qni_cpu_run(ctx, op, &choice->cpu, scratch);
 }

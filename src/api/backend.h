@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices that were built in. Everything in src/api reaches a backend through this table; adding one adds a row to
- * backend.c and a member to the union, and touches no operation. */
+/* The devices that were built in. Everything in src/api reaches a backend through this table;
+ * adding one adds a row to backend.c and a member to the union, and touches no operation. */
 #ifndef QNI_API_BACKEND_H
 #define QNI_API_BACKEND_H
 
@@ -17,13 +17,13 @@ union qni_choice {
 
 /* What a plan tells about a choice, whatever the device. Texts are static. */
 struct qni_choice_facts {
-    const char *kernel;        /* of the largest m */
-    uint64_t needs;            /* QN_ISA_ bits of that kernel */
+    const char *kernel; /* of the largest m */
+    uint64_t needs;     /* QN_ISA_ bits of that kernel */
     int32_t n_threads;
     int32_t is_fallback;
     size_t scratch_bytes, shared_bytes, thread_bytes;
-    int64_t block_m, block_n;  /* rows and outputs of one piece of work */
-    int32_t n_kernels;         /* rows in use, by rising m */
+    int64_t block_m, block_n; /* rows and outputs of one piece of work */
+    int32_t n_kernels;        /* rows in use, by rising m */
     const char *kernels[QNI_MAX_CHOICES];
     int64_t m_from[QNI_MAX_CHOICES];
 };
@@ -32,16 +32,18 @@ struct qni_backend {
     const char *name;
     /* Can a context stand on this device? Fills the rest of ctx that only the backend knows. */
     qn_status (*attach)(qn_ctx *ctx, qn_error *err);
-    qn_status (*select)(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice, qni_refusal_fn tell,
-                        void *arg);
+    qn_status (*select)(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
+                        qni_refusal_fn tell, void *arg);
     size_t (*scratch_bytes)(const union qni_choice *choice);
     void (*facts)(const union qni_choice *choice, struct qni_choice_facts *facts);
-    qn_status (*run)(const qn_ctx *ctx, const struct qni_op *op, const union qni_choice *choice, void *scratch);
-    qn_status (*pack_bytes)(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
-                            size_t *bytes, qn_error *err);
+    qn_status (*run)(const qn_ctx *ctx, const struct qni_op *op, const union qni_choice *choice,
+                     void *scratch);
+    qn_status (*pack_bytes)(const qn_ctx *ctx, const struct qn_weight *w,
+                            const qn_pack_options *options, size_t *bytes, qn_error *err);
     qn_status (*pack)(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
                       struct qn_packed **packed, qn_error *err);
-    qn_status (*unpack)(const qn_ctx *ctx, const struct qn_packed *packed, struct qn_weight **weight, qn_error *err);
+    qn_status (*unpack)(const qn_ctx *ctx, const struct qn_packed *packed,
+                        struct qn_weight **weight, qn_error *err);
     const char *(*layout_name)(int32_t i);
     qn_status (*quantize_rows)(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 };

@@ -14,9 +14,11 @@ static qn_status fail_type(const qn_tensor *t, const char *name, unsigned types,
     size_t at = 0;
     for (qn_dtype d = 1; d < 32 && err != NULL; d++) {
         if ((types & QNI_TYPE(d)) != 0 && at < sizeof list)
-            at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at > 0 ? ", " : "", qn_dtype_name(d));
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at > 0 ? ", " : "",
+                                   qn_dtype_name(d));
     }
-    return qni_fail(err, QN_E_DTYPE, "%s has type %s; possible here: %s", name, qn_dtype_name(t->dtype), list);
+    return qni_fail(err, QN_E_DTYPE, "%s has type %s; possible here: %s", name,
+                    qn_dtype_name(t->dtype), list);
 }
 
 /* Bytes from the first to one past the last element; false if they do not fit in memory. */
@@ -33,27 +35,30 @@ static bool extent(const qn_tensor *t, size_t *bytes)
         if (!qni_i64_mul(t->shape[d] - 1, t->stride[d], &reach) || !qni_i64_add(last, reach, &last))
             return false;
     }
-    if (!qni_i64_add(last, 1, &last) || !qni_i64_mul(last, size, &last) || (uint64_t)last > PTRDIFF_MAX)
+    if (!qni_i64_add(last, 1, &last) || !qni_i64_mul(last, size, &last) ||
+        (uint64_t)last > PTRDIFF_MAX)
         return false;
     *bytes = (size_t)last;
     return true;
 }
 
-qn_status qni_check_tensor(const qn_ctx *ctx, const qn_tensor *t, const char *name, int32_t rank, unsigned types,
-                           qn_error *err)
+qn_status qni_check_tensor(const qn_ctx *ctx, const qn_tensor *t, const char *name, int32_t rank,
+                           unsigned types, qn_error *err)
 {
     if (t->rank != rank)
         return qni_fail(err, QN_E_SHAPE, "%s has rank %d, not %d", name, t->rank, rank);
     if (t->dtype <= 0 || t->dtype >= 32 || (types & QNI_TYPE(t->dtype)) == 0)
         return fail_type(t, name, types, err);
     if (t->device.kind != ctx->device.kind || t->device.index != ctx->device.index)
-        return qni_fail(err, QN_E_DEVICE, "%s is on device %d:%d, the context on %d:%d", name, t->device.kind,
-                        t->device.index, ctx->device.kind, ctx->device.index);
+        return qni_fail(err, QN_E_DEVICE, "%s is on device %d:%d, the context on %d:%d", name,
+                        t->device.kind, t->device.index, ctx->device.kind, ctx->device.index);
     for (int32_t d = 0; d < rank; d++) {
         if (t->shape[d] < 0)
-            return qni_fail(err, QN_E_SHAPE, "%s: dimension %d is %lld", name, d, (long long)t->shape[d]);
+            return qni_fail(err, QN_E_SHAPE, "%s: dimension %d is %lld", name, d,
+                            (long long)t->shape[d]);
         if (t->stride[d] < 0)
-            return qni_fail(err, QN_E_STRIDE, "%s: stride %d is negative (%lld)", name, d, (long long)t->stride[d]);
+            return qni_fail(err, QN_E_STRIDE, "%s: stride %d is negative (%lld)", name, d,
+                            (long long)t->stride[d]);
     }
     if (t->shape[rank - 1] > 1 && t->stride[rank - 1] != 1)
         return qni_fail(err, QN_E_STRIDE, "%s: the innermost stride is %lld, not 1", name,
@@ -68,15 +73,16 @@ qn_status qni_check_shape(const qn_tensor *t, const char *name, const int64_t *s
 {
     for (int32_t d = 0; d < t->rank; d++) {
         if (t->shape[d] != shape[d])
-            return qni_fail(err, QN_E_SHAPE, "%s: dimension %d is %lld, not %lld", name, d, (long long)t->shape[d],
-                            (long long)shape[d]);
+            return qni_fail(err, QN_E_SHAPE, "%s: dimension %d is %lld, not %lld", name, d,
+                            (long long)t->shape[d], (long long)shape[d]);
     }
     return QN_OK;
 }
 
 /*
- * With the dimensions sorted by stride, elements are all apart if each stride is at least the extent of everything
- * inside it. (Interleavings such as strides 2 and 3 that miss each other by arithmetic are refused too.)
+ * With the dimensions sorted by stride, elements are all apart if each stride is at least the
+ * extent of everything inside it. (Interleavings such as strides 2 and 3 that miss each other by
+ * arithmetic are refused too.)
  */
 qn_status qni_check_output(const qn_tensor *t, const char *name, qn_error *err)
 {
@@ -96,8 +102,9 @@ qn_status qni_check_output(const qn_tensor *t, const char *name, qn_error *err)
     for (int32_t i = 0; i < n; i++) {
         const int32_t d = order[i];
         if (t->stride[d] < inside)
-            return qni_fail(err, QN_E_STRIDE, "%s: stride %d is %lld, but what it steps over takes %lld elements", name,
-                            d, (long long)t->stride[d], (long long)inside);
+            return qni_fail(err, QN_E_STRIDE,
+                            "%s: stride %d is %lld, but what it steps over takes %lld elements",
+                            name, d, (long long)t->stride[d], (long long)inside);
         inside += (t->shape[d] - 1) * t->stride[d];
     }
     return QN_OK;
@@ -110,14 +117,14 @@ qn_status qni_check_data(const qn_tensor *t, const char *name, qn_error *err)
     if (t->data == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "%s: data is NULL", name);
     if ((uintptr_t)t->data % qn_dtype_bytes(t->dtype) != 0)
-        return qni_fail(err, QN_E_ALIGN, "%s: data is not aligned to its elements of %zu bytes", name,
-                        qn_dtype_bytes(t->dtype));
+        return qni_fail(err, QN_E_ALIGN, "%s: data is not aligned to its elements of %zu bytes",
+                        name, qn_dtype_bytes(t->dtype));
     return QN_OK;
 }
 
 /*
- * The tensor as a column of a matrix with rows of `pitch` bytes: every stride is a multiple of the pitch, or lies inside
- * one row. width: bytes of a row that it covers.
+ * The tensor as a column of a matrix with rows of `pitch` bytes: every stride is a multiple of the
+ * pitch, or lies inside one row. width: bytes of a row that it covers.
  */
 static bool is_column(const qn_tensor *t, uint64_t pitch, uint64_t *width)
 {
@@ -142,7 +149,8 @@ static bool are_columns_apart(const qn_tensor *y, const qn_tensor *x)
     for (int32_t d = 0; d < y->rank; d++) {
         const uint64_t pitch = (uint64_t)y->stride[d] * qn_dtype_bytes(y->dtype);
         uint64_t y_width, x_width;
-        if (y->shape[d] == 1 || pitch == 0 || !is_column(y, pitch, &y_width) || !is_column(x, pitch, &x_width))
+        if (y->shape[d] == 1 || pitch == 0 || !is_column(y, pitch, &y_width) ||
+            !is_column(x, pitch, &x_width))
             continue;
         const uint64_t from = b >= a ? (b - a) % pitch : (pitch - (a - b) % pitch) % pitch;
         if (from >= y_width && from + x_width <= pitch)
@@ -157,8 +165,8 @@ static bool do_ranges_meet(const void *a, size_t a_bytes, const void *b, size_t 
     return a_bytes > 0 && b_bytes > 0 && (p < q ? q - p < a_bytes : p - q < b_bytes);
 }
 
-qn_status qni_check_apart(const qn_tensor *y, const char *y_name, const qn_tensor *x, const char *x_name,
-                          qn_error *err)
+qn_status qni_check_apart(const qn_tensor *y, const char *y_name, const qn_tensor *x,
+                          const char *x_name, qn_error *err)
 {
     size_t y_bytes = 0, x_bytes = 0;
     if (x->rank == 0 || !extent(y, &y_bytes) || !extent(x, &x_bytes))
@@ -168,8 +176,8 @@ qn_status qni_check_apart(const qn_tensor *y, const char *y_name, const qn_tenso
     return QN_OK;
 }
 
-qn_status qni_check_apart_bytes(const qn_tensor *y, const char *y_name, const void *memory, size_t bytes,
-                                const char *name, qn_error *err)
+qn_status qni_check_apart_bytes(const qn_tensor *y, const char *y_name, const void *memory,
+                                size_t bytes, const char *name, qn_error *err)
 {
     size_t y_bytes = 0;
     if (extent(y, &y_bytes) && do_ranges_meet(y->data, y_bytes, memory, bytes))
@@ -189,10 +197,11 @@ qn_status qni_check_weights(const qn_ctx *ctx, const qn_packed *w, qn_error *err
     if (w == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "w is NULL");
     if (w->device.kind != ctx->device.kind || w->device.index != ctx->device.index)
-        return qni_fail(err, QN_E_DEVICE, "w is packed for device %d:%d, the context is on %d:%d", w->device.kind,
-                        w->device.index, ctx->device.kind, ctx->device.index);
+        return qni_fail(err, QN_E_DEVICE, "w is packed for device %d:%d, the context is on %d:%d",
+                        w->device.kind, w->device.index, ctx->device.kind, ctx->device.index);
     if ((w->head->isa & ~ctx->isa) != 0)
-        return qni_fail(err, QN_E_LAYOUT, "w is packed as %.24s, which needs CPU features that the context lacks",
+        return qni_fail(err, QN_E_LAYOUT,
+                        "w is packed as %.24s, which needs CPU features that the context lacks",
                         w->head->layout);
     return QN_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What validators are made of: one tensor argument at a time, failing with the argument's name. Each check trusts that
- * those above it in this file have passed. */
+/* What validators are made of: one tensor argument at a time, failing with the argument's name.
+ * Each check trusts that those above it in this file have passed. */
 #ifndef QNI_API_CHECK_H
 #define QNI_API_CHECK_H
 
@@ -15,25 +15,26 @@ enum {
 };
 
 /*
- * Rank, type, device, dimensions, strides and that all of it fits in the address space. The innermost stride is 1.
- * Dimensions of length 1 may have any stride that is not negative. Elements may lie on each other: that is fine for
- * what is only read (a sliding window, a broadcast row).
+ * Rank, type, device, dimensions, strides and that all of it fits in the address space. The
+ * innermost stride is 1. Dimensions of length 1 may have any stride that is not negative. Elements
+ * may lie on each other: that is fine for what is only read (a sliding window, a broadcast row).
  */
-qn_status qni_check_tensor(const qn_ctx *ctx, const qn_tensor *t, const char *name, int32_t rank, unsigned types,
-                           qn_error *err);
+qn_status qni_check_tensor(const qn_ctx *ctx, const qn_tensor *t, const char *name, int32_t rank,
+                           unsigned types, qn_error *err);
 /* The tensor's dimensions are these. */
-qn_status qni_check_shape(const qn_tensor *t, const char *name, const int64_t *shape, qn_error *err);
+qn_status qni_check_shape(const qn_tensor *t, const char *name, const int64_t *shape,
+                          qn_error *err);
 /* No element lies on another: for what is written. */
 qn_status qni_check_output(const qn_tensor *t, const char *name, qn_error *err);
 /* There is memory, aligned for its elements. */
 qn_status qni_check_data(const qn_tensor *t, const char *name, qn_error *err);
-/* No byte of y is a byte of x. Slices of one matrix that lie side by side are apart; where that cannot be seen from
- * common strides, touching ranges count as overlap. */
-qn_status qni_check_apart(const qn_tensor *y, const char *y_name, const qn_tensor *x, const char *x_name,
-                          qn_error *err);
+/* No byte of y is a byte of x. Slices of one matrix that lie side by side are apart; where that
+ * cannot be seen from common strides, touching ranges count as overlap. */
+qn_status qni_check_apart(const qn_tensor *y, const char *y_name, const qn_tensor *x,
+                          const char *x_name, qn_error *err);
 /* The same for plain memory. */
-qn_status qni_check_apart_bytes(const qn_tensor *y, const char *y_name, const void *memory, size_t bytes,
-                                const char *name, qn_error *err);
+qn_status qni_check_apart_bytes(const qn_tensor *y, const char *y_name, const void *memory,
+                                size_t bytes, const char *name, qn_error *err);
 
 /* A flag of an argument struct is 0 or 1. */
 qn_status qni_check_flag(int32_t flag, const char *name, qn_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts: made from options, destroyed, asked; and the scratch arena that serves calls without scratch of their own.
- * One arena serves one call at a time: a second one waits for it. Nothing else in a context changes after creation. */
+/* Contexts: made from options, destroyed, asked; and the scratch arena that serves calls without
+ * scratch of their own. One arena serves one call at a time: a second one waits for it. Nothing
+ * else in a context changes after creation. */
 #include <pthread.h>
 #include <string.h>
 
@@ -22,13 +23,16 @@ enum { MAX_THREADS = 4096 };
 static qn_status check_options(const qn_ctx_options *o, qn_error *err)
 {
     if (o->n_threads < 0 || o->n_threads > MAX_THREADS)
-        return qni_fail(err, QN_E_ARGUMENT, "n_threads is %d: 0 (all) to %d is possible", o->n_threads, MAX_THREADS);
+        return qni_fail(err, QN_E_ARGUMENT, "n_threads is %d: 0 (all) to %d is possible",
+                        o->n_threads, MAX_THREADS);
     if ((o->alloc == NULL) != (o->free == NULL))
         return qni_fail(err, QN_E_ARGUMENT, "alloc and free go together: one of them is NULL");
     if (qni_backend_of(o->device.kind) == NULL && o->device.kind == QN_CUDA)
-        return qni_fail(err, QN_E_DEVICE, "this quern was built without CUDA: only the CPU is there");
+        return qni_fail(err, QN_E_DEVICE,
+                        "this quern was built without CUDA: only the CPU is there");
     if (qni_backend_of(o->device.kind) == NULL)
-        return qni_fail(err, QN_E_DEVICE, "device kind %d is neither QN_CPU nor QN_CUDA", o->device.kind);
+        return qni_fail(err, QN_E_DEVICE, "device kind %d is neither QN_CPU nor QN_CUDA",
+                        o->device.kind);
     return QN_OK;
 }
 

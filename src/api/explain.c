@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan says about itself, as text and as numbers. Real numbers are written in fixed point from integers: the
- * decimal mark of the C library depends on the locale of the program. */
+/* What a plan says about itself, as text and as numbers. Real numbers are written in fixed point
+ * from integers: the decimal mark of the C library depends on the locale of the program. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "plan.h"
 #include "sized.h"
 
-/* ------------------------------------------------------------------------------------------------------- facts */
+/* ---------------------------------------------------------------------------------------- facts */
 
 struct traffic {
     double weights, x, y, ops;
@@ -27,7 +27,8 @@ static double elements_of(const qn_tensor *t)
 /* What a kernel reads of packed weights: not the parts that only unpacking needs. */
 static double weight_bytes(const struct qni_packed_head *head)
 {
-    static const int32_t hot[] = {QNI_SECTION_CODES, QNI_SECTION_SCALE, QNI_SECTION_OFFSET, QNI_SECTION_TABLE};
+    static const int32_t hot[] = {QNI_SECTION_CODES, QNI_SECTION_SCALE, QNI_SECTION_OFFSET,
+                                  QNI_SECTION_TABLE};
     double bytes = 0.0;
     for (size_t i = 0; i < sizeof hot / sizeof *hot; i++)
         bytes += (double)head->section[hot[i]].bytes;
@@ -78,7 +79,7 @@ qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info)
     return qni_sized_write(info, &own, sizeof own);
 }
 
-/* -------------------------------------------------------------------------------------------------------- text */
+/* ----------------------------------------------------------------------------------------- text */
 
 struct writer {
     char *text;
@@ -91,7 +92,8 @@ QNI_PRINTF(2, 3) static void put(struct writer *w, const char *format, ...)
     va_list args;
     const bool fits = w->length < w->capacity;
     va_start(args, format);
-    const int n = vsnprintf(fits ? w->text + w->length : NULL, fits ? w->capacity - w->length : 0, format, args);
+    const int n = vsnprintf(fits ? w->text + w->length : NULL, fits ? w->capacity - w->length : 0,
+                            format, args);
     va_end(args);
     if (n > 0)
         w->length += (size_t)n;
@@ -128,13 +130,15 @@ static void put_problem(struct writer *w, const qn_plan *plan)
     const struct qni_op *op = &plan->op;
     const struct qni_conv *c = &op->conv;
     char format[96];
-    put(w, "%s: m %lld, n %lld, k %lld; x %s, y %s; strategy %s%s\n", kinds[op->kind], (long long)op->m,
-        (long long)op->n, (long long)op->k, qn_dtype_name(op->x.dtype), qn_dtype_name(op->y.dtype),
-        qn_strategy_name(op->strategy), op->strict ? ", strict" : "");
+    put(w, "%s: m %lld, n %lld, k %lld; x %s, y %s; strategy %s%s\n", kinds[op->kind],
+        (long long)op->m, (long long)op->n, (long long)op->k, qn_dtype_name(op->x.dtype),
+        qn_dtype_name(op->y.dtype), qn_strategy_name(op->strategy), op->strict ? ", strict" : "");
     if (op->kind == QNI_CONV || op->kind == QNI_CONV_TRANSPOSE)
-        put(w, "image: %lld of %lld x %lld to %lld x %lld; %d groups of %lld to %lld channels, %d x %d taps\n",
-            (long long)c->batch, (long long)c->h, (long long)c->w, (long long)c->oh, (long long)c->ow, c->groups,
-            (long long)c->ci, (long long)c->co, c->kh, c->kw);
+        put(w,
+            "image: %lld of %lld x %lld to %lld x %lld; %d groups of %lld to %lld channels, %d x "
+            "%d taps\n",
+            (long long)c->batch, (long long)c->h, (long long)c->w, (long long)c->oh,
+            (long long)c->ow, c->groups, (long long)c->ci, (long long)c->co, c->kh, c->kw);
     qn_format_print(&plan->head.format, format, sizeof format);
     put(w, "weights: %s packed as %.24s", format, plan->head.layout);
     if (op->kind == QNI_GROUPED)
@@ -148,13 +152,16 @@ static void put_choice(struct writer *w, const qn_plan *plan)
     plan->backend->facts(&plan->choice, &f);
     put(w, "kernel: %s (", f.kernel);
     put_features(w, f.needs);
-    put(w, "), %s%s\n", is_exact(plan->op.strategy) ? "the same bits on every CPU" : "within the bound of its strategy",
+    put(w, "), %s%s\n",
+        is_exact(plan->op.strategy) ? "the same bits on every CPU"
+                                    : "within the bound of its strategy",
         f.is_fallback ? ", a fallback" : "");
     for (int32_t i = 0; i < f.n_kernels && f.n_kernels > 1; i++)
         put(w, "  from m = %lld: %s\n", (long long)f.m_from[i], f.kernels[i]);
-    put(w, "blocks: %lld rows x %lld outputs on %d thread%s\n", (long long)f.block_m, (long long)f.block_n, f.n_threads,
-        f.n_threads == 1 ? "" : "s");
-    put(w, "scratch: %zu bytes (%zu shared, %zu for each thread)\n", f.scratch_bytes, f.shared_bytes, f.thread_bytes);
+    put(w, "blocks: %lld rows x %lld outputs on %d thread%s\n", (long long)f.block_m,
+        (long long)f.block_n, f.n_threads, f.n_threads == 1 ? "" : "s");
+    put(w, "scratch: %zu bytes (%zu shared, %zu for each thread)\n", f.scratch_bytes,
+        f.shared_bytes, f.thread_bytes);
 }
 
 static void put_roofline(struct writer *w, const qn_plan *plan)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of instruction-set features and the little language of masks. Pure but for qn_isa_detect(). */
+/* Names of instruction-set features and the little language of masks. Pure but for
+ * qn_isa_detect(). */
 #include "isa.h"
 
 #include <string.h>
@@ -50,7 +51,8 @@ const char *qn_isa_name(uint64_t bit)
     return NULL;
 }
 
-/* The feature and all that it stands on; walking down the list meets foundations after what needs them. */
+/* The feature and all that it stands on; walking down the list meets foundations after what
+ * needs them. */
 static uint64_t with_below(int feature)
 {
     uint64_t set = features[feature].bit;

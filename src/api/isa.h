@@ -5,7 +5,8 @@
 
 #include <quern/context.h>
 
-/* Without the bits whose foundation is missing: a mask that removes AVX2 removes AVX-512 as well. */
+/* Without the bits whose foundation is missing: a mask that removes AVX2 removes AVX-512 as
+ * well. */
 uint64_t qni_isa_usable(uint64_t isa);
 
 #endif

@@ -24,6 +24,8 @@ qn_status qn_strategy_parse(const char *text, qn_strategy *strategy, qn_error *e
             return QN_OK;
         }
     }
-    return qni_fail(err, QN_E_ARGUMENT,
-                    "no strategy is called '%.60s'; there are: float, int8-row, int8-block, int8-static, dense", text);
+    return qni_fail(
+        err, QN_E_ARGUMENT,
+        "no strategy is called '%.60s'; there are: float, int8-row, int8-block, int8-static, dense",
+        text);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public calls of the four operations. Each reads the caller's struct into one of this version, validates it into a
- * qni_op, and hands that to plan.c. */
+/* The public calls of the four operations. Each reads the caller's struct into one of this
+ * version, validates it into a qni_op, and hands that to plan.c. */
 #include "../base/error.h"
 #include "plan.h"
 #include "sized.h"
@@ -16,11 +16,11 @@ static qn_status check_plan(const qn_plan *plan, int32_t kind)
     return plan == NULL || plan->op.kind != kind ? QN_E_ARGUMENT : QN_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------ matmul */
+/* --------------------------------------------------------------------------------------- matmul */
 
 /* own must live as long as op, which points into it. */
-static qn_status read_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int with_data, qn_matmul_args *own,
-                             struct qni_op *op, qn_error *err)
+static qn_status read_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int with_data,
+                             qn_matmul_args *own, struct qni_op *op, qn_error *err)
 {
     QNI_TRY(check_ctx(ctx, err));
     qn_matmul_args_init(own);
@@ -28,7 +28,8 @@ static qn_status read_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int 
     return qni_validate_matmul(ctx, own, with_data, op, err);
 }
 
-qn_status qn_matmul_plan(const qn_ctx *ctx, const qn_matmul_args *args, qn_plan **plan, qn_error *err)
+qn_status qn_matmul_plan(const qn_ctx *ctx, const qn_matmul_args *args, qn_plan **plan,
+                         qn_error *err)
 {
     qn_matmul_args own;
     struct qni_op op;
@@ -36,7 +37,8 @@ qn_status qn_matmul_plan(const qn_ctx *ctx, const qn_matmul_args *args, qn_plan 
     return qni_plan_create(ctx, &op, plan, err);
 }
 
-qn_status qn_matmul_run(const qn_plan *plan, const qn_matmul_args *args, void *scratch, size_t scratch_bytes)
+qn_status qn_matmul_run(const qn_plan *plan, const qn_matmul_args *args, void *scratch,
+                        size_t scratch_bytes)
 {
     qn_matmul_args own;
     struct qni_op op;
@@ -45,7 +47,8 @@ qn_status qn_matmul_run(const qn_plan *plan, const qn_matmul_args *args, void *s
     return qni_plan_run(plan, &op, scratch, scratch_bytes);
 }
 
-qn_status qn_matmul(const qn_ctx *ctx, const qn_matmul_args *args, void *scratch, size_t scratch_bytes)
+qn_status qn_matmul(const qn_ctx *ctx, const qn_matmul_args *args, void *scratch,
+                    size_t scratch_bytes)
 {
     qn_matmul_args own;
     struct qni_op op;
@@ -61,10 +64,10 @@ qn_status qn_matmul_scratch(const qn_ctx *ctx, const qn_matmul_args *args, size_
     return qni_direct_scratch(ctx, &op, bytes);
 }
 
-/* ----------------------------------------------------------------------------------------------------- grouped */
+/* -------------------------------------------------------------------------------------- grouped */
 
-static qn_status read_grouped(const qn_ctx *ctx, const qn_grouped_args *args, int with_data, qn_grouped_args *own,
-                              struct qni_op *op, qn_error *err)
+static qn_status read_grouped(const qn_ctx *ctx, const qn_grouped_args *args, int with_data,
+                              qn_grouped_args *own, struct qni_op *op, qn_error *err)
 {
     QNI_TRY(check_ctx(ctx, err));
     qn_grouped_args_init(own);
@@ -72,7 +75,8 @@ static qn_status read_grouped(const qn_ctx *ctx, const qn_grouped_args *args, in
     return qni_validate_grouped(ctx, own, with_data, op, err);
 }
 
-qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_plan **plan, qn_error *err)
+qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_plan **plan,
+                          qn_error *err)
 {
     qn_grouped_args own;
     struct qni_op op;
@@ -80,7 +84,8 @@ qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_pla
     return qni_plan_create(ctx, &op, plan, err);
 }
 
-qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args, void *scratch, size_t scratch_bytes)
+qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args, void *scratch,
+                         size_t scratch_bytes)
 {
     qn_grouped_args own;
     struct qni_op op;
@@ -89,7 +94,8 @@ qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args, void 
     return qni_plan_run(plan, &op, scratch, scratch_bytes);
 }
 
-qn_status qn_grouped(const qn_ctx *ctx, const qn_grouped_args *args, void *scratch, size_t scratch_bytes)
+qn_status qn_grouped(const qn_ctx *ctx, const qn_grouped_args *args, void *scratch,
+                     size_t scratch_bytes)
 {
     qn_grouped_args own;
     struct qni_op op;
@@ -105,7 +111,7 @@ qn_status qn_grouped_scratch(const qn_ctx *ctx, const qn_grouped_args *args, siz
     return qni_direct_scratch(ctx, &op, bytes);
 }
 
-/* ------------------------------------------------------------------------------------------------ convolutions */
+/* --------------------------------------------------------------------------------- convolutions */
 
 static qn_status read_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind, int with_data,
                            qn_conv_args *own, struct qni_op *op, qn_error *err)
@@ -116,7 +122,8 @@ static qn_status read_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t 
     return qni_validate_conv(ctx, own, kind, with_data, op, err);
 }
 
-static qn_status plan_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind, qn_plan **plan, qn_error *err)
+static qn_status plan_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind,
+                           qn_plan **plan, qn_error *err)
 {
     qn_conv_args own;
     struct qni_op op;
@@ -124,8 +131,8 @@ static qn_status plan_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t 
     return qni_plan_create(ctx, &op, plan, err);
 }
 
-static qn_status run_conv(const qn_plan *plan, const qn_conv_args *args, int32_t kind, void *scratch,
-                          size_t scratch_bytes)
+static qn_status run_conv(const qn_plan *plan, const qn_conv_args *args, int32_t kind,
+                          void *scratch, size_t scratch_bytes)
 {
     qn_conv_args own;
     struct qni_op op;
@@ -134,8 +141,8 @@ static qn_status run_conv(const qn_plan *plan, const qn_conv_args *args, int32_t
     return qni_plan_run(plan, &op, scratch, scratch_bytes);
 }
 
-static qn_status direct_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind, void *scratch,
-                             size_t scratch_bytes)
+static qn_status direct_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind,
+                             void *scratch, size_t scratch_bytes)
 {
     qn_conv_args own;
     struct qni_op op;
@@ -143,7 +150,8 @@ static qn_status direct_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_
     return qni_direct_run(ctx, &op, scratch, scratch_bytes);
 }
 
-static qn_status scratch_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind, size_t *bytes)
+static qn_status scratch_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind,
+                              size_t *bytes)
 {
     qn_conv_args own;
     struct qni_op op;
@@ -178,12 +186,14 @@ qn_status qn_conv2d_plan(const qn_ctx *ctx, const qn_conv_args *args, qn_plan **
     return plan_conv(ctx, args, QNI_CONV, plan, err);
 }
 
-qn_status qn_conv2d_run(const qn_plan *plan, const qn_conv_args *args, void *scratch, size_t scratch_bytes)
+qn_status qn_conv2d_run(const qn_plan *plan, const qn_conv_args *args, void *scratch,
+                        size_t scratch_bytes)
 {
     return run_conv(plan, args, QNI_CONV, scratch, scratch_bytes);
 }
 
-qn_status qn_conv2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch, size_t scratch_bytes)
+qn_status qn_conv2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch,
+                    size_t scratch_bytes)
 {
     return direct_conv(ctx, args, QNI_CONV, scratch, scratch_bytes);
 }
@@ -193,17 +203,20 @@ qn_status qn_conv2d_scratch(const qn_ctx *ctx, const qn_conv_args *args, size_t 
     return scratch_conv(ctx, args, QNI_CONV, bytes);
 }
 
-qn_status qn_conv_transpose2d_plan(const qn_ctx *ctx, const qn_conv_args *args, qn_plan **plan, qn_error *err)
+qn_status qn_conv_transpose2d_plan(const qn_ctx *ctx, const qn_conv_args *args, qn_plan **plan,
+                                   qn_error *err)
 {
     return plan_conv(ctx, args, QNI_CONV_TRANSPOSE, plan, err);
 }
 
-qn_status qn_conv_transpose2d_run(const qn_plan *plan, const qn_conv_args *args, void *scratch, size_t scratch_bytes)
+qn_status qn_conv_transpose2d_run(const qn_plan *plan, const qn_conv_args *args, void *scratch,
+                                  size_t scratch_bytes)
 {
     return run_conv(plan, args, QNI_CONV_TRANSPOSE, scratch, scratch_bytes);
 }
 
-qn_status qn_conv_transpose2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch, size_t scratch_bytes)
+qn_status qn_conv_transpose2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch,
+                              size_t scratch_bytes)
 {
     return direct_conv(ctx, args, QNI_CONV_TRANSPOSE, scratch, scratch_bytes);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Choosing and running, the same for every operation: a plan keeps the backend's choice, a run checks that it is asked
- * for what was planned, finds scratch and calls the backend. Only qni_plan_create() allocates. */
+/* Choosing and running, the same for every operation: a plan keeps the backend's choice, a run
+ * checks that it is asked for what was planned, finds scratch and calls the backend. Only
+ * qni_plan_create() allocates. */
 #include "plan.h"
 
 #include <stdio.h>
@@ -25,7 +26,8 @@ static void collect(void *arg, const char *kernel, const char *why)
                                   r->length > 0 ? "; " : "", kernel, why);
 }
 
-static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice, qn_error *err)
+static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
+                        qn_error *err)
 {
     const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
     memset(choice, 0, sizeof *choice);
@@ -36,7 +38,8 @@ static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_ch
     union qni_choice unused;
     memset(&unused, 0, sizeof unused);
     backend->select(ctx, op, &unused, collect, &reasons);
-    return qni_fail(err, status, "%s%s%s", qn_status_text(status), reasons.length > 0 ? ": " : "", reasons.text);
+    return qni_fail(err, status, "%s%s%s", qn_status_text(status), reasons.length > 0 ? ": " : "",
+                    reasons.text);
 }
 
 static void keep(qn_plan *plan, const struct qni_op *op)
@@ -44,7 +47,8 @@ static void keep(qn_plan *plan, const struct qni_op *op)
     plan->head = *op->w[0]->head;
     plan->stand_in.device = op->w[0]->device;
     plan->stand_in.head = &plan->head;
-    plan->stand_in.blob = (const uint8_t *)&plan->head; /* sections are present or absent, never read */
+    plan->stand_in.blob =
+        (const uint8_t *)&plan->head; /* sections are present or absent, never read */
     for (int32_t i = 0; i < op->n_w; i++)
         plan->w[i] = &plan->stand_in;
     plan->op = *op;
@@ -67,7 +71,8 @@ static void report_fallback(const qn_ctx *ctx, const char *kernel)
     char text[160];
     if (ctx->log == NULL)
         return;
-    snprintf(text, sizeof text, "plan: %s stands in for a faster kernel; qn_plan_explain() says why", kernel);
+    snprintf(text, sizeof text,
+             "plan: %s stands in for a faster kernel; qn_plan_explain() says why", kernel);
     ctx->log(ctx->log_arg, 2, text);
 }
 
@@ -108,8 +113,9 @@ size_t qn_plan_scratch_bytes(const qn_plan *plan)
 }
 
 /* Scratch of the caller, or the arena: run, and give the arena back. */
-static qn_status execute(const qn_ctx *ctx, const struct qni_backend *backend, const struct qni_op *op,
-                         const union qni_choice *choice, void *scratch, size_t scratch_bytes)
+static qn_status execute(const qn_ctx *ctx, const struct qni_backend *backend,
+                         const struct qni_op *op, const union qni_choice *choice, void *scratch,
+                         size_t scratch_bytes)
 {
     const size_t needed = backend->scratch_bytes(choice);
     if (op->m == 0 || op->n == 0)
@@ -133,15 +139,17 @@ static qn_status execute(const qn_ctx *ctx, const struct qni_backend *backend, c
     return status;
 }
 
-/* Weights that a kernel chosen for the planned ones can read: same geometry, format, layout and sections. */
+/* Weights that a kernel chosen for the planned ones can read: same geometry, format, layout and
+ * sections. */
 static qn_status compare_weights(const struct qni_packed_head *a, const struct qni_packed_head *b)
 {
     if (a->n != b->n || a->k != b->k || a->ci != b->ci || a->kh != b->kh || a->kw != b->kw ||
         a->conv_groups != b->conv_groups)
         return QN_E_SHAPE;
-    bool same = strncmp(a->layout, b->layout, sizeof a->layout) == 0 && a->scale_dtype == b->scale_dtype &&
-                a->x_block == b->x_block && a->group_units == b->group_units &&
-                a->segment_units == b->segment_units && a->n_groups == b->n_groups && a->units == b->units &&
+    bool same = strncmp(a->layout, b->layout, sizeof a->layout) == 0 &&
+                a->scale_dtype == b->scale_dtype && a->x_block == b->x_block &&
+                a->group_units == b->group_units && a->segment_units == b->segment_units &&
+                a->n_groups == b->n_groups && a->units == b->units &&
                 a->format.code == b->format.code && a->format.bits == b->format.bits &&
                 a->format.shift == b->format.shift;
     for (int32_t s = 0; s < QNI_N_SECTIONS; s++)
@@ -154,10 +162,12 @@ static bool same_type(const qn_tensor *a, const qn_tensor *b)
     return (a->rank == 0) == (b->rank == 0) && (a->rank == 0 || a->dtype == b->dtype);
 }
 
-/* A zero point of 0 may stand in for any other, not the other way round. For uint8, 128 is the zero of the codes. */
+/* A zero point of 0 may stand in for any other, not the other way round. For uint8, 128 is the
+ * zero of the codes. */
 static bool has_zero(const struct qni_op *op)
 {
-    return op->strategy == QN_STRATEGY_INT8_STATIC && op->quant.x_zero != (op->x.dtype == QN_U8 ? 128 : 0);
+    return op->strategy == QN_STRATEGY_INT8_STATIC &&
+           op->quant.x_zero != (op->x.dtype == QN_U8 ? 128 : 0);
 }
 
 static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b)
@@ -180,7 +190,8 @@ static qn_status compare(const qn_plan *plan, const struct qni_op *op)
     const struct qni_op *p = &plan->op;
     QNI_TRY(compare_geometry(p, op));
     QNI_TRY(compare_weights(&plan->head, op->w[0]->head));
-    if (p->strategy != op->strategy || p->quant.symmetric != op->quant.symmetric || (has_zero(op) && !has_zero(p)))
+    if (p->strategy != op->strategy || p->quant.symmetric != op->quant.symmetric ||
+        (has_zero(op) && !has_zero(p)))
         return QN_E_ARGUMENT;
     const qn_epilogue *a = &p->epilogue, *b = &op->epilogue;
     if (!same_type(&p->x, &op->x) || !same_type(&p->y, &op->y) || !same_type(&a->bias, &b->bias) ||
@@ -191,13 +202,15 @@ static qn_status compare(const qn_plan *plan, const struct qni_op *op)
     return QN_OK;
 }
 
-qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scratch, size_t scratch_bytes)
+qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scratch,
+                       size_t scratch_bytes)
 {
     QNI_TRY(compare(plan, op));
     return execute(plan->ctx, plan->backend, op, &plan->choice, scratch, scratch_bytes);
 }
 
-qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scratch, size_t scratch_bytes)
+qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scratch,
+                         size_t scratch_bytes)
 {
     union qni_choice choice;
     QNI_TRY(choose(ctx, op, &choice, NULL));

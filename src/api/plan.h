@@ -6,26 +6,29 @@
 #include "backend.h"
 
 /*
- * Complete in itself: neither the caller's arguments nor the weights are needed to explain it. Nothing in it changes
- * after creation, so any number of threads may run it.
+ * Complete in itself: neither the caller's arguments nor the weights are needed to explain it.
+ * Nothing in it changes after creation, so any number of threads may run it.
  */
 struct qn_plan {
     const qn_ctx *ctx;
     const struct qni_backend *backend;
-    size_t bytes;                 /* of this struct with its tail */
+    size_t bytes; /* of this struct with its tail */
     union qni_choice choice;
-    struct qni_op op;             /* as planned, data pointers NULL; w is the tail below */
-    struct qn_packed stand_in;    /* weights with a head and without contents */
+    struct qni_op op;          /* as planned, data pointers NULL; w is the tail below */
+    struct qn_packed stand_in; /* weights with a head and without contents */
     struct qni_packed_head head;
-    const qn_packed *w[];         /* [op.n_w], each the stand-in */
+    const qn_packed *w[]; /* [op.n_w], each the stand-in */
 };
 
 /* op as validated without data. */
-qn_status qni_plan_create(const qn_ctx *ctx, const struct qni_op *op, qn_plan **plan, qn_error *err);
+qn_status qni_plan_create(const qn_ctx *ctx, const struct qni_op *op, qn_plan **plan,
+                          qn_error *err);
 /* op as validated with data: is it what was planned, and run it. */
-qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scratch, size_t scratch_bytes);
+qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scratch,
+                       size_t scratch_bytes);
 /* Choose and run without a plan. */
-qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scratch, size_t scratch_bytes);
+qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scratch,
+                         size_t scratch_bytes);
 qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t *bytes);
 
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading and writing structs whose length depends on the version the caller was compiled with (sized.h). */
+/* Reading and writing structs whose length depends on the version the caller was compiled with
+ * (sized.h). */
 #include "sized.h"
 
 #include <string.h>
 
 #include "../base/error.h"
 
-/* Every version of every struct holds whole words, so another size is a struct that was never initialised. */
+/* Every version of every struct holds whole words, so another size is a struct that was never
+ * initialised. */
 static bool is_plausible(size_t size)
 {
     return size >= 2 * sizeof(size_t) && size % sizeof(size_t) == 0 && size <= 65536;
@@ -19,11 +21,13 @@ qn_status qni_sized_read(void *own, size_t own_bytes, const void *given, qn_erro
         return qni_fail(err, QN_E_ARGUMENT, "the argument struct is NULL");
     memcpy(&size, given, sizeof size);
     if (!is_plausible(size))
-        return qni_fail(err, QN_E_ARGUMENT, "the argument struct's size is %zu: begin with its _init() function", size);
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "the argument struct's size is %zu: begin with its _init() function", size);
     const unsigned char *bytes = given;
     for (size_t i = own_bytes; i < size; i++) {
         if (bytes[i] != 0)
-            return qni_fail(err, QN_E_VERSION, "the argument struct uses a field that quern %s does not have",
+            return qni_fail(err, QN_E_VERSION,
+                            "the argument struct uses a field that quern %s does not have",
                             qn_version());
     }
     memcpy(own, given, size < own_bytes ? size : own_bytes);

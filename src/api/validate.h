@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the caller's arguments to an operation that backends trust. Every argument is checked once, here, with its own
- * status and a sentence that names it; nothing is computed, allocated or written. */
+/* From the caller's arguments to an operation that backends trust. Every argument is checked
+ * once, here, with its own status and a sentence that names it; nothing is computed, allocated
+ * or written. */
 #ifndef QNI_API_VALIDATE_H
 #define QNI_API_VALIDATE_H
 
 #include "../quant/op.h"
 
-/* Planning knows types, shapes and strides; only a run has data: pointers, alignment, overlap, routing. */
+/* Planning knows types, shapes and strides; only a run has data: pointers, alignment, overlap,
+ * routing. */
 enum { QNI_WITHOUT_DATA = 0, QNI_WITH_DATA = 1 };
 
-qn_status qni_validate_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int with_data, struct qni_op *op,
-                              qn_error *err);
-qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, int with_data, struct qni_op *op,
-                               qn_error *err);
+qn_status qni_validate_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int with_data,
+                              struct qni_op *op, qn_error *err);
+qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, int with_data,
+                               struct qni_op *op, qn_error *err);
 /* kind: QNI_CONV or QNI_CONV_TRANSPOSE. */
-qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind, int with_data,
-                            struct qni_op *op, qn_error *err);
-/* The shape, rank and contiguous strides of args->y follow from everything else. args: own, complete struct. */
+qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind,
+                            int with_data, struct qni_op *op, qn_error *err);
+/* The shape, rank and contiguous strides of args->y follow from everything else. args: own,
+ * complete struct. */
 qn_status qni_conv_shape(qn_conv_args *args, int32_t kind, qn_error *err);
-qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args, qn_error *err);
+qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args,
+                                     qn_error *err);
 
 /* Shared parts, on an op whose kind, strategy, w, x, y, m, n and epilogue are set. */
 

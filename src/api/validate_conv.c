@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments of qn_conv2d() and qn_conv_transpose2d(): images of either layout, two dimensions or one, against the
- * geometry that the packed weights carry. One dimension is an image of height 1. */
+/* Arguments of qn_conv2d() and qn_conv_transpose2d(): images of either layout, two dimensions or
+ * one (an image of height 1), against the geometry that the packed weights carry. */
 #include <string.h>
 
 #include "../base/error.h"
@@ -24,20 +24,23 @@ static int64_t length(const qn_tensor *t, const int *axes, int which)
 }
 
 /*
- * Strides in the order batch, channel, row, column. A dimension of length 1 is never stepped over; it gets the stride
- * that a contiguous image would have, so that merging dimensions is a matter of comparing.
+ * Strides in the order batch, channel, row, column. A dimension of length 1 is never stepped over;
+ * it gets the stride that a contiguous image would have, so that merging dimensions is a matter of
+ * comparing.
  */
 static void read_strides(const qn_tensor *t, qn_image image, int64_t strides[4])
 {
-    static const int inward_nchw[4] = {COLUMN, ROW, CHANNEL, BATCH}, inward_nhwc[4] = {CHANNEL, COLUMN, ROW, BATCH};
+    static const int inward_nchw[4] = {COLUMN, ROW, CHANNEL, BATCH},
+                     inward_nhwc[4] = {CHANNEL, COLUMN, ROW, BATCH};
     const int *inward = image == QN_NCHW ? inward_nchw : inward_nhwc;
     const int *axes = axes_of(image, t->rank);
     int64_t natural = 1;
     for (int i = 0; i < 4; i++) {
         const int64_t n = length(t, axes, inward[i]);
         strides[inward[i]] = n > 1 ? t->stride[axes[inward[i]]] : natural;
+        /* Overflow means that an outer dimension is 0: no address is ever made from this. */
         if (!qni_i64_mul(strides[inward[i]], qni_max(n, 1), &natural))
-            natural = 0; /* only reached where an outer dimension is 0 or broadcast: no address is made from it */
+            natural = 0;
     }
 }
 
@@ -45,26 +48,31 @@ static qn_status check_switches(const qn_conv_args *args, int32_t kind, qn_error
 {
     static const char *const side[4] = {"top", "left", "bottom", "right"};
     if (args->image != QN_NCHW && args->image != QN_NHWC)
-        return qni_fail(err, QN_E_ARGUMENT, "image is %d: neither QN_NCHW nor QN_NHWC", args->image);
+        return qni_fail(err, QN_E_ARGUMENT, "image is %d: neither QN_NCHW nor QN_NHWC",
+                        args->image);
     for (int i = 0; i < 2; i++) {
         if (args->stride[i] < 1 || args->dilation[i] < 1)
-            return qni_fail(err, QN_E_ARGUMENT, "stride is %d and dilation %d along %s: both are at least 1",
+            return qni_fail(err, QN_E_ARGUMENT,
+                            "stride is %d and dilation %d along %s: both are at least 1",
                             args->stride[i], args->dilation[i], i == 0 ? "h" : "w");
-        if (kind == QNI_CONV ? args->out_pad[i] != 0 : args->out_pad[i] < 0 || args->out_pad[i] >= args->stride[i])
-            return qni_fail(err, QN_E_ARGUMENT, "out_pad is %d along %s: %s", args->out_pad[i], i == 0 ? "h" : "w",
+        if (kind == QNI_CONV ? args->out_pad[i] != 0
+                             : args->out_pad[i] < 0 || args->out_pad[i] >= args->stride[i])
+            return qni_fail(err, QN_E_ARGUMENT, "out_pad is %d along %s: %s", args->out_pad[i],
+                            i == 0 ? "h" : "w",
                             kind == QNI_CONV ? "only a transposed convolution has one"
                                              : "it is not negative and less than the stride");
     }
     for (int i = 0; i < 4; i++) {
         if (args->pad[i] < 0)
-            return qni_fail(err, QN_E_ARGUMENT, "pad is %d at the %s: not negative", args->pad[i], side[i]);
+            return qni_fail(err, QN_E_ARGUMENT, "pad is %d at the %s: not negative", args->pad[i],
+                            side[i]);
     }
     return QN_OK;
 }
 
 /* Output length along one dimension. */
-static qn_status output_length(const qn_conv_args *args, int32_t kind, int dim, int64_t in, int32_t taps, int64_t *out,
-                               qn_error *err)
+static qn_status output_length(const qn_conv_args *args, int32_t kind, int dim, int64_t in,
+                               int32_t taps, int64_t *out, qn_error *err)
 {
     const char *name = dim == 0 ? "h" : "w";
     const int64_t pads = (int64_t)args->pad[dim] + args->pad[dim + 2];
@@ -75,18 +83,21 @@ static qn_status output_length(const qn_conv_args *args, int32_t kind, int dim, 
         fits = qni_i64_add(in, pads, &sum) && sum >= reach;
         *out = fits ? (sum - reach) / args->stride[dim] + 1 : 0;
     } else {
-        fits = qni_i64_mul(in - 1, args->stride[dim], &sum) && qni_i64_add(sum, reach + args->out_pad[dim], &sum) &&
-               qni_i64_add(sum, -pads, out) && *out >= 1;
+        fits = qni_i64_mul(in - 1, args->stride[dim], &sum) &&
+               qni_i64_add(sum, reach + args->out_pad[dim], &sum) && qni_i64_add(sum, -pads, out) &&
+               *out >= 1;
     }
     if (!fits)
-        return qni_fail(err, QN_E_SHAPE, "no output along %s: input %lld, pads %lld, %d taps reaching over %lld", name,
-                        (long long)in, (long long)pads, taps, (long long)reach);
+        return qni_fail(err, QN_E_SHAPE,
+                        "no output along %s: input %lld, pads %lld, %d taps reaching over %lld",
+                        name, (long long)in, (long long)pads, taps, (long long)reach);
     return QN_OK;
 }
 
 /* All numbers but the strides of y and the residual, which may not be known yet. */
-static qn_status read_geometry(const qn_conv_args *args, int32_t kind, const struct qni_packed_head *head,
-                               struct qni_conv *c, qn_error *err)
+static qn_status read_geometry(const qn_conv_args *args, int32_t kind,
+                               const struct qni_packed_head *head, struct qni_conv *c,
+                               qn_error *err)
 {
     if (args->x.rank != 3 && args->x.rank != 4)
         return qni_fail(err, QN_E_SHAPE, "x has rank %d: 4, or 3 for one dimension", args->x.rank);
@@ -105,9 +116,11 @@ static qn_status read_geometry(const qn_conv_args *args, int32_t kind, const str
     memcpy(c->pad, args->pad, sizeof c->pad);
     if (args->x.rank == 3) {
         if (head->kh != 1)
-            return qni_fail(err, QN_E_SHAPE, "x has one dimension, the weights have %d rows of taps", head->kh);
+            return qni_fail(err, QN_E_SHAPE,
+                            "x has one dimension, the weights have %d rows of taps", head->kh);
         if (args->pad[0] != 0 || args->pad[2] != 0 || args->out_pad[0] != 0)
-            return qni_fail(err, QN_E_ARGUMENT, "x has one dimension: there is nothing to pad at the top and bottom");
+            return qni_fail(err, QN_E_ARGUMENT,
+                            "x has one dimension: there is nothing to pad at the top and bottom");
         c->stride[0] = c->dilation[0] = 1;
     }
     const int64_t channels = length(&args->x, axes, CHANNEL);
@@ -115,15 +128,16 @@ static qn_status read_geometry(const qn_conv_args *args, int32_t kind, const str
         return qni_fail(err, QN_E_SHAPE, "x has %lld channels, the weights take %d groups of %lld",
                         (long long)channels, c->groups, (long long)c->ci);
     if (c->batch < 0 || c->h < 1 || c->w < 1)
-        return qni_fail(err, QN_E_SHAPE, "an image of %lld x %lld, %lld of them", (long long)c->h, (long long)c->w,
-                        (long long)c->batch);
+        return qni_fail(err, QN_E_SHAPE, "an image of %lld x %lld, %lld of them", (long long)c->h,
+                        (long long)c->w, (long long)c->batch);
     QNI_TRY(output_length(args, kind, 0, c->h, c->kh, &c->oh, err));
     QNI_TRY(output_length(args, kind, 1, c->w, c->kw, &c->ow, err));
     read_strides(&args->x, args->image, c->xs);
     return QN_OK;
 }
 
-static void output_shape(const qn_conv_args *args, const struct qni_conv *c, int64_t n, int64_t shape[4])
+static void output_shape(const qn_conv_args *args, const struct qni_conv *c, int64_t n,
+                         int64_t shape[4])
 {
     const int *axes = axes_of(args->image, args->x.rank);
     shape[axes[BATCH]] = c->batch;
@@ -133,15 +147,16 @@ static void output_shape(const qn_conv_args *args, const struct qni_conv *c, int
         shape[axes[ROW]] = c->oh;
 }
 
-qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind, int with_data,
-                            struct qni_op *op, qn_error *err)
+qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind,
+                            int with_data, struct qni_op *op, qn_error *err)
 {
     QNI_TRY(qni_check_weights(ctx, args->w, err));
     const struct qni_packed_head *head = args->w->head;
     memset(op, 0, sizeof *op);
     QNI_TRY(read_geometry(args, kind, head, &op->conv, err));
     if (args->y.rank != args->x.rank)
-        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d", args->x.rank, args->y.rank);
+        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d", args->x.rank,
+                        args->y.rank);
     op->kind = kind;
     op->strategy = args->strategy;
     op->n = head->n;
@@ -154,7 +169,8 @@ qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t
     op->epilogue = args->epilogue;
     op->quant = args->quant;
     op->kernel = args->kernel;
-    if (!qni_i64_mul(op->conv.oh, op->conv.ow, &op->m) || !qni_i64_mul(op->m, op->conv.batch, &op->m))
+    if (!qni_i64_mul(op->conv.oh, op->conv.ow, &op->m) ||
+        !qni_i64_mul(op->m, op->conv.batch, &op->m))
         return qni_fail(err, QN_E_SHAPE, "the output has more pixels than can be counted");
     QNI_TRY(qni_validate_types(ctx, op, err));
     int64_t shape[4];

@@ -8,34 +8,40 @@
 
 static bool are_formats_equal(const qn_format *a, const qn_format *b)
 {
-    return a->code == b->code && a->bits == b->bits && a->group == b->group && a->blocks == b->blocks &&
-           a->shift == b->shift && a->scale_dtype == b->scale_dtype && a->superblock == b->superblock &&
-           a->superbits == b->superbits;
+    return a->code == b->code && a->bits == b->bits && a->group == b->group &&
+           a->blocks == b->blocks && a->shift == b->shift && a->scale_dtype == b->scale_dtype &&
+           a->superblock == b->superblock && a->superbits == b->superbits;
 }
 
 static qn_status check_experts(const qn_ctx *ctx, const qn_grouped_args *args, qn_error *err)
 {
     if (args->w == NULL || args->n_experts <= 0)
-        return qni_fail(err, QN_E_ARGUMENT, "there are no experts: w is NULL or n_experts is %d", args->n_experts);
+        return qni_fail(err, QN_E_ARGUMENT, "there are no experts: w is NULL or n_experts is %d",
+                        args->n_experts);
     for (int32_t e = 0; e < args->n_experts; e++) {
         QNI_TRY(qni_check_weights(ctx, args->w[e], err));
         const struct qni_packed_head *first = args->w[0]->head, *head = args->w[e]->head;
         if (head->n != first->n || head->k != first->k || head->conv_groups != 1)
-            return qni_fail(err, QN_E_SHAPE, "expert %d has weights [%lld, %lld], the first one [%lld, %lld]", e,
-                            (long long)head->n, (long long)head->k, (long long)first->n, (long long)first->k);
+            return qni_fail(err, QN_E_SHAPE,
+                            "expert %d has weights [%lld, %lld], the first one [%lld, %lld]", e,
+                            (long long)head->n, (long long)head->k, (long long)first->n,
+                            (long long)first->k);
         if (!are_formats_equal(&head->format, &first->format))
-            return qni_fail(err, QN_E_FORMAT, "expert %d has another weight format than the first one", e);
+            return qni_fail(err, QN_E_FORMAT,
+                            "expert %d has another weight format than the first one", e);
         bool is_same = strncmp(head->layout, first->layout, sizeof head->layout) == 0 &&
                        head->x_block == first->x_block && head->scale_dtype == first->scale_dtype;
         for (int32_t s = 0; s < QNI_N_SECTIONS; s++)
             is_same = is_same && (head->section[s].bytes == 0) == (first->section[s].bytes == 0);
         if (!is_same)
-            return qni_fail(err, QN_E_LAYOUT, "expert %d is packed in another way than the first one", e);
+            return qni_fail(err, QN_E_LAYOUT,
+                            "expert %d is packed in another way than the first one", e);
     }
     return QN_OK;
 }
 
-static qn_status check_index(const qn_ctx *ctx, const qn_tensor *t, const char *name, int64_t length, qn_error *err)
+static qn_status check_index(const qn_ctx *ctx, const qn_tensor *t, const char *name,
+                             int64_t length, qn_error *err)
 {
     if (qni_is_none(t))
         return QN_OK;
@@ -51,7 +57,8 @@ static qn_status check_routing(const qn_ctx *ctx, const struct qni_op *op, qn_er
     QNI_TRY(check_index(ctx, &op->ids, "ids", op->m, err));
     QNI_TRY(check_index(ctx, &op->x_rows, "x_rows", op->m, err));
     if (qni_is_none(&op->x_rows) && op->x.shape[0] != op->m)
-        return qni_fail(err, QN_E_SHAPE, "x has %lld rows and y %lld: without x_rows they are equal",
+        return qni_fail(err, QN_E_SHAPE,
+                        "x has %lld rows and y %lld: without x_rows they are equal",
                         (long long)op->x.shape[0], (long long)op->m);
     return QN_OK;
 }
@@ -63,8 +70,8 @@ static qn_status check_offsets(const struct qni_op *op, qn_error *err)
     for (int32_t e = 0; e <= op->n_w; e++) {
         const int32_t low = e == 0 ? 0 : offsets[e - 1];
         if (offsets[e] < low || offsets[e] > op->m)
-            return qni_fail(err, QN_E_VALUE, "offsets[%d] is %d: it lies between %d and %lld", e, offsets[e], low,
-                            (long long)op->m);
+            return qni_fail(err, QN_E_VALUE, "offsets[%d] is %d: it lies between %d and %lld", e,
+                            offsets[e], low, (long long)op->m);
     }
     return QN_OK;
 }
@@ -74,7 +81,8 @@ static qn_status check_ids(const struct qni_op *op, qn_error *err)
     const int32_t *ids = op->ids.data;
     for (int64_t r = 0; r < op->m; r++) {
         if (ids[r] >= op->n_w)
-            return qni_fail(err, QN_E_VALUE, "ids[%lld] is %d: there are %d experts", (long long)r, ids[r], op->n_w);
+            return qni_fail(err, QN_E_VALUE, "ids[%lld] is %d: there are %d experts", (long long)r,
+                            ids[r], op->n_w);
     }
     return QN_OK;
 }
@@ -85,13 +93,14 @@ static qn_status check_x_rows(const struct qni_op *op, qn_error *err)
     const int32_t *rows = op->x_rows.data;
     const int32_t *ids = qni_is_none(&op->ids) ? NULL : op->ids.data;
     const int32_t *offsets = qni_is_none(&op->offsets) ? NULL : op->offsets.data;
-    const int64_t begin = offsets != NULL ? offsets[0] : 0, end = offsets != NULL ? offsets[op->n_w] : op->m;
+    const int64_t begin = offsets != NULL ? offsets[0] : 0,
+                  end = offsets != NULL ? offsets[op->n_w] : op->m;
     for (int64_t r = begin; r < end; r++) {
         if (ids != NULL && ids[r] < 0)
             continue;
         if (rows[r] < 0 || rows[r] >= op->x.shape[0])
-            return qni_fail(err, QN_E_VALUE, "x_rows[%lld] is %d: x has %lld rows", (long long)r, rows[r],
-                            (long long)op->x.shape[0]);
+            return qni_fail(err, QN_E_VALUE, "x_rows[%lld] is %d: x has %lld rows", (long long)r,
+                            rows[r], (long long)op->x.shape[0]);
     }
     return QN_OK;
 }
@@ -105,12 +114,13 @@ static qn_status check_routes(const struct qni_op *op, qn_error *err)
     return qni_is_none(&op->x_rows) ? QN_OK : check_x_rows(op, err);
 }
 
-qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, int with_data, struct qni_op *op,
-                               qn_error *err)
+qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, int with_data,
+                               struct qni_op *op, qn_error *err)
 {
     QNI_TRY(check_experts(ctx, args, err));
     if (args->x.rank != 2 || args->y.rank != 2)
-        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d, not 2", args->x.rank, args->y.rank);
+        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d, not 2", args->x.rank,
+                        args->y.rank);
     if (args->reserved != 0)
         return qni_fail(err, QN_E_ARGUMENT, "reserved is not 0");
     memset(op, 0, sizeof *op);

@@ -6,16 +6,18 @@
 #include "check.h"
 #include "validate.h"
 
-qn_status qni_validate_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int with_data, struct qni_op *op,
-                              qn_error *err)
+qn_status qni_validate_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int with_data,
+                              struct qni_op *op, qn_error *err)
 {
     QNI_TRY(qni_check_weights(ctx, args->w, err));
     const struct qni_packed_head *head = args->w->head;
     if (head->conv_groups != 1)
-        return qni_fail(err, QN_E_SHAPE, "w belongs to a convolution of %d groups: it is not one matrix",
+        return qni_fail(err, QN_E_SHAPE,
+                        "w belongs to a convolution of %d groups: it is not one matrix",
                         head->conv_groups);
     if (args->x.rank != 2 || args->y.rank != 2)
-        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d, not 2", args->x.rank, args->y.rank);
+        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d, not 2", args->x.rank,
+                        args->y.rank);
     memset(op, 0, sizeof *op);
     op->kind = QNI_MATMUL;
     op->strategy = args->strategy;

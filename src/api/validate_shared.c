@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every operation checks alike: types, given quantization, epilogue, data pointers and overlap. */
+/* What every operation checks alike: types, given quantization, epilogue, data pointers and
+ * overlap. */
 #include <float.h>
 #include <string.h>
 
@@ -22,8 +23,8 @@ static qn_status check_zero(int32_t zero, qn_dtype dtype, const char *name, qn_e
 {
     const int32_t lo = dtype == QN_I8 ? -128 : 0, hi = dtype == QN_I8 ? 127 : 255;
     if (zero < lo || zero > hi)
-        return qni_fail(err, QN_E_VALUE, "%s is %d: for %s it lies in %d to %d", name, zero, qn_dtype_name(dtype), lo,
-                        hi);
+        return qni_fail(err, QN_E_VALUE, "%s is %d: for %s it lies in %d to %d", name, zero,
+                        qn_dtype_name(dtype), lo, hi);
     return QN_OK;
 }
 
@@ -46,10 +47,13 @@ static qn_status check_static(const struct qni_op *op, qn_error *err)
     QNI_TRY(check_scale(op->quant.x_scale, "x_scale", err));
     QNI_TRY(check_zero(op->quant.x_zero, op->x.dtype, "x_zero", err));
     if (head->section[QNI_SECTION_PRESCALE].bytes != 0)
-        return qni_fail(err, QN_E_UNSUPPORTED,
-                        "the weights ask for a prescale of x, which int8-static inputs cannot take any more");
+        return qni_fail(
+            err, QN_E_UNSUPPORTED,
+            "the weights ask for a prescale of x, which int8-static inputs cannot take any more");
     if (op->y.dtype == QN_I32 && (!is_one_unit(head) || head->format.code != QN_CODE_INT))
-        return qni_fail(err, QN_E_DTYPE, "y of type i32 needs integer weights without groups, zero points and offsets");
+        return qni_fail(
+            err, QN_E_DTYPE,
+            "y of type i32 needs integer weights without groups, zero points and offsets");
     return QN_OK;
 }
 
@@ -71,8 +75,8 @@ qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_erro
 }
 
 /* [n], or for grouped products [n_experts, n]. */
-static qn_status check_by_column(const qn_ctx *ctx, const struct qni_op *op, const qn_tensor *t, const char *name,
-                                 unsigned types, qn_error *err)
+static qn_status check_by_column(const qn_ctx *ctx, const struct qni_op *op, const qn_tensor *t,
+                                 const char *name, unsigned types, qn_error *err)
 {
     if (qni_is_none(t))
         return QN_OK;
@@ -89,7 +93,8 @@ static qn_status check_bias(const qn_ctx *ctx, const struct qni_op *op, qn_error
     const unsigned types = is_static ? QNI_FLOATS | QNI_TYPE(QN_I32) : QNI_FLOATS;
     QNI_TRY(check_by_column(ctx, op, bias, "bias", types, err));
     if (!qni_is_none(bias) && bias->dtype == QN_I32 && !is_one_unit(op->w[0]->head))
-        return qni_fail(err, QN_E_DTYPE, "a bias of type i32 needs weights without groups, zero points and offsets");
+        return qni_fail(err, QN_E_DTYPE,
+                        "a bias of type i32 needs weights without groups, zero points and offsets");
     return QN_OK;
 }
 
@@ -119,8 +124,10 @@ static qn_status check_function(const qn_epilogue *e, qn_error *err)
 static qn_status check_raw(const qn_epilogue *e, qn_error *err)
 {
     if (!qni_is_none(&e->bias) || !qni_is_none(&e->residual) || !qni_is_none(&e->row_scale) ||
-        !qni_is_none(&e->col_scale) || e->act != QN_ACT_NONE || e->clamp_lo >= -FLT_MAX || e->clamp_hi <= FLT_MAX)
-        return qni_fail(err, QN_E_ARGUMENT, "y of type i32 takes the raw sums: the epilogue must be empty");
+        !qni_is_none(&e->col_scale) || e->act != QN_ACT_NONE || e->clamp_lo >= -FLT_MAX ||
+        e->clamp_hi <= FLT_MAX)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "y of type i32 takes the raw sums: the epilogue must be empty");
     return QN_OK;
 }
 
@@ -177,7 +184,8 @@ qn_status qni_validate_data(const struct qni_op *op, qn_error *err)
     }
     for (int32_t i = 0; i < op->n_w; i++) {
         const qn_packed *w = op->w[i];
-        QNI_TRY(qni_check_apart_bytes(&op->y, "y", w->blob, (size_t)w->head->bytes, "the packed weights", err));
+        QNI_TRY(qni_check_apart_bytes(&op->y, "y", w->blob, (size_t)w->head->bytes,
+                                      "the packed weights", err));
     }
     return QN_OK;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packing, unpacking and asking packed weights: arguments are checked here, the device's backend does the work. */
+/* Packing, unpacking and asking packed weights: arguments are checked here, the device's backend
+ * does the work. */
 #include <string.h>
 
 #include "../base/error.h"
 #include "backend.h"
 #include "sized.h"
 
-static qn_status read_options(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,
-                              qn_pack_options *own, qn_error *err)
+static qn_status read_options(const qn_ctx *ctx, const qn_weight *weight,
+                              const qn_pack_options *options, qn_pack_options *own, qn_error *err)
 {
     qn_pack_options_init(own);
     if (ctx == NULL || weight == NULL)
@@ -15,14 +16,16 @@ static qn_status read_options(const qn_ctx *ctx, const qn_weight *weight, const 
     if (options != NULL)
         QNI_TRY(qni_sized_read(own, sizeof *own, options, err));
     if (own->x_block < 0)
-        return qni_fail(err, QN_E_ARGUMENT, "x_block is %lld: 0 (the weight's group) or more is possible",
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "x_block is %lld: 0 (the weight's group) or more is possible",
                         (long long)own->x_block);
     if ((own->without_sums != 0 && own->without_sums != 1) || own->reserved != 0)
         return qni_fail(err, QN_E_ARGUMENT, "without_sums is 0 or 1, and reserved is 0");
     return QN_OK;
 }
 
-qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options, size_t *bytes)
+qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,
+                        size_t *bytes)
 {
     qn_pack_options own;
     QNI_TRY(read_options(ctx, weight, options, &own, NULL));
@@ -31,8 +34,8 @@ qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight, const qn_pac
     return qni_backend_of(ctx->device.kind)->pack_bytes(ctx, weight, &own, bytes, NULL);
 }
 
-qn_status qn_pack(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options, qn_packed **packed,
-                  qn_error *err)
+qn_status qn_pack(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,
+                  qn_packed **packed, qn_error *err)
 {
     qn_pack_options own;
     QNI_TRY(read_options(ctx, weight, options, &own, err));
@@ -51,10 +54,13 @@ qn_status qn_unpack(const qn_ctx *ctx, const qn_packed *packed, qn_weight **weig
 {
     if (ctx == NULL || packed == NULL || weight == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "%s is NULL",
-                        ctx == NULL ? "ctx" : packed == NULL ? "packed" : "weight");
+                        ctx == NULL      ? "ctx"
+                        : packed == NULL ? "packed"
+                                         : "weight");
     if (packed->device.kind != ctx->device.kind || packed->device.index != ctx->device.index)
         return qni_fail(err, QN_E_DEVICE, "the weights are on device %d:%d, the context on %d:%d",
-                        packed->device.kind, packed->device.index, ctx->device.kind, ctx->device.index);
+                        packed->device.kind, packed->device.index, ctx->device.kind,
+                        ctx->device.index);
     return qni_backend_of(ctx->device.kind)->unpack(ctx, packed, weight, err);
 }
 
