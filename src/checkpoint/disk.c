@@ -257,18 +257,27 @@ qn_status qni_output_open(const struct qni_allocator *a, const char *path, int32
     return QN_OK;
 }
 
-qn_status qni_output_resize(struct qni_output *output, uint64_t bytes, qn_error *err)
+static qn_status cannot_grow(uint64_t bytes, int code, qn_error *err)
+{
+    return qni_fail(err, QN_E_WRITE, "cannot grow to %llu bytes: %s (error %d)",
+                    (unsigned long long)bytes, reason(code), code);
+}
+
+qn_status qni_output_cut(struct qni_output *output, uint64_t bytes, qn_error *err)
 {
     if (bytes > INT64_MAX)
-        return qni_fail(err, QN_E_WRITE, "would be larger than any file system allows");
-    int code = ftruncate(output->fd, (off_t)bytes) == 0 ? 0 : errno;
+        return cannot_grow(bytes, EFBIG, err);
+    return ftruncate(output->fd, (off_t)bytes) == 0 ? QN_OK : cannot_grow(bytes, errno, err);
+}
+
+qn_status qni_output_claim(struct qni_output *output, uint64_t bytes, qn_error *err)
+{
+    QNI_TRY(qni_output_cut(output, bytes, err));
 #if defined(__linux__)
-    if (code == 0 && bytes > 0 && fallocate(output->fd, 0, 0, (off_t)bytes) != 0)
-        code = errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? errno : 0;
+    if (bytes > 0 && fallocate(output->fd, 0, 0, (off_t)bytes) != 0 &&
+        (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+        return cannot_grow(bytes, errno, err);
 #endif
-    if (code != 0)
-        return qni_fail(err, QN_E_WRITE, "cannot grow to %llu bytes: %s (error %d)",
-                        (unsigned long long)bytes, reason(code), code);
     return QN_OK;
 }
 

@@ -237,6 +237,8 @@ qn_status qni_file_read(const struct qni_allocator *a, struct qni_mapping *mappi
     qn_status status = read_any(f, err);
     if (status == QN_OK)
         status = index_file(f, err);
+    if (status == QN_OK && f->kind == QN_FILE_SAFETENSORS)
+        status = qni_safetensors_coverage(f, err);
     if (status != QN_OK) {
         qn_file_close(f);
         return status;

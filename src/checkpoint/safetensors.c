@@ -191,16 +191,15 @@ static bool read_metadata(qn_file *file, struct qni_json *j, bool *no_memory)
     return j->why == NULL;
 }
 
-static qn_status add_tensor(qn_file *file, struct qni_json *j, const char *name, size_t data_start,
-                            qn_error *err)
+static qn_status add_tensor(qn_file *file, struct qni_json *j, const char *name, qn_error *err)
 {
     struct qni_entry entry = {.name = name};
     int64_t span[2] = {0, 0}, elements = 0;
     const int64_t at = 8 + (int64_t)j->at;
     if (!read_tensor(j, &entry, span, &elements))
         return json_failure(j, err);
-    QNI_TRY(check_tensor(&entry, span, elements, file->mapping->size - data_start, at, err));
-    entry.offset = data_start + (size_t)span[0];
+    QNI_TRY(check_tensor(&entry, span, elements, file->mapping->size - file->data_start, at, err));
+    entry.offset = file->data_start + (size_t)span[0];
     void *entries = file->entries;
     const bool grown = qni_grow(&file->allocator, &entries, &file->entry_capacity, file->n_entries,
                                 sizeof *file->entries);
@@ -211,7 +210,7 @@ static qn_status add_tensor(qn_file *file, struct qni_json *j, const char *name,
     return QN_OK;
 }
 
-static qn_status read_header(qn_file *file, struct qni_json *j, size_t data_start, qn_error *err)
+static qn_status read_header(qn_file *file, struct qni_json *j, qn_error *err)
 {
     const char *key = NULL;
     bool has_metadata = false, no_memory = false;
@@ -219,7 +218,7 @@ static qn_status read_header(qn_file *file, struct qni_json *j, size_t data_star
         return json_failure(j, err);
     while (qni_json_key(j, &key)) {
         if (strcmp(key, "__metadata__") != 0) {
-            QNI_TRY(add_tensor(file, j, key, data_start, err));
+            QNI_TRY(add_tensor(file, j, key, err));
             continue;
         }
         if (has_metadata)
@@ -231,26 +230,13 @@ static qn_status read_header(qn_file *file, struct qni_json *j, size_t data_star
     return j->why == NULL && qni_json_end(j) ? QN_OK : json_failure(j, err);
 }
 
-static bool data_before(const void *arg, uint32_t a, uint32_t b)
-{
-    const struct qni_entry *x = &((const struct qni_entry *)arg)[a];
-    const struct qni_entry *y = &((const struct qni_entry *)arg)[b];
-    if (x->offset != y->offset)
-        return x->offset < y->offset;
-    return x->bytes != y->bytes ? x->bytes < y->bytes : a < b;
-}
-
 /* Every byte behind the header belongs to exactly one tensor. */
-static qn_status check_coverage(const qn_file *file, uint32_t *order, size_t data_start,
-                                qn_error *err)
+qn_status qni_safetensors_coverage(const qn_file *file, qn_error *err)
 {
     char shown[QNI_SHOWN];
-    for (size_t i = 0; i < file->n_entries; i++)
-        order[i] = (uint32_t)i;
-    qni_sort(order, file->n_entries, data_before, file->entries);
-    size_t end = data_start;
+    size_t end = file->data_start;
     for (size_t i = 0; i < file->n_entries; i++) {
-        const struct qni_entry *entry = &file->entries[order[i]];
+        const struct qni_entry *entry = &file->entries[file->by_offset[i]];
         if (entry->offset != end)
             return qni_fail_at(err, QN_E_CORRUPT, (int64_t)entry->offset,
                                entry->offset < end
@@ -292,12 +278,6 @@ qn_status qni_safetensors_read(qn_file *file, qn_error *err)
         return qni_fail(err, QN_E_MEMORY, "out of memory");
     struct qni_json j;
     qni_json_start(&j, bytes + 8, (size_t)length, file->strings);
-    const size_t data_start = 8 + (size_t)length;
-    QNI_TRY(read_header(file, &j, data_start, err));
-    uint32_t *order = qni_alloc(&file->allocator, file->n_entries * sizeof *order);
-    if (order == NULL)
-        return qni_fail(err, QN_E_MEMORY, "out of memory");
-    const qn_status status = check_coverage(file, order, data_start, err);
-    qni_free(&file->allocator, order, file->n_entries * sizeof *order);
-    return status;
+    file->data_start = 8 + (size_t)length;
+    return read_header(file, &j, err);
 }

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The header of a safetensors file: where every tensor goes and the JSON that says so. The same
+ * declaration gives the same bytes, which is how a resumed run recognises its part file. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/error.h"
+#include "../base/size.h"
+#include "writer.h"
+
+/* Text that is counted first and written by a second walk. */
+struct text {
+    char *out; /* NULL: only count */
+    size_t used;
+};
+
+static void put(struct text *t, const char *from, size_t bytes)
+{
+    if (t->out != NULL)
+        memcpy(t->out + t->used, from, bytes);
+    t->used += bytes;
+}
+
+static void put_plain(struct text *t, const char *from)
+{
+    put(t, from, strlen(from));
+}
+
+static void put_number(struct text *t, uint64_t number)
+{
+    char digits[24];
+    const int length = snprintf(digits, sizeof digits, "%" PRIu64, number);
+    put(t, digits, (size_t)length);
+}
+
+static void put_quoted(struct text *t, const char *from)
+{
+    put(t, "\"", 1);
+    for (; *from != 0; from++) {
+        char escaped[8];
+        if (*from == '"' || *from == '\\') {
+            put(t, "\\", 1);
+            put(t, from, 1);
+        } else if ((unsigned char)*from < 0x20) {
+            snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)*from);
+            put(t, escaped, 6);
+        } else {
+            put(t, from, 1);
+        }
+    }
+    put(t, "\"", 1);
+}
+
+static void put_tensor(struct text *t, const char *texts, const struct qni_slot *slot)
+{
+    put_quoted(t, texts + slot->name);
+    put_plain(t, ":{\"dtype\":\"");
+    put_plain(t, qni_dtype_spelling(slot->dtype));
+    put_plain(t, "\",\"shape\":[");
+    for (int32_t i = 0; i < slot->rank; i++) {
+        put_plain(t, i == 0 ? "" : ",");
+        put_number(t, (uint64_t)slot->shape[i]);
+    }
+    put_plain(t, "],\"data_offsets\":[");
+    put_number(t, slot->offset);
+    put_plain(t, ",");
+    put_number(t, slot->offset + slot->bytes);
+    put_plain(t, "]}");
+}
+
+static const size_t element_sizes[] = {8, 4, 2, 1};
+enum { N_ELEMENT_SIZES = 4 };
+
+static void put_header(struct text *t, const qn_writer *writer)
+{
+    bool is_first = writer->n_pairs == 0;
+    put(t, "{", 1);
+    if (writer->n_pairs > 0) {
+        put_plain(t, "\"__metadata__\":{");
+        for (size_t i = 0; i < writer->n_pairs; i++) {
+            put_plain(t, i == 0 ? "" : ",");
+            put_quoted(t, writer->texts + writer->pairs[i].key);
+            put(t, ":", 1);
+            put_quoted(t, writer->texts + writer->pairs[i].value);
+        }
+        put(t, "}", 1);
+    }
+    for (int s = 0; s < N_ELEMENT_SIZES; s++)
+        for (size_t i = 0; i < writer->n_slots; i++) {
+            if (qn_dtype_bytes(writer->slots[i].dtype) != element_sizes[s])
+                continue;
+            put_plain(t, is_first ? "" : ",");
+            is_first = false;
+            put_tensor(t, writer->texts, &writer->slots[i]);
+        }
+    put(t, "}", 1);
+}
+
+/* A gapless file is aligned throughout if elements get smaller on the way. */
+static qn_status place_slots(qn_writer *writer, uint64_t *data_bytes, qn_error *err)
+{
+    *data_bytes = 0;
+    for (int s = 0; s < N_ELEMENT_SIZES; s++)
+        for (size_t i = 0; i < writer->n_slots; i++) {
+            struct qni_slot *slot = &writer->slots[i];
+            if (qn_dtype_bytes(slot->dtype) != element_sizes[s])
+                continue;
+            slot->offset = *data_bytes;
+            *data_bytes += slot->bytes;
+            if (*data_bytes < slot->bytes || *data_bytes > INT64_MAX / 2)
+                return qni_fail(err, QN_E_ARGUMENT, "the tensors together are larger than 2^62");
+        }
+    return QN_OK;
+}
+
+qn_status qni_writer_layout(qn_writer *writer, qn_error *err)
+{
+    uint64_t data_bytes;
+    struct text t = {NULL, 0};
+    QNI_TRY(place_slots(writer, &data_bytes, err));
+    put_header(&t, writer);
+    const size_t size = qni_round_up(8 + t.used, QNI_DATA_ALIGNMENT);
+    if (size - 8 > QNI_HEADER_LIMIT)
+        return qni_fail(err, QN_E_ARGUMENT, "a header of %llu bytes; the format allows 100000000",
+                        (unsigned long long)t.used);
+    qni_free(&writer->allocator, writer->header, writer->header_bytes);
+    writer->header_bytes = size;
+    writer->header = qni_alloc(&writer->allocator, size);
+    if (writer->header == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    const uint64_t length = size - 8;
+    memcpy(writer->header, &length, sizeof length);
+    memset(writer->header + 8, ' ', size - 8);
+    t = (struct text){writer->header + 8, 0};
+    put_header(&t, writer);
+    writer->file_bytes = size + data_bytes;
+    writer->journal_start = qni_round_up(writer->file_bytes, QNI_DATA_ALIGNMENT);
+    writer->part_bytes = writer->journal_start + QNI_DATA_ALIGNMENT + 8 * writer->n_slots;
+    return QN_OK;
+}

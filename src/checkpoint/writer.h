@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a writer. An item is what the caller counts by index: a tensor, or a quantized
+ * weight of several tensors. Tensors keep the order of declaration but for their element sizes:
+ * larger elements come first, so that everything is aligned behind a header that ends at a multiple
+ * of 64 although the format allows no gaps.
+ *
+ * The part file: header and data as they will be, then the journal - a head and one 64-bit checksum
+ * per tensor, 0 until the tensor is completely written. A resumed run believes a checksum only
+ * after reading the data again, so a power failure that lost some of it costs that tensor and
+ * nothing else. The journal is cut off before the file gets its name. */
+#ifndef QNI_CHECKPOINT_WRITER_H
+#define QNI_CHECKPOINT_WRITER_H
+
+#include <quern/checkpoint.h>
+
+#include "disk.h"
+#include "file.h"
+
+enum { QNI_WRITER_BUFFER = 1 << 20, QNI_DATA_ALIGNMENT = 64, QNI_HEADER_LIMIT = 100000000 };
+
+struct qni_slot { /* a tensor */
+    size_t name;  /* in texts */
+    qn_dtype dtype;
+    int32_t rank;
+    int64_t shape[QN_MAX_RANK];
+    size_t bytes;
+    uint64_t offset; /* in the data, known from begin on */
+    uint64_t done;   /* 0, or the checksum of what was written */
+};
+
+/* What a weight was declared as; the tensors follow each other in this order. */
+struct qni_weight_plan {
+    qn_format format;
+    int64_t n, k, n_groups;
+    int32_t kh, kw, conv_groups;
+    qn_dtype scale_dtype, zero_dtype, offset_dtype; /* as stored; NONE: no such tensor */
+    bool has_perm, has_prescale, has_table;
+};
+
+struct qni_item {
+    uint32_t slot, n_slots;
+    bool is_weight;
+    struct qni_weight_plan plan;
+};
+
+/* A set of texts by their places in qn_writer.texts; 0 marks an empty cell, so places count from 1.
+ */
+struct qni_names {
+    size_t *cells;
+    size_t capacity, count;
+};
+
+struct qn_writer {
+    struct qni_allocator allocator;
+    char *path;
+    size_t path_bytes;
+    char *texts;
+    size_t texts_used, texts_capacity;
+    struct qni_slot *slots;
+    size_t n_slots, slot_capacity;
+    struct qni_item *items;
+    size_t n_items, item_capacity;
+    struct qni_pair {
+        size_t key, value;
+    } * pairs; /* metadata */
+    size_t n_pairs, pair_capacity;
+    struct qni_names tensor_names, keys;
+    /* From begin on. */
+    struct qni_output *output;
+    char *header;
+    size_t header_bytes; /* with the length in front; a multiple of QNI_DATA_ALIGNMENT */
+    uint64_t file_bytes, journal_start, part_bytes;
+    uint8_t *buffer; /* [QNI_WRITER_BUFFER] */
+};
+
+/* A tensor being written piece by piece, through the writer's buffer. */
+struct qni_checksum {
+    uint64_t lane[4];
+    uint64_t bytes;
+    uint8_t rest[32]; /* the last bytes % 32 */
+};
+struct qni_sink {
+    qn_writer *writer;
+    struct qni_slot *slot;
+    uint64_t written;
+    size_t used; /* of the buffer */
+    struct qni_checksum sum;
+};
+
+/* Is the writer there and (not) begun? */
+qn_status qni_writer_expect(const qn_writer *writer, bool begun, const char *call, qn_error *err);
+/* Declare one tensor. The caller has checked its own arguments. */
+qn_status qni_writer_declare(qn_writer *writer, const char *name, qn_dtype dtype, int32_t rank,
+                             const int64_t *shape, qn_error *err);
+/* Is the name free and usable? */
+qn_status qni_writer_check_name(const qn_writer *writer, const char *name, qn_error *err);
+/* Make an item of the last n_slots tensors. */
+qn_status qni_writer_add_item(qn_writer *writer, size_t n_slots, const struct qni_weight_plan *plan,
+                              int64_t *index, qn_error *err);
+/* Forget tensors and metadata declared since; for declarations of several that fail half way. */
+void qni_writer_rewind(qn_writer *writer, size_t n_slots, size_t n_pairs);
+
+/* Places of all tensors, and the header's text. */
+qn_status qni_writer_layout(qn_writer *writer, qn_error *err);
+
+/* Begin a tensor: from here on it counts as not written. */
+qn_status qni_sink_open(struct qni_sink *sink, qn_writer *writer, struct qni_slot *slot,
+                        qn_error *err);
+/* Room for bytes (at most QNI_WRITER_BUFFER) in the buffer, which the caller fills; NULL on
+ * failure. */
+uint8_t *qni_sink_room(struct qni_sink *sink, size_t bytes, qn_error *err);
+/* Straight from the caller's memory, without the buffer. */
+qn_status qni_sink_put(struct qni_sink *sink, const void *data, size_t bytes, qn_error *err);
+/* The tensor is complete: note it in the journal. */
+qn_status qni_sink_close(struct qni_sink *sink, qn_error *err);
+
+/* The journal. start: lay out the part file, header and an empty journal. resume: true if an
+ * earlier run's file has the same declaration; slots that are complete are then marked. */
+qn_status qni_journal_start(qn_writer *writer, qn_error *err);
+qn_status qni_journal_resume(qn_writer *writer, bool *is_same, qn_error *err);
+qn_status qni_journal_note(qn_writer *writer, const struct qni_slot *slot, qn_error *err);
+
+void qni_checksum_start(struct qni_checksum *sum);
+void qni_checksum_add(struct qni_checksum *sum, const void *data, size_t bytes);
+/* Never 0. */
+uint64_t qni_checksum_end(const struct qni_checksum *sum);
+
+#endif
