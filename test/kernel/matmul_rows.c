@@ -46,6 +46,12 @@ static bool is_table(const struct qni_matmul_kernel *k)
     return k->layout == QNI_LAYOUT_T4N16 || k->layout == QNI_LAYOUT_T8N16;
 }
 
+/* Float rows on bf16 tiles want codes that bf16 holds: integers, directly or by table8. */
+static bool wants_integers(const struct qni_matmul_kernel *k)
+{
+    return k->reads != QNI_READS_F32;
+}
+
 static bool is_int8(const struct qni_matmul_kernel *k)
 {
     return k->reads == QNI_READS_Q8 || k->reads == QNI_READS_Q8B;
@@ -67,7 +73,7 @@ static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *ke
         f.bits = f.code == QN_CODE_E4M3 ? 8 : (int32_t)CHECK_OF(r, 5, 8);
         break;
     default:
-        f.code = (qn_code)(is_int8(kernel) ? CHECK_OF(r, QN_CODE_IQ4_NL, QN_CODE_E2M1)
+        f.code = (qn_code)(wants_integers(kernel) ? CHECK_OF(r, QN_CODE_IQ4_NL, QN_CODE_E2M1)
                                            : CHECK_OF(r, QN_CODE_NF4, QN_CODE_IQ4_NL, QN_CODE_E2M1,
                                                       QN_CODE_TABLE));
         f.bits = f.code == QN_CODE_TABLE ? (int32_t)CHECK_OF(r, 3, 4) : 4;
@@ -271,6 +277,21 @@ static void pack_weights(struct check *c, struct drawn *d)
 
 /* -------------------------------------------------------------------------------------- activations */
 
+/* [m, n_groups] sum of a row over each group, for the offsets. */
+static const float *sum_groups(struct check *c, const struct drawn *d, const qn_tensor *x)
+{
+    const struct qni_ref_segments *s = &d->segments; /* of a float kernel: the groups */
+    float *total = check_memory(c, "a_total", (size_t)(d->m * s->n) * sizeof *total, 4);
+    for (int64_t i = 0; i < d->m; i++)
+        for (int64_t g = 0; g < s->n; g++) {
+            float sum = 0.0f;
+            for (int64_t q = s->start[g]; q < s->start[g + 1]; q++)
+                sum += (float)qni_ref_get(x->data, x->dtype, i * x->stride[0] + s->order[q]);
+            total[i * s->n + g] = sum;
+        }
+    return total;
+}
+
 static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
 {
     struct qni_matmul_tile *t = &d->tile;
@@ -278,6 +299,10 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     const size_t row_bytes = (size_t)t->units * QNI_UNIT * (bf16 ? 2 : 4);
     /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
     const bool callers = !bf16 && t->units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
+    if (bf16 && t->offset != NULL) {
+        t->a_total = sum_groups(c, d, x);
+        t->ld_segment = (size_t)d->segments.n;
+    }
     t->planes = bf16 ? (x->dtype == QN_BF16 ? 1 : x->dtype == QN_F16 ? 2 : 3) : 0;
     t->plane_stride = (row_bytes + 63) / 64 * 64;
     t->lda = callers ? row_bytes + 4 * (size_t)check_random_in(&c->random, 0, 5)

@@ -66,7 +66,8 @@ struct qni_matmul_tile {
     const float *a_scale;     /* Q8B: [m, n_segments] */
     const float *a_offset;    /* Q8B: [m, n_segments], NULL if symmetric */
     const float *a_total;     /* Q8B: [m, n_segments] real sum of the segment: fma(scale, sum,
-                                 offset * count) */
+                                 offset * count). BF16 with offsets: [m, n_groups] sum of x over
+                                 the group, rows ld_segment apart */
     size_t ld_segment;        /* elements from row to row in these four */
     int32_t x_zero;           /* Q8: zero point of int8-static, else 0 */
     /* weights: everything of the first panel, and how far to the next */
@@ -78,7 +79,8 @@ struct qni_matmul_tile {
     const int32_t *counts;    /* [n_segments] real positions of each segment (only read where x_zero
                                  meets an offset) */
     const float *table;       /* T layouts: [16] or [256] values */
-    const int8_t *table8;     /* T4N16 with integer values (doubled for E2M1): [16], or NULL */
+    const int8_t *table8;     /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8, Q8B
+                                 and BF16 need it */
     int32_t table8_doubled;   /* 1: scale counts half where table8 is used */
     int64_t n_panels;
     int64_t units, n_groups, group_units, segment_units, n_segments;

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts: options, memory, threads, and what a context says about itself. */
+#include <dirent.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "api.h"
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    qn_ctx *ctx = NULL;
+    qn_ctx_info info;
+    assert_ok(qn_ctx_create(NULL, &ctx, NULL));
+    qn_ctx_info_init(&info);
+    assert_ok(qn_ctx_query(ctx, &info));
+    assert_int_equal(info.size, sizeof info);
+    assert_int_equal(info.device.kind, QN_CPU);
+    assert_int_equal(info.device.index, 0);
+    assert_true(info.isa == qn_isa_detect());
+    assert_true(info.n_threads >= 1 && info.n_threads <= sysconf(_SC_NPROCESSORS_CONF));
+    assert_int_equal(info.arena_bytes, 0);
+    qn_ctx_destroy(ctx);
+    qn_ctx_destroy(NULL);
+}
+
+static void test_bad_options(void **state)
+{
+    (void)state;
+    qn_ctx *const nothing = NULL;
+    qn_ctx *ctx = nothing;
+    qn_ctx_options o;
+    qn_ctx_options_init(&o);
+    assert_error(qn_ctx_create(&o, NULL, &err), QN_E_ARGUMENT, "ctx is NULL");
+    o.n_threads = -1;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_ARGUMENT, "n_threads is -1");
+    o.n_threads = 1000000;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_ARGUMENT, "n_threads");
+    qn_ctx_options_init(&o);
+    o.alloc = counted_alloc;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_ARGUMENT, "alloc and free");
+    qn_ctx_options_init(&o);
+    o.free = counted_free;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_ARGUMENT, "alloc and free");
+    qn_ctx_options_init(&o);
+    o.device.kind = 77;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_DEVICE, "77");
+    qn_ctx_options_init(&o);
+    o.device.index = 1;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_DEVICE, "one CPU");
+    qn_ctx_options_init(&o);
+    o.arena_bytes = SIZE_MAX;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_MEMORY, "arena");
+    o.arena_bytes = SIZE_MAX / 2 - 4096;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_MEMORY, "arena");
+    assert_ptr_equal(ctx, nothing);
+}
+
+/* CUDA that is not there says so; it neither crashes nor turns into the CPU. */
+static void test_absent_cuda(void **state)
+{
+    (void)state;
+    qn_ctx *ctx = NULL;
+    qn_ctx_options o;
+    qn_ctx_options_init(&o);
+    o.device.kind = QN_CUDA;
+    o.device.index = 63;
+    assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_DEVICE, "CUDA");
+    assert_null(ctx);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    qn_ctx *ctx = NULL;
+    struct {
+        qn_ctx_options options;
+        uint64_t future[2];
+    } o = {.future = {0, 0}};
+    qn_ctx_options_init(&o.options);
+    o.options.n_threads = 1;
+    o.options.size = 0;
+    assert_error(qn_ctx_create(&o.options, &ctx, &err), QN_E_ARGUMENT, "_init()");
+    o.options.size = 12;
+    assert_error(qn_ctx_create(&o.options, &ctx, &err), QN_E_ARGUMENT, "size is 12");
+    o.options.size = sizeof o;
+    assert_ok(qn_ctx_create(&o.options, &ctx, NULL));
+    qn_ctx_destroy(ctx);
+    o.future[1] = 1;
+    assert_error(qn_ctx_create(&o.options, &ctx, &err), QN_E_VERSION, "field");
+    /* A caller from before the arena existed. */
+    o.options.size = offsetof(qn_ctx_options, arena_bytes);
+    o.options.arena_bytes = 12345;
+    assert_ok(qn_ctx_create(&o.options, &ctx, NULL));
+    struct {
+        qn_ctx_info info;
+        uint64_t future;
+    } info = {.future = 99};
+    qn_ctx_info_init(&info.info);
+    assert_ok(qn_ctx_query(ctx, &info.info));
+    assert_int_equal(info.info.arena_bytes, 0);
+    assert_int_equal(info.future, 99);
+    info.info.size = offsetof(qn_ctx_info, n_threads);
+    info.info.n_threads = -5;
+    info.info.isa = ~(uint64_t)0;
+    assert_ok(qn_ctx_query(ctx, &info.info));
+    assert_int_equal(info.info.n_threads, -5);
+    assert_true(info.info.isa == qn_isa_detect());
+    info.info.size = 0;
+    assert_status(qn_ctx_query(ctx, &info.info), QN_E_ARGUMENT);
+    assert_status(qn_ctx_query(ctx, NULL), QN_E_ARGUMENT);
+    assert_status(qn_ctx_query(NULL, &info.info), QN_E_ARGUMENT);
+    qn_ctx_destroy(ctx);
+}
+
+static void test_reserve(void **state)
+{
+    (void)state;
+    struct counter counter = {0};
+    qn_ctx_options o;
+    qn_ctx *ctx = NULL;
+    qn_ctx_info info;
+    options_counted(&o, &counter);
+    o.n_threads = 1;
+    o.arena_bytes = 1000;
+    assert_ok(qn_ctx_create(&o, &ctx, NULL));
+    qn_ctx_info_init(&info);
+    assert_ok(qn_ctx_reserve(ctx, 10));
+    assert_ok(qn_ctx_query(ctx, &info));
+    assert_int_equal(info.arena_bytes, 1000);
+    assert_ok(qn_ctx_reserve(ctx, 5000));
+    counter.refuse = counter.calls + 1;
+    assert_status(qn_ctx_reserve(ctx, 6000), QN_E_MEMORY);
+    assert_status(qn_ctx_reserve(ctx, SIZE_MAX), QN_E_MEMORY);
+    assert_ok(qn_ctx_query(ctx, &info));
+    assert_int_equal(info.arena_bytes, 5000);
+    assert_status(qn_ctx_reserve(NULL, 1), QN_E_ARGUMENT);
+    qn_ctx_destroy(ctx);
+    assert_int_equal(counter.live, 0);
+}
+
+/* Each allocation of a creation refused in turn: a clear status, and nothing stays behind. */
+static void test_memory(void **state)
+{
+    (void)state;
+    for (int64_t refuse = 1;; refuse++) {
+        struct counter counter = {.refuse = refuse};
+        qn_ctx_options o;
+        qn_ctx *ctx = NULL;
+        qn_error err = {0};
+        options_counted(&o, &counter);
+        o.n_threads = 3;
+        o.arena_bytes = 4096;
+        const qn_status status = qn_ctx_create(&o, &ctx, &err);
+        if (status == QN_OK) {
+            assert_true(counter.calls < refuse && refuse > 2);
+            assert_true(counter.live > 0);
+            qn_ctx_destroy(ctx);
+            assert_int_equal(counter.live, 0);
+            return;
+        }
+        assert_int_equal(status, QN_E_MEMORY);
+        assert_int_equal(err.status, QN_E_MEMORY);
+        assert_true(strlen(err.text) > 0);
+        assert_null(ctx);
+        assert_int_equal(counter.live, 0);
+    }
+}
+
+static int count_threads(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/proc/self/task");
+    assert_non_null(dir);
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir))
+        n += entry->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+static void unused_parallel_for(void *arg, int32_t n, qn_task_fn task, void *task_arg)
+{
+    (void)arg;
+    for (int32_t i = 0; i < n; i++)
+        task(task_arg, i);
+}
+
+/* One thread, or the caller's: none is made. More: as many as were asked for, gone with the context. */
+static void test_threads(void **state)
+{
+    (void)state;
+    const int before = count_threads();
+    qn_ctx *ctx = ctx_make(1);
+    assert_int_equal(count_threads(), before);
+    qn_ctx_destroy(ctx);
+    ctx = ctx_make(4);
+    assert_int_equal(count_threads(), before + 3);
+    qn_ctx_info info;
+    qn_ctx_info_init(&info);
+    assert_ok(qn_ctx_query(ctx, &info));
+    assert_int_equal(info.n_threads, 4);
+    qn_ctx_destroy(ctx);
+    assert_int_equal(count_threads(), before);
+    qn_ctx_options o;
+    qn_ctx_options_init(&o);
+    o.n_threads = 4;
+    o.parallel_for = unused_parallel_for;
+    assert_ok(qn_ctx_create(&o, &ctx, NULL));
+    assert_int_equal(count_threads(), before);
+    assert_ok(qn_ctx_query(ctx, &info));
+    assert_int_equal(info.n_threads, 4);
+    qn_ctx_destroy(ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_absent_cuda), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_reserve),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
