@@ -52,6 +52,9 @@ qn_status qni_cpu_pack(const qn_ctx *ctx, const struct qn_weight *w, const qn_pa
 qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
                          struct qn_weight **weight, qn_error *err);
 const char *qni_cpu_layout_name(int32_t i);
+/* May this blob be run? For weights from files, after qni_packed_head_check(): the layout is one of
+ * ours, sections are as long as it says, and no index leaves its row. */
+qn_status qni_cpu_packed_check(const struct qn_packed *packed, qn_error *err);
 
 /* The activation quantizer on its own; all arguments validated. */
 qn_status qni_cpu_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args);

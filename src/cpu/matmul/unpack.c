@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The blob back to canonical weights, and the question whether a blob from a file may be run. A head
+ * that passed qni_packed_head_check() is consistent in itself; here its sections are compared with
+ * what the layout makes of that geometry, and everything that is used as an index is looked at. */
+#include <string.h>
+
+#include "../../base/compiler.h"
+#include "../../base/context.h"
+#include "../../base/error.h"
+#include "../../base/half.h"
+#include "../backend.h"
+#include "../layouts.h"
+
+static qn_status check_section(const struct qni_packed_head *h, int32_t section, const char *name,
+                               int64_t count, size_t element, qn_error *err)
+{
+    size_t bytes;
+    if (!qni_size_mul((size_t)count, element, &bytes) || h->section[section].bytes != bytes)
+        return qni_fail(err, QN_E_CORRUPT,
+                        "the packed weights' %s take %llu bytes, layout %.23s needs %llu", name,
+                        (unsigned long long)h->section[section].bytes, h->layout,
+                        (unsigned long long)bytes);
+    return QN_OK;
+}
+
+static qn_status check_sections(const struct qni_packed_head *h, const struct qni_layout *layout,
+                                const struct qni_cut *row_cut, qn_error *err)
+{
+    const int64_t lanes = h->panels * QNI_PANEL;
+    const size_t scale = h->scale_dtype == QN_F16 ? 2 : 4;
+    const bool is_table = qni_layout_is_table(layout->layout);
+    const bool has_sums = h->section[QNI_SECTION_SUMS].bytes != 0;
+    const bool has_counts = h->section[QNI_SECTION_COUNTS].bytes != 0;
+    const bool same_segments = row_cut->segment_units == h->segment_units;
+    QNI_TRY(check_section(h, QNI_SECTION_CODES, "codes", h->panels * h->units,
+                          qni_layout_unit_bytes(layout->layout), err));
+    QNI_TRY(check_section(h, QNI_SECTION_SCALE, "scales", lanes * h->n_groups, scale, err));
+    QNI_TRY(check_section(h, QNI_SECTION_OFFSET, "offsets",
+                          h->format.shift != QN_SHIFT_NONE ? lanes * h->n_groups : 0, scale, err));
+    QNI_TRY(check_section(h, QNI_SECTION_SUMS, "column sums",
+                          has_sums ? lanes * h->n_segments : 0, 4, err));
+    QNI_TRY(check_section(h, QNI_SECTION_GROUP_SUMS, "group sums",
+                          has_sums && !same_segments ? lanes * row_cut->n_segments : 0, 4, err));
+    QNI_TRY(check_section(h, QNI_SECTION_COUNTS, "counts",
+                          has_counts || !is_table ? row_cut->n_segments : 0, 4, err));
+    QNI_TRY(check_section(h, QNI_SECTION_TABLE, "codebook",
+                          !is_table                ? 0
+                          : layout->code_bits == 4 ? 16
+                                                   : 256,
+                          4, err));
+    QNI_TRY(check_section(h, QNI_SECTION_RUNS, "runs", h->n_runs, sizeof(struct qni_run), err));
+    QNI_TRY(check_section(h, QNI_SECTION_PERM, "permutation",
+                          h->section[QNI_SECTION_PERM].bytes != 0 ? h->k : 0, 4, err));
+    QNI_TRY(check_section(h, QNI_SECTION_PRESCALE, "prescale",
+                          h->section[QNI_SECTION_PRESCALE].bytes != 0 ? h->k : 0, 4, err));
+    return check_section(h, QNI_SECTION_ZERO, "zero points",
+                         h->format.shift == QN_SHIFT_ZERO ? lanes * h->n_groups : 0,
+                         h->zero_dtype == QN_I8 ? 1 : 4, err);
+}
+
+/* Runs lie in the row, in order, and perm names columns. */
+static qn_status check_indices(const struct qn_packed *packed, qn_error *err)
+{
+    const struct qni_packed_head *h = packed->head;
+    const struct qni_run *runs = qni_section(packed, QNI_SECTION_RUNS);
+    const int32_t *perm = qni_section(packed, QNI_SECTION_PERM);
+    int64_t end = 0, total = 0;
+    for (int32_t i = 0; i < h->n_runs; i++) {
+        const struct qni_run *r = &runs[i];
+        if (r->len <= 0 || r->len > h->k || r->src < 0 || r->src > h->k - r->len || r->dst < end ||
+            r->dst > h->units * QNI_UNIT - r->len)
+            return qni_fail(err, QN_E_CORRUPT, "run %d of the packed weights leaves its row", i);
+        end = r->dst + r->len;
+        total += r->len;
+    }
+    if (total != h->k)
+        return qni_fail(err, QN_E_CORRUPT, "the runs of the packed weights cover %lld of k = %lld",
+                        (long long)total, (long long)h->k);
+    for (int64_t p = 0; perm != NULL && p < h->k; p++)
+        if (perm[p] < 0 || perm[p] >= h->k)
+            return qni_fail(err, QN_E_CORRUPT, "position %lld reads column %d of k = %lld",
+                            (long long)p, perm[p], (long long)h->k);
+    return QN_OK;
+}
+
+qn_status qni_cpu_packed_check(const struct qn_packed *packed, qn_error *err)
+{
+    const struct qni_packed_head *h = packed->head;
+    const struct qni_layout *layout = NULL;
+    if (memchr(h->layout, 0, sizeof h->layout) != NULL)
+        layout = qni_layout_find(h->layout);
+    if (layout == NULL)
+        return qni_fail(err, QN_E_LAYOUT, "the weights are packed in layout \"%.23s\", which is "
+                                          "none of the CPU's", h->layout);
+    const bool is_table = h->format.code != QN_CODE_INT;
+    const int64_t groups = qn_format_groups(&h->format, h->k, h->ci);
+    if (qni_layout_is_table(layout->layout) != is_table || h->format.bits > layout->code_bits)
+        return qni_fail(err, QN_E_CORRUPT, "layout %s cannot hold the format that the packed "
+                                           "weights name", layout->name);
+    const struct qni_cut cut = qni_cut_of(h, QNI_READS_Q8B), rows = qni_cut_of(h, QNI_READS_Q8);
+    if (groups != h->n_groups || cut.units != h->units || cut.group_units != h->group_units ||
+        cut.segment_units != h->segment_units || cut.n_segments != h->n_segments ||
+        h->panels != qni_packed_panels(h->n, h->ci, h->conv_groups) ||
+        h->segment_units != qni_min(h->group_units, qni_max(1, qni_ceil_div(h->x_block, QNI_UNIT))))
+        return qni_fail(err, QN_E_CORRUPT,
+                        "the packed weights' units, groups and segments do not follow from k");
+    QNI_TRY(check_sections(h, layout, &rows, err));
+    return check_indices(packed, err);
+}
+
+/* What all threads of an unpacking read; bad: any of them saw a code out of range. */
+struct unpack {
+    const struct qn_packed *packed;
+    const struct qni_layout *layout;
+    struct qn_weight *w;
+    int32_t *bad; /* [tasks] */
+};
+
+enum { PANELS_PER_TASK = 4 };
+
+static void load_unit(const uint8_t *in, int32_t code_bits, uint8_t block[QNI_PANEL][QNI_UNIT])
+{
+    for (int32_t r = 0; r < (code_bits == 4 ? 4 : 8); r++)
+        for (int32_t j = 0; j < QNI_PANEL; j++, in += 4)
+            for (int32_t b = 0; b < 4; b++) {
+                block[j][4 * r + b] = code_bits == 4 ? in[b] & 15u : in[b];
+                if (code_bits == 4)
+                    block[j][16 + 4 * r + b] = (uint8_t)(in[b] >> 4);
+            }
+}
+
+/* The codes of one panel; false if one is out of range. */
+static bool unpack_codes(const struct unpack *u, int64_t panel, const int64_t outputs[QNI_PANEL])
+{
+    const struct qni_packed_head *h = u->packed->head;
+    const struct qni_run *runs = qni_section(u->packed, QNI_SECTION_RUNS);
+    const uint8_t *codes = qni_section(u->packed, QNI_SECTION_CODES);
+    const size_t unit_bytes = qni_layout_unit_bytes(u->layout->layout);
+    const int32_t n = 1 << h->format.bits;
+    const int32_t shift =
+        qni_layout_is_table(u->layout->layout) ? 0 : (1 << (u->layout->code_bits - 1)) - n / 2;
+    uint8_t block[QNI_PANEL][QNI_UNIT];
+    uint32_t seen = 0;
+    int64_t run = 0;
+    for (int64_t unit = 0; unit < h->units; unit++) {
+        const int64_t first = unit * QNI_UNIT, end = first + QNI_UNIT;
+        load_unit(codes + (size_t)(panel * h->units + unit) * unit_bytes, u->layout->code_bits,
+                  block);
+        while (run < h->n_runs && runs[run].dst + runs[run].len <= first)
+            run++;
+        for (int64_t i = run; i < h->n_runs && runs[i].dst < end; i++) {
+            const int64_t from = qni_max(runs[i].dst, first);
+            const int64_t to = qni_min(runs[i].dst + runs[i].len, end);
+            for (int64_t j = 0; j < QNI_PANEL; j++) {
+                uint8_t *out = u->w->codes + outputs[j] * h->k + runs[i].src - runs[i].dst;
+                for (int64_t q = from; outputs[j] >= 0 && q < to; q++) {
+                    const int32_t code = block[j][q - first] - shift;
+                    seen |= (uint32_t)code;
+                    out[q] = (uint8_t)code;
+                }
+            }
+        }
+    }
+    return seen < (uint32_t)n; /* a negative code has high bits */
+}
+
+static float load_scale(const void *section, int32_t dtype, int64_t at)
+{
+    return dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)section)[at])
+                           : ((const float *)section)[at];
+}
+
+static void unpack_scales(const struct unpack *u, int64_t panel, const int64_t outputs[QNI_PANEL])
+{
+    const struct qni_packed_head *h = u->packed->head;
+    const void *scale = qni_section(u->packed, QNI_SECTION_SCALE);
+    const void *offset = qni_section(u->packed, QNI_SECTION_OFFSET);
+    const void *zero = qni_section(u->packed, QNI_SECTION_ZERO);
+    for (int64_t g = 0; g < h->n_groups; g++)
+        for (int64_t lane = 0; lane < QNI_PANEL; lane++) {
+            const int64_t at = (panel * h->n_groups + g) * QNI_PANEL + lane;
+            if (outputs[lane] < 0)
+                continue;
+            const int64_t to = outputs[lane] * h->n_groups + g;
+            u->w->scale[to] = load_scale(scale, h->scale_dtype, at);
+            if (u->w->offset != NULL)
+                u->w->offset[to] = load_scale(offset, h->scale_dtype, at);
+            if (u->w->zero != NULL)
+                u->w->zero[to] = h->zero_dtype == QN_I8 ? ((const int8_t *)zero)[at]
+                                                        : ((const int32_t *)zero)[at];
+        }
+}
+
+static void unpack_panels(void *arg, int32_t task)
+{
+    const struct unpack *u = arg;
+    const int64_t first = (int64_t)task * PANELS_PER_TASK;
+    const int64_t end = qni_min(first + PANELS_PER_TASK, u->packed->head->panels);
+    u->bad[task] = 0;
+    for (int64_t panel = first; panel < end; panel++) {
+        int64_t outputs[QNI_PANEL];
+        for (int64_t lane = 0; lane < QNI_PANEL; lane++)
+            outputs[lane] = qni_output_of(u->packed->head, panel, lane);
+        if (!unpack_codes(u, panel, outputs))
+            u->bad[task] = 1;
+        unpack_scales(u, panel, outputs);
+    }
+}
+
+static qn_status alloc_weight(const qn_ctx *ctx, const struct qn_packed *packed,
+                              struct qn_weight **w, qn_error *err)
+{
+    const struct qni_packed_head *h = packed->head;
+    const int32_t *perm = qni_section(packed, QNI_SECTION_PERM);
+    const float *prescale = qni_section(packed, QNI_SECTION_PRESCALE);
+    qn_weight_parts parts;
+    qn_weight_parts_init(&parts);
+    parts.format = h->format;
+    parts.n = h->n;
+    parts.k = h->k;
+    parts.kh = h->kh;
+    parts.kw = h->kw;
+    parts.conv_groups = h->conv_groups;
+    parts.table = qni_section(packed, QNI_SECTION_TABLE);
+    QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, perm != NULL, prescale != NULL, w, err));
+    if (perm != NULL)
+        memcpy((*w)->perm, perm, (size_t)h->k * sizeof *perm);
+    if (prescale != NULL)
+        memcpy((*w)->prescale, prescale, (size_t)h->k * sizeof *prescale);
+    return QN_OK;
+}
+
+qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
+                         struct qn_weight **weight, qn_error *err)
+{
+    QNI_TRY(qni_cpu_packed_check(packed, err));
+    struct unpack u = {packed, qni_layout_find(packed->head->layout), NULL, NULL};
+    const int32_t tasks = (int32_t)qni_ceil_div(packed->head->panels, PANELS_PER_TASK);
+    QNI_TRY(alloc_weight(ctx, packed, &u.w, err));
+    u.bad = qni_alloc(&ctx->allocator, (size_t)tasks * sizeof *u.bad);
+    if (u.bad == NULL) {
+        qn_weight_destroy(u.w);
+        return qni_fail(err, QN_E_MEMORY, "no memory to unpack with");
+    }
+    qni_parallel(&ctx->threads, tasks, unpack_panels, &u);
+    int32_t bad = 0;
+    for (int32_t i = 0; i < tasks; i++)
+        bad |= u.bad[i];
+    qni_free(&ctx->allocator, u.bad, (size_t)tasks * sizeof *u.bad);
+    if (bad != 0) {
+        qn_weight_destroy(u.w);
+        return qni_fail(err, QN_E_CORRUPT, "a packed code is out of range for %d bits",
+                        packed->head->format.bits);
+    }
+    *weight = u.w;
+    return QN_OK;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract of the row functions: everything that is done to activations before the matmul kernels
+ * and to their results after. One struct of functions per instruction set, all made from one body
+ * (simd/rows_body.h), and all EXACT: docs/numerics.md fixes every bit.
+ *
+ *     x, any float type --widen--> f32 --(driver: packed order)--> quantize_row, quantize_block,
+ *                                                                  narrow
+ *     tile of f32 or i32 --scale--> --finish--> y, any type
+ *
+ * No function reads or writes outside of the arrays it is given; none allocates or keeps state. */
+#ifndef QNI_CPU_ROWS_KERNEL_H
+#define QNI_CPU_ROWS_KERNEL_H
+
+#include <quern/ops.h>
+
+#include "../../base/exact.h"
+
+/* How a row in packed order is cut: groups, padded to units of 32, and segments, which never leave
+ * their group (matmul/kernel.h draws it). */
+struct qni_cut {
+    int64_t k;                   /* real positions */
+    int64_t units;
+    int64_t n_groups, group_units;
+    int64_t group_len, last_len; /* real positions of every group but the last, and of the last */
+    int64_t n_segments, segment_units;
+};
+
+/* Facts of the segments of one row, [n_segments] each. */
+struct qni_facts {
+    int32_t *sum;
+    float *scale, *offset, *total;
+};
+
+/* The extremes of some floats: bits of the largest magnitude (more than those of the largest finite
+ * number if one is not finite), and the extremes as integers that are ordered as the floats are. */
+struct qni_range {
+    int32_t amax, lo, hi;
+};
+
+/* What turns x into codes and back. inv == 0: all codes are 0. */
+struct qni_scaling {
+    float scale, offset, inv, half_lo;
+};
+
+/* What happens to one row of a tile first: products and the bias. Steps that are not asked for are
+ * NULL, or 1. */
+struct qni_scale_step {
+    int64_t n;
+    int32_t from_i32;         /* the row holds int32 sums */
+    const int32_t *bias_i32;  /* added to them */
+    const float *w_scale;     /* from_i32: v = fl(w_scale * fl(sum)); NULL: y is i32 */
+    float x_scale, row_scale;
+    const float *col_scale, *bias;
+};
+
+/* What happens to a line (a row of a tile, or a column of it) last. Strides in elements. */
+struct qni_finish_step {
+    int64_t n;
+    const void *residual; /* NULL: none */
+    qn_dtype residual_dtype;
+    int32_t residual_after;
+    int64_t residual_stride;
+    qn_act act;
+    int32_t has_clamp;
+    float clamp_lo, clamp_hi;
+    void *y;
+    qn_dtype y_dtype;
+    int64_t y_stride;
+    float y_inv;          /* i8, u8: fl(1 / y_scale) */
+    int32_t y_zero;
+};
+
+struct qni_rows {
+    const char *name;
+    uint64_t needs; /* QN_ISA_ bits */
+    /* dst = src as f32; src is f32, f16 or bf16. times (may be NULL): dst = fl(src * times). */
+    void (*widen)(float *dst, const void *src, qn_dtype dtype, const float *times, int64_t n);
+    void (*narrow_bf16)(uint16_t *dst, const float *src, int64_t n);
+    /* x: units * 32 floats, padding 0. codes: as many. */
+    void (*quantize_row)(const float *x, const struct qni_cut *cut, int8_t *codes, int32_t *sum,
+                         float *scale);
+    void (*quantize_block)(const float *x, const struct qni_cut *cut, int32_t symmetric,
+                           int8_t *codes, const struct qni_facts *facts);
+    /* Sums of given codes, padding 0, by segments. */
+    void (*sum)(const int8_t *codes, const struct qni_cut *cut, int32_t *sum);
+    /* The parts of the quantizer, for rows that come in pieces: extend *range by n floats; encode n
+     * floats and return the sum of their codes. */
+    void (*range)(const float *x, int64_t n, struct qni_range *range);
+    int32_t (*encode)(const float *x, int64_t n, const struct qni_scaling *s, int32_t symmetric,
+                      int8_t *codes);
+    void (*scale)(float *v, const struct qni_scale_step *step);
+    /* v is changed. y may be v itself (f32, stride 1). */
+    void (*finish)(float *v, const struct qni_finish_step *step);
+};
+
+#define QNI_ROWS(isa, needs) extern const struct qni_rows qni_rows_##isa;
+#include "isa.inc"
+#undef QNI_ROWS
+
+/* ---- what every instance shares: docs/numerics.md, "Activations" ------------------------------ */
+
+static inline struct qni_range qni_range_empty(void)
+{
+    const struct qni_range r = {0, INT32_MAX, INT32_MIN};
+    return r;
+}
+
+/* Order-preserving: negative floats have their magnitude's bits turned round. Its own inverse. */
+static inline int32_t qni_ordered(int32_t bits)
+{
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+/* A zero is +0 whatever its sign, so that the result does not depend on which zero came first. */
+static inline float qni_ordered_value(int32_t ordered)
+{
+    return qni_float_of((uint32_t)qni_ordered(ordered)) + 0.0f;
+}
+
+static inline struct qni_scaling qni_scaling_of(const struct qni_range *r, int32_t symmetric)
+{
+    struct qni_scaling s = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (r->amax >= 0x7f800000) {
+        s.scale = qni_float_of(0x7fc00000u);
+        return s;
+    }
+    if (symmetric) {
+        const float amax = qni_float_of((uint32_t)r->amax);
+        if (amax >= 0x1p-120f) {
+            s.scale = amax / 127.0f;
+            s.inv = 127.0f / amax;
+        }
+        return s;
+    }
+    const float lo = r->lo > r->hi ? 0.0f : qni_ordered_value(r->lo);
+    const float hi = r->lo > r->hi ? 0.0f : qni_ordered_value(r->hi);
+    s.half_lo = lo / 2.0f;
+    const float h = hi / 2.0f - s.half_lo;
+    s.offset = lo;
+    if (h >= 0x1p-120f) {
+        s.scale = h / 127.5f;
+        s.inv = 255.0f / h;
+        s.offset = qni_fmaf(128.0f, s.scale, lo);
+    }
+    return s;
+}
+
+/* Real positions of a segment that begins `unit` units into group g and has `n` units. */
+static inline int64_t qni_cut_count(const struct qni_cut *c, int64_t g, int64_t unit, int64_t n)
+{
+    const int64_t real = (g + 1 == c->n_groups ? c->last_len : c->group_len) - unit * 32;
+    return real < n * 32 ? real : n * 32;
+}
+
+#endif

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The row functions (rows/kernel.h) for one instruction set: included once by each of rows_scalar.c,
+ * rows_x86_avx2.c and rows_x86_avx512.c.
+ *
+ * Parameters
+ *   QNI_ROWS_ISA    the name of the instance, a word of rows/isa.inc: defines qni_rows_<ISA>
+ *   QNI_ROWS_NEEDS  its QN_ISA_ bits
+ *
+ * The loops are plain C, written so that gcc and clang vectorise them for whatever flags the including
+ * file has: branches are selections, extremes are integers, sums are integers. No step depends on the
+ * order of another, nothing is fused but what says so, so every instance gives the same bits. The only
+ * intrinsics are the conversions of f16, where the instruction exists and gives the bits of half.h (but
+ * for the payload of a NaN, which is never the same anywhere). */
+#include <stdbool.h>
+#include <string.h>
+
+#include "../../base/compiler.h"
+#include "../../base/half.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+/* ---- conversions ----------------------------------------------------------------------------- */
+
+static void widen_f16(float *restrict dst, const uint16_t *restrict src, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__F16C__)
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(src + i))));
+#endif
+    for (; i < n; i++)
+        dst[i] = qni_f32_from_f16(src[i]);
+}
+
+static void widen_bf16(float *restrict dst, const uint16_t *restrict src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = qni_f32_from_bf16(src[i]);
+}
+
+static void widen(float *dst, const void *src, qn_dtype dtype, const float *times, int64_t n)
+{
+    if (dtype == QN_F16)
+        widen_f16(dst, src, n);
+    else if (dtype == QN_BF16)
+        widen_bf16(dst, src, n);
+    else if (times == NULL)
+        memcpy(dst, src, (size_t)n * sizeof *dst);
+    if (times == NULL)
+        return;
+    const float *const from = dtype == QN_F32 ? src : dst;
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = from[i] * times[i];
+}
+
+static void narrow_f16(uint16_t *restrict dst, const float *restrict src, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__F16C__)
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(dst + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i < n; i++)
+        dst[i] = qni_f16_from_f32(src[i]);
+}
+
+/* qni_bf16_from_f32() with selections. */
+static void narrow_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t u = qni_bits_of(src[i]);
+        const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+        const uint32_t quiet = (u >> 16) | 0x40u;
+        dst[i] = (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+    }
+}
+
+/* ---- the quantizer --------------------------------------------------------------------------- */
+
+static void range_magnitude(const float *x, int64_t n, struct qni_range *range)
+{
+    int32_t amax = range->amax;
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t a = (int32_t)(qni_bits_of(x[i]) & 0x7fffffffu);
+        amax = a > amax ? a : amax;
+    }
+    range->amax = amax;
+}
+
+static void range(const float *x, int64_t n, struct qni_range *range)
+{
+    int32_t amax = range->amax, lo = range->lo, hi = range->hi;
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t bits = (int32_t)qni_bits_of(x[i]), ordered = qni_ordered(bits);
+        const int32_t a = bits & 0x7fffffff;
+        amax = a > amax ? a : amax;
+        lo = ordered < lo ? ordered : lo;
+        hi = ordered > hi ? ordered : hi;
+    }
+    range->amax = amax;
+    range->lo = lo;
+    range->hi = hi;
+}
+
+/* rint(v) as an integer, |v| < 2^22: the sum's last bit counts ones, ties to even. */
+QNI_TEMPLATE int32_t rint_of(float v)
+{
+    return (int32_t)qni_bits_of(v + 0x1.8p23f) - 0x4b400000;
+}
+
+static int32_t encode_symmetric(const float *restrict x, int64_t n, float inv,
+                                int8_t *restrict codes)
+{
+    int32_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t code = rint_of(x[i] * inv);
+        code = code < -127 ? -127 : code;
+        code = code > 127 ? 127 : code;
+        codes[i] = (int8_t)code;
+        sum += code;
+    }
+    return sum;
+}
+
+static int32_t encode_asymmetric(const float *restrict x, int64_t n, float half_lo, float inv,
+                                 int8_t *restrict codes)
+{
+    int32_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t code = rint_of((x[i] * 0.5f - half_lo) * inv) - 128;
+        code = code < -128 ? -128 : code;
+        code = code > 127 ? 127 : code;
+        codes[i] = (int8_t)code;
+        sum += code;
+    }
+    return sum;
+}
+
+static int32_t encode(const float *x, int64_t n, const struct qni_scaling *s, int32_t symmetric,
+                      int8_t *codes)
+{
+    if (s->inv == 0.0f) {
+        memset(codes, 0, (size_t)n);
+        return 0;
+    }
+    return symmetric ? encode_symmetric(x, n, s->inv, codes)
+                     : encode_asymmetric(x, n, s->half_lo, s->inv, codes);
+}
+
+static void quantize_row(const float *x, const struct qni_cut *cut, int8_t *codes, int32_t *sum,
+                         float *scale)
+{
+    struct qni_range r = qni_range_empty();
+    range_magnitude(x, cut->units * 32, &r);
+    const struct qni_scaling s = qni_scaling_of(&r, 1);
+    *scale = s.scale;
+    int64_t segment = 0, unit = 0;
+    for (int64_t g = 0; g < cut->n_groups; g++) {
+        const int64_t left = cut->units - unit;
+        const int64_t end = unit + (left < cut->group_units ? left : cut->group_units);
+        while (unit < end) {
+            const int64_t n = end - unit < cut->segment_units ? end - unit : cut->segment_units;
+            sum[segment++] = encode(x + unit * 32, n * 32, &s, 1, codes + unit * 32);
+            unit += n;
+        }
+    }
+}
+
+static void quantize_block(const float *x, const struct qni_cut *cut, int32_t symmetric,
+                           int8_t *codes, const struct qni_facts *facts)
+{
+    int64_t segment = 0, unit = 0;
+    for (int64_t g = 0; g < cut->n_groups; g++) {
+        const int64_t first = unit, left = cut->units - unit;
+        const int64_t end = unit + (left < cut->group_units ? left : cut->group_units);
+        while (unit < end) {
+            const int64_t n = end - unit < cut->segment_units ? end - unit : cut->segment_units;
+            const int64_t count = qni_cut_count(cut, g, unit - first, n), at = unit * 32;
+            struct qni_range r = qni_range_empty();
+            if (symmetric)
+                range_magnitude(x + at, count, &r);
+            else
+                range(x + at, count, &r);
+            const struct qni_scaling s = qni_scaling_of(&r, symmetric);
+            const int32_t sum = encode(x + at, count, &s, symmetric, codes + at);
+            memset(codes + at + count, 0, (size_t)(n * 32 - count));
+            facts->sum[segment] = sum;
+            facts->scale[segment] = s.scale;
+            facts->offset[segment] = s.offset;
+            facts->total[segment] = qni_fmaf(s.scale, (float)sum, s.offset * (float)count);
+            segment++;
+            unit += n;
+        }
+    }
+}
+
+static void sum_codes(const int8_t *codes, const struct qni_cut *cut, int32_t *sum)
+{
+    int64_t segment = 0, unit = 0;
+    for (int64_t g = 0; g < cut->n_groups; g++) {
+        const int64_t left = cut->units - unit;
+        const int64_t end = unit + (left < cut->group_units ? left : cut->group_units);
+        while (unit < end) {
+            const int64_t n = end - unit < cut->segment_units ? end - unit : cut->segment_units;
+            int32_t total = 0;
+            for (int64_t i = unit * 32; i < (unit + n) * 32; i++)
+                total += codes[i];
+            sum[segment++] = total;
+            unit += n;
+        }
+    }
+}
+
+/* ---- the epilogue ---------------------------------------------------------------------------- */
+
+static void scale_row(float *v, const struct qni_scale_step *s)
+{
+    const int64_t n = s->n;
+    if (s->from_i32) {
+        if (s->bias_i32 != NULL)
+            for (int64_t i = 0; i < n; i++)
+                v[i] = qni_float_of(qni_bits_of(v[i]) + (uint32_t)s->bias_i32[i]);
+        if (s->w_scale != NULL)
+            for (int64_t i = 0; i < n; i++)
+                v[i] = s->w_scale[i] * (float)(int32_t)qni_bits_of(v[i]);
+    }
+    if (s->x_scale != 1.0f)
+        for (int64_t i = 0; i < n; i++)
+            v[i] *= s->x_scale;
+    if (s->row_scale != 1.0f)
+        for (int64_t i = 0; i < n; i++)
+            v[i] *= s->row_scale;
+    if (s->col_scale != NULL)
+        for (int64_t i = 0; i < n; i++)
+            v[i] *= s->col_scale[i];
+    if (s->bias != NULL)
+        for (int64_t i = 0; i < n; i++)
+            v[i] += s->bias[i];
+}
+
+static void add_residual(float *v, const struct qni_finish_step *s)
+{
+    const int64_t n = s->n, stride = s->residual_stride;
+    if (s->residual_dtype == QN_F32) {
+        const float *const r = s->residual;
+        if (stride == 1)
+            for (int64_t i = 0; i < n; i++)
+                v[i] += r[i];
+        else
+            for (int64_t i = 0; i < n; i++)
+                v[i] += r[i * stride];
+    } else if (s->residual_dtype == QN_BF16) {
+        const uint16_t *const r = s->residual;
+        for (int64_t i = 0; i < n; i++)
+            v[i] += qni_f32_from_bf16(r[i * stride]);
+    } else {
+        const uint16_t *const r = s->residual;
+        for (int64_t i = 0; i < n; i++)
+            v[i] += qni_f32_from_f16(r[i * stride]);
+    }
+}
+
+static void activate(float *v, int64_t n, qn_act act)
+{
+    switch (act) {
+    case QN_ACT_RELU:
+        for (int64_t i = 0; i < n; i++)
+            v[i] = v[i] <= 0.0f ? 0.0f : v[i];
+        break;
+    case QN_ACT_RELU6:
+        for (int64_t i = 0; i < n; i++) {
+            const float a = v[i] <= 0.0f ? 0.0f : v[i];
+            v[i] = a > 6.0f ? 6.0f : a;
+        }
+        break;
+    case QN_ACT_GELU:
+        for (int64_t i = 0; i < n; i++)
+            v[i] = 0.5f * v[i] * (1.0f + qni_erf_inline(v[i] * 0x1.6a09e6p-1f));
+        break;
+    case QN_ACT_GELU_TANH:
+        for (int64_t i = 0; i < n; i++) {
+            const float cubic = qni_fmaf(0x1.6e4e26p-5f, v[i] * v[i], 1.0f);
+            const float inner = v[i] * 0x1.988454p-1f * cubic;
+            v[i] = 0.5f * v[i] * (1.0f + qni_tanh_inline(inner));
+        }
+        break;
+    case QN_ACT_SILU:
+        for (int64_t i = 0; i < n; i++)
+            v[i] = v[i] / (1.0f + qni_exp_inline(-v[i]));
+        break;
+    default:
+        break;
+    }
+}
+
+static void clamp(float *v, int64_t n, float lo, float hi)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float above = v[i] > hi ? hi : v[i];
+        v[i] = v[i] < lo ? lo : above;
+    }
+}
+
+/* saturate(rint(fl(v * inv)) + zero); a NaN counts as 0. */
+QNI_TEMPLATE int32_t requantize(float v, float inv, int32_t zero, const int32_t lo,
+                                const int32_t hi)
+{
+    float w = v * inv;
+    w = w == w ? w : 0.0f;
+    w = w < -0x1p21f ? -0x1p21f : w;
+    w = w > 0x1p21f ? 0x1p21f : w;
+    int32_t code = rint_of(w) + zero;
+    code = code < lo ? lo : code;
+    return code > hi ? hi : code;
+}
+
+static void store_bytes(const float *restrict v, const struct qni_finish_step *s)
+{
+    const int64_t n = s->n, stride = s->y_stride;
+    const float inv = s->y_inv;
+    const int32_t zero = s->y_zero;
+    uint8_t *restrict y = s->y;
+    if (s->y_dtype == QN_I8 && stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (uint8_t)requantize(v[i], inv, zero, -128, 127);
+    else if (s->y_dtype == QN_I8)
+        for (int64_t i = 0; i < n; i++)
+            y[i * stride] = (uint8_t)requantize(v[i], inv, zero, -128, 127);
+    else if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (uint8_t)requantize(v[i], inv, zero, 0, 255);
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i * stride] = (uint8_t)requantize(v[i], inv, zero, 0, 255);
+}
+
+static void store_words(const float *v, const struct qni_finish_step *s)
+{
+    float *const y = s->y; /* i32 results lie in v as their bits */
+    if (s->y_stride == 1 && y != v)
+        memcpy(y, v, (size_t)s->n * sizeof *v);
+    else if (s->y_stride != 1)
+        for (int64_t i = 0; i < s->n; i++)
+            y[i * s->y_stride] = v[i];
+}
+
+static void store_halves(const float *v, const struct qni_finish_step *s)
+{
+    uint16_t *const y = s->y;
+    if (s->y_dtype == QN_F16 && s->y_stride == 1)
+        narrow_f16(y, v, s->n);
+    else if (s->y_stride == 1)
+        narrow_bf16(y, v, s->n);
+    else if (s->y_dtype == QN_F16)
+        for (int64_t i = 0; i < s->n; i++)
+            y[i * s->y_stride] = qni_f16_from_f32(v[i]);
+    else
+        for (int64_t i = 0; i < s->n; i++)
+            y[i * s->y_stride] = qni_bf16_from_f32(v[i]);
+}
+
+static void finish_line(float *v, const struct qni_finish_step *s)
+{
+    if (s->residual != NULL && !s->residual_after)
+        add_residual(v, s);
+    activate(v, s->n, s->act);
+    if (s->has_clamp)
+        clamp(v, s->n, s->clamp_lo, s->clamp_hi);
+    if (s->residual != NULL && s->residual_after)
+        add_residual(v, s);
+    if (s->y_dtype == QN_I8 || s->y_dtype == QN_U8)
+        store_bytes(v, s);
+    else if (s->y_dtype == QN_F16 || s->y_dtype == QN_BF16)
+        store_halves(v, s);
+    else
+        store_words(v, s);
+}
+
+#define QNI_ROWS_TEXT_(isa) #isa
+#define QNI_ROWS_TEXT(isa) QNI_ROWS_TEXT_(isa)
+#define QNI_ROWS_NAME_(isa) qni_rows_##isa
+#define QNI_ROWS_NAME(isa) QNI_ROWS_NAME_(isa)
+
+const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
+    .name = QNI_ROWS_TEXT(QNI_ROWS_ISA),
+    .needs = QNI_ROWS_NEEDS,
+    .widen = widen,
+    .narrow_bf16 = narrow_bf16,
+    .quantize_row = quantize_row,
+    .quantize_block = quantize_block,
+    .sum = sum_codes,
+    .range = range,
+    .encode = encode,
+    .scale = scale_row,
+    .finish = finish_line,
+};
+
+#undef QNI_ROWS_TEXT_
+#undef QNI_ROWS_TEXT
+#undef QNI_ROWS_NAME_
+#undef QNI_ROWS_NAME
+#undef QNI_ROWS_ISA
+#undef QNI_ROWS_NEEDS
