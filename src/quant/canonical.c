@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Canonical weights: made, checked, looked at, freed. What has passed qn_weight_create() is
+ * consistent and finite; everything below trusts it. */
+#include <math.h>
+#include <string.h>
+
+#include "../base/context.h"
+#include "../base/error.h"
+#include "../base/size.h"
+#include "canonical.h"
+
+/* f32 must hold value - zero exactly. No format needs more than a few bits beyond its codes. */
+enum { MAX_ZERO = 1 << 22 };
+
+/* ---- memory ---- */
+
+static size_t table_bytes(const qn_format *f)
+{
+    return f->code == QN_CODE_INT ? 0 : sizeof(float) << f->bits;
+}
+
+static size_t code_bytes(const struct qn_weight *w)
+{
+    return (size_t)w->n * (size_t)w->k;
+}
+
+static size_t group_bytes(const struct qn_weight *w)
+{
+    return (size_t)w->n * (size_t)w->n_groups * sizeof(float);
+}
+
+static size_t column_bytes(const struct qn_weight *w)
+{
+    return (size_t)w->k * sizeof(float);
+}
+
+void qn_weight_destroy(qn_weight *weight)
+{
+    if (weight == NULL)
+        return;
+    const struct qni_allocator a = weight->allocator;
+    qni_free(&a, weight->codes, code_bytes(weight));
+    qni_free(&a, weight->scale, group_bytes(weight));
+    qni_free(&a, weight->zero, group_bytes(weight));
+    qni_free(&a, weight->offset, group_bytes(weight));
+    qni_free(&a, weight->perm, column_bytes(weight));
+    qni_free(&a, weight->prescale, column_bytes(weight));
+    qni_free(&a, weight->table, table_bytes(&weight->format));
+    qni_free(&a, weight, sizeof *weight);
+}
+
+/* Everything that is a number of the shape: so far nothing is multiplied without a check. */
+static qn_status check_geometry(const qn_weight_parts *g, int64_t *ci, qn_error *err)
+{
+    int64_t taps;
+    QNI_TRY(qn_format_check(&g->format, err));
+    if (g->n < 0 || g->k < 0 || g->kh < 1 || g->kw < 1 || g->conv_groups < 1)
+        return qni_fail(
+            err, QN_E_SHAPE, "a weight of n %lld, k %lld, kernel %d x %d, %d groups is impossible",
+            (long long)g->n, (long long)g->k, (int)g->kh, (int)g->kw, (int)g->conv_groups);
+    if (g->k > INT32_MAX)
+        return qni_fail(err, QN_E_SHAPE, "k is %lld; at most 2^31 - 1 is possible",
+                        (long long)g->k);
+    if (!qni_i64_mul(g->kh, g->kw, &taps) || g->k % taps != 0)
+        return qni_fail(err, QN_E_SHAPE, "k = %lld is no multiple of the kernel's %d x %d taps",
+                        (long long)g->k, (int)g->kh, (int)g->kw);
+    if (g->n % g->conv_groups != 0)
+        return qni_fail(err, QN_E_SHAPE, "n = %lld outputs do not divide into %d groups",
+                        (long long)g->n, (int)g->conv_groups);
+    *ci = g->k / taps;
+    const int64_t n_groups = qn_format_groups(&g->format, g->k, *ci);
+    size_t bytes;
+    if (!qni_size_mul((size_t)g->n, (size_t)qni_max(g->k, n_groups), &bytes) ||
+        !qni_size_mul(bytes, sizeof(float), &bytes) || bytes > PTRDIFF_MAX)
+        return qni_fail(err, QN_E_SHAPE, "a weight of [%lld, %lld] exceeds the address space",
+                        (long long)g->n, (long long)g->k);
+    return QN_OK;
+}
+
+static bool alloc_arrays(struct qn_weight *w, bool with_perm, bool with_prescale)
+{
+    const struct qni_allocator *a = &w->allocator;
+    const qn_format *f = &w->format;
+    w->codes = qni_alloc(a, code_bytes(w));
+    w->scale = qni_alloc(a, group_bytes(w));
+    if (f->shift == QN_SHIFT_ZERO)
+        w->zero = qni_alloc(a, group_bytes(w));
+    if (f->shift == QN_SHIFT_OFFSET)
+        w->offset = qni_alloc(a, group_bytes(w));
+    if (with_perm)
+        w->perm = qni_alloc(a, column_bytes(w));
+    if (with_prescale)
+        w->prescale = qni_alloc(a, column_bytes(w));
+    if (f->code != QN_CODE_INT)
+        w->table = qni_alloc(a, table_bytes(f));
+    return w->codes != NULL && w->scale != NULL &&
+           (w->zero != NULL) == (f->shift == QN_SHIFT_ZERO) &&
+           (w->offset != NULL) == (f->shift == QN_SHIFT_OFFSET) && (w->perm != NULL) == with_perm &&
+           (w->prescale != NULL) == with_prescale && (w->table != NULL) == (f->code != QN_CODE_INT);
+}
+
+qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts *geometry,
+                           bool with_perm, bool with_prescale, struct qn_weight **weight,
+                           qn_error *err)
+{
+    const qn_format *f = &geometry->format;
+    int64_t ci;
+    *weight = NULL;
+    QNI_TRY(check_geometry(geometry, &ci, err));
+    if (f->code == QN_CODE_TABLE && geometry->table == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "codes of a table need the table");
+    struct qn_weight *w = qni_alloc_zero(a, sizeof *w);
+    if (w == NULL)
+        return qni_fail(err, QN_E_MEMORY, "no memory for a weight");
+    w->allocator = *a;
+    w->format = *f;
+    w->n = geometry->n;
+    w->k = geometry->k;
+    w->ci = ci;
+    w->kh = geometry->kh;
+    w->kw = geometry->kw;
+    w->conv_groups = geometry->conv_groups;
+    w->n_groups = qn_format_groups(f, w->k, ci);
+    if (!alloc_arrays(w, with_perm, with_prescale)) {
+        qn_weight_destroy(w);
+        return qni_fail(err, QN_E_MEMORY, "no memory for a weight of [%lld, %lld]",
+                        (long long)geometry->n, (long long)geometry->k);
+    }
+    if (w->table != NULL)
+        memcpy(w->table, f->code == QN_CODE_TABLE ? geometry->table : qni_code_table(f->code),
+               table_bytes(f));
+    *weight = w;
+    return QN_OK;
+}
+
+/* ---- what the parts must be ---- */
+
+static qn_status check_arrays(const qn_weight_parts *p, qn_error *err)
+{
+    const bool wants_zero = p->format.shift == QN_SHIFT_ZERO;
+    const bool wants_offset = p->format.shift == QN_SHIFT_OFFSET;
+    const bool has_codes = p->n > 0 && p->k > 0;
+    if ((p->codes == NULL && has_codes) || (p->scale == NULL && p->n > 0))
+        return qni_fail(err, QN_E_ARGUMENT, "codes or scales are missing");
+    if ((p->zero != NULL) != wants_zero && (p->n > 0 || !wants_zero))
+        return qni_fail(err, QN_E_ARGUMENT, "zero points are %s",
+                        wants_zero ? "missing" : "given, but the format has none");
+    if ((p->offset != NULL) != wants_offset && (p->n > 0 || !wants_offset))
+        return qni_fail(err, QN_E_ARGUMENT, "offsets are %s",
+                        wants_offset ? "missing" : "given, but the format has none");
+    return QN_OK;
+}
+
+static qn_status check_groups(const qn_weight_parts *p, int64_t n_groups, qn_error *err)
+{
+    for (int64_t i = 0; i < p->n * n_groups; i++) {
+        const long long row = (long long)(i / n_groups), group = (long long)(i % n_groups);
+        if (!isfinite(p->scale[i]))
+            return qni_fail(err, QN_E_VALUE, "the scale of row %lld, group %lld is not finite", row,
+                            group);
+        if (p->offset != NULL && !isfinite(p->offset[i]))
+            return qni_fail(err, QN_E_VALUE, "the offset of row %lld, group %lld is not finite",
+                            row, group);
+        if (p->zero != NULL && (p->zero[i] > MAX_ZERO || p->zero[i] < -MAX_ZERO))
+            return qni_fail(err, QN_E_VALUE,
+                            "the zero point %d of row %lld, group %lld is beyond +-2^22",
+                            (int)p->zero[i], row, group);
+    }
+    return QN_OK;
+}
+
+/* Every byte of fewer than 8 bits, and those E4M3 codes that are no number. */
+static qn_status check_codes(const qn_weight_parts *p, qn_error *err)
+{
+    const int32_t bits = p->format.bits;
+    const bool is_e4m3 = p->format.code == QN_CODE_E4M3;
+    if (bits == 8 && !is_e4m3)
+        return QN_OK;
+    const uint8_t mask = is_e4m3 ? 0x7f : (uint8_t)(0xffu << bits);
+    for (int64_t row = 0; row < p->n; row++) {
+        const uint8_t *codes = p->codes + row * p->k;
+        uint32_t bad = 0;
+        for (int64_t i = 0; i < p->k; i++)
+            bad |= is_e4m3 ? (codes[i] & mask) == 0x7f : (codes[i] & mask) != 0;
+        for (int64_t i = 0; bad && i < p->k; i++)
+            if (is_e4m3 ? (codes[i] & mask) == 0x7f : (codes[i] & mask) != 0)
+                return qni_fail(err, QN_E_VALUE, "the code %d at row %lld, position %lld is %s",
+                                (int)codes[i], (long long)row, (long long)i,
+                                is_e4m3 ? "NaN" : "out of range");
+    }
+    return QN_OK;
+}
+
+static qn_status check_columns(const qn_weight_parts *p, qn_error *err)
+{
+    for (int64_t i = 0; p->prescale != NULL && i < p->k; i++)
+        if (!isfinite(p->prescale[i]) || p->prescale[i] == 0.0f)
+            return qni_fail(err, QN_E_VALUE, "the prescale of column %lld is 0 or not finite",
+                            (long long)i);
+    const int64_t entries = p->format.code == QN_CODE_TABLE ? (int64_t)1 << p->format.bits : 0;
+    for (int64_t i = 0; i < entries; i++)
+        if (!isfinite(p->table[i]))
+            return qni_fail(err, QN_E_VALUE, "entry %lld of the table is not finite", (long long)i);
+    return QN_OK;
+}
+
+/* perm has been copied: `seen` marks a column by flipping all bits of its entry, which makes it
+ * negative, so that no other memory is needed; the marks are taken off at the end. */
+static qn_status check_perm(int32_t *perm, int64_t k, qn_error *err)
+{
+    for (int64_t p = 0; p < k; p++)
+        if (perm[p] < 0 || perm[p] >= k)
+            return qni_fail(err, QN_E_VALUE, "perm is no permutation: position %lld reads %d",
+                            (long long)p, (int)perm[p]);
+    for (int64_t p = 0; p < k; p++) {
+        const int32_t column = perm[p] < 0 ? ~perm[p] : perm[p];
+        if (perm[column] < 0)
+            return qni_fail(err, QN_E_VALUE, "perm is no permutation: column %d comes twice",
+                            (int)column);
+        perm[column] = ~perm[column];
+    }
+    for (int64_t p = 0; p < k; p++)
+        perm[p] = ~perm[p];
+    return QN_OK;
+}
+
+/* ---- public ---- */
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (to != NULL && bytes > 0)
+        memcpy(to, from, bytes);
+}
+
+/* A caller compiled with an older, shorter struct leaves the rest at zero. */
+static qn_status read_parts(const qn_weight_parts *from, qn_weight_parts *parts, qn_error *err)
+{
+    if (from->size < sizeof(size_t))
+        return qni_fail(err, QN_E_ARGUMENT, "begin with qn_weight_parts_init()");
+    qn_weight_parts_init(parts);
+    memcpy(parts, from, from->size < sizeof *parts ? from->size : sizeof *parts);
+    parts->size = sizeof *parts;
+    return QN_OK;
+}
+
+qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_weight **weight,
+                           qn_error *err)
+{
+    qn_weight_parts p;
+    if (weight != NULL)
+        *weight = NULL;
+    if (ctx == NULL || parts == NULL || weight == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "ctx, parts or weight is NULL");
+    QNI_TRY(read_parts(parts, &p, err));
+    int64_t ci;
+    QNI_TRY(check_geometry(&p, &ci, err));
+    if (p.format.code == QN_CODE_TABLE && p.table == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "codes of a table need the table");
+    QNI_TRY(check_arrays(&p, err));
+    QNI_TRY(check_groups(&p, qn_format_groups(&p.format, p.k, ci), err));
+    QNI_TRY(check_codes(&p, err));
+    QNI_TRY(check_columns(&p, err));
+    struct qn_weight *w;
+    QNI_TRY(qni_weight_alloc(&ctx->allocator, &p, p.perm != NULL, p.prescale != NULL, &w, err));
+    copy(w->codes, p.codes, code_bytes(w));
+    copy(w->scale, p.scale, group_bytes(w));
+    copy(w->zero, p.zero, group_bytes(w));
+    copy(w->offset, p.offset, group_bytes(w));
+    copy(w->perm, p.perm, column_bytes(w));
+    copy(w->prescale, p.prescale, column_bytes(w));
+    const qn_status status = w->perm != NULL ? check_perm(w->perm, w->k, err) : QN_OK;
+    if (status != QN_OK) {
+        qn_weight_destroy(w);
+        return status;
+    }
+    *weight = w;
+    return QN_OK;
+}
+
+qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts)
+{
+    if (weight == NULL || parts == NULL || parts->size < sizeof(size_t))
+        return QN_E_ARGUMENT;
+    qn_weight_parts own;
+    qn_weight_parts_init(&own);
+    own.format = weight->format;
+    own.n = weight->n;
+    own.k = weight->k;
+    own.kh = weight->kh;
+    own.kw = weight->kw;
+    own.conv_groups = weight->conv_groups;
+    own.codes = weight->codes;
+    own.scale = weight->scale;
+    own.zero = weight->zero;
+    own.offset = weight->offset;
+    own.perm = weight->perm;
+    own.prescale = weight->prescale;
+    own.table = weight->table;
+    own.n_groups = weight->n_groups;
+    own.size = parts->size;
+    memcpy(parts, &own, parts->size < sizeof own ? parts->size : sizeof own);
+    return QN_OK;
+}
+
+/* The definition of every format. double holds each product of an f32 scale and a value exactly
+ * (24 + 24 bits), and the sum with an f32 offset up to one rounding of double. */
+void qni_weight_row(const struct qn_weight *w, int64_t row, double *out)
+{
+    const uint8_t *codes = w->codes + row * w->k;
+    for (int64_t p = 0; p < w->k; p++) {
+        const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
+        const double value = qni_code_value(w, codes[p]);
+        const double zero = w->zero != NULL ? w->zero[i] : 0.0;
+        const double offset = w->offset != NULL ? w->offset[i] : 0.0;
+        out[p] = (double)w->scale[i] * (value - zero) + offset;
+    }
+}
