@@ -15,6 +15,8 @@
  * and longer segments are added up in int32. The steps after the dot product are those of
  * docs/numerics.md.
  *
+ * Taps of the int8 strategies are in packed order, so that a segment is a stretch of them.
+ *
  * A kernel writes all 16 lanes of c; it reads in[t][0 .. (vectors - 1) * advance + 16) and
  * nothing beyond. */
 #ifndef QNI_CPU_CONV_KERNEL_H
@@ -37,7 +39,10 @@ struct qni_depthwise_tile {
     const float *sums;   /* int8-block: [n_segments, 16] sum of the values of a segment */
     int32_t symmetric;   /* int8-block */
     int32_t raw_i32;     /* int8-static: c receives the int32 sums */
-    float *c;            /* [vectors, 16] */
+    const float
+        *prescale; /* int8-row, int8-block: [n_taps], or NULL: inputs are multiplied first */
+    float *c;      /* [vectors, 16] */
+    int64_t ldc;   /* elements from vector to vector */
 };
 
 typedef void qni_depthwise_kernel_fn(const struct qni_depthwise_tile *tile);

@@ -61,7 +61,8 @@ QNI_TEMPLATE vec nearest(vec x)
 }
 QNI_TEMPLATE vec input(const struct qni_depthwise_tile *t, int64_t tap, int64_t at)
 {
-    return t->in[tap] != NULL ? load(t->in[tap] + at) : splat(0.0f);
+    const vec x = t->in[tap] != NULL ? load(t->in[tap] + at) : splat(0.0f);
+    return t->prescale != NULL ? x * t->prescale[tap] : x;
 }
 
 /* sum[r] += inputs of vector r times weights, taps [from, to), lanes from `lane` on. at: element
@@ -89,7 +90,7 @@ QNI_TEMPLATE void float_rows(const struct qni_depthwise_tile *t, int64_t v, cons
         add_products(t, 0, t->n_taps, v * t->advance, lane, rows, sum);
         QNI_UNROLL
         for (int r = 0; r < rows; r++)
-            store(t->c + 16 * (v + r) + lane, sum[r]);
+            store(t->c + t->ldc * (v + r) + lane, sum[r]);
     }
 }
 
@@ -150,7 +151,7 @@ QNI_TEMPLATE void given_rows(const struct qni_depthwise_tile *t, int64_t v, cons
             if (t->raw_i32) {
                 QNI_UNROLL
                 for (int r = 0; r < rows; r++)
-                    acc[r] = (vec)dot[r];
+                    acc[r] = (vec)((ivec)acc[r] + dot[r]);
                 continue;
             }
             const vec scale = load(t->scale + 16 * s + lane);
@@ -166,7 +167,7 @@ QNI_TEMPLATE void given_rows(const struct qni_depthwise_tile *t, int64_t v, cons
         }
         QNI_UNROLL
         for (int r = 0; r < rows; r++)
-            store(t->c + 16 * (v + r) + lane, acc[r]);
+            store(t->c + t->ldc * (v + r) + lane, acc[r]);
     }
 }
 
@@ -275,7 +276,7 @@ static void row_tile(const struct qni_depthwise_tile *t)
                 if (t->offset != NULL)
                     acc = FMA(load(t->offset + 16 * s + lane), sum, acc);
             }
-            store(t->c + 16 * v + lane, acc * q.scale);
+            store(t->c + t->ldc * v + lane, acc * q.scale);
         }
 }
 
@@ -297,7 +298,7 @@ QNI_TEMPLATE void block_vector(const struct qni_depthwise_tile *t, int64_t v, in
             acc = FMA(load(t->offset + 16 * s + lane), total, acc);
         }
     }
-    store(t->c + 16 * v + lane, acc);
+    store(t->c + t->ldc * v + lane, acc);
 }
 
 static void block_tile(const struct qni_depthwise_tile *t)

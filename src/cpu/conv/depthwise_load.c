@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inputs of a depthwise convolution as floats: converted, less the zero point of int8-static,
+ * and with zeros for what lies outside, so that the kernels know nothing of types and borders.
+ * Each input is loaded once for all the taps that read it. */
+#include <string.h>
+
+#include "depthwise.h"
+
+enum { CHUNK = 64 };
+
+/* dst = n elements from src as floats. */
+static void convert(const struct qni_input_row *row, const void *src, int64_t n, float *dst)
+{
+    if (row->dtype == QN_I8)
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = (float)(((const int8_t *)src)[i] - row->zero);
+    else if (row->dtype == QN_U8)
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = (float)(((const uint8_t *)src)[i] - row->zero);
+    else
+        row->rows->widen(dst, src, row->dtype, NULL, n);
+}
+
+/* n <= CHUNK elements, `step` apart, next to each other. */
+static void collect(const uint8_t *src, int64_t step, int64_t n, size_t element, uint8_t *dst)
+{
+    const size_t move = (size_t)step * element;
+    if (element == 4)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(dst + 4 * i, src + (size_t)i * move, 4);
+    else if (element == 2)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(dst + 2 * i, src + (size_t)i * move, 2);
+    else
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = src[(size_t)i * move];
+}
+
+static void zero(float *dst, int64_t n)
+{
+    if (n > 0)
+        memset(dst, 0, (size_t)n * sizeof *dst);
+}
+
+/* The i in [0, n) for which first + step * i lies in [0, columns). */
+static void inside(const struct qni_input_row *row, int64_t first, int64_t step, int64_t n,
+                   int64_t *from, int64_t *to)
+{
+    *to = first >= row->columns ? 0 : qni_min(n, qni_ceil_div(row->columns - first, step));
+    *from = first >= 0 ? 0 : qni_min(qni_max(*to, 0), qni_ceil_div(-first, step));
+    *to = qni_max(*to, *from);
+}
+
+void qni_load_pixels(const struct qni_input_row *row, int64_t channel, int64_t first, int64_t step,
+                     int64_t n, float *dst)
+{
+    const size_t element = qn_dtype_bytes(row->dtype);
+    uint8_t raw[CHUNK * 4];
+    int64_t from, to;
+    inside(row, first, step, n, &from, &to);
+    zero(dst, from);
+    zero(dst + to, n - to);
+    if (to == from)
+        return;
+    const int64_t at = channel * row->channel + (first + step * from) * row->column;
+    const uint8_t *src = row->at + (size_t)at * element;
+    const int64_t move = step * row->column;
+    if (move == 1) {
+        convert(row, src, to - from, dst + from);
+        return;
+    }
+    for (int64_t i = from; i < to; i += CHUNK, src += (size_t)(CHUNK * move) * element) {
+        const int64_t some = qni_min(CHUNK, to - i);
+        collect(src, move, some, element, raw);
+        convert(row, raw, some, dst + i);
+    }
+}
+
+void qni_load_lanes(const struct qni_input_row *row, const struct qni_lane_block *block,
+                    int64_t first, int64_t step, int64_t n, float *dst)
+{
+    const size_t element = qn_dtype_bytes(row->dtype);
+    const int64_t ld = block->ld, channel = block->output / block->per_channel;
+    uint8_t raw[QNI_LANE_BLOCK * 4];
+    int64_t from, to;
+    inside(row, first, step, n, &from, &to);
+    zero(dst, from * ld);
+    zero(dst + to * ld, (n - to) * ld);
+    for (int64_t i = from; i < to; i++) {
+        const int64_t at = channel * row->channel + (first + step * i) * row->column;
+        const uint8_t *src = row->at + (size_t)at * element;
+        float *out = dst + i * ld;
+        if (block->per_channel == 1 && row->channel == 1) {
+            convert(row, src, block->lanes, out);
+        } else {
+            for (int64_t lane = 0; lane < block->lanes; lane++) {
+                const int64_t c = (block->output + lane) / block->per_channel - channel;
+                memcpy(raw + (size_t)lane * element, src + (size_t)(c * row->channel) * element,
+                       element);
+            }
+            convert(row, raw, block->lanes, out);
+        }
+        zero(out + block->lanes, ld - block->lanes);
+    }
+}

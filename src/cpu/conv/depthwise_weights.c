@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taps and weights of a depthwise convolution for its kernels: the order of the packed weights
+ * kept, codes expanded to 16 lanes of floats. A panel of a 3 x 3 convolution has 144 codes, so
+ * this is done anew for each piece of work. */
+#include <string.h>
+
+#include "../../base/half.h"
+#include "depthwise.h"
+
+/* ---- taps ------------------------------------------------------------------------------------ */
+
+size_t qni_tap_list_bytes(const struct qni_packed_head *head)
+{
+    return qni_round_up((size_t)head->k * sizeof(struct qni_tap), 64) +
+           qni_round_up((size_t)(head->units + 1) * sizeof(int32_t), 64);
+}
+
+static struct qni_tap tap_of(const struct qni_op *op, const struct qni_axis axis[2],
+                             const struct qni_phase phase[2], int64_t position, int64_t canonical)
+{
+    const int32_t *perm = qni_section(op->w[0], QNI_SECTION_PERM);
+    const float *prescale = qni_section(op->w[0], QNI_SECTION_PRESCALE);
+    const int64_t column = perm != NULL ? perm[canonical] : canonical;
+    struct qni_tap tap = {.position = position,
+                          .prescale = prescale != NULL ? prescale[column] : 1.0f};
+    tap.at[0] = (int32_t)(column / op->conv.kw);
+    tap.at[1] = (int32_t)(column % op->conv.kw);
+    const bool y = qni_axis_base(&axis[0], &phase[0], tap.at[0], &tap.base[0]);
+    const bool x = qni_axis_base(&axis[1], &phase[1], tap.at[1], &tap.base[1]);
+    tap.is_live = y && x;
+    return tap;
+}
+
+static int64_t segment_of(const struct qni_cut *cut, int64_t position)
+{
+    const int64_t unit = position / QNI_UNIT;
+    const int64_t per_group = qni_ceil_div(cut->group_units, cut->segment_units);
+    return unit / cut->group_units * per_group + unit % cut->group_units / cut->segment_units;
+}
+
+static int32_t reads_of(int32_t kind)
+{
+    return kind == QNI_DEPTHWISE_FLOAT   ? QNI_READS_F32
+           : kind == QNI_DEPTHWISE_BLOCK ? QNI_READS_Q8B
+                                         : QNI_READS_Q8;
+}
+
+static void extend(struct qni_tap_list *list, const struct qni_tap *tap)
+{
+    for (int32_t i = 0; i < 2; i++) {
+        list->lo[i] = qni_min(list->lo[i], tap->base[i]);
+        list->hi[i] = qni_max(list->hi[i], tap->base[i]);
+    }
+}
+
+struct qni_tap_list qni_tap_list_make(const struct qni_op *op, const struct qni_axis axis[2],
+                                      const struct qni_phase phase[2], int32_t kind, bool keep_dead,
+                                      void *memory)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const struct qni_run *runs = qni_section(op->w[0], QNI_SECTION_RUNS);
+    const struct qni_cut cut = qni_cut_of(head, reads_of(kind));
+    const size_t taps_bytes = qni_round_up((size_t)head->k * sizeof(struct qni_tap), 64);
+    struct qni_tap_list list = {
+        .taps = memory,
+        .segments = (int32_t *)((uint8_t *)memory + taps_bytes),
+        .lo = {INT64_MAX, INT64_MAX},
+        .hi = {INT64_MIN, INT64_MIN},
+    };
+    for (int32_t r = 0; r < head->n_runs; r++)
+        for (int64_t i = 0; i < runs[r].len; i++) {
+            const struct qni_tap tap = tap_of(op, axis, phase, runs[r].dst + i, runs[r].src + i);
+            while (list.n_segments <= segment_of(&cut, tap.position))
+                list.segments[list.n_segments++] = list.n_taps;
+            if (!tap.is_live && !keep_dead)
+                continue;
+            if (tap.is_live)
+                extend(&list, &tap);
+            list.taps[list.n_taps++] = tap;
+        }
+    list.segments[list.n_segments] = list.n_taps;
+    return list;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+size_t qni_lane_weights_bytes(const struct qni_packed_head *head)
+{
+    return (size_t)(head->k + 3 * head->units) * QNI_PANEL * sizeof(float);
+}
+
+struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, void *memory)
+{
+    struct qni_lane_weights w;
+    w.w = memory;
+    w.scale = w.w + head->k * QNI_PANEL;
+    w.sums = w.scale + head->units * QNI_PANEL;
+    w.offset =
+        head->section[QNI_SECTION_OFFSET].bytes == 0 ? NULL : w.sums + head->units * QNI_PANEL;
+    return w;
+}
+
+/* The stored codes of a packed position, 16 outputs. kernel.h of matmul draws the units. */
+static void read_codes(const uint8_t *codes, int32_t code_bits, int64_t position,
+                       uint32_t out[QNI_PANEL])
+{
+    const int64_t unit = position / QNI_UNIT, at = position % QNI_UNIT;
+    const int64_t vectors = code_bits == 4 ? 4 : 8, vector = at / 4 % vectors;
+    const uint32_t shift = (uint32_t)(8 * (at % 4) + (at / 4 == vector ? 0 : 4));
+    const uint32_t mask = code_bits == 4 ? 15u : 255u;
+    uint32_t lanes[QNI_PANEL];
+    memcpy(lanes, codes + (unit * vectors + vector) * 64, sizeof lanes);
+    for (int32_t j = 0; j < QNI_PANEL; j++)
+        out[j] = lanes[j] >> shift & mask; /* byte b of a lane: little endian, as the layouts are */
+}
+
+static void read_scales(const void *section, qn_dtype dtype, int64_t at, float out[QNI_PANEL])
+{
+    for (int32_t j = 0; j < QNI_PANEL; j++)
+        out[j] = dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)section)[at + j])
+                                 : ((const float *)section)[at + j];
+}
+
+/* What a stored code stands for: value = table[code], or code - bias. */
+struct values {
+    const float *table;
+    float bias;
+    float times; /* 2: E2M1 where integers are wanted; the scales are halved then */
+};
+
+static struct values values_of(const qn_packed *w, const struct qni_layout *layout, int32_t kind)
+{
+    struct values v = {qni_section(w, QNI_SECTION_TABLE), layout->code_bits == 4 ? 8.0f : 128.0f,
+                       1.0f};
+    int8_t table8[16];
+    if (v.table != NULL && kind != QNI_DEPTHWISE_FLOAT)
+        v.times = (float)qni_table_integers(v.table, 1 << w->head->format.bits, table8);
+    return v;
+}
+
+static void expand_segment(const qn_packed *w, int64_t panel, int64_t segment, int64_t group,
+                           const struct values *v, int32_t kind, struct qni_lane_weights *out)
+{
+    const struct qni_packed_head *head = w->head;
+    const int64_t at = (panel * head->n_groups + group) * QNI_PANEL;
+    float *scale = out->scale + segment * QNI_PANEL;
+    read_scales(qni_section(w, QNI_SECTION_SCALE), head->scale_dtype, at, scale);
+    for (int32_t j = 0; j < QNI_PANEL; j++)
+        scale[j] /= v->times; /* exact: by 1 or 2 */
+    if (out->offset != NULL)
+        read_scales(qni_section(w, QNI_SECTION_OFFSET), head->scale_dtype, at,
+                    out->offset + segment * QNI_PANEL);
+    const int32_t *sums = qni_section(w, QNI_SECTION_SUMS);
+    if (kind == QNI_DEPTHWISE_BLOCK && sums != NULL)
+        for (int32_t j = 0; j < QNI_PANEL; j++)
+            out->sums[segment * QNI_PANEL + j] =
+                (float)sums[(panel * head->n_segments + segment) * QNI_PANEL + j];
+}
+
+static void expand_tap(const uint8_t *codes, int32_t code_bits, const struct qni_tap *tap,
+                       const struct values *v, float out[QNI_PANEL])
+{
+    uint32_t code[QNI_PANEL];
+    read_codes(codes, code_bits, tap->position, code);
+    if (v->table == NULL)
+        for (int32_t j = 0; j < QNI_PANEL; j++)
+            out[j] = (float)(int32_t)code[j] - v->bias;
+    else
+        for (int32_t j = 0; j < QNI_PANEL; j++)
+            out[j] = v->table[code[j]] * v->times;
+}
+
+void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
+                             int32_t kind, struct qni_lane_weights *out)
+{
+    const struct qni_packed_head *head = w->head;
+    const struct qni_layout *layout = qni_layout_find(head->layout);
+    const struct values v = values_of(w, layout, kind);
+    const struct qni_cut cut = qni_cut_of(head, reads_of(kind));
+    const int64_t per_group = qni_ceil_div(cut.group_units, cut.segment_units);
+    const uint8_t *codes = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
+                           (size_t)(panel * head->units) * qni_layout_unit_bytes(layout->layout);
+    for (int32_t s = 0; s < list->n_segments; s++) {
+        expand_segment(w, panel, s, s / per_group, &v, kind, out);
+        const float *scale = out->scale + s * QNI_PANEL;
+        const float *offset = out->offset == NULL ? NULL : out->offset + s * QNI_PANEL;
+        for (int32_t t = list->segments[s]; t < list->segments[s + 1]; t++) {
+            float *at = out->w + (int64_t)t * QNI_PANEL;
+            expand_tap(codes, layout->code_bits, &list->taps[t], &v, at);
+            if (kind != QNI_DEPTHWISE_FLOAT)
+                continue;
+            for (int32_t j = 0; j < QNI_PANEL; j++)
+                at[j] = (at[j] * scale[j] + (offset != NULL ? offset[j] : 0.0f)) *
+                        list->taps[t].prescale;
+        }
+    }
+}
+
+static void repeat(const float *from, int64_t lane, int64_t n, float *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < QNI_PANEL; j++)
+            to[i * QNI_PANEL + j] = from[i * QNI_PANEL + lane];
+}
+
+void qni_lane_weights_repeat(const struct qni_lane_weights *from, int64_t lane,
+                             const struct qni_tap_list *list, struct qni_lane_weights *to)
+{
+    repeat(from->w, lane, list->n_taps, to->w);
+    repeat(from->scale, lane, list->n_segments, to->scale);
+    repeat(from->sums, lane, list->n_segments, to->sums);
+    if (from->offset != NULL)
+        repeat(from->offset, lane, list->n_segments, to->offset);
+}
