@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* y against the reference: equal bits where the numbers are EXACT (any NaN equals any other), the bound of
- * docs/numerics.md elsewhere; and nothing but y may have changed in the memory y lies in. */
+/* y against the reference: equal bits where the numbers are EXACT (any NaN equals any other), the
+ * bound of docs/numerics.md elsewhere; and nothing but y may have changed in the memory y lies in.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +32,8 @@ static double *doubles(struct check *c, const char *name, int64_t n)
     return check_memory(c, name, (size_t)n * sizeof(double), sizeof(double));
 }
 
-/* The written f32 steps must themselves agree with exact arithmetic within the error of quantizing. */
+/* The written f32 steps must themselves agree with exact arithmetic within the error of quantizing.
+ */
 static void check_reference(struct check *c, const struct qni_ref_op *op, const float *v,
                             const double *slack, const double *p)
 {
@@ -40,9 +42,11 @@ static void check_reference(struct check *c, const struct qni_ref_op *op, const 
             continue;
         if (fabs(p[at]) > 1e37 || fabs((double)v[at] - p[at]) <= slack[at])
             continue;
-        check_fail(c, "the reference disagrees with itself at [%lld, %lld]: %.9g in written steps, %.9g "
-                      "exact, %.3g allowed", (long long)(at / op->n), (long long)(at % op->n),
-                   (double)v[at], p[at], slack[at]);
+        check_fail(
+            c,
+            "the reference disagrees with itself at [%lld, %lld]: %.9g in written steps, %.9g "
+            "exact, %.3g allowed",
+            (long long)(at / op->n), (long long)(at % op->n), (double)v[at], p[at], slack[at]);
         return;
     }
 }
@@ -85,7 +89,8 @@ static bool expect_float(struct check *c, struct check_expected *e, int class)
     op.no_subnormals = class != PLAIN;
     op.rounds_bf16 = class == ROUNDS_TO_BF16;
     e->error[class] = doubles(c, "error of the reference", op.m * op.n);
-    if (!check_status(c, "qni_ref_product", qni_ref_product(&op, e->y, e->error[class]), QN_OK, NULL))
+    if (!check_status(c, "qni_ref_product", qni_ref_product(&op, e->y, e->error[class]), QN_OK,
+                      NULL))
         return false;
     for (int64_t i = 0; i < op.m; i++)
         for (int64_t j = 0; j < op.n && qni_ref_expert(&op, i) >= 0; j++) {
@@ -95,7 +100,8 @@ static bool expect_float(struct check *c, struct check_expected *e, int class)
     return true;
 }
 
-/* Every intermediate is a multiple of some power of two and small: whatever the order, there is one result. */
+/* Every intermediate is a multiple of some power of two and small: whatever the order, there is one
+ * result. */
 static void expect_exact_float(struct check *c, const struct qni_ref_op *op, const double *p,
                                struct check_expected *e)
 {
@@ -108,13 +114,15 @@ static void expect_exact_float(struct check *c, const struct qni_ref_op *op, con
         }
 }
 
-void check_expect(struct check *c, const struct qni_ref_op *op, int32_t data, struct check_expected *e)
+void check_expect(struct check *c, const struct qni_ref_op *op, int32_t data,
+                  struct check_expected *e)
 {
     const int64_t n = op->m * op->n;
     memset(e, 0, sizeof *e);
     e->op = *op;
     e->exact = is_int8(op->strategy) || data == CHECK_EXACT;
-    e->bits = check_memory(c, "bits of the reference", (size_t)n * sizeof *e->bits, sizeof *e->bits);
+    e->bits =
+        check_memory(c, "bits of the reference", (size_t)n * sizeof *e->bits, sizeof *e->bits);
     e->y = doubles(c, "y of the reference", n);
     e->y_bytes = extent_bytes(&op->y);
     e->before = check_memory(c, "image of y", e->y_bytes, 1);
@@ -122,7 +130,8 @@ void check_expect(struct check *c, const struct qni_ref_op *op, int32_t data, st
     memcpy(e->before, op->y.data, e->y_bytes);
     if (!e->exact)
         return;
-    double *p = doubles(c, "p of the reference", n), *bound = doubles(c, "bound of the reference", n);
+    double *p = doubles(c, "p of the reference", n),
+           *bound = doubles(c, "bound of the reference", n);
     if (!check_status(c, "qni_ref_product", qni_ref_product(op, p, bound), QN_OK, NULL))
         return;
     if (is_int8(op->strategy))
@@ -138,15 +147,16 @@ void check_prepare_y(struct check *c, struct check_expected *e)
 }
 
 /* Does element at of y hold what it must? Writes the difference in words. */
-static bool element_is_good(const struct check_expected *e, int64_t i, int64_t j, int class, char *text,
-                            size_t n)
+static bool element_is_good(const struct check_expected *e, int64_t i, int64_t j, int class,
+                            char *text, size_t n)
 {
     const qn_tensor *y = &e->op.y;
     const int64_t at = i * e->op.n + j;
     const uint32_t got = qni_ref_bits(y->data, y->dtype, qni_ref_at(&e->op, y, i, j));
     const double value = qni_ref_get(y->data, y->dtype, qni_ref_at(&e->op, y, i, j));
     if (e->exact) {
-        const bool both_nan = qni_ref_is_nan(got, y->dtype) && qni_ref_is_nan(e->bits[at], y->dtype);
+        const bool both_nan =
+            qni_ref_is_nan(got, y->dtype) && qni_ref_is_nan(e->bits[at], y->dtype);
         /* The sign of a zero is nobody's promise where the order of a sum is free. */
         const bool both_zero = !is_int8(e->op.strategy) && value == 0.0 &&
                                qni_ref_get(&e->bits[at], y->dtype, 0) == 0.0;
@@ -199,8 +209,9 @@ bool check_y(struct check *c, struct check_expected *e, const char *kernel, cons
                 memcpy(first, text, sizeof first);
             }
     if (bad > 0)
-        check_fail(c, "%s: %lld of %lld elements are wrong; y[%lld, %lld] is %s", who, (long long)bad,
-                   (long long)(e->op.m * e->op.n), (long long)first_i, (long long)first_j, first);
+        check_fail(c, "%s: %lld of %lld elements are wrong; y[%lld, %lld] is %s", who,
+                   (long long)bad, (long long)(e->op.m * e->op.n), (long long)first_i,
+                   (long long)first_j, first);
     return frame_is_whole(c, e, who) && bad == 0;
 }
 
@@ -211,13 +222,15 @@ uint8_t *check_remember_y(struct check *c, const struct check_expected *e)
     return image;
 }
 
-bool check_same_y(struct check *c, const struct check_expected *e, const uint8_t *image, const char *who)
+bool check_same_y(struct check *c, const struct check_expected *e, const uint8_t *image,
+                  const char *who)
 {
     const qn_tensor *y = &e->op.y;
     for (int64_t i = 0; i < e->op.m; i++)
         for (int64_t j = 0; j < e->op.n; j++) {
             const int64_t at = qni_ref_at(&e->op, y, i, j);
-            const uint32_t a = qni_ref_bits(y->data, y->dtype, at), b = qni_ref_bits(image, y->dtype, at);
+            const uint32_t a = qni_ref_bits(y->data, y->dtype, at),
+                           b = qni_ref_bits(image, y->dtype, at);
             if (a == b || (qni_ref_is_nan(a, y->dtype) && qni_ref_is_nan(b, y->dtype)))
                 continue;
             check_fail(c, "%s: y[%lld, %lld] has other bits (%x, not %x)", who, (long long)i,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts of the sweep: one for each ISA mask and thread count, made when a case first asks for it. */
+/* Contexts of the sweep: one for each ISA mask and thread count, made when a case first asks for
+ * it. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The devices that the sweep can run on. Operands are made and compared on the host; push gives the
- * device's copy of one, pull brings a result back. On the CPU both are the operand itself, so that guard
- * pages are around what the kernels touch. */
+ * device's copy of one, pull brings a result back. On the CPU both are the operand itself, so that
+ * guard pages are around what the kernels touch. */
 #include <string.h>
 
 #include "harness.h"

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a case of quern-check sees: its seed, ways to fail, guarded memory, contexts, data, comparison.
+/* What a case of quern-check sees: its seed, ways to fail, guarded memory, contexts, data,
+ * comparison.
  *
  * A suite is a function that names its cases one after another with check_case(); it is run once to
- * count them and once in every worker process, so enumerating must be cheap and always the same. The
- * body of a case runs in one worker only. A crash of any kind (also in a thread of the library, or in
- * memory that it has destroyed) ends that worker, is reported as that case's failure, and the next
- * worker goes on behind it. */
+ * count them and once in every worker process, so enumerating must be cheap and always the same.
+ * The body of a case runs in one worker only. A crash of any kind (also in a thread of the library,
+ * or in memory that it has destroyed) ends that worker, is reported as that case's failure, and the
+ * next worker goes on behind it. */
 #ifndef CHECK_HARNESS_H
 #define CHECK_HARNESS_H
 
@@ -14,14 +15,16 @@
 #include "../../src/base/compiler.h"
 #include "../../src/ref/ref.h"
 
-/* --------------------------------------------------------------------------------------- options */
+/* --------------------------------------------------------------------------------------- options
+ */
 
 struct check;
 /* Where operations run. Operands are made and compared on the host. */
 struct check_device {
     const char *name;
     int32_t kind;
-    qn_tensor (*push)(struct check *c, const qn_tensor *host); /* a copy over there, for this case */
+    qn_tensor (*push)(struct check *c,
+                      const qn_tensor *host); /* a copy over there, for this case */
     void (*pull)(struct check *c, const qn_tensor *device, const qn_tensor *host);
 };
 /* NULL: no such device in this build. */
@@ -40,7 +43,8 @@ struct check_options {
 
 enum { CHECK_ABOUT_BYTES = 400 };
 
-/* ------------------------------------------------------------------------------------------ cases */
+/* ------------------------------------------------------------------------------------------ cases
+ */
 
 /* splitmix64: every 64-bit state is a good one. */
 struct check_random {
@@ -62,8 +66,8 @@ typedef void check_case_fn(struct check *c, const void *arg);
 typedef void check_suite_fn(struct check_suite *suite, const struct check_options *options);
 
 /* arg must live until the call returns, no longer. */
-void check_case(struct check_suite *suite, check_case_fn *fn, const void *arg, const char *format, ...)
-    QNI_PRINTF(4, 5);
+void check_case(struct check_suite *suite, check_case_fn *fn, const void *arg, const char *format,
+                ...) QNI_PRINTF(4, 5);
 /* A case goes on after a failure; only the first few are kept. */
 void check_fail(struct check *c, const char *format, ...) QNI_PRINTF(2, 3);
 void check_about(struct check *c, const char *format, ...) QNI_PRINTF(2, 3);
@@ -83,23 +87,25 @@ int64_t check_random_of(struct check_random *r, const int64_t *list, size_t n);
     check_random_of((random), (const int64_t[]){__VA_ARGS__},                                      \
                     sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-/* ---------------------------------------------------------------------------------------- memory */
+/* ---------------------------------------------------------------------------------------- memory
+ */
 
-/* bytes between two inaccessible pages, flush with the one behind (or, by the seed's choice, with the
- * one before), the rest of the pages filled with a pattern that is compared when the case ends. name
- * must be static. alignment: a power of two; flush with the end only as far as it allows. */
+/* bytes between two inaccessible pages, flush with the one behind (or, by the seed's choice, with
+ * the one before), the rest of the pages filled with a pattern that is compared when the case ends.
+ * name must be static. alignment: a power of two; flush with the end only as far as it allows. */
 void *check_memory(struct check *c, const char *name, size_t bytes, size_t alignment);
 /* From now on a write is a crash. */
 void check_memory_freeze(void *memory);
 void check_memory_thaw(void *memory);
 
-/* ---------------------------------------------------------------------------------------- contexts */
+/* ---------------------------------------------------------------------------------------- contexts
+ */
 
 /* ISA masks from everything down to portable, the newest feature removed first. */
 int32_t check_masks(const struct check_options *options, const uint64_t **masks);
-/* A context that lives as long as the worker. threads: 1, 2, 5, ...; 0: a caller's parallel-for that runs
- * the items one after another, last one first. All its memory is guarded, counted and watched for
- * leaks. Never NULL: failing to make one fails the case and ends it. */
+/* A context that lives as long as the worker. threads: 1, 2, 5, ...; 0: a caller's parallel-for
+ * that runs the items one after another, last one first. All its memory is guarded, counted and
+ * watched for leaks. Never NULL: failing to make one fails the case and ends it. */
 enum { CHECK_SERIAL = 0 };
 const qn_ctx *check_context(struct check *c, uint64_t mask, int32_t threads);
 /* Allocations made so far through the contexts of this worker. */
@@ -107,25 +113,27 @@ int64_t check_allocations(void);
 /* "vnni512" for a mask: the newest feature in it; "portable". */
 const char *check_mask_name(uint64_t mask);
 
-/* ------------------------------------------------------------------------------------------- data */
+/* ------------------------------------------------------------------------------------------- data
+ */
 
 /* The three generators of docs/architecture.md. */
 enum { CHECK_EXACT = 0, CHECK_EXTREME = 1, CHECK_NORMAL = 2, CHECK_N_DATA = 3 };
 extern const char *const check_data_names[CHECK_N_DATA];
 
-/* A canonical weight made by the harness alone; free of src/quant, so that the reference is as well. */
+/* A canonical weight made by the harness alone; free of src/quant, so that the reference is as
+ * well. */
 struct check_weight {
-    struct qn_weight w;        /* for src/ref and packers of tests */
-    qn_weight_parts parts;     /* for qn_weight_create() */
+    struct qn_weight w;    /* for src/ref and packers of tests */
+    qn_weight_parts parts; /* for qn_weight_create() */
     float table[256];
 };
 struct check_weight_options {
     qn_format format;
-    int64_t n, k;              /* k = kh * kw * ci */
+    int64_t n, k; /* k = kh * kw * ci */
     int32_t kh, kw, conv_groups;
     int32_t data;
     bool perm, prescale;
-    bool f16_scales;           /* scales and offsets that f16 can hold */
+    bool f16_scales; /* scales and offsets that f16 can hold */
 };
 void check_weight_make(struct check *c, const struct check_weight_options *options,
                        struct check_weight *weight);
@@ -138,8 +146,8 @@ struct check_format {
 int32_t check_formats(const struct check_format **formats);
 bool check_format_is_integer(const qn_format *format); /* can int8 strategies read it? */
 
-/* A tensor of the given shape in guarded memory; rows (all but the last stride) are longer than need be by a
- * random amount if padded. The contents are random bytes. */
+/* A tensor of the given shape in guarded memory; rows (all but the last stride) are longer than
+ * need be by a random amount if padded. The contents are random bytes. */
 qn_tensor check_tensor(struct check *c, const char *name, qn_dtype dtype, int32_t rank,
                        const int64_t *shape, bool padded);
 /* Fill activations. Rows (the first dimension): CHECK_EXTREME makes some hold one NaN or infinity
@@ -147,32 +155,37 @@ qn_tensor check_tensor(struct check *c, const char *name, qn_dtype dtype, int32_
 void check_fill_x(struct check *c, const qn_tensor *x, int32_t data, bool bad_rows);
 void check_put(const qn_tensor *t, int64_t at, double value);
 
-/* --------------------------------------------------------------------------------------- comparison */
+/* ---------------------------------------------------------------------------------------
+ * comparison */
 
 /* What y must be, for one op: bits where the numbers are EXACT, a bound elsewhere. */
 struct check_expected {
     struct qni_ref_op op;
     bool exact;
-    uint32_t *bits;      /* [m, n] */
-    double *y;           /* [m, n], before rounding to the type of y */
-    double *error[3];    /* [m, n] of float kernels; that read bf16; that round to bf16. NULL: not needed yet */
-    uint8_t *before;     /* image of y before the calls */
+    uint32_t *bits;   /* [m, n] */
+    double *y;        /* [m, n], before rounding to the type of y */
+    double *error[3]; /* [m, n] of float kernels; that read bf16; that round to bf16. NULL: not
+                         needed yet */
+    uint8_t *before;  /* image of y before the calls */
     uint8_t *after;
     size_t y_bytes;
 };
-/* data: of weights and activations together; CHECK_EXACT asks for equal bits of float strategies too. */
+/* data: of weights and activations together; CHECK_EXACT asks for equal bits of float strategies
+ * too. */
 void check_expect(struct check *c, const struct qni_ref_op *op, int32_t data,
                   struct check_expected *expected);
 /* Forget what an earlier call has written to y. */
 void check_prepare_y(struct check *c, struct check_expected *expected);
-/* Compare y and everything around it. who: the kernel or context, for the text. Returns false if it differs. */
+/* Compare y and everything around it. who: the kernel or context, for the text. Returns false if it
+ * differs. */
 bool check_y(struct check *c, struct check_expected *expected, const char *kernel, const char *who);
 /* y as it is now, for a comparison of bits with the y of a later call. */
 uint8_t *check_remember_y(struct check *c, const struct check_expected *expected);
 bool check_same_y(struct check *c, const struct check_expected *expected, const uint8_t *image,
                   const char *who);
 
-/* --------------------------------------------------------------------- inside the harness, not for cases */
+/* --------------------------------------------------------------------- inside the harness, not for
+ * cases */
 
 enum { CHECK_NOWHERE = 0, CHECK_BEFORE, CHECK_BEHIND, CHECK_INSIDE };
 struct check_crash { /* written by a dying worker, read by its parent: where the address lies */

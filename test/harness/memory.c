@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operands between guard pages, and the allocator that contexts of the harness use.
  *
- *     |no access|pattern ... operand|no access|     or     |no access|operand ... pattern|no access|
+ *     |no access|pattern ... operand|no access|     or     |no access|operand ... pattern|no
+ * access|
  *
- * An access one byte past the operand is a crash; a write into the rest of its pages is found when the
- * pattern is compared. The handler of a crash finds out which operand the address is next to. */
+ * An access one byte past the operand is a crash; a write into the rest of its pages is found when
+ * the pattern is compared. The handler of a crash finds out which operand the address is next to.
+ */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -19,11 +21,11 @@ enum { MAX_BLOCKS = 4096, PATTERN = 0xa5 };
 
 struct block {
     const char *name;
-    uint8_t *map;        /* the first guard page */
+    uint8_t *map; /* the first guard page */
     size_t map_bytes;
     uint8_t *data;
     size_t bytes;
-    bool of_context;     /* outlives cases; freed by the library */
+    bool of_context; /* outlives cases; freed by the library */
     bool frozen;
 };
 
@@ -33,9 +35,9 @@ static struct {
     struct block block[MAX_BLOCKS];
     size_t n_blocks;
     int64_t allocations;
-    size_t of_contexts;  /* live blocks that belong to contexts, as of the last case's end */
+    size_t of_contexts; /* live blocks that belong to contexts, as of the last case's end */
     struct check_crash *crash;
-    char damage[200];    /* found when the library freed a block */
+    char damage[200]; /* found when the library freed a block */
 } memory = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static size_t page_bytes(void)
@@ -52,7 +54,8 @@ static void *map_block(const char *name, size_t bytes, size_t alignment, bool at
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED)
         return NULL;
-    if (mprotect(map + page, inside, PROT_READ | PROT_WRITE) != 0 || memory.n_blocks == MAX_BLOCKS) {
+    if (mprotect(map + page, inside, PROT_READ | PROT_WRITE) != 0 ||
+        memory.n_blocks == MAX_BLOCKS) {
         munmap(map, inside + 2 * page);
         return NULL;
     }
@@ -119,7 +122,8 @@ void check_memory_thaw(void *data)
     protect(data, false);
 }
 
-/* ---------------------------------------------------------------------------- the contexts' allocator */
+/* ---------------------------------------------------------------------------- the contexts'
+ * allocator */
 
 void *check_alloc(void *arg, size_t bytes, size_t alignment)
 {
@@ -195,7 +199,8 @@ void check_memory_end(struct check *c)
     }
 }
 
-/* -------------------------------------------------------------------------------------------- crashes */
+/* --------------------------------------------------------------------------------------------
+ * crashes */
 
 static struct sigaction earlier[NSIG];
 
@@ -209,7 +214,7 @@ static void crashed(int signal, siginfo_t *info, void *context)
         if (at < b->map || at >= b->map + b->map_bytes)
             continue;
         struct check_crash *crash = memory.crash;
-        crash->place = at < b->data              ? CHECK_BEFORE
+        crash->place = at < b->data               ? CHECK_BEFORE
                        : at >= b->data + b->bytes ? CHECK_BEHIND
                                                   : CHECK_INSIDE;
         crash->distance = at < b->data               ? b->data - at

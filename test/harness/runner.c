@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running cases: enumeration, worker processes, crashes, progress, summary.
  *
- * The parent forks `jobs` workers before any thread exists. Each enumerates all cases and runs those whose
- * number is its own modulo jobs; what it is at stands in shared memory. When a worker dies, or stays
- * silent for too long, the parent reports that case as failed, with the signal, the operand it ran out
- * of and a command line, and forks another one that begins behind it. */
+ * The parent forks `jobs` workers before any thread exists. Each enumerates all cases and runs
+ * those whose number is its own modulo jobs; what it is at stands in shared memory. When a worker
+ * dies, or stays silent for too long, the parent reports that case as failed, with the signal, the
+ * operand it ran out of and a command line, and forks another one that begins behind it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fnmatch.h>
@@ -44,7 +44,7 @@ struct check_suite {
     enum purpose purpose;
     const struct check_options *options;
     const char *suite;
-    int64_t n;                /* cases that passed the filter so far */
+    int64_t n; /* cases that passed the filter so far */
     int64_t worker, n_workers, resume;
     struct worker *state;
 };
@@ -56,7 +56,8 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* ------------------------------------------------------------------------------------------ failing */
+/* ------------------------------------------------------------------------------------------
+ * failing */
 
 void check_fail(struct check *c, const char *format, ...)
 {
@@ -123,7 +124,8 @@ static void print_failure(const struct check_options *o, const char *name, const
     fflush(stdout);
 }
 
-/* ------------------------------------------------------------------------------------------ one case */
+/* ------------------------------------------------------------------------------------------ one
+ * case */
 
 /* FNV-1a of the name, so that a case has the same data whatever runs before it. */
 static uint64_t seed_of(const char *name, uint64_t seed)
@@ -143,7 +145,8 @@ static bool wanted(const struct check_options *o, const char *name)
     return strstr(name, o->filter) != NULL;
 }
 
-static void run_case(struct check_suite *suite, check_case_fn *fn, const void *arg, const char *name)
+static void run_case(struct check_suite *suite, check_case_fn *fn, const void *arg,
+                     const char *name)
 {
     struct worker *state = suite->state;
     struct check c = {.options = suite->options, .name = name, .about = state->about};
@@ -167,7 +170,8 @@ static void run_case(struct check_suite *suite, check_case_fn *fn, const void *a
     atomic_store(&state->current, -1);
 }
 
-void check_case(struct check_suite *suite, check_case_fn *fn, const void *arg, const char *format, ...)
+void check_case(struct check_suite *suite, check_case_fn *fn, const void *arg, const char *format,
+                ...)
 {
     char name[256];
     const int begin = snprintf(name, sizeof name, "%s/", suite->suite);
@@ -196,7 +200,8 @@ static int64_t enumerate(struct check_suite *suite, check_suite_fn *const *suite
     return suite->n;
 }
 
-/* ------------------------------------------------------------------------------------------- workers */
+/* -------------------------------------------------------------------------------------------
+ * workers */
 
 struct job {
     const struct check_options *options;
@@ -350,8 +355,8 @@ int check_run(const struct check_options *options, check_suite_fn *const *suites
                 options->filter);
         return 2;
     }
-    job.shared = mmap(NULL, sizeof *job.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                      -1, 0);
+    job.shared =
+        mmap(NULL, sizeof *job.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (job.shared == MAP_FAILED) {
         fprintf(stderr, "quern-check: no memory\n");
         return 2;

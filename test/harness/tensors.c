@@ -36,12 +36,24 @@ qn_tensor check_tensor(struct check *c, const char *name, qn_dtype dtype, int32_
 void check_put(const qn_tensor *t, int64_t at, double value)
 {
     switch (t->dtype) {
-    case QN_F32: ((float *)t->data)[at] = (float)value; break;
-    case QN_F16: ((uint16_t *)t->data)[at] = qni_f16_from_f32((float)value); break;
-    case QN_BF16: ((uint16_t *)t->data)[at] = qni_bf16_from_f32((float)value); break;
-    case QN_I32: ((int32_t *)t->data)[at] = (int32_t)value; break;
-    case QN_I8: ((int8_t *)t->data)[at] = (int8_t)value; break;
-    default: ((uint8_t *)t->data)[at] = (uint8_t)value; break;
+    case QN_F32:
+        ((float *)t->data)[at] = (float)value;
+        break;
+    case QN_F16:
+        ((uint16_t *)t->data)[at] = qni_f16_from_f32((float)value);
+        break;
+    case QN_BF16:
+        ((uint16_t *)t->data)[at] = qni_bf16_from_f32((float)value);
+        break;
+    case QN_I32:
+        ((int32_t *)t->data)[at] = (int32_t)value;
+        break;
+    case QN_I8:
+        ((int8_t *)t->data)[at] = (int8_t)value;
+        break;
+    default:
+        ((uint8_t *)t->data)[at] = (uint8_t)value;
+        break;
     }
 }
 
@@ -49,7 +61,8 @@ void check_put(const qn_tensor *t, int64_t at, double value)
  * weights.c cannot overflow: 2^10 * 2^60 * 2^8 * 2^40 < 2^127. */
 static double draw(struct check *c, qn_dtype dtype, int32_t data, double level)
 {
-    static const double extreme[] = {0.0, -0.0, 1.0, 0x1p-149, -0x1p-126, 0x1p60, -0x1.8p59, 0x1p-40};
+    static const double extreme[] = {0.0,       -0.0,   1.0,       0x1p-149,
+                                     -0x1p-126, 0x1p60, -0x1.8p59, 0x1p-40};
     static const double extreme_f16[] = {0.0, -0.0, 1.0, 0x1p-24, -0x1p-14, 65504.0, -65504.0, 0.5};
     const size_t n = sizeof extreme / sizeof *extreme;
     const bool is_code = dtype == QN_I8 || dtype == QN_U8;

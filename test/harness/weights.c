@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Canonical weights for the sweep, built by hand: tables, codes, scales and shifts of the three generators.
+/* Canonical weights for the sweep, built by hand: tables, codes, scales and shifts of the three
+ * generators.
  *
  *   exact    small values, scales 2^-2 to 2, shifts that are multiples of the scale: every w is a
- *            multiple of 1/4 below 256 with at most 8 significant bits (bf16 holds it), every sum exact
- *   extreme  codes at their limits; scales zero, subnormal, negative, large
- *   normal   everything a quantizer would make */
+ *            multiple of 1/4 below 256 with at most 8 significant bits (bf16 holds it), every sum
+ * exact extreme  codes at their limits; scales zero, subnormal, negative, large normal   everything
+ * a quantizer would make */
 #include <math.h>
 #include <string.h>
 
@@ -14,11 +15,17 @@
 const char *const check_data_names[CHECK_N_DATA] = {"exact", "extreme", "normal"};
 
 #define INT(bits, group, shift)                                                                    \
-    {QN_CODE_INT, bits, group, QN_BLOCKS_RUN, shift, QN_F32, 0, 0}
+    {                                                                                              \
+        QN_CODE_INT, bits, group, QN_BLOCKS_RUN, shift, QN_F32, 0, 0                               \
+    }
 #define CHANNELS(bits, group, shift)                                                               \
-    {QN_CODE_INT, bits, group, QN_BLOCKS_CHANNELS, shift, QN_F32, 0, 0}
+    {                                                                                              \
+        QN_CODE_INT, bits, group, QN_BLOCKS_CHANNELS, shift, QN_F32, 0, 0                          \
+    }
 #define CODES(code, bits, group)                                                                   \
-    {code, bits, group, QN_BLOCKS_RUN, QN_SHIFT_NONE, QN_F32, 0, 0}
+    {                                                                                              \
+        code, bits, group, QN_BLOCKS_RUN, QN_SHIFT_NONE, QN_F32, 0, 0                              \
+    }
 
 static const struct check_format formats[] = {
     {"int4:g32", INT(4, 32, QN_SHIFT_NONE)},
@@ -74,19 +81,25 @@ bool check_format_is_integer(const qn_format *f)
 /* The codebooks, from their definitions. */
 static void fill_table(struct check *c, const qn_format *f, int32_t data, float *table)
 {
-    static const float nf4[16] = {
-        -1.0f,         -0.6961928010f, -0.5250730515f, -0.3949174881f, -0.2844413817f, -0.1847734302f,
-        -0.0910500363f, 0.0f,          0.0795802996f,  0.1609302014f,  0.2461123019f,  0.3379152417f,
-        0.4407098293f, 0.5626170039f,  0.7229568362f,  1.0f};
+    static const float nf4[16] = {-1.0f,          -0.6961928010f, -0.5250730515f, -0.3949174881f,
+                                  -0.2844413817f, -0.1847734302f, -0.0910500363f, 0.0f,
+                                  0.0795802996f,  0.1609302014f,  0.2461123019f,  0.3379152417f,
+                                  0.4407098293f,  0.5626170039f,  0.7229568362f,  1.0f};
     static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                    1,    13,   25,  38,  53,  69,  89,  113};
     static const float e2m1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     for (int i = 0; i < 1 << f->bits; i++) {
         const int exponent = (i >> 3) & 15, mantissa = i & 7;
         switch (f->code) {
-        case QN_CODE_NF4: table[i] = nf4[i]; break;
-        case QN_CODE_IQ4_NL: table[i] = (float)iq4[i]; break;
-        case QN_CODE_E2M1: table[i] = i < 8 ? e2m1[i] : -e2m1[i - 8]; break;
+        case QN_CODE_NF4:
+            table[i] = nf4[i];
+            break;
+        case QN_CODE_IQ4_NL:
+            table[i] = (float)iq4[i];
+            break;
+        case QN_CODE_E2M1:
+            table[i] = i < 8 ? e2m1[i] : -e2m1[i - 8];
+            break;
         case QN_CODE_E4M3:
             table[i] = exponent == 0 ? ldexpf((float)mantissa, -9)
                                      : ldexpf((float)(8 + mantissa), exponent - 10);
@@ -105,7 +118,8 @@ static void fill_table(struct check *c, const qn_format *f, int32_t data, float 
 static bool code_is_small(const struct check_weight *weight, int32_t code)
 {
     const qn_format *f = &weight->w.format;
-    const float v = f->code == QN_CODE_INT ? (float)(code - (1 << (f->bits - 1))) : weight->table[code];
+    const float v =
+        f->code == QN_CODE_INT ? (float)(code - (1 << (f->bits - 1))) : weight->table[code];
     return fabsf(v) <= 63.0f && v * 2.0f == rintf(v * 2.0f);
 }
 
@@ -126,9 +140,10 @@ static uint8_t draw_code(struct check *c, const struct check_weight *weight, int
 
 static float draw_scale(struct check *c, int32_t data, bool f16)
 {
-    static const float extreme[] = {0.0f,    0x1p-24f, -0x1p-14f, 0.75f, 1.0f,
-                                    -1.0f,   255.0f,   0x1p-15f,  0.125f};
-    static const float extreme_f32[] = {0.0f, 0x1p-149f, 0x1.8p-130f, 1.0f, -3.0f, 0x1p40f, 0x1p-60f};
+    static const float extreme[] = {0.0f,  0x1p-24f, -0x1p-14f, 0.75f, 1.0f,
+                                    -1.0f, 255.0f,   0x1p-15f,  0.125f};
+    static const float extreme_f32[] = {0.0f,  0x1p-149f, 0x1.8p-130f, 1.0f,
+                                        -3.0f, 0x1p40f,   0x1p-60f};
     if (data == CHECK_EXACT)
         return ldexpf(check_random_chance(&c->random, 10) ? -1.0f : 1.0f,
                       (int)check_random_in(&c->random, -2, 1));
@@ -138,7 +153,8 @@ static float draw_scale(struct check *c, int32_t data, bool f16)
     else if (f16)
         s = extreme[check_random_in(&c->random, 0, sizeof extreme / sizeof *extreme - 1)];
     else
-        s = extreme_f32[check_random_in(&c->random, 0, sizeof extreme_f32 / sizeof *extreme_f32 - 1)];
+        s = extreme_f32[check_random_in(&c->random, 0,
+                                        sizeof extreme_f32 / sizeof *extreme_f32 - 1)];
     return f16 ? qni_f32_from_f16(qni_f16_from_f32(s)) : s;
 }
 
@@ -152,8 +168,9 @@ static void fill_groups(struct check *c, const struct check_weight_options *o,
                         struct check_weight *weight)
 {
     struct qn_weight *w = &weight->w;
-    const int32_t limit = o->data == CHECK_EXACT ? (w->format.bits < 8 ? 1 << (w->format.bits - 1) : 63)
-                                                 : 1 << (w->format.bits - 1);
+    const int32_t limit = o->data == CHECK_EXACT
+                              ? (w->format.bits < 8 ? 1 << (w->format.bits - 1) : 63)
+                              : 1 << (w->format.bits - 1);
     for (int64_t i = 0; i < w->n * w->n_groups; i++) {
         w->scale[i] = draw_scale(c, o->data, o->f16_scales);
         if (w->format.group == QN_GROUP_PER_TENSOR)

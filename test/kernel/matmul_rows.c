@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every row of src/cpu/matmul/kernels.inc on its own, through nothing but kernel.h: weights are packed here
- * from the drawing in that header, code by code, each operand between guard pages. A new row is tested
- * from the moment it is in the list. */
+/* Every row of src/cpu/matmul/kernels.inc on its own, through nothing but kernel.h: weights are
+ * packed here from the drawing in that header, code by code, each operand between guard pages. A
+ * new row is tested from the moment it is in the list. */
 #include <math.h>
 #include <string.h>
 
@@ -10,8 +10,15 @@
 #include "suites.h"
 
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
-    {#fn, fn, (needs), QNI_READS_##reads, QNI_LAYOUT_##layout, m_min, mr,                          \
-     QNI_NUMERICS_##numerics, scratch},
+    {#fn,                                                                                          \
+     fn,                                                                                           \
+     (needs),                                                                                      \
+     QNI_READS_##reads,                                                                            \
+     QNI_LAYOUT_##layout,                                                                          \
+     m_min,                                                                                        \
+     mr,                                                                                           \
+     QNI_NUMERICS_##numerics,                                                                      \
+     scratch},
 static const struct qni_matmul_kernel kernels[] = {
 #include "../../src/cpu/matmul/kernels.inc"
     {NULL, NULL, 0, 0, 0, 0, 0, 0, 0}};
@@ -31,8 +38,8 @@ struct drawn {
     int32_t x_zero;
     bool symmetric, raw, f16_scales;
     struct check_weight weight;
-    struct qni_ref_segments segments;  /* in canonical positions */
-    int64_t *packed_at;                /* [k] packed position of the q-th position in packed order */
+    struct qni_ref_segments segments; /* in canonical positions */
+    int64_t *packed_at;               /* [k] packed position of the q-th position in packed order */
     struct qni_matmul_tile tile;
 };
 
@@ -57,7 +64,8 @@ static bool is_int8(const struct qni_matmul_kernel *k)
     return k->reads == QNI_READS_Q8 || k->reads == QNI_READS_Q8B;
 }
 
-/* ------------------------------------------------------------------------------------------ drawing */
+/* ------------------------------------------------------------------------------------------
+ * drawing */
 
 static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *kernel, int64_t k)
 {
@@ -66,23 +74,28 @@ static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *ke
     f.group = CHECK_OF(r, 32, 32, 64, 128, 7, 16, 48, 100, QN_GROUP_PER_CHANNEL, k > 0 ? k : 1);
     f.shift = (qn_shift)check_random_in(r, QN_SHIFT_NONE, QN_SHIFT_OFFSET);
     switch (kernel->layout) {
-    case QNI_LAYOUT_Q4N16: f.bits = (int32_t)CHECK_OF(r, 2, 3, 4, 4, 4); break;
-    case QNI_LAYOUT_Q8N16: f.bits = (int32_t)CHECK_OF(r, 5, 6, 7, 8, 8, 8); break;
+    case QNI_LAYOUT_Q4N16:
+        f.bits = (int32_t)CHECK_OF(r, 2, 3, 4, 4, 4);
+        break;
+    case QNI_LAYOUT_Q8N16:
+        f.bits = (int32_t)CHECK_OF(r, 5, 6, 7, 8, 8, 8);
+        break;
     case QNI_LAYOUT_T8N16:
         f.code = (qn_code)CHECK_OF(r, QN_CODE_E4M3, QN_CODE_TABLE);
         f.bits = f.code == QN_CODE_E4M3 ? 8 : (int32_t)CHECK_OF(r, 5, 8);
         break;
     default:
         f.code = (qn_code)(wants_integers(kernel) ? CHECK_OF(r, QN_CODE_IQ4_NL, QN_CODE_E2M1)
-                                           : CHECK_OF(r, QN_CODE_NF4, QN_CODE_IQ4_NL, QN_CODE_E2M1,
-                                                      QN_CODE_TABLE));
+                                                  : CHECK_OF(r, QN_CODE_NF4, QN_CODE_IQ4_NL,
+                                                             QN_CODE_E2M1, QN_CODE_TABLE));
         f.bits = f.code == QN_CODE_TABLE ? (int32_t)CHECK_OF(r, 3, 4) : 4;
         break;
     }
     return f;
 }
 
-/* Rows of the weight past n are what a packer pads a panel with: value 0 if there is one, scale 0. */
+/* Rows of the weight past n are what a packer pads a panel with: value 0 if there is one, scale 0.
+ */
 static void blank_rows(struct check_weight *weight, int64_t first)
 {
     struct qn_weight *w = &weight->w;
@@ -117,7 +130,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     d->n = 16 * d->panels - (check_random_chance(r, 50) ? 0 : check_random_in(r, 1, 15));
     d->k = CHECK_OF(r, 1, 5, 31, 32, 33, 64, 96, 100, 128, 129, 200, 256, 300, 520,
                     d->m * d->panels < 20 ? 2100 : 160);
-    struct check_weight_options o = {.n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
+    struct check_weight_options o = {
+        .n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
     o.format = draw_format(c, kernel, d->k);
     o.data = rc->data;
     d->raw = kernel->reads == QNI_READS_Q8 && !is_table(kernel) && check_random_chance(r, 20);
@@ -139,7 +153,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
                 d->f16_scales ? "f16 " : "", d->symmetric ? "sym " : "", d->raw ? "raw" : "");
 }
 
-/* ------------------------------------------------------------------------------------------ weights */
+/* ------------------------------------------------------------------------------------------
+ * weights */
 
 static int64_t units_of(int64_t positions)
 {
@@ -167,12 +182,13 @@ static void lay_out(struct check *c, struct drawn *d)
     t->units = d->packed_at[w->k - 1] / QNI_UNIT + 1;
 }
 
-static void put_code(const struct drawn *d, uint8_t *codes, int64_t row, int64_t position, uint8_t u)
+static void put_code(const struct drawn *d, uint8_t *codes, int64_t row, int64_t position,
+                     uint8_t u)
 {
     const int64_t unit_bytes = is_nibble(d->kernel) ? 256 : 512;
     const int64_t lane = row % QNI_PANEL, in_unit = position % QNI_UNIT;
-    uint8_t *unit = codes + row / QNI_PANEL * (int64_t)d->tile.codes_stride +
-                    position / QNI_UNIT * unit_bytes;
+    uint8_t *unit =
+        codes + row / QNI_PANEL * (int64_t)d->tile.codes_stride + position / QNI_UNIT * unit_bytes;
     if (!is_nibble(d->kernel)) {
         unit[in_unit / 4 * 64 + lane * 4 + in_unit % 4] = u;
         return;
@@ -205,7 +221,8 @@ static void pack_codes(struct check *c, struct drawn *d)
 }
 
 /* [panels, n_groups, 16] of f32 or f16. */
-static const void *pack_scales(struct check *c, const struct drawn *d, const char *name, bool offset)
+static const void *pack_scales(struct check *c, const struct drawn *d, const char *name,
+                               bool offset)
 {
     const struct qn_weight *w = &d->weight.w;
     const size_t element = d->f16_scales ? 2 : 4;
@@ -214,9 +231,9 @@ static const void *pack_scales(struct check *c, const struct drawn *d, const cha
     for (int64_t row = 0; row < w->n; row++)
         for (int64_t g = 0; g < w->n_groups; g++) {
             const int64_t from = row * w->n_groups + g;
-            const float v = !offset            ? w->scale[from]
-                            : w->zero != NULL  ? -(float)w->zero[from] * w->scale[from]
-                                               : w->offset[from];
+            const float v = !offset           ? w->scale[from]
+                            : w->zero != NULL ? -(float)w->zero[from] * w->scale[from]
+                                              : w->offset[from];
             check_put(&t, (row / 16 * w->n_groups + g) * 16 + row % 16, (double)v);
         }
     check_memory_freeze(t.data);
@@ -275,7 +292,8 @@ static void pack_weights(struct check *c, struct drawn *d)
     }
 }
 
-/* -------------------------------------------------------------------------------------- activations */
+/* --------------------------------------------------------------------------------------
+ * activations */
 
 /* [m, n_groups] sum of a row over each group, for the offsets. */
 static const float *sum_groups(struct check *c, const struct drawn *d, const qn_tensor *x)
@@ -298,7 +316,8 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     const bool bf16 = d->kernel->reads == QNI_READS_BF16;
     const size_t row_bytes = (size_t)t->units * QNI_UNIT * (bf16 ? 2 : 4);
     /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
-    const bool callers = !bf16 && t->units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
+    const bool callers =
+        !bf16 && t->units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
     if (bf16 && t->offset != NULL) {
         t->a_total = sum_groups(c, d, x);
         t->ld_segment = (size_t)d->segments.n;
@@ -313,8 +332,8 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     memset(a, 0, bytes);
     for (int64_t i = 0; i < d->m; i++)
         for (int64_t q = 0; q < d->k; q++) {
-            float rest = (float)qni_ref_get(x->data, x->dtype,
-                                            i * x->stride[0] + d->segments.order[q]);
+            float rest =
+                (float)qni_ref_get(x->data, x->dtype, i * x->stride[0] + d->segments.order[q]);
             uint8_t *row = a + (size_t)i * t->lda;
             if (!bf16)
                 ((float *)row)[d->packed_at[q]] = rest;
@@ -376,7 +395,8 @@ static void prepare_int8(struct check *c, struct drawn *d, const qn_tensor *x)
     t->a_total = total;
 }
 
-/* ------------------------------------------------------------------------------------------ one case */
+/* ------------------------------------------------------------------------------------------ one
+ * case */
 
 static void row_case(struct check *c, const void *arg)
 {
@@ -396,7 +416,8 @@ static void row_case(struct check *c, const void *arg)
                                                      : QN_STRATEGY_FLOAT;
     args.x = check_tensor(c, "x", x_type, 2, (const int64_t[]){d.m, d.k}, false);
     check_fill_x(c, &args.x, rc->data, rc->data == CHECK_EXTREME);
-    args.y = check_tensor(c, "c", d.raw ? QN_I32 : QN_F32, 2, (const int64_t[]){d.m, 16 * d.panels}, true);
+    args.y = check_tensor(c, "c", d.raw ? QN_I32 : QN_F32, 2, (const int64_t[]){d.m, 16 * d.panels},
+                          true);
     args.quant.symmetric = d.symmetric;
     args.quant.x_zero = kernel->reads == QNI_READS_Q8 ? d.x_zero : 0;
     t->x_zero = args.quant.x_zero;
@@ -432,7 +453,8 @@ void check_matmul_rows(struct check_suite *suite, const struct check_options *op
         for (int32_t data = 0; data < CHECK_N_DATA; data++)
             for (int32_t shape = 0; shape < shapes; shape++) {
                 const struct row_case rc = {k, data, shape};
-                check_case(suite, row_case, &rc, "%s/%s/%d", k->name, check_data_names[data], shape);
+                check_case(suite, row_case, &rc, "%s/%s/%d", k->name, check_data_names[data],
+                           shape);
             }
     }
 }

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* qn_conv2d and qn_conv_transpose2d: both image layouts, one and two dimensions, batches,
+ * asymmetric padding, strides, dilations, groups, depthwise, 1 x 1; every strategy and format. */
+#include <string.h>
+
+#include "suites.h"
+#include "sweep.h"
+
+struct conv_case {
+    const struct check_format *format;
+    qn_strategy strategy;
+    bool transpose;
+    int32_t data, shape;
+};
+
+/* The channels of a group, groups and taps. Every fourth shape is depthwise, every fourth 1 x 1. */
+struct geometry {
+    int64_t batch, h, w, ci, co, groups;
+    int32_t kh, kw;
+    bool flat; /* one dimension */
+};
+
+static struct geometry draw_geometry(struct check *c, int32_t shape)
+{
+    struct check_random *r = &c->random;
+    struct geometry g = {.batch = CHECK_OF(r, 1, 1, 2, 3)};
+    g.flat = check_random_chance(r, 20);
+    g.h = g.flat ? 1 : check_random_in(r, 1, 9);
+    g.w = check_random_in(r, 1, 12);
+    g.kh = g.flat ? 1 : (int32_t)CHECK_OF(r, 1, 2, 3, 3, 5);
+    g.kw = (int32_t)CHECK_OF(r, 1, 2, 3, 3, 4);
+    g.groups = CHECK_OF(r, 1, 1, 2, 3);
+    g.ci = CHECK_OF(r, 1, 2, 3, 8, 16, 20, 33);
+    g.co = CHECK_OF(r, 1, 2, 5, 16, 17);
+    if (shape % 4 == 1) { /* depthwise, perhaps with a multiplier */
+        g.groups = CHECK_OF(r, 1, 5, 16, 17, 40);
+        g.ci = 1;
+        g.co = CHECK_OF(r, 1, 1, 2);
+    } else if (shape % 4 == 2) {
+        g.kh = g.kw = 1;
+    }
+    return g;
+}
+
+/* Strides, dilations and padding that leave an output. */
+static void draw_window(struct check *c, const struct geometry *g, bool transpose,
+                        qn_conv_args *args)
+{
+    struct check_random *r = &c->random;
+    const int64_t in[2] = {g->h, g->w}, taps[2] = {g->kh, g->kw};
+    for (int d = g->flat ? 1 : 0; d < 2; d++)
+        for (;;) {
+            args->stride[d] = (int32_t)CHECK_OF(r, 1, 1, 2, 3);
+            args->dilation[d] = (int32_t)CHECK_OF(r, 1, 1, 1, 2, 3);
+            args->pad[d] = (int32_t)check_random_in(r, 0, 3);
+            args->pad[d + 2] = (int32_t)check_random_in(r, 0, 3);
+            const int64_t reach = args->dilation[d] * (taps[d] - 1) + 1;
+            const int64_t pads = args->pad[d] + args->pad[d + 2];
+            if (transpose)
+                args->out_pad[d] = (int32_t)check_random_in(r, 0, args->stride[d] - 1);
+            if (transpose ? (in[d] - 1) * args->stride[d] - pads + reach + args->out_pad[d] >= 1
+                          : in[d] + pads >= reach)
+                break;
+        }
+}
+
+static int64_t output_length(const qn_conv_args *a, bool transpose, int d, int64_t in, int64_t taps)
+{
+    const int64_t pads = a->pad[d] + a->pad[d + 2], reach = a->dilation[d] * (taps - 1) + 1;
+    return transpose ? (in - 1) * a->stride[d] - pads + reach + a->out_pad[d]
+                     : (in + pads - reach) / a->stride[d] + 1;
+}
+
+/* Rank and shape of an image tensor. */
+static int32_t image_shape(const struct geometry *g, qn_image image, int64_t channels, int64_t h,
+                           int64_t w, int64_t shape[4])
+{
+    const int64_t nchw[4] = {g->batch, channels, h, w}, ncw[4] = {g->batch, channels, w, 0};
+    const int64_t nhwc[4] = {g->batch, h, w, channels}, nwc[4] = {g->batch, w, channels, 0};
+    memcpy(shape, image == QN_NCHW ? (g->flat ? ncw : nchw) : (g->flat ? nwc : nhwc), sizeof nchw);
+    return g->flat ? 3 : 4;
+}
+
+static void conv_case(struct check *c, const void *arg)
+{
+    const struct conv_case *cc = arg;
+    struct check_random *r = &c->random;
+    const struct geometry g = draw_geometry(c, cc->shape);
+    const bool is_static = cc->strategy == QN_STRATEGY_INT8_STATIC;
+    const struct check_weight_options o = {
+        .format = cc->format->format,
+        .n = g.groups * g.co,
+        .k = g.kh * g.kw * g.ci,
+        .kh = g.kh,
+        .kw = g.kw,
+        .conv_groups = (int32_t)g.groups,
+        .data = cc->data,
+        .perm = check_random_chance(r, 10),
+        .prescale = !is_static && check_random_chance(r, 15),
+        .f16_scales = check_random_chance(r, 40),
+    };
+    struct check_weight weight;
+    check_weight_make(c, &o, &weight);
+    const bool one_unit = is_static && sweep_is_one_unit(&weight);
+    qn_conv_args args;
+    qn_conv_args_init(&args);
+    args.strategy = cc->strategy;
+    args.image = (qn_image)check_random_in(r, QN_NCHW, QN_NHWC);
+    draw_window(c, &g, cc->transpose, &args);
+    const int64_t oh = g.flat ? 1 : output_length(&args, cc->transpose, 0, g.h, g.kh);
+    const int64_t ow = output_length(&args, cc->transpose, 1, g.w, g.kw);
+    int64_t shape[4];
+    int32_t rank = image_shape(&g, args.image, g.groups * g.ci, g.h, g.w, shape);
+    args.x = check_tensor(c, "x", sweep_draw_x_type(c, cc->strategy), rank, shape, true);
+    check_fill_x(c, &args.x, cc->data, cc->data == CHECK_EXTREME && check_random_chance(r, 30));
+    check_memory_freeze(args.x.data);
+    rank = image_shape(&g, args.image, o.n, oh, ow, shape);
+    const bool raw = one_unit && o.format.code == QN_CODE_INT;
+    args.y = check_tensor(c, "y", sweep_draw_y_type(c, cc->strategy, raw), rank, shape, true);
+    sweep_draw_quant(c, cc->strategy, args.x.dtype, &args.quant);
+    const struct sweep_epilogue e = {&args.y, g.batch * oh * ow, o.n, 1, true, one_unit};
+    sweep_draw_epilogue(c, &e, &args.epilogue);
+    struct sweep s = {.args = &args, .n_experts = 1, .weights = &weight, .data = cc->data};
+    s.calls = cc->transpose ? &sweep_conv_transpose2d : &sweep_conv2d;
+    s.x_block = CHECK_OF(r, 0, 0, 32, 64);
+    if (sweep_is_int8(cc->strategy) && !check_format_is_integer(&o.format))
+        s.refusal = QN_E_UNSUPPORTED;
+    check_about(
+        c,
+        "%s batch=%lld %lldx%lld ci=%lld co=%lld groups=%lld taps=%dx%d stride=%d,%d "
+        "dilation=%d,%d pad=%d,%d,%d,%d out=%lldx%lld x=%s y=%s x_block=%lld act=%d%s%s%s%s",
+        args.image == QN_NCHW ? "nchw" : "nhwc", (long long)g.batch, (long long)g.h, (long long)g.w,
+        (long long)g.ci, (long long)g.co, (long long)g.groups, g.kh, g.kw, args.stride[0],
+        args.stride[1], args.dilation[0], args.dilation[1], args.pad[0], args.pad[1], args.pad[2],
+        args.pad[3], (long long)oh, (long long)ow, qn_dtype_name(args.x.dtype),
+        qn_dtype_name(args.y.dtype), (long long)s.x_block, args.epilogue.act, g.flat ? " flat" : "",
+        o.perm ? " perm" : "", o.prescale ? " prescale" : "", args.quant.symmetric ? " sym" : "");
+    const struct qn_weight *const w = &weight.w;
+    if (cc->transpose)
+        qni_ref_conv_transpose2d(&args, &w, &s.op);
+    else
+        qni_ref_conv2d(&args, &w, &s.op);
+    sweep_run(c, &s);
+}
+
+static void enumerate(struct check_suite *suite, const struct check_options *options,
+                      bool transpose)
+{
+    static const qn_strategy strategies[] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
+                                             QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC};
+    const struct check_format *formats;
+    const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 4 : 12;
+    for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++)
+        for (int32_t f = 0; f < n_formats; f++)
+            for (int32_t shape = 0; shape < shapes; shape++) {
+                const int32_t data = (f + shape / 4 + shape) % CHECK_N_DATA;
+                if (options->quick && (f + shape * 5 + (int32_t)s) % 16 != 0)
+                    continue;
+                const struct conv_case cc = {&formats[f], strategies[s], transpose, data, shape};
+                check_case(suite, conv_case, &cc, "%s/%s/%s/%d", qn_strategy_name(strategies[s]),
+                           formats[f].name, check_data_names[data], shape);
+            }
+}
+
+void check_api_conv2d(struct check_suite *suite, const struct check_options *options)
+{
+    enumerate(suite, options, false);
+}
+
+void check_api_conv_transpose2d(struct check_suite *suite, const struct check_options *options)
+{
+    enumerate(suite, options, true);
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* qn_quantize_rows: equal bits with the reference on every ISA mask and thread count; codes are as
+ * near to x as half a step allows. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "suites.h"
+
+struct rows_case {
+    int32_t data, shape;
+    qn_dtype x_type, code_type;
+    bool symmetric;
+};
+
+/* The outputs of one call. */
+struct outputs {
+    qn_tensor codes, scale, offset, sum;
+};
+
+static size_t tensor_bytes(const qn_tensor *t)
+{
+    if (t->rank == 0 || t->shape[0] == 0 || t->shape[1] == 0)
+        return 0;
+    const size_t element = t->dtype == QN_I8 || t->dtype == QN_U8 ? 1 : 4;
+    return (size_t)((t->shape[0] - 1) * t->stride[0] + t->shape[1]) * element;
+}
+
+/* The same strides and contents in other memory. */
+static qn_tensor twin(struct check *c, const qn_tensor *t)
+{
+    qn_tensor copy = *t;
+    if (t->rank == 0)
+        return copy;
+    copy.data = check_memory(c, "output of the reference", tensor_bytes(t), 4);
+    memcpy(copy.data, t->data, tensor_bytes(t));
+    return copy;
+}
+
+static bool same_output(struct check *c, const char *who, const char *what, const qn_tensor *a,
+                        const qn_tensor *b)
+{
+    for (int64_t i = 0; a->rank != 0 && i < (int64_t)tensor_bytes(a) /
+                                                (a->dtype == QN_I8 || a->dtype == QN_U8 ? 1 : 4);
+         i++) {
+        const uint32_t got = qni_ref_bits(a->data, a->dtype, i),
+                       must = qni_ref_bits(b->data, b->dtype, i);
+        if (got == must || (qni_ref_is_nan(got, a->dtype) && qni_ref_is_nan(must, b->dtype)))
+            continue;
+        check_fail(c, "%s: %s of row %lld, %lld is %.9g, must be %.9g", who, what,
+                   (long long)(i / a->stride[0]), (long long)(i % a->stride[0]),
+                   qni_ref_get(a->data, a->dtype, i), qni_ref_get(b->data, b->dtype, i));
+        return false;
+    }
+    return true;
+}
+
+/* The definition itself: value = scale * code + offset is within half a step of x. */
+static void check_steps(struct check *c, const qn_quantize_rows_args *a)
+{
+    const int64_t block = a->block > 0 ? a->block : a->x.shape[1];
+    for (int64_t i = 0; i < a->x.shape[0]; i++)
+        for (int64_t p = 0; p < a->x.shape[1]; p++) {
+            const int64_t b = p / block;
+            const double scale = qni_ref_get(a->scale.data, QN_F32, i * a->scale.stride[0] + b);
+            const double offset = a->offset.rank != 0 ? qni_ref_get(a->offset.data, QN_F32,
+                                                                    i * a->offset.stride[0] + b)
+                                                      : 0.0;
+            const double code =
+                qni_ref_get(a->codes.data, a->codes.dtype, i * a->codes.stride[0] + p);
+            const double x = qni_ref_get(a->x.data, a->x.dtype, i * a->x.stride[0] + p);
+            const double allowed = 0.501 * scale + fabs(offset) * 0x1p-22 + 0x1p-119;
+            if (isnan(scale) || fabs(scale * code + offset - x) <= allowed)
+                continue;
+            check_fail(c, "the reference takes %.9g for %.9g * %g + %.9g", x, scale, code, offset);
+            return;
+        }
+}
+
+static void rows_case(struct check *c, const void *arg)
+{
+    const struct rows_case *rc = arg;
+    struct check_random *r = &c->random;
+    const int64_t m = CHECK_OF(r, 0, 1, 2, 3, 7, 16, 33),
+                  k = CHECK_OF(r, 0, 1, 5, 15, 16, 17, 31, 32, 33, 64, 100, 127, 300);
+    qn_quantize_rows_args args;
+    qn_quantize_rows_args_init(&args);
+    args.block = CHECK_OF(r, 0, 0, 1, 7, 16, 32, 48, 100, 1000);
+    const int64_t shape[2] = {m, args.block == 0 ? 1 : (k + args.block - 1) / args.block};
+    args.x = check_tensor(c, "x", rc->x_type, 2, (const int64_t[]){m, k}, true);
+    check_fill_x(c, &args.x, rc->data, rc->data == CHECK_EXTREME);
+    check_memory_freeze(args.x.data);
+    args.codes = check_tensor(c, "codes", rc->code_type, 2, (const int64_t[]){m, k}, true);
+    args.scale = check_tensor(c, "scale", QN_F32, 2, shape, true);
+    if (!rc->symmetric)
+        args.offset = check_tensor(c, "offset", QN_F32, 2, shape, true);
+    if (check_random_chance(r, 70))
+        args.sum = check_tensor(c, "sum", QN_I32, 2, shape, true);
+    check_about(c, "m=%lld k=%lld block=%lld", (long long)m, (long long)k, (long long)args.block);
+    const struct outputs before = {twin(c, &args.codes), twin(c, &args.scale),
+                                   twin(c, &args.offset), twin(c, &args.sum)};
+    qn_quantize_rows_args expected = args;
+    expected.codes = twin(c, &args.codes);
+    expected.scale = twin(c, &args.scale);
+    expected.offset = twin(c, &args.offset);
+    expected.sum = twin(c, &args.sum);
+    check_status(c, "qni_ref_quantize_rows", qni_ref_quantize_rows(&expected), QN_OK, NULL);
+    check_steps(c, &expected);
+    const uint64_t *masks;
+    const int32_t n_masks = check_masks(c->options, &masks);
+    for (int32_t i = 0; i < n_masks && !c->failed; i++) {
+        const int32_t threads = c->options->threads > 0
+                                    ? c->options->threads
+                                    : (int32_t)CHECK_OF(r, 1, 2, 5, CHECK_SERIAL);
+        char who[80];
+        snprintf(who, sizeof who, "%s, %d threads", check_mask_name(masks[i]), threads);
+        memcpy(args.codes.data, before.codes.data, tensor_bytes(&args.codes));
+        memcpy(args.scale.data, before.scale.data, tensor_bytes(&args.scale));
+        const qn_ctx *ctx = check_context(c, masks[i], threads);
+        const int64_t allocations = check_allocations();
+        if (!check_status(c, "qn_quantize_rows", qn_quantize_rows(ctx, &args), QN_OK, NULL))
+            return;
+        if (check_allocations() != allocations)
+            check_fail(c, "%s: qn_quantize_rows has allocated memory", who);
+        if (same_output(c, who, "code", &args.codes, &expected.codes) &&
+            same_output(c, who, "scale", &args.scale, &expected.scale) &&
+            same_output(c, who, "offset", &args.offset, &expected.offset))
+            same_output(c, who, "sum", &args.sum, &expected.sum);
+    }
+}
+
+void check_api_quantize_rows(struct check_suite *suite, const struct check_options *options)
+{
+    static const qn_dtype x_types[] = {QN_F32, QN_F16, QN_BF16};
+    static const struct {
+        const char *name;
+        qn_dtype type;
+        bool symmetric;
+    } kinds[] = {{"symmetric", QN_I8, true}, {"i8", QN_I8, false}, {"u8", QN_U8, false}};
+    const int32_t shapes = options->quick ? 1 : 20;
+    for (size_t x = 0; x < 3; x++)
+        for (size_t kind = 0; kind < 3; kind++)
+            for (int32_t data = 0; data < CHECK_N_DATA; data++)
+                for (int32_t shape = 0; shape < shapes; shape++) {
+                    const struct rows_case rc = {data, shape, x_types[x], kinds[kind].type,
+                                                 kinds[kind].symmetric};
+                    check_case(suite, rows_case, &rc, "%s/%s/%s/%d", qn_dtype_name(x_types[x]),
+                               kinds[kind].name, check_data_names[data], shape);
+                }
+}
