@@ -22,8 +22,8 @@ PARAMETERS = 8
 COLUMNS = 100
 ARCHIVE_BYTES = 2 << 20
 
-FOLDERS = ("include", "src", "cli", "test", "bench", "fuzz", "examples", "lab", "tools", "cmake",
-           "python")
+# Not lab: experiments, linked by nothing.
+FOLDERS = ("include", "src", "cli", "test", "bench", "fuzz", "examples", "tools", "cmake", "python")
 ENDINGS = ctext.C_ENDINGS + (".py", ".sh", ".cmake")
 
 
