@@ -155,7 +155,8 @@ static float multiply(const struct qni_ref_op *op, const struct qn_weight *w,
             slack_of(x, row, d.size, op->strategy == QN_STRATEGY_INT8_STATIC, 4 * segments->n + 8);
         if (half != 1.0f) /* half of a subnormal scale is rounded; values are at most 12 */
             *slack += (double)count * 12.0 * 0x1p-150 *
-                      ((256.0 + fabs((double)row->zero)) * fabs((double)x->scale) + fabs((double)x->offset));
+                      ((256.0 + fabs((double)row->zero)) * fabs((double)x->scale) +
+                       fabs((double)x->offset));
         if (op->strategy == QN_STRATEGY_INT8_BLOCK) {
             const float t = op->quant.symmetric != 0
                                 ? x->scale * (float)d.dot

@@ -27,10 +27,10 @@ struct qni_ref_op {
     qn_tensor offsets, ids, x_rows; /* grouped */
     qn_epilogue epilogue;
     qn_quant_args quant;
-    int64_t x_block; /* int8-block, as qn_packed_info tells it */
-    bool rounds_bf16;                 /* float: the kernel rounds to bf16, as its variant says */
-    bool no_subnormals;               /* float: its instructions take them for zero (reads bf16) */
-    qn_image image;  /* convolutions, from here on */
+    int64_t x_block;    /* int8-block, as qn_packed_info tells it */
+    bool rounds_bf16;   /* float: the kernel rounds to bf16, as its variant says */
+    bool no_subnormals; /* float: its instructions take them for zero (reads bf16) */
+    qn_image image;     /* convolutions, from here on */
     int32_t stride[2], dilation[2], pad[2]; /* of pad only top and left: the rest is oh, ow */
     int64_t batch, ih, iw, oh, ow;
     int64_t kh, kw, ci, co, groups; /* ci, co: of one group */
