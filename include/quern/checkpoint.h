@@ -36,7 +36,8 @@ typedef struct qn_entry {
 
 /**
  * Map a file and check all of its header. The kind is found from the content.
- * @return QN_OK; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has the byte and the reason; QN_E_MEMORY.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has the byte and the
+ *         reason; QN_E_DTYPE: an npy file of big-endian numbers or of objects; QN_E_MEMORY.
  */
 QN_API qn_status qn_file_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_error *err);
 /** NULL is legal. Views of its data end here. */
@@ -86,7 +87,11 @@ QN_API qn_status qn_writer_create(const qn_ctx *ctx, const char *path, qn_writer
 QN_API qn_status qn_writer_add(qn_writer *writer, const char *name, qn_dtype dtype, int32_t rank,
                                const int64_t *shape, int64_t *index, qn_error *err);
 /** Declare a quantized weight (all of its tensors). from: format, n, k, geometry, and non-NULL
- * perm, prescale, table where the weight will have them; nothing else is looked at. */
+ * perm, prescale, table where the weight will have them. scale, zero and offset may be given too
+ * ([n, n_groups]) and then decide what types they are kept in; NULL: the format's scale type (f32
+ * with super-blocks) and i8 zero points, and qn_writer_put_weight() refuses values that these cannot
+ * hold exactly (QN_E_VALUE). codes is not looked at.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_EXISTS: a name is taken; QN_E_MEMORY. */
 QN_API qn_status qn_writer_add_weight(qn_writer *writer, const char *name,
                                       const qn_weight_parts *from, int64_t *index, qn_error *err);
 QN_API qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *value,

@@ -62,6 +62,7 @@ static const struct qni_backend cpu = {
     .pack = qni_cpu_pack,
     .unpack = qni_cpu_unpack,
     .layout_name = qni_cpu_layout_name,
+    .packed_check = qni_cpu_packed_check,
     .quantize_rows = qni_cpu_quantize_rows,
 };
 

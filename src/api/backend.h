@@ -45,6 +45,8 @@ struct qni_backend {
     qn_status (*unpack)(const qn_ctx *ctx, const struct qn_packed *packed,
                         struct qn_weight **weight, qn_error *err);
     const char *(*layout_name)(int32_t i);
+    /* May weights from a file, whose head is consistent, be run? */
+    qn_status (*packed_check)(const struct qn_packed *packed, qn_error *err);
     qn_status (*quantize_rows)(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 };
 

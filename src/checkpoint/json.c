@@ -119,9 +119,7 @@ char qni_json_peek(struct qni_json *j)
     return c == '{' || c == '[' || c == '"' || c == 't' || c == 'f' || c == 'n' ? (char)c : 0;
 }
 
-/* ---- strings
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- strings -------------------------------------------------------------------------------- */
 
 size_t qni_utf8_length(const uint8_t *text, size_t size)
 {
@@ -252,8 +250,7 @@ bool qni_json_string(struct qni_json *j, const char **text)
     return true;
 }
 
-/* ---- numbers and the rest
- * ----------------------------------------------------------------------------------------- */
+/* ---- numbers and the rest ------------------------------------------------------------------- */
 
 static bool is_digit(const struct qni_json *j, size_t at)
 {

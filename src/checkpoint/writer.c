@@ -396,7 +396,7 @@ static qn_status finish(qn_writer *writer, qn_error *err)
     return qni_output_publish(writer->output, err);
 }
 
-qn_status qn_writer_finish(qn_writer *writer, qn_error *err)
+qn_status qni_writer_finish(qn_writer *writer, int32_t keep_part, qn_error *err)
 {
     qn_error inner = {QN_OK, -1, ""};
     if (writer == NULL)
@@ -406,9 +406,14 @@ qn_status qn_writer_finish(qn_writer *writer, qn_error *err)
         status = finish(writer, &inner);
     if (status != QN_OK)
         name_file(writer, status, &inner, err);
-    qni_output_close(writer->output, 1);
+    qni_output_close(writer->output, keep_part);
     free_writer(writer);
     return status;
+}
+
+qn_status qn_writer_finish(qn_writer *writer, qn_error *err)
+{
+    return qni_writer_finish(writer, 1, err);
 }
 
 void qn_writer_abort(qn_writer *writer, int32_t keep_part)

@@ -100,6 +100,9 @@ qn_status qni_writer_add_item(qn_writer *writer, size_t n_slots, const struct qn
 /* Forget tensors and metadata declared since; for declarations of several that fail half way. */
 void qni_writer_rewind(qn_writer *writer, size_t n_slots, size_t n_pairs);
 
+/* qn_writer_finish() that may also leave nothing behind when it fails. */
+qn_status qni_writer_finish(qn_writer *writer, int32_t keep_part, qn_error *err);
+
 /* Places of all tensors, and the header's text. */
 qn_status qni_writer_layout(qn_writer *writer, qn_error *err);
 

@@ -174,7 +174,7 @@ static qn_status check_codes(const qn_weight_parts *p, qn_error *err)
 {
     const int32_t bits = p->format.bits;
     const bool is_e4m3 = p->format.code == QN_CODE_E4M3;
-    if (bits == 8 && !is_e4m3)
+    if ((bits == 8 && !is_e4m3) || p->k == 0)
         return QN_OK;
     const uint8_t mask = is_e4m3 ? 0x7f : (uint8_t)(0xffu << bits);
     for (int64_t row = 0; row < p->n; row++) {
@@ -275,6 +275,17 @@ qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_w
     }
     *weight = w;
     return QN_OK;
+}
+
+qn_status qni_weight_check(struct qn_weight *w, qn_error *err)
+{
+    qn_weight_parts p;
+    qn_weight_parts_init(&p);
+    QNI_TRY(qn_weight_view(w, &p));
+    QNI_TRY(check_groups(&p, w->n_groups, err));
+    QNI_TRY(check_codes(&p, err));
+    QNI_TRY(check_columns(&p, err));
+    return w->perm != NULL ? check_perm(w->perm, w->k, err) : QN_OK;
 }
 
 qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts)

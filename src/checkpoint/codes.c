@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Eight codes are one 64-bit word with a code per byte; packed they are its lowest 8 * bits bits,
+ * which is a whole number of bytes. Three steps join neighbours: bytes to pairs in 16 bits, pairs
+ * to fours in 32, fours to the eight. In each the upper half of a lane of 2 * w bits, holding v of
+ * w bits, moves down by w - v. No memory beyond the row is touched. */
+#include "codes.h"
+
+#include <string.h>
+
+#include "../base/compiler.h"
+
+/* The lowest v bits of every lane of w bits; v < w <= 32. */
+static inline uint64_t lanes(int32_t v, int32_t w)
+{
+    const uint64_t ones = w == 8    ? 0x0101010101010101u
+                          : w == 16 ? 0x0001000100010001u
+                                    : 0x0000000100000001u;
+    return ones * (((uint64_t)1 << v) - 1);
+}
+
+QNI_TEMPLATE uint64_t join(uint64_t x, const int32_t b)
+{
+    x &= lanes(b, 8);
+    x = (x | x >> (8 - b)) & lanes(2 * b, 16);
+    x = (x | x >> (16 - 2 * b)) & lanes(4 * b, 32);
+    return (x | x >> (32 - 4 * b)) & (((uint64_t)1 << 8 * b) - 1);
+}
+
+QNI_TEMPLATE uint64_t spread(uint64_t x, const int32_t b)
+{
+    const uint64_t low = ((uint64_t)1 << 4 * b) - 1;
+    x = (x & low) | (x >> 4 * b & low) << 32;
+    x = (x & lanes(2 * b, 32)) | (x & lanes(2 * b, 32) << 2 * b) << (16 - 2 * b);
+    return (x & lanes(b, 16)) | (x & lanes(b, 16) << b) << (8 - b);
+}
+
+QNI_TEMPLATE void pack(const uint8_t *codes, size_t k, const int32_t b, uint8_t *out)
+{
+    uint64_t x;
+    for (size_t i = 0; i < k / 8; i++) {
+        memcpy(&x, codes + 8 * i, 8);
+        x = join(x, b);
+        memcpy(out + (size_t)b * i, &x, (size_t)b);
+    }
+    if (k % 8 == 0)
+        return;
+    x = 0;
+    memcpy(&x, codes + k / 8 * 8, k % 8);
+    x = join(x, b);
+    memcpy(out + k / 8 * (size_t)b, &x, qni_codes_bytes(k % 8, b));
+}
+
+QNI_TEMPLATE bool unpack(const uint8_t *packed, size_t k, const int32_t b, uint8_t *codes)
+{
+    uint64_t x;
+    for (size_t i = 0; i < k / 8; i++) {
+        x = 0;
+        memcpy(&x, packed + (size_t)b * i, (size_t)b);
+        x = spread(x, b);
+        memcpy(codes + 8 * i, &x, 8);
+    }
+    if (k % 8 == 0)
+        return true;
+    x = 0;
+    memcpy(&x, packed + k / 8 * (size_t)b, qni_codes_bytes(k % 8, b));
+    const bool is_clean = x >> (k % 8 * (size_t)b) == 0;
+    x = spread(x, b);
+    memcpy(codes + k / 8 * 8, &x, k % 8);
+    return is_clean;
+}
+
+void qni_codes_pack(const uint8_t *codes, size_t k, int32_t bits, uint8_t *out)
+{
+    switch (bits) {
+    case 1:
+        pack(codes, k, 1, out);
+        break;
+    case 2:
+        pack(codes, k, 2, out);
+        break;
+    case 3:
+        pack(codes, k, 3, out);
+        break;
+    case 4:
+        pack(codes, k, 4, out);
+        break;
+    case 5:
+        pack(codes, k, 5, out);
+        break;
+    case 6:
+        pack(codes, k, 6, out);
+        break;
+    case 7:
+        pack(codes, k, 7, out);
+        break;
+    default:
+        memcpy(out, codes, k);
+    }
+}
+
+bool qni_codes_unpack(const uint8_t *packed, size_t k, int32_t bits, uint8_t *codes)
+{
+    switch (bits) {
+    case 1:
+        return unpack(packed, k, 1, codes);
+    case 2:
+        return unpack(packed, k, 2, codes);
+    case 3:
+        return unpack(packed, k, 3, codes);
+    case 4:
+        return unpack(packed, k, 4, codes);
+    case 5:
+        return unpack(packed, k, 5, codes);
+    case 6:
+        return unpack(packed, k, 6, codes);
+    case 7:
+        return unpack(packed, k, 7, codes);
+    default:
+        memcpy(codes, packed, k);
+        return true;
+    }
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Canonical weights out of a file: the reverse of save.c, bit for bit. The description and the
+ * tensors must agree in every shape before anything is allocated, so a weight never needs more
+ * memory than a small multiple of its bytes in the file. Values are checked too: what would make a
+ * kernel read out of bounds or an engine compute NaN in silence is refused. */
+#include <string.h>
+
+#include "../base/context.h"
+#include "../base/error.h"
+#include "../quant/canonical.h"
+#include "describe.h"
+#include "parts.h"
+
+/* What a weight's name leads to. */
+struct found {
+    qn_weight_parts parts; /* geometry */
+    struct qni_weight_plan plan;
+    qn_entry entry[QNI_N_PARTS];
+    bool has[QNI_N_PARTS];
+};
+
+static qn_status find_description(const qn_file *file, const char *name, char *full,
+                                  const char **text, qn_error *err)
+{
+    const size_t prefix = strlen(QNI_WEIGHT_KEY);
+    memcpy(full, QNI_WEIGHT_KEY, prefix);
+    memcpy(full + prefix, name, strlen(name) + 1);
+    *text = qn_file_get_metadata(file, full);
+    return *text != NULL ? QN_OK : qni_fail(err, QN_E_NOT_FOUND, "is not in the file");
+}
+
+static void find_parts(const qn_file *file, const char *name, char *full, struct found *found)
+{
+    const size_t length = strlen(name);
+    memcpy(full, name, length);
+    for (int32_t i = 0; i < QNI_N_PARTS; i++) {
+        memcpy(full + length, qni_part_suffix(i), strlen(qni_part_suffix(i)) + 1);
+        found->has[i] = qn_file_find(file, full, &found->entry[i]) == QN_OK;
+    }
+}
+
+static bool is_one_of(qn_dtype dtype, const qn_dtype *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (list[i] == dtype)
+            return true;
+    return false;
+}
+
+/* The types that each part may be kept in. Those of scale, zero and offset are the file's choice.
+ */
+static bool is_possible(int32_t i, qn_dtype dtype)
+{
+    static const qn_dtype scales[] = {QN_F32, QN_F16, QN_BF16, QN_E8M0, QN_E4M3};
+    static const qn_dtype zeros[] = {QN_I8, QN_I16, QN_I32};
+    if (i == QNI_PART_SCALE)
+        return is_one_of(dtype, scales, 5);
+    if (i == QNI_PART_OFFSET)
+        return is_one_of(dtype, scales, 3);
+    if (i == QNI_PART_ZERO)
+        return is_one_of(dtype, zeros, 3);
+    return dtype == (i == QNI_PART_CODES ? QN_U8 : i == QNI_PART_PERM ? QN_I32 : QN_F32);
+}
+
+/* The plan that the description and the types in the file make; then every shape must follow. */
+static qn_status check_parts(struct found *found, qn_error *err)
+{
+    struct qni_weight_plan *plan = &found->plan;
+    const qn_format *f = &found->parts.format;
+    int64_t n_groups = 0;
+    qn_error why = {QN_OK, -1, ""};
+    memset(plan, 0, sizeof *plan);
+    if (qni_describe_check(&found->parts, &n_groups, &why) != QN_OK)
+        return qni_fail(err, QN_E_CORRUPT, "its description is impossible: %s", why.text);
+    plan->format = *f;
+    plan->n = found->parts.n;
+    plan->k = found->parts.k;
+    plan->n_groups = n_groups;
+    const qn_entry *entry = found->entry;
+    plan->scale_dtype = entry[QNI_PART_SCALE].tensor.dtype;
+    plan->zero_dtype = entry[QNI_PART_ZERO].tensor.dtype;
+    plan->offset_dtype = entry[QNI_PART_OFFSET].tensor.dtype;
+    plan->has_perm = found->has[QNI_PART_PERM];
+    plan->has_prescale = found->has[QNI_PART_PRESCALE];
+    plan->has_table = f->code == QN_CODE_TABLE;
+    const bool wanted[QNI_N_PARTS] = {true,
+                                      true,
+                                      f->shift == QN_SHIFT_ZERO,
+                                      f->shift == QN_SHIFT_OFFSET,
+                                      plan->has_perm,
+                                      plan->has_prescale,
+                                      plan->has_table};
+    for (int32_t i = 0; i < QNI_N_PARTS; i++) {
+        struct qni_part part;
+        if (wanted[i] != found->has[i])
+            return qni_fail(err, QN_E_CORRUPT, "its tensor %s is %s", qni_part_suffix(i),
+                            wanted[i] ? "missing" : "there although the format has none");
+        if (!wanted[i])
+            continue;
+        qni_part_of(plan, i, &part);
+        const qn_tensor *tensor = &entry[i].tensor;
+        if (!is_possible(i, tensor->dtype))
+            return qni_fail_at(err, QN_E_CORRUPT, entry[i].offset, "its tensor %s has a bad type",
+                               qni_part_suffix(i));
+        if (tensor->rank != part.rank ||
+            memcmp(tensor->shape, part.shape, (size_t)part.rank * sizeof *part.shape) != 0)
+            return qni_fail_at(err, QN_E_CORRUPT, entry[i].offset,
+                               "its tensor %s has not the shape that its description asks for",
+                               qni_part_suffix(i));
+    }
+    return QN_OK;
+}
+
+static qn_status find_weight(const qn_file *file, const char *name, struct found *found,
+                             qn_error *err)
+{
+    const struct qni_allocator *a = &file->allocator;
+    const char *text = NULL;
+    const size_t bytes = strlen(name) + 32;
+    char *full = qni_alloc(a, bytes);
+    if (full == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    qn_status status = find_description(file, name, full, &text, err);
+    if (status == QN_OK)
+        status = qni_describe_parse(a, text, &found->parts, err);
+    if (status == QN_OK) {
+        find_parts(file, name, full, found);
+        status = check_parts(found, err);
+    }
+    qni_free(a, full, bytes);
+    return status;
+}
+
+static qn_status name_weight(const char *name, qn_status status, const qn_error *inner,
+                             qn_error *err)
+{
+    char shown[QNI_SHOWN];
+    return qni_fail_at(err, status, inner->offset, "weight '%s': %s", qni_shown(shown, name),
+                       inner->text);
+}
+
+qn_status qn_file_weight_info(const qn_file *file, const char *name, qn_weight_parts *parts,
+                              size_t *bytes, qn_error *err)
+{
+    struct found found;
+    qn_error inner = {QN_OK, -1, ""};
+    if (file == NULL || name == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_file_weight_info: file or name is NULL");
+    const qn_status status = find_weight(file, name, &found, &inner);
+    if (status != QN_OK)
+        return name_weight(name, status, &inner, err);
+    if (bytes != NULL) {
+        *bytes = 0; /* the parts do not overlap, so the sum is less than the file */
+        for (int32_t i = 0; i < QNI_N_PARTS; i++)
+            *bytes += found.has[i] ? found.entry[i].bytes : 0;
+    }
+    if (parts != NULL) {
+        const size_t size = parts->size;
+        if (size == 0)
+            return qni_fail(err, QN_E_ARGUMENT, "qn_file_weight_info: parts was not initialised");
+        found.parts.n_groups = found.plan.n_groups;
+        memcpy(parts, &found.parts, size < sizeof *parts ? size : sizeof *parts);
+        parts->size = size;
+    }
+    return QN_OK;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------
+ */
+
+static void load_zeros(const qn_entry *entry, int32_t *out, size_t count)
+{
+    const uint8_t *from = entry->tensor.data;
+    for (size_t i = 0; i < count; i++) {
+        int16_t wide;
+        if (entry->tensor.dtype == QN_I8) {
+            out[i] = (int8_t)from[i];
+        } else if (entry->tensor.dtype == QN_I16) {
+            memcpy(&wide, from + 2 * i, sizeof wide);
+            out[i] = wide;
+        } else {
+            memcpy(&out[i], from + 4 * i, sizeof *out);
+        }
+    }
+}
+
+static qn_status load_codes(const qn_entry *entry, qn_weight *w, qn_error *err)
+{
+    const size_t row_bytes = (size_t)entry->tensor.shape[1];
+    const uint8_t *from = entry->tensor.data;
+    for (int64_t row = 0; row < w->n && w->k > 0; row++)
+        if (!qni_codes_unpack(from + (size_t)row * row_bytes, (size_t)w->k, w->format.bits,
+                              w->codes + row * w->k))
+            return qni_fail_at(err, QN_E_VALUE, entry->offset + row * (int64_t)row_bytes,
+                               "row %lld of its .codes does not end in zeros", (long long)row);
+    return QN_OK;
+}
+
+/* Types and shapes were compared before. */
+static void load_floats(const qn_entry *entry, float *out)
+{
+    qn_tensor to = entry->tensor;
+    to.data = out;
+    to.dtype = QN_F32;
+    qn_entry_copy(entry, &to);
+}
+
+static qn_status load_arrays(const struct found *found, qn_weight *w, qn_error *err)
+{
+    const qn_entry *entry = found->entry;
+    QNI_TRY(load_codes(&entry[QNI_PART_CODES], w, err));
+    load_floats(&entry[QNI_PART_SCALE], w->scale);
+    if (w->zero != NULL)
+        load_zeros(&entry[QNI_PART_ZERO], w->zero, (size_t)(w->n * w->n_groups));
+    if (w->offset != NULL)
+        load_floats(&entry[QNI_PART_OFFSET], w->offset);
+    if (w->perm != NULL && w->k > 0)
+        memcpy(w->perm, entry[QNI_PART_PERM].tensor.data, (size_t)w->k * sizeof *w->perm);
+    if (w->prescale != NULL)
+        load_floats(&entry[QNI_PART_PRESCALE], w->prescale);
+    return qni_weight_check(w, err);
+}
+
+qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char *name,
+                              qn_weight **weight, qn_error *err)
+{
+    struct found found;
+    float table[256];
+    qn_error inner = {QN_OK, -1, ""};
+    qn_weight *w = NULL;
+    if (ctx == NULL || file == NULL || name == NULL || weight == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_file_load_weight: an argument is NULL");
+    *weight = NULL;
+    qn_status status = find_weight(file, name, &found, &inner);
+    if (status == QN_OK && found.plan.has_table) {
+        load_floats(&found.entry[QNI_PART_TABLE], table); /* 2^bits entries, at most 256 */
+        found.parts.table = table;
+    }
+    if (status == QN_OK)
+        status = qni_weight_alloc(&ctx->allocator, &found.parts, found.plan.has_perm,
+                                  found.plan.has_prescale, &w, &inner);
+    if (status == QN_OK)
+        status = load_arrays(&found, w, &inner);
+    if (status != QN_OK) {
+        qn_weight_destroy(w);
+        return name_weight(name, status, &inner, err);
+    }
+    *weight = w;
+    return QN_OK;
+}

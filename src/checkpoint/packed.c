@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packed weights in files: the blob of quant/packed.h as it is, as U8 tensor <name>.packed that
+ * begins at a multiple of 64 bytes and is padded to one with zeros, and a line of metadata for
+ * people. Loading reads the head and nothing else. */
+#include "packed.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/context.h"
+#include "../base/error.h"
+#include "../base/size.h"
+#include "../quant/packed.h"
+#include "file.h"
+#include "writer.h"
+
+/* ---- saving -----------------------------------------------------------------------------------
+ */
+
+static qn_status declare(qn_writer *writer, const char *name, const qn_packed *packed,
+                         qn_error *err)
+{
+    const struct qni_packed_head *head = packed->head;
+    char format[96], text[320];
+    const size_t bytes = strlen(name) + 32;
+    char *full = qni_alloc(&writer->allocator, bytes);
+    if (full == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    const int64_t shape = (int64_t)qni_round_up((size_t)head->bytes, QNI_DATA_ALIGNMENT);
+    snprintf(full, bytes, "%s.packed", name);
+    qn_status status = qn_writer_add(writer, full, QN_U8, 1, &shape, NULL, err);
+    qn_format_print(&head->format, format, sizeof format);
+    snprintf(text, sizeof text,
+             "{\"version\":%" PRIu32 ",\"layout\":\"%.23s\",\"device\":\"%s\",\"isa\":\"0x%" PRIx64
+             "\",\"format\":\"%s\",\"n\":%" PRId64 ",\"k\":%" PRId64 ",\"kh\":%" PRId32
+             ",\"kw\":%" PRId32 ",\"conv_groups\":%" PRId32 "}",
+             head->version, head->layout, head->device_kind == QN_CPU ? "cpu" : "cuda", head->isa,
+             format, head->n, head->k, head->kh, head->kw, head->conv_groups);
+    snprintf(full, bytes, QNI_PACKED_KEY "%s", name);
+    if (status == QN_OK)
+        status = qn_writer_metadata(writer, full, text, err);
+    qni_free(&writer->allocator, full, bytes);
+    return status;
+}
+
+static qn_status put(qn_writer *writer, int64_t index, const qn_packed *packed, qn_error *err)
+{
+    static const uint8_t zeros[QNI_DATA_ALIGNMENT];
+    struct qni_sink sink;
+    struct qni_slot *slot = &writer->slots[writer->items[index].slot];
+    const size_t bytes = (size_t)packed->head->bytes;
+    QNI_TRY(qni_sink_open(&sink, writer, slot, err));
+    QNI_TRY(qni_sink_put(&sink, packed->blob, bytes, err));
+    QNI_TRY(qni_sink_put(&sink, zeros, slot->bytes - bytes, err));
+    return qni_sink_close(&sink, err);
+}
+
+static qn_status check_save(int32_t count, const char *const *names, const qn_packed *const *packed,
+                            qn_error *err)
+{
+    if (count < 0 || (count > 0 && (names == NULL || packed == NULL)))
+        return qni_fail(err, QN_E_ARGUMENT, "qn_packed_save: names or packed is NULL");
+    for (int32_t i = 0; i < count; i++) {
+        if (names[i] == NULL || packed[i] == NULL)
+            return qni_fail(err, QN_E_ARGUMENT, "qn_packed_save: name or weights %d is NULL", i);
+        if (packed[i]->device.kind != QN_CPU)
+            return qni_fail(err, QN_E_ARGUMENT, "qn_packed_save: weights %d are not in CPU memory",
+                            i);
+    }
+    return QN_OK;
+}
+
+qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count,
+                         const char *const *names, const qn_packed *const *packed,
+                         int32_t overwrite, qn_error *err)
+{
+    qn_writer *writer = NULL;
+    qn_error inner = {QN_OK, -1, ""};
+    char shown[QNI_SHOWN];
+    QNI_TRY(check_save(count, names, packed, err));
+    QNI_TRY(qn_writer_create(ctx, path, &writer, err));
+    qn_status status = QN_OK;
+    for (int32_t i = 0; status == QN_OK && i < count; i++)
+        status = declare(writer, names[i], packed[i], err);
+    if (status == QN_OK)
+        status = qn_writer_begin(writer, overwrite, 0, err);
+    for (int32_t i = 0; status == QN_OK && i < count; i++) {
+        status = put(writer, i, packed[i], &inner);
+        if (status != QN_OK)
+            qni_fail_at(err, status, inner.offset, "%s: %s", qni_shown_path(shown, path),
+                        inner.text);
+    }
+    if (status != QN_OK) {
+        qn_writer_abort(writer, 0);
+        return status;
+    }
+    return qni_writer_finish(writer, 0, err);
+}
+
+/* ---- mapping ----------------------------------------------------------------------------------
+ */
+
+struct mapped {
+    qn_packed packed; /* first: release() gets its address */
+    struct qni_packed_head head;
+};
+
+static void release(qn_packed *packed)
+{
+    struct mapped *m = (struct mapped *)packed;
+    const struct qni_allocator a = packed->allocator;
+    qni_mapping_release(packed->owner);
+    qni_free(&a, m, sizeof *m);
+}
+
+static qn_status find_blob(const qn_file *file, const char *name, qn_entry *entry, qn_error *err)
+{
+    const size_t bytes = strlen(name) + 32;
+    char *full = qni_alloc(&file->allocator, bytes);
+    if (full == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    snprintf(full, bytes, "%s.packed", name);
+    const qn_status status = qn_file_find(file, full, entry);
+    qni_free(&file->allocator, full, bytes);
+    return status == QN_OK ? QN_OK : qni_fail(err, QN_E_NOT_FOUND, "are not in the file");
+}
+
+static qn_status check_blob(const qn_entry *entry, struct qni_packed_head *head, qn_error *err)
+{
+    if (entry->tensor.dtype != QN_U8 || entry->tensor.rank != 1 || entry->bytes < sizeof *head)
+        return qni_fail_at(err, QN_E_CORRUPT, entry->offset,
+                           "the tensor is not one of bytes, or too short for a head");
+    if ((uintptr_t)entry->tensor.data % QNI_DATA_ALIGNMENT != 0)
+        return qni_fail_at(err, QN_E_CORRUPT, entry->offset,
+                           "do not begin at a multiple of 64 bytes; was the file rewritten by "
+                           "another program?");
+    memcpy(head, entry->tensor.data, sizeof *head);
+    QNI_TRY(qni_packed_head_check(head, entry->bytes, err));
+    /* Said again although the head's owner says it: everything below stands on it. */
+    if (head->bytes > entry->bytes || entry->bytes - head->bytes >= QNI_DATA_ALIGNMENT)
+        return qni_fail_at(err, QN_E_CORRUPT, entry->offset,
+                           "are %llu bytes by their head and %llu in the file",
+                           (unsigned long long)head->bytes, (unsigned long long)entry->bytes);
+    return QN_OK;
+}
+
+qn_status qni_packed_map(const struct qni_allocator *a, const qn_file *file, const char *name,
+                         qn_packed **packed, qn_error *err)
+{
+    qn_entry entry;
+    QNI_TRY(find_blob(file, name, &entry, err));
+    struct mapped *m = qni_alloc_zero(a, sizeof *m);
+    if (m == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    const qn_status status = check_blob(&entry, &m->head, err);
+    if (status != QN_OK) {
+        qni_free(a, m, sizeof *m);
+        return status;
+    }
+    m->packed.allocator = *a;
+    m->packed.device.kind = m->head.device_kind;
+    m->packed.head = &m->head;
+    m->packed.blob = entry.tensor.data;
+    m->packed.release = release;
+    m->packed.owner = qni_mapping_retain(file->mapping);
+    *packed = &m->packed;
+    return QN_OK;
+}

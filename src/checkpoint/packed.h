@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packed weights that lie in a file. The part of qn_packed_load() that knows files; whether the
+ * blob suits a device is asked in src/api. */
+#ifndef QNI_CHECKPOINT_PACKED_H
+#define QNI_CHECKPOINT_PACKED_H
+
+#include <quern/checkpoint.h>
+
+#include "../base/alloc.h"
+
+/*
+ * Packed weights that use the mapping of the file where they lie and keep it alive. Their head is a
+ * copy: what was checked stays as it was even if somebody changes the file. The head is consistent
+ * with itself and with the bytes there are; sections have not been looked at.
+ * @return QN_OK; QN_E_NOT_FOUND; QN_E_CORRUPT; QN_E_VERSION; QN_E_MEMORY.
+ */
+qn_status qni_packed_map(const struct qni_allocator *a, const qn_file *file, const char *name,
+                         qn_packed **packed, qn_error *err);
+
+#endif

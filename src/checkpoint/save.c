@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Canonical weights into a file: <name>.codes (a bit stream, codes.h), .scale, .zero, .offset,
+ * .perm, .prescale, .table and a description among the metadata. Types are chosen when a weight is
+ * declared and are then a promise: a value that its type cannot hold exactly is refused, never
+ * rounded. Loading gives back every bit (load.c). */
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/error.h"
+#include "../base/half.h"
+#include "../base/size.h"
+#include "../quant/canonical.h"
+#include "codes.h"
+#include "describe.h"
+#include "parts.h"
+#include "writer.h"
+
+/* ---- which types ------------------------------------------------------------------------------
+ */
+
+/* The narrow form of a float, if it has exactly this value (and sign). */
+static bool narrow(qn_dtype dtype, float value, uint8_t out[4])
+{
+    const uint32_t bits = qni_bits_of(value);
+    uint16_t half;
+    switch (dtype) {
+    case QN_F16:
+        half = qni_f16_from_f32(value);
+        memcpy(out, &half, sizeof half);
+        return qni_bits_of(qni_f32_from_f16(half)) == bits;
+    case QN_BF16:
+        half = (uint16_t)(bits >> 16);
+        memcpy(out, &half, sizeof half);
+        return (bits & 0xffffu) == 0;
+    case QN_E4M3:
+        out[0] = qni_e4m3_from_f32(value);
+        return qni_bits_of(qni_f32_from_e4m3(out[0])) == bits;
+    case QN_E8M0:
+        out[0] = (uint8_t)(bits >> 23);
+        return qni_bits_of(qni_f32_from_e8m0(out[0])) == bits;
+    default:
+        memcpy(out, &value, sizeof value);
+        return true;
+    }
+}
+
+static bool all_fit(qn_dtype dtype, const float *values, size_t count)
+{
+    uint8_t out[4];
+    for (size_t i = 0; i < count; i++)
+        if (!narrow(dtype, values[i], out))
+            return false;
+    return true;
+}
+
+/*
+ * Scales and offsets of the format's type are exactly representable in it when quern or an importer
+ * rounded them to it. Super-blocks multiply a scale with an integer, which needs more bits. Where
+ * the values are at hand already they decide.
+ */
+static qn_dtype float_type(const qn_format *f, const float *values, size_t count)
+{
+    const bool is_likely = f->superblock == 0;
+    if (values == NULL ? is_likely : all_fit(f->scale_dtype, values, count))
+        return f->scale_dtype;
+    return QN_F32;
+}
+
+/* Codes are signed and of at most 8 bits, and so are the zero points among them. */
+static qn_dtype zero_type(const int32_t *values, size_t count)
+{
+    int32_t low = 0, high = 0;
+    for (size_t i = 0; values != NULL && i < count; i++) {
+        low = values[i] < low ? values[i] : low;
+        high = values[i] > high ? values[i] : high;
+    }
+    return low >= INT8_MIN && high <= INT8_MAX     ? QN_I8
+           : low >= INT16_MIN && high <= INT16_MAX ? QN_I16
+                                                   : QN_I32;
+}
+
+static qn_status plan_weight(const qn_weight_parts *from, struct qni_weight_plan *plan,
+                             qn_error *err)
+{
+    const qn_format *f = &from->format;
+    int64_t count;
+    memset(plan, 0, sizeof *plan);
+    QNI_TRY(qni_describe_check(from, &plan->n_groups, err));
+    count = from->n * plan->n_groups; /* both fit 31 bits */
+    plan->format = *f;
+    plan->n = from->n;
+    plan->k = from->k;
+    plan->kh = from->kh;
+    plan->kw = from->kw;
+    plan->conv_groups = from->conv_groups;
+    plan->scale_dtype = float_type(f, from->scale, (size_t)count);
+    if (f->shift == QN_SHIFT_ZERO)
+        plan->zero_dtype = zero_type(from->zero, (size_t)count);
+    if (f->shift == QN_SHIFT_OFFSET) {
+        const bool is_unsigned = f->scale_dtype == QN_E8M0; /* offsets have signs and zeros */
+        plan->offset_dtype = is_unsigned && from->offset == NULL
+                                 ? QN_F32
+                                 : float_type(f, from->offset, (size_t)count);
+    }
+    plan->has_perm = from->perm != NULL;
+    plan->has_prescale = from->prescale != NULL;
+    plan->has_table = f->code == QN_CODE_TABLE;
+    return QN_OK;
+}
+
+/* ---- declaring --------------------------------------------------------------------------------
+ */
+
+static qn_status declare_parts(qn_writer *writer, const char *name, char *full,
+                               const struct qni_weight_plan *plan, qn_error *err)
+{
+    const size_t length = strlen(name);
+    memcpy(full, name, length);
+    for (int32_t i = 0; i < QNI_N_PARTS; i++) {
+        struct qni_part part;
+        if (!qni_part_of(plan, i, &part))
+            continue;
+        strcpy(full + length, qni_part_suffix(i));
+        QNI_TRY(qni_writer_declare(writer, full, part.dtype, part.rank, part.shape, err));
+    }
+    return QN_OK;
+}
+
+qn_status qn_writer_add_weight(qn_writer *writer, const char *name, const qn_weight_parts *from,
+                               int64_t *index, qn_error *err)
+{
+    struct qni_weight_plan plan;
+    char text[QNI_DESCRIPTION_BYTES];
+    QNI_TRY(qni_writer_expect(writer, false, "qn_writer_add_weight", err));
+    if (name == NULL || from == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_writer_add_weight: name or from is NULL");
+    qn_weight_parts parts;
+    qn_weight_parts_init(&parts);
+    if (from->size == 0)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_writer_add_weight: from was not initialised");
+    memcpy(&parts, from, from->size < sizeof parts ? from->size : sizeof parts);
+    QNI_TRY(plan_weight(&parts, &plan, err));
+
+    const size_t bytes = strlen(name) + 32; /* either prefix and every suffix fit */
+    char *full = qni_alloc(&writer->allocator, bytes);
+    if (full == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    const size_t n_slots = writer->n_slots, n_pairs = writer->n_pairs;
+    qn_status status = declare_parts(writer, name, full, &plan, err);
+    if (status == QN_OK) {
+        qni_describe(&parts, text);
+        snprintf(full, bytes, QNI_WEIGHT_KEY "%s", name);
+        status = qn_writer_metadata(writer, full, text, err);
+    }
+    if (status == QN_OK)
+        status = qni_writer_add_item(writer, writer->n_slots - n_slots, &plan, index, err);
+    if (status != QN_OK)
+        qni_writer_rewind(writer, n_slots, n_pairs);
+    qni_free(&writer->allocator, full, bytes);
+    return status;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------
+ */
+
+static qn_status put_codes(struct qni_sink *sink, const qn_weight *w, qn_error *err)
+{
+    /* Multiples of 8 codes are whole bytes; a piece fits the buffer. */
+    const int64_t piece = QNI_WRITER_BUFFER / 8 * 8;
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t at = 0; at < w->k; at += piece) {
+            const size_t step = (size_t)qni_min(piece, w->k - at);
+            uint8_t *room = qni_sink_room(sink, qni_codes_bytes(step, w->format.bits), err);
+            if (room == NULL)
+                return QN_E_WRITE;
+            qni_codes_pack(w->codes + row * w->k + at, step, w->format.bits, room);
+        }
+    return QN_OK;
+}
+
+static qn_status put_floats(struct qni_sink *sink, qn_dtype dtype, const float *values,
+                            const qn_weight *w, qn_error *err)
+{
+    const size_t count = (size_t)(w->n * w->n_groups), bytes = qn_dtype_bytes(dtype);
+    const char *what = values == w->scale ? "scale" : "offset";
+    uint8_t out[4];
+    for (size_t i = 0; i < count; i++) {
+        if (!narrow(dtype, values[i], out))
+            return qni_fail(err, QN_E_VALUE,
+                            "the %s %.9g of row %lld, group %lld is no %s; declare the weight with "
+                            "its %ss at hand, or with a format of f32 scales",
+                            what, (double)values[i], (long long)i / w->n_groups,
+                            (long long)i % w->n_groups, qn_dtype_name(dtype), what);
+        uint8_t *room = qni_sink_room(sink, bytes, err);
+        if (room == NULL)
+            return QN_E_WRITE;
+        memcpy(room, out, bytes);
+    }
+    return QN_OK;
+}
+
+static qn_status put_zeros(struct qni_sink *sink, qn_dtype dtype, const qn_weight *w, qn_error *err)
+{
+    const size_t count = (size_t)(w->n * w->n_groups), bytes = qn_dtype_bytes(dtype);
+    const int32_t limit = dtype == QN_I8 ? INT8_MAX : dtype == QN_I16 ? INT16_MAX : INT32_MAX;
+    for (size_t i = 0; i < count; i++) {
+        if (w->zero[i] > limit || w->zero[i] < -limit - 1)
+            return qni_fail(err, QN_E_VALUE,
+                            "the zero point %d of row %lld, group %lld is no %s; declare the "
+                            "weight with its zero points at hand",
+                            w->zero[i], (long long)i / w->n_groups, (long long)i % w->n_groups,
+                            qn_dtype_name(dtype));
+        uint8_t *room = qni_sink_room(sink, bytes, err);
+        if (room == NULL)
+            return QN_E_WRITE;
+        memcpy(room, &w->zero[i], bytes); /* two's complement, little endian */
+    }
+    return QN_OK;
+}
+
+static qn_status put_part(struct qni_sink *sink, int32_t i, const struct qni_weight_plan *plan,
+                          const qn_weight *w, qn_error *err)
+{
+    const size_t k = (size_t)w->k;
+    switch (i) {
+    case QNI_PART_CODES:
+        return put_codes(sink, w, err);
+    case QNI_PART_SCALE:
+        return put_floats(sink, plan->scale_dtype, w->scale, w, err);
+    case QNI_PART_ZERO:
+        return put_zeros(sink, plan->zero_dtype, w, err);
+    case QNI_PART_OFFSET:
+        return put_floats(sink, plan->offset_dtype, w->offset, w, err);
+    case QNI_PART_PERM:
+        return qni_sink_put(sink, w->perm, k * sizeof *w->perm, err);
+    case QNI_PART_PRESCALE:
+        return qni_sink_put(sink, w->prescale, k * sizeof *w->prescale, err);
+    default:
+        return qni_sink_put(sink, w->table, sizeof *w->table << w->format.bits, err);
+    }
+}
+
+static bool is_same_format(const qn_format *a, const qn_format *b)
+{
+    return a->code == b->code && a->bits == b->bits && a->group == b->group &&
+           a->blocks == b->blocks && a->shift == b->shift && a->scale_dtype == b->scale_dtype &&
+           a->superblock == b->superblock && a->superbits == b->superbits;
+}
+
+/* Is the weight what was declared? */
+static qn_status check_weight(const struct qni_weight_plan *plan, const qn_weight *w,
+                              const char *shown, qn_error *err)
+{
+    char was[96], is[96];
+    if (!is_same_format(&plan->format, &w->format)) {
+        qn_format_print(&plan->format, was, sizeof was);
+        qn_format_print(&w->format, is, sizeof is);
+        return qni_fail(err, QN_E_FORMAT, "weight '%s' was declared as %s and is %s", shown, was,
+                        is);
+    }
+    if (plan->n != w->n || plan->k != w->k || plan->kh != w->kh || plan->kw != w->kw ||
+        plan->conv_groups != w->conv_groups || plan->n_groups != w->n_groups)
+        return qni_fail(err, QN_E_SHAPE, "weight '%s' has another shape than declared", shown);
+    if (plan->has_perm != (w->perm != NULL) || plan->has_prescale != (w->prescale != NULL))
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "weight '%s' was declared %s permutation and %s prescale, and is given "
+                        "otherwise",
+                        shown, plan->has_perm ? "with a" : "without",
+                        plan->has_prescale ? "with a" : "without");
+    return QN_OK;
+}
+
+static qn_status put_parts(qn_writer *writer, const struct qni_item *item, const qn_weight *w,
+                           qn_error *err)
+{
+    struct qni_part part;
+    uint32_t slot = item->slot;
+    for (int32_t i = 0; i < QNI_N_PARTS; i++) {
+        struct qni_sink sink;
+        if (!qni_part_of(&item->plan, i, &part))
+            continue;
+        QNI_TRY(qni_sink_open(&sink, writer, &writer->slots[slot++], err));
+        QNI_TRY(put_part(&sink, i, &item->plan, w, err));
+        QNI_TRY(qni_sink_close(&sink, err));
+    }
+    return QN_OK;
+}
+
+qn_status qn_writer_put_weight(qn_writer *writer, int64_t index, const qn_weight *weight,
+                               qn_error *err)
+{
+    char shown[QNI_SHOWN], file[QNI_SHOWN], name[QNI_SHOWN];
+    qn_error inner = {QN_OK, -1, ""};
+    QNI_TRY(qni_writer_expect(writer, true, "qn_writer_put_weight", err));
+    if (index < 0 || index >= (int64_t)writer->n_items || !writer->items[index].is_weight ||
+        weight == NULL)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "qn_writer_put_weight: index %lld is no weight of this "
+                        "file%s",
+                        (long long)index, weight == NULL ? ", or weight is NULL" : "");
+    const struct qni_item *item = &writer->items[index];
+    /* The first tensor is <name>.codes. */
+    const char *codes = writer->texts + writer->slots[item->slot].name;
+    snprintf(name, sizeof name, "%.*s", (int)qni_min((int64_t)strlen(codes) - 6, 80), codes);
+    qni_shown(shown, name);
+    QNI_TRY(check_weight(&item->plan, weight, shown, err));
+    const qn_status status = put_parts(writer, item, weight, &inner);
+    if (status == QN_OK)
+        return QN_OK;
+    return qni_fail_at(err, status, inner.offset, "%s: weight '%s': %s",
+                       qni_shown_path(file, writer->path), shown, inner.text);
+}
