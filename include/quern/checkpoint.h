@@ -89,9 +89,10 @@ QN_API qn_status qn_writer_add(qn_writer *writer, const char *name, qn_dtype dty
 /** Declare a quantized weight (all of its tensors). from: format, n, k, geometry, and non-NULL
  * perm, prescale, table where the weight will have them. scale, zero and offset may be given too
  * ([n, n_groups]) and then decide what types they are kept in; NULL: the format's scale type (f32
- * with super-blocks) and i8 zero points, and qn_writer_put_weight() refuses values that these cannot
- * hold exactly (QN_E_VALUE). codes is not looked at.
- * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_EXISTS: a name is taken; QN_E_MEMORY. */
+ * with super-blocks) and i8 zero points, and qn_writer_put_weight() refuses values that these
+ * cannot hold exactly (QN_E_VALUE). codes is not looked at.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_EXISTS: a name is taken;
+ *         QN_E_MEMORY. */
 QN_API qn_status qn_writer_add_weight(qn_writer *writer, const char *name,
                                       const qn_weight_parts *from, int64_t *index, qn_error *err);
 QN_API qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *value,
