@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the API tests share: contexts that count and refuse memory, weights made from a seed, and a plain product in
- * double to compare with. They see the public headers only. */
+/* What the API tests share: contexts that count and refuse memory, weights made from a seed, and
+ * a plain product in double to compare with. They see the public headers only. */
 #ifndef TEST_API_API_H
 #define TEST_API_API_H
 
@@ -40,11 +40,13 @@
             fail_msg("%s: '%s' does not say '%s'", #call, err.text, word);                         \
     } while (0)
 
-/* ---------------------------------------------------------------------------------------- memory */
+/* --------------------------------------------------------------------------------------- memory */
 
 /* An allocator that counts, and that refuses call number `refuse` (counted from 1; 0: none). */
 struct counter {
     int64_t calls, live, refuse;
+    uintptr_t largest; /* the largest block so far */
+    size_t largest_bytes;
 };
 
 static inline void *counted_alloc(void *arg, size_t bytes, size_t alignment)
@@ -55,6 +57,10 @@ static inline void *counted_alloc(void *arg, size_t bytes, size_t alignment)
     void *memory = aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
     if (memory != NULL)
         __atomic_add_fetch(&c->live, 1, __ATOMIC_RELAXED);
+    if (bytes > c->largest_bytes) {
+        c->largest = (uintptr_t)memory;
+        c->largest_bytes = bytes;
+    }
     return memory;
 }
 
@@ -95,7 +101,7 @@ static inline void *take(size_t bytes)
     return memory;
 }
 
-/* ------------------------------------------------------------------------------------------ data */
+/* ----------------------------------------------------------------------------------------- data */
 
 static inline uint32_t draw(uint64_t *seed)
 {
@@ -187,7 +193,8 @@ static inline double dot(const float *x, const float *w, int64_t k)
     return sum;
 }
 
-/* The error that quantizing x to int8 may make on top of rounding: half a step of x for every weight. */
+/* The error that quantizing x to int8 may make on top of rounding: half a step of x for every
+ * weight. */
 static inline double slack(qn_strategy strategy, const float *x, const float *w, int64_t k)
 {
     double amax = 0.0, sum = 0.0, product = 0.0;

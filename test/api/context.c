@@ -6,6 +6,18 @@
 
 #include "api.h"
 
+/* Sanitizers end the program over a size that no machine has, unless they are told not to. */
+const char *__asan_default_options(void);
+const char *__tsan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+const char *__tsan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
 static void test_defaults(void **state)
 {
     (void)state;
@@ -185,7 +197,8 @@ static void unused_parallel_for(void *arg, int32_t n, qn_task_fn task, void *tas
         task(task_arg, i);
 }
 
-/* One thread, or the caller's: none is made. More: as many as were asked for, gone with the context. */
+/* One thread, or the caller's: none is made. More: as many as were asked for, gone with the
+ * context. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -215,9 +228,9 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_bad_options),
         cmocka_unit_test(test_absent_cuda), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_reserve),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_reserve),     cmocka_unit_test(test_memory),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,8 +16,8 @@ static void test_words(void **state)
     assert_true(parsed("portable") == QN_ISA_PORTABLE);
     assert_true(parsed("avx2") == QN_ISA_AVX2);
     assert_true(parsed("avx512") == (QN_ISA_AVX2 | QN_ISA_AVX512));
-    assert_true(parsed("amx_int8") == (QN_ISA_AVX2 | QN_ISA_AVX512 | QN_ISA_VNNI512 |
-                                       QN_ISA_BF16_512 | QN_ISA_AMX_INT8));
+    assert_true(parsed("amx_int8") ==
+                (QN_ISA_AVX2 | QN_ISA_AVX512 | QN_ISA_VNNI512 | QN_ISA_BF16_512 | QN_ISA_AMX_INT8));
     assert_true(parsed("avx2,neon") == (QN_ISA_AVX2 | QN_ISA_NEON));
     assert_true(parsed("i8mm") == (QN_ISA_NEON | QN_ISA_DOTPROD | QN_ISA_I8MM));
 }
@@ -39,8 +39,9 @@ static void test_minus(void **state)
 static void test_bad_words(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",     "avx1024", "AVX2", "avx2,",    ",avx2", "avx2;neon",
-                                      "-all", "-",       "--avx2", "-portable", " avx2", "avx"};
+    static const char *const bad[] = {"",       "avx1024",   "AVX2",  "avx2,",
+                                      ",avx2",  "avx2;neon", "-all",  "-",
+                                      "--avx2", "-portable", " avx2", "avx"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         uint64_t mask = 42;
         assert_error(qn_isa_parse(bad[i], &mask, &err), QN_E_ARGUMENT, "amx_int8");
@@ -105,7 +106,7 @@ static void test_contexts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words),    cmocka_unit_test(test_minus),
+        cmocka_unit_test(test_words),     cmocka_unit_test(test_minus),
         cmocka_unit_test(test_bad_words), cmocka_unit_test(test_names),
         cmocka_unit_test(test_contexts),
     };

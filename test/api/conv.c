@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* qn_conv2d() and qn_conv_transpose2d() against plain loops over pixels in double: both image
+ * layouts, one dimension, groups, depthwise, padding on every side, strides, dilation; a plan
+ * for fewer images; static int8. */
+#include "api.h"
+
+/* A convolution and the tensors of one call. */
+struct problem {
+    bool transposed;
+    qn_image image;
+    int64_t batch, h, w, groups, ci, co;
+    int32_t kh, kw, stride[2], dilation[2], pad[4], out_pad[2];
+    int32_t rank;
+    const char *spec;
+    qn_strategy strategy;
+};
+
+static int64_t reach(int32_t dilation, int32_t taps)
+{
+    return (int64_t)dilation * (taps - 1) + 1;
+}
+
+/* Output length along dimension d, as the header defines it. */
+static int64_t out_length(const struct problem *p, int d, int64_t in, int32_t taps)
+{
+    const int64_t pads = p->pad[d] + p->pad[d + 2];
+    return p->transposed
+               ? (in - 1) * p->stride[d] - pads + reach(p->dilation[d], taps) + p->out_pad[d]
+               : (in + pads - reach(p->dilation[d], taps)) / p->stride[d] + 1;
+}
+
+static qn_tensor image_of(const struct problem *p, float *data, const int64_t nchw[4])
+{
+    const int64_t four[4] = {nchw[0], p->image == QN_NCHW ? nchw[1] : nchw[2],
+                             p->image == QN_NCHW ? nchw[2] : nchw[3],
+                             p->image == QN_NCHW ? nchw[3] : nchw[1]};
+    const int64_t three[3] = {nchw[0], p->image == QN_NCHW ? nchw[1] : nchw[3],
+                              p->image == QN_NCHW ? nchw[3] : nchw[1]};
+    return qn_tensor_make(data, QN_F32, p->rank, p->rank == 4 ? four : three);
+}
+
+static int64_t at(const struct problem *p, const int64_t s[4], int64_t b, int64_t c, int64_t y,
+                  int64_t x)
+{
+    return p->image == QN_NCHW ? ((b * s[1] + c) * s[2] + y) * s[3] + x
+                               : ((b * s[2] + y) * s[3] + x) * s[1] + c;
+}
+
+/* Does tap t of output o read an input, and which? */
+static bool source_of(const struct problem *p, int d, int64_t o, int32_t t, int64_t n, int64_t *i)
+{
+    const int64_t shifted = p->transposed
+                                ? o + p->pad[d] - (int64_t)t * p->dilation[d]
+                                : o * p->stride[d] - p->pad[d] + (int64_t)t * p->dilation[d];
+    *i = p->transposed ? shifted / p->stride[d] : shifted;
+    return shifted >= 0 && (!p->transposed || shifted % p->stride[d] == 0) && *i < n;
+}
+
+/* One output element, and the sum of magnitudes that its error is measured by. */
+static double pixel(const struct problem *p, const float *x, const float *w,
+                    const int64_t at_out[4], double *size)
+{
+    const int64_t shape[4] = {p->batch, p->groups * p->ci, p->h, p->w};
+    const int64_t j = at_out[1], group = j / p->co, k = (int64_t)p->kh * p->kw * p->ci;
+    double sum = 0.0;
+    *size = 0.0;
+    for (int32_t ky = 0; ky < p->kh; ky++) {
+        for (int32_t kx = 0; kx < p->kw; kx++) {
+            int64_t iy, ix;
+            if (!source_of(p, 0, at_out[2], ky, p->h, &iy) ||
+                !source_of(p, 1, at_out[3], kx, p->w, &ix))
+                continue;
+            for (int64_t c = 0; c < p->ci; c++) {
+                const double v = (double)x[at(p, shape, at_out[0], group * p->ci + c, iy, ix)];
+                const double u = (double)w[j * k + ((int64_t)ky * p->kw + kx) * p->ci + c];
+                sum += v * u;
+                *size += fabs(u);
+            }
+        }
+    }
+    return sum;
+}
+
+static qn_status call(const struct problem *p, const qn_ctx *ctx, const qn_conv_args *args,
+                      void *scratch, size_t bytes)
+{
+    return p->transposed ? qn_conv_transpose2d(ctx, args, scratch, bytes)
+                         : qn_conv2d(ctx, args, scratch, bytes);
+}
+
+static void compare(const struct problem *p, const float *y, const float *x, const float *dense,
+                    const int64_t out[4])
+{
+    const double step =
+        p->strategy == QN_STRATEGY_FLOAT || p->strategy == QN_STRATEGY_DENSE ? 1e-5 : 0.51 / 127.0;
+    int64_t o[4];
+    for (o[0] = 0; o[0] < out[0]; o[0]++)
+        for (o[1] = 0; o[1] < out[1]; o[1]++)
+            for (o[2] = 0; o[2] < out[2]; o[2]++)
+                for (o[3] = 0; o[3] < out[3]; o[3]++) {
+                    double size;
+                    const double exact = pixel(p, x, dense, o, &size);
+                    const double got = (double)y[at(p, out, o[0], o[1], o[2], o[3])];
+                    if (!(fabs(got - exact) <= step * size + 1e-4))
+                        fail_msg("%s %s: y[%d, %d, %d, %d] is %g, not %g", p->spec,
+                                 qn_strategy_name(p->strategy), (int)o[0], (int)o[1], (int)o[2],
+                                 (int)o[3], got, exact);
+                }
+}
+
+static void args_of(const struct problem *p, qn_conv_args *args)
+{
+    qn_conv_args_init(args);
+    args->image = p->image;
+    args->strategy = p->strategy;
+    memcpy(args->stride, p->stride, sizeof p->stride);
+    memcpy(args->dilation, p->dilation, sizeof p->dilation);
+    memcpy(args->pad, p->pad, sizeof p->pad);
+    memcpy(args->out_pad, p->out_pad, sizeof p->out_pad);
+}
+
+static void check_problem(const struct problem *p)
+{
+    qn_ctx *ctx = ctx_make(2);
+    const struct shape s = {.n = p->groups * p->co,
+                            .k = (int64_t)p->kh * p->kw * p->ci,
+                            .kh = p->kh,
+                            .kw = p->kw,
+                            .groups = (int32_t)p->groups};
+    const int64_t in[4] = {p->batch, p->groups * p->ci, p->h, p->w};
+    const int64_t out[4] = {p->batch, s.n, out_length(p, 0, p->h, p->kh),
+                            out_length(p, 1, p->w, p->kw)};
+    float *dense, *x = take((size_t)(in[0] * in[1] * in[2] * in[3]) * sizeof *x);
+    float *y = take((size_t)(out[0] * out[1] * out[2] * out[3]) * sizeof *y);
+    qn_packed *w = packed_make(ctx, p->spec, s, 5, &dense);
+    qn_conv_args args;
+    fill_reals(x, in[0] * in[1] * in[2] * in[3], 23);
+    args_of(p, &args);
+    args.w = w;
+    args.x = image_of(p, x, in);
+    args.y.data = y;
+    args.y.dtype = QN_F32;
+    assert_ok(p->transposed ? qn_conv_transpose2d_shape(&args) : qn_conv2d_shape(&args));
+    const qn_tensor expected = image_of(p, y, out);
+    assert_memory_equal(&args.y, &expected, sizeof expected);
+    size_t bytes = 0;
+    assert_ok(p->transposed ? qn_conv_transpose2d_scratch(ctx, &args, &bytes)
+                            : qn_conv2d_scratch(ctx, &args, &bytes));
+    void *scratch = take(bytes);
+    assert_ok(call(p, ctx, &args, scratch, bytes));
+    compare(p, y, x, dense, out);
+
+    /* The plan gives the same bits, and serves fewer images too. */
+    qn_plan *plan = NULL;
+    float *again = take((size_t)(out[0] * out[1] * out[2] * out[3]) * sizeof *again);
+    assert_ok(p->transposed ? qn_conv_transpose2d_plan(ctx, &args, &plan, NULL)
+                            : qn_conv2d_plan(ctx, &args, &plan, NULL));
+    assert_int_equal(qn_plan_scratch_bytes(plan), bytes);
+    args.y.data = again;
+    for (int64_t batch = p->batch; batch >= 0; batch--) {
+        args.x.shape[0] = args.y.shape[0] = batch;
+        assert_ok(p->transposed ? qn_conv_transpose2d_run(plan, &args, scratch, bytes)
+                                : qn_conv2d_run(plan, &args, scratch, bytes));
+        assert_memory_equal(again, y, (size_t)(batch * out[1] * out[2] * out[3]) * sizeof *y);
+    }
+    qn_plan_destroy(plan);
+    qn_packed_destroy(w);
+    qn_ctx_destroy(ctx);
+    free(dense);
+    free(scratch);
+    free(again);
+    free(x);
+    free(y);
+}
+
+static const qn_strategy strategies[] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
+                                         QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_DENSE};
+
+static void check_everywhere(struct problem p)
+{
+    for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++) {
+        p.strategy = strategies[s];
+        p.image = QN_NCHW;
+        check_problem(&p);
+        p.image = QN_NHWC;
+        check_problem(&p);
+    }
+}
+
+static void test_plain(void **state)
+{
+    (void)state;
+    check_everywhere((struct problem){.batch = 2,
+                                      .h = 7,
+                                      .w = 6,
+                                      .groups = 1,
+                                      .ci = 32,
+                                      .co = 20,
+                                      .kh = 3,
+                                      .kw = 3,
+                                      .stride = {1, 1},
+                                      .dilation = {1, 1},
+                                      .pad = {1, 1, 1, 1},
+                                      .rank = 4,
+                                      .spec = "int4:g32"});
+    check_everywhere((struct problem){.batch = 2,
+                                      .h = 9,
+                                      .w = 8,
+                                      .groups = 1,
+                                      .ci = 5,
+                                      .co = 17,
+                                      .kh = 3,
+                                      .kw = 2,
+                                      .stride = {2, 3},
+                                      .dilation = {2, 1},
+                                      .pad = {0, 2, 3, 1},
+                                      .rank = 4,
+                                      .spec = "int8:pc"});
+}
+
+static void test_pointwise(void **state)
+{
+    (void)state;
+    check_everywhere((struct problem){.batch = 2,
+                                      .h = 4,
+                                      .w = 5,
+                                      .groups = 1,
+                                      .ci = 48,
+                                      .co = 33,
+                                      .kh = 1,
+                                      .kw = 1,
+                                      .stride = {1, 1},
+                                      .dilation = {1, 1},
+                                      .rank = 4,
+                                      .spec = "int4:g32:zp"});
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    check_everywhere((struct problem){.batch = 1,
+                                      .h = 5,
+                                      .w = 5,
+                                      .groups = 3,
+                                      .ci = 8,
+                                      .co = 5,
+                                      .kh = 3,
+                                      .kw = 3,
+                                      .stride = {1, 2},
+                                      .dilation = {1, 1},
+                                      .pad = {1, 1, 1, 1},
+                                      .rank = 4,
+                                      .spec = "int4:c4"});
+}
+
+static void test_depthwise(void **state)
+{
+    (void)state;
+    check_everywhere((struct problem){.batch = 2,
+                                      .h = 8,
+                                      .w = 7,
+                                      .groups = 19,
+                                      .ci = 1,
+                                      .co = 1,
+                                      .kh = 3,
+                                      .kw = 3,
+                                      .stride = {1, 1},
+                                      .dilation = {1, 1},
+                                      .pad = {1, 1, 1, 1},
+                                      .rank = 4,
+                                      .spec = "int8:pc"});
+}
+
+static void test_one_dimension(void **state)
+{
+    (void)state;
+    check_everywhere((struct problem){.batch = 2,
+                                      .h = 1,
+                                      .w = 13,
+                                      .groups = 1,
+                                      .ci = 32,
+                                      .co = 10,
+                                      .kh = 1,
+                                      .kw = 4,
+                                      .stride = {1, 2},
+                                      .dilation = {1, 1},
+                                      .pad = {0, 2, 0, 1},
+                                      .rank = 3,
+                                      .spec = "int4:g32"});
+}
+
+static void test_transposed(void **state)
+{
+    (void)state;
+    check_everywhere((struct problem){.transposed = true,
+                                      .batch = 2,
+                                      .h = 4,
+                                      .w = 3,
+                                      .groups = 1,
+                                      .ci = 32,
+                                      .co = 6,
+                                      .kh = 3,
+                                      .kw = 4,
+                                      .stride = {2, 3},
+                                      .dilation = {1, 2},
+                                      .pad = {1, 0, 1, 2},
+                                      .out_pad = {1, 2},
+                                      .rank = 4,
+                                      .spec = "int4:g32"});
+    check_everywhere((struct problem){.transposed = true,
+                                      .batch = 1,
+                                      .h = 1,
+                                      .w = 6,
+                                      .groups = 2,
+                                      .ci = 4,
+                                      .co = 3,
+                                      .kh = 1,
+                                      .kw = 3,
+                                      .stride = {1, 2},
+                                      .dilation = {1, 1},
+                                      .out_pad = {0, 1},
+                                      .rank = 3,
+                                      .spec = "int8:pc"});
+}
+
+/* uint8 in, int8 out, padding by the zero point; the border shows if it were padded with the
+ * code 0. */
+static void test_static(void **state)
+{
+    (void)state;
+    enum { C = 4, H = 4, O = 3 };
+    qn_ctx *ctx = ctx_make(1);
+    const struct shape s = {.n = O, .k = 9 * C, .kh = 3, .kw = 3};
+    float *dense;
+    qn_packed *w = packed_make(ctx, "int8:pc", s, 5, &dense);
+    uint8_t x[C * H * H];
+    int8_t y[O * H * H];
+    uint64_t seed = 1;
+    for (int i = 0; i < C * H * H; i++)
+        x[i] = (uint8_t)draw(&seed);
+    const int64_t x_shape[4] = {1, C, H, H}, y_shape[4] = {1, O, H, H};
+    qn_conv_args args;
+    qn_conv_args_init(&args);
+    args.w = w;
+    args.strategy = QN_STRATEGY_INT8_STATIC;
+    args.x = qn_tensor_make(x, QN_U8, 4, x_shape);
+    args.y = qn_tensor_make(y, QN_I8, 4, y_shape);
+    for (int i = 0; i < 4; i++)
+        args.pad[i] = 1;
+    args.quant.x_scale = 0.125f;
+    args.quant.x_zero = 90;
+    args.epilogue.y_scale = 4.0f;
+    args.epilogue.y_zero = -10;
+    assert_ok(qn_conv2d(ctx, &args, NULL, 0));
+    for (int o = 0; o < O * H * H; o++) {
+        double sum = 0.0;
+        for (int t = 0; t < 9 * C; t++) {
+            const int iy = o / H % H + t / C / 3 - 1, ix = o % H + t / C % 3 - 1;
+            if (iy >= 0 && iy < H && ix >= 0 && ix < H)
+                sum += 0.125 * (x[(t % C * H + iy) * H + ix] - 90.0) *
+                       (double)dense[o / H / H * 9 * C + t];
+        }
+        const double v = fmin(fmax(sum / 4.0 - 10.0, -128.0), 127.0);
+        assert_true(fabs(v - (double)y[o]) <= 0.51);
+    }
+    free(dense);
+    qn_packed_destroy(w);
+    qn_ctx_destroy(ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain),         cmocka_unit_test(test_pointwise),
+        cmocka_unit_test(test_groups),        cmocka_unit_test(test_depthwise),
+        cmocka_unit_test(test_one_dimension), cmocka_unit_test(test_transposed),
+        cmocka_unit_test(test_static),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
