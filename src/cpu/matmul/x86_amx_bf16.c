@@ -22,8 +22,9 @@
 #include "kernel.h"
 
 enum {
-    CHUNK_UNITS = 8, /* 256 positions: 32 rows of one plane take 16 KiB of the first-level cache */
-    PANELS = 8,
+    CHUNK_UNITS =
+        32,     /* 1024 positions: three planes of 32 rows take 192 KiB, used for four pairs */
+    PANELS = 8, /* B of a chunk takes 256 KiB: both stay in the second-level cache */
     PANEL_BYTES = CHUNK_UNITS * 1024, /* a panel of a chunk as bf16 */
     B_BYTES = PANELS * PANEL_BYTES
 };
