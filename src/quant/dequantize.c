@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights back to f32, one rounding: fl(scale * (value - zero)) or fl(scale * value + offset), times
- * the prescale if asked for. Columns return to their original order. */
+/* Weights back to f32, one rounding: fl(scale * (value - zero)) or fl(scale * value + offset),
+ * times the prescale if asked for. Columns return to their original order. */
 #include <string.h>
 
 #include "../base/context.h"
