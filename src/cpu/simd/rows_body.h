@@ -225,7 +225,7 @@ static void scale_row(float *v, const struct qni_scale_step *s)
                 v[i] = qni_float_of(qni_bits_of(v[i]) + (uint32_t)s->bias_i32[i]);
         if (s->w_scale != NULL)
             for (int64_t i = 0; i < n; i++)
-                v[i] = s->w_scale[i] * (float)(int32_t)qni_bits_of(v[i]);
+                v[i] = s->w_scale[i] * (float)(int32_t)qni_bits_of(v[i]) + 0.0f; /* no -0 */
     }
     if (s->x_scale != 1.0f)
         for (int64_t i = 0; i < n; i++)

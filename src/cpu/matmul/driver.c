@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loops of driver.h. A worker is one task of the context's threads, with private scratch of its
+ * own; workers take items from a shared counter until none is left. Which worker computes an item
+ * changes nothing about it. */
+#include "driver.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "product.h"
+#include "../rows/rows.h"
+
+/* Everything workers read. */
+struct run {
+    const qn_ctx *ctx;
+    const struct qni_op *op;
+    const struct qni_cpu_choice *choice;
+    const struct qni_product *product;
+    const struct qni_rows *rows;
+    struct qni_product_shape shape;
+    struct qni_epilogue epilogue;
+    int64_t block;                /* rows of a unit */
+    int64_t n_units;
+    int64_t panels_per_item;
+    int64_t items_per_unit;
+    uint8_t *shared, *private;
+    size_t thread_bytes;
+    size_t shared_row_bytes;
+    /* Of the wave: units [first_unit, end_unit), their rows in shared memory. */
+    int64_t first_unit, end_unit, first_row;
+    int64_t rows_per_piece, pieces_per_unit;
+    int64_t n_items;
+    atomic_llong next;
+};
+
+/* Rows of a part that are worked on together. before: rows of the product's units before it. */
+struct unit {
+    const struct qni_part *part;
+    int64_t row, rows, before;
+    const struct qni_matmul_kernel *kernel;
+    struct qni_row_layout layout;
+};
+
+/* Where a search for a unit left off: units are asked for in mostly rising order. */
+struct cursor {
+    int64_t part, first_unit, before;
+};
+
+static int64_t units_of(const struct run *r, const struct qni_part *part)
+{
+    return part->n_panels <= 0 ? 0 : qni_ceil_div(part->n_rows, r->block);
+}
+
+static struct unit find_unit(const struct run *r, int64_t index, struct cursor *c)
+{
+    if (index < c->first_unit)
+        *c = (struct cursor){0, 0, 0};
+    const struct qni_part *part = &r->product->parts[c->part];
+    while (index >= c->first_unit + units_of(r, part)) {
+        c->before += units_of(r, part) > 0 ? part->n_rows : 0;
+        c->first_unit += units_of(r, part);
+        c->part++;
+        part++;
+    }
+    struct unit u;
+    const int64_t done = (index - c->first_unit) * r->block;
+    u.part = part;
+    u.row = part->row + done;
+    u.rows = qni_min(r->block, part->n_rows - done);
+    u.before = c->before + done;
+    u.kernel = qni_choice_kernel(r->choice, part->n_rows);
+    u.layout = qni_row_layout_of(r->op, part->w->head, u.kernel->reads);
+    return u;
+}
+
+/* ---- what a kernel is told ------------------------------------------------------------------- */
+
+static void describe_weights(const struct run *r, const struct unit *u,
+                             struct qni_matmul_tile *t, int8_t table8[16])
+{
+    const qn_packed *w = u->part->w;
+    const struct qni_cut *cut = &u->layout.cut;
+    const bool per_row = u->kernel->reads != QNI_READS_Q8B;
+    const bool own_sums = per_row && w->head->section[QNI_SECTION_GROUP_SUMS].bytes != 0;
+    t->codes = qni_section(w, QNI_SECTION_CODES);
+    t->codes_stride = (size_t)w->head->units * qni_layout_unit_bytes(u->kernel->layout);
+    t->scale = qni_section(w, QNI_SECTION_SCALE);
+    t->offset = qni_section(w, QNI_SECTION_OFFSET);
+    t->sums = qni_section(w, own_sums ? QNI_SECTION_GROUP_SUMS : QNI_SECTION_SUMS);
+    t->counts = qni_section(w, QNI_SECTION_COUNTS);
+    t->table = qni_section(w, QNI_SECTION_TABLE);
+    if (u->kernel->layout == QNI_LAYOUT_T4N16) {
+        const int32_t times = qni_table_integers(t->table, 16, table8);
+        t->table8 = times != 0 ? table8 : NULL;
+        t->table8_doubled = times == 2;
+    }
+    t->units = cut->units;
+    t->n_groups = cut->n_groups;
+    t->group_units = cut->group_units;
+    t->segment_units = cut->segment_units;
+    t->n_segments = cut->n_segments;
+    t->scale_is_f16 = w->head->scale_dtype == QN_F16;
+    t->raw_i32 = r->epilogue.raw;
+}
+
+/* Rows that need no preparing: f32 x, read where it lies. */
+static const float *rows_in_place(const struct run *r, const struct unit *u)
+{
+    const struct qni_row_source *s = &r->product->source;
+    const bool in_place = u->kernel->reads == QNI_READS_F32 && s->dtype == QN_F32 &&
+                          s->fill == NULL && s->index == NULL && u->layout.is_identity &&
+                          u->part->w->head->section[QNI_SECTION_PRESCALE].bytes == 0;
+    return in_place ? (const float *)s->x + u->row * s->ldx : NULL;
+}
+
+static void describe_rows(const struct run *r, const struct unit *u,
+                          const struct qni_prepared *prepared, struct qni_matmul_tile *t)
+{
+    const struct qni_row_layout *l = &u->layout;
+    const float *in_place = rows_in_place(r, u);
+    t->a = in_place != NULL ? (const void *)in_place : prepared->a;
+    t->lda = in_place != NULL ? (size_t)r->product->source.ldx * sizeof(float) : l->lda;
+    t->m = u->rows;
+    t->planes = l->planes;
+    t->plane_stride = l->plane_stride;
+    t->a_sum = prepared->facts.sum;
+    t->a_scale = prepared->facts.scale;
+    t->a_offset = r->op->quant.symmetric ? NULL : prepared->facts.offset;
+    t->a_total = prepared->facts.total;
+    t->ld_segment = l->ld_segment;
+    t->x_zero = 0;
+    if (r->op->strategy == QN_STRATEGY_INT8_STATIC)
+        t->x_zero = r->op->quant.x_zero - (r->op->x.dtype == QN_U8 ? 128 : 0);
+}
+
+/* Move a description from the first panel to another. */
+static void move_to_panel(struct qni_matmul_tile *t, int64_t panel)
+{
+    const int64_t rows = panel * t->n_groups * QNI_PANEL;
+    const size_t scale = t->scale_is_f16 ? 2 : 4;
+    t->codes += (size_t)panel * t->codes_stride;
+    t->scale = (const uint8_t *)t->scale + (size_t)rows * scale;
+    if (t->offset != NULL)
+        t->offset = (const uint8_t *)t->offset + (size_t)rows * scale;
+    if (t->sums != NULL)
+        t->sums += panel * t->n_segments * QNI_PANEL;
+}
+
+/* ---- multiplying ----------------------------------------------------------------------------- */
+
+static void multiply(struct qni_matmul_tile *t, const struct unit *u)
+{
+    if (t->units > 0) {
+        u->kernel->fn(t);
+        return;
+    }
+    for (int64_t i = 0; i < t->m; i++) /* k = 0: the empty sum */
+        memset(t->c + (size_t)i * t->ldc, 0, (size_t)t->n_panels * QNI_PANEL * sizeof *t->c);
+}
+
+/* Panels [panel, end) of a unit whose rows are ready: tile by tile to y. */
+static void multiply_panels(const struct run *r, const struct unit *u,
+                            const struct qni_prepared *prepared,
+                            const struct qni_thread_scratch *scratch, int64_t panel, int64_t end)
+{
+    enum { DIRECT_ROWS = 16 }; /* more rows of y would lie in too few sets of the first cache */
+    int8_t table8[16];
+    struct qni_matmul_tile all;
+    size_t ldy = 0;
+    memset(&all, 0, sizeof all);
+    describe_weights(r, u, &all, table8);
+    describe_rows(r, u, prepared, &all);
+    all.scratch = scratch->kernel;
+    float *direct = NULL;
+    if (u->rows <= DIRECT_ROWS)
+        direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
+    const bool scaled = u->kernel->reads == QNI_READS_Q8 &&
+                        r->op->strategy != QN_STRATEGY_INT8_STATIC;
+    const int64_t step = qni_tile_panels(u->rows);
+    while (panel < end) {
+        struct qni_matmul_tile t = all;
+        const int64_t output = panel * QNI_PANEL;
+        const int64_t full = (u->part->n - output) / QNI_PANEL; /* panels without padding */
+        int64_t n = qni_min(step, end - panel);
+        const bool to_y = direct != NULL && full > 0;
+        if (to_y)
+            n = qni_min(n, full);
+        move_to_panel(&t, u->part->panel + panel);
+        t.n_panels = n;
+        t.c = to_y ? direct + output : scratch->tile;
+        t.ldc = to_y ? ldy : (size_t)(n * QNI_PANEL);
+        multiply(&t, u);
+        const struct qni_epilogue_tile tile = {
+            u->part, u->row, u->rows, output, qni_min(n * QNI_PANEL, u->part->n - output),
+            t.c,     t.ldc,  scaled ? prepared->row_scale : NULL};
+        qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
+        panel += n;
+    }
+}
+
+/* ---- private: every item is on its own ------------------------------------------------------- */
+
+static void private_scratch(struct run *r, int32_t worker, struct qni_thread_scratch *s,
+                            struct qni_row_scratch *rows)
+{
+    qni_thread_scratch(r->op, &r->shape, r->choice,
+                       r->private + (size_t)worker * r->thread_bytes, s);
+    *rows = qni_row_scratch_in(r->op, r->shape.source_bytes, r->shape.is_made, s->rows);
+}
+
+static void work_privately(void *arg, int32_t worker)
+{
+    struct run *r = arg;
+    struct qni_thread_scratch scratch;
+    struct qni_row_scratch row_scratch;
+    struct cursor cursor = {0, 0, 0};
+    struct unit u;
+    struct qni_prepared prepared;
+    int64_t ready = -1, item;
+    private_scratch(r, worker, &scratch, &row_scratch);
+    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < r->n_items) {
+        const int64_t index = item / r->items_per_unit;
+        const int64_t panel = item % r->items_per_unit * r->panels_per_item;
+        if (index != ready) {
+            u = find_unit(r, index, &cursor);
+            prepared = qni_prepared_in(&u.layout, scratch.prepared, u.rows);
+            const struct qni_row_range range = {u.row, u.rows, 0};
+            if (rows_in_place(r, &u) == NULL)
+                qni_prepare_rows(r->op, r->rows, &r->product->source, u.part, &u.layout, &range,
+                                 &prepared, &row_scratch);
+            ready = index;
+        }
+        multiply_panels(r, &u, &prepared, &scratch, panel,
+                        qni_min(panel + r->panels_per_item, u.part->n_panels));
+    }
+}
+
+/* ---- shared: prepare together, join, multiply together --------------------------------------- */
+
+static struct qni_prepared shared_rows(const struct run *r, const struct unit *u)
+{
+    return qni_prepared_in(&u->layout,
+                           r->shared + (size_t)(u->before - r->first_row) * r->shared_row_bytes,
+                           u->rows);
+}
+
+static void prepare_pieces(void *arg, int32_t worker)
+{
+    struct run *r = arg;
+    struct qni_thread_scratch scratch;
+    struct qni_row_scratch row_scratch;
+    struct cursor cursor = {0, 0, 0};
+    int64_t item;
+    private_scratch(r, worker, &scratch, &row_scratch);
+    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < r->n_items) {
+        const struct unit u = find_unit(r, r->first_unit + item / r->pieces_per_unit, &cursor);
+        const int64_t first = item % r->pieces_per_unit * r->rows_per_piece;
+        const struct qni_row_range range = {u.row + first,
+                                            qni_min(r->rows_per_piece, u.rows - first), first};
+        if (range.n <= 0)
+            continue;
+        const struct qni_prepared prepared = shared_rows(r, &u);
+        qni_prepare_rows(r->op, r->rows, &r->product->source, u.part, &u.layout, &range, &prepared,
+                         &row_scratch);
+    }
+}
+
+static void multiply_items(void *arg, int32_t worker)
+{
+    struct run *r = arg;
+    struct qni_thread_scratch scratch;
+    struct qni_row_scratch row_scratch;
+    struct cursor cursor = {0, 0, 0};
+    const int64_t units = r->end_unit - r->first_unit;
+    int64_t item;
+    private_scratch(r, worker, &scratch, &row_scratch);
+    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < r->n_items) {
+        /* Units change fastest: the codes of these panels are in the cache for the next unit. */
+        const struct unit u = find_unit(r, r->first_unit + item % units, &cursor);
+        const int64_t panel = item / units * r->panels_per_item;
+        const struct qni_prepared prepared = shared_rows(r, &u);
+        multiply_panels(r, &u, &prepared, &scratch, panel,
+                        qni_min(panel + r->panels_per_item, u.part->n_panels));
+    }
+}
+
+static void fork(struct run *r, int64_t n_items, qn_task_fn work)
+{
+    r->n_items = n_items;
+    atomic_store(&r->next, 0);
+    qni_parallel(&r->ctx->threads, (int32_t)qni_min(r->choice->n_threads, n_items), work, r);
+}
+
+static void run_shared(struct run *r)
+{
+    const int64_t capacity = (int64_t)(r->choice->shared_bytes / r->shared_row_bytes);
+    const int64_t row_elements = r->op->w[0]->head->units * QNI_UNIT;
+    struct cursor cursor = {0, 0, 0};
+    r->rows_per_piece = qni_max(1, qni_min(32768 / qni_max(row_elements, 1), 16));
+    r->pieces_per_unit = qni_ceil_div(r->block, r->rows_per_piece);
+    for (r->first_unit = 0; r->first_unit < r->n_units; r->first_unit = r->end_unit) {
+        int64_t end_row = 0;
+        for (r->end_unit = r->first_unit; r->end_unit < r->n_units; r->end_unit++) {
+            const struct unit u = find_unit(r, r->end_unit, &cursor);
+            if (r->end_unit == r->first_unit)
+                r->first_row = u.before;
+            end_row = u.before + u.rows;
+            if (end_row - r->first_row > capacity)
+                break;
+        }
+        fork(r, (r->end_unit - r->first_unit) * r->pieces_per_unit, prepare_pieces);
+        fork(r, (r->end_unit - r->first_unit) * r->items_per_unit, multiply_items);
+    }
+}
+
+/* ---- which order ----------------------------------------------------------------------------- */
+
+/* Panels of an item, so that there are several items for each thread, but no crumbs: kernels like pairs
+ * and eights of panels. */
+static void cut_panels(struct run *r)
+{
+    const int64_t wanted = 8 * (int64_t)r->choice->n_threads;
+    int64_t panels = r->shape.n_panels * r->n_units / wanted;
+    panels = panels >= 8 ? panels / 8 * 8 : panels >= 2 ? panels / 2 * 2 : 1;
+    r->panels_per_item = qni_min(panels, r->shape.n_panels);
+    r->items_per_unit = qni_ceil_div(r->shape.n_panels, r->panels_per_item);
+}
+
+static bool all_in_place(const struct run *r)
+{
+    struct cursor cursor = {0, 0, 0};
+    for (int64_t i = 0; i < r->n_units; i++) {
+        const struct unit u = find_unit(r, i, &cursor);
+        if (rows_in_place(r, &u) == NULL)
+            return false;
+    }
+    return true;
+}
+
+/* Rows, parts and panels as they are now. */
+static void measure(struct run *r)
+{
+    const struct qni_product *p = r->product;
+    r->shape.n_parts = p->n_parts;
+    r->shape.is_made = p->source.fill != NULL;
+    r->shape.source_bytes = p->source.scratch_bytes;
+    for (int64_t i = 0; i < p->n_parts; i++) {
+        const struct qni_part *part = &p->parts[i];
+        r->shape.m += part->n_panels > 0 ? part->n_rows : 0;
+        r->shape.part_m = qni_max(r->shape.part_m, part->n_rows);
+        r->shape.n_panels = qni_max(r->shape.n_panels, part->n_panels);
+    }
+    r->block = qni_min(qni_unit_rows(r->ctx, r->op, &r->shape, r->choice), r->choice->block_m);
+    for (int64_t i = 0; i < p->n_parts; i++)
+        r->n_units += units_of(r, &p->parts[i]);
+}
+
+void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
+                     const struct qni_cpu_choice *choice, const struct qni_product *product,
+                     void *scratch)
+{
+    enum { CHEAP = 16384 }; /* elements that are prepared in the time of a fork and a join */
+    struct run r;
+    memset(&r, 0, sizeof r);
+    r.ctx = ctx;
+    r.op = op;
+    r.choice = choice;
+    r.product = product;
+    r.rows = qni_rows_for(ctx->isa);
+    r.epilogue = qni_epilogue_make(op, r.rows, &product->sink);
+    r.shared = scratch;
+    r.private = (uint8_t *)scratch + qni_round_up(choice->shared_bytes, 64);
+    r.thread_bytes = choice->thread_bytes;
+    r.shared_row_bytes = qni_shared_row_bytes(op, choice);
+    measure(&r);
+    if (r.n_units == 0)
+        return;
+
+    const int64_t elements = r.shape.m * op->w[0]->head->units * QNI_UNIT;
+    const bool many_units = r.n_units >= 3 * (int64_t)choice->n_threads || choice->n_threads == 1;
+    if (many_units) {
+        r.panels_per_item = r.shape.n_panels;
+        r.items_per_unit = 1;
+        fork(&r, r.n_units, work_privately);
+        return;
+    }
+    cut_panels(&r);
+    if (elements <= CHEAP || all_in_place(&r))
+        fork(&r, r.n_units * r.items_per_unit, work_privately);
+    else
+        run_shared(&r);
+}
+
+/* ---- a plain matmul -------------------------------------------------------------------------- */
+
+struct qni_row_source qni_source_of_matrix(const qn_tensor *x)
+{
+    const struct qni_row_source s = {
+        .dtype = x->dtype, .x = x->data, .ldx = x->shape[0] > 1 ? x->stride[0] : x->shape[1]};
+    return s;
+}
+
+struct qni_row_sink qni_sink_of_matrix(const qn_tensor *y, const qn_tensor *residual)
+{
+    struct qni_row_sink s = {.y = y->data,
+                             .dtype = y->dtype,
+                             .size = {1, INT64_MAX},
+                             .stride = {0, 0, y->stride[0], 1}};
+    if (residual->rank != 0) {
+        s.residual = residual->data;
+        s.residual_stride[2] = residual->stride[0];
+        s.residual_stride[3] = 1;
+    }
+    return s;
+}
+
+qn_status qni_matmul_select(const qn_ctx *ctx, const struct qni_op *op,
+                            struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg)
+{
+    const struct qni_product_shape shape = {
+        .m = op->m, .part_m = op->m, .n_parts = 1, .n_panels = op->w[0]->head->panels};
+    return qni_product_select(ctx, op, &shape, choice, tell, arg);
+}
+
+void qni_matmul_run(const qn_ctx *ctx, const struct qni_op *op,
+                    const struct qni_cpu_choice *choice, void *scratch)
+{
+    const struct qni_part part = {.w = op->w[0],
+                                  .n_panels = op->w[0]->head->panels,
+                                  .n = op->n,
+                                  .n_rows = op->m};
+    const struct qni_product product = {
+        .source = qni_source_of_matrix(&op->x),
+        .sink = qni_sink_of_matrix(&op->y, &op->epilogue.residual),
+        .parts = &part,
+        .n_parts = 1};
+    qni_product_run(ctx, op, choice, &product, scratch);
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Preparing rows: prepare.h. A row takes the shortest way there is: straight from x where x already is
+ * what the next step reads, through `wide` where it must be converted or multiplied by the prescale,
+ * through `packed` where its order changes. */
+#include "prepare.h"
+
+#include <string.h>
+
+static bool is_static(const struct qni_op *op)
+{
+    return op->strategy == QN_STRATEGY_INT8_STATIC;
+}
+
+struct qni_row_layout qni_row_layout_of(const struct qni_op *op,
+                                        const struct qni_packed_head *head, int32_t reads)
+{
+    const bool prescaled = head->section[QNI_SECTION_PRESCALE].bytes != 0;
+    const bool shifted = head->section[QNI_SECTION_OFFSET].bytes != 0;
+    struct qni_row_layout l;
+    memset(&l, 0, sizeof l);
+    l.reads = reads;
+    l.cut = qni_cut_of(head, reads);
+    l.is_identity = head->n_runs <= 1 && l.cut.units * QNI_UNIT == l.cut.k &&
+                    head->section[QNI_SECTION_PERM].bytes == 0;
+    /* 8 bits of the significand a plane: bf16 has 8, f16 has 11, f32 and products have 24. */
+    l.planes = prescaled || op->x.dtype == QN_F32 ? 3 : op->x.dtype == QN_F16 ? 2 : 1;
+    const size_t element = reads == QNI_READS_F32 ? 4 : reads == QNI_READS_BF16 ? 2 : 1;
+    l.plane_stride = qni_round_up((size_t)l.cut.units * QNI_UNIT * element, 64);
+    l.lda = l.plane_stride * (reads == QNI_READS_BF16 ? (size_t)l.planes : 1);
+    /* An odd number of cache lines: rows then begin in different sets of the first-level cache. */
+    l.lda += l.lda / 64 % 2 == 0 ? 64 : 0;
+    if (reads == QNI_READS_Q8 || reads == QNI_READS_Q8B) {
+        l.ld_segment = (size_t)l.cut.n_segments;
+        l.n_facts = reads == QNI_READS_Q8 ? 1 : 4;
+    } else if (reads == QNI_READS_BF16 && shifted) {
+        l.ld_segment = (size_t)l.cut.n_groups;
+        l.n_facts = 1;
+    }
+    return l;
+}
+
+static size_t facts_bytes(const struct qni_row_layout *l, int64_t rows)
+{
+    return qni_round_up((size_t)rows * l->ld_segment * 4, 64);
+}
+
+size_t qni_prepared_bytes(const struct qni_row_layout *l, int64_t rows)
+{
+    return (size_t)rows * l->lda + qni_round_up((size_t)rows * 4, 64) +
+           (size_t)l->n_facts * facts_bytes(l, rows);
+}
+
+struct qni_prepared qni_prepared_in(const struct qni_row_layout *l, void *memory, int64_t rows)
+{
+    struct qni_prepared p;
+    uint8_t *at = memory;
+    uint8_t *fact[4] = {NULL, NULL, NULL, NULL};
+    p.a = at;
+    at += (size_t)rows * l->lda;
+    p.row_scale = (float *)(void *)at;
+    at += qni_round_up((size_t)rows * 4, 64);
+    for (int32_t i = 0; i < l->n_facts; i++, at += facts_bytes(l, rows))
+        fact[i] = at;
+    const bool sums = l->reads != QNI_READS_BF16;
+    p.facts.sum = (int32_t *)(void *)(sums ? fact[0] : NULL);
+    p.facts.scale = (float *)(void *)fact[1];
+    p.facts.offset = (float *)(void *)fact[2];
+    p.facts.total = (float *)(void *)(sums ? fact[3] : fact[0]);
+    return p;
+}
+
+/* ---- scratch --------------------------------------------------------------------------------- */
+
+static size_t raw_ld(const struct qni_op *op)
+{
+    return qni_round_up((size_t)op->w[0]->head->k * qn_dtype_bytes(op->x.dtype), 64);
+}
+
+int64_t qni_strip_rows(const struct qni_op *op)
+{
+    const int64_t fit = 65536 / (int64_t)qni_max((int64_t)raw_ld(op), 64); /* with room in a cache */
+    return qni_max(1, qni_min(fit, 32));
+}
+
+struct qni_row_scratch qni_row_scratch_in(const struct qni_op *op, size_t source_bytes,
+                                          int32_t is_made, void *memory)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    struct qni_row_scratch s;
+    uint8_t *at = memory;
+    s.source = at;
+    at += qni_round_up(source_bytes, 64);
+    s.raw = at;
+    s.raw_ld = raw_ld(op);
+    s.strip = qni_strip_rows(op);
+    at += is_made ? (size_t)s.strip * s.raw_ld : 0;
+    s.wide = (float *)(void *)at;
+    at += qni_round_up((size_t)head->k * sizeof(float), 64);
+    s.packed = (float *)(void *)at;
+    return s;
+}
+
+size_t qni_row_scratch_bytes(const struct qni_op *op, const struct qni_product_shape *shape)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    return qni_round_up(shape->source_bytes, 64) +
+           (shape->is_made ? (size_t)qni_strip_rows(op) * raw_ld(op) : 0) +
+           qni_round_up((size_t)head->k * sizeof(float), 64) +
+           (size_t)head->units * QNI_UNIT * sizeof(float);
+}
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+/* Everything that is the same for the rows of a part. */
+struct preparer {
+    const struct qni_op *op;
+    const struct qni_rows *rows;
+    const struct qni_row_layout *layout;
+    const struct qni_row_scratch *scratch;
+    const struct qni_prepared *out;
+    const struct qni_run *runs;
+    int32_t n_runs;
+    const int32_t *perm;
+    const float *prescale;
+};
+
+/* Floats to packed order; padding is zeroed. */
+static void place_floats(const struct preparer *p, float *dst, const float *src)
+{
+    int64_t end = 0;
+    for (int32_t i = 0; i < p->n_runs; i++) {
+        const struct qni_run *r = &p->runs[i];
+        memset(dst + end, 0, (size_t)(r->dst - end) * sizeof *dst);
+        if (p->perm == NULL)
+            memcpy(dst + r->dst, src + r->src, (size_t)r->len * sizeof *dst);
+        else
+            for (int64_t q = 0; q < r->len; q++)
+                dst[r->dst + q] = src[p->perm[r->src + q]];
+        end = r->dst + r->len;
+    }
+    memset(dst + end, 0, (size_t)(p->layout->cut.units * QNI_UNIT - end) * sizeof *dst);
+}
+
+static void place_bytes(const struct preparer *p, uint8_t *dst, const uint8_t *src)
+{
+    const uint8_t flip = p->op->x.dtype == QN_U8 ? 0x80 : 0; /* code - 128 as int8 */
+    int64_t end = 0;
+    for (int32_t i = 0; i < p->n_runs; i++) {
+        const struct qni_run *r = &p->runs[i];
+        memset(dst + end, 0, (size_t)(r->dst - end));
+        if (p->perm == NULL)
+            for (int64_t q = 0; q < r->len; q++)
+                dst[r->dst + q] = src[r->src + q] ^ flip;
+        else
+            for (int64_t q = 0; q < r->len; q++)
+                dst[r->dst + q] = src[p->perm[r->src + q]] ^ flip;
+        end = r->dst + r->len;
+    }
+    memset(dst + end, 0, (size_t)(p->layout->cut.units * QNI_UNIT - end));
+}
+
+/* The row as f32 in packed order: in `into` (never NULL), or where it already lies so. */
+static const float *packed_floats(const struct preparer *p, const void *raw, float *into,
+                                  bool must_copy)
+{
+    const qn_dtype dtype = p->op->x.dtype;
+    const bool converts = dtype != QN_F32 || p->prescale != NULL;
+    const float *columns = raw;
+    if (converts) {
+        float *const to = p->layout->is_identity ? into : p->scratch->wide;
+        p->rows->widen(to, raw, dtype, p->prescale, p->layout->cut.k);
+        columns = to;
+    }
+    if (!p->layout->is_identity)
+        place_floats(p, into, columns);
+    else if (converts || !must_copy)
+        return columns;
+    else
+        memcpy(into, raw, (size_t)p->layout->cut.k * sizeof *into);
+    return into;
+}
+
+static void sum_groups(const float *x, const struct qni_cut *cut, float *total)
+{
+    for (int64_t g = 0; g < cut->n_groups; g++) {
+        float part[16] = {0.0f};
+        const int64_t first = g * cut->group_units * QNI_UNIT;
+        const int64_t end = qni_min(first + cut->group_units * QNI_UNIT, cut->units * QNI_UNIT);
+        for (int64_t i = first; i < end; i += 16)
+            for (int64_t j = 0; j < 16; j++)
+                part[j] += x[i + j];
+        for (int64_t n = 8; n > 0; n /= 2)
+            for (int64_t j = 0; j < n; j++)
+                part[j] += part[j + n];
+        total[g] = part[0];
+    }
+}
+
+/* x as planes of bf16 that add up to it: each takes the upper 8 bits of what the ones before left. Cut,
+ * not rounded, so that no plane overflows. */
+static void split_planes(const struct preparer *p, uint16_t *dst, float *x)
+{
+    const struct qni_row_layout *l = p->layout;
+    const int64_t n = l->cut.units * QNI_UNIT;
+    for (int32_t plane = 0; plane < l->planes; plane++, dst += l->plane_stride / sizeof *dst)
+        for (int64_t i = 0; i < n; i++) {
+            const uint32_t bits = qni_bits_of(x[i]);
+            dst[i] = (uint16_t)(bits >> 16);
+            x[i] -= qni_float_of(bits & 0xffff0000u);
+        }
+}
+
+static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
+{
+    const struct qni_row_layout *l = p->layout;
+    uint8_t *const a = p->out->a + (size_t)i * l->lda;
+    const size_t fact = (size_t)i * l->ld_segment;
+    const struct qni_facts *f = &p->out->facts;
+    if (is_static(p->op)) {
+        place_bytes(p, a, raw);
+        p->rows->sum((const int8_t *)a, &l->cut, f->sum + fact);
+    } else if (l->reads == QNI_READS_F32) {
+        packed_floats(p, raw, (float *)(void *)a, true);
+    } else if (l->reads == QNI_READS_BF16) {
+        packed_floats(p, raw, p->scratch->packed, true);
+        if (l->n_facts > 0)
+            sum_groups(p->scratch->packed, &l->cut, f->total + fact);
+        split_planes(p, (uint16_t *)(void *)a, p->scratch->packed);
+    } else {
+        const float *x = packed_floats(p, raw, p->scratch->packed, false);
+        const struct qni_facts here = {f->sum + fact, NULL, NULL, NULL};
+        if (l->reads == QNI_READS_Q8) {
+            p->rows->quantize_row(x, &l->cut, (int8_t *)a, here.sum, &p->out->row_scale[i]);
+        } else {
+            const struct qni_facts all = {here.sum, f->scale + fact, f->offset + fact,
+                                          f->total + fact};
+            p->rows->quantize_block(x, &l->cut, p->op->quant.symmetric, (int8_t *)a, &all);
+        }
+    }
+}
+
+/* ---- many rows ------------------------------------------------------------------------------- */
+
+void qni_prepare_rows(const struct qni_op *op, const struct qni_rows *rows,
+                      const struct qni_row_source *source, const struct qni_part *part,
+                      const struct qni_row_layout *layout, const struct qni_row_range *range,
+                      const struct qni_prepared *out, const struct qni_row_scratch *scratch)
+{
+    const struct qni_packed_head *head = part->w->head;
+    const struct preparer p = {op,
+                               rows,
+                               layout,
+                               scratch,
+                               out,
+                               qni_section(part->w, QNI_SECTION_RUNS),
+                               head->n_runs,
+                               qni_section(part->w, QNI_SECTION_PERM),
+                               qni_section(part->w, QNI_SECTION_PRESCALE)};
+    if (source->fill == NULL) {
+        const size_t ldx = (size_t)source->ldx * qn_dtype_bytes(source->dtype);
+        for (int64_t i = 0; i < range->n; i++) {
+            int64_t row = range->row + i;
+            if (source->index != NULL)
+                row = source->index[row * source->index_stride];
+            prepare_row(&p, (const uint8_t *)source->x + (size_t)row * ldx, range->to + i);
+        }
+        return;
+    }
+    const bool as_they_are = layout->reads == QNI_READS_F32 && source->dtype == QN_F32 &&
+                             layout->is_identity && p.prescale == NULL;
+    if (as_they_are) {
+        source->fill(source->arg, part, range->row, range->n,
+                     out->a + (size_t)range->to * layout->lda, layout->lda, scratch->source);
+        return;
+    }
+    for (int64_t i = 0; i < range->n; i += scratch->strip) {
+        const int64_t n = qni_min(scratch->strip, range->n - i);
+        source->fill(source->arg, part, range->row + i, n, scratch->raw, scratch->raw_ld,
+                     scratch->source);
+        for (int64_t j = 0; j < n; j++)
+            prepare_row(&p, scratch->raw + (size_t)j * scratch->raw_ld, range->to + i + j);
+    }
+}

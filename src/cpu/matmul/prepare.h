@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of x as kernels read them: packed order, padded with zeros, in the kernel's type, with the facts
+ * of their segments beside them. Prepared rows of a unit lie in one piece of memory:
+ *
+ *     a           [rows, lda]           f32, int8, or planes of bf16
+ *     row_scale   [rows]                Q8, dynamic
+ *     sum         [rows, ld_segment]    Q8, Q8B
+ *     scale, offset, total  the same    Q8B; total also BF16 where weights have offsets
+ */
+#ifndef QNI_CPU_MATMUL_PREPARE_H
+#define QNI_CPU_MATMUL_PREPARE_H
+
+#include "../layouts.h"
+#include "driver.h"
+
+/* How the rows of a product are prepared for kernels that read `reads`. */
+struct qni_row_layout {
+    int32_t reads, planes;
+    struct qni_cut cut;
+    size_t plane_stride, lda; /* bytes */
+    size_t ld_segment;        /* elements; 0: no facts */
+    int32_t n_facts;          /* arrays of [rows, ld_segment] */
+    int32_t is_identity;      /* packed order is the order of columns, without padding */
+};
+
+/* For the weights of this head, which are those of op or a part of them. */
+struct qni_row_layout qni_row_layout_of(const struct qni_op *op,
+                                        const struct qni_packed_head *head, int32_t reads);
+/* Memory of so many rows, a multiple of 64. */
+size_t qni_prepared_bytes(const struct qni_row_layout *layout, int64_t rows);
+
+struct qni_prepared {
+    uint8_t *a;
+    float *row_scale;
+    struct qni_facts facts;
+};
+struct qni_prepared qni_prepared_in(const struct qni_row_layout *layout, void *memory,
+                                    int64_t rows);
+
+/* Private scratch of one thread. */
+struct qni_row_scratch {
+    void *source;
+    uint8_t *raw; /* strip rows as the source makes them */
+    size_t raw_ld;
+    int64_t strip;
+    float *wide;   /* [k] */
+    float *packed; /* [units * 32] */
+};
+/* Rows that a source makes at a time. */
+int64_t qni_strip_rows(const struct qni_op *op);
+size_t qni_row_scratch_bytes(const struct qni_op *op, const struct qni_product_shape *shape);
+struct qni_row_scratch qni_row_scratch_in(const struct qni_op *op, size_t source_bytes,
+                                          int32_t is_made, void *memory);
+
+/* Prepare rows [row, row + n) of the product as rows [to, to + n) of `out`. */
+struct qni_row_range {
+    int64_t row, n, to;
+};
+void qni_prepare_rows(const struct qni_op *op, const struct qni_rows *rows,
+                      const struct qni_row_source *source, const struct qni_part *part,
+                      const struct qni_row_layout *layout, const struct qni_row_range *range,
+                      const struct qni_prepared *out, const struct qni_row_scratch *scratch);
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a product is cut: the numbers that selecting (for scratch) and running agree on. All of it
+ * follows from the operation, the shape and the context. */
+#ifndef QNI_CPU_MATMUL_PRODUCT_H
+#define QNI_CPU_MATMUL_PRODUCT_H
+
+#include "../rows/epilogue.h"
+#include "prepare.h"
+
+/* The table of kernels.inc. */
+const struct qni_matmul_kernel *qni_matmul_kernel_at(int32_t i);
+/* The row of a choice for a part of m rows. */
+const struct qni_matmul_kernel *qni_choice_kernel(const struct qni_cpu_choice *choice, int64_t m);
+
+/* A tile of 32-bit results stays in the second cache with what it is made from. */
+enum { QNI_TILE_BYTES = 128 * 1024 };
+
+/* Panels of a tile of so many rows. */
+static inline int64_t qni_tile_panels(int64_t rows)
+{
+    const int64_t fit = QNI_TILE_BYTES / (QNI_PANEL * 4) / qni_max(rows, 1);
+    return qni_max(1, qni_min(fit, QNI_EPILOGUE_COLUMNS / QNI_PANEL));
+}
+
+/* Rows of a unit. Grows with shape->part_m and with nothing else that a smaller call changes. */
+int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
+                      const struct qni_product_shape *shape, const struct qni_cpu_choice *choice);
+
+/* Bytes of a prepared row in shared scratch, all facts and alignment included: the largest over the
+ * kernels of the choice. */
+size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice *choice);
+
+/* The private scratch of a thread. */
+struct qni_thread_scratch {
+    void *rows;     /* of prepare.h */
+    void *prepared; /* block_m rows */
+    float *tile;
+    struct qni_epilogue_scratch *epilogue;
+    void *kernel;
+};
+/* Bytes; places it in memory if that is not NULL. */
+size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shape *shape,
+                          const struct qni_cpu_choice *choice, uint8_t *memory,
+                          struct qni_thread_scratch *scratch);
+
+#endif

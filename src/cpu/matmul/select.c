@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which kernels serve a product, and how much scratch that takes. Pure: a table, a search, and a reason
+ * for every row that is passed over. */
+#include <string.h>
+
+#include "../../base/compiler.h"
+#include "product.h"
+
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
+    {#fn,   fn,  needs,   QNI_READS_##reads,       QNI_LAYOUT_##layout,                            \
+     m_min, mr,  QNI_NUMERICS_##numerics, scratch},
+static const struct qni_matmul_kernel kernels[] = {
+#include "kernels.inc"
+};
+#undef QNI_MATMUL_KERNEL
+
+enum { N_KERNELS = (int)(sizeof kernels / sizeof *kernels) };
+
+const struct qni_matmul_kernel *qni_matmul_kernel_at(int32_t i)
+{
+    return i >= 0 && i < N_KERNELS ? &kernels[i] : NULL;
+}
+
+const struct qni_matmul_kernel *qni_choice_kernel(const struct qni_cpu_choice *choice, int64_t m)
+{
+    int32_t i = choice->n_choices - 1;
+    while (i > 0 && choice->m_from[i] > m)
+        i--;
+    return choice->kernel[i];
+}
+
+/* ---- reasons --------------------------------------------------------------------------------- */
+
+static bool reads_for(qn_strategy strategy, int32_t reads)
+{
+    switch (strategy) {
+    case QN_STRATEGY_FLOAT:
+    case QN_STRATEGY_DENSE:
+        return reads == QNI_READS_F32 || reads == QNI_READS_BF16;
+    case QN_STRATEGY_INT8_ROW:
+    case QN_STRATEGY_INT8_STATIC:
+        return reads == QNI_READS_Q8;
+    default:
+        return reads == QNI_READS_Q8B;
+    }
+}
+
+static bool has_integer_table(const struct qn_packed *w)
+{
+    int8_t table8[16];
+    const float *table = qni_section(w, QNI_SECTION_TABLE);
+    return table == NULL || qni_table_integers(table, 16, table8) != 0;
+}
+
+static bool has_section(const struct qni_op *op, int32_t section)
+{
+    return op->w[0]->head->section[section].bytes != 0;
+}
+
+/* Why no kernel at all may serve the operation, or NULL. */
+static const char *operation_refusal(const struct qni_op *op)
+{
+    const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
+    const bool sums = has_section(op, QNI_SECTION_SUMS) || op->k == 0 || op->n == 0;
+    const int32_t x_zero = op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
+    if (is_static && has_section(op, QNI_SECTION_PRESCALE))
+        return "the weights have a prescale, which cannot be multiplied into given int8 codes";
+    if (is_static && x_zero != 0 && !sums)
+        return "a zero point of x needs the column sums that the packing left out";
+    if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums &&
+        has_integer_table(op->w[0]))
+        return "asymmetric activations need the column sums that the packing left out";
+    if (qni_epilogue_raw(op) &&
+        (op->w[0]->head->n_groups > 1 || has_section(op, QNI_SECTION_OFFSET)))
+        return "int32 sums and int32 biases are for weights without groups and offsets";
+    return NULL;
+}
+
+/* Why a row cannot serve, or NULL if it can; whether another is better is not asked. */
+static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_op *op, uint64_t isa,
+                           int32_t layout)
+{
+    if (op->kernel != NULL && strcmp(op->kernel, k->name) != 0)
+        return "another kernel was asked for by name";
+    if (!reads_for(op->strategy, k->reads))
+        return "reads another type of activations than the strategy gives";
+    if (k->layout != layout)
+        return "reads another layout than the weights have";
+    if ((k->needs & ~isa) != 0)
+        return "needs a CPU feature that is missing or masked";
+    const bool needs_integers = k->reads != QNI_READS_F32;
+    if (needs_integers && layout == QNI_LAYOUT_T8N16)
+        return "multiplies integers, and the codebook is looked up as floats";
+    if (needs_integers && !has_integer_table(op->w[0]))
+        return "multiplies integers, which the values of the codebook are not";
+    return NULL;
+}
+
+/* ---- choices --------------------------------------------------------------------------------- */
+
+/* Among the rows that can serve: for each m the first of the list with m_min <= m. */
+static qn_status choose(const struct qni_op *op, uint64_t isa, int64_t part_m,
+                        struct qni_cpu_choice *c)
+{
+    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
+    const char *general = operation_refusal(op);
+    int64_t m = 0;
+    c->n_choices = 0;
+    while (general == NULL && layout != NULL && c->n_choices < QNI_MAX_CHOICES) {
+        const struct qni_matmul_kernel *best = NULL;
+        int64_t next = INT64_MAX; /* the next m at which the answer may change */
+        for (int32_t i = 0; i < N_KERNELS; i++) {
+            const struct qni_matmul_kernel *k = &kernels[i];
+            if (refusal(k, op, isa, layout->layout) != NULL)
+                continue;
+            const bool reaches = m >= k->m_min || k->m_min <= 1 || op->kernel != NULL;
+            if (best == NULL && reaches)
+                best = k;
+            else if (!reaches)
+                next = qni_min(next, k->m_min);
+        }
+        if (best == NULL && next == INT64_MAX)
+            break;
+        const bool repeats = c->n_choices > 0 && c->kernel[c->n_choices - 1] == best;
+        if (best != NULL && !repeats) {
+            c->m_from[c->n_choices] = c->n_choices == 0 ? 0 : m;
+            c->kernel[c->n_choices++] = best;
+        }
+        if (next > part_m && best != NULL)
+            break;
+        m = next;
+    }
+    if (c->n_choices == 0)
+        return QN_E_UNSUPPORTED;
+    c->main = c->kernel[c->n_choices - 1];
+    return QN_OK;
+}
+
+static void tell_refusals(const struct qni_op *op, uint64_t isa, const struct qni_cpu_choice *c,
+                          qni_refusal_fn tell, void *arg)
+{
+    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
+    const char *general = layout == NULL ? "the weights' layout is none of the CPU's"
+                                         : operation_refusal(op);
+    for (int32_t i = 0; i < N_KERNELS; i++) {
+        bool chosen = false;
+        for (int32_t j = 0; j < c->n_choices; j++)
+            chosen = chosen || c->kernel[j] == &kernels[i];
+        if (chosen)
+            continue;
+        const char *why =
+            general != NULL ? general : refusal(&kernels[i], op, isa, layout->layout);
+        tell(arg, kernels[i].name, why != NULL ? why : "a better kernel serves these rows");
+    }
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static struct qni_row_layout layout_of(const struct qni_op *op, const struct qni_matmul_kernel *k)
+{
+    return qni_row_layout_of(op, op->w[0]->head, k->reads);
+}
+
+size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice *choice)
+{
+    size_t most = 0;
+    for (int32_t i = 0; i < choice->n_choices; i++) {
+        const struct qni_row_layout l = layout_of(op, choice->kernel[i]);
+        /* One row alone has all the alignment there can be. */
+        most = (size_t)qni_max((int64_t)most, (int64_t)qni_prepared_bytes(&l, 1));
+    }
+    return most;
+}
+
+int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
+                      const struct qni_product_shape *shape, const struct qni_cpu_choice *choice)
+{
+    enum { LEAST = 32, ITEMS = 64 };
+    const int64_t mr = qni_max(1, choice->main->mr);
+    const struct qni_row_layout l = layout_of(op, choice->main);
+    /* Half of the second cache for the rows; the rest for codes, tile and the kernel's scratch. */
+    const int64_t cache = qni_min(qni_max((int64_t)ctx->cache_bytes[1] / 2, 128 << 10), 1 << 20);
+    int64_t rows = qni_min(cache / (int64_t)l.lda, QNI_EPILOGUE_ROWS);
+    rows = qni_max(rows / mr * mr, mr);
+    /* Enough pieces of work for many threads, whatever their number is here: the bits of a float
+     * kernel may depend on where units begin. */
+    while (rows / 2 >= LEAST && rows / 2 % mr == 0 &&
+           qni_ceil_div(shape->part_m, rows) * qni_max(1, shape->n_parts) *
+                   qni_ceil_div(shape->n_panels, qni_tile_panels(rows)) <
+               ITEMS)
+        rows /= 2;
+    return qni_max(1, qni_min(rows, shape->part_m));
+}
+
+static void *place(uint8_t *memory, size_t *at, size_t bytes)
+{
+    void *const here = memory == NULL ? NULL : memory + *at;
+    *at += qni_round_up(bytes, 64);
+    return here;
+}
+
+size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shape *shape,
+                          const struct qni_cpu_choice *choice, uint8_t *memory,
+                          struct qni_thread_scratch *scratch)
+{
+    size_t prepared = 0, kernel = 0, at = 0;
+    for (int32_t i = 0; i < choice->n_choices; i++) {
+        const struct qni_row_layout l = layout_of(op, choice->kernel[i]);
+        const size_t bytes = qni_prepared_bytes(&l, choice->block_m);
+        prepared = bytes > prepared ? bytes : prepared;
+        if (choice->kernel[i]->scratch_bytes > kernel)
+            kernel = choice->kernel[i]->scratch_bytes;
+    }
+    scratch->rows = place(memory, &at, qni_row_scratch_bytes(op, shape));
+    scratch->prepared = place(memory, &at, prepared);
+    scratch->tile = place(memory, &at, QNI_TILE_BYTES);
+    scratch->epilogue = place(memory, &at, sizeof *scratch->epilogue);
+    scratch->kernel = place(memory, &at, kernel);
+    /* A line apart: threads do not share what the prefetcher takes in pairs. */
+    return at + 64;
+}
+
+qn_status qni_product_select(const qn_ctx *ctx, const struct qni_op *op,
+                             const struct qni_product_shape *shape, struct qni_cpu_choice *choice,
+                             qni_refusal_fn tell, void *arg)
+{
+    enum { SHARED_BYTES = 8 << 20 }; /* prepared at once: stays in the last cache */
+    memset(choice, 0, sizeof *choice);
+    const qn_status status = choose(op, ctx->isa, shape->part_m, choice);
+    if (tell != NULL)
+        tell_refusals(op, ctx->isa, choice, tell, arg);
+    QNI_TRY(status);
+
+    choice->n_threads = (int32_t)qni_max(1, ctx->threads.n_threads);
+    choice->is_fallback =
+        choice->main->needs == 0 && ctx->isa != QN_ISA_PORTABLE && op->kernel == NULL;
+    choice->block_m = qni_unit_rows(ctx, op, shape, choice);
+    choice->panels_per_task = qni_min(qni_tile_panels(choice->block_m), qni_max(shape->n_panels, 1));
+    struct qni_thread_scratch unused;
+    choice->thread_bytes = qni_thread_scratch(op, shape, choice, NULL, &unused);
+    if (choice->n_threads > 1) {
+        const int64_t row_bytes = (int64_t)qni_shared_row_bytes(op, choice);
+        const int64_t rows = qni_max(choice->block_m, SHARED_BYTES / row_bytes);
+        choice->shared_bytes = (size_t)(qni_min(rows, shape->m) * row_bytes);
+    }
+    choice->scratch_bytes = qni_round_up(choice->shared_bytes, 64) +
+                            (size_t)choice->n_threads * choice->thread_bytes;
+    return QN_OK;
+}

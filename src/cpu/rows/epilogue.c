@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a tile to y: epilogue.h. */
+#include "epilogue.h"
+
+#include "../../base/half.h"
+#include "../../base/size.h"
+
+enum { EVERYTHING = 1 }; /* digits of a row number: see merge() */
+
+/* Rows that follow each other evenly in y and in the residual need no division to be found:
+ *     b * stride[1] + c * stride[2] = (b * size[1] + c) * stride[2]     if stride[1] = size[1] * stride[2]. */
+static struct qni_row_sink merge(struct qni_row_sink s)
+{
+    const int64_t *y = s.stride, *r = s.residual_stride;
+    const bool residual = s.residual != NULL;
+    if (y[1] == s.size[1] * y[2] && (!residual || r[1] == s.size[1] * r[2])) {
+        s.size[1] *= s.size[0];
+        s.size[0] = EVERYTHING;
+        if (y[0] == s.size[1] * y[2] && (!residual || r[0] == s.size[1] * r[2]))
+            s.size[1] = INT64_MAX;
+    }
+    return s;
+}
+
+int32_t qni_epilogue_raw(const struct qni_op *op)
+{
+    return op->strategy == QN_STRATEGY_INT8_STATIC &&
+           (op->y.dtype == QN_I32 ||
+            (op->epilogue.bias.rank != 0 && op->epilogue.bias.dtype == QN_I32));
+}
+
+struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_rows *rows,
+                                      const struct qni_row_sink *sink)
+{
+    const qn_epilogue *from = &op->epilogue;
+    struct qni_epilogue e;
+    memset(&e, 0, sizeof e);
+    e.op = op;
+    e.rows = rows;
+    e.sink = sink->size[1] == INT64_MAX ? *sink : merge(*sink);
+    e.raw = qni_epilogue_raw(op);
+    e.by_column = sink->stride[3] != 1 && sink->stride[2] == 1 && sink->index == NULL;
+    e.x_scale = op->strategy == QN_STRATEGY_INT8_STATIC ? op->quant.x_scale : 1.0f;
+    if (sink->dtype == QN_I32)
+        e.x_scale = 1.0f;
+    struct qni_finish_step *f = &e.finish;
+    f->residual_dtype = from->residual.dtype;
+    f->residual_after = from->residual_after;
+    f->act = from->act;
+    f->has_clamp =
+        from->clamp_lo > -3.402823466e+38f * 2.0f || from->clamp_hi < 3.402823466e+38f * 2.0f;
+    f->clamp_lo = from->clamp_lo;
+    f->clamp_hi = from->clamp_hi;
+    f->y_dtype = sink->dtype;
+    f->y_inv = 1.0f / from->y_scale;
+    f->y_zero = from->y_zero;
+    e.is_store = !e.raw && from->bias.rank == 0 && sink->residual == NULL &&
+                 from->act == QN_ACT_NONE && !f->has_clamp && from->row_scale.rank == 0 &&
+                 from->col_scale.rank == 0;
+    return e;
+}
+
+/* ---- where rows are -------------------------------------------------------------------------- */
+
+/* The number of row r of y, and its offset for the given strides. */
+static int64_t number_of(const struct qni_row_sink *s, int64_t r)
+{
+    return s->index == NULL ? r : s->index[r * s->index_stride];
+}
+
+static int64_t offset_of(const struct qni_row_sink *s, const int64_t stride[4], int64_t i)
+{
+    if (s->size[1] == INT64_MAX)
+        return i * stride[2];
+    const int64_t c = i % s->size[1], ab = i / s->size[1];
+    return ab / s->size[0] * stride[0] + ab % s->size[0] * stride[1] + c * stride[2];
+}
+
+/* Rows from r on, at most n, that are evenly spaced. */
+static int64_t span_of(const struct qni_row_sink *s, int64_t r, int64_t n)
+{
+    if (s->index != NULL)
+        return 1;
+    return s->size[1] == INT64_MAX ? n : qni_min(n, s->size[1] - r % s->size[1]);
+}
+
+float *qni_epilogue_direct(const struct qni_epilogue *e, const struct qni_part *part, int64_t row,
+                           int64_t rows, size_t *ldc)
+{
+    const struct qni_row_sink *s = &e->sink;
+    if (s->dtype != QN_F32 || s->stride[3] != 1 || s->residual != NULL ||
+        span_of(s, row, rows) < rows)
+        return NULL;
+    *ldc = (size_t)s->stride[2];
+    return (float *)s->y + offset_of(s, s->stride, number_of(s, row)) + part->column;
+}
+
+/* ---- scales and bias ------------------------------------------------------------------------- */
+
+/* n values of a row of a [n] or [experts, n] tensor as floats: where they lie, or converted to `into`. */
+static const float *row_of(const struct qni_rows *rows, const qn_tensor *t, int64_t expert,
+                           int64_t column, int64_t n, float *into)
+{
+    if (t->rank == 0)
+        return NULL;
+    const int64_t at = (t->rank == 2 ? expert * t->stride[0] : 0) + column;
+    const uint8_t *const data = (const uint8_t *)t->data + (size_t)at * qn_dtype_bytes(t->dtype);
+    if (t->dtype == QN_F32 || t->dtype == QN_I32)
+        return (const float *)(const void *)data;
+    rows->widen(into, data, t->dtype, NULL, n);
+    return into;
+}
+
+/* The weights' scales of one group as f32. */
+static void weight_scales(const qn_packed *w, int64_t lane, int64_t n, float *into)
+{
+    const void *const scale = qni_section(w, QNI_SECTION_SCALE);
+    for (int64_t j = 0; j < n; j++)
+        into[j] = w->head->scale_dtype == QN_F16
+                      ? qni_f32_from_f16(((const uint16_t *)scale)[lane + j])
+                      : ((const float *)scale)[lane + j];
+}
+
+static void scale_rows(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
+                       struct qni_epilogue_scratch *scratch)
+{
+    const qn_epilogue *from = &e->op->epilogue;
+    const int64_t column = t->part->column + t->output;
+    struct qni_scale_step step;
+    memset(&step, 0, sizeof step);
+    step.n = t->n;
+    step.col_scale =
+        row_of(e->rows, &from->col_scale, t->part->expert, column, t->n, scratch->col_scale);
+    step.bias = row_of(e->rows, &from->bias, t->part->expert, column, t->n, scratch->bias);
+    step.from_i32 = e->raw;
+    if (from->bias.rank != 0 && from->bias.dtype == QN_I32) {
+        step.bias_i32 = (const int32_t *)(const void *)step.bias;
+        step.bias = NULL;
+    }
+    if (e->raw && e->sink.dtype != QN_I32) {
+        weight_scales(t->part->w, t->part->panel * QNI_PANEL + t->output, t->n, scratch->w_scale);
+        step.w_scale = scratch->w_scale;
+    }
+    for (int64_t i = 0; i < t->rows; i++) {
+        step.x_scale = t->x_scale != NULL ? t->x_scale[i] : e->x_scale;
+        step.row_scale = 1.0f;
+        if (from->row_scale.rank != 0)
+            step.row_scale = ((const float *)from->row_scale.data)[number_of(&e->sink, t->row + i) *
+                                                                   from->row_scale.stride[0]];
+        e->rows->scale(t->c + (size_t)i * t->ldc, &step);
+    }
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static void place_line(const struct qni_epilogue *e, struct qni_finish_step *f, int64_t y,
+                       int64_t residual)
+{
+    const size_t bytes = qn_dtype_bytes(e->sink.dtype);
+    f->y = (uint8_t *)e->sink.y + (size_t)y * bytes;
+    f->residual = NULL;
+    if (e->sink.residual != NULL)
+        f->residual = (const uint8_t *)e->sink.residual +
+                      (size_t)residual * qn_dtype_bytes(f->residual_dtype);
+}
+
+static void finish_rows(const struct qni_epilogue *e, const struct qni_epilogue_tile *t)
+{
+    const struct qni_row_sink *s = &e->sink;
+    const int64_t column = t->part->column + t->output;
+    struct qni_finish_step f = e->finish;
+    f.n = t->n;
+    f.y_stride = s->stride[3];
+    f.residual_stride = s->residual_stride[3];
+    for (int64_t i = 0; i < t->rows; i++) {
+        const int64_t number = number_of(s, t->row + i);
+        place_line(e, &f, offset_of(s, s->stride, number) + column * s->stride[3],
+                   offset_of(s, s->residual_stride, number) + column * s->residual_stride[3]);
+        e->rows->finish(t->c + (size_t)i * t->ldc, &f);
+    }
+}
+
+/* 16 columns of the tile become lines at a time; a line ends where y's rows are no longer even. */
+static void finish_columns(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
+                           struct qni_epilogue_scratch *scratch)
+{
+    const struct qni_row_sink *s = &e->sink;
+    struct qni_finish_step f = e->finish;
+    f.y_stride = s->stride[2];
+    f.residual_stride = s->residual_stride[2];
+    for (int64_t i = 0; i < t->rows; i += f.n) {
+        f.n = span_of(s, t->row + i, qni_min(t->rows - i, QNI_EPILOGUE_ROWS));
+        const int64_t y = offset_of(s, s->stride, t->row + i);
+        const int64_t residual = offset_of(s, s->residual_stride, t->row + i);
+        for (int64_t j = 0; j < t->n; j += QNI_PANEL) {
+            const int64_t columns = qni_min(QNI_PANEL, t->n - j);
+            for (int64_t r = 0; r < f.n; r++)
+                for (int64_t q = 0; q < columns; q++)
+                    scratch->lines[q][r] = t->c[(size_t)(i + r) * t->ldc + (size_t)(j + q)];
+            for (int64_t q = 0; q < columns; q++) {
+                const int64_t column = t->part->column + t->output + j + q;
+                place_line(e, &f, y + column * s->stride[3],
+                           residual + column * s->residual_stride[3]);
+                e->rows->finish(scratch->lines[q], &f);
+            }
+        }
+    }
+}
+
+void qni_epilogue_run(const struct qni_epilogue *e, const struct qni_epilogue_tile *tile,
+                      struct qni_epilogue_scratch *scratch)
+{
+    if (!e->is_store || tile->x_scale != NULL || e->x_scale != 1.0f)
+        scale_rows(e, tile, scratch);
+    if (e->by_column)
+        finish_columns(e, tile, scratch);
+    else
+        finish_rows(e, tile);
+}

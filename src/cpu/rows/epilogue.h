@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a tile of a product to y: every step of qn_epilogue in the order and with the roundings of
+ * docs/numerics.md. First whole rows of the tile are scaled and biased; then lines are finished and
+ * stored. A line is a row of the tile, or a column of it where y has its rows next to each other (NCHW
+ * images), so that y is always written in the direction of its memory. */
+#ifndef QNI_CPU_ROWS_EPILOGUE_H
+#define QNI_CPU_ROWS_EPILOGUE_H
+
+#include "../matmul/driver.h"
+#include "../matmul/kernel.h"
+#include "kernel.h"
+
+/* The epilogue of an operation, made once a run. */
+struct qni_epilogue {
+    const struct qni_op *op;
+    const struct qni_rows *rows;
+    struct qni_row_sink sink; /* with rows that follow each other in memory told so */
+    int32_t raw;              /* the kernel gives int32 sums */
+    int32_t by_column;        /* lines are columns */
+    int32_t is_store;         /* nothing happens but the scale of a row of x */
+    float x_scale;            /* of int8-static; 1 */
+    struct qni_finish_step finish; /* all but residual and y */
+};
+
+/* Scratch of one call. */
+enum {
+    QNI_EPILOGUE_COLUMNS = 1024, /* of a tile at most */
+    QNI_EPILOGUE_ROWS = 256
+};
+struct qni_epilogue_scratch {
+    float col_scale[QNI_EPILOGUE_COLUMNS];
+    float bias[QNI_EPILOGUE_COLUMNS]; /* or int32 */
+    float w_scale[QNI_EPILOGUE_COLUMNS];
+    float lines[QNI_PANEL][QNI_EPILOGUE_ROWS];
+};
+
+/* Does this operation want int32 sums from the kernel? */
+int32_t qni_epilogue_raw(const struct qni_op *op);
+
+struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_rows *rows,
+                                      const struct qni_row_sink *sink);
+
+/* A tile: rows [row, row + rows) of the product and outputs [output, output + n) of the part. */
+struct qni_epilogue_tile {
+    const struct qni_part *part;
+    int64_t row, rows;
+    int64_t output, n;
+    float *c; /* rows, ldc apart; changed */
+    size_t ldc;
+    const float *x_scale; /* of each row, or NULL */
+};
+
+/* Where the part's first output of this row is in y, if the rows [row, row + rows) are evenly spaced
+ * and their f32 outputs next to each other, so that a kernel may write into y; else NULL. *ldc:
+ * elements from row to row. */
+float *qni_epilogue_direct(const struct qni_epilogue *e, const struct qni_part *part, int64_t row,
+                           int64_t rows, size_t *ldc);
+
+void qni_epilogue_run(const struct qni_epilogue *e, const struct qni_epilogue_tile *tile,
+                      struct qni_epilogue_scratch *scratch);
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of activations to int8, block by block: quantize_rows.h. There is no scratch for a row as floats,
+ * so a block that is not f32 is converted twice, piece by piece: once for its range, once for its codes. */
+#include "quantize_rows.h"
+
+#include <stdatomic.h>
+
+#include "../../base/size.h"
+
+enum { PIECE = 1024, ROWS_PER_ITEM = 4 };
+
+struct job {
+    const qn_quantize_rows_args *args;
+    const struct qni_rows *rows;
+    atomic_llong next;
+};
+
+/* The floats of n elements at x: where they are, or in buffer. */
+static const float *floats(const struct job *j, const uint8_t *x, int64_t n, float *buffer)
+{
+    if (j->args->x.dtype == QN_F32)
+        return (const float *)(const void *)x;
+    j->rows->widen(buffer, x, j->args->x.dtype, NULL, n);
+    return buffer;
+}
+
+/* u8: the asymmetric codes + 128, so that value = scale * code + lo. */
+static int32_t to_unsigned(uint8_t *codes, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        codes[i] ^= 0x80;
+    return (int32_t)(128 * n);
+}
+
+static void quantize_piece(const struct job *j, int64_t row, int64_t block, int64_t first,
+                           int64_t n)
+{
+    const qn_quantize_rows_args *a = j->args;
+    const int32_t symmetric = a->offset.rank == 0;
+    const size_t element = qn_dtype_bytes(a->x.dtype);
+    const uint8_t *x = (const uint8_t *)a->x.data + (size_t)(row * a->x.stride[0] + first) * element;
+    uint8_t *codes = (uint8_t *)a->codes.data + row * a->codes.stride[0] + first;
+    float buffer[PIECE];
+    struct qni_range range = qni_range_empty();
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t now = qni_min(PIECE, n - i);
+        j->rows->range(floats(j, x + (size_t)i * element, now, buffer), now, &range);
+    }
+    struct qni_scaling s = qni_scaling_of(&range, symmetric);
+    int32_t sum = 0;
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t now = qni_min(PIECE, n - i);
+        sum += j->rows->encode(floats(j, x + (size_t)i * element, now, buffer), now, &s, symmetric,
+                               (int8_t *)codes + i);
+    }
+    if (a->codes.dtype == QN_U8) {
+        sum += to_unsigned(codes, n);
+        if (range.lo <= range.hi && range.amax < 0x7f800000)
+            s.offset = qni_ordered_value(range.lo);
+    }
+    ((float *)a->scale.data)[row * a->scale.stride[0] + block] = s.scale;
+    if (!symmetric)
+        ((float *)a->offset.data)[row * a->offset.stride[0] + block] = s.offset;
+    if (a->sum.rank != 0)
+        ((int32_t *)a->sum.data)[row * a->sum.stride[0] + block] = sum;
+}
+
+static void work(void *arg, int32_t worker)
+{
+    struct job *j = arg;
+    const int64_t m = j->args->x.shape[0], k = j->args->x.shape[1];
+    const int64_t length = j->args->block > 0 ? j->args->block : qni_max(k, 1);
+    const int64_t blocks = j->args->block > 0 ? qni_ceil_div(k, length) : 1;
+    int64_t row;
+    (void)worker;
+    while ((row = (int64_t)atomic_fetch_add(&j->next, ROWS_PER_ITEM)) < m)
+        for (int64_t i = row; i < qni_min(row + ROWS_PER_ITEM, m); i++)
+            for (int64_t b = 0; b < blocks; b++)
+                quantize_piece(j, i, b, b * length, qni_min(length, k - b * length));
+}
+
+void qni_rows_quantize(const qn_ctx *ctx, const qn_quantize_rows_args *args)
+{
+    struct job j = {args, qni_rows_for(ctx->isa), 0};
+    const int64_t items = qni_ceil_div(args->x.shape[0], ROWS_PER_ITEM);
+    const int64_t workers = qni_min(items, qni_max(1, ctx->threads.n_threads));
+    qni_parallel(&ctx->threads, (int32_t)workers, work, &j);
+}
