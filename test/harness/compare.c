@@ -88,6 +88,8 @@ static bool expect_float(struct check *c, struct check_expected *e, int class)
     struct qni_ref_op op = e->op;
     op.no_subnormals = class != PLAIN;
     op.rounds_bf16 = class == ROUNDS_TO_BF16;
+    if (op.epilogue.residual.data == op.y.data) /* in place, and y has been written by now */
+        op.epilogue.residual.data = e->before;
     e->error[class] = doubles(c, "error of the reference", op.m * op.n);
     if (!check_status(c, "qni_ref_product", qni_ref_product(&op, e->y, e->error[class]), QN_OK,
                       NULL))
@@ -125,7 +127,7 @@ void check_expect(struct check *c, const struct qni_ref_op *op, int32_t data,
         check_memory(c, "bits of the reference", (size_t)n * sizeof *e->bits, sizeof *e->bits);
     e->y = doubles(c, "y of the reference", n);
     e->y_bytes = extent_bytes(&op->y);
-    e->before = check_memory(c, "image of y", e->y_bytes, 1);
+    e->before = check_memory(c, "image of y", e->y_bytes, 4);
     e->after = check_memory(c, "second image of y", e->y_bytes, 1);
     memcpy(e->before, op->y.data, e->y_bytes);
     if (!e->exact)
