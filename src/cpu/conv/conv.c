@@ -12,6 +12,7 @@
 #include "../../base/compiler.h"
 #include "../matmul/driver.h"
 #include "patches.h"
+#include "phase_weights.h"
 
 static size_t parts_bytes(const struct qni_op *op)
 {
@@ -39,15 +40,18 @@ qn_status qni_conv_select(const qn_ctx *ctx, const struct qni_op *op, struct qni
     };
     QNI_TRY(qni_product_select(ctx, op, &shape, choice, tell, arg));
     choice->scratch_bytes += parts_bytes(op);
+    if (qni_has_phase_weights(op))
+        choice->scratch_bytes += qni_round_up(qni_phase_weights_bytes(op), 64);
     return QN_OK;
 }
 
-static void make_parts(const struct qni_op *op, int64_t rows, struct qni_part *parts)
+static void make_parts(const struct qni_op *op, const qn_packed *w, int64_t rows,
+                       struct qni_part *parts)
 {
     const int64_t panels = op->w[0]->head->panels / op->conv.groups;
     for (int64_t g = 0; g < op->conv.groups; g++) {
         const struct qni_part part = {
-            .w = op->w[0],
+            .w = w,
             .panel = g * panels,
             .n_panels = panels,
             .n = op->conv.co,
@@ -130,14 +134,20 @@ void qni_conv_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_c
         return;
     }
     struct qni_part *parts = scratch;
-    uint8_t *rest = (uint8_t *)scratch + parts_bytes(op);
+    uint8_t *memory = (uint8_t *)scratch + parts_bytes(op), *rest = memory;
+    const bool live = qni_has_phase_weights(op);
+    if (live)
+        rest += qni_round_up(qni_phase_weights_bytes(op), 64);
+    struct qni_phase_weights of_phase;
     const struct qni_axis y = qni_conv_axis(op, 0), x = qni_conv_axis(op, 1);
     const int64_t n_y = qni_min(qni_axis_phases(&y), y.out);
     const int64_t n_x = qni_min(qni_axis_phases(&x), x.out);
     for (int64_t py = 0; py < n_y; py++)
         for (int64_t px = 0; px < n_x; px++) {
-            const struct qni_patches p = qni_patches_of(op, py, px, false);
-            make_parts(op, phase_rows(op, &p), parts);
+            const struct qni_patches p = qni_patches_of(op, py, px, live);
+            if (live)
+                qni_phase_weights_make(ctx, op, p.taps, memory, &of_phase);
+            make_parts(op, live ? &of_phase.packed : op->w[0], phase_rows(op, &p), parts);
             const struct qni_product product = {
                 .source = source_of(op, &p),
                 .sink = sink_of(op, &p),

@@ -118,7 +118,7 @@ static int64_t slot_floats(const struct ring *r)
 
 /* Where the private scratch of a thread has what. */
 struct places {
-    size_t in, tags, panels, one, ring, c, line[4], end;
+    size_t in, prescale, tags, panels, one, ring, c, line[4], end;
 };
 
 static struct places places_of(const struct qni_op *op, const struct ring *r)
@@ -131,6 +131,8 @@ static struct places places_of(const struct qni_op *op, const struct ring *r)
     size_t at = 0;
     p.in = at;
     at += qni_round_up((size_t)head->k * sizeof(float *), 64);
+    p.prescale = at;
+    at += qni_round_up((size_t)head->k * sizeof(float), 64);
     p.tags = at;
     at += qni_round_up((size_t)r->n_slots * sizeof(int64_t), 64);
     p.panels = at;
@@ -207,6 +209,7 @@ struct piece {
     int64_t image, output, n, row, end; /* outputs [output, output + n) of output rows [row, end) */
     int64_t column, columns;            /* a tile of these rows */
     const float **in;
+    float *prescale; /* by tap, where the kernel multiplies; else NULL */
     int64_t *tags;
     struct qni_lane_weights panels[QNI_LANE_BLOCK / QNI_PANEL], one;
     float *ring, *c;
@@ -317,6 +320,7 @@ static void multiply(const struct piece *p, const struct qni_lane_weights *w, in
         .sums = w->sums,
         .symmetric = run->op->quant.symmetric,
         .raw_i32 = run->raw,
+        .prescale = p->prescale,
         .c = c,
         .ldc = r->by_pixel ? QNI_DEPTHWISE_LANES : QNI_LANE_BLOCK,
     };
@@ -477,6 +481,11 @@ static void run_thread(void *arg, int32_t thread)
     uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
     struct piece p = {.run = run};
     p.in = (const float **)(void *)(memory + at->in);
+    if (head->section[QNI_SECTION_PRESCALE].bytes != 0) {
+        p.prescale = (float *)(void *)(memory + at->prescale);
+        for (int32_t t = 0; t < run->list.n_taps; t++)
+            p.prescale[t] = run->list.taps[t].prescale;
+    }
     p.tags = (int64_t *)(void *)(memory + at->tags);
     for (size_t i = 0; i < QNI_LANE_BLOCK / QNI_PANEL; i++)
         p.panels[i] =

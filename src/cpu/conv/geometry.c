@@ -26,3 +26,11 @@ struct qni_taps qni_axis_live_taps(const struct qni_axis *a, const struct qni_ph
         }
     return live;
 }
+
+int32_t qni_axis_most_live(const struct qni_axis *a)
+{
+    if (!a->transposed)
+        return a->taps;
+    const int32_t period = a->stride / gcd(a->stride, a->dilation);
+    return (int32_t)qni_ceil_div(a->taps, period);
+}

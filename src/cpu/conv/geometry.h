@@ -92,6 +92,9 @@ static inline struct qni_taps qni_axis_all_taps(const struct qni_axis *a)
  * input by p * dilation, so the period is stride / gcd(stride, dilation). */
 struct qni_taps qni_axis_live_taps(const struct qni_axis *a, const struct qni_phase *phase);
 
+/* The most taps that any phase has alive. */
+int32_t qni_axis_most_live(const struct qni_axis *a);
+
 /* The j in [0, count) whose inputs base + advance * j lie in [0, in): [*from, *to), perhaps
  * empty. */
 static inline void qni_axis_inside(const struct qni_axis *a, int64_t base, int64_t count,

@@ -292,7 +292,7 @@ QNI_TEMPLATE void block_vector(const struct qni_depthwise_tile *t, int64_t v, in
         coded_sums(t, &q, s, at, lane, symmetric, &dot, &sum);
         const vec x =
             symmetric ? q.scale * dot : FMA(q.scale, dot, q.offset * load(t->sums + 16 * s + lane));
-        acc = step(load(t->scale + 16 * s + lane), x, acc, s == 0);
+        acc = FMA(load(t->scale + 16 * s + lane), x, acc);
         if (t->offset != NULL) {
             const vec total = FMA(q.scale, sum, q.offset * (float)(to - from));
             acc = FMA(load(t->offset + 16 * s + lane), total, acc);
