@@ -28,7 +28,7 @@ DOWN = {
     "src/checkpoint": {"src/quant", "src/base", "include"},
     "src/api": {"src/checkpoint", "src/cpu", "src/cuda", "src/dist", "src/quant", "src/base",
                 "include"},
-    "cli": {"include"},
+    "cli": {"include", "bench"}, # bench/shapes.inc: facts, no code
     "examples": {"include"},
     "test/api": {"include", "test/harness"},
 }

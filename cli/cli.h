@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every command of quern shares: the tables of commands and options, the parsed command line,
+ * errors with their exit statuses, and the context made from options and environment.
+ *
+ * A command's options are written once, in its tables: parsing, --help, the man page (--dump-man)
+ * and bash completion (--dump-options) are made from them. The command sees the public headers of
+ * the library only. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+
+#include <quern/quern.h>
+
+#define PRINTF(text, first) __attribute__((format(printf, text, first)))
+
+/* What the process says when it ends. */
+enum {
+    EXIT_GOOD = 0,
+    EXIT_DIFFERS = 1, /* compare or a verification failed */
+    EXIT_USAGE = 2,
+    EXIT_INPUT = 3,    /* a file that cannot be read, or is not what it should be */
+    EXIT_LIBRARY = 4,  /* the library, the device or the output failed */
+    EXIT_STOPPED = 130 /* Ctrl-C */
+};
+
+/* -------------------------------------------------------------------------------- command line */
+
+struct option_row {
+    const char *name; /* without dashes; NULL ends a table */
+    char letter;      /* short form, or 0 */
+    const char *arg;  /* NULL: a switch; "a|b|c": only these words; else a name: "FILE" */
+    const char *help;
+};
+
+struct example {
+    const char *what, *command; /* NULL, NULL ends a list */
+};
+
+struct args;
+
+enum { MAX_TABLES = 4 };
+struct command {
+    const char *name;
+    const char *summary;                         /* one line, no full stop */
+    const char *operands;                        /* "FILE...", or "" */
+    const char *about;                           /* paragraphs, separated by an empty line */
+    const struct option_row *tables[MAX_TABLES]; /* NULL after the last */
+    const struct example *examples;
+    int min_operands, max_operands; /* max -1: any number */
+    int (*run)(const struct args *args);
+};
+
+extern const struct command command_info, command_demo, command_quantize, command_inspect,
+    command_compare, command_run, command_bench, command_explain;
+
+/* Tables that several commands use. */
+extern const struct option_row options_common[];  /* --help, --color */
+extern const struct option_row options_context[]; /* --device, --isa, --threads */
+extern const struct option_row options_problem[]; /* the shape and types of bench and explain */
+
+struct given {
+    const struct option_row *row;
+    const char *value;
+};
+struct args {
+    const struct command *command;
+    struct given *given;
+    int n_given;
+    char **operands;
+    int n_operands;
+};
+
+/* Parse argv[1..] of a command. 0 and filled args, or the exit status after an error was told;
+ * -1: help was asked for. args_free() in each case. */
+int args_parse(const struct command *command, int argc, char **argv, struct args *args);
+void args_free(struct args *args);
+/* The last value given, or otherwise; 1 if a switch was given; the i-th value or NULL. */
+const char *args_text(const struct args *args, const char *name, const char *otherwise);
+int args_has(const struct args *args, const char *name);
+const char *args_each(const struct args *args, const char *name, int i);
+/* Numbers within limits. out keeps its
+ * value when the option is absent. 0, or EXIT_USAGE after the error was told. */
+int args_int(const struct args *args, const char *name, int64_t lo, int64_t hi, int64_t *out);
+int args_real(const struct args *args, const char *name, double lo, double hi, double *out);
+/* The same for a text of its own: `what` names it in the error. */
+int parse_int(const char *what, const char *text, int64_t lo, int64_t hi, int64_t *out);
+int parse_real(const char *what, const char *text, double lo, double hi, double *out);
+/* "1,8,64" -> numbers; at most max of them. n gets the count. */
+int parse_list(const char *what, const char *text, int64_t lo, int64_t hi, int64_t *out, int max,
+               int *n);
+
+void help_overview(FILE *to, const struct command *const *commands);
+void help_command(FILE *to, const struct command *command);
+void dump_options(const struct command *const *commands);
+void dump_man(const struct command *const *commands);
+
+/* ---------------------------------------------------------------------------------- complaints */
+
+/* "quern: <text>; <todo>" on standard error; text is "what: why". Returns the exit status. */
+int complain(int status, const char *todo, const char *text, ...) PRINTF(3, 4);
+/* A failure of the library about `what`: its own words, what to do about them, its exit status. */
+int complain_status(const char *what, qn_status status, const qn_error *err);
+/* Memory of the command itself; ends the process with a sentence when there is none. */
+void *must_alloc(size_t bytes);
+void *must_grow(void *memory, size_t bytes);
+char *must_copy(const char *text);
+char *must_print(const char *format, ...) PRINTF(1, 2);
+
+/* ------------------------------------------------------------------------------------- context */
+
+/* --device, --isa, --threads; else QUERN_ISA, QUERN_THREADS. 0 or the exit status. */
+int context_make(const struct args *args, qn_ctx **ctx);
+/* "avx2 avx512 ...", of all bits of a mask; "portable" for none. Written to text, returned. */
+const char *isa_text(uint64_t isa, char *text, size_t capacity);
+/* The newest feature of the mask, what a benchmark line calls its isa. */
+const char *isa_newest(uint64_t isa);
+
+/* From now on the first Ctrl-C only sets a flag; a second one kills as usual. */
+void stop_on_interrupt(void);
+int is_stopped(void);
+
+double seconds_now(void);
+
+/* One line (or indented, for a single document) of JSON; frees the object. */
+void json_print(cJSON *object, int is_one_line);
+
+#endif

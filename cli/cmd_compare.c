@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quern compare: how far are the tensors of one file from those of another?
+ *
+ *     SQNR = 10 log10( sum b^2 / sum (a - b)^2 )       b: the original
+ *
+ * per tensor and for the worst group of a row, in double over values in f32. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "source.h"
+#include "term.h"
+
+static const struct option_row own[] = {
+    {"original", 0, "FILE", "compare with this one: the same as a second argument"},
+    {"min-sqnr", 'm', "DB", "exit with status 1 if a tensor is below"},
+    {"json", 0, NULL, "one JSON object"},
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct example examples[] = {
+    {"what quantization cost", "quern compare model-int4.safetensors --original model.safetensors"},
+    {"fail a build when it costs too much",
+     "quern compare new.safetensors old.safetensors --min-sqnr 20 --json"},
+    {NULL, NULL},
+};
+
+static int run(const struct args *args);
+
+const struct command command_compare = {
+    .name = "compare",
+    .summary = "how far a file's tensors are from the original's",
+    .operands = "FILE [ORIGINAL]",
+    .about = "Dequantizes what is quantized and compares tensor by tensor: signal to noise (SQNR), "
+             "largest difference, cosine, and the worst group of weights.\n\nThe exit status is 1 "
+             "if a tensor is missing on one side, has another shape, or is below --min-sqnr.",
+    .tables = {own, options_context, options_common},
+    .examples = examples,
+    .min_operands = 1,
+    .max_operands = 2,
+    .run = run,
+};
+
+struct side {
+    struct source source;
+    const char *path;
+};
+
+struct values {
+    qn_tensor rows; /* [n, k] f32, to be freed */
+    int64_t group;  /* of a quantized weight, or 0 */
+    char type[48];
+};
+
+struct difference {
+    double sqnr, max_abs, cosine; /* sqnr infinite: equal */
+    int64_t worst_row, worst_begin, worst_end;
+    double worst_sqnr;
+    const char *problem; /* not comparable: why */
+};
+
+/* The file that holds a quantized weight of that name, or NULL. */
+static const qn_file *weight_file(const struct side *s, const char *name)
+{
+    for (int f = 0; f < s->source.n_files; f++) {
+        for (int64_t i = 0; i < qn_file_weight_count(s->source.files[f]); i++) {
+            if (strcmp(qn_file_weight_name(s->source.files[f], i), name) == 0)
+                return s->source.files[f];
+        }
+    }
+    return NULL;
+}
+
+static int load_weight(qn_ctx *ctx, const qn_file *file, const char *name, struct values *v)
+{
+    qn_weight *weight;
+    qn_error err = {0};
+    qn_status status = qn_file_load_weight(ctx, file, name, &weight, &err);
+    if (status != QN_OK)
+        return complain_status(name, status, &err);
+    qn_weight_parts p;
+    qn_weight_parts_init(&p);
+    qn_weight_view(weight, &p);
+    qn_format_print(&p.format, v->type, sizeof v->type);
+    v->group = p.format.group > 0 ? p.format.group : p.k;
+    v->rows = qn_tensor_2d(must_alloc(sizeof(float) * (size_t)p.n * (size_t)p.k), QN_F32, p.n, p.k);
+    status = qn_weight_dequantize(ctx, weight, true, &v->rows);
+    qn_weight_destroy(weight);
+    return status == QN_OK ? 0 : complain_status(name, status, NULL);
+}
+
+static int is_number(qn_dtype d)
+{
+    return d == QN_F32 || d == QN_F16 || d == QN_BF16 || d == QN_F64 || d == QN_E4M3;
+}
+
+/* -1: there is none. */
+static int load_values(qn_ctx *ctx, const struct side *s, const char *name, struct values *v)
+{
+    *v = (struct values){.group = 0};
+    const qn_file *file = weight_file(s, name);
+    if (file != NULL)
+        return load_weight(ctx, file, name, v);
+    const struct source_tensor *t = source_find(&s->source, name);
+    if (t == NULL)
+        return -1;
+    snprintf(v->type, sizeof v->type, "%s", t->entry.dtype);
+    const int status = entry_load_rows(name, &t->entry, QN_F32, &v->rows);
+    qn_file_forget(t->file, &t->entry);
+    return status;
+}
+
+static double decibel(double signal, double noise)
+{
+    if (noise == 0)
+        return INFINITY;
+    return signal > 0 ? 10 * log10(signal / noise) : -INFINITY;
+}
+
+static void compare_values(const struct values *a, const struct values *b, struct difference *d)
+{
+    *d = (struct difference){.worst_sqnr = INFINITY};
+    const int64_t n = b->rows.shape[0], k = b->rows.shape[1];
+    if (a->rows.shape[0] != n || a->rows.shape[1] != k) {
+        d->problem = "other shape";
+        return;
+    }
+    const float *x = a->rows.data, *y = b->rows.data;
+    int64_t group = a->group > 0 ? a->group : b->group > 0 ? b->group : 128;
+    group = group > k ? k : group;
+    double xx = 0, yy = 0, xy = 0, noise = 0;
+    for (int64_t row = 0; row < n; row++) {
+        for (int64_t begin = 0; begin < k; begin += group) {
+            const int64_t end = begin + group < k ? begin + group : k;
+            double signal = 0, off = 0;
+            for (int64_t i = row * k + begin; i < row * k + end; i++) {
+                const double p = (double)x[i], q = (double)y[i], diff = p - q;
+                xx += p * p;
+                signal += q * q;
+                xy += p * q;
+                off += diff * diff;
+                d->max_abs = fabs(diff) > d->max_abs || isnan(diff) ? fabs(diff) : d->max_abs;
+            }
+            yy += signal;
+            noise += off;
+            const double sqnr = decibel(signal, off);
+            if (off > 0 && sqnr < d->worst_sqnr) {
+                d->worst_sqnr = sqnr;
+                d->worst_row = row;
+                d->worst_begin = begin;
+                d->worst_end = end;
+            }
+        }
+    }
+    d->sqnr = decibel(yy, noise);
+    d->cosine = xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : noise == 0 ? 1 : 0;
+    if (isnan(noise))
+        d->problem = "not finite";
+}
+
+/* Types that are no floats: equal or not. */
+static void compare_bytes(const qn_entry *a, const qn_entry *b, struct difference *d)
+{
+    *d = (struct difference){.sqnr = INFINITY, .worst_sqnr = INFINITY, .cosine = 1};
+    if (a->bytes != b->bytes || strcmp(a->dtype, b->dtype) != 0)
+        d->problem = "other type or shape";
+    else if (a->bytes > 0 && memcmp(a->tensor.data, b->tensor.data, a->bytes) != 0)
+        d->problem = "other values";
+}
+
+/* -------------------------------------------------------------------------------------- output */
+
+struct comparison {
+    qn_ctx *ctx;
+    struct side a, b;
+    struct table *table;
+    cJSON *json;
+    double min_sqnr, least;
+    int n, failed;
+    char least_name[128];
+};
+
+static int is_failed(const struct comparison *c, const struct difference *d)
+{
+    return d->problem != NULL || d->sqnr < c->min_sqnr;
+}
+
+static void add_number(cJSON *o, const char *key, double value)
+{
+    if (isfinite(value))
+        cJSON_AddNumberToObject(o, key, value);
+    else
+        cJSON_AddNullToObject(o, key);
+}
+
+static void add_json(struct comparison *c, const char *name, const char *type_a, const char *type_b,
+                     const struct difference *d)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddItemToArray(c->json, o);
+    cJSON_AddStringToObject(o, "name", name);
+    cJSON_AddStringToObject(o, "type", type_a);
+    cJSON_AddStringToObject(o, "original_type", type_b);
+    cJSON_AddBoolToObject(o, "pass", !is_failed(c, d));
+    if (d->problem != NULL) {
+        cJSON_AddStringToObject(o, "problem", d->problem);
+        return;
+    }
+    cJSON_AddBoolToObject(o, "equal", d->max_abs == 0);
+    add_number(o, "sqnr_db", d->sqnr);
+    cJSON_AddNumberToObject(o, "max_abs", d->max_abs);
+    cJSON_AddNumberToObject(o, "cosine", d->cosine);
+    if (isfinite(d->worst_sqnr)) {
+        cJSON *worst = cJSON_AddObjectToObject(o, "worst_group");
+        cJSON_AddNumberToObject(worst, "row", (double)d->worst_row);
+        cJSON_AddNumberToObject(worst, "begin", (double)d->worst_begin);
+        cJSON_AddNumberToObject(worst, "end", (double)d->worst_end);
+        cJSON_AddNumberToObject(worst, "sqnr_db", d->worst_sqnr);
+    }
+}
+
+static void add_row(struct comparison *c, const char *name, const char *type_a, const char *type_b,
+                    const struct difference *d)
+{
+    struct table *t = c->table;
+    const enum style style = is_failed(c, d) ? RED : GREEN;
+    table_cell(t, PLAIN, "%s", name);
+    table_cell(t, PLAIN, "%s", type_a);
+    table_cell(t, DIM, "%s", type_b);
+    if (d->problem != NULL) {
+        table_cell(t, RED, "%s", d->problem);
+        for (int i = 0; i < 3; i++)
+            table_cell(t, PLAIN, "%s", "");
+        return;
+    }
+    if (d->max_abs == 0) {
+        table_cell(t, GREEN, "equal");
+        table_cell(t, PLAIN, "0");
+        table_cell(t, PLAIN, "1");
+        table_cell(t, PLAIN, "%s", "");
+        return;
+    }
+    table_cell(t, style, "%.2f dB", d->sqnr);
+    table_cell(t, PLAIN, "%.3g", d->max_abs);
+    table_cell(t, PLAIN, "%.6f", d->cosine);
+    table_cell(t, PLAIN, "%.2f dB, row %lld, %lld to %lld", d->worst_sqnr, (long long)d->worst_row,
+               (long long)d->worst_begin, (long long)d->worst_end - 1);
+}
+
+static void add(struct comparison *c, const char *name, const char *type_a, const char *type_b,
+                const struct difference *d)
+{
+    c->n++;
+    c->failed += is_failed(c, d);
+    if (d->problem == NULL && d->sqnr < c->least) {
+        c->least = d->sqnr;
+        snprintf(c->least_name, sizeof c->least_name, "%s", name);
+    }
+    if (c->json != NULL)
+        add_json(c, name, type_a, type_b, d);
+    else
+        add_row(c, name, type_a, type_b, d);
+}
+
+static int compare_one(struct comparison *c, const char *name)
+{
+    struct values a = {.group = 0}, b = {.group = 0};
+    struct difference d;
+    const struct source_tensor *p = source_find(&c->a.source, name);
+    const struct source_tensor *q = source_find(&c->b.source, name);
+    const int is_weight = weight_file(&c->a, name) != NULL || weight_file(&c->b, name) != NULL;
+    if (!is_weight && p != NULL && q != NULL &&
+        !(is_number(p->entry.tensor.dtype) && is_number(q->entry.tensor.dtype))) {
+        compare_bytes(&p->entry, &q->entry, &d);
+        add(c, name, p->entry.dtype, q->entry.dtype, &d);
+        return 0;
+    }
+    int status = load_values(c->ctx, &c->a, name, &a);
+    const int in_a = status;
+    if (status <= 0)
+        status = load_values(c->ctx, &c->b, name, &b);
+    if (in_a <= 0 && status <= 0) {
+        if (in_a < 0 || status < 0)
+            d = (struct difference){.problem = in_a < 0 ? "only in the original" : "not there"};
+        else
+            compare_values(&a, &b, &d);
+        add(c, name, in_a < 0 ? "-" : a.type, status < 0 ? "-" : b.type, &d);
+        status = 0;
+    }
+    free(a.rows.data);
+    free(b.rows.data);
+    return status;
+}
+
+/* Is this tensor a piece of a quantized weight of the side? */
+static int is_piece(const struct side *s, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    if (dot == NULL)
+        return 0;
+    char *weight = must_print("%.*s", (int)(dot - name), name);
+    const int found = weight_file(s, weight) != NULL;
+    free(weight);
+    return found;
+}
+
+/* Names of `s`, without those that `other` has too if it is given. */
+static int compare_names(struct comparison *c, const struct side *s, const struct side *other)
+{
+    int status = 0;
+    for (int f = 0; f < s->source.n_files && status == 0; f++) {
+        for (int64_t i = 0; i < qn_file_weight_count(s->source.files[f]) && status == 0; i++) {
+            const char *name = qn_file_weight_name(s->source.files[f], i);
+            if (other == NULL ||
+                (weight_file(other, name) == NULL && source_find(&other->source, name) == NULL))
+                status = compare_one(c, name);
+        }
+    }
+    for (int64_t i = 0; i < s->source.n_tensors && status == 0; i++) {
+        const char *name = s->source.tensors[i].name;
+        if (is_piece(s, name))
+            continue;
+        if (other == NULL ||
+            (weight_file(other, name) == NULL && source_find(&other->source, name) == NULL))
+            status = compare_one(c, name);
+    }
+    return status;
+}
+
+static int finish(struct comparison *c, cJSON *o)
+{
+    const int pass = c->failed == 0 && c->n > 0;
+    if (o != NULL) {
+        cJSON_AddNumberToObject(o, "failed", c->failed);
+        add_number(o, "min_sqnr_db", c->least);
+        cJSON_AddBoolToObject(o, "pass", pass);
+        json_print(o, 0);
+    } else {
+        table_print(c->table);
+        if (isfinite(c->least))
+            printf("%d tensors, %d failed; least SQNR %.2f dB: %s\n", c->n, c->failed, c->least,
+                   c->least_name);
+        else
+            printf("%d tensors, %d failed\n", c->n, c->failed);
+    }
+    return pass ? EXIT_GOOD : EXIT_DIFFERS;
+}
+
+static int open_sides(struct comparison *c, const struct args *args)
+{
+    const char *original = args_text(args, "original", NULL);
+    if ((original != NULL) + (args->n_operands > 1) != 1)
+        return complain(EXIT_USAGE, "give the original as second argument or with --original",
+                        "compare: two files are needed");
+    c->a.path = args->operands[0];
+    c->b.path = original != NULL ? original : args->operands[1];
+    char *paths[2] = {(char *)(uintptr_t)c->a.path, (char *)(uintptr_t)c->b.path};
+    int status = args_real(args, "min-sqnr", -1000, 1000, &c->min_sqnr);
+    status = status != 0 ? status : context_make(args, &c->ctx);
+    status = status != 0 ? status : source_open(&c->a.source, c->ctx, &paths[0], 1);
+    status = status != 0 ? status : source_open(&c->b.source, c->ctx, &paths[1], 1);
+    /* Two arrays, whatever they are called: their files need not agree on a name. */
+    if (status == 0 && c->a.source.n_tensors == 1 && c->b.source.n_tensors == 1)
+        c->a.source.tensors[0].name = c->b.source.tensors[0].name;
+    return status;
+}
+
+static int run(const struct args *args)
+{
+    static const struct column columns[] = {
+        {"tensor", '<', 0, 1},      {"type", '<', 0, 0},    {"original", '<', 0, 0},
+        {"SQNR", '>', 0, 0},        {"max abs", '>', 0, 0}, {"cosine", '>', 0, 0},
+        {"worst group", '<', 0, 0}, {NULL, 0, 0, 0},
+    };
+    struct comparison c = {.min_sqnr = -INFINITY, .least = INFINITY};
+    cJSON *o = NULL;
+    int status = open_sides(&c, args);
+    if (status == 0) {
+        if (args_has(args, "json")) {
+            o = cJSON_CreateObject();
+            cJSON_AddStringToObject(o, "file", c.a.path);
+            cJSON_AddStringToObject(o, "original", c.b.path);
+            c.json = cJSON_AddArrayToObject(o, "tensors");
+        }
+        c.table = table_create(columns);
+        status = compare_names(&c, &c.a, NULL);
+        if (status == 0)
+            status = compare_names(&c, &c.b, &c.a);
+        if (status == 0)
+            status = finish(&c, o);
+        else
+            cJSON_Delete(o);
+        table_destroy(c.table);
+    }
+    source_close(&c.a.source);
+    source_close(&c.b.source);
+    qn_ctx_destroy(c.ctx);
+    return status;
+}

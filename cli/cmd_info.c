@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quern info: the machine as quern sees it, its measured limits, and what this build can do. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "measure.h"
+#include "problem.h"
+#include "term.h"
+
+static const struct option_row own[] = {
+    {"quick", 'q', NULL, "leave out the measurements"},
+    {"json", 0, NULL, "one JSON object"},
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct example examples[] = {
+    {"this machine and its limits", "quern info"},
+    {"the limits without AMX, on one thread", "quern info --isa -amx_int8,-amx_bf16 --threads 1"},
+    {"for a program", "quern info --json"},
+    {NULL, NULL},
+};
+
+static int run(const struct args *args);
+
+const struct command command_info = {
+    .name = "info",
+    .summary = "what this machine can do, and what was built",
+    .operands = "",
+    .about = "Shows devices, instructions (all, and those in use after --isa), caches, threads, "
+             "the measured memory bandwidth and peaks, and the kernels, layouts and formats of "
+             "this build. Measuring takes a second or two.",
+    .tables = {own, options_context, options_common},
+    .examples = examples,
+    .max_operands = 0,
+    .run = run,
+};
+
+/* The first "model name" of the kernel's list, or "". */
+static void cpu_model(char *out, size_t capacity)
+{
+    char line[256];
+    out[0] = '\0';
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && out[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon != NULL)
+            snprintf(out, capacity, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+/* ------------------------------------------------------------------------------ kernels by ISA */
+
+enum { MAX_KERNELS = 512 };
+struct kernels {
+    char *names[MAX_KERNELS];
+    int n;
+};
+
+static void note(struct kernels *k, const char *name, size_t length)
+{
+    for (int i = 0; i < k->n; i++) {
+        if (strlen(k->names[i]) == length && strncmp(k->names[i], name, length) == 0)
+            return;
+    }
+    if (k->n < MAX_KERNELS)
+        k->names[k->n++] = must_print("%.*s", (int)length, name);
+}
+
+/* The rows of the kernel table, as an explanation names them. */
+static void collect(struct kernels *k, qn_ctx *ctx, enum op op)
+{
+    struct problem p = {.op = op, .layer = "", .m = 1, .n = 32, .k = 32, .x = QN_F32, .y = QN_F32};
+    if (op == OP_CONV2D) {
+        static const struct layer depthwise = {
+            .op = OP_CONV2D, .n = 32, .ci = 32, .side = 8, .kernel = 3, .stride = 1, .groups = 32};
+        problem_of_layer(&p, &depthwise, 1);
+        problem_settle(&p);
+    }
+    struct workload w;
+    qn_format_parse(op == OP_CONV2D ? "int8:pc" : "int4:g32", &p.format, NULL);
+    if (workload_plan(&w, ctx, &p) == 0) {
+        const size_t length = qn_plan_explain(w.plan, NULL, 0);
+        char *text = must_alloc(length + 1);
+        qn_plan_explain(w.plan, text, length + 1);
+        for (const char *at = text; (at = strstr(at, "qni_")) != NULL;) {
+            const size_t name = strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
+            note(k, at, name);
+            at += name;
+        }
+        free(text);
+    }
+    workload_free(&w);
+}
+
+/* "avx2 12, scalar 20": in the order in which they are met. */
+static int count_by_isa(const struct kernels *k, const char **isa, int *count, int max)
+{
+    int n = 0;
+    for (int i = 0; i < k->n; i++) {
+        const char *suffix = strrchr(k->names[i], '_') + 1;
+        int at = 0;
+        while (at < n && strcmp(isa[at], suffix) != 0)
+            at++;
+        if (at == n && n < max) {
+            isa[n] = suffix;
+            count[n++] = 0;
+        }
+        if (at < n)
+            count[at]++;
+    }
+    return n;
+}
+
+/* -------------------------------------------------------------------------------------- output */
+
+struct facts {
+    qn_ctx *ctx;
+    qn_ctx_info info;
+    char cpu[128], detected[256], used[256];
+    double memory;
+    int is_quick;
+    struct kernels kernels;
+    const char *isa[32];
+    int count[32], n_isa;
+};
+
+static void label(const char *text)
+{
+    printf("%s%-11s%s", style_on(stdout, BOLD), text, style_off(stdout));
+}
+
+static void print_limits(const struct facts *f)
+{
+    char a[HUMAN];
+    if (f->is_quick)
+        return;
+    label("limits");
+    printf("memory %s/s read by %d thread%s (measured)\n",
+           human_bytes(measure_bandwidth(f->ctx), a), f->info.n_threads,
+           f->info.n_threads == 1 ? "" : "s");
+    for (enum peak p = PEAK_F32; p <= PEAK_INT8; p++) {
+        label("");
+        printf("%-6s %s by %s (measured)\n", peak_name(p), human_rate(measure_peak(f->ctx, p), a),
+               peak_instruction(f->ctx, p));
+    }
+}
+
+static void print_list(const char *title, const char *(*name)(int32_t))
+{
+    label(title);
+    int column = 11;
+    for (int32_t i = 0; name(i) != NULL; i++) {
+        const int length = (int)strlen(name(i)) + (i > 0);
+        if (column + length > term_width()) {
+            printf("\n%-10s", "");
+            column = 10;
+        }
+        column += printf("%s%s", i > 0 ? " " : "", name(i));
+    }
+    putchar('\n');
+}
+
+static void print_text(const struct facts *f)
+{
+    char a[3][HUMAN];
+    label("quern");
+    printf("%s, commit %s\n", qn_version(), qn_commit());
+    label("device");
+    printf("cpu: %s, %d thread%s, %s of memory\n", f->cpu[0] != '\0' ? f->cpu : "unknown model",
+           f->info.n_threads, f->info.n_threads == 1 ? "" : "s", human_bytes(f->memory, a[0]));
+    label("caches");
+    for (int i = 0; i < 3; i++)
+        printf("%sL%d %s", i > 0 ? ", " : "", i + 1,
+               f->info.cache_bytes[i] > 0 ? human_bytes((double)f->info.cache_bytes[i], a[i])
+                                          : "unknown");
+    putchar('\n');
+    label("isa");
+    printf("%s\n", f->used);
+    if (strcmp(f->used, f->detected) != 0) {
+        label("");
+        printf("(the CPU has: %s)\n", f->detected);
+    }
+    print_limits(f);
+    label("kernels");
+    for (int i = 0; i < f->n_isa; i++)
+        printf("%s%s %d", i > 0 ? ", " : "", f->isa[i], f->count[i]);
+    putchar('\n');
+    print_list("layouts", qn_layout_name);
+    print_list("formats", qn_format_name);
+    label("");
+    printf(
+        "and int2..int8, nf4, iq4_nl, e2m1, fp8 with any group (:g128 :pc :pt :c64), :zp, :off\n");
+}
+
+static cJSON *names_json(const char *(*name)(int32_t))
+{
+    cJSON *list = cJSON_CreateArray();
+    for (int32_t i = 0; name(i) != NULL; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateString(name(i)));
+    return list;
+}
+
+static cJSON *isa_json(uint64_t isa)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (int i = 0; i < 64; i++) {
+        const char *name = qn_isa_name(UINT64_C(1) << i);
+        if ((isa >> i & 1) != 0 && name != NULL)
+            cJSON_AddItemToArray(list, cJSON_CreateString(name));
+    }
+    return list;
+}
+
+static void print_json(const struct facts *f)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "version", qn_version());
+    cJSON_AddStringToObject(o, "commit", qn_commit());
+    cJSON *devices = cJSON_AddArrayToObject(o, "devices"), *cpu = cJSON_CreateObject();
+    cJSON_AddItemToArray(devices, cpu);
+    cJSON_AddStringToObject(cpu, "device", "cpu");
+    cJSON_AddStringToObject(cpu, "name", f->cpu);
+    cJSON_AddNumberToObject(cpu, "threads", f->info.n_threads);
+    cJSON_AddNumberToObject(cpu, "memory_bytes", f->memory);
+    cJSON *caches = cJSON_AddArrayToObject(cpu, "cache_bytes");
+    for (int i = 0; i < 3; i++)
+        cJSON_AddItemToArray(caches, cJSON_CreateNumber((double)f->info.cache_bytes[i]));
+    cJSON_AddItemToObject(cpu, "isa_detected", isa_json(qn_isa_detect()));
+    cJSON_AddItemToObject(cpu, "isa", isa_json(f->info.isa));
+    if (!f->is_quick) {
+        cJSON_AddNumberToObject(cpu, "bytes_per_s", measure_bandwidth(f->ctx));
+        cJSON *peaks = cJSON_AddObjectToObject(cpu, "peak_ops_per_s");
+        for (enum peak p = PEAK_F32; p <= PEAK_INT8; p++)
+            cJSON_AddNumberToObject(peaks, peak_name(p), measure_peak(f->ctx, p));
+    }
+    cJSON *kernels = cJSON_AddObjectToObject(o, "kernels");
+    for (int i = 0; i < f->n_isa; i++)
+        cJSON_AddNumberToObject(kernels, f->isa[i], f->count[i]);
+    cJSON_AddItemToObject(o, "layouts", names_json(qn_layout_name));
+    cJSON_AddItemToObject(o, "formats", names_json(qn_format_name));
+    json_print(o, 0);
+}
+
+static int run(const struct args *args)
+{
+    struct facts f = {.is_quick = args_has(args, "quick")};
+    const int status = context_make(args, &f.ctx);
+    if (status != 0)
+        return status;
+    qn_ctx_info_init(&f.info);
+    qn_ctx_query(f.ctx, &f.info);
+    cpu_model(f.cpu, sizeof f.cpu);
+    isa_text(f.info.isa, f.used, sizeof f.used);
+    isa_text(qn_isa_detect(), f.detected, sizeof f.detected);
+    f.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    collect(&f.kernels, f.ctx, OP_MATMUL);
+    collect(&f.kernels, f.ctx, OP_CONV2D);
+    f.n_isa = count_by_isa(&f.kernels, f.isa, f.count, 32);
+    if (args_has(args, "json"))
+        print_json(&f);
+    else
+        print_text(&f);
+    for (int i = 0; i < f.kernels.n; i++)
+        free(f.kernels.names[i]);
+    qn_ctx_destroy(f.ctx);
+    return EXIT_GOOD;
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quern quantize: one tensor at a time from the mapped input through the quantizer to the output's
+ * part file, so memory holds about one tensor whatever the size of the model. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "quantize.h"
+#include "term.h"
+
+static const struct option_row own[] = {
+    {"out", 'o', "FILE", "the file to write"},
+    {"bits", 'b', "N", "bits of a code, 2 to 8 (default 4)"},
+    {"group", 'g', "N", "weights that share a scale (default 128); pc: a channel, pt: the tensor"},
+    {"scheme", 0, "sym|zp|off", "symmetric (default), integer zero point, or float offset"},
+    {"format", 'f', "SPEC",
+     "a whole format instead of the three: int4:g64:off, nf4:g64, q4_k, ..."},
+    {"method", 0, "rtn|search|gptq",
+     "round to nearest (default), search for the scale of least error, or error feedback"},
+    {"range", 0, "narrow|half|full", "symmetric scale from the largest weight: /7, /7.5 or /-8"},
+    {"include", 'i', "GLOB", "quantize only tensors of such names; may be given several times"},
+    {"exclude", 'e', "GLOB", "copy tensors of such names as they are; likewise"},
+    {"conv-groups", 0, "GLOB=N",
+     "groups of convolutions (default 1; one channel a group: depthwise)"},
+    {"calibration", 'c', "FILE", "activations by tensor name, for gptq, search, awq and smooth"},
+    {"prescale", 0, "none|awq|smooth", "scale input channels before quantizing"},
+    {"alpha", 0, "X", "SmoothQuant's exponent (default 0.5)"},
+    {"act-order", 0, NULL, "gptq: columns in the order of their importance"},
+    {"damping", 0, "X", "gptq: part of the mean diagonal that is added (default 0.01)"},
+    {"dry-run", 'n', NULL, "show what would happen to each tensor, write nothing"},
+    {"resume", 0, NULL, "continue what an interrupted run has left in FILE.part"},
+    {"force", 0, NULL, "replace FILE if it exists"},
+    {"quiet", 'q', NULL, "no progress"},
+    {"json", 0, NULL, "the result as one JSON object"},
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct example examples[] = {
+    {"4-bit weights in groups of 128",
+     "quern quantize model.safetensors -o model-int4.safetensors"},
+    {"see first what would happen", "quern quantize llama/ --format int4:g64:zp -e '*embed*' -e "
+                                    "'*lm_head*' --dry-run"},
+    {"go on after an interruption",
+     "quern quantize model.safetensors -o model-int4.safetensors --resume"},
+    {"GPTQ with activations of your own", "quern quantize model.safetensors -o out.safetensors "
+                                          "--method gptq -c activations.safetensors"},
+    {NULL, NULL},
+};
+
+static int run(const struct args *args);
+
+const struct command command_quantize = {
+    .name = "quantize",
+    .summary = "quantize the weights of safetensors or npy files",
+    .operands = "FILE|FOLDER...",
+    .about =
+        "Reads safetensors, npy, or a folder with a sharded model, quantizes its 2-d weights and "
+        "its 4-d convolution weights (OIHW), copies everything else as it is, and writes a "
+        "safetensors file with the codes and scales (docs/formats.md describes it).\n\n"
+        "The output appears under its name only when it is complete. Ctrl-C keeps FILE.part, and "
+        "--resume continues there. Memory holds about one tensor at a time.",
+    .tables = {own, options_context, options_common},
+    .examples = examples,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = run,
+};
+
+struct job {
+    qn_ctx *ctx;
+    struct source source, activations;
+    struct recipe recipe;
+    struct items items;
+    qn_writer *writer;
+    struct progress progress;
+    const char *out;
+    double tensor_bytes, tensor_begin; /* of the one being quantized */
+    int is_quiet, is_json, is_resumed, skipped;
+};
+
+/* ---------------------------------------------------------------------------------- one tensor */
+
+static bool on_progress(void *arg, int64_t done, int64_t total)
+{
+    struct job *job = arg;
+    const double part = total > 0 ? (double)done / (double)total : 1;
+    progress_set(&job->progress, job->tensor_begin + job->tensor_bytes * part);
+    return !is_stopped();
+}
+
+/* The weight as rows of k: a view of the file where possible; otherwise a copy, with convolutions
+ * turned from OIHW to O, kh, kw, I. *owned is to be freed. */
+static int dense_of(const struct item *item, qn_tensor *dense, void **owned)
+{
+    const qn_entry *e = &item->tensor->entry;
+    *owned = NULL;
+    if (e->tensor.rank == 2 && e->is_aligned) {
+        *dense = e->tensor;
+        return 0;
+    }
+    const int status = entry_load_rows(item->tensor->name, e, e->tensor.dtype, dense);
+    *owned = dense->data;
+    return status;
+}
+
+static int quantize_one(struct job *job, const struct item *item)
+{
+    const struct recipe *r = &job->recipe;
+    qn_quantize_options options;
+    qn_quantize_options_init(&options);
+    options.format = r->format;
+    options.method = r->method;
+    options.range = r->range;
+    options.kh = item->kh;
+    options.kw = item->kw;
+    options.conv_groups = item->groups;
+    options.act_order = r->act_order;
+    options.damping = r->damping;
+    options.progress = on_progress;
+    options.progress_arg = job;
+
+    struct calibration c;
+    qn_tensor dense;
+    void *owned = NULL;
+    qn_weight *weight = NULL;
+    qn_error err = {0};
+    int failed = dense_of(item, &dense, &owned);
+    if (failed == 0)
+        failed = calibration_make(&c, job->ctx, &job->activations, item, r, &dense);
+    if (failed != 0) {
+        free(owned);
+        return failed;
+    }
+    if (c.samples.data != NULL) {
+        options.samples = r->method == QN_METHOD_GPTQ ? &c.samples : NULL;
+        options.importance = r->method == QN_METHOD_SEARCH ? c.importance : NULL;
+        options.prescale = c.prescale;
+    }
+    qn_status status = qn_quantize(job->ctx, &dense, &options, &weight, &err);
+    free(owned);
+    calibration_free(&c);
+    qn_file_forget(item->tensor->file, &item->tensor->entry);
+    if (status == QN_OK)
+        status = qn_writer_put_weight(job->writer, item->index, weight, &err);
+    qn_weight_destroy(weight);
+    if (status == QN_E_CANCELLED)
+        return EXIT_STOPPED;
+    return status == QN_OK ? 0 : complain_status(item->tensor->name, status, &err);
+}
+
+static int copy_one(struct job *job, const struct item *item)
+{
+    const qn_entry *e = &item->tensor->entry;
+    qn_error err = {0};
+    qn_tensor copy = e->tensor;
+    void *owned = NULL;
+    if (!e->is_aligned) {
+        const int failed = entry_load(item->tensor->name, e, e->tensor.dtype, &copy);
+        if (failed != 0)
+            return failed;
+        owned = copy.data;
+    }
+    const qn_status status = qn_writer_put(job->writer, item->index, &copy, &err);
+    free(owned);
+    qn_file_forget(item->tensor->file, e);
+    return status == QN_OK ? 0 : complain_status(item->tensor->name, status, &err);
+}
+
+static void tell(struct job *job, int64_t i)
+{
+    const struct item *item = &job->items.at[i];
+    char shape[SHAPE_TEXT], a[HUMAN];
+    if (term_is_tty(stderr))
+        return; /* the bar is enough */
+    progress_line(&job->progress, "[%lld/%lld] %s %s %s -> %s, %s/s", (long long)i + 1,
+                  (long long)job->items.n, item->tensor->name,
+                  shape_text(&item->tensor->entry.tensor, shape), item->tensor->entry.dtype,
+                  item->is_quantized ? job->recipe.format_text : "copied",
+                  human_bytes(progress_rate(&job->progress), a));
+}
+
+/* ----------------------------------------------------------------------------------- the whole */
+
+static int declare(struct job *job)
+{
+    qn_error err = {0};
+    qn_status status = qn_writer_create(job->ctx, job->out, &job->writer, &err);
+    for (int64_t i = 0; i < job->items.n && status == QN_OK; i++) {
+        struct item *item = &job->items.at[i];
+        const qn_tensor *t = &item->tensor->entry.tensor;
+        if (item->is_quantized) {
+            qn_weight_parts parts;
+            item_parts(item, &job->recipe, &parts);
+            status =
+                qn_writer_add_weight(job->writer, item->tensor->name, &parts, &item->index, &err);
+        } else {
+            status = qn_writer_add(job->writer, item->tensor->name, t->dtype, t->rank, t->shape,
+                                   &item->index, &err);
+        }
+    }
+    /* What the model's file says about itself stays true of the copy; of shards, the first's. */
+    const char *key, *value;
+    for (int64_t i = 0; job->source.n_files > 0 && status == QN_OK &&
+                        qn_file_metadata(job->source.files[0], i, &key, &value) == QN_OK;
+         i++) {
+        if (strncmp(key, "quern.", 6) != 0)
+            status = qn_writer_metadata(job->writer, key, value, &err);
+    }
+    static const char *const methods[] = {"rtn", "search", "gptq"};
+    if (status == QN_OK)
+        status = qn_writer_metadata(job->writer, "quern.method", methods[job->recipe.method], &err);
+    return status == QN_OK ? 0 : complain_status(job->out, status, &err);
+}
+
+static int stopped(const struct job *job)
+{
+    return complain(EXIT_STOPPED, "the same command with --resume goes on from there",
+                    "stopped: what is done is kept in %s.part", job->out);
+}
+
+static int write_all(struct job *job)
+{
+    int status = 0;
+    double done = 0, already = 0;
+    for (int64_t i = 0; i < job->items.n; i++) {
+        if (qn_writer_is_done(job->writer, job->items.at[i].index)) {
+            already += (double)job->items.at[i].tensor->entry.bytes;
+            job->skipped++;
+        }
+    }
+    if (job->is_resumed && !job->is_quiet)
+        fprintf(stderr, "quern: %d of %lld tensors are there already\n", job->skipped,
+                (long long)job->items.n);
+    progress_begin(&job->progress, job->items.bytes_in, already, job->is_quiet);
+    done = already;
+    for (int64_t i = 0; i < job->items.n && status == 0; i++) {
+        const struct item *item = &job->items.at[i];
+        if (qn_writer_is_done(job->writer, item->index))
+            continue;
+        progress_what(&job->progress, item->tensor->name);
+        job->tensor_begin = done;
+        job->tensor_bytes = (double)item->tensor->entry.bytes;
+        progress_set(&job->progress, done);
+        status = is_stopped()         ? EXIT_STOPPED
+                 : item->is_quantized ? quantize_one(job, item)
+                                      : copy_one(job, item);
+        done += job->tensor_bytes;
+        job->progress.done = done;
+        if (status == 0)
+            tell(job, i);
+    }
+    progress_end(&job->progress);
+    return status;
+}
+
+static double size_of_file(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    long bytes = 0;
+    if (file != NULL && fseek(file, 0, SEEK_END) == 0)
+        bytes = ftell(file);
+    if (file != NULL)
+        fclose(file);
+    return (double)bytes;
+}
+
+static void report(const struct job *job, double took)
+{
+    char a[HUMAN], b[HUMAN], c[HUMAN], d[HUMAN];
+    const double bytes_out = size_of_file(job->out);
+    const struct items *items = &job->items;
+    if (job->is_json) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "out", job->out);
+        cJSON_AddStringToObject(o, "format", job->recipe.format_text);
+        cJSON_AddNumberToObject(o, "tensors", (double)items->n);
+        cJSON_AddNumberToObject(o, "quantized", (double)items->n_quantized);
+        cJSON_AddNumberToObject(o, "resumed", job->skipped);
+        cJSON_AddNumberToObject(o, "bytes_before", items->bytes_in);
+        cJSON_AddNumberToObject(o, "bytes_after", bytes_out);
+        cJSON_AddNumberToObject(o, "seconds", took);
+        cJSON_AddStringToObject(o, "version", qn_version());
+        cJSON_AddStringToObject(o, "commit", qn_commit());
+        json_print(o, 0);
+        return;
+    }
+    if (!job->is_quiet)
+        printf("%s: %lld tensors quantized to %s, %lld copied; %s -> %s in %s (%s/s)\n", job->out,
+               (long long)items->n_quantized, job->recipe.format_text,
+               (long long)(items->n - items->n_quantized), human_bytes(items->bytes_in, a),
+               human_bytes(bytes_out, b), human_time(took, c),
+               human_bytes(progress_rate(&job->progress), d));
+}
+
+static int write_file(struct job *job, const struct args *args)
+{
+    qn_error err = {0};
+    job->is_resumed = args_has(args, "resume");
+    const double begin = seconds_now();
+    int status = declare(job);
+    if (status == 0) {
+        const qn_status begun =
+            qn_writer_begin(job->writer, args_has(args, "force"), job->is_resumed, &err);
+        if (begun != QN_OK)
+            status = complain_status(job->out, begun, &err);
+    }
+    if (status != 0) {
+        qn_writer_abort(job->writer, job->is_resumed);
+        return status;
+    }
+    status = write_all(job);
+    if (status != 0) {
+        /* A failed disk or Ctrl-C: the work done is kept. A bad tensor: nothing is left behind. */
+        const int is_kept = status == EXIT_STOPPED || status == EXIT_LIBRARY || job->is_resumed;
+        qn_writer_abort(job->writer, is_kept);
+        return status == EXIT_STOPPED ? stopped(job) : status;
+    }
+    const qn_status finished = qn_writer_finish(job->writer, &err);
+    if (finished != QN_OK)
+        return complain_status(job->out, finished, &err);
+    report(job, seconds_now() - begin);
+    return EXIT_GOOD;
+}
+
+static int show_plan(const struct job *job)
+{
+    if (job->is_json) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "format", job->recipe.format_text);
+        cJSON_AddNumberToObject(o, "bytes_before", job->items.bytes_in);
+        cJSON_AddNumberToObject(o, "bytes_after", (double)(int64_t)job->items.bytes_out);
+        cJSON_AddItemToObject(o, "tensors", items_json(&job->items, &job->recipe));
+        json_print(o, 0);
+    } else {
+        items_print(&job->items, &job->recipe);
+    }
+    return EXIT_GOOD;
+}
+
+static int prepare(struct job *job, const struct args *args)
+{
+    char *calibration = (char *)(uintptr_t)args_text(args, "calibration", NULL);
+    int status = recipe_from_args(args, &job->recipe);
+    if (status == 0 && job->out == NULL && !args_has(args, "dry-run"))
+        status = complain(EXIT_USAGE, "add -o FILE, or --dry-run to see what would happen",
+                          "quantize: no output");
+    status = status != 0 ? status : context_make(args, &job->ctx);
+    if (status == 0)
+        status = source_open(&job->source, job->ctx, args->operands, args->n_operands);
+    if (status == 0)
+        status = items_choose(args, &job->source, &job->recipe, &job->items);
+    if (status == 0 && job->items.n_quantized == 0 && !args_has(args, "dry-run"))
+        status = complain(EXIT_INPUT, "'quern quantize --dry-run' gives the reason for each tensor",
+                          "%s: nothing in it can be quantized", args->operands[0]);
+    if (status == 0 && calibration != NULL)
+        status = source_open(&job->activations, job->ctx, &calibration, 1);
+    if (status == 0 && calibration != NULL)
+        status = calibration_check(&job->activations, &job->items);
+    return status;
+}
+
+static int run(const struct args *args)
+{
+    struct job job = {.out = args_text(args, "out", NULL)};
+    job.is_quiet = args_has(args, "quiet");
+    job.is_json = args_has(args, "json");
+    int status = prepare(&job, args);
+    if (status == 0 && args_has(args, "dry-run")) {
+        status = show_plan(&job);
+    } else if (status == 0) {
+        stop_on_interrupt();
+        status = write_file(&job, args);
+    }
+    items_free(&job.items);
+    source_close(&job.source);
+    source_close(&job.activations);
+    qn_ctx_destroy(job.ctx);
+    return status;
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quern run: one product or convolution from files to a file. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "problem.h"
+#include "source.h"
+#include "term.h"
+
+static const struct option_row own[] = {
+    {"weights", 'w', "FILE[:NAME]", "quantized or packed weights; plain ones with --format"},
+    {"x", 'x', "FILE[:NAME]", "activations [..., k], or an image of rank 4 (3 without height)"},
+    {"out", 'o', "FILE", "the npy to write"},
+    {"format", 'f', "SPEC", "quantize plain weights to this format first"},
+    {"op", 0, "matmul|conv2d|conv_transpose2d",
+     "the operation (default: what the weights are made for)"},
+    {"strategy", 's', "float|int8-row|int8-block|int8-static|dense",
+     "what is done about x (default float)"},
+    {"y", 'y', "f32|f16|i8|u8|i32", "type of the output (default f32)"},
+    {"bias", 0, "FILE[:NAME]", "added to each output"},
+    {"residual", 0, "FILE[:NAME]", "added before the activation; of the output's shape"},
+    {"act", 0, "none|relu|relu6|gelu|gelu-tanh|silu", "the activation"},
+    {"clamp", 0, "LO,HI", "limits of the output"},
+    {"x-scale", 0, "X", "int8-static: scale of x (default 1)"},
+    {"x-zero", 0, "N", "int8-static: zero point of x (default 0)"},
+    {"y-scale", 0, "X", "scale of an i8 or u8 output (default 1)"},
+    {"y-zero", 0, "N", "its zero point (default 0)"},
+    {"symmetric", 0, NULL, "int8-block without offsets"},
+    {"image", 0, "nchw|nhwc", "order of x and y (default nchw)"},
+    {"stride", 0, "HxW", "(default 1x1)"},
+    {"pad", 0, "T,L,B,R", "one number or four (default 0)"},
+    {"dilation", 0, "HxW", "(default 1x1)"},
+    {"out-pad", 0, "HxW", "conv_transpose2d: extra rows and columns (default 0x0)"},
+    {"kernel", 0, "NAME", "use this row of the kernel table, or fail"},
+    {"strict", 0, NULL, "fail rather than fall back to a slower class of kernel"},
+    {"force", 0, NULL, "replace the output if it exists"},
+    {"json", 0, NULL, "say what was done as one JSON object"},
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct example examples[] = {
+    {"one layer of a quantized model",
+     "quern run -w model-int4.safetensors:layers.0.mlp.up.weight -x x.npy -o y.npy "
+     "-s int8-block --act silu"},
+    {"a convolution", "quern run -w resnet-int8.safetensors:layer1.0.conv2.weight -x image.npy "
+                      "--pad 1 -o y.npy"},
+    {"plain weights, quantized on the way",
+     "quern run -w w.npy --format int4:g64 -x x.npy -o y.npy"},
+    {NULL, NULL},
+};
+
+static int run(const struct args *args);
+
+const struct command command_run = {
+    .name = "run",
+    .summary = "one matmul or convolution, from files to a file",
+    .operands = "",
+    .about = "Computes y = act(x . W^T + bias) with quantized weights W, or a convolution with "
+             "them, and writes y as npy. FILE:NAME picks a tensor of a safetensors file.",
+    .tables = {own, options_context, options_common},
+    .examples = examples,
+    .max_operands = 0,
+    .run = run,
+};
+
+struct task {
+    qn_ctx *ctx;
+    qn_packed *w;
+    qn_packed_info facts;
+    qn_tensor x, y, bias, residual;
+    qn_dtype y_dtype;
+    enum { MATMUL, CONV, TRANSPOSE } op;
+    qn_epilogue epilogue;
+    qn_quant_args quant;
+    qn_strategy strategy;
+    qn_conv_args conv; /* geometry; also filled for the run */
+    const char *kernel;
+    int strict;
+    char kernel_used[96];
+    double seconds;
+};
+
+/* -------------------------------------------------------------------------------------- inputs */
+
+static qn_status pack(struct task *t, qn_weight *weight, qn_error *err)
+{
+    const qn_status status = qn_pack(t->ctx, weight, NULL, &t->w, err);
+    qn_weight_destroy(weight);
+    return status;
+}
+
+static int quantize_plain(struct task *t, const struct picked *p, const char *format)
+{
+    qn_entry entry;
+    qn_quantize_options options;
+    qn_quantize_options_init(&options);
+    qn_error err = {0};
+    int failed = pick_entry(p, &entry);
+    if (failed != 0)
+        return failed;
+    if (format == NULL)
+        return complain(EXIT_USAGE, "add --format SPEC, or 'quern quantize' the file",
+                        "%s: plain tensors", p->path);
+    qn_status status = qn_format_parse(format, &options.format, &err);
+    if (status != QN_OK)
+        return complain_status("--format", status, &err);
+    qn_tensor rows;
+    failed = entry_load_rows(p->path, &entry, QN_F32, &rows);
+    if (failed != 0)
+        return failed;
+    if (entry.tensor.rank == 4) {
+        options.kh = (int32_t)entry.tensor.shape[2];
+        options.kw = (int32_t)entry.tensor.shape[3];
+        /* Groups are those that x needs. */
+        const int64_t channels = t->conv.image == QN_NHWC ? t->x.shape[t->x.rank - 1]
+                                                          : t->x.shape[t->x.rank > 3 ? 1 : 0];
+        if (entry.tensor.shape[1] > 0 && channels % entry.tensor.shape[1] == 0 && channels > 0)
+            options.conv_groups = (int32_t)(channels / entry.tensor.shape[1]);
+    }
+    qn_weight *weight = NULL;
+    status = qn_quantize(t->ctx, &rows, &options, &weight, &err);
+    free(rows.data);
+    if (status == QN_OK)
+        status = pack(t, weight, &err);
+    return status == QN_OK ? 0 : complain_status(p->path, status, &err);
+}
+
+/* The only packed weights of the file, or the name asked for. */
+static const char *packed_name(const struct picked *p)
+{
+    const char *key, *value;
+    for (int64_t i = 0; qn_file_metadata(p->file, i, &key, &value) == QN_OK; i++) {
+        if (strncmp(key, "quern.packed.", 13) == 0 &&
+            (p->name[0] == '\0' || strcmp(p->name, key + 13) == 0))
+            return key + 13;
+    }
+    return NULL;
+}
+
+static int load_weights(struct task *t, const char *text, const char *format)
+{
+    struct picked p;
+    qn_error err = {0};
+    int failed = pick_open(&p, t->ctx, text);
+    if (failed == 0) {
+        const char *name = pick_weight(&p), *packed = packed_name(&p);
+        qn_status status = QN_OK;
+        qn_weight *weight = NULL;
+        if (name != NULL) {
+            status = qn_file_load_weight(t->ctx, p.file, name, &weight, &err);
+            if (status == QN_OK)
+                status = pack(t, weight, &err);
+        } else if (packed != NULL) {
+            status = qn_packed_load(t->ctx, p.file, packed, &t->w, &err);
+        } else if (p.name[0] == '\0' && qn_file_weight_count(p.file) > 1) {
+            failed = complain(
+                EXIT_INPUT, "choose one as FILE:NAME", "%s: it holds %lld quantized weights, as %s",
+                p.path, (long long)qn_file_weight_count(p.file), qn_file_weight_name(p.file, 0));
+        } else {
+            failed = quantize_plain(t, &p, format);
+        }
+        if (status != QN_OK)
+            failed = complain_status(p.path, status, &err);
+    }
+    pick_close(&p);
+    return failed;
+}
+
+/* A tensor in a type that operations take: int8, int32, small floats stay, others become f32. */
+static int load_tensor(struct task *t, const char *text, qn_tensor *out)
+{
+    struct picked p;
+    qn_entry entry;
+    if (text == NULL)
+        return 0;
+    int failed = pick_open(&p, t->ctx, text);
+    if (failed == 0)
+        failed = pick_entry(&p, &entry);
+    if (failed == 0) {
+        const qn_dtype d = entry.tensor.dtype;
+        const int stays = d == QN_F16 || d == QN_BF16 || d == QN_I8 || d == QN_U8 || d == QN_I32;
+        failed = entry_load(text, &entry, stays ? d : QN_F32, out);
+    }
+    pick_close(&p);
+    return failed;
+}
+
+/* ------------------------------------------------------------------------------------- options */
+
+static qn_act act_of(const char *text)
+{
+    static const char *const names[] = {"none", "relu", "relu6", "gelu", "gelu-tanh", "silu"};
+    qn_act act = QN_ACT_NONE;
+    while (strcmp(names[act], text) != 0)
+        act++;
+    return act;
+}
+
+static int read_clamp(const char *text, qn_epilogue *epilogue)
+{
+    const char *comma = text != NULL ? strchr(text, ',') : NULL;
+    double lo, hi;
+    if (text == NULL)
+        return 0;
+    if (comma == NULL)
+        return complain(EXIT_USAGE, "write it as LO,HI", "--clamp '%s': one number", text);
+    char *first = must_print("%.*s", (int)(comma - text), text);
+    int status = parse_real("--clamp", first, -INFINITY, INFINITY, &lo);
+    free(first);
+    status = status != 0 ? status : parse_real("--clamp", comma + 1, -INFINITY, INFINITY, &hi);
+    if (status == 0) {
+        epilogue->clamp_lo = (float)lo;
+        epilogue->clamp_hi = (float)hi;
+    }
+    return status;
+}
+
+static int read_pair(const struct args *args, const char *name, int64_t lo, int32_t out[2])
+{
+    const char *text = args_text(args, name, NULL);
+    int64_t pair[2];
+    if (text == NULL)
+        return 0;
+    const int status = parse_pair(name, text, lo, pair);
+    out[0] = status == 0 ? (int32_t)pair[0] : 1;
+    out[1] = status == 0 ? (int32_t)pair[1] : 1;
+    return status;
+}
+
+static int read_options(const struct args *args, struct task *t)
+{
+    double x_scale = 1, y_scale = 1;
+    int64_t x_zero = 0, y_zero = 0;
+    qn_epilogue_init(&t->epilogue);
+    qn_conv_args_init(&t->conv);
+    t->epilogue.act = act_of(args_text(args, "act", "none"));
+    t->conv.image = strcmp(args_text(args, "image", "nchw"), "nhwc") == 0 ? QN_NHWC : QN_NCHW;
+    t->y_dtype = dtype_parse(args_text(args, "y", "f32"));
+    t->kernel = args_text(args, "kernel", NULL);
+    t->strict = args_has(args, "strict");
+    qn_strategy_parse(args_text(args, "strategy", "float"), &t->strategy, NULL);
+    int status = read_clamp(args_text(args, "clamp", NULL), &t->epilogue);
+    status = status != 0 ? status : args_real(args, "x-scale", 1e-30, 1e30, &x_scale);
+    status = status != 0 ? status : args_real(args, "y-scale", 1e-30, 1e30, &y_scale);
+    status = status != 0 ? status : args_int(args, "x-zero", -128, 255, &x_zero);
+    status = status != 0 ? status : args_int(args, "y-zero", -128, 255, &y_zero);
+    status = status != 0 ? status : read_pair(args, "stride", 1, t->conv.stride);
+    status = status != 0 ? status : read_pair(args, "dilation", 1, t->conv.dilation);
+    status = status != 0 ? status : read_pair(args, "out-pad", 0, t->conv.out_pad);
+    const char *pad = args_text(args, "pad", NULL);
+    if (status == 0 && pad != NULL)
+        status = parse_pads("--pad", pad, t->conv.pad);
+    t->quant = (qn_quant_args){.x_scale = (float)x_scale, .x_zero = (int32_t)x_zero};
+    t->quant.symmetric = args_has(args, "symmetric");
+    t->epilogue.y_scale = (float)y_scale;
+    t->epilogue.y_zero = (int32_t)y_zero;
+    static const char *const needed[] = {"weights", "x", "out"};
+    for (int i = 0; i < 3 && status == 0; i++) {
+        if (!args_has(args, needed[i]))
+            status = complain(EXIT_USAGE, "'quern help run' has examples", "run: --%s is missing",
+                              needed[i]);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------- running */
+
+static void choose_op(const struct args *args, struct task *t)
+{
+    const char *op = args_text(args, "op", NULL);
+    if (op != NULL)
+        t->op = strcmp(op, "matmul") == 0 ? MATMUL : strcmp(op, "conv2d") == 0 ? CONV : TRANSPOSE;
+    else
+        t->op = t->facts.kh * t->facts.kw > 1 || t->facts.conv_groups > 1 ? CONV : MATMUL;
+}
+
+/* The residual in the shape in which the operation sees y. */
+static qn_tensor shaped(const qn_tensor *tensor, const qn_tensor *like)
+{
+    int64_t a = 0, b = 0;
+    size_t bytes;
+    if (tensor->rank == 0)
+        return qn_tensor_none();
+    qn_tensor_extent(tensor, &a, &bytes);
+    qn_tensor_extent(like, &b, &bytes);
+    return a == b ? qn_tensor_make(tensor->data, tensor->dtype, like->rank, like->shape) : *tensor;
+}
+
+static void note_plan(struct task *t, const qn_plan *plan)
+{
+    qn_plan_info info;
+    qn_plan_info_init(&info);
+    qn_plan_query(plan, &info);
+    snprintf(t->kernel_used, sizeof t->kernel_used, "%s", info.kernel);
+}
+
+static qn_status run_matmul(struct task *t, qn_error *err)
+{
+    qn_matmul_args a;
+    qn_matmul_args_init(&a);
+    const int32_t last = t->x.rank - 1;
+    int64_t m = 1;
+    for (int32_t i = 0; i < last; i++)
+        m *= t->x.shape[i];
+    /* y keeps the leading dimensions of x. */
+    t->y = t->x;
+    t->y.shape[last] = t->facts.n;
+    t->y = qn_tensor_make(NULL, t->y_dtype, t->y.rank, t->y.shape);
+    t->y.data = must_alloc(qn_dtype_bytes(t->y_dtype) * (size_t)m * (size_t)t->facts.n + 64);
+    a.w = t->w;
+    a.x = qn_tensor_2d(t->x.data, t->x.dtype, m, t->x.shape[last]);
+    a.y = qn_tensor_2d(t->y.data, t->y_dtype, m, t->facts.n);
+    a.epilogue = t->epilogue;
+    a.epilogue.residual = shaped(&t->residual, &a.y);
+    a.strategy = t->strategy;
+    a.quant = t->quant;
+    a.kernel = t->kernel;
+    a.strict = t->strict;
+    qn_plan *plan = NULL;
+    qn_status status = qn_matmul_plan(t->ctx, &a, &plan, err);
+    if (status == QN_OK)
+        status = qn_ctx_reserve(t->ctx, qn_plan_scratch_bytes(plan));
+    if (status == QN_OK) {
+        note_plan(t, plan);
+        const double begin = seconds_now();
+        status = qn_matmul_run(plan, &a, NULL, 0);
+        t->seconds = seconds_now() - begin;
+    }
+    qn_plan_destroy(plan);
+    return status;
+}
+
+static qn_status run_conv(struct task *t, qn_error *err)
+{
+    qn_conv_args *a = &t->conv;
+    const int is_transposed = t->op == TRANSPOSE;
+    int64_t elements;
+    size_t bytes;
+    a->w = t->w;
+    a->x = t->x;
+    a->strategy = t->strategy;
+    a->quant = t->quant;
+    a->epilogue = t->epilogue;
+    a->kernel = t->kernel;
+    a->strict = t->strict;
+    a->y = qn_tensor_make(NULL, t->y_dtype, t->x.rank, t->x.shape);
+    qn_status status = is_transposed ? qn_conv_transpose2d_shape(a) : qn_conv2d_shape(a);
+    if (status == QN_OK)
+        status = qn_tensor_extent(&a->y, &elements, &bytes);
+    if (status != QN_OK)
+        return status;
+    a->y.data = must_alloc(bytes + 64);
+    t->y = a->y;
+    a->epilogue.residual = shaped(&t->residual, &a->y);
+    qn_plan *plan = NULL;
+    status = is_transposed ? qn_conv_transpose2d_plan(t->ctx, a, &plan, err)
+                           : qn_conv2d_plan(t->ctx, a, &plan, err);
+    if (status == QN_OK)
+        status = qn_ctx_reserve(t->ctx, qn_plan_scratch_bytes(plan));
+    if (status == QN_OK) {
+        note_plan(t, plan);
+        const double begin = seconds_now();
+        status = is_transposed ? qn_conv_transpose2d_run(plan, a, NULL, 0)
+                               : qn_conv2d_run(plan, a, NULL, 0);
+        t->seconds = seconds_now() - begin;
+    }
+    qn_plan_destroy(plan);
+    return status;
+}
+
+static void report(const struct task *t, const char *out, int is_json)
+{
+    char text[SHAPE_TEXT], a[HUMAN], format[64];
+    qn_format_print(&t->facts.format, format, sizeof format);
+    if (!is_json) {
+        printf("%s: %s %s, %s weights, %s, %s\n", out, shape_text(&t->y, text),
+               qn_dtype_name(t->y.dtype), format, t->kernel_used, human_time(t->seconds, a));
+        return;
+    }
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "out", out);
+    cJSON *shape = cJSON_AddArrayToObject(o, "shape");
+    for (int32_t i = 0; i < t->y.rank; i++)
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)t->y.shape[i]));
+    cJSON_AddStringToObject(o, "dtype", qn_dtype_name(t->y.dtype));
+    cJSON_AddStringToObject(o, "weights", format);
+    cJSON_AddStringToObject(o, "strategy", qn_strategy_name(t->strategy));
+    cJSON_AddStringToObject(o, "kernel", t->kernel_used);
+    cJSON_AddNumberToObject(o, "us", t->seconds * 1e6);
+    json_print(o, 0);
+}
+
+static int compute(struct task *t, const struct args *args)
+{
+    const char *out = args_text(args, "out", NULL);
+    qn_error err = {0};
+    qn_packed_info_init(&t->facts);
+    qn_packed_query(t->w, &t->facts);
+    choose_op(args, t);
+    t->epilogue.bias = t->bias;
+    if (t->x.rank < 1 || (t->op == MATMUL && t->x.shape[t->x.rank - 1] != t->facts.k))
+        return complain(EXIT_INPUT, "the last dimension of x must be k",
+                        "x: its rows have %lld elements, the weights take %lld",
+                        t->x.rank > 0 ? (long long)t->x.shape[t->x.rank - 1] : 0,
+                        (long long)t->facts.k);
+    const qn_status status = t->op == MATMUL ? run_matmul(t, &err) : run_conv(t, &err);
+    if (status != QN_OK)
+        return complain_status("run", status, &err);
+    const qn_status written = qn_npy_write(out, &t->y, args_has(args, "force"), &err);
+    if (written != QN_OK)
+        return complain_status(out, written, &err);
+    report(t, out, args_has(args, "json"));
+    return EXIT_GOOD;
+}
+
+static int run(const struct args *args)
+{
+    struct task t = {.bias = qn_tensor_none(), .residual = qn_tensor_none()};
+    int status = read_options(args, &t);
+    status = status != 0 ? status : context_make(args, &t.ctx);
+    status = status != 0 ? status : load_tensor(&t, args_text(args, "x", NULL), &t.x);
+    status = status != 0 ? status : load_tensor(&t, args_text(args, "bias", NULL), &t.bias);
+    status = status != 0 ? status : load_tensor(&t, args_text(args, "residual", NULL), &t.residual);
+    if (status == 0)
+        status =
+            load_weights(&t, args_text(args, "weights", NULL), args_text(args, "format", NULL));
+    if (status == 0)
+        status = compute(&t, args);
+    free(t.x.data);
+    free(t.y.data);
+    free(t.bias.data);
+    free(t.residual.data);
+    qn_packed_destroy(t.w);
+    qn_ctx_destroy(t.ctx);
+    return status;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Complaints, and memory that is there or ends the process with a sentence. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "term.h"
+
+int complain(int status, const char *todo, const char *text, ...)
+{
+    va_list list;
+    fflush(stdout);
+    fprintf(stderr, "%squern:%s ", style_on(stderr, RED), style_off(stderr));
+    va_start(list, text);
+    vfprintf(stderr, text, list);
+    va_end(list);
+    fprintf(stderr, "; %s\n", todo);
+    return status;
+}
+
+/* What a person can do about a status, and what the process then ends with. */
+static const struct advice {
+    qn_status status;
+    int exit;
+    const char *todo;
+} advices[] = {
+    {QN_E_ARGUMENT, EXIT_USAGE, "check the values given"},
+    {QN_E_SHAPE, EXIT_INPUT, "'quern inspect FILE' shows the shapes"},
+    {QN_E_DTYPE, EXIT_INPUT, "'quern inspect FILE' shows the types"},
+    {QN_E_STRIDE, EXIT_INPUT, "check the shapes"},
+    {QN_E_VALUE, EXIT_INPUT, "repair the tensor, or leave it out with --exclude"},
+    {QN_E_FORMAT, EXIT_USAGE, "formats look like int4:g128, int8:pc or q4_k"},
+    {QN_E_MEMORY, EXIT_LIBRARY, "free some memory or take a smaller problem"},
+    {QN_E_DEVICE, EXIT_LIBRARY, "'quern info' lists the devices"},
+    {QN_E_UNSUPPORTED, EXIT_LIBRARY, "'quern explain' with the same options gives the reasons"},
+    {QN_E_LAYOUT, EXIT_INPUT, "pack the weights again on this machine"},
+    {QN_E_FALLBACK, EXIT_LIBRARY, "leave out --strict to accept the slower kernel"},
+    {QN_E_OPEN, EXIT_INPUT, "check the path and its permissions"},
+    {QN_E_READ, EXIT_INPUT, "check the disk"},
+    {QN_E_WRITE, EXIT_LIBRARY, "make room there or write to another place"},
+    {QN_E_CORRUPT, EXIT_INPUT, "fetch or make the file again"},
+    {QN_E_NOT_FOUND, EXIT_INPUT, "'quern inspect FILE' lists the names"},
+    {QN_E_EXISTS, EXIT_USAGE, "choose another name, or --force to replace it"},
+    {QN_E_VERSION, EXIT_INPUT, "use the version of quern that wrote it, or a newer one"},
+    {QN_E_CANCELLED, EXIT_STOPPED, "run it again when ready"},
+};
+
+int complain_status(const char *what, qn_status status, const qn_error *err)
+{
+    const char *why = err != NULL && err->text[0] != '\0' ? err->text : qn_status_text(status);
+    struct advice advice = {status, EXIT_LIBRARY, "this is a defect of quern if it stays"};
+    for (size_t i = 0; i < sizeof advices / sizeof *advices; i++) {
+        if (advices[i].status == status)
+            advice = advices[i];
+    }
+    /* The library's sentence often begins with the same name, or the last part of the same path. */
+    const char *slash = strrchr(what, '/');
+    const char *names[2] = {what, slash != NULL ? slash + 1 : what};
+    for (int i = 0; i < 2; i++) {
+        const size_t length = strlen(names[i]);
+        if (length > 0 && strncmp(why, names[i], length) == 0 &&
+            strncmp(why + length, ": ", 2) == 0)
+            why += length + 2;
+    }
+    return complain(advice.exit, advice.todo, "%s: %s", what, why);
+}
+
+static void *must(void *memory)
+{
+    if (memory == NULL) {
+        fprintf(stderr, "quern: out of memory; free some or take a smaller problem\n");
+        exit(EXIT_LIBRARY);
+    }
+    return memory;
+}
+
+void *must_alloc(size_t bytes)
+{
+    return must(calloc(1, bytes > 0 ? bytes : 1));
+}
+
+void *must_grow(void *memory, size_t bytes)
+{
+    return must(realloc(memory, bytes > 0 ? bytes : 1));
+}
+
+char *must_copy(const char *text)
+{
+    return must(strdup(text));
+}
+
+char *must_print(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    const int length = vsnprintf(NULL, 0, format, list);
+    va_end(list);
+    char *text = must_alloc((size_t)length + 1);
+    va_start(list, format);
+    vsnprintf(text, (size_t)length + 1, format, list);
+    va_end(list);
+    return text;
+}

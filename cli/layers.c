@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench/shapes.inc as a table, and problems from its rows. */
+#include <string.h>
+
+#include "problem.h"
+
+#define QN_MATMUL(model, name, n, k) {OP_MATMUL, model, name, n, k, 0, 0, 0, 0, 0, 0, 0},
+#define QN_GROUPED(model, name, n, k, experts, top_k)                                              \
+    {OP_GROUPED, model, name, n, k, experts, top_k, 0, 0, 0, 0, 0},
+#define QN_CONV(model, name, ci, side, co, kernel, stride, groups)                                 \
+    {OP_CONV2D, model, name, co, 0, 0, 0, ci, side, kernel, stride, groups},
+static const struct layer layers[] = {
+#include "../bench/shapes.inc"
+};
+
+const struct layer *layer_at(int i)
+{
+    return i >= 0 && (size_t)i < sizeof layers / sizeof *layers ? &layers[i] : NULL;
+}
+
+const char *op_name(enum op op)
+{
+    static const char *const names[] = {"matmul", "grouped", "conv2d"};
+    return names[op];
+}
+
+void problem_of_layer(struct problem *p, const struct layer *layer, int64_t m)
+{
+    p->op = layer->op;
+    p->n = layer->n;
+    p->k = layer->k;
+    p->m = m;
+    p->experts = layer->experts;
+    p->top_k = layer->top_k;
+    if (layer->op != OP_CONV2D)
+        return;
+    const int32_t pad = (layer->kernel - 1) / 2;
+    struct conv_shape *c = &p->conv;
+    c->batch = m;
+    c->ci = layer->ci;
+    c->h = c->w = layer->side;
+    c->kh = c->kw = layer->kernel;
+    c->groups = layer->groups;
+    c->stride[0] = c->stride[1] = layer->stride;
+    c->dilation[0] = c->dilation[1] = 1;
+    for (int i = 0; i < 4; i++)
+        c->pad[i] = pad;
+}
+
+static int64_t out_side(int64_t side, int32_t pads, int32_t dilation, int32_t kernel,
+                        int32_t stride)
+{
+    const int64_t room = side + pads - (int64_t)dilation * (kernel - 1) - 1;
+    return room < 0 ? 0 : room / stride + 1;
+}
+
+int problem_settle(struct problem *p)
+{
+    if (p->op != OP_CONV2D)
+        return 0;
+    struct conv_shape *c = &p->conv;
+    if (c->ci % c->groups != 0 || p->n % c->groups != 0)
+        return complain(EXIT_USAGE, "both must be multiples of --groups",
+                        "%lld input and %lld output channels: not divisible by %d groups",
+                        (long long)c->ci, (long long)p->n, c->groups);
+    c->oh = out_side(c->h, c->pad[0] + c->pad[2], c->dilation[0], c->kh, c->stride[0]);
+    c->ow = out_side(c->w, c->pad[1] + c->pad[3], c->dilation[1], c->kw, c->stride[1]);
+    if (c->oh <= 0 || c->ow <= 0)
+        return complain(EXIT_USAGE, "make the image or the padding larger",
+                        "a kernel of %dx%d: does not fit an image of %lldx%lld", c->kh, c->kw,
+                        (long long)c->h, (long long)c->w);
+    p->m = c->batch * c->oh * c->ow;
+    p->k = (int64_t)c->kh * c->kw * (c->ci / c->groups);
+    return 0;
+}

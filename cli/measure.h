@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The limits of this machine, measured: how fast memory is read, and how many products a second its
+ * instructions can do at most. Each number is measured once a process, when first asked for. */
+#ifndef CLI_MEASURE_H
+#define CLI_MEASURE_H
+
+#include "cli.h"
+
+enum peak { PEAK_F32, PEAK_BF16, PEAK_INT8 };
+
+/* Bytes a second that n_threads read from a buffer larger than the caches. */
+double measure_bandwidth(const qn_ctx *ctx);
+/* Operations a second (a product and a sum are two) of the best instruction of the context's ISA;
+ * f32 multiply-add, bf16 pairs into f32, int8 products into int32. */
+double measure_peak(const qn_ctx *ctx, enum peak peak);
+const char *peak_name(enum peak peak);
+/* Which instruction that was: "vpdpbusd zmm". */
+const char *peak_instruction(const qn_ctx *ctx, enum peak peak);
+/* The peak that a kernel of this name and strategy is held to. */
+enum peak peak_of(qn_strategy strategy, const char *kernel);
+/* What weights must exceed to be read from memory: 1.25 times the last level cache, at most
+ * 512 MiB (as much as there is sense in waiting for). */
+size_t rotation_bytes(const qn_ctx *ctx);
+
+/* One loop of a peak: `rounds` times some independent operations; returns how many in all. */
+typedef double peak_loop(long rounds);
+struct peak_row {
+    enum peak peak;
+    uint64_t needs; /* QN_ISA_ bits */
+    const char *instruction;
+    peak_loop *loop;
+};
+/* Within a peak, the last row needs nothing. loop NULL ends the list. */
+extern const struct peak_row peak_rows[];
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `quern quantize` does with each tensor, decided before any byte is written. */
+#ifndef CLI_QUANTIZE_H
+#define CLI_QUANTIZE_H
+
+#include "source.h"
+
+struct recipe {
+    qn_format format;
+    char format_text[48];
+    qn_method method;
+    qn_range range;
+    int act_order;
+    double damping, alpha;
+    enum { PRESCALE_NONE, PRESCALE_AWQ, PRESCALE_SMOOTH } prescale;
+};
+
+struct item {
+    const struct source_tensor *tensor;
+    int is_quantized;
+    const char *reason; /* why it is copied as it is */
+    int64_t n, k;
+    int32_t kh, kw, groups;
+    int64_t index;    /* in the writer */
+    double bytes_out; /* as estimated */
+};
+
+struct items {
+    struct item *at;
+    int64_t n, n_quantized;
+    double bytes_in, bytes_out, bytes_to_quantize;
+};
+
+/* --format or --bits --group --scheme, --method and what belongs to it. 0 or the exit status. */
+int recipe_from_args(const struct args *args, struct recipe *recipe);
+/* Choose among the source's tensors by --include, --exclude and --conv-groups. */
+int items_choose(const struct args *args, const struct source *source, const struct recipe *recipe,
+                 struct items *items);
+void items_free(struct items *items);
+/* The table of --dry-run. */
+void items_print(const struct items *items, const struct recipe *recipe);
+cJSON *items_json(const struct items *items, const struct recipe *recipe);
+
+/* The parts of a weight that a writer wants to know beforehand. */
+void item_parts(const struct item *item, const struct recipe *recipe, qn_weight_parts *parts);
+
+/* --------------------------------------------------------------------------------- calibration */
+
+/* Activations for one weight; all may be absent. */
+struct calibration {
+    qn_tensor samples; /* [rows, k] f32, in units of the scaled input if there is a prescale */
+    float *importance; /* [k] mean of x^2 */
+    float *prescale;   /* [k] */
+};
+/* Are there activations for every weight? 0 or the exit status. */
+int calibration_check(const struct source *activations, const struct items *items);
+/* Load and compute what the recipe needs; dense is the weight, [n, k]. */
+int calibration_make(struct calibration *c, qn_ctx *ctx, const struct source *activations,
+                     const struct item *item, const struct recipe *recipe, const qn_tensor *dense);
+void calibration_free(struct calibration *c);
+
+#endif

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Problems made real: weights quantized and packed, activations, output, plan; runs and timing. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <string.h>
+
+#include "problem.h"
+
+enum { MAX_COPIES = 2048, MAX_RUNS = 20000 };
+
+static void *aligned(size_t bytes)
+{
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, bytes > 0 ? bytes : 64) != 0)
+        must_grow(NULL, SIZE_MAX / 2); /* ends with the usual sentence */
+    return memory;
+}
+
+/* -------------------------------------------------------------------------- the library's args */
+
+static qn_tensor tensor(void *data, qn_dtype dtype, int32_t rank, const int64_t *shape)
+{
+    return qn_tensor_make(data, dtype, rank, shape);
+}
+
+static qn_matmul_args matmul_args(const struct workload *w)
+{
+    qn_matmul_args a;
+    qn_matmul_args_init(&a);
+    a.w = w->packed[w->next];
+    a.x = qn_tensor_2d(w->x, w->p.x, w->p.m, w->p.k);
+    a.y = qn_tensor_2d(w->y, w->p.y, w->p.m, w->p.n);
+    a.strategy = w->p.strategy;
+    a.strict = w->p.strict;
+    a.kernel = w->p.kernel;
+    a.quant = w->quant;
+    a.epilogue.y_scale = w->y_scale;
+    return a;
+}
+
+static qn_grouped_args grouped_args(const struct workload *w)
+{
+    qn_grouped_args a;
+    qn_grouped_args_init(&a);
+    a.w = (const qn_packed *const *)&w->packed[w->next * w->p.experts];
+    a.n_experts = w->p.experts;
+    a.x = qn_tensor_2d(w->x, w->p.x, w->p.m, w->p.k);
+    a.y = qn_tensor_2d(w->y, w->p.y, w->y_rows, w->p.n);
+    a.ids = qn_tensor_1d(w->ids, QN_I32, w->y_rows);
+    a.x_rows = qn_tensor_1d(w->x_rows, QN_I32, w->y_rows);
+    a.strategy = w->p.strategy;
+    a.strict = w->p.strict;
+    a.kernel = w->p.kernel;
+    a.quant = w->quant;
+    a.epilogue.y_scale = w->y_scale;
+    return a;
+}
+
+static qn_conv_args conv_args(const struct workload *w)
+{
+    const struct conv_shape *c = &w->p.conv;
+    qn_conv_args a;
+    qn_conv_args_init(&a);
+    a.w = w->packed[w->next];
+    const int64_t x_nchw[4] = {c->batch, c->ci, c->h, c->w};
+    const int64_t x_nhwc[4] = {c->batch, c->h, c->w, c->ci};
+    const int64_t y_nchw[4] = {c->batch, w->p.n, c->oh, c->ow};
+    const int64_t y_nhwc[4] = {c->batch, c->oh, c->ow, w->p.n};
+    a.x = tensor(w->x, w->p.x, 4, c->image == QN_NHWC ? x_nhwc : x_nchw);
+    a.y = tensor(w->y, w->p.y, 4, c->image == QN_NHWC ? y_nhwc : y_nchw);
+    a.image = c->image;
+    memcpy(a.stride, c->stride, sizeof a.stride);
+    memcpy(a.dilation, c->dilation, sizeof a.dilation);
+    memcpy(a.pad, c->pad, sizeof a.pad);
+    a.strategy = w->p.strategy;
+    a.strict = w->p.strict;
+    a.kernel = w->p.kernel;
+    a.quant = w->quant;
+    a.epilogue.y_scale = w->y_scale;
+    return a;
+}
+
+static qn_status make_plan(struct workload *w, qn_error *err)
+{
+    if (w->p.op == OP_GROUPED) {
+        const qn_grouped_args a = grouped_args(w);
+        return qn_grouped_plan(w->ctx, &a, &w->plan, err);
+    }
+    if (w->p.op == OP_CONV2D) {
+        const qn_conv_args a = conv_args(w);
+        return qn_conv2d_plan(w->ctx, &a, &w->plan, err);
+    }
+    const qn_matmul_args a = matmul_args(w);
+    return qn_matmul_plan(w->ctx, &a, &w->plan, err);
+}
+
+qn_status workload_run(struct workload *w)
+{
+    qn_status status;
+    if (w->p.op == OP_GROUPED) {
+        const qn_grouped_args a = grouped_args(w);
+        status = qn_grouped_run(w->plan, &a, w->scratch, w->scratch_bytes);
+    } else if (w->p.op == OP_CONV2D) {
+        const qn_conv_args a = conv_args(w);
+        status = qn_conv2d_run(w->plan, &a, w->scratch, w->scratch_bytes);
+    } else {
+        const qn_matmul_args a = matmul_args(w);
+        status = qn_matmul_run(w->plan, &a, w->scratch, w->scratch_bytes);
+    }
+    w->next = (w->next + 1) % w->copies;
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------- weights */
+
+static char *describe(const struct problem *p)
+{
+    return must_print("%s%s%s n=%lld k=%lld m=%lld %s %s", p->layer,
+                      p->layer[0] != '\0' ? ": " : "", op_name(p->op), (long long)p->n,
+                      (long long)p->k, (long long)p->m, p->weights, qn_strategy_name(p->strategy));
+}
+
+static int failed(const struct workload *w, qn_status status, const qn_error *err)
+{
+    char *what = describe(&w->p);
+    const int exit_status = complain_status(what, status, err);
+    free(what);
+    return exit_status;
+}
+
+static qn_status make_weight(struct workload *w, int i, qn_error *err)
+{
+    const struct problem *p = &w->p;
+    const double start = seconds_now();
+    uint16_t *dense = must_alloc(sizeof *dense * (size_t)p->n * (size_t)p->k);
+    for (int64_t row = 0; row < p->n; row++)
+        random_weight_row(w->seed + (uint64_t)i, row, p->k, dense + row * p->k);
+    qn_quantize_options options;
+    qn_quantize_options_init(&options);
+    options.format = p->format;
+    if (p->op == OP_CONV2D) {
+        options.kh = p->conv.kh;
+        options.kw = p->conv.kw;
+        options.conv_groups = p->conv.groups;
+    }
+    const qn_tensor source = qn_tensor_2d(dense, QN_BF16, p->n, p->k);
+    const double begin = seconds_now();
+    const qn_status status = qn_quantize(w->ctx, &source, &options, &w->weights[i], err);
+    w->make_seconds = begin - start;
+    w->quantize_seconds = seconds_now() - begin;
+    free(dense);
+    return status;
+}
+
+/* One more copy of everything. */
+static qn_status pack_copy(struct workload *w, qn_error *err)
+{
+    const int experts = w->p.op == OP_GROUPED ? w->p.experts : 1;
+    const size_t total = (size_t)(w->copies + 1) * (size_t)experts;
+    w->packed = must_grow(w->packed, sizeof *w->packed * total);
+    memset(w->packed + (size_t)w->copies * (size_t)experts, 0, sizeof *w->packed * (size_t)experts);
+    const double begin = seconds_now();
+    size_t bytes = 0;
+    w->copies++;
+    for (int e = 0; e < experts; e++) {
+        qn_packed **to = &w->packed[(w->copies - 1) * experts + e];
+        const qn_status status = qn_pack(w->ctx, w->weights[e % w->n_weights], NULL, to, err);
+        if (status != QN_OK)
+            return status;
+        qn_packed_info_init(&w->facts);
+        qn_packed_query(*to, &w->facts);
+        bytes += w->facts.bytes;
+    }
+    w->packed_bytes = bytes;
+    w->pack_seconds = seconds_now() - begin;
+    return QN_OK;
+}
+
+int workload_rotate(struct workload *w, size_t bytes, double seconds)
+{
+    qn_error err = {0};
+    const double end = seconds_now() + seconds;
+    while ((size_t)w->copies * w->packed_bytes < bytes && w->copies < MAX_COPIES &&
+           seconds_now() < end && !is_stopped()) {
+        const qn_status status = pack_copy(w, &err);
+        if (status != QN_OK)
+            return failed(w, status, &err);
+    }
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------- activations */
+
+/* The weights of the generator have deviation 0.02 or so: y then fills about a third of an int8. */
+static float output_scale(const struct problem *p)
+{
+    float scale = 1;
+    while (scale * scale > 1e-4f * (float)(p->k + 1) / 1024)
+        scale *= 0.5f;
+    return scale;
+}
+
+void floats_to(const float *from, qn_dtype dtype, int64_t n, void *to)
+{
+    const qn_tensor source = qn_tensor_1d((void *)(uintptr_t)from, QN_F32, n);
+    const qn_tensor target = qn_tensor_1d(to, dtype, n);
+    const qn_entry entry = {.name = "",
+                            .tensor = source,
+                            .dtype = "F32",
+                            .bytes = sizeof *from * (size_t)n,
+                            .is_aligned = 1};
+    qn_entry_copy(&entry, &target);
+}
+
+void floats_from(const void *from, qn_dtype dtype, int64_t n, float *to)
+{
+    const qn_tensor source = qn_tensor_1d((void *)(uintptr_t)from, dtype, n);
+    const qn_tensor target = qn_tensor_1d(to, QN_F32, n);
+    const qn_entry entry = {.name = "",
+                            .tensor = source,
+                            .dtype = qn_dtype_name(dtype),
+                            .bytes = qn_dtype_bytes(dtype) * (size_t)n,
+                            .is_aligned = 1};
+    qn_entry_copy(&entry, &target);
+}
+
+static void make_x(struct workload *w)
+{
+    const struct problem *p = &w->p;
+    const int64_t n = w->x_elements;
+    w->x = aligned((size_t)n * qn_dtype_bytes(p->x));
+    w->x_exact = aligned((size_t)n * sizeof *w->x_exact);
+    if (p->x == QN_I8 || p->x == QN_U8) {
+        uint64_t state = w->seed + 77;
+        const int32_t lowest = p->x == QN_U8 ? 0 : -128;
+        for (int64_t i = 0; i < n; i++) {
+            const int32_t code = (int32_t)(random_next(&state) & 0xff) + lowest;
+            ((uint8_t *)w->x)[i] = (uint8_t)code;
+            w->x_exact[i] = w->quant.x_scale * (float)(code - w->quant.x_zero);
+        }
+        return;
+    }
+    random_activations(w->seed + 77, n, p->op == OP_CONV2D ? 0 : p->k, w->x_exact);
+    floats_to(w->x_exact, p->x, n, w->x);
+    floats_from(w->x, p->x, n, w->x_exact);
+}
+
+/* Top-k experts of each token: different ones, all equally likely. */
+static void make_routes(struct workload *w)
+{
+    const struct problem *p = &w->p;
+    uint64_t state = w->seed + 5;
+    w->ids = aligned(sizeof *w->ids * (size_t)w->y_rows);
+    w->x_rows = aligned(sizeof *w->x_rows * (size_t)w->y_rows);
+    for (int64_t r = 0; r < w->y_rows; r++) {
+        const int64_t first = r - r % p->top_k;
+        int is_new;
+        do {
+            w->ids[r] = (int32_t)(random_next(&state) % (uint64_t)p->experts);
+            is_new = 1;
+            for (int64_t i = first; i < r; i++)
+                is_new &= w->ids[i] != w->ids[r];
+        } while (!is_new);
+        w->x_rows[r] = (int32_t)(r / p->top_k);
+    }
+}
+
+/* Numbers of elements and rows; nothing is allocated. */
+static void measure_shapes(struct workload *w)
+{
+    const struct problem *p = &w->p;
+    const struct conv_shape *c = &p->conv;
+    w->y_rows = p->op == OP_GROUPED ? p->m * p->top_k : p->m;
+    w->y_elements = w->y_rows * p->n;
+    w->x_elements = p->op == OP_CONV2D ? c->batch * c->ci * c->h * c->w : p->m * p->k;
+    w->quant.x_scale = p->x == QN_I8 || p->x == QN_U8 ? 1.0f / 64 : 1.0f;
+    w->quant.x_zero = p->x == QN_U8 ? 128 : 0;
+    w->y_scale = p->y == QN_I8 || p->y == QN_U8 ? output_scale(p) : 1.0f;
+}
+
+static int plan_again(struct workload *w)
+{
+    qn_error err = {0};
+    measure_shapes(w);
+    const qn_status status = make_plan(w, &err);
+    if (status != QN_OK)
+        return failed(w, status, &err);
+    qn_plan_info_init(&w->info);
+    qn_plan_query(w->plan, &w->info);
+    return 0;
+}
+
+int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p)
+{
+    qn_error err = {0};
+    *w = (struct workload){.p = *p, .ctx = ctx, .seed = 20240607};
+    w->n_weights = p->op != OP_GROUPED ? 1 : p->experts < MAX_WEIGHTS ? p->experts : MAX_WEIGHTS;
+    qn_status status = QN_OK;
+    for (int i = 0; i < w->n_weights && status == QN_OK; i++)
+        status = make_weight(w, i, &err);
+    if (status == QN_OK)
+        status = pack_copy(w, &err);
+    return status == QN_OK ? plan_again(w) : failed(w, status, &err);
+}
+
+static void make_buffers(struct workload *w)
+{
+    make_x(w);
+    if (w->p.op == OP_GROUPED)
+        make_routes(w);
+    w->y = aligned((size_t)w->y_elements * qn_dtype_bytes(w->p.y));
+    w->scratch_bytes = qn_plan_scratch_bytes(w->plan);
+    w->scratch = aligned(w->scratch_bytes);
+}
+
+static void free_buffers(struct workload *w)
+{
+    qn_plan_destroy(w->plan);
+    free(w->x_exact);
+    free(w->x);
+    free(w->y);
+    free(w->scratch);
+    free(w->ids);
+    free(w->x_rows);
+    w->plan = NULL;
+    w->x = w->y = w->scratch = NULL;
+    w->x_exact = NULL;
+    w->ids = w->x_rows = NULL;
+}
+
+int workload_make(struct workload *w, qn_ctx *ctx, const struct problem *p)
+{
+    const int status = workload_plan(w, ctx, p);
+    if (status == 0)
+        make_buffers(w);
+    return status;
+}
+
+int workload_again(struct workload *w, int64_t m, qn_strategy strategy)
+{
+    free_buffers(w);
+    w->p.strategy = strategy;
+    w->p.x = strategy == QN_STRATEGY_INT8_STATIC ? QN_I8 : QN_F32;
+    if (w->p.op == OP_CONV2D)
+        w->p.conv.batch = m;
+    else
+        w->p.m = m;
+    int status = problem_settle(&w->p);
+    if (status == 0)
+        status = plan_again(w);
+    if (status == 0)
+        make_buffers(w);
+    return status;
+}
+
+void workload_free(struct workload *w)
+{
+    const int experts = w->p.op == OP_GROUPED ? w->p.experts : 1;
+    free_buffers(w);
+    for (int i = 0; w->packed != NULL && i < w->copies * experts; i++)
+        qn_packed_destroy(w->packed[i]);
+    for (int i = 0; i < w->n_weights; i++)
+        qn_weight_destroy(w->weights[i]);
+    free(w->packed);
+    *w = (struct workload){0};
+}
+
+/* ------------------------------------------------------------------------------ bytes and time */
+
+/* Of a plan, except for experts: only those that some row goes to are read. */
+double workload_bytes(const struct workload *w)
+{
+    if (w->p.op != OP_GROUPED || w->ids == NULL)
+        return w->info.bytes;
+    int active = 0;
+    for (int32_t e = 0; e < w->p.experts; e++) {
+        int64_t r = 0;
+        while (r < w->y_rows && w->ids[r] != e)
+            r++;
+        active += r < w->y_rows;
+    }
+    const double x = (double)w->x_elements * (double)qn_dtype_bytes(w->p.x);
+    const double y = (double)w->y_elements * (double)qn_dtype_bytes(w->p.y);
+    return (double)w->packed_bytes / w->p.experts * active + x + y;
+}
+
+double workload_ops(const struct workload *w)
+{
+    return 2.0 * (double)w->y_rows * (double)w->p.n * (double)w->p.k;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+qn_status workload_time(struct workload *w, double min_seconds, struct timing *timing)
+{
+    double *samples = must_alloc(sizeof *samples * MAX_RUNS);
+    const double begin = seconds_now();
+    double now = begin;
+    int runs = 0;
+    qn_status status = QN_OK;
+    /* Three runs make a median; after that, time decides. */
+    while (status == QN_OK && !is_stopped() && runs < MAX_RUNS &&
+           (runs < 3 || now - begin < min_seconds)) {
+        status = workload_run(w);
+        const double after = seconds_now();
+        samples[runs++] = after - now;
+        now = after;
+    }
+    qsort(samples, (size_t)runs, sizeof *samples, by_size);
+    timing->runs = runs;
+    timing->median = runs > 0 ? samples[runs / 2] : 0;
+    timing->p10 = runs > 0 ? samples[runs / 10] : 0;
+    timing->p90 = runs > 0 ? samples[runs - 1 - runs / 10] : 0;
+    free(samples);
+    return status;
+}
