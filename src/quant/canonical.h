@@ -56,8 +56,8 @@ void qni_weight_row(const struct qn_weight *w, int64_t row, double *out);
 /* The codebook of a format: 2^bits values; NULL for integer codes and QN_CODE_TABLE. Static. */
 const float *qni_code_table(qn_code code);
 
-/* The rules of qn_weight_create() about values, for a weight that was filled from elsewhere (a file):
- * after QN_OK everything below may trust it. Same statuses. */
+/* The rules of qn_weight_create() about values, for a weight that was filled from elsewhere (a
+ * file): after QN_OK everything below may trust it. Same statuses. */
 qn_status qni_weight_check(struct qn_weight *w, qn_error *err);
 
 /* Allocate a weight with room for everything that format and flags ask for (contents undefined;

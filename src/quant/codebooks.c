@@ -33,7 +33,7 @@ static const float e2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  
 
 /* Eight codes share an exponent; the first eight are subnormal, the last of each sign is NaN. */
 #define ROW(u, a, b, c, d, e, f, g, h) a *u, b *u, c *u, d *u, e *u, f *u, g *u, h *u,
-#define NORMAL(u) ROW(u, 8, 9, 10, 11, 12, 13, 14, 15)
+#define NORMAL(u)                      ROW(u, 8, 9, 10, 11, 12, 13, 14, 15)
 #define HALF(s)                                                                                    \
     ROW(s 0x1p-9f, 0, 1, 2, 3, 4, 5, 6, 7)                                                         \
     NORMAL(s 0x1p-9f)                                                                              \

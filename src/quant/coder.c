@@ -221,8 +221,8 @@ static void super_scales(const struct qni_coder *c, int64_t n_groups, struct qni
     float extreme = 0.0f;
     for (int64_t g = 0; g < n_groups; g++)
         extreme = fabsf(params[g].scale) > fabsf(extreme) ? params[g].scale : extreme;
-    const float d = round_common(
-        c, c->range == QN_RANGE_FULL ? extreme / -half : fabsf(extreme) / (half - 1.0f));
+    const float d = round_common(c, c->range == QN_RANGE_FULL ? extreme / -half
+                                                              : fabsf(extreme) / (half - 1.0f));
     for (int64_t g = 0; g < n_groups; g++)
         params[g].scale = times_integer(d, params[g].scale, -half, half - 1.0f);
 }

@@ -16,16 +16,16 @@ struct qni_params {
 struct qni_coder {
     qn_format format;
     qn_range range;
-    float least, most;   /* values of codes */
-    float peak;          /* codebooks: the value of largest magnitude, positive if both ends have it */
-    bool is_signed;      /* the type of scales has a sign */
-    float unit;          /* E4M3 scales: their power of two, chosen per tensor */
-    int32_t bias;        /* integers: stored code = value + bias */
-    const float *table;  /* by code; NULL for integers */
-    int32_t n_values;    /* sorted codebook of up to 16 different values; 0 for integers and E4M3 */
-    float middle[15];    /* a value above middle[i] is nearer to value i + 1 */
-    uint8_t code[16];    /* of the i-th value */
-    uint8_t zero_code;   /* whose value is nearest to 0 */
+    float least, most; /* values of codes */
+    float peak;     /* codebooks: the value of largest magnitude, positive if both ends have it */
+    bool is_signed; /* the type of scales has a sign */
+    float unit;     /* E4M3 scales: their power of two, chosen per tensor */
+    int32_t bias;   /* integers: stored code = value + bias */
+    const float *table; /* by code; NULL for integers */
+    int32_t n_values;   /* sorted codebook of up to 16 different values; 0 for integers and E4M3 */
+    float middle[15];   /* a value above middle[i] is nearer to value i + 1 */
+    uint8_t code[16];   /* of the i-th value */
+    uint8_t zero_code;  /* whose value is nearest to 0 */
 };
 
 /* @return QN_OK; QN_E_FORMAT: also for QN_CODE_TABLE, which nothing can be quantized to. */

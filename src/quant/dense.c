@@ -28,8 +28,7 @@ qn_status qni_dense_open(const qn_tensor *tensor, const char *name, struct qni_d
     const size_t size = qn_dtype_bytes(tensor->dtype);
     if (elements > 0 && (uintptr_t)tensor->data % size != 0)
         return qni_fail(err, QN_E_STRIDE, "%s does not begin at a whole element", name);
-    *dense = (struct qni_dense){tensor->data, tensor->dtype, tensor->shape[0], tensor->shape[1],
-                                0};
+    *dense = (struct qni_dense){tensor->data, tensor->dtype, tensor->shape[0], tensor->shape[1], 0};
     if (tensor->shape[0] > 1 && elements > 0)
         dense->row_bytes = tensor->stride[0] * (int64_t)size;
     return QN_OK;

@@ -178,8 +178,8 @@ static void feed_block(const struct rows *r, int64_t block, int64_t stop)
 static int64_t block_end(const struct qni_job *job, int64_t at)
 {
     const int64_t k = job->w->k, unit = job->unit;
-    const int64_t end = unit <= BLOCK ? at + BLOCK / unit * unit
-                                      : qni_min(at + BLOCK, (at / unit + 1) * unit);
+    const int64_t end =
+        unit <= BLOCK ? at + BLOCK / unit * unit : qni_min(at + BLOCK, (at / unit + 1) * unit);
     return qni_min(end, k);
 }
 

@@ -10,7 +10,7 @@
  * factor, read backwards, is the one whose first variable depends on nothing else.
  */
 struct qni_hessian {
-    double *a;        /* [k, k]; the lower triangle is used */
+    double *a; /* [k, k]; the lower triangle is used */
     int64_t k;
     int32_t *column;  /* [k] sequence -> column of the samples */
     double *diagonal; /* [k] by column, prescale applied */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qn_quantize(): checks, the order of work, and round-to-nearest and search, which look at one group
- * at a time. Each row is quantized by one thread from its own values alone, so the number of threads
- * cannot be seen in the result. */
+/* qn_quantize(): checks, the order of work, and round-to-nearest and search, which look at one
+ * group at a time. Each row is quantized by one thread from its own values alone, so the number of
+ * threads cannot be seen in the result. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -110,8 +110,9 @@ static bool fit(const struct qni_job *job, const float *x, int64_t first, int64_
         return qni_range_find(x, n, &lo, &hi);
     }
     if (job->method == QN_METHOD_SEARCH)
-        return qni_fit_search(&job->coder, x, job->importance != NULL ? job->importance + first : NULL,
-                              n, job->group, params);
+        return qni_fit_search(&job->coder, x,
+                              job->importance != NULL ? job->importance + first : NULL, n,
+                              job->group, params);
     return qni_fit_rtn(&job->coder, x, n, job->group, params);
 }
 

@@ -18,21 +18,21 @@ struct qni_job {
     struct qni_coder coder;
     qn_method method;
     struct qn_weight *w;
-    const float *prescale;    /* [k] by column, or NULL */
-    int32_t *position;        /* [k]: sequence -> position; NULL if they are the same */
-    float *importance;        /* [k] in sequence order, of the prescaled input; or NULL */
-    float *feedback;          /* GPTQ: [k, k] in sequence order, row j: what later columns take over
+    const float *prescale; /* [k] by column, or NULL */
+    int32_t *position;     /* [k]: sequence -> position; NULL if they are the same */
+    float *importance;     /* [k] in sequence order, of the prescaled input; or NULL */
+    float *feedback;       /* GPTQ: [k, k] in sequence order, row j: what later columns take over
                                  from the error of column j */
-    int64_t group, unit;      /* values of a full group; of a full super-block, else of a group */
-    bool is_tensor;           /* one scale for all: */
+    int64_t group, unit;   /* values of a full group; of a full super-block, else of a group */
+    bool is_tensor;        /* one scale for all: */
     struct qni_params tensor;
     struct qni_row_facts {
         float lo, hi;
-        double error;         /* of `tensor` */
-    } *facts;                 /* [n] while whole.c works, else NULL */
+        double error; /* of `tensor` */
+    } * facts;        /* [n] while whole.c works, else NULL */
     qn_progress_fn progress;
     void *progress_arg;
-    _Atomic int64_t bad_row;  /* the first that cannot be quantized; n if there is none */
+    _Atomic int64_t bad_row; /* the first that cannot be quantized; n if there is none */
 };
 
 /* Quantize rows [first, last). scratch is the item's own, of the size given to qni_job_run(). */
@@ -43,7 +43,8 @@ typedef void (*qni_rows_fn)(struct qni_job *job, int64_t first, int64_t last, vo
 qn_status qni_job_run(struct qni_job *job, qni_rows_fn rows, int64_t rows_per_item,
                       size_t scratch_bytes, qn_error *err);
 
-/* Row of the dense weights, in columns divided by prescale, in sequence order. spare: [k] floats. */
+/* Row of the dense weights, in columns divided by prescale, in sequence order. spare: [k] floats.
+ */
 void qni_job_read(const struct qni_job *job, int64_t row, float *out, float *spare);
 /* Parameters of groups [group, group + n) of a row into the weight. */
 void qni_job_store(const struct qni_job *job, int64_t row, int64_t group, int64_t n,

@@ -81,12 +81,12 @@ struct awq {
     struct qni_dense weights;
     const float *samples; /* [n_samples, k] */
     int64_t n_samples, group, unit;
-    const float *scale;   /* [k], the candidate's */
+    const float *scale; /* [k], the candidate's */
     struct qni_coder coder;
-    float *row;           /* [items, 2, k] */
-    uint8_t *codes;       /* [items, k] */
-    double *error;        /* [items] */
-    int64_t first, last;  /* rows of this round */
+    float *row;          /* [items, 2, k] */
+    uint8_t *codes;      /* [items, k] */
+    double *error;       /* [items] */
+    int64_t first, last; /* rows of this round */
 };
 
 /* What quantization changes in a row, seen by the original input. False: not finite. */
@@ -105,8 +105,7 @@ static bool find_change(const struct awq *a, int64_t row, float *x, float *chang
             const int64_t first = at + g * a->group, count = qni_min(a->group, n - g * a->group);
             qni_encode(&a->coder, &params[g], x + first, count, codes + first);
             for (int64_t i = first; i < first + count; i++)
-                change[i] =
-                    (qni_decode(&a->coder, &params[g], codes[i]) - x[i]) / a->scale[i];
+                change[i] = (qni_decode(&a->coder, &params[g], codes[i]) - x[i]) / a->scale[i];
         }
     }
     return true;

@@ -15,7 +15,8 @@
 #include "coder.h"
 #include "dense.h"
 
-/* Few bits want a narrow range (for 2 bits and normal weights about half of it), many a full one. */
+/* Few bits want a narrow range (for 2 bits and normal weights about half of it), many a full one.
+ */
 enum { STEPS = 24, REFINEMENTS = 6 };
 static const float first_stretch = 1.09f, step_down = 0.03f;
 
@@ -70,9 +71,9 @@ static void stretch_range(struct search *s, float lo, float hi)
     const bool keeps_zero = s->coder->format.shift == QN_SHIFT_ZERO;
     for (int i = 0; i < STEPS; i++) {
         const float factor = first_stretch - step_down * (float)i;
-        consider(s, keeps_zero ? qni_fit_range(s->coder, lo * factor, hi * factor)
-                               : qni_fit_range(s->coder, middle - half * factor,
-                                               middle + half * factor));
+        consider(s, keeps_zero
+                        ? qni_fit_range(s->coder, lo * factor, hi * factor)
+                        : qni_fit_range(s->coder, middle - half * factor, middle + half * factor));
     }
 }
 
@@ -118,8 +119,7 @@ static void refine(struct search *s)
             if (!(determinant > 0.0))
                 return;
             p.scale = qni_round_scale(s->coder, (float)((t.w * t.xv - t.x * t.v) / determinant));
-            p.offset =
-                qni_round_scale(s->coder, (float)((t.x - (double)p.scale * t.v) / t.w));
+            p.offset = qni_round_scale(s->coder, (float)((t.x - (double)p.scale * t.v) / t.w));
         } else {
             if (!(t.vv > 0.0))
                 return;
@@ -183,8 +183,7 @@ static void search_super(const struct qni_coder *c, const float *x, const float 
         qni_range_find(at.x, at.n, &lo, &hi);
         if (c->format.shift == QN_SHIFT_OFFSET) /* offsets only reach downwards */
             lo = lo < 0.0f ? lo : 0.0f, hi = hi > lo ? hi : lo;
-        wanted[g] =
-            search_group(&plain, at.x, at.weights, at.n, qni_fit_range(&plain, lo, hi));
+        wanted[g] = search_group(&plain, at.x, at.weights, at.n, qni_fit_range(&plain, lo, hi));
         before += qni_params_error(c, &params[g], at.x, at.weights, at.n);
     }
     qni_fit_super(c, n_groups, wanted);
