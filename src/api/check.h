@@ -42,6 +42,9 @@ qn_status qni_check_flag(int32_t flag, const char *name, qn_error *err);
 /* Packed weights that this context can read. */
 qn_status qni_check_weights(const qn_ctx *ctx, const qn_packed *w, qn_error *err);
 
+/* A codebook decides which kernels can read the weights: do these two have the same? */
+bool qni_same_table(const qn_packed *a, const qn_packed *b);
+
 static inline bool qni_is_none(const qn_tensor *t)
 {
     return t->rank == 0;

@@ -26,12 +26,26 @@ static void collect(void *arg, const char *kernel, const char *why)
                                   r->length > 0 ? "; " : "", kernel, why);
 }
 
+static qn_status check_strict(const struct qni_backend *backend, const union qni_choice *choice,
+                              qn_error *err)
+{
+    struct qni_choice_facts facts = {.kernel = NULL};
+    backend->facts(choice, &facts);
+    if (facts.is_fallback)
+        return qni_fail(err, QN_E_FALLBACK,
+                        "a strict plan refuses %s, which stands in for a faster class of kernel",
+                        facts.kernel);
+    return QN_OK;
+}
+
 static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
                         qn_error *err)
 {
     const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
     memset(choice, 0, sizeof *choice);
     const qn_status status = backend->select(ctx, op, choice, NULL, NULL);
+    if (status == QN_OK && op->strict)
+        return check_strict(backend, choice, err);
     if (status == QN_OK || err == NULL)
         return status;
     struct reasons reasons = {.length = 0};
@@ -42,13 +56,25 @@ static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_ch
                     reasons.text);
 }
 
+/* Selecting looks at the head and at the codebook. The latter lies in the plan; of all other
+ * sections it is only known that they are there. */
+static void keep_weights(qn_plan *plan, const qn_packed *w)
+{
+    plan->head = *w->head;
+    plan->stand_in.device = w->device;
+    plan->stand_in.head = &plan->head;
+    plan->stand_in.blob = (const uint8_t *)plan;
+    const uint64_t bytes = w->head->section[QNI_SECTION_TABLE].bytes;
+    if (bytes == 0)
+        return;
+    plan->head.section[QNI_SECTION_TABLE].offset = offsetof(qn_plan, table);
+    if (w->device.kind == QN_CPU && bytes <= sizeof plan->table)
+        memcpy(plan->table, qni_section(w, QNI_SECTION_TABLE), (size_t)bytes);
+}
+
 static void keep(qn_plan *plan, const struct qni_op *op)
 {
-    plan->head = *op->w[0]->head;
-    plan->stand_in.device = op->w[0]->device;
-    plan->stand_in.head = &plan->head;
-    plan->stand_in.blob =
-        (const uint8_t *)&plan->head; /* sections are present or absent, never read */
+    keep_weights(plan, op->w[0]);
     for (int32_t i = 0; i < op->n_w; i++)
         plan->w[i] = &plan->stand_in;
     plan->op = *op;
@@ -141,8 +167,9 @@ static qn_status execute(const qn_ctx *ctx, const struct qni_backend *backend,
 
 /* Weights that a kernel chosen for the planned ones can read: same geometry, format, layout and
  * sections. */
-static qn_status compare_weights(const struct qni_packed_head *a, const struct qni_packed_head *b)
+static qn_status compare_weights(const qn_packed *planned, const qn_packed *w)
 {
+    const struct qni_packed_head *a = planned->head, *b = w->head;
     if (a->n != b->n || a->k != b->k || a->ci != b->ci || a->kh != b->kh || a->kw != b->kw ||
         a->conv_groups != b->conv_groups)
         return QN_E_SHAPE;
@@ -154,7 +181,7 @@ static qn_status compare_weights(const struct qni_packed_head *a, const struct q
                 a->format.shift == b->format.shift;
     for (int32_t s = 0; s < QNI_N_SECTIONS; s++)
         same = same && (a->section[s].bytes == 0) == (b->section[s].bytes == 0);
-    return same ? QN_OK : QN_E_LAYOUT;
+    return same && qni_same_table(planned, w) ? QN_OK : QN_E_LAYOUT;
 }
 
 static bool same_type(const qn_tensor *a, const qn_tensor *b)
@@ -180,7 +207,8 @@ static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b
     const bool same = p->h == q->h && p->w == q->w && p->oh == q->oh && p->ow == q->ow &&
                       memcmp(p->stride, q->stride, sizeof p->stride) == 0 &&
                       memcmp(p->dilation, q->dilation, sizeof p->dilation) == 0 &&
-                      memcmp(p->pad, q->pad, sizeof p->pad) == 0;
+                      memcmp(p->pad, q->pad, sizeof p->pad) == 0 &&
+                      (p->xs[1] == 1) == (q->xs[1] == 1); /* pixels in one piece, or planes */
     return same ? QN_OK : QN_E_SHAPE;
 }
 
@@ -189,7 +217,7 @@ static qn_status compare(const qn_plan *plan, const struct qni_op *op)
 {
     const struct qni_op *p = &plan->op;
     QNI_TRY(compare_geometry(p, op));
-    QNI_TRY(compare_weights(&plan->head, op->w[0]->head));
+    QNI_TRY(compare_weights(&plan->stand_in, op->w[0]));
     if (p->strategy != op->strategy || p->quant.symmetric != op->quant.symmetric ||
         (has_zero(op) && !has_zero(p)))
         return QN_E_ARGUMENT;

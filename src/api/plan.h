@@ -15,8 +15,9 @@ struct qn_plan {
     size_t bytes; /* of this struct with its tail */
     union qni_choice choice;
     struct qni_op op;          /* as planned, data pointers NULL; w is the tail below */
-    struct qn_packed stand_in; /* weights with a head and without contents */
+    struct qn_packed stand_in; /* weights with a head and a codebook and nothing else */
     struct qni_packed_head head;
+    float table[256];     /* the codebook */
     const qn_packed *w[]; /* [op.n_w], each the stand-in */
 };
 

@@ -26,7 +26,8 @@ static qn_status check_experts(const qn_ctx *ctx, const qn_grouped_args *args, q
                             "expert %d has weights [%lld, %lld], the first one [%lld, %lld]", e,
                             (long long)head->n, (long long)head->k, (long long)first->n,
                             (long long)first->k);
-        if (!are_formats_equal(&head->format, &first->format))
+        if (!are_formats_equal(&head->format, &first->format) ||
+            (head->format.code == QN_CODE_TABLE && !qni_same_table(args->w[0], args->w[e])))
             return qni_fail(err, QN_E_FORMAT,
                             "expert %d has another weight format than the first one", e);
         bool is_same = strncmp(head->layout, first->layout, sizeof head->layout) == 0 &&

@@ -143,8 +143,11 @@ static inline qn_weight *weight_make(const qn_ctx *ctx, const char *spec, struct
     uint8_t *code = take(codes);
     float *scale = take(groups * sizeof *scale), *offset = take(groups * sizeof *offset);
     int32_t *zero = take(groups * sizeof *zero);
-    for (size_t i = 0; i < codes; i++)
+    for (size_t i = 0; i < codes; i++) {
         code[i] = (uint8_t)(draw(&seed) & ((1u << p.format.bits) - 1u));
+        if (p.format.code == QN_CODE_E4M3 && (code[i] & 0x7fu) == 0x7fu)
+            code[i] ^= 1u; /* not NaN */
+    }
     const bool per_tensor = p.format.group == QN_GROUP_PER_TENSOR;
     for (size_t i = 0; i < groups; i++) {
         scale[i] = per_tensor && i > 0 ? scale[0] : 0.01f + 0.01f * (draw_real(&seed) + 1.0f);

@@ -56,7 +56,8 @@ static bool source_of(const struct problem *p, int d, int64_t o, int32_t t, int6
     return shifted >= 0 && (!p->transposed || shifted % p->stride[d] == 0) && *i < n;
 }
 
-/* One output element, and the sum of magnitudes that its error is measured by. */
+/* One output element, and the sum of the magnitudes of its weights, which a quantized patch's error
+ * is measured by. What lies outside of the image is a zero of the patch and quantized with it. */
 static double pixel(const struct problem *p, const float *x, const float *w,
                     const int64_t at_out[4], double *size)
 {
@@ -66,15 +67,14 @@ static double pixel(const struct problem *p, const float *x, const float *w,
     *size = 0.0;
     for (int32_t ky = 0; ky < p->kh; ky++) {
         for (int32_t kx = 0; kx < p->kw; kx++) {
-            int64_t iy, ix;
-            if (!source_of(p, 0, at_out[2], ky, p->h, &iy) ||
-                !source_of(p, 1, at_out[3], kx, p->w, &ix))
-                continue;
+            int64_t iy = 0, ix = 0;
+            const bool inside = source_of(p, 0, at_out[2], ky, p->h, &iy) &&
+                                source_of(p, 1, at_out[3], kx, p->w, &ix);
             for (int64_t c = 0; c < p->ci; c++) {
-                const double v = (double)x[at(p, shape, at_out[0], group * p->ci + c, iy, ix)];
                 const double u = (double)w[j * k + ((int64_t)ky * p->kw + kx) * p->ci + c];
-                sum += v * u;
                 *size += fabs(u);
+                if (inside)
+                    sum += u * (double)x[at(p, shape, at_out[0], group * p->ci + c, iy, ix)];
             }
         }
     }

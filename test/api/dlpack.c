@@ -12,7 +12,7 @@ static void test_types(void **state)
     (void)state;
     int n = 0;
     for (qn_dtype d = -3; d < 40; d++) {
-        DLDataType type;
+        DLDataType type = {0, 0, 0};
         const qn_status status = qn_dtype_to_dlpack(d, &type);
         if (qn_dtype_bytes(d) == 0) {
             assert_int_equal(status, QN_E_DTYPE);

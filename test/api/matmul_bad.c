@@ -138,7 +138,11 @@ static void spoil_x_zero_unsigned(struct bench *b)
     b->args.quant.x_zero = -1;
 }
 static void spoil_y_scale_nan(struct bench *b) { fixed(b, QN_I8); b->args.epilogue.y_scale = NAN; }
-static void spoil_y_scale_zero(struct bench *b) { fixed(b, QN_I8); b->args.epilogue.y_scale = 0.0f; }
+static void spoil_y_scale_zero(struct bench *b)
+{
+    fixed(b, QN_I8);
+    b->args.epilogue.y_scale = 0.0f;
+}
 static void spoil_y_scale_tiny(struct bench *b)
 {
     fixed(b, QN_I8);
