@@ -96,20 +96,22 @@ endif()
 
 # ---- an oracle that is not ours ------------------------------------------------------------------
 
-# test/oracle/*.py compare with ONNX Runtime through the shared library; 77 = it is not installed.
+# test/oracle/*.py compare with ONNX Runtime through quern-replay; 77 = it is not installed.
 find_program(QN_PYTHON python3)
 set(oracle_python ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
 if(NOT EXISTS ${oracle_python})
   set(oracle_python ${QN_PYTHON})
 endif()
 if(QN_PYTHON AND NOT QN_SANITIZE)
+  add_executable(quern-replay ${PROJECT_SOURCE_DIR}/test/oracle/replay.c)
+  quern_internal_program(quern-replay)
   file(GLOB oracle_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/oracle/test_*.py)
   foreach(script IN LISTS oracle_tests)
     get_filename_component(name ${script} NAME_WE)
     string(REPLACE "test_" "oracle." name ${name})
     add_test(NAME ${name} COMMAND ${oracle_python} ${script})
     set_tests_properties(${name} PROPERTIES LABELS oracle TIMEOUT 600 SKIP_RETURN_CODE 77
-      ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>;QUERN_REF=$<TARGET_FILE:quern_ref>")
+      ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>;QUERN_REPLAY=$<TARGET_FILE:quern-replay>")
   endforeach()
 endif()
 
