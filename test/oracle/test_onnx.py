@@ -6,7 +6,8 @@
 
 MatMulNBits, Conv and ConvTranspose: within the bound of docs/numerics.md for f32 accumulation.
 ConvInteger, MatMulInteger: equal. QLinearMatMul, QLinearConv, DynamicQuantizeLinear: equal, but for
-values that lie on a rounding boundary as far as f32 can tell; these are counted and may differ by 1.
+values that lie on a rounding boundary as far as f32 can tell; these are counted and may differ by
+1.
 Exit status 77 when numpy, onnx or onnxruntime is missing.
 """
 import argparse
@@ -79,8 +80,9 @@ def onnx_run(op, attributes, inputs, domain="", opset=21):
     while names and names[-1] == "":
         names.pop()
     n_outputs = 3 if op == "DynamicQuantizeLinear" else 1
-    node = helper.make_node(op, names, [f"o{i}" for i in range(n_outputs)], domain=domain, **attributes)
-    outputs = [helper.make_empty_tensor_value_info(f"o{i}") for i in range(n_outputs)]
+    results = [f"o{i}" for i in range(n_outputs)]
+    node = helper.make_node(op, names, results, domain=domain, **attributes)
+    outputs = [helper.make_empty_tensor_value_info(name) for name in results]
     graph = helper.make_graph([node], "case", graph_inputs, outputs, constants)
     opsets = [helper.make_opsetid("", opset)]
     if domain:
@@ -105,8 +107,8 @@ class Tally:
         self.values += ours.size
         if wrong.any():
             at = np.unravel_index(np.argmax(wrong), wrong.shape)
-            self.failures.append(f"{what}: {wrong.sum()} of {wrong.size}, first {at}: {ours[at]!r}, "
-                                 f"ONNX Runtime {theirs[at]!r}, allowed {error[at]!r}")
+            self.failures.append(f"{what}: {wrong.sum()} of {wrong.size}, first {at}: "
+                                 f"{ours[at]!r}, ONNX Runtime {theirs[at]!r}, allowed {error[at]!r}")
 
     def equal(self, what, ours, theirs, exact=None, error=None):
         """exact: the value before rounding to an integer; error: what f32 steps may do to it."""
@@ -120,8 +122,8 @@ class Tally:
             differ &= ~excused
         if differ.any():
             at = np.unravel_index(np.argmax(differ), differ.shape)
-            self.failures.append(f"{what}: {differ.sum()} of {differ.size}, first {at}: {ours[at]}, "
-                                 f"ONNX Runtime {theirs[at]}"
+            self.failures.append(f"{what}: {differ.sum()} of {differ.size}, first {at}: "
+                                 f"{ours[at]}, ONNX Runtime {theirs[at]}"
                                  + (f", exact {exact[at]!r}" if exact is not None else ""))
 
 
@@ -183,7 +185,8 @@ def weights_of(rng, n, k, s):
     zero = int(rng.integers(0, 256)) if unsigned else 128
     raw = codes.astype(np.uint8) if unsigned else (codes - 128).astype(np.int8)
     zero_raw = np.full(count, zero, np.uint8) if unsigned else np.zeros(count, np.int8)
-    return codes, np.broadcast_to(scale, (n,)).astype(np.float32), scale, zero, raw, zero_raw, unsigned
+    scales = np.broadcast_to(scale, (n,)).astype(np.float32)
+    return codes, scales, scale, zero, raw, zero_raw, unsigned
 
 
 def static_facts(op, s, n, unsigned, y_name, y_shape):
@@ -219,17 +222,18 @@ def qlinear_matmul(rng, replay, tally):
     ours = replay.codes(facts, arrays, (m, n), s["x_type"])
     left = x.astype(np.float64) - s["x_zero"]
     right = codes.astype(np.float64) - zero
-    # The zero point of the weights enters as a product of its own: its rounding error is relative to that.
+    # The zero point of the weights is a product of its own: its rounding error is relative to that.
     size = np.abs(left) @ np.abs(codes - 128.0).T + np.abs(left).sum(1)[:, None] * abs(zero - 128)
     exact, error = static_exact(left @ right.T, size, scales, s, 1)
-    tally.equal(f"QLinearMatMul m={m} n={n} k={k} {'u8' if unsigned else 's8'}", ours, theirs, exact,
-                error)
+    what = f"QLinearMatMul m={m} n={n} k={k} {'u8' if unsigned else 's8'}"
+    tally.equal(what, ours, theirs, exact, error)
 
 
 def draw_conv(rng):
     g = {"groups": int(rng.choice([1, 1, 2, 3])), "ci": int(rng.choice([1, 2, 3, 8])),
-         "co": int(rng.choice([1, 2, 5])), "kh": int(rng.integers(1, 4)), "kw": int(rng.integers(1, 4)),
-         "h": int(rng.integers(5, 10)), "w": int(rng.integers(5, 10)), "batch": int(rng.integers(1, 3)),
+         "co": int(rng.choice([1, 2, 5])), "batch": int(rng.integers(1, 3)),
+         "kh": int(rng.integers(1, 4)), "kw": int(rng.integers(1, 4)),
+         "h": int(rng.integers(5, 10)), "w": int(rng.integers(5, 10)),
          "stride": [int(v) for v in rng.integers(1, 4, 2)],
          "dilation": [int(v) for v in rng.integers(1, 3, 2)],
          "pad": [int(v) for v in rng.integers(0, 3, 4)]}
@@ -247,12 +251,14 @@ def geometry_facts(g):
 
 def to_oihw(codes, g):
     """[n, taps, channels] to the order of ONNX."""
-    return np.ascontiguousarray(codes.reshape(g["n"], g["kh"], g["kw"], g["ci"]).transpose(0, 3, 1, 2))
+    images = codes.reshape(g["n"], g["kh"], g["kw"], g["ci"])
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 
 def plain_conv(x, w, g):
     """Integers below 2^24 throughout (255 * 255 * 72): f32 is exact."""
-    result, = onnx_run("Conv", g["attributes"], [x.astype(np.float32), to_oihw(w, g).astype(np.float32)])
+    inputs = [x.astype(np.float32), to_oihw(w, g).astype(np.float32)]
+    result, = onnx_run("Conv", g["attributes"], inputs)
     return result.astype(np.float64)
 
 
@@ -269,7 +275,8 @@ def qlinear_conv(rng, replay, tally):
         x, scalar(s["x_scale"], np.float32), scalar(s["x_zero"], s["x_type"]), to_oihw(raw, g),
         scale if per else scale[0], zero_raw if per else zero_raw[0],
         scalar(s["y_scale"], np.float32), scalar(s["y_zero"], s["x_type"]), bias])
-    facts = static_facts("conv2d", s, g["n"], unsigned, NAMES[np.dtype(s["x_type"]).name], theirs.shape)
+    y_name = NAMES[np.dtype(s["x_type"]).name]
+    facts = static_facts("conv2d", s, g["n"], unsigned, y_name, theirs.shape)
     facts.update(geometry_facts(g))
     arrays = {"x": x, "codes": codes.astype(np.uint8), "scale": scales.reshape(-1, 1)}
     if unsigned:
@@ -312,7 +319,8 @@ def matmul_integer(rng, replay, tally):
     s = {"x_scale": 1.0, "y_scale": 1.0, "y_zero": 0, "x_zero": zero}
     facts = static_facts("matmul", s, n, False, "i32", (m, n))
     arrays = {"x": x, "codes": codes.astype(np.uint8), "scale": np.ones((n, 1), np.float32)}
-    tally.equal(f"MatMulInteger m={m} n={n} k={k}", replay.codes(facts, arrays, (m, n), np.int32), theirs)
+    ours = replay.codes(facts, arrays, (m, n), np.int32)
+    tally.equal(f"MatMulInteger m={m} n={n} k={k}", ours, theirs)
 
 
 def float_conv(rng, replay, tally):
@@ -324,8 +332,9 @@ def float_conv(rng, replay, tally):
     x = rng.standard_normal((g["batch"], g["groups"] * g["ci"], g["h"], g["w"])).astype(np.float32)
     if transpose:
         # Ours [group, co, taps, ci] -> theirs [group * ci, co, taps].
-        shaped = w.reshape(g["groups"], g["co"], g["kh"], g["kw"], g["ci"]).transpose(0, 4, 1, 2, 3)
-        shaped = np.ascontiguousarray(shaped.reshape(g["groups"] * g["ci"], g["co"], g["kh"], g["kw"]))
+        taps = (g["kh"], g["kw"])
+        shaped = w.reshape(g["groups"], g["co"], *taps, g["ci"]).transpose(0, 4, 1, 2, 3)
+        shaped = np.ascontiguousarray(shaped.reshape(g["groups"] * g["ci"], g["co"], *taps))
         out = [((g["h"], g["w"])[d] - 1) * g["stride"][d] - g["pad"][d] - g["pad"][d + 2]
                + g["dilation"][d] * ((g["kh"], g["kw"])[d] - 1) + 1 for d in (0, 1)]
         if min(out) < 1:
@@ -338,7 +347,8 @@ def float_conv(rng, replay, tally):
              "format": "8 -1 0", "y": f"f32 {dims}", **geometry_facts(g)}
     arrays = {"x": x, "codes": codes.astype(np.uint8), "scale": scales}
     ours, error = replay.floats(facts, arrays, theirs.shape)
-    tally.bound(f"{'ConvTranspose' if transpose else 'Conv'} {g}", ours, theirs.astype(np.float64), error)
+    what = f"{'ConvTranspose' if transpose else 'Conv'} {g}"
+    tally.bound(what, ours, theirs.astype(np.float64), error)
 
 
 def dynamic_quantize(rng, replay, tally):
@@ -377,8 +387,9 @@ def main():
             for _ in range(options.cases):
                 test(rng, replay, tally)
             failed = failed or bool(tally.failures)
-            print(f"{'FAILED' if tally.failures else 'ok':7} {test.__name__:18} {options.cases} cases, "
-                  f"{tally.values} values, {tally.ties} on a rounding boundary")
+            verdict = "FAILED" if tally.failures else "ok"
+            print(f"{verdict:7} {test.__name__:18} {options.cases} cases, {tally.values} values, "
+                  f"{tally.ties} on a rounding boundary")
             for failure in tally.failures[:5]:
                 print(f"    {failure}")
     print(f"onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}, seed {options.seed}")
