@@ -9,21 +9,18 @@
 
 #include "../base/compiler.h"
 
-/* The lowest v bits of every lane of w bits; v < w <= 32. */
+/* The lowest v bits of every lane of w bits, w = 16 or 32. */
 static inline uint64_t lanes(int32_t v, int32_t w)
 {
-    const uint64_t ones = w == 8    ? 0x0101010101010101u
-                          : w == 16 ? 0x0001000100010001u
-                                    : 0x0000000100000001u;
-    return ones * (((uint64_t)1 << v) - 1);
+    return (w == 16 ? 0x0001000100010001u : 0x0000000100000001u) * (((uint64_t)1 << v) - 1);
 }
 
 QNI_TEMPLATE uint64_t join(uint64_t x, const int32_t b)
 {
-    x &= lanes(b, 8);
-    x = (x | x >> (8 - b)) & lanes(2 * b, 16);
-    x = (x | x >> (16 - 2 * b)) & lanes(4 * b, 32);
-    return (x | x >> (32 - 4 * b)) & (((uint64_t)1 << 8 * b) - 1);
+    const uint64_t low = ((uint64_t)1 << 4 * b) - 1;
+    x = (x & lanes(b, 16)) | (x >> (8 - b) & lanes(b, 16) << b);
+    x = (x & lanes(2 * b, 32)) | (x >> (16 - 2 * b) & lanes(2 * b, 32) << 2 * b);
+    return (x & low) | (x >> (32 - 4 * b) & low << 4 * b);
 }
 
 QNI_TEMPLATE uint64_t spread(uint64_t x, const int32_t b)
@@ -53,7 +50,15 @@ QNI_TEMPLATE void pack(const uint8_t *codes, size_t k, const int32_t b, uint8_t 
 QNI_TEMPLATE bool unpack(const uint8_t *packed, size_t k, const int32_t b, uint8_t *codes)
 {
     uint64_t x;
-    for (size_t i = 0; i < k / 8; i++) {
+    size_t i = 0;
+    /* Whole words as long as they end inside the row: a word put together from smaller pieces waits
+     * for their way through memory. spread() ignores what is too much. */
+    for (; (size_t)b * i + 8 <= k / 8 * (size_t)b; i++) {
+        memcpy(&x, packed + (size_t)b * i, 8);
+        x = spread(x, b);
+        memcpy(codes + 8 * i, &x, 8);
+    }
+    for (; i < k / 8; i++) {
         x = 0;
         memcpy(&x, packed + (size_t)b * i, (size_t)b);
         x = spread(x, b);

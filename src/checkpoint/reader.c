@@ -160,16 +160,16 @@ static qn_status index_file(qn_file *file, qn_error *err)
     qni_sort(file->by_name, file->n_entries, name_before, file);
     qni_sort(file->by_key, file->n_texts, key_before, file);
     for (size_t i = 1; i < file->n_entries; i++) {
-        const char *name = file->entries[file->by_name[i]].name;
-        if (strcmp(name, file->entries[file->by_name[i - 1]].name) == 0)
-            return qni_fail(err, QN_E_CORRUPT, "two tensors are named '%s'",
-                            qni_shown(shown, name));
+        const struct qni_entry *entry = &file->entries[file->by_name[i]];
+        if (strcmp(entry->name, file->entries[file->by_name[i - 1]].name) == 0)
+            return qni_fail_at(err, QN_E_CORRUPT, (int64_t)entry->offset,
+                               "two tensors are named '%s'", qni_shown(shown, entry->name));
     }
     for (size_t i = 1; i < file->n_texts; i++) {
         const char *key = file->texts[file->by_key[i]].key;
         if (strcmp(key, file->texts[file->by_key[i - 1]].key) == 0)
-            return qni_fail(err, QN_E_CORRUPT, "the metadata has the key '%s' twice",
-                            qni_shown(shown, key));
+            return qni_fail_at(err, QN_E_CORRUPT, 8, "the metadata has the key '%s' twice",
+                               qni_shown(shown, key));
     }
     for (size_t i = 0; i < file->n_texts; i++)
         file->n_weights += is_weight_key(file->texts[i].key);
