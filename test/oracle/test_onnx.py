@@ -108,7 +108,8 @@ class Tally:
         if wrong.any():
             at = np.unravel_index(np.argmax(wrong), wrong.shape)
             self.failures.append(f"{what}: {wrong.sum()} of {wrong.size}, first {at}: "
-                                 f"{ours[at]!r}, ONNX Runtime {theirs[at]!r}, allowed {error[at]!r}")
+                                 f"{ours[at]!r}, ONNX Runtime {theirs[at]!r}, "
+                                 f"allowed {error[at]!r}")
 
     def equal(self, what, ours, theirs, exact=None, error=None):
         """exact: the value before rounding to an integer; error: what f32 steps may do to it."""
