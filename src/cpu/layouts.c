@@ -80,20 +80,17 @@ int64_t qni_runs_make(const qn_format *format, const struct qni_cut *cut, int64_
     return n;
 }
 
-int32_t qni_table_integers(const float *table, int32_t n, int8_t table8[16])
+int32_t qni_table_integers(qn_code code, const float *table, int32_t n, int8_t table8[16])
 {
-    for (int32_t times = 1; times <= 2; times++) {
-        bool fits = n <= 16;
-        for (int32_t i = 0; i < n && fits; i++) {
-            const float v = table[i] * (float)times;
-            fits = v >= -128.0f && v <= 127.0f && v == (float)(int32_t)v;
-            if (fits)
-                table8[i] = (int8_t)v;
-        }
-        if (fits) {
-            memset(table8 + n, 0, (size_t)(16 - n));
-            return times;
-        }
+    const int32_t times = code == QN_CODE_E2M1 ? 2 : 1;
+    if (n > 16)
+        return 0;
+    memset(table8, 0, 16);
+    for (int32_t i = 0; i < n; i++) {
+        const float v = table[i] * (float)times;
+        if (!(v >= -128.0f && v <= 127.0f) || v != (float)(int32_t)v)
+            return 0;
+        table8[i] = (int8_t)v;
     }
-    return 0;
+    return times;
 }

@@ -57,8 +57,8 @@ static inline int64_t qni_output_of(const struct qni_packed_head *head, int64_t 
 int64_t qni_runs_make(const qn_format *format, const struct qni_cut *cut, int64_t ci, int64_t taps,
                       struct qni_run *runs);
 
-/* A codebook of integers, or of halves of integers, that fit int8: fills table8 (doubled if so; as many
- * values as the table has, the rest 0) and returns 1, or 2 if doubled; 0 if it is no such codebook. */
-int32_t qni_table_integers(const float *table, int32_t n, int8_t table8[16]);
+/* A codebook whose values, or those of E2M1 doubled, are integers that fit int8: fills table8 (n values,
+ * the rest 0) and returns 1, or 2 if doubled; 0 if it is no such codebook. */
+int32_t qni_table_integers(qn_code code, const float *table, int32_t n, int8_t table8[16]);
 
 #endif

@@ -134,7 +134,8 @@ static struct values values_of(const qn_packed *w, const struct qni_layout *layo
                        1.0f};
     int8_t table8[16];
     if (v.table != NULL && kind != QNI_DEPTHWISE_FLOAT)
-        v.times = (float)qni_table_integers(v.table, 1 << w->head->format.bits, table8);
+        v.times = (float)qni_table_integers(w->head->format.code, v.table,
+                                            1 << w->head->format.bits, table8);
     return v;
 }
 

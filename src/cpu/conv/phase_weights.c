@@ -208,7 +208,7 @@ static void count_sums(const struct copy *c, int64_t panel)
     const float *table = qni_section(c->from, QNI_SECTION_TABLE);
     int8_t table8[16];
     if (table != NULL)
-        qni_table_integers(table, 1 << to->format.bits, table8);
+        qni_table_integers(to->format.code, table, 1 << to->format.bits, table8);
     const uint8_t *codes = to_panel(c, QNI_SECTION_CODES, panel, (size_t)to->units * unit);
     uint8_t *dst = to_panel(c, QNI_SECTION_SUMS, panel, (size_t)to->n_groups * row);
     for (int64_t g = 0; g < to->n_groups; g++, dst += row) {

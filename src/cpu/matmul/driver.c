@@ -90,7 +90,7 @@ static void describe_weights(const struct run *r, const struct unit *u,
     t->counts = qni_section(w, QNI_SECTION_COUNTS);
     t->table = qni_section(w, QNI_SECTION_TABLE);
     if (u->kernel->layout == QNI_LAYOUT_T4N16) {
-        const int32_t times = qni_table_integers(t->table, 16, table8);
+        const int32_t times = qni_table_integers(w->head->format.code, t->table, 16, table8);
         t->table8 = times != 0 ? table8 : NULL;
         t->table8_doubled = times == 2;
     }

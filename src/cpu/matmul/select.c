@@ -49,7 +49,7 @@ static bool has_integer_table(const struct qn_packed *w)
 {
     int8_t table8[16];
     const float *table = qni_section(w, QNI_SECTION_TABLE);
-    return table == NULL || qni_table_integers(table, 16, table8) != 0;
+    return table == NULL || qni_table_integers(w->head->format.code, table, 16, table8) != 0;
 }
 
 static bool has_section(const struct qni_op *op, int32_t section)
