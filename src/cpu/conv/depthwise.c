@@ -21,6 +21,8 @@
 
 #include "../../base/compiler.h"
 #include "../../base/half.h"
+#include "../rows/epilogue.h"
+#include "../rows/rows.h"
 #include "conv.h"
 
 enum {
@@ -68,6 +70,11 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
     if (k->kind == QNI_DEPTHWISE_BLOCK && !op->quant.symmetric &&
         head->section[QNI_SECTION_SUMS].bytes == 0)
         return "the weights are packed without column sums";
+    if (op->strategy == QN_STRATEGY_INT8_STATIC && head->section[QNI_SECTION_PRESCALE].bytes != 0)
+        return "the weights have a prescale, which cannot be multiplied into given int8 codes";
+    if (qni_epilogue_raw(op) &&
+        (head->n_groups > 1 || head->section[QNI_SECTION_OFFSET].bytes != 0))
+        return "int32 sums and int32 biases are for weights without groups and offsets";
     return NULL;
 }
 
@@ -501,16 +508,6 @@ static void run_thread(void *arg, int32_t thread)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static const struct qni_rows *rows_of(const qn_ctx *ctx)
-{
-#define QNI_ROWS(name, bits)                                                                       \
-    if ((qni_rows_##name.needs & ~ctx->isa) == 0)                                                  \
-        return &qni_rows_##name;
-#include "../rows/isa.inc"
-#undef QNI_ROWS
-    return NULL; /* not reached: the portable one needs nothing */
-}
-
 static struct qni_finish_step finish_of(const struct qni_op *op)
 {
     const qn_epilogue *e = &op->epilogue;
@@ -570,10 +567,9 @@ void qni_depthwise_run(const qn_ctx *ctx, const struct qni_op *op,
     struct run run = {
         .op = op,
         .kernel = (const struct qni_depthwise_kernel *)(const void *)choice->main,
-        .rows = rows_of(ctx),
+        .rows = qni_rows_for(ctx->isa),
         .axis = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)},
-        .raw = op->y.dtype == QN_I32 ||
-               (op->epilogue.bias.rank != 0 && op->epilogue.bias.dtype == QN_I32),
+        .raw = qni_epilogue_raw(op) != 0,
         .finish = finish_of(op),
     };
     const int64_t n_y = qni_min(qni_axis_phases(&run.axis[0]), run.axis[0].out);
