@@ -79,6 +79,20 @@ else()
   message(FATAL_ERROR "QN_TESTS=${QN_TESTS} needs cmocka (Debian: libcmocka-dev)")
 endif()
 
+# ---- examples: whole programs over the public headers, which end with status 0 -------------------
+
+quern_glob(example_sources examples)
+foreach(source IN LISTS example_sources)
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(example_${name} ${source})
+  quern_code_options(example_${name})
+  target_link_libraries(example_${name} PRIVATE quern)
+  set_target_properties(example_${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+  add_test(NAME example.${name} COMMAND example_${name})
+  set_tests_properties(example.${name} PROPERTIES LABELS example TIMEOUT 60)
+endforeach()
+
 # ---- the command ---------------------------------------------------------------------------------
 
 # test/cli/*.sh get the path of the command; what they write goes to a folder of their own.
@@ -136,6 +150,8 @@ if(QN_PYTHON)
 endif()
 
 quern_tree_test(abi.headers test/abi/headers.sh ${PROJECT_SOURCE_DIR})
+quern_tree_test(api.dlpack_cxx test/api/dlpack_cxx.sh ${PROJECT_SOURCE_DIR})
+set_tests_properties(api.dlpack_cxx PROPERTIES SKIP_RETURN_CODE 77)
 quern_tree_test(abi.symbols test/abi/symbols.sh $<TARGET_FILE:quern> test/abi/symbols.txt
   include/quern)
 

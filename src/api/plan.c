@@ -174,7 +174,7 @@ static qn_status compare_weights(const qn_packed *planned, const qn_packed *w)
         a->conv_groups != b->conv_groups)
         return QN_E_SHAPE;
     bool same = strncmp(a->layout, b->layout, sizeof a->layout) == 0 &&
-                a->scale_dtype == b->scale_dtype && a->x_block == b->x_block &&
+                a->x_block == b->x_block &&
                 a->group_units == b->group_units && a->segment_units == b->segment_units &&
                 a->n_groups == b->n_groups && a->units == b->units &&
                 a->format.code == b->format.code && a->format.bits == b->format.bits &&
