@@ -111,14 +111,15 @@ static const float *row_of(const struct qni_rows *rows, const qn_tensor *t, int6
     return into;
 }
 
-/* The weights' scales of one group as f32. */
+/* The weights' scales of one group as f32; half of them for E2M1, whose integers are doubled. */
 static void weight_scales(const qn_packed *w, int64_t lane, int64_t n, float *into)
 {
     const void *const scale = qni_section(w, QNI_SECTION_SCALE);
+    const float times = w->head->format.code == QN_CODE_E2M1 ? 0.5f : 1.0f;
     for (int64_t j = 0; j < n; j++)
-        into[j] = w->head->scale_dtype == QN_F16
-                      ? qni_f32_from_f16(((const uint16_t *)scale)[lane + j])
-                      : ((const float *)scale)[lane + j];
+        into[j] = times * (w->head->scale_dtype == QN_F16
+                               ? qni_f32_from_f16(((const uint16_t *)scale)[lane + j])
+                               : ((const float *)scale)[lane + j]);
 }
 
 static void scale_rows(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
