@@ -194,7 +194,8 @@ bool qni_ref_within(qn_dtype dtype, uint32_t bits, double y, double error)
         return isinf(error) ? !isfinite(got) : isnan(got);
     if (isinf(error))
         return !isfinite(got);
-    /* One rounding to the type of y: 2^-p for p significant bits, or half of its smallest number. */
+    /* One rounding to the type of y: 2^-p for p significant bits, or half of its smallest number.
+     */
     const double half_unit = dtype == QN_F16 ? 0x1p-11 : dtype == QN_BF16 ? 0x1p-8 : 0x1p-24;
     const double tiny = dtype == QN_F16 ? 0x1p-25 : dtype == QN_BF16 ? 0x1p-134 : 0x1p-150;
     const double largest = dtype == QN_F16    ? 65504.0
@@ -202,6 +203,6 @@ bool qni_ref_within(qn_dtype dtype, uint32_t bits, double y, double error)
                                               : 0x1.fffffep127;
     const double allowed = error + (fabs(y) + error) * half_unit + tiny;
     if (isinf(got)) /* only where a value within the bound rounds to infinity */
-        return (got > 0) == (y > 0) && fabs(y) + allowed > largest;
+        return (got > 0 ? y : -y) + allowed > largest;
     return fabs(got - y) <= allowed;
 }

@@ -175,15 +175,14 @@ static float multiply(const struct qni_ref_op *op, const struct qn_weight *w,
     return op->strategy == QN_STRATEGY_INT8_BLOCK ? acc : acc * row->scale;
 }
 
-/* int8-static, one group, no offset, i32 bias: the bias joins the integers. */
+/* int8-static, integer codes of one group, no offset, i32 bias: the bias joins the integers. */
 static float with_integer_bias(const struct qni_ref_op *op, const struct qn_weight *w,
                                int64_t expert, int64_t j, int32_t raw)
 {
     const qn_tensor *bias = &op->epilogue.bias;
     const int64_t at =
         bias->rank == 2 ? expert * bias->stride[0] + j * bias->stride[1] : j * bias->stride[0];
-    const float scale = w->scale[j] * (w->format.code == QN_CODE_E2M1 ? 0.5f : 1.0f);
-    const float acc = fmaf(scale, (float)(raw + ((const int32_t *)bias->data)[at]), 0.0f);
+    const float acc = fmaf(w->scale[j], (float)(raw + ((const int32_t *)bias->data)[at]), 0.0f);
     return acc * op->quant.x_scale;
 }
 

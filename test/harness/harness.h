@@ -144,7 +144,9 @@ struct check_format {
 };
 /* The formats of the sweep. */
 int32_t check_formats(const struct check_format **formats);
-bool check_format_is_integer(const qn_format *format); /* can int8 strategies read it? */
+/* Can int8 strategies read it: integers, halves of integers of E2M1, or a table of at most 16
+ * integers? */
+bool check_weight_is_integer(const struct check_weight *weight);
 
 /* A tensor of the given shape in guarded memory; rows (all but the last stride) are longer than
  * need be by a random amount if padded. The contents are random bytes. */

@@ -73,9 +73,17 @@ int32_t check_formats(const struct check_format **list)
     return (int32_t)(sizeof formats / sizeof *formats);
 }
 
-bool check_format_is_integer(const qn_format *f)
+bool check_weight_is_integer(const struct check_weight *weight)
 {
-    return f->code == QN_CODE_INT || f->code == QN_CODE_IQ4_NL || f->code == QN_CODE_E2M1;
+    const qn_format *f = &weight->w.format;
+    if (f->code == QN_CODE_INT || f->code == QN_CODE_E2M1)
+        return true;
+    bool whole = f->bits <= 4;
+    for (int i = 0; whole && i < 1 << f->bits; i++) {
+        const float v = weight->table[i];
+        whole = v >= -128.0f && v <= 127.0f && v == rintf(v);
+    }
+    return whole;
 }
 
 /* The codebooks, from their definitions. */

@@ -115,15 +115,14 @@ static void conv_case(struct check *c, const void *arg)
     check_fill_x(c, &args.x, cc->data, cc->data == CHECK_EXTREME && check_random_chance(r, 30));
     check_memory_freeze(args.x.data);
     rank = image_shape(&g, args.image, o.n, oh, ow, shape);
-    const bool raw = one_unit && o.format.code == QN_CODE_INT;
-    args.y = check_tensor(c, "y", sweep_draw_y_type(c, cc->strategy, raw), rank, shape, true);
+    args.y = check_tensor(c, "y", sweep_draw_y_type(c, cc->strategy, one_unit), rank, shape, true);
     sweep_draw_quant(c, cc->strategy, args.x.dtype, &args.quant);
     const struct sweep_epilogue e = {&args.y, g.batch * oh * ow, o.n, 1, true, one_unit};
     sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {.args = &args, .n_experts = 1, .weights = &weight, .data = cc->data};
     s.calls = cc->transpose ? &sweep_conv_transpose2d : &sweep_conv2d;
     s.x_block = CHECK_OF(r, 0, 0, 32, 64);
-    if (sweep_is_int8(cc->strategy) && !check_format_is_integer(&o.format))
+    if (sweep_is_int8(cc->strategy) && !check_weight_is_integer(&weight))
         s.refusal = QN_E_UNSUPPORTED;
     check_about(
         c,

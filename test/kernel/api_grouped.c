@@ -78,6 +78,8 @@ static void grouped_case(struct check *c, const void *arg)
     const struct qn_weight *w[SWEEP_MAX_EXPERTS];
     for (int32_t e = 0; e < n_experts; e++) {
         check_weight_make(c, &o, &weights[e]);
+        memcpy(weights[e].table, weights[0].table,
+               sizeof weights[e].table); /* one codebook for all */
         w[e] = &weights[e].w;
     }
     qn_grouped_args args;
@@ -105,7 +107,7 @@ static void grouped_case(struct check *c, const void *arg)
         .calls = &sweep_grouped, .args = &args, .n_experts = n_experts, .weights = weights};
     s.data = gc->data;
     s.x_block = CHECK_OF(r, 0, 32, 64);
-    if (sweep_is_int8(gc->strategy) && !check_format_is_integer(&o.format))
+    if (sweep_is_int8(gc->strategy) && !check_weight_is_integer(&weights[0]))
         s.refusal = QN_E_UNSUPPORTED;
     check_about(c, "m=%lld n=%lld k=%lld experts=%d x=%s y=%s x_block=%lld act=%d %s%s%s%s",
                 (long long)m, (long long)n, (long long)k, n_experts, qn_dtype_name(args.x.dtype),

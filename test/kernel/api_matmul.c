@@ -57,8 +57,7 @@ static void matmul_case(struct check *c, const void *arg)
         check_tensor(c, "x", sweep_draw_x_type(c, mc->strategy), 2, (const int64_t[]){m, k}, true);
     check_fill_x(c, &args.x, mc->data, mc->data == CHECK_EXTREME);
     check_memory_freeze(args.x.data);
-    const bool raw = one_unit && o.format.code == QN_CODE_INT;
-    args.y = check_tensor(c, "y", sweep_draw_y_type(c, mc->strategy, raw), 2,
+    args.y = check_tensor(c, "y", sweep_draw_y_type(c, mc->strategy, one_unit), 2,
                           (const int64_t[]){m, n}, true);
     sweep_draw_quant(c, mc->strategy, args.x.dtype, &args.quant);
     const struct sweep_epilogue e = {&args.y, m, n, 1, false, one_unit};
@@ -67,7 +66,7 @@ static void matmul_case(struct check *c, const void *arg)
     s.data = mc->data;
     s.x_block = CHECK_OF(r, 0, 0, 32, 64, 100, 256);
     s.without_sums = args.quant.symmetric && check_random_chance(r, 30);
-    if (sweep_is_int8(mc->strategy) && !check_format_is_integer(&o.format))
+    if (sweep_is_int8(mc->strategy) && !check_weight_is_integer(&weight))
         s.refusal = QN_E_UNSUPPORTED;
     if (is_static && o.prescale)
         s.refusal = QN_E_UNSUPPORTED;

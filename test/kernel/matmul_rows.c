@@ -283,7 +283,7 @@ static void pack_weights(struct check *c, struct drawn *d)
     memset(table, 0, entries * sizeof *table);
     memcpy(table, w->table, sizeof *table << w->format.bits);
     t->table = table;
-    if (check_format_is_integer(&w->format)) {
+    if (check_weight_is_integer(&d->weight)) {
         int8_t *table8 = check_memory(c, "table8", 16, 16);
         t->table8_doubled = w->format.code == QN_CODE_E2M1;
         for (int i = 0; i < 16; i++)

@@ -321,7 +321,8 @@ bool sweep_is_int8(qn_strategy s)
 
 bool sweep_is_one_unit(const struct check_weight *weight)
 {
-    return weight->w.n_groups == 1 && weight->w.format.shift == QN_SHIFT_NONE;
+    return weight->w.format.code == QN_CODE_INT && weight->w.n_groups == 1 &&
+           weight->w.format.shift == QN_SHIFT_NONE;
 }
 
 qn_dtype sweep_draw_x_type(struct check *c, qn_strategy strategy)
