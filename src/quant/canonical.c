@@ -176,7 +176,7 @@ static qn_status check_codes(const qn_weight_parts *p, qn_error *err)
     const bool is_e4m3 = p->format.code == QN_CODE_E4M3;
     if ((bits == 8 && !is_e4m3) || p->k == 0)
         return QN_OK;
-    const uint8_t mask = is_e4m3 ? 0x7f : (uint8_t)(0xffu << bits);
+    const uint8_t mask = (uint8_t)(is_e4m3 ? 0x7fu : 0xffu << bits);
     for (int64_t row = 0; row < p->n; row++) {
         const uint8_t *codes = p->codes + row * p->k;
         uint32_t bad = 0;

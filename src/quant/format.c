@@ -348,7 +348,9 @@ qn_status qn_format_parse(const char *text, qn_format *format, qn_error *err)
             *format = named[i].format;
             return QN_OK;
         }
-    qn_format f = {QN_CODE_INT, 0, 0, QN_BLOCKS_RUN, QN_SHIFT_NONE, QN_F32, 0, 0};
+    qn_format f;
+    memset(&f, 0, sizeof f); /* with the hole at its end: formats are written to files */
+    f.scale_dtype = QN_F32;
     if (!parse_base(base, &f))
         return wrong(err, text, base, "is no kind of weights", possible_bases);
     QNI_TRY(parse_words(text, text + base.length, &f, err));
