@@ -89,7 +89,8 @@ static qn_status check_parts(struct found *found, qn_error *err)
                                       f->shift == QN_SHIFT_OFFSET,
                                       plan->has_perm,
                                       plan->has_prescale,
-                                      plan->has_table};
+                                      plan->has_table,
+                                      plan->scale_dtype == QN_E4M3};
     for (int32_t i = 0; i < QNI_N_PARTS; i++) {
         struct qni_part part;
         if (wanted[i] != found->has[i])
@@ -210,6 +211,12 @@ static qn_status load_arrays(const struct found *found, qn_weight *w, qn_error *
     const qn_entry *entry = found->entry;
     QNI_TRY(load_codes(&entry[QNI_PART_CODES], w, err));
     load_floats(&entry[QNI_PART_SCALE], w->scale);
+    if (found->plan.scale_dtype == QN_E4M3) {
+        float unit;
+        load_floats(&entry[QNI_PART_UNIT], &unit);
+        for (int64_t i = 0; i < w->n * w->n_groups; i++)
+            w->scale[i] *= unit;
+    }
     if (w->zero != NULL)
         load_zeros(&entry[QNI_PART_ZERO], w->zero, (size_t)(w->n * w->n_groups));
     if (w->offset != NULL)

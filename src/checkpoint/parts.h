@@ -14,7 +14,8 @@ enum {
     QNI_PART_PERM = 4,     /* i32 [k] */
     QNI_PART_PRESCALE = 5, /* f32 [k] */
     QNI_PART_TABLE = 6,    /* f32 [2^bits], where the table is the caller's */
-    QNI_N_PARTS = 7
+    QNI_PART_UNIT = 7,     /* f32 [1], with scales in E4M3: what all of them are multiplied with */
+    QNI_N_PARTS = 8
 };
 
 struct qni_part {
@@ -25,8 +26,8 @@ struct qni_part {
 
 static inline const char *qni_part_suffix(int32_t i)
 {
-    static const char *const suffix[QNI_N_PARTS] = {".codes", ".scale",    ".zero", ".offset",
-                                                    ".perm",  ".prescale", ".table"};
+    static const char *const suffix[QNI_N_PARTS] = {".codes", ".scale",    ".zero",  ".offset",
+                                                    ".perm",  ".prescale", ".table", ".unit"};
     return suffix[i];
 }
 
@@ -42,11 +43,13 @@ static inline bool qni_part_of(const struct qni_weight_plan *plan, int32_t i, st
         plan->has_perm ? QN_I32 : QN_DTYPE_NONE,
         plan->has_prescale ? QN_F32 : QN_DTYPE_NONE,
         plan->has_table ? QN_F32 : QN_DTYPE_NONE,
+        plan->scale_dtype == QN_E4M3 ? QN_F32 : QN_DTYPE_NONE,
     };
     part->dtype = types[i];
     part->rank = i < QNI_PART_PERM ? 2 : 1;
     part->shape[0] = i < QNI_PART_PERM    ? plan->n
                      : i < QNI_PART_TABLE ? plan->k
+                     : i == QNI_PART_UNIT ? 1
                                           : (int64_t)1 << plan->format.bits;
     part->shape[1] = i == QNI_PART_CODES ? row : i < QNI_PART_PERM ? plan->n_groups : 0;
     return part->dtype != QN_DTYPE_NONE;

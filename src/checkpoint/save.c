@@ -54,16 +54,46 @@ static bool all_fit(qn_dtype dtype, const float *values, size_t count)
 }
 
 /*
+ * E4M3 holds 2^-9 to 448, which are no scales of weights; therefore a tensor's scales share a unit,
+ * a power of two. Is there one with which all are exact? The largest has the exponent 8 or less.
+ */
+static bool find_unit(const float *values, size_t count, float *unit)
+{
+    uint32_t top = 0;
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t exponent = qni_bits_of(values[i]) >> 23 & 255u;
+        top = exponent > top ? exponent : top;
+    }
+    for (uint32_t e = 0; e <= 17; e++) { /* as the largest number's exponent: 8 to -9 */
+        const uint32_t biased =
+            top + 119 + e; /* unit = 2^(top - 127 - 8 + e), its inverse exact too */
+        if (biased <= 127 || biased >= 127 + 254)
+            continue;
+        uint8_t out[4];
+        size_t i = 0;
+        *unit = qni_float_of((biased - 127) << 23);
+        while (i < count && narrow(QN_E4M3, values[i] / *unit, out) &&
+               qni_bits_of(qni_f32_from_e4m3(out[0]) * *unit) == qni_bits_of(values[i]))
+            i++;
+        if (i == count)
+            return true;
+    }
+    *unit = 1.0f;
+    return count == 0;
+}
+
+/*
  * Scales and offsets of the format's type are exactly representable in it when quern or an importer
  * rounded them to it. Super-blocks multiply a scale with an integer, which needs more bits. Where
  * the values are at hand already they decide.
  */
 static qn_dtype float_type(const qn_format *f, const float *values, size_t count)
 {
-    const bool is_likely = f->superblock == 0;
-    if (values == NULL ? is_likely : all_fit(f->scale_dtype, values, count))
-        return f->scale_dtype;
-    return QN_F32;
+    float unit;
+    const bool is_exact = values == NULL              ? f->superblock == 0
+                          : f->scale_dtype == QN_E4M3 ? find_unit(values, count, &unit)
+                                                      : all_fit(f->scale_dtype, values, count);
+    return is_exact ? f->scale_dtype : QN_F32;
 }
 
 /* Codes are signed and of at most 8 bits, and so are the zero points among them. */
@@ -96,12 +126,8 @@ static qn_status plan_weight(const qn_weight_parts *from, struct qni_weight_plan
     plan->scale_dtype = float_type(f, from->scale, (size_t)count);
     if (f->shift == QN_SHIFT_ZERO)
         plan->zero_dtype = zero_type(from->zero, (size_t)count);
-    if (f->shift == QN_SHIFT_OFFSET) {
-        const bool is_unsigned = f->scale_dtype == QN_E8M0; /* offsets have signs and zeros */
-        plan->offset_dtype = is_unsigned && from->offset == NULL
-                                 ? QN_F32
-                                 : float_type(f, from->offset, (size_t)count);
-    }
+    if (f->shift == QN_SHIFT_OFFSET) /* then the scale's type is f32, f16 or bf16 */
+        plan->offset_dtype = float_type(f, from->offset, (size_t)count);
     plan->has_perm = from->perm != NULL;
     plan->has_prescale = from->prescale != NULL;
     plan->has_table = f->code == QN_CODE_TABLE;
@@ -184,8 +210,11 @@ static qn_status put_floats(struct qni_sink *sink, qn_dtype dtype, const float *
     const size_t count = (size_t)(w->n * w->n_groups), bytes = qn_dtype_bytes(dtype);
     const char *what = values == w->scale ? "scale" : "offset";
     uint8_t out[4];
+    float unit = 1.0f;
+    if (dtype == QN_E4M3)
+        find_unit(values, count, &unit);
     for (size_t i = 0; i < count; i++) {
-        if (!narrow(dtype, values[i], out))
+        if (!narrow(dtype, values[i] / unit, out))
             return qni_fail(err, QN_E_VALUE,
                             "the %s %.9g of row %lld, group %lld is no %s; declare the weight with "
                             "its %ss at hand, or with a format of f32 scales",
@@ -218,6 +247,13 @@ static qn_status put_zeros(struct qni_sink *sink, qn_dtype dtype, const qn_weigh
     return QN_OK;
 }
 
+static qn_status put_unit(struct qni_sink *sink, const qn_weight *w, qn_error *err)
+{
+    float unit;
+    find_unit(w->scale, (size_t)(w->n * w->n_groups), &unit);
+    return qni_sink_put(sink, &unit, sizeof unit, err);
+}
+
 static qn_status put_part(struct qni_sink *sink, int32_t i, const struct qni_weight_plan *plan,
                           const qn_weight *w, qn_error *err)
 {
@@ -235,6 +271,8 @@ static qn_status put_part(struct qni_sink *sink, int32_t i, const struct qni_wei
         return qni_sink_put(sink, w->perm, k * sizeof *w->perm, err);
     case QNI_PART_PRESCALE:
         return qni_sink_put(sink, w->prescale, k * sizeof *w->prescale, err);
+    case QNI_PART_UNIT:
+        return put_unit(sink, w, err);
     default:
         return qni_sink_put(sink, w->table, sizeof *w->table << w->format.bits, err);
     }
