@@ -49,6 +49,7 @@ struct command {
     const struct option_row *tables[MAX_TABLES]; /* NULL after the last */
     const struct example *examples;
     int min_operands, max_operands; /* max -1: any number */
+    int shows_plans;                /* 1: what the library would warn of is in the output anyway */
     int (*run)(const struct args *args);
 };
 

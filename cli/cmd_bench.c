@@ -47,6 +47,7 @@ const struct command command_bench = {
     .tables = {options_problem, own, options_context, options_common},
     .examples = examples,
     .max_operands = 0,
+    .shows_plans = 1,
     .run = run,
 };
 
@@ -224,6 +225,7 @@ static void print_json(const struct bench *b, const struct workload *w, const st
     cJSON_AddNumberToObject(o, "threads", b->info.n_threads);
     cJSON_AddStringToObject(o, "isa", isa_newest(b->info.isa));
     cJSON_AddStringToObject(o, "kernel", w->info.kernel);
+    cJSON_AddBoolToObject(o, "fallback", w->info.is_fallback);
     cJSON_AddStringToObject(o, "layout", w->facts.layout);
     cJSON_AddNumberToObject(o, "us_median", rounded(r->time.median * 1e6, step));
     cJSON_AddNumberToObject(o, "us_p10", rounded(r->time.p10 * 1e6, step));
@@ -275,8 +277,8 @@ static void print_row(struct bench *b, const struct workload *w, const struct re
     table_cell(t, BOLD, "%s", human_time(r->time.median, a));
     table_cell(t, DIM, "%s", human_time(r->time.p10, a));
     table_cell(t, DIM, "%s", human_time(r->time.p90, a));
-    table_cell(t, PLAIN, "%.3g", r->bytes / r->time.median / 1e9);
-    table_cell(t, PLAIN, "%.4g", r->ops / r->time.median / 1e9);
+    table_cell(t, PLAIN, "%s", human_number(r->bytes / r->time.median / 1e9, a));
+    table_cell(t, PLAIN, "%s", human_number(r->ops / r->time.median / 1e9, a));
     table_cell(t,
                fraction > 0.6   ? GREEN
                : fraction > 0.2 ? PLAIN
@@ -286,10 +288,11 @@ static void print_row(struct bench *b, const struct workload *w, const struct re
         table_cell(t, PLAIN, "%s", human_error(r->verdict.error, a));
     else
         table_cell(t, RED, "WRONG");
+    const char *kernel = w->info.kernel + (strncmp(w->info.kernel, "qni_", 4) == 0 ? 4 : 0);
     if (b->with_plain && r->plain > 0)
-        table_cell(t, PLAIN, "%s (%.1f x plain loops)", w->info.kernel, r->plain / r->time.median);
+        table_cell(t, PLAIN, "%s (%.1f x plain loops)", kernel, r->plain / r->time.median);
     else
-        table_cell(t, PLAIN, "%s", w->info.kernel);
+        table_cell(t, PLAIN, "%s", kernel);
     table_flow(t);
 }
 

@@ -44,6 +44,7 @@ const struct command command_demo = {
     .tables = {own, options_context, options_common},
     .examples = examples,
     .max_operands = 0,
+    .shows_plans = 1,
     .run = run,
 };
 
@@ -211,8 +212,8 @@ static void print_row(struct table *t, const struct demo_row *r)
     table_cell(t, PLAIN, "%.1f %%", 100 * r->size);
     table_cell(t, r->is_good ? PLAIN : RED, "%s", r->is_good ? human_error(r->error, a) : "WRONG");
     table_cell(t, BOLD, "%s", human_time(r->seconds, a));
-    table_cell(t, PLAIN, "%.3g", r->bytes / r->seconds / 1e9);
-    table_cell(t, PLAIN, "%.3g", r->ops / r->seconds / 1e9);
+    table_cell(t, PLAIN, "%s", human_number(r->bytes / r->seconds / 1e9, a));
+    table_cell(t, PLAIN, "%s", human_number(r->ops / r->seconds / 1e9, a));
     table_cell(t,
                fraction > 0.6   ? GREEN
                : fraction > 0.2 ? PLAIN
@@ -275,8 +276,8 @@ static void describe_row(const struct demo *demo, const struct workload *w, stru
         snprintf(r->shape, sizeof r->shape, "n %lld, k %lld", (long long)p->n, (long long)p->k);
     if (p->op == OP_CONV2D) { /* the shape says more than the place in the network */
         const size_t length = strlen(r->layer);
-        snprintf(r->layer + length, sizeof r->layer - length, " %dx%d/%d%s", c->kh, c->kw,
-                 c->stride[0], c->groups > 1 ? " dw" : "");
+        snprintf(r->layer + length, sizeof r->layer - length, " %dx%d/%d", c->kh, c->kw,
+                 c->stride[0]);
     }
     r->m = p->m;
     r->n = p->n;

@@ -32,6 +32,7 @@ const struct command command_explain = {
     .tables = {options_problem, own, options_context, options_common},
     .examples = examples,
     .max_operands = 0,
+    .shows_plans = 1,
     .run = run,
 };
 

@@ -34,6 +34,7 @@ const struct command command_info = {
     .tables = {own, options_context, options_common},
     .examples = examples,
     .max_operands = 0,
+    .shows_plans = 1,
     .run = run,
 };
 

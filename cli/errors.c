@@ -34,7 +34,7 @@ static const struct advice {
     {QN_E_FORMAT, EXIT_USAGE, "formats look like int4:g128, int8:pc or q4_k"},
     {QN_E_MEMORY, EXIT_LIBRARY, "free some memory or take a smaller problem"},
     {QN_E_DEVICE, EXIT_LIBRARY, "'quern info' lists the devices"},
-    {QN_E_UNSUPPORTED, EXIT_LIBRARY, "'quern explain' with the same options gives the reasons"},
+    {QN_E_UNSUPPORTED, EXIT_LIBRARY, "another strategy, type or format may be served"},
     {QN_E_LAYOUT, EXIT_INPUT, "pack the weights again on this machine"},
     {QN_E_FALLBACK, EXIT_LIBRARY, "leave out --strict to accept the slower kernel"},
     {QN_E_OPEN, EXIT_INPUT, "check the path and its permissions"},

@@ -4,7 +4,7 @@
  *
  * A normal number is the sum of four 16-bit uniforms (Irwin-Hall: standard deviation
  * 65536 / sqrt(3), tails to 3.46 of it); the long tails that models have are put on top: rows of
- * different size, every 61st column twice as large, one weight in 2048 four times. */
+ * different size, every 257th column twice as large, one weight in 4096 three times. */
 #include <string.h>
 
 #include "problem.h"
@@ -47,10 +47,10 @@ void random_weight_row(uint64_t seed, int64_t row, int64_t k, uint16_t *out)
     for (int64_t i = 0; i < k; i++) {
         const uint64_t bits = random_next(&state);
         float value = (float)bell(bits) * size;
-        if (i % 61 == 7)
+        if (i % 257 == 7)
             value *= 2;
-        if ((bits & 0x7ff) == 0)
-            value *= 4;
+        if ((bits & 0xfff) == 0)
+            value *= 3;
         out[i] = bf16_bits(value);
     }
 }

@@ -69,6 +69,8 @@ static void find_axes(const struct demo *d, struct axes *a)
     high = other > high ? other : high;
     a->x0 = floor(log10(least));
     a->x1 = ceil(log10(most * 1.5));
+    const double bend = log10((top > other ? top : other) / measure_bandwidth(d->ctx)) + 0.2;
+    a->x1 = bend > a->x1 ? bend : a->x1;
     a->y0 = floor(log10(low));
     a->y1 = log10(high) + 0.25;
 }
@@ -97,6 +99,7 @@ static void draw_roof(FILE *f, const struct axes *a, const struct demo *d)
     const double bandwidth = measure_bandwidth(d->ctx), x_end = pow(10, a->x1);
     const enum peak peaks[] = {PEAK_INT8, PEAK_F32};
     double top = 0;
+    char rate[HUMAN];
     for (int i = 0; i < 2; i++) {
         const double peak = measure_peak(d->ctx, peaks[i]);
         top = peak > top ? peak : top;
@@ -108,8 +111,9 @@ static void draw_roof(FILE *f, const struct axes *a, const struct demo *d)
         if (bend < x_end && peak < top)
             fprintf(f, "<line class=peak x1=%.1f y1=%.1f x2=%d y2=%.1f />", px(a, bend),
                     py(a, peak), PLOT_W - RIGHT, py(a, peak));
-        fprintf(f, "<text x=%d y=%.1f>%s %.3g</text>\n", PLOT_W - RIGHT + 6, py(a, peak) + 4,
-                peak_name(peaks[i]), peak / 1e9);
+        fprintf(f, "<text x=%d y=%.1f>%s</text><text class=soft x=%d y=%.1f>%s</text>\n",
+                PLOT_W - RIGHT + 6, py(a, peak) + 4, peak_name(peaks[i]), PLOT_W - RIGHT + 6,
+                py(a, peak) + 18, human_rate(peak, rate));
     }
     /* The slope begins where it enters the plot and ends at the highest peak or the right edge. */
     double x0 = pow(10, a->x0), x1 = top / bandwidth;
@@ -145,16 +149,16 @@ static void draw_roofline(FILE *f, const struct demo *d)
 {
     struct axes a;
     find_axes(d, &a);
-    fprintf(f, "<svg viewBox=\"0 0 %d %d\" role=img aria-label=\"roofline\">\n", PLOT_W, PLOT_H);
+    fprintf(f, "<svg viewBox=\"0 0 %d %d\" role=img aria-label=\"roofline\">\n", PLOT_W,
+            PLOT_H + 40);
     draw_grid(f, &a);
     draw_roof(f, &a, d);
     draw_points(f, &a, d);
-    fputs("</svg>\n<p><svg viewBox=\"0 0 880 20\" role=img aria-label=legend>"
-          "<circle class=int8 cx=70 cy=10 r=5 /><text x=82 y=14>int8 activations</text>"
-          "<circle class=float cx=210 cy=10 r=5 /><text x=222 y=14>float activations</text>"
-          "<circle class=soft cx=350 cy=10 r=5 /><text x=362 y=14>matmul</text>"
-          "<path class=soft transform=\"translate(440 10)\" d=\"M0-6 6 0 0 6-6 0Z\" />"
-          "<text x=452 y=14>convolution</text></svg></p>\n",
+    fputs("<g transform=\"translate(64 466)\"><circle class=int8 r=5 /><text x=12 y=4>int8 "
+          "activations</text><circle class=float cx=140 r=5 /><text x=152 y=4>float activations"
+          "</text><circle class=soft cx=280 r=5 /><text x=292 y=4>matmul</text>"
+          "<path class=soft transform=\"translate(370 0)\" d=\"M0-6 6 0 0 6-6 0Z\" />"
+          "<text x=382 y=4>convolution</text></g>\n</svg>\n",
           f);
 }
 
@@ -167,9 +171,9 @@ struct place {
     int x, is_number;
 };
 static const struct place places[] = {
-    {"layer", 8, 0},   {"m", 240, 1},        {"weights", 256, 0}, {"strategy", 356, 0},
-    {"size", 490, 1},  {"error", 560, 1},    {"time", 640, 1},    {"GB/s", 690, 1},
-    {"Gop/s", 750, 1}, {"of limit", 870, 1}, {"kernel", 882, 0},
+    {"layer", 8, 0},   {"m", 190, 1},        {"weights", 204, 0}, {"strategy", 302, 0},
+    {"size", 432, 1},  {"error", 496, 1},    {"time", 576, 1},    {"GB/s", 630, 1},
+    {"Gop/s", 692, 1}, {"of limit", 814, 1}, {"kernel", 828, 0},
 };
 enum { N_PLACES = sizeof places / sizeof *places };
 
@@ -184,8 +188,8 @@ static void draw_table_row(FILE *f, const struct demo_row *r, int y)
     char cell[128], human[HUMAN];
     const double fraction = r->bound / r->seconds;
     const double shown = fraction > 1 ? 1 : fraction;
-    fprintf(f, "<g><title>%s: %s</title><rect class=bar x=765 y=%d width=%.1f height=%d />",
-            r->layer, r->shape, y - 14, 105 * shown, ROW_H - 5);
+    fprintf(f, "<g><title>%s: %s</title><rect class=bar x=705 y=%d width=%.1f height=%d />",
+            r->layer, r->shape, y - 14, 113 * shown, ROW_H - 5);
     put(f, 0, y, "", r->layer);
     snprintf(cell, sizeof cell, "%lld", (long long)r->m);
     put(f, 1, y, "", cell);
@@ -195,14 +199,12 @@ static void draw_table_row(FILE *f, const struct demo_row *r, int y)
     put(f, 4, y, "", cell);
     put(f, 5, y, "", r->is_good ? human_error(r->error, human) : "WRONG");
     put(f, 6, y, "head", human_time(r->seconds, human));
-    snprintf(cell, sizeof cell, "%.3g", r->bytes / r->seconds / 1e9);
-    put(f, 7, y, "", cell);
-    snprintf(cell, sizeof cell, "%.3g", r->ops / r->seconds / 1e9);
-    put(f, 8, y, "", cell);
+    put(f, 7, y, "", human_number(r->bytes / r->seconds / 1e9, human));
+    put(f, 8, y, "", human_number(r->ops / r->seconds / 1e9, human));
     snprintf(cell, sizeof cell, "%.0f %% %s", 100 * fraction,
              r->is_memory_bound ? "memory" : peak_name(r->peak));
     put(f, 9, y, "", cell);
-    snprintf(cell, sizeof cell, "%.26s",
+    snprintf(cell, sizeof cell, "%.36s",
              strncmp(r->kernel, "qni_", 4) == 0 ? r->kernel + 4 : r->kernel);
     put(f, 10, y, "soft", cell);
     fputs("</g>\n", f);

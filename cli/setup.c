@@ -46,7 +46,7 @@ int context_make(const struct args *args, qn_ctx **ctx)
 {
     qn_ctx_options options;
     qn_ctx_options_init(&options);
-    options.log = log_line;
+    options.log = args->command->shows_plans ? NULL : log_line;
     qn_error err = {0};
     int status = read_device(args_text(args, "device", "cpu"), &options.device);
     if (status != 0)

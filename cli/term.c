@@ -130,6 +130,12 @@ static int digits_after(double value)
     return value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
 }
 
+const char *human_number(double value, char text[HUMAN])
+{
+    snprintf(text, HUMAN, "%.*f", digits_after(value), value);
+    return text;
+}
+
 const char *human_bytes(double bytes, char text[HUMAN])
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};

@@ -403,18 +403,18 @@ qn_status workload_time(struct workload *w, double min_seconds, struct timing *t
     int runs = 0;
     qn_status status = QN_OK;
     /* Three runs make a median; after that, time decides. */
-    while (status == QN_OK && !is_stopped() && runs < MAX_RUNS &&
-           (runs < 3 || now - begin < min_seconds)) {
+    while (status == QN_OK && !is_stopped() && (runs < 3 || now - begin < min_seconds)) {
         status = workload_run(w);
         const double after = seconds_now();
-        samples[runs++] = after - now;
+        samples[runs++ % MAX_RUNS] = after - now; /* the last ones, if there are very many */
         now = after;
     }
-    qsort(samples, (size_t)runs, sizeof *samples, by_size);
+    const int kept = runs < MAX_RUNS ? runs : MAX_RUNS;
+    qsort(samples, (size_t)kept, sizeof *samples, by_size);
     timing->runs = runs;
-    timing->median = runs > 0 ? samples[runs / 2] : 0;
-    timing->p10 = runs > 0 ? samples[runs / 10] : 0;
-    timing->p90 = runs > 0 ? samples[runs - 1 - runs / 10] : 0;
+    timing->median = kept > 0 ? samples[kept / 2] : 0;
+    timing->p10 = kept > 0 ? samples[kept / 10] : 0;
+    timing->p90 = kept > 0 ? samples[kept - 1 - kept / 10] : 0;
     free(samples);
     return status;
 }
