@@ -302,6 +302,7 @@ void sweep_run(struct check *c, struct sweep *s)
                 if (o->threads == 0 && (i == 0 || i == n_masks - 1 || i == lucky))
                     run_threads(&t, chosen);
                 run_kernels(&t, chosen);
+                memcpy(t.kernel, chosen, sizeof chosen); /* what a direct call chooses, too */
                 run_direct(&t, "the direct call");
             }
         }
