@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this CPU can do, as QN_ISA_ bits. A bundle is reported when all its instructions are there, the
- * operating system saves their registers (XCR0), and the bundles below it are there too. AMX needs one
- * thing more on Linux: a process must ask for the 8 KiB of tile state before it uses them, once, and
- * may be refused. Asking again is harmless, so nothing is remembered here. */
+/* What this CPU can do, as QN_ISA_ bits. A bundle is reported when all its instructions are there,
+ * the operating system saves their registers (XCR0), and the bundles below it are there too. AMX
+ * needs one thing more on Linux: a process must ask for the 8 KiB of tile state before it uses
+ * them, once, and may be refused. Asking again is harmless, so nothing is remembered here. */
 #if defined(__linux__)
 #define _GNU_SOURCE /* syscall() */
 #endif

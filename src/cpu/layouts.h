@@ -33,8 +33,8 @@ static inline size_t qni_layout_unit_bytes(int32_t layout)
 /* Positions of a segment of int8-row and int8-static: 255 * 128 * 32768 < 2^31. */
 enum { QNI_ROW_SEGMENT_UNITS = 32768 / QNI_UNIT };
 
-/* Groups, units and segments along k, the segments having segment_units. With blocks of channels the
- * packed order is (block, tap, channel), so that a group is a stretch there, too. */
+/* Groups, units and segments along k, the segments having segment_units. With blocks of channels
+ * the packed order is (block, tap, channel), so that a group is a stretch there, too. */
 struct qni_cut qni_cut_make(const qn_format *format, int64_t k, int64_t ci, int64_t n_groups,
                             int64_t segment_units);
 /* The cut of packed weights for kernels that read Q8B (x_block) or anything else (groups). */
@@ -57,8 +57,8 @@ static inline int64_t qni_output_of(const struct qni_packed_head *head, int64_t 
 int64_t qni_runs_make(const qn_format *format, const struct qni_cut *cut, int64_t ci, int64_t taps,
                       struct qni_run *runs);
 
-/* A codebook whose values, or those of E2M1 doubled, are integers that fit int8: fills table8 (n values,
- * the rest 0) and returns 1, or 2 if doubled; 0 if it is no such codebook. */
+/* A codebook whose values, or those of E2M1 doubled, are integers that fit int8: fills table8 (n
+ * values, the rest 0) and returns 1, or 2 if doubled; 0 if it is no such codebook. */
 int32_t qni_table_integers(qn_code code, const float *table, int32_t n, int8_t table8[16]);
 
 #endif

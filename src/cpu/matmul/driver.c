@@ -315,8 +315,8 @@ static void run_shared(struct run *r)
 
 /* ---- which order ----------------------------------------------------------------------------- */
 
-/* Panels of an item, so that there are several items for each thread, but no crumbs: kernels like pairs
- * and eights of panels. */
+/* Panels of an item, so that there are several items for each thread, but no crumbs: kernels like
+ * pairs and eights of panels. */
 static void cut_panels(struct run *r)
 {
     const int64_t wanted = 8 * (int64_t)r->choice->n_threads;

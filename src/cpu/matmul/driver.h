@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loops around the matmul kernels: threads, row preparation, kernel, epilogue. A plain matmul,
- * a grouped matmul and a convolution differ only in where the rows of x come from, where the rows of
- * y go and which panels of which weights a range of rows meets; so each of them describes a product
- * and calls qni_product_run().
+ * a grouped matmul and a convolution differ only in where the rows of x come from, where the rows
+ * of y go and which panels of which weights a range of rows meets; so each of them describes a
+ * product and calls qni_product_run().
  *
  *     source rows --> prepared rows (packed order; f32, bf16 or int8 with its facts)
  *                 --> kernel --> tile --> epilogue --> sink
  *
  * A part is a range of rows that meets a range of panels: the whole product of a matmul, one expert
- * of a grouped matmul, one group of a convolution. Rows of a part are cut in units of at most block_m
- * rows. The cut depends on the product alone, never on threads, and so do the bits. Two orders of
- * work, chosen by size:
+ * of a grouped matmul, one group of a convolution. Rows of a part are cut in units of at most
+ * block_m rows. The cut depends on the product alone, never on threads, and so do the bits. Two
+ * orders of work, chosen by size:
  *
  *     private   an item is a unit and some of its panels; a thread prepares the unit's rows in its
  *               own scratch (once, if its next item is of the same unit). One fork.
@@ -40,7 +40,7 @@ struct qni_part {
  * lie in memory, or are made. */
 struct qni_row_source {
     qn_dtype dtype;       /* f32, f16, bf16; i8, u8 for int8-static */
-    const void *x;        /* fill == NULL: row r is row index[r * index_stride], or r, of this matrix */
+    const void *x;        /* fill == NULL: row r is row index[r * index_stride] of this, or r */
     int64_t ldx;          /* elements */
     const int32_t *index; /* NULL: none */
     int64_t index_stride;
@@ -88,8 +88,8 @@ struct qni_product_shape {
 struct qni_row_source qni_source_of_matrix(const qn_tensor *x);
 struct qni_row_sink qni_sink_of_matrix(const qn_tensor *y, const qn_tensor *residual);
 
-/* Fill choice for a product of this shape with the weights, types, strategy and epilogue of op. Pure.
- * A caller that needs scratch of its own adds it to scratch_bytes and hands the rest on.
+/* Fill choice for a product of this shape with the weights, types, strategy and epilogue of op.
+ * Pure. A caller that needs scratch of its own adds it to scratch_bytes and hands the rest on.
  * QN_E_UNSUPPORTED if no row serves; tell (may be NULL) hears of every row that was not chosen. */
 qn_status qni_product_select(const qn_ctx *ctx, const struct qni_op *op,
                              const struct qni_product_shape *shape, struct qni_cpu_choice *choice,

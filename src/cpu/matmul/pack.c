@@ -85,7 +85,8 @@ static void make_codes(struct pack *p)
     const struct qn_weight *w = p->w;
     const int32_t n = 1 << w->format.bits, half = n / 2;
     int8_t table8[16];
-    const bool integers = w->table != NULL && qni_table_integers(w->format.code, w->table, n, table8) != 0;
+    const bool integers =
+        w->table != NULL && qni_table_integers(w->format.code, w->table, n, table8) != 0;
     p->padding = (uint8_t)(w->table != NULL ? 0 : 1 << (p->layout->code_bits - 1));
     for (int32_t i = n; i-- > 0;) {
         p->stored[i] = (uint8_t)(w->table != NULL ? i : i - half + p->padding);
@@ -119,7 +120,8 @@ static qn_status lay_out(struct pack *p, bool with_sums, qn_error *err)
     const size_t scale = h->scale_dtype == QN_F16 ? 2 : 4;
     int8_t table8[16];
     const int32_t n_table = 1 << w->format.bits;
-    const bool integers = w->table == NULL || qni_table_integers(w->format.code, w->table, n_table, table8) != 0;
+    const bool integers =
+        w->table == NULL || qni_table_integers(w->format.code, w->table, n_table, table8) != 0;
     const bool same_segments = p->cut.segment_units == p->row_cut.segment_units;
 
     h->bytes = qni_round_up(sizeof *h, 64);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preparing rows: prepare.h. A row takes the shortest way there is: straight from x where x already is
- * what the next step reads, through `wide` where it must be converted or multiplied by the prescale,
- * through `packed` where its order changes. */
+/* Preparing rows: prepare.h. A row takes the shortest way there is: straight from x where x already
+ * is what the next step reads, through `wide` where it must be converted or multiplied by the
+ * prescale, through `packed` where its order changes. */
 #include "prepare.h"
 
 #include <string.h>
@@ -78,7 +78,7 @@ static size_t raw_ld(const struct qni_op *op)
 
 int64_t qni_strip_rows(const struct qni_op *op)
 {
-    const int64_t fit = 65536 / (int64_t)qni_max((int64_t)raw_ld(op), 64); /* with room in a cache */
+    const int64_t fit = 65536 / qni_max((int64_t)raw_ld(op), 64); /* with room in a cache */
     return qni_max(1, qni_min(fit, 32));
 }
 
@@ -196,8 +196,8 @@ static void sum_groups(const float *x, const struct qni_cut *cut, float *total)
     }
 }
 
-/* x as planes of bf16 that add up to it: each takes the upper 8 bits of what the ones before left. Cut,
- * not rounded, so that no plane overflows. */
+/* x as planes of bf16 that add up to it: each takes the upper 8 bits of what the ones before left.
+ * Cut, not rounded, so that no plane overflows. */
 static void split_planes(const struct preparer *p, uint16_t *dst, float *x)
 {
     const struct qni_row_layout *l = p->layout;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of x as kernels read them: packed order, padded with zeros, in the kernel's type, with the facts
- * of their segments beside them. Prepared rows of a unit lie in one piece of memory:
+/* Rows of x as kernels read them: packed order, padded with zeros, in the kernel's type, with the
+ * facts of their segments beside them. Prepared rows of a unit lie in one piece of memory:
  *
  *     a           [rows, lda]           f32, int8, or planes of bf16
  *     row_scale   [rows]                Q8, dynamic

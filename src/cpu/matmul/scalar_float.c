@@ -20,9 +20,9 @@
 
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2, BYTE_TABLE = 3 };
 enum {
-    FEW = 2,                            /* rows of the first way: 16 registers hold their sums */
-    MR = 3,                             /* rows of the second: 12 sums in registers */
-    CHUNK_UNITS = 4,                    /* 8 KiB of floats, in the first-level cache with a few rows */
+    FEW = 2,         /* rows of the first way: 16 registers hold their sums */
+    MR = 3,          /* rows of the second: 12 sums in registers */
+    CHUNK_UNITS = 4, /* 8 KiB of floats, in the first-level cache with a few rows */
     CHUNK = CHUNK_UNITS * QNI_UNIT
 };
 
@@ -35,8 +35,8 @@ static void load16(float out[QNI_PANEL], const void *rows, int64_t i, int32_t is
             out[j] = qni_f32_from_f16(((const uint16_t *)rows)[i * QNI_PANEL + j]);
 }
 
-/* The signed code of `bits` bits whose lowest bit is `at` of every word; stored codes are unsigned, and
- * flipping their highest bit (flip) makes them signed. */
+/* The signed code of `bits` bits whose lowest bit is `at` of every word; stored codes are unsigned,
+ * and flipping their highest bit (flip) makes them signed. */
 QNI_TEMPLATE qni_i32x4 signed_code(qni_i32x4 words, const int at, const int bits)
 {
     return (qni_i32x4)((qni_u32x4)words << (32 - bits - at)) >> (32 - bits);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 activations x packed codes in portable C: the definition that every other int8 kernel matches
- * bit for bit. Contract and operand layouts: kernel.h; the float steps: docs/numerics.md.
+/* int8 activations x packed codes in portable C: the definition that every other int8 kernel
+ * matches bit for bit. Contract and operand layouts: kernel.h; the float steps: docs/numerics.md.
  *
  *     per segment   dot = sum(u a) - bias * sum(a),   u the codes as stored, unsigned
  *
- * Codes are widened once for all rows of a block to pairs of int16, in the order in which they lie in
- * their words: (0, 2) and (1, 3) of four positions. A product of pairs is then one step of the baseline
- * instruction set (simd/portable.h), exact in int32: 2 * 255 * 128 a step, 255 * 128 * 32768 < 2^31 in
- * all. Bound: 8 products of int8 a step, about 2.5 an instruction with the broadcasts. */
+ * Codes are widened once for all rows of a block to pairs of int16, in the order in which they lie
+ * in their words: (0, 2) and (1, 3) of four positions. A product of pairs is then one step of the
+ * baseline instruction set (simd/portable.h), exact in int32: 2 * 255 * 128 a step, 255 * 128 *
+ * 32768 < 2^31 in all. Bound: 8 products of int8 a step, about 2.5 an instruction with the
+ * broadcasts. */
 #include <stddef.h>
 
 #include "../../base/exact.h"

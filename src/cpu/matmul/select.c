@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernels serve a product, and how much scratch that takes. Pure: a table, a search, and a reason
- * for every row that is passed over. */
+/* Which kernels serve a product, and how much scratch that takes. Pure: a table, a search, and a
+ * reason for every row that is passed over. */
 #include <string.h>
 
 #include "../../base/compiler.h"
@@ -235,7 +235,8 @@ qn_status qni_product_select(const qn_ctx *ctx, const struct qni_op *op,
     choice->is_fallback =
         choice->main->needs == 0 && ctx->isa != QN_ISA_PORTABLE && op->kernel == NULL;
     choice->block_m = qni_unit_rows(ctx, op, shape, choice);
-    choice->panels_per_task = qni_min(qni_tile_panels(choice->block_m), qni_max(shape->n_panels, 1));
+    choice->panels_per_task =
+        qni_min(qni_tile_panels(choice->block_m), qni_max(shape->n_panels, 1));
     struct qni_thread_scratch unused;
     choice->thread_bytes = qni_thread_scratch(op, shape, choice, NULL, &unused);
     if (choice->n_threads > 1) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The blob back to canonical weights, and the question whether a blob from a file may be run. A head
- * that passed qni_packed_head_check() is consistent in itself; here its sections are compared with
- * what the layout makes of that geometry, and everything that is used as an index is looked at. */
+/* The blob back to canonical weights, and the question whether a blob from a file may be run. A
+ * head that passed qni_packed_head_check() is consistent in itself; here its sections are compared
+ * with what the layout makes of that geometry, and everything that is used as an index is looked
+ * at. */
 #include <string.h>
 
 #include "../../base/compiler.h"

@@ -8,7 +8,8 @@
 enum { EVERYTHING = 1 }; /* digits of a row number: see merge() */
 
 /* Rows that follow each other evenly in y and in the residual need no division to be found:
- *     b * stride[1] + c * stride[2] = (b * size[1] + c) * stride[2]     if stride[1] = size[1] * stride[2]. */
+ * b * stride[1] + c * stride[2] = (b * size[1] + c) * stride[2] if stride[1] = size[1] * stride[2].
+ * */
 static struct qni_row_sink merge(struct qni_row_sink s)
 {
     const int64_t *y = s.stride, *r = s.residual_stride;
@@ -97,7 +98,8 @@ float *qni_epilogue_direct(const struct qni_epilogue *e, const struct qni_part *
 
 /* ---- scales and bias ------------------------------------------------------------------------- */
 
-/* n values of a row of a [n] or [experts, n] tensor as floats: where they lie, or converted to `into`. */
+/* n values of a row of a [n] or [experts, n] tensor as floats: where they lie, or converted to
+ * `into`. */
 static const float *row_of(const struct qni_rows *rows, const qn_tensor *t, int64_t expert,
                            int64_t column, int64_t n, float *into)
 {

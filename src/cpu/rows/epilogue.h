@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a tile of a product to y: every step of qn_epilogue in the order and with the roundings of
  * docs/numerics.md. First whole rows of the tile are scaled and biased; then lines are finished and
- * stored. A line is a row of the tile, or a column of it where y has its rows next to each other (NCHW
- * images), so that y is always written in the direction of its memory. */
+ * stored. A line is a row of the tile, or a column of it where y has its rows next to each other
+ * (NCHW images), so that y is always written in the direction of its memory. */
 #ifndef QNI_CPU_ROWS_EPILOGUE_H
 #define QNI_CPU_ROWS_EPILOGUE_H
 
@@ -50,9 +50,9 @@ struct qni_epilogue_tile {
     const float *x_scale; /* of each row, or NULL */
 };
 
-/* Where the part's first output of this row is in y, if the rows [row, row + rows) are evenly spaced
- * and their f32 outputs next to each other, so that a kernel may write into y; else NULL. *ldc:
- * elements from row to row. */
+/* Where the part's first output of this row is in y, if the rows [row, row + rows) are evenly
+ * spaced and their f32 outputs next to each other, so that a kernel may write into y; else NULL.
+ * *ldc: elements from row to row. */
 float *qni_epilogue_direct(const struct qni_epilogue *e, const struct qni_part *part, int64_t row,
                            int64_t rows, size_t *ldc);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contract of the row functions: everything that is done to activations before the matmul kernels
- * and to their results after. One struct of functions per instruction set, all made from one body
- * (simd/rows_body.h), and all EXACT: docs/numerics.md fixes every bit.
+/* The contract of the row functions: everything that is done to activations before the matmul
+ * kernels and to their results after. One struct of functions per instruction set, all made from
+ * one body (simd/rows_body.h), and all EXACT: docs/numerics.md fixes every bit.
  *
  *     x, any float type --widen--> f32 --(driver: packed order)--> quantize_row, quantize_block,
  *                                                                  narrow
@@ -97,7 +97,8 @@ struct qni_rows {
 #include "isa.inc"
 #undef QNI_ROWS
 
-/* ---- what every instance shares: docs/numerics.md, "Activations" ------------------------------ */
+/* ---- what every instance shares: docs/numerics.md, "Activations" ------------------------------
+ * */
 
 static inline struct qni_range qni_range_empty(void)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of activations to int8, block by block: quantize_rows.h. There is no scratch for a row as floats,
- * so a block that is not f32 is converted twice, piece by piece: once for its range, once for its codes. */
+/* Rows of activations to int8, block by block: quantize_rows.h. There is no scratch for a row as
+ * floats, so a block that is not f32 is converted twice, piece by piece: once for its range, once
+ * for its codes. */
 #include "quantize_rows.h"
 
 #include <stdatomic.h>
@@ -38,7 +39,8 @@ static void quantize_piece(const struct job *j, int64_t row, int64_t block, int6
     const qn_quantize_rows_args *a = j->args;
     const int32_t symmetric = a->offset.rank == 0;
     const size_t element = qn_dtype_bytes(a->x.dtype);
-    const uint8_t *x = (const uint8_t *)a->x.data + (size_t)(row * a->x.stride[0] + first) * element;
+    const uint8_t *x =
+        (const uint8_t *)a->x.data + (size_t)(row * a->x.stride[0] + first) * element;
     uint8_t *codes = (uint8_t *)a->codes.data + row * a->codes.stride[0] + first;
     float buffer[PIECE];
     struct qni_range range = qni_range_empty();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Row functions, portable: the definition of the other instances. simd/rows_body.h has the loops, kernel.h what they compute. */
+/* Row functions, portable: the definition of the other instances. simd/rows_body.h has the loops,
+ * kernel.h what they compute. */
 #include "kernel.h"
 
 #define QNI_ROWS_ISA scalar

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vectors of 16 bytes, in the compilers' common vector dialect: every target has them, if need be as
- * plain words. One step is spelled out per architecture, because no dialect names it: the product of
- * pairs of int16, which is a single instruction of the baseline of x86-64 and a few of Armv8-A. */
+/* Vectors of 16 bytes, in the compilers' common vector dialect: every target has them, if need be
+ * as plain words. One step is spelled out per architecture, because no dialect names it: the
+ * product of pairs of int16, which is a single instruction of the baseline of x86-64 and a few of
+ * Armv8-A. */
 #ifndef QNI_CPU_SIMD_PORTABLE_H
 #define QNI_CPU_SIMD_PORTABLE_H
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The row functions (rows/kernel.h) for one instruction set: included once by each of rows_scalar.c,
- * rows_x86_avx2.c and rows_x86_avx512.c.
+/* The row functions (rows/kernel.h) for one instruction set: included once by each of
+ * rows_scalar.c, rows_x86_avx2.c and rows_x86_avx512.c.
  *
  * Parameters
  *   QNI_ROWS_ISA    the name of the instance, a word of rows/isa.inc: defines qni_rows_<ISA>
  *   QNI_ROWS_NEEDS  its QN_ISA_ bits
  *
- * The loops are plain C, written so that gcc and clang vectorise them for whatever flags the including
- * file has: branches are selections, extremes are integers, sums are integers. No step depends on the
- * order of another, nothing is fused but what says so, so every instance gives the same bits. The only
- * intrinsics are the conversions of f16, where the instruction exists and gives the bits of half.h (but
- * for the payload of a NaN, which is never the same anywhere). */
+ * The loops are plain C, written so that gcc and clang vectorise them for whatever flags the
+ * including file has: branches are selections, extremes are integers, sums are integers. No step
+ * depends on the order of another, nothing is fused but what says so, so every instance gives the
+ * same bits. The only intrinsics are the conversions of f16, where the instruction exists and gives
+ * the bits of half.h (but for the payload of a NaN, which is never the same anywhere). */
 #include <stdbool.h>
 #include <string.h>
 
