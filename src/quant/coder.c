@@ -372,6 +372,7 @@ float qni_decode(const struct qni_coder *c, const struct qni_params *p, uint8_t 
     return p->scale * value;
 }
 
+/* Decoding by table pays only where values are more than codes. */
 double qni_params_error(const struct qni_coder *c, const struct qni_params *p, const float *x,
                         const float *weights, int64_t n)
 {
@@ -379,7 +380,8 @@ double qni_params_error(const struct qni_coder *c, const struct qni_params *p, c
     uint8_t codes[PIECE];
     float values[256];
     const int32_t n_values = 1 << c->format.bits;
-    for (int32_t i = 0; i < n_values; i++)
+    const bool by_table = n >= n_values;
+    for (int32_t i = 0; by_table && i < n_values; i++)
         values[i] = qni_decode(c, p, (uint8_t)i);
     double sum = 0.0;
     for (int64_t first = 0; first < n; first += PIECE) {
@@ -387,7 +389,8 @@ double qni_params_error(const struct qni_coder *c, const struct qni_params *p, c
         qni_encode(c, p, x + first, count, codes);
         double part[4] = {0.0, 0.0, 0.0, 0.0};
         for (int64_t i = 0; i < count; i++) {
-            const double e = (double)x[first + i] - (double)values[codes[i]];
+            const float value = by_table ? values[codes[i]] : qni_decode(c, p, codes[i]);
+            const double e = (double)x[first + i] - (double)value;
             part[i & 3] += (weights != NULL ? (double)weights[first + i] : 1.0) * e * e;
         }
         sum += (part[0] + part[1]) + (part[2] + part[3]);
