@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bit stream of codes: by hand, against a loop over single bits, and refusing dirt behind the end. */
+/* The bit stream of codes: by hand, against a loop over single bits, and refusing dirt behind the
+ * end. */
 #include "files.h"
 
 #include "checkpoint/codes.h"

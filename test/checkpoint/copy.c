@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies out of files: every pair of float types against an independent rounding, unaligned sources,
- * and what is refused. */
+/* Copies out of files: every pair of float types against an independent rounding, unaligned
+ * sources, and what is refused. */
 #include "files.h"
 
 #include "base/half.h"
@@ -29,7 +29,9 @@ static void test_widen(void **state)
     static const struct {
         qn_dtype dtype;
         int32_t bytes, exponent_bits, fraction_bits, bias;
-    } types[] = {{QN_F16, 2, 5, 10, 15}, {QN_BF16, 2, 8, 7, 127}, {QN_E4M3, 1, 4, 3, 7},
+    } types[] = {{QN_F16, 2, 5, 10, 15},
+                 {QN_BF16, 2, 8, 7, 127},
+                 {QN_E4M3, 1, 4, 3, 7},
                  {QN_E5M2, 1, 5, 2, 15}};
     (void)state;
     for (size_t t = 0; t < 4; t++) {
@@ -46,15 +48,16 @@ static void test_widen(void **state)
         assert_ok(qn_entry_copy(&entry, &to));
         const uint32_t top = (1u << types[t].exponent_bits) - 1;
         for (int64_t i = 0; i < count; i++) {
-            const uint32_t bits = (uint32_t)i, fraction = bits & ((1u << types[t].fraction_bits) - 1);
+            const uint32_t bits = (uint32_t)i,
+                           fraction = bits & ((1u << types[t].fraction_bits) - 1);
             const bool is_top = (bits >> types[t].fraction_bits & top) == top;
             const bool is_e4m3 = types[t].dtype == QN_E4M3;
             if (is_top && (is_e4m3 ? fraction == 7 : fraction != 0))
                 assert_true(isnan(out[i]));
             else if (is_top && !is_e4m3)
                 assert_true(isinf(out[i]));
-            else if (out[i] != value_of(bits, types[t].exponent_bits, types[t].fraction_bits,
-                                        types[t].bias))
+            else if (out[i] !=
+                     value_of(bits, types[t].exponent_bits, types[t].fraction_bits, types[t].bias))
                 fail_msg("%s %x gave %g", qn_dtype_name(types[t].dtype), bits, out[i]);
         }
         free(from);
@@ -94,7 +97,8 @@ static void check_nearest(double value, uint32_t got, int32_t exponent_bits, int
     assert_int_equal((got & sign) != 0, signbit(value) != 0);
 }
 
-/* f64 to f16, bf16 and E4M3 in one rounding: values a hair beside ties are where two roundings fail. */
+/* f64 to f16, bf16 and E4M3 in one rounding: values a hair beside ties are where two roundings
+ * fail. */
 static void test_narrow(void **state)
 {
     enum { COUNT = 60000 };
@@ -142,8 +146,12 @@ static void test_narrow(void **state)
 
 static void test_special(void **state)
 {
-    const double from[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1e300, -1e300, 1e-300, -1e-300,
-                           3.4028235677973366e38 /* half a unit above the largest float */};
+    const double from[] = {
+        0.0,      -0.0,
+        INFINITY, -INFINITY,
+        NAN,      1e300,
+        -1e300,   1e-300,
+        -1e-300,  3.4028235677973366e38 /* half a unit above the largest float */};
     uint16_t half[10];
     uint8_t small[10];
     float single[10];
@@ -152,8 +160,8 @@ static void test_special(void **state)
     const qn_entry entry = entry_of(from, QN_F64, 1, &count);
     qn_tensor to = qn_tensor_1d(half, QN_F16, count);
     assert_ok(qn_entry_copy(&entry, &to));
-    static const uint16_t f16[] = {0, 0x8000, 0x7c00, 0xfc00, 0x7e00, 0x7c00, 0xfc00, 0, 0x8000,
-                                   0x7c00};
+    static const uint16_t f16[] = {0,      0x8000, 0x7c00, 0xfc00, 0x7e00,
+                                   0x7c00, 0xfc00, 0,      0x8000, 0x7c00};
     assert_memory_equal(half, f16, sizeof f16);
     to.dtype = QN_BF16;
     assert_ok(qn_entry_copy(&entry, &to));
@@ -241,8 +249,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_widen),     cmocka_unit_test(test_narrow),
-        cmocka_unit_test(test_special),   cmocka_unit_test(test_unaligned),
+        cmocka_unit_test(test_widen),    cmocka_unit_test(test_narrow),
+        cmocka_unit_test(test_special),  cmocka_unit_test(test_unaligned),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the checkpoint tests share: a folder of their own, files made byte by byte, files that are only
- * memory (an exact block, so that AddressSanitizer sees every byte read too much). */
+/* What the checkpoint tests share: a folder of their own, files made byte by byte, files that are
+ * only memory (an exact block, so that AddressSanitizer sees every byte read too much). */
 #ifndef TEST_CHECKPOINT_FILES_H
 #define TEST_CHECKPOINT_FILES_H
 
@@ -18,7 +18,8 @@
 #include "base/context.h"
 #include "checkpoint/file.h"
 
-/* ---- folders and files ------------------------------------------------------------------------ */
+/* ---- folders and files ------------------------------------------------------------------------
+ */
 
 /* A fresh folder; its path ends without a slash. */
 static inline char *folder_make(void)
@@ -90,10 +91,11 @@ static inline bool file_exists(const char *path)
     return lstat(path, &info) == 0;
 }
 
-/* ---- files in memory -------------------------------------------------------------------------- */
+/* ---- files in memory --------------------------------------------------------------------------
+ */
 
-/* Header text and data to a safetensors file; the header is padded to a multiple of 8 unless it is to
- * stay as it is. */
+/* Header text and data to a safetensors file; the header is padded to a multiple of 8 unless it is
+ * to stay as it is. */
 static inline uint8_t *safetensors_make(const char *header, const void *data, size_t data_bytes,
                                         size_t *size)
 {

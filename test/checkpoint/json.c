@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The JSON reader against texts that RFC 8259 allows and forbids. Texts are copied to blocks of their
- * exact size. */
+/* The JSON reader against texts that RFC 8259 allows and forbids. Texts are copied to blocks of
+ * their exact size. */
 #include "files.h"
 
 #include "checkpoint/json.h"
@@ -27,12 +27,30 @@ static const char *judge(const char *text, size_t size)
 static void test_legal(void **state)
 {
     static const char *const texts[] = {
-        "{}", "[]", " \t\r\n{ } ", "[1]", "[1,2 , 3]", "{\"a\":1}", "{\"a\":{\"b\":[{}]}}",
-        "\"\"", "\"x\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\u0041\\u00e9\\u20AC\\ud834\\udd1e\"",
-        "\"\xc3\xa9\xe2\x82\xac\xf0\x9d\x84\x9e\xef\xbf\xbf\xf4\x8f\xbf\xbf\"", "0", "-0", "12",
-        "-1.5e+10", "1E5", "0.25", "true", "false", "null", "[true,false,null]",
+        "{}",
+        "[]",
+        " \t\r\n{ } ",
+        "[1]",
+        "[1,2 , 3]",
+        "{\"a\":1}",
+        "{\"a\":{\"b\":[{}]}}",
+        "\"\"",
+        "\"x\\\"\\\\\\/\\b\\f\\n\\r\\t\"",
+        "\"\\u0041\\u00e9\\u20AC\\ud834\\udd1e\"",
+        "\"\xc3\xa9\xe2\x82\xac\xf0\x9d\x84\x9e\xef\xbf\xbf\xf4\x8f\xbf\xbf\"",
+        "0",
+        "-0",
+        "12",
+        "-1.5e+10",
+        "1E5",
+        "0.25",
+        "true",
+        "false",
+        "null",
+        "[true,false,null]",
         "[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]",
-        "99999999999999999999999999999999999999999999999", "\"\x7f\"",
+        "99999999999999999999999999999999999999999999999",
+        "\"\x7f\"",
     };
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -45,15 +63,79 @@ static void test_legal(void **state)
 static void test_illegal(void **state)
 {
     static const char *const texts[] = {
-        "", " ", "{", "}", "[", "]", "{]", "[}", "[1", "[1,", "[,]", "[,1]", "[1,]", "[1 2]", "{,}",
-        "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\":1 \"b\":2}", "{a:1}", "{1:1}", "{'a':1}",
-        "\"", "\"a", "\"\\", "\"\\\"", "\"\\x\"", "\"\\u\"", "\"\\u12\"", "\"\\u12g4\"",
-        "\"\\ud834\"", "\"\\udd1e\"", "\"\\ud834\\u0041\"", "\"\\ud834x\"", "\"\\u0000\"",
-        "\"\n\"", "\"\x01\"", "\"\x80\"", "\"\xc0\xaf\"", "\"\xc1\x81\"", "\"\xc3\"", "\"\xc3(\"",
-        "\"\xe0\x80\xaf\"", "\"\xed\xa0\x80\"", "\"\xe2\x82\"", "\"\xf0\x80\x80\xaf\"",
-        "\"\xf4\x90\x80\x80\"", "\"\xf5\x80\x80\x80\"", "\"\xfe\"", "01", "-", "-01", "+1", "1.",
-        ".5", "1e", "1e+", "1.e5", "0x10", "1_000", "NaN", "Infinity", "-Infinity", "tru", "truE",
-        "nul", "nulll", "undefined", "{} {}", "1 2", "[]]", "/*x*/{}", "\xef\xbb\xbf{}",
+        "",
+        " ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "{]",
+        "[}",
+        "[1",
+        "[1,",
+        "[,]",
+        "[,1]",
+        "[1,]",
+        "[1 2]",
+        "{,}",
+        "{\"a\"}",
+        "{\"a\":}",
+        "{\"a\":1,}",
+        "{\"a\":1 \"b\":2}",
+        "{a:1}",
+        "{1:1}",
+        "{'a':1}",
+        "\"",
+        "\"a",
+        "\"\\",
+        "\"\\\"",
+        "\"\\x\"",
+        "\"\\u\"",
+        "\"\\u12\"",
+        "\"\\u12g4\"",
+        "\"\\ud834\"",
+        "\"\\udd1e\"",
+        "\"\\ud834\\u0041\"",
+        "\"\\ud834x\"",
+        "\"\\u0000\"",
+        "\"\n\"",
+        "\"\x01\"",
+        "\"\x80\"",
+        "\"\xc0\xaf\"",
+        "\"\xc1\x81\"",
+        "\"\xc3\"",
+        "\"\xc3(\"",
+        "\"\xe0\x80\xaf\"",
+        "\"\xed\xa0\x80\"",
+        "\"\xe2\x82\"",
+        "\"\xf0\x80\x80\xaf\"",
+        "\"\xf4\x90\x80\x80\"",
+        "\"\xf5\x80\x80\x80\"",
+        "\"\xfe\"",
+        "01",
+        "-",
+        "-01",
+        "+1",
+        "1.",
+        ".5",
+        "1e",
+        "1e+",
+        "1.e5",
+        "0x10",
+        "1_000",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "tru",
+        "truE",
+        "nul",
+        "nulll",
+        "undefined",
+        "{} {}",
+        "1 2",
+        "[]]",
+        "/*x*/{}",
+        "\xef\xbb\xbf{}",
         "[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]",
     };
     (void)state;
@@ -71,10 +153,24 @@ static void test_integers(void **state)
         const char *text;
         int64_t value; /* -1: refused */
     } cases[] = {
-        {"0", 0}, {"7", 7}, {" 12", 12}, {"9223372036854775807", INT64_MAX},
-        {"9223372036854775808", -1}, {"18446744073709551615", -1},
-        {"100000000000000000000000000000000", -1}, {"-1", -1}, {"-0", -1}, {"1.0", -1}, {"1e3", -1},
-        {"1E3", -1}, {"00", -1}, {"01", -1}, {"", -1}, {"true", -1}, {"\"1\"", -1}, {"[1]", -1},
+        {"0", 0},
+        {"7", 7},
+        {" 12", 12},
+        {"9223372036854775807", INT64_MAX},
+        {"9223372036854775808", -1},
+        {"18446744073709551615", -1},
+        {"100000000000000000000000000000000", -1},
+        {"-1", -1},
+        {"-0", -1},
+        {"1.0", -1},
+        {"1e3", -1},
+        {"1E3", -1},
+        {"00", -1},
+        {"01", -1},
+        {"", -1},
+        {"true", -1},
+        {"\"1\"", -1},
+        {"[1]", -1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -156,9 +252,9 @@ static void test_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_legal),   cmocka_unit_test(test_illegal),
+        cmocka_unit_test(test_legal),    cmocka_unit_test(test_illegal),
         cmocka_unit_test(test_integers), cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_sticky),  cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_sticky),   cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,8 @@ static void test_versions(void **state)
     counted_destroy(&c);
 }
 
-/* Other spellings that Python reads too: quotes, order of keys, blanks, Python 2's long integers. */
+/* Other spellings that Python reads too: quotes, order of keys, blanks, Python 2's long integers.
+ */
 static void test_spellings(void **state)
 {
     static const struct {
@@ -95,8 +96,8 @@ static void test_unknown_types(void **state)
     static const struct {
         const char *descr;
         size_t bytes; /* of an element */
-    } types[] = {{"<c8", 8}, {"<c16", 16}, {"<U3", 12}, {"|S5", 5}, {"|V2", 2}, {"<M8[ns]", 8},
-                 {"<m8", 8}, {"<f16", 16}};
+    } types[] = {{"<c8", 8}, {"<c16", 16},   {"<U3", 12}, {"|S5", 5},
+                 {"|V2", 2}, {"<M8[ns]", 8}, {"<m8", 8},  {"<f16", 16}};
     qn_ctx *ctx = ctx_make(1);
     uint8_t data[64] = {0};
     char header[128];
@@ -155,7 +156,8 @@ static void refuse(const qn_ctx *ctx, const void *bytes, size_t size, qn_status 
     assert_in_range(err.offset, 0, size);
 }
 
-#define H(descr, order, shape) "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape "}"
+#define H(descr, order, shape)                                                                     \
+    "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape "}"
 
 static void test_rules(void **state)
 {

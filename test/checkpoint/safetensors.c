@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading safetensors: files made byte by byte, every rule of the format broken one at a time, every
- * length and every bit of small files. */
+/* Reading safetensors: files made byte by byte, every rule of the format broken one at a time,
+ * every length and every bit of small files. */
 #include "files.h"
 
 static void expect_refusal(const qn_ctx *ctx, const void *bytes, size_t size, const char *word)
@@ -24,8 +24,8 @@ static void expect_header_refusal(const qn_ctx *ctx, const char *header, size_t 
     free(bytes);
 }
 
-/* The 66-byte file of docs/formats.md: the length of the header (56), its text padded with spaces, two
- * bytes of data. */
+/* The 66-byte file of docs/formats.md: the length of the header (56), its text padded with spaces,
+ * two bytes of data. */
 static const char golden[] = "\x38\0\0\0\0\0\0\0"
                              "{\"t\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[0,2]}}   "
                              "\x05\xfb";
@@ -75,7 +75,8 @@ static void test_golden(void **state)
 static void test_rich(void **state)
 {
     static const char header[] =
-        "{ \"b\\u00e4r/\\ud834\\udd1e\" : {\"shape\":[], \"data_offsets\":[1,5], \"dtype\":\"F32\"},"
+        "{ \"b\\u00e4r/\\ud834\\udd1e\" : {\"shape\":[], \"data_offsets\":[1,5], "
+        "\"dtype\":\"F32\"},"
         "\"__metadata__\":{\"z\":\"last\",\"a\":\"\\\"q\\\"\",\"\":\"\"},"
         "\"empty\":{\"dtype\":\"F64\",\"shape\":[3,0,5],\"data_offsets\":[5,5]},"
         "\"\":{\"dtype\":\"BOOL\",\"shape\":[1,1],\"data_offsets\":[0,1]},"
@@ -128,12 +129,31 @@ static void test_types(void **state)
         int32_t bits; /* 0: unknown to everybody */
         qn_dtype dtype;
     } types[] = {
-        {"BOOL", 8, QN_BOOL}, {"U8", 8, QN_U8}, {"I8", 8, QN_I8}, {"F8_E5M2", 8, QN_E5M2},
-        {"F8_E4M3", 8, QN_E4M3}, {"F8_E8M0", 8, QN_E8M0}, {"I16", 16, QN_I16}, {"U16", 16, QN_U16},
-        {"F16", 16, QN_F16}, {"BF16", 16, QN_BF16}, {"I32", 32, QN_I32}, {"U32", 32, QN_U32},
-        {"F32", 32, QN_F32}, {"F64", 64, QN_F64}, {"I64", 64, QN_I64}, {"U64", 64, QN_U64},
-        {"F4", 4, 0}, {"F6_E2M3", 6, 0}, {"F6_E3M2", 6, 0}, {"C64", 64, 0},
-        {"F8_E4M3FNUZ", 8, 0}, {"F8_E5M2FNUZ", 8, 0}, {"Q77", 0, 0}, {"", 0, 0}, {"f32", 0, 0},
+        {"BOOL", 8, QN_BOOL},
+        {"U8", 8, QN_U8},
+        {"I8", 8, QN_I8},
+        {"F8_E5M2", 8, QN_E5M2},
+        {"F8_E4M3", 8, QN_E4M3},
+        {"F8_E8M0", 8, QN_E8M0},
+        {"I16", 16, QN_I16},
+        {"U16", 16, QN_U16},
+        {"F16", 16, QN_F16},
+        {"BF16", 16, QN_BF16},
+        {"I32", 32, QN_I32},
+        {"U32", 32, QN_U32},
+        {"F32", 32, QN_F32},
+        {"F64", 64, QN_F64},
+        {"I64", 64, QN_I64},
+        {"U64", 64, QN_U64},
+        {"F4", 4, 0},
+        {"F6_E2M3", 6, 0},
+        {"F6_E3M2", 6, 0},
+        {"C64", 64, 0},
+        {"F8_E4M3FNUZ", 8, 0},
+        {"F8_E5M2FNUZ", 8, 0},
+        {"Q77", 0, 0},
+        {"", 0, 0},
+        {"f32", 0, 0},
     };
     qn_ctx *ctx = ctx_make(1);
     char header[160];
@@ -318,7 +338,8 @@ static void test_length(void **state)
     qn_ctx_destroy(ctx);
 }
 
-/* A header of the greatest length is read; one byte more is refused before anything is allocated. */
+/* A header of the greatest length is read; one byte more is refused before anything is allocated.
+ */
 static void test_long_header(void **state)
 {
     struct counted_ctx c;
@@ -393,7 +414,8 @@ static void touch(const qn_file *file)
     assert_true(sum < SIZE_MAX);
 }
 
-/* Every length below the right one is refused; every flipped bit gives an error or a valid reading. */
+/* Every length below the right one is refused; every flipped bit gives an error or a valid reading.
+ */
 static void damage(const uint8_t *bytes, size_t size)
 {
     struct counted_ctx c;
@@ -467,9 +489,10 @@ static void test_many(void **state)
     header[0] = '{';
     for (int i = 0; i < COUNT; i++) {
         const int at = (int)((int64_t)i * 1237 % COUNT); /* 1237 and 5000 share no factor */
-        used += (size_t)snprintf(
-            header + used, 80, "%s\"n%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
-            i == 0 ? "" : ",", at, at, at + 1);
+        used +=
+            (size_t)snprintf(header + used, 80,
+                             "%s\"n%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                             i == 0 ? "" : ",", at, at, at + 1);
     }
     strcpy(header + used, "}");
     uint8_t *bytes = safetensors_make(header, data, COUNT, &size);
@@ -550,12 +573,12 @@ static void test_paths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),       cmocka_unit_test(test_rich),
-        cmocka_unit_test(test_types),        cmocka_unit_test(test_rank),
-        cmocka_unit_test(test_rules),        cmocka_unit_test(test_length),
-        cmocka_unit_test(test_long_header),  cmocka_unit_test(test_small_memory),
-        cmocka_unit_test(test_damage),       cmocka_unit_test(test_many),
-        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_golden),      cmocka_unit_test(test_rich),
+        cmocka_unit_test(test_types),       cmocka_unit_test(test_rank),
+        cmocka_unit_test(test_rules),       cmocka_unit_test(test_length),
+        cmocka_unit_test(test_long_header), cmocka_unit_test(test_small_memory),
+        cmocka_unit_test(test_damage),      cmocka_unit_test(test_many),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

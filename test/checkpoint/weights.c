@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Canonical weights in files: every format there and back bit for bit, the types chosen, descriptions
- * and tensors that contradict each other, values that are not allowed, damage. */
+/* Canonical weights in files: every format there and back bit for bit, the types chosen,
+ * descriptions and tensors that contradict each other, values that are not allowed, damage. */
 #include "files.h"
 
 static void expect_same(const qn_weight *a, const qn_weight *b)
@@ -99,14 +99,35 @@ static void load_same(const qn_ctx *ctx, const char *path, const qn_weight *weig
 }
 
 static const char *const specs[] = {
-    "int2:g32", "int3:g32", "int4:g128", "int5:g64", "int6:g16", "int7:g8", "int8:g32", "int4:g1",
-    "int4:g128:zp", "int8:pc:zp", "int3:g7:zp:f16", "int4:g64:off", "int4:g32:off:f16", "int8:pc",
-    "int8:pt", "int4:pt:off:bf16", "nf4:g64", "nf4:pc:f16", "e2m1:g32:e8m0", "e2m1:g16:e4m3",
-    "fp8:pc", "fp8:g128:bf16", "iq4nl:g32", "int4:g32:s8x6", "int4:g32:f16:off:s4x4",
+    "int2:g32",
+    "int3:g32",
+    "int4:g128",
+    "int5:g64",
+    "int6:g16",
+    "int7:g8",
+    "int8:g32",
+    "int4:g1",
+    "int4:g128:zp",
+    "int8:pc:zp",
+    "int3:g7:zp:f16",
+    "int4:g64:off",
+    "int4:g32:off:f16",
+    "int8:pc",
+    "int8:pt",
+    "int4:pt:off:bf16",
+    "nf4:g64",
+    "nf4:pc:f16",
+    "e2m1:g32:e8m0",
+    "e2m1:g16:e4m3",
+    "fp8:pc",
+    "fp8:g128:bf16",
+    "iq4nl:g32",
+    "int4:g32:s8x6",
+    "int4:g32:f16:off:s4x4",
 };
 
-/* Formats of the language and all names, round to nearest: with the arrays at hand or not, the file is
- * the same, the scales are of the format's type where that is possible. */
+/* Formats of the language and all names, round to nearest: with the arrays at hand or not, the file
+ * is the same, the scales are of the format's type where that is possible. */
 static void test_formats(void **state)
 {
     const char *folder = folder_make(), *path = in(folder, "x"), *other = in(folder, "y");
@@ -157,8 +178,8 @@ static void test_shapes(void **state)
     static const struct shape shapes[] = {{1, 1, 1, 1, 1},  {3, 5, 1, 1, 1},   {0, 64, 1, 1, 1},
                                           {4, 0, 1, 1, 1},  {0, 0, 1, 1, 1},   {6, 27, 3, 3, 2},
                                           {8, 45, 3, 1, 4}, {2, 1000, 1, 1, 1}};
-    static const char *const some[] = {"int3:g32", "int4:g8:zp", "int5:pc:off", "int8:pt",
-                                       "nf4:g16:f16", "int4:c2", "fp8:pc"};
+    static const char *const some[] = {"int3:g32",    "int4:g8:zp", "int5:pc:off", "int8:pt",
+                                       "nf4:g16:f16", "int4:c2",    "fp8:pc"};
     const char *folder = folder_make(), *path = in(folder, "x");
     struct counted_ctx c;
     char scale[16];
@@ -384,7 +405,8 @@ static void test_declare_errors(void **state)
     folder_remove(folder);
 }
 
-/* ---- hostile files ---------------------------------------------------------------------------- */
+/* ---- hostile files ----------------------------------------------------------------------------
+ */
 
 /* int4:g2, n 2, k 3: rows of 2 bytes, 2 groups. */
 static const char *const good_parts =
@@ -417,8 +439,8 @@ static qn_status try_load(const qn_ctx *ctx, const uint8_t *bytes, size_t size, 
     return status;
 }
 
-static const uint8_t good_data[20] = {0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x80, 0x3f,
-                                      0, 0, 0, 0x40, 0x21, 0x03, 0x54, 0x06};
+static const uint8_t good_data[20] = {0,    0,    0x80, 0x3f, 0, 0,    0,    0x40, 0,    0,
+                                      0x80, 0x3f, 0,    0,    0, 0x40, 0x21, 0x03, 0x54, 0x06};
 
 static void test_descriptions(void **state)
 {
@@ -460,13 +482,15 @@ static void test_descriptions(void **state)
         {D("1", F, "2", "4", "1", "1", "1"), QN_OK, ""},
         {D("1", "\\\"int4:pc\\\"", "2", "3", "1", "1", "1"), QN_E_CORRUPT, ".scale has not"},
         {D("1", "\\\"int4:g2:zp\\\"", "2", "3", "1", "1", "1"), QN_E_CORRUPT, ".zero is missing"},
-        {D("1", "\\\"int4:g2:off\\\"", "2", "3", "1", "1", "1"), QN_E_CORRUPT, ".offset is missing"},
+        {D("1", "\\\"int4:g2:off\\\"", "2", "3", "1", "1", "1"), QN_E_CORRUPT,
+         ".offset is missing"},
         {D("1", "\\\"table4:g2\\\"", "2", "3", "1", "1", "1"), QN_E_CORRUPT, ".table is missing"},
         {D("1", "\\\"nf4:g2\\\"", "2", "3", "1", "1", "1"), QN_OK, ""},
         {"{\\\"version\\\":1,\\\"version\\\":1}", QN_E_CORRUPT, "twice"},
         {"{\\\"version\\\":1,\\\"format\\\":\\\"int4:g2\\\",\\\"format\\\":\\\"int4:g2\\\"}",
          QN_E_CORRUPT, "twice"},
-        {"{\\\"version\\\":1,\\\"format\\\":\\\"int4:g2\\\",\\\"n\\\":2}", QN_E_CORRUPT, "no good k"},
+        {"{\\\"version\\\":1,\\\"format\\\":\\\"int4:g2\\\",\\\"n\\\":2}", QN_E_CORRUPT,
+         "no good k"},
         {"{\\\"version\\\":1,\\\"extra\\\":0}", QN_E_CORRUPT, "unknown field"},
     };
     struct counted_ctx c;
@@ -670,11 +694,11 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),      cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_extras),       cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_formats),        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_extras),         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_declare_errors), cmocka_unit_test(test_descriptions),
-        cmocka_unit_test(test_parts),        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_damage),       cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_parts),          cmocka_unit_test(test_values),
+        cmocka_unit_test(test_damage),         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

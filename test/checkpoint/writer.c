@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer: the bytes it makes, resuming after an end at every stage (also a kill), a full disk, and
- * the promise that the final name never shows half a file. */
+/* The writer: the bytes it makes, resuming after an end at every stage (also a kill), a full disk,
+ * and the promise that the final name never shows half a file. */
 #include "files.h"
 
 #include <signal.h>
@@ -11,8 +11,7 @@ struct sample {
     float floats[6];
     double doubles[2];
 };
-static const struct sample sample = {
-    {1, 2, 3, 4, 5}, {1, 2, 3, 4, 5, 6}, {0.5, -0.25}};
+static const struct sample sample = {{1, 2, 3, 4, 5}, {1, 2, 3, 4, 5, 6}, {0.5, -0.25}};
 enum { BYTES = 0, FLOATS = 1, DOUBLES = 2, N_TENSORS = 3 };
 
 static qn_tensor sample_tensor(int i)
@@ -428,7 +427,8 @@ static void test_resume_other(void **state)
     folder_remove(folder);
 }
 
-/* Killed at any moment: the next run ends with the right file, the final name shows nothing before. */
+/* Killed at any moment: the next run ends with the right file, the final name shows nothing before.
+ */
 static void test_kill(void **state)
 {
     enum { N = 40, BYTES_EACH = 1 << 16 };
@@ -533,7 +533,8 @@ static void test_two_writers(void **state)
     folder_remove(folder);
 }
 
-/* Places where nothing can be written. Tests may run as root, whom permissions do not stop; these do. */
+/* Places where nothing can be written. Tests may run as root, whom permissions do not stop; these
+ * do. */
 static void test_places(void **state)
 {
     const char *folder = folder_make();
@@ -606,7 +607,8 @@ static void test_second_name(void **state)
     folder_remove(folder);
 }
 
-/* A full disk, played by the limit on file sizes: found at begin, before any work; nothing is left. */
+/* A full disk, played by the limit on file sizes: found at begin, before any work; nothing is left.
+ */
 static void test_no_space(void **state)
 {
     const char *folder = folder_make(), *path = in(folder, "x");
@@ -629,8 +631,8 @@ static void test_no_space(void **state)
     assert_int_equal(began, QN_E_WRITE);
     assert_non_null(strstr(err.text, "file size limit"));
     assert_int_equal(folder_count(folder), 0);
-    /* The same writer can begin when there is room again; the limit then strikes in a put, which may
-     * be repeated. */
+    /* The same writer can begin when there is room again; the limit then strikes in a put, which
+     * may be repeated. */
     assert_ok(qn_writer_begin(writer, 0, 0, NULL));
     const qn_tensor t = qn_tensor_1d(data, QN_U8, size);
     setrlimit(RLIMIT_FSIZE, &low);
@@ -696,12 +698,12 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),      cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_large),       cmocka_unit_test(test_misuse),
-        cmocka_unit_test(test_resume),      cmocka_unit_test(test_resume_damaged),
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_large),        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_resume),       cmocka_unit_test(test_resume_damaged),
         cmocka_unit_test(test_resume_other), cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_two_writers), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_second_name), cmocka_unit_test(test_no_space),
+        cmocka_unit_test(test_two_writers),  cmocka_unit_test(test_places),
+        cmocka_unit_test(test_second_name),  cmocka_unit_test(test_no_space),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packed weights in files: used where they lie, tagged, checked; what does not suit this machine
+ * and what is damaged is refused. */
+#include "files.h"
+
+#include "quant/packed.h"
+
+static const struct shape shape = {40, 200, 1, 1, 1};
+
+static void expect_blobs(const qn_packed *a, const qn_packed *b)
+{
+    assert_int_equal(a->head->bytes, b->head->bytes);
+    assert_memory_equal(a->head, b->head, sizeof *a->head);
+    assert_memory_equal(a->blob, b->blob, (size_t)a->head->bytes);
+}
+
+/* Several formats in one file: the same bits, no copy, alive after the file is closed, and the same
+ * product. */
+static void test_round_trip(void **state)
+{
+    static const char *const specs[] = {"int4:g32", "int4:g64:zp", "int8:pc", "nf4:g64",
+                                        "int3:g40:off:f16"};
+    enum { COUNT = 5 };
+    const char *folder = folder_make(), *path = in(folder, "x");
+    struct counted_ctx c;
+    qn_packed *packed[COUNT];
+    const char *names[COUNT] = {"a", "b", "layer.\xcf\x80", "d", ""};
+    qn_file *file = NULL;
+    (void)state;
+    counted_make(&c);
+    for (int i = 0; i < COUNT; i++)
+        packed[i] = packed_make(c.ctx, specs[i], shape, 5 + (uint64_t)i, NULL);
+    assert_ok(qn_packed_save(c.ctx, path, COUNT, names, (const qn_packed *const *)packed, 0, NULL));
+    assert_int_equal(folder_count(folder), 1);
+    c.counter.largest_bytes = 0;
+    assert_ok(qn_file_open(c.ctx, path, &file, NULL));
+    qn_packed *mapped[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        char key[64];
+        qn_entry entry;
+        qn_error err = {0};
+        if (qn_packed_load(c.ctx, file, names[i], &mapped[i], &err) != QN_OK)
+            fail_msg("%s", err.text);
+        snprintf(key, sizeof key, "%s.packed", names[i]);
+        assert_ok(qn_file_find(file, key, &entry));
+        assert_int_equal(entry.offset % 64, 0);
+        assert_ptr_equal(mapped[i]->blob, entry.tensor.data);
+        snprintf(key, sizeof key, "quern.packed.%s", names[i]);
+        const char *text = qn_file_get_metadata(file, key);
+        assert_non_null(text);
+        assert_non_null(strstr(text, packed[i]->head->layout));
+        assert_non_null(strstr(text, specs[i]));
+    }
+    /* Nothing of the size of the weights was allocated. */
+    assert_true(c.counter.largest_bytes < 4096);
+    qn_file_close(file);
+    assert_int_equal(remove(path), 0);
+    for (int i = 0; i < COUNT; i++) {
+        qn_packed_info info;
+        float x[200], y[40], z[40];
+        expect_blobs(packed[i], mapped[i]);
+        qn_packed_info_init(&info);
+        assert_ok(qn_packed_query(mapped[i], &info));
+        assert_int_equal(info.n, 40);
+        assert_int_equal(info.k, 200);
+        fill_reals(x, 200, 3);
+        qn_matmul_args args;
+        qn_matmul_args_init(&args);
+        args.x = qn_tensor_2d(x, QN_F32, 1, 200);
+        args.y = qn_tensor_2d(y, QN_F32, 1, 40);
+        args.w = packed[i];
+        size_t bytes = 0;
+        assert_ok(qn_matmul_scratch(c.ctx, &args, &bytes));
+        void *scratch = take(bytes);
+        assert_ok(qn_matmul(c.ctx, &args, scratch, bytes));
+        args.y.data = z;
+        args.w = mapped[i];
+        assert_ok(qn_matmul(c.ctx, &args, scratch, bytes));
+        assert_memory_equal(y, z, sizeof y);
+        free(scratch);
+        qn_packed_destroy(mapped[i]);
+        qn_packed_destroy(packed[i]);
+    }
+    counted_destroy(&c);
+    folder_remove(folder);
+}
+
+static void test_save_errors(void **state)
+{
+    const char *folder = folder_make(), *path = in(folder, "x");
+    qn_ctx *ctx = ctx_make(1);
+    qn_packed *packed = packed_make(ctx, "int4:g32", shape, 1, NULL);
+    const qn_packed *list[2] = {packed, packed}, *none[1] = {NULL};
+    const char *names[2] = {"a", "a"}, *no_name[1] = {NULL};
+    (void)state;
+    assert_error(qn_packed_save(ctx, path, 2, names, list, 0, &err), QN_E_EXISTS, "a.packed");
+    assert_error(qn_packed_save(ctx, path, -1, names, list, 0, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_packed_save(ctx, path, 1, NULL, list, 0, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_packed_save(ctx, path, 1, names, NULL, 0, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_packed_save(ctx, path, 1, no_name, list, 0, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_packed_save(ctx, path, 1, names, none, 0, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_packed_save(NULL, path, 1, names, list, 0, &err), QN_E_ARGUMENT, "ctx");
+    assert_error(qn_packed_save(ctx, in(folder, "no/x"), 1, names, list, 0, &err), QN_E_OPEN, "x:");
+    assert_int_equal(folder_count(folder), 0);
+    assert_ok(qn_packed_save(ctx, path, 1, names, list, 0, NULL));
+    assert_error(qn_packed_save(ctx, path, 1, names, list, 0, &err), QN_E_EXISTS, "x: exists");
+    assert_ok(qn_packed_save(ctx, path, 1, names, list, 1, NULL));
+    assert_ok(qn_packed_save(ctx, path, 0, NULL, NULL, 1, NULL));
+    assert_int_equal(folder_count(folder), 1);
+    qn_packed_destroy(packed);
+    qn_ctx_destroy(ctx);
+    folder_remove(folder);
+}
+
+/* A saved file as aligned memory: a mapping begins on a page, malloc does not. */
+static uint8_t *saved_bytes(const qn_ctx *ctx, const char *spec, struct shape s, size_t *size,
+                            size_t *blob)
+{
+    const char *folder = folder_make(), *path = in(folder, "x"), *name = "w";
+    qn_packed *packed = packed_make(ctx, spec, s, 9, NULL);
+    qn_file *file = NULL;
+    qn_entry entry;
+    assert_ok(qn_packed_save(ctx, path, 1, &name, (const qn_packed *const *)&packed, 0, NULL));
+    qn_packed_destroy(packed);
+    assert_ok(qn_file_open(ctx, path, &file, NULL));
+    assert_ok(qn_file_find(file, "w.packed", &entry));
+    *blob = (size_t)entry.offset;
+    qn_file_close(file);
+    uint8_t *bytes = file_bytes(path, size), *aligned = take(*size);
+    memcpy(aligned, bytes, *size);
+    free(bytes);
+    folder_remove(folder);
+    return aligned;
+}
+
+static qn_status try_load(const qn_ctx *ctx, const uint8_t *bytes, size_t size, qn_packed **packed,
+                          qn_error *err)
+{
+    qn_file *file = NULL;
+    const qn_status opened = open_bytes(ctx, bytes, size, &file, err);
+    if (opened != QN_OK)
+        return opened;
+    const qn_status status = qn_packed_load(ctx, file, "w", packed, err);
+    assert_int_equal(status == QN_OK, *packed != NULL);
+    qn_file_close(file);
+    return status;
+}
+
+static void test_refusals(void **state)
+{
+    struct counted_ctx c;
+    size_t size, blob;
+    qn_packed *packed = NULL;
+    (void)state;
+    counted_make(&c);
+    uint8_t *bytes = saved_bytes(c.ctx, "int4:g32", shape, &size, &blob);
+    struct qni_packed_head *head = (struct qni_packed_head *)(void *)(bytes + blob);
+    const struct qni_packed_head good = *head;
+    assert_ok(try_load(c.ctx, bytes, size, &packed, NULL));
+    qn_packed_destroy(packed);
+    head->isa = (uint64_t)1 << 60;
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_LAYOUT,
+                 "weights 'w': are packed for");
+    *head = good;
+    head->device_kind = QN_CUDA;
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_LAYOUT, "GPU");
+    *head = good;
+    strcpy(head->layout, "z9n99");
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_LAYOUT, "z9n99");
+    *head = good;
+    head->version = 2;
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_VERSION, "version 2");
+    *head = good;
+    head->magic[0] = 'Q';
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_CORRUPT, "quernpk");
+    *head = good;
+    head->bytes += 64;
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_CORRUPT, "bytes");
+    *head = good;
+    head->n *= 2;
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_CORRUPT, "panels");
+    *head = good;
+    head->section[QNI_SECTION_CODES].offset = UINT64_MAX - 63;
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_CORRUPT, "section");
+    *head = good;
+    struct qni_run *run =
+        (struct qni_run *)(void *)(bytes + blob + good.section[QNI_SECTION_RUNS].offset);
+    run->src = 1;
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_CORRUPT, "run 0");
+    run->src = 0;
+    /* The same file from memory that is not aligned: what another program's rewrite may do. */
+    uint8_t *moved = take(size + 8);
+    memcpy(moved + 8, bytes, size);
+    assert_error(try_load(c.ctx, moved + 8, size, &packed, &err), QN_E_CORRUPT, "64 bytes");
+    free(moved);
+    qn_file *file = NULL;
+    assert_ok(open_bytes(c.ctx, bytes, size, &file, NULL));
+    assert_error(qn_packed_load(c.ctx, file, "v", &packed, &err), QN_E_NOT_FOUND, "'v'");
+    assert_error(qn_packed_load(c.ctx, file, NULL, &packed, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_packed_load(NULL, file, "w", &packed, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_packed_load(c.ctx, NULL, "w", &packed, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_packed_load(c.ctx, file, "w", NULL, &err), QN_E_ARGUMENT, "NULL");
+    qn_file_close(file);
+    free(bytes);
+    counted_destroy(&c);
+}
+
+/* Every bit of the head and of the indices: refused, or weights whose every use stays inside. */
+static void test_damage(void **state)
+{
+    struct counted_ctx c;
+    size_t size, blob;
+    const struct shape small = {3, 40, 1, 1, 1};
+    int valid = 0;
+    (void)state;
+    counted_make(&c);
+    uint8_t *bytes = saved_bytes(c.ctx, "int4:g24:zp", small, &size, &blob);
+    for (size_t bit = 8 * blob; bit < 8 * size; bit++) {
+        qn_packed *packed = NULL;
+        qn_weight *weight = NULL;
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        const qn_status status = try_load(c.ctx, bytes, size, &packed, NULL);
+        if (status == QN_OK) {
+            valid++;
+            qn_unpack(c.ctx, packed, &weight, NULL);
+            qn_weight_destroy(weight);
+        } else {
+            assert_true(status == QN_E_CORRUPT || status == QN_E_VERSION || status == QN_E_LAYOUT);
+        }
+        qn_packed_destroy(packed);
+        counted_check(&c);
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_true(valid > 8 * 40); /* the codes */
+    free(bytes);
+    counted_destroy(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_save_errors),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
