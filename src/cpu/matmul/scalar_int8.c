@@ -229,7 +229,9 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, struct place at, c
             s.sums = t->sums == NULL
                          ? NULL
                          : t->sums + (at.panel * t->n_segments + at.segment) * QNI_PANEL;
-            s.count = t->counts == NULL ? 0 : t->counts[at.segment];
+            s.count = reads == QNI_READS_Q8 && t->x_zero != 0 && t->offset != NULL
+                          ? t->counts[at.segment]
+                          : 0;
             add_segment(t, &at, &s, kind, reads);
         }
     }
