@@ -82,14 +82,21 @@ static int class_of(const char *kernel)
     return mr != NULL && strstr(mr, "_bf16_") != NULL ? ROUNDS_TO_BF16 : READS_BF16;
 }
 
+/* The operation as it was before y was written: y may be the residual. */
+static struct qni_ref_op op_before(const struct check_expected *e)
+{
+    struct qni_ref_op op = e->op;
+    if (op.epilogue.residual.data == op.y.data)
+        op.epilogue.residual.data = e->before;
+    return op;
+}
+
 /* y and its error for kernels of one class. */
 static bool expect_float(struct check *c, struct check_expected *e, int class)
 {
-    struct qni_ref_op op = e->op;
+    struct qni_ref_op op = op_before(e);
     op.no_subnormals = class != PLAIN;
     op.rounds_bf16 = class == ROUNDS_TO_BF16;
-    if (op.epilogue.residual.data == op.y.data) /* in place, and y has been written by now */
-        op.epilogue.residual.data = e->before;
     e->error[class] = doubles(c, "error of the reference", op.m * op.n);
     if (!check_status(c, "qni_ref_product", qni_ref_product(&op, e->y, e->error[class]), QN_OK,
                       NULL))
@@ -152,9 +159,9 @@ void check_prepare_y(struct check *c, struct check_expected *e)
  * number of it), or NaN. */
 static bool infinity_is_good(const struct check_expected *e, int64_t i, int64_t j, uint32_t got)
 {
-    return qni_ref_is_nan(got, e->op.y.dtype) ||
-           got == qni_ref_epilogue_bits(&e->op, i, j, INFINITY) ||
-           got == qni_ref_epilogue_bits(&e->op, i, j, -INFINITY);
+    const struct qni_ref_op op = op_before(e);
+    return qni_ref_is_nan(got, op.y.dtype) || got == qni_ref_epilogue_bits(&op, i, j, INFINITY) ||
+           got == qni_ref_epilogue_bits(&op, i, j, -INFINITY);
 }
 
 /* Does element at of y hold what it must? Writes the difference in words. */

@@ -44,7 +44,7 @@ static void matmul_case(struct check *c, const void *arg)
         .conv_groups = 1,
         .data = mc->data,
         .perm = check_random_chance(r, 20),
-        .prescale = check_random_chance(r, is_static ? 3 : 20),
+        .prescale = k > 0 && check_random_chance(r, is_static ? 3 : 20),
         .f16_scales = check_random_chance(r, 40),
     };
     struct check_weight weight;
