@@ -309,6 +309,7 @@ static int measure(struct bench *b, struct workload *w, struct result *r)
         failed = workload_rotate(w, rotation_bytes(b->ctx), 60);
     if (failed == 0 && (status = workload_time(w, b->min_time, &r->time)) != QN_OK)
         failed = complain_status(op_name(w->p.op), status, NULL);
+    measure_again(b->ctx);
     if (failed != 0 || is_stopped())
         return is_stopped() ? EXIT_STOPPED : failed;
     r->plain = b->with_plain ? time_plain(w) : 0;

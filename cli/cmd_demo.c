@@ -194,7 +194,7 @@ static int choose_cut(struct demo *demo)
 /* -------------------------------------------------------------------------------------- output */
 
 static const struct column columns[] = {
-    {"layer", '<', 24, 0},    {"m", '>', 5, 0},      {"weights", '<', 12, 0},
+    {"layer", '<', 0, 0},     {"m", '>', 5, 0},      {"weights", '<', 12, 0},
     {"strategy", '<', 11, 0}, {"size", '>', 6, 0},   {"error", '>', 7, 0},
     {"time", '>', 8, 0},      {"GB/s", '>', 5, 0},   {"Gop/s", '>', 6, 0},
     {"of limit", '>', 9, 0},  {"kernel", '<', 0, 0}, {NULL, 0, 0, 0},
@@ -220,7 +220,6 @@ static void print_row(struct table *t, const struct demo_row *r)
                                 : YELLOW,
                "%.0f %% %s", 100 * fraction, r->is_memory_bound ? "mem " : peak_name(r->peak));
     table_cell(t, DIM, "%s", kernel);
-    table_flow(t);
 }
 
 static void print_json(const struct demo *demo)
@@ -308,21 +307,20 @@ static int shoot(struct demo *demo, struct workload *w, struct demo_row *r)
     r->bytes = workload_bytes(w);
     r->ops = workload_ops(w);
     r->peak = peak_of(w->p.strategy, w->info.kernel);
-    const double by_memory = r->bytes / measure_bandwidth(demo->ctx);
-    const double by_peak = r->ops / measure_peak(demo->ctx, r->peak);
-    r->is_memory_bound = by_memory > by_peak;
-    r->bound = r->is_memory_bound ? by_memory : by_peak;
     if (!verdict.is_good)
         return complain(EXIT_DIFFERS, "please report it", "%s %s by %s: the result is wrong: %s",
                         r->layer, r->weights, r->kernel, verdict.why);
     return 0;
 }
 
-static void say(const struct scene *scene)
+static void say(int i)
 {
+    char bar[4 * 24 + 1];
+    draw_bar(bar, 24, (double)i / N_SCENES);
     if (term_is_tty(stderr))
-        fprintf(stderr, "%s%s %s: quantizing to %s ...%s", style_on(stderr, DIM), scene->model,
-                scene->layer, scene->weights, style_off(stderr));
+        fprintf(stderr, "\r\033[K%s%s%s %d of %d: %s %s, %s", style_on(stderr, CYAN), bar,
+                style_off(stderr), i + 1, N_SCENES, scenes[i].model, scenes[i].layer,
+                scenes[i].weights);
 }
 
 static void unsay(void)
@@ -331,21 +329,17 @@ static void unsay(void)
         fputs("\r\033[K", stderr);
 }
 
-static int play(struct demo *demo, const struct scene *scene, struct table *table)
+static int play(struct demo *demo, const struct scene *scene)
 {
     struct workload w = {0};
     struct problem p;
     problem_of_scene(demo, scene, &p);
-    say(scene);
     int status = workload_make(&w, demo->ctx, &p), worst = 0;
-    if (status == 0) {
-        /* A convolution's few weights stay in the caches in real networks too. */
-        if (p.op == OP_MATMUL) {
-            status = workload_rotate(&w, rotation_bytes(demo->ctx), 0.4);
-            demo->cold_missed += (size_t)w.copies * w.packed_bytes < rotation_bytes(demo->ctx);
-        }
+    /* A convolution's few weights stay in the caches in real networks too. */
+    if (status == 0 && p.op == OP_MATMUL) {
+        status = workload_rotate(&w, rotation_bytes(demo->ctx), demo->budget / 40);
+        demo->cold_missed += (size_t)w.copies * w.packed_bytes < rotation_bytes(demo->ctx);
     }
-    unsay();
     for (int s = 0; s < scene->n_shots && status == 0; s++) {
         struct demo_row row = {0};
         if (s > 0)
@@ -354,15 +348,26 @@ static int play(struct demo *demo, const struct scene *scene, struct table *tabl
             status = shoot(demo, &w, &row);
         if (status != 0 && status != EXIT_DIFFERS)
             break;
-        worst = status;
+        worst = status != 0 ? status : worst;
         status = 0;
         demo->rows = must_grow(demo->rows, sizeof *demo->rows * (size_t)(demo->n_rows + 1));
         demo->rows[demo->n_rows++] = row;
-        if (table != NULL)
-            print_row(table, &row);
     }
     workload_free(&w);
+    measure_again(demo->ctx);
     return status != 0 ? status : worst;
+}
+
+/* All rows are held against the same limits: the best that was measured at any time. */
+static void find_bounds(struct demo *demo)
+{
+    for (int i = 0; i < demo->n_rows; i++) {
+        struct demo_row *r = &demo->rows[i];
+        const double by_memory = r->bytes / measure_bandwidth(demo->ctx);
+        const double by_peak = r->ops / measure_peak(demo->ctx, r->peak);
+        r->is_memory_bound = by_memory > by_peak;
+        r->bound = r->is_memory_bound ? by_memory : by_peak;
+    }
 }
 
 static void note_scaling(struct demo *demo)
@@ -382,32 +387,44 @@ static void note_scaling(struct demo *demo)
     free(cut);
 }
 
-static int perform(struct demo *demo, int is_json)
+static int perform(struct demo *demo)
 {
     int status = choose_cut(demo), worst = 0;
-    char isa[256], bytes[HUMAN], f32[HUMAN], int8[HUMAN];
-    struct table *table = is_json ? NULL : table_create(columns);
-    if (status == 0 && !is_json) {
-        isa_text(demo->info.isa, isa, sizeof isa);
-        printf("quern %s, %d thread%s, %s\nlimits: memory %s/s, f32 %s, int8 %s (measured)\n\n",
-               qn_version(), demo->info.n_threads, demo->info.n_threads == 1 ? "" : "s", isa,
-               human_bytes(measure_bandwidth(demo->ctx), bytes),
-               human_rate(measure_peak(demo->ctx, PEAK_F32), f32),
-               human_rate(measure_peak(demo->ctx, PEAK_INT8), int8));
-    }
-    for (int i = 0, section = -1; i < N_SCENES && status == 0; i++) {
-        const int is_conv = layer_of(&scenes[i])->op == OP_CONV2D;
-        if (table != NULL && section != is_conv)
-            table_heading(table, "%s", demo_sections[is_conv]);
-        section = is_conv;
-        status = is_stopped() ? EXIT_STOPPED : play(demo, &scenes[i], table);
+    for (int i = 0; i < N_SCENES && status == 0; i++) {
+        say(i);
+        status = is_stopped() ? EXIT_STOPPED : play(demo, &scenes[i]);
+        unsay();
         if (status == EXIT_DIFFERS) {
             worst = status;
             status = 0;
         }
     }
-    table_destroy(table);
+    if (status == 0)
+        find_bounds(demo);
     return status != 0 ? status : worst;
+}
+
+static void print_text(const struct demo *demo)
+{
+    char isa[256], bytes[HUMAN], f32[HUMAN], int8[HUMAN];
+    isa_text(demo->info.isa, isa, sizeof isa);
+    printf("quern %s, %d thread%s, %s\nlimits: memory %s/s, f32 %s, int8 %s (measured)\n\n",
+           qn_version(), demo->info.n_threads, demo->info.n_threads == 1 ? "" : "s", isa,
+           human_bytes(measure_bandwidth(demo->ctx), bytes),
+           human_rate(measure_peak(demo->ctx, PEAK_F32), f32),
+           human_rate(measure_peak(demo->ctx, PEAK_INT8), int8));
+    struct table *table = table_create(columns);
+    for (int i = 0; i < demo->n_rows; i++) {
+        const int section = demo->rows[i].section;
+        if (i == 0 || section != demo->rows[i - 1].section)
+            table_heading(table, "%s", demo_sections[section]);
+        print_row(table, &demo->rows[i]);
+    }
+    table_print(table);
+    table_destroy(table);
+    printf("\nsize: of f16 weights; error: against the exact product before quantization; limit: "
+           "memory or the peak named\n%s\n",
+           demo->notes);
 }
 
 static int show(struct demo *demo, const struct args *args)
@@ -415,7 +432,9 @@ static int show(struct demo *demo, const struct args *args)
     const char *html = args_text(args, "html", "quern-demo.html");
     const int is_json = args_has(args, "json");
     demo->began = seconds_now();
-    int status = perform(demo, is_json);
+    if (!is_json && term_is_tty(stderr) == 0)
+        fprintf(stderr, "quern: this takes up to %.0f seconds\n", demo->budget);
+    int status = perform(demo);
     if (status != 0 && status != EXIT_DIFFERS)
         return status == EXIT_STOPPED
                    ? complain(status, "run it again when ready", "stopped: no report was written")
@@ -424,9 +443,7 @@ static int show(struct demo *demo, const struct args *args)
     if (is_json)
         print_json(demo);
     else
-        printf("\nsize: of f16 weights; error: against the exact product before quantization; "
-               "limit: memory or the peak named\n%s\n",
-               demo->notes);
+        print_text(demo);
     if (strcmp(html, "none") != 0) {
         const int written = demo_report(demo, html);
         if (written == 0 && !is_json)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that all read, or all compute, for a while; the best of a few tries counts, since what
- * else the machine does can only make it slower. */
+/* Threads that all read, or all compute. Each times many short pieces of its work (a few hundred
+ * microseconds) and reports the median rate; the rates are added. On an idle machine that is the
+ * rate of the whole; on a busy one, pieces that were interrupted do not count for the limit. */
 #define _POSIX_C_SOURCE 200809L
 #include "measure.h"
 
@@ -9,18 +10,19 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 1024, TRIES = 4 };
+enum { MAX_THREADS = 1024, MAX_PIECES = 256, PEAK_PIECES = 25 };
+enum { PIECE_WORDS = 1 << 19 }; /* 4 MiB */
 
 struct job {
     const uint64_t *from; /* bandwidth */
     size_t words;
-    peak_loop *loop; /* peak */
-    long rounds;
-    double result;
+    peak_loop *loop; /* or peak */
+    double rate;     /* what came out, a second */
+    uint64_t sum;
 };
 
 /* Sixteen sums keep as many loads under way as the core can; any compiler makes vectors of them. */
-static uint64_t read_all(const uint64_t *from, size_t words)
+static uint64_t read_piece(const uint64_t *from, size_t words)
 {
     uint64_t sums[16] = {0};
     for (size_t i = 0; i + 16 <= words; i += 16) {
@@ -33,30 +35,65 @@ static uint64_t read_all(const uint64_t *from, size_t words)
     return sum;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double read_rate(struct job *job)
+{
+    double rates[MAX_PIECES];
+    int n = 0;
+    for (size_t at = 0; at < job->words && n < MAX_PIECES; at += PIECE_WORDS) {
+        const size_t words = job->words - at < PIECE_WORDS ? job->words - at : PIECE_WORDS;
+        const double begin = seconds_now();
+        job->sum += read_piece(job->from + at, words);
+        rates[n++] = (double)words * sizeof *job->from / (seconds_now() - begin);
+    }
+    qsort(rates, (size_t)n, sizeof *rates, by_size);
+    return rates[n / 2];
+}
+
+static double peak_rate(const struct job *job)
+{
+    double rates[PEAK_PIECES];
+    long rounds = 1000;
+    for (int n = 0; n < PEAK_PIECES;) {
+        const double begin = seconds_now();
+        const double ops = job->loop(rounds);
+        const double took = seconds_now() - begin;
+        rates[n] = ops / took;
+        if (took < 2e-4)
+            rounds *= 2; /* too short to tell */
+        else
+            n++;
+    }
+    qsort(rates, PEAK_PIECES, sizeof *rates, by_size);
+    return rates[PEAK_PIECES / 2];
+}
+
 static void *work(void *arg)
 {
     struct job *job = arg;
-    if (job->loop != NULL)
-        job->result = job->loop(job->rounds);
-    else
-        job->result = (double)(read_all(job->from, job->words) & 1);
+    job->rate = job->loop != NULL ? peak_rate(job) : read_rate(job);
     return NULL;
 }
 
-/* Run all jobs at once, the first here; seconds. */
+/* Run all jobs at once, the first here; the sum of their rates. */
 static double run_jobs(struct job *jobs, int n)
 {
     pthread_t threads[MAX_THREADS];
     int made = 1;
-    const double begin = seconds_now();
     while (made < n && pthread_create(&threads[made], NULL, work, &jobs[made]) == 0)
         made++;
     work(&jobs[0]);
-    for (int i = made; i < n; i++)
-        work(&jobs[i]); /* no thread to be had: the rest one after another */
-    for (int i = 1; i < made; i++)
+    double rate = jobs[0].rate;
+    for (int i = 1; i < made; i++) { /* those that no thread could be had for do not count */
         pthread_join(threads[i], NULL);
-    return seconds_now() - begin;
+        rate += jobs[i].rate;
+    }
+    return rate;
 }
 
 static int threads_of(const qn_ctx *ctx)
@@ -80,83 +117,94 @@ size_t rotation_bytes(const qn_ctx *ctx)
     return bytes < least ? least : bytes > most ? most : bytes;
 }
 
+/* What is known so far; the buffer stays for the next time. */
+static struct {
+    double bandwidth;
+    uint64_t *memory;
+    size_t words; /* of each thread */
+    int n_threads;
+    struct known_peak {
+        double rate;
+        const struct peak_row *row;
+    } peaks[3];
+} known;
+
+static void read_memory(int tries)
+{
+    const int n = known.n_threads;
+    struct job *jobs = must_alloc(sizeof *jobs * (size_t)n);
+    for (int try = 0; try < tries; try++) {
+        for (int i = 0; i < n; i++)
+            jobs[i] =
+                (struct job){.from = known.memory + (size_t)i * known.words, .words = known.words};
+        const double rate = run_jobs(jobs, n);
+        known.bandwidth = rate > known.bandwidth ? rate : known.bandwidth;
+    }
+    free(jobs);
+}
+
 double measure_bandwidth(const qn_ctx *ctx)
 {
-    static double known;
-    if (known > 0)
-        return known;
+    if (known.bandwidth > 0)
+        return known.bandwidth;
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     size_t bytes = rotation_bytes(ctx);
     if (pages > 0 && page > 0 && bytes > (size_t)pages / 4 * (size_t)page)
         bytes = (size_t)pages / 4 * (size_t)page;
-    const int n = threads_of(ctx);
-    const size_t words = bytes / sizeof(uint64_t) / (size_t)n;
-    uint64_t *memory = must_grow(NULL, words * (size_t)n * sizeof *memory);
-    memset(memory, 1, words * (size_t)n * sizeof *memory);
+    known.n_threads = threads_of(ctx);
+    known.words = bytes / sizeof(uint64_t) / (size_t)known.n_threads;
+    bytes = known.words * (size_t)known.n_threads * sizeof(uint64_t);
+    known.memory = must_grow(NULL, bytes);
+    memset(known.memory, 1, bytes);
+    read_memory(4);
+    return known.bandwidth;
+}
+
+static double measure_row(const struct peak_row *row, int n, int tries)
+{
     struct job *jobs = must_alloc(sizeof *jobs * (size_t)n);
-    for (int i = 0; i < n; i++)
-        jobs[i] = (struct job){.from = memory + (size_t)i * words, .words = words};
-    const double end = seconds_now() + 0.4;
-    for (int try = 0; try < TRIES || seconds_now() < end; try++) {
-        const double rate = (double)words * (double)n * sizeof *memory / run_jobs(jobs, n);
-        known = rate > known ? rate : known;
+    double best = 0;
+    for (int try = 0; try < tries; try++) {
+        for (int i = 0; i < n; i++)
+            jobs[i] = (struct job){.loop = row->loop};
+        const double rate = run_jobs(jobs, n);
+        best = rate > best ? rate : best;
     }
     free(jobs);
-    free(memory);
-    return known;
-}
-
-/* The best rate of a few tries on all threads. */
-static double measure_row(const struct peak_row *row, struct job *jobs, int n)
-{
-    double best = 0;
-    long rounds = 1000;
-    const double end = seconds_now() + 0.1;
-    for (int try = 0; try < TRIES || seconds_now() < end;) {
-        double ops = 0;
-        for (int i = 0; i < n; i++)
-            jobs[i] = (struct job){.loop = row->loop, .rounds = rounds};
-        const double took = run_jobs(jobs, n);
-        for (int i = 0; i < n; i++)
-            ops += jobs[i].result;
-        if (took < 5e-3) { /* too short to tell; threads take a while to begin */
-            rounds *= 4;
-            continue;
-        }
-        best = ops / took > best ? ops / took : best;
-        try++;
-    }
     return best;
 }
-
-struct known_peak {
-    double rate;
-    const char *instruction;
-};
 
 /* All rows that the ISA allows are tried: which is fastest is not a matter of its age (a bf16 dot
  * product can be slower than the f32 multiply-add on the same core). */
 static const struct known_peak *find_peak(const qn_ctx *ctx, enum peak peak)
 {
-    static struct known_peak known[3];
-    if (known[peak].rate > 0)
-        return &known[peak];
+    struct known_peak *best = &known.peaks[peak];
     qn_ctx_info info;
     qn_ctx_info_init(&info);
     qn_ctx_query(ctx, &info);
-    const int n = threads_of(ctx);
-    struct job *jobs = must_alloc(sizeof *jobs * (size_t)n);
-    int measured = 0;
+    if (best->rate > 0)
+        return best;
     for (const struct peak_row *row = peak_rows; row->loop != NULL; row++) {
-        if (row->peak != peak || (row->needs & ~info.isa) != 0 || (measured > 0 && row->needs == 0))
+        if (row->peak != peak || (row->needs & ~info.isa) != 0)
             continue;
-        const double rate = measure_row(row, jobs, n);
-        measured++;
-        if (rate > known[peak].rate)
-            known[peak] = (struct known_peak){rate, row->instruction};
+        if (row->needs == 0 && best->rate > 0)
+            continue; /* only where there is nothing else */
+        const double rate = measure_row(row, threads_of(ctx), 3);
+        if (rate > best->rate)
+            *best = (struct known_peak){rate, row};
     }
-    free(jobs);
-    return &known[peak];
+    return best;
+}
+
+void measure_again(const qn_ctx *ctx)
+{
+    measure_bandwidth(ctx);
+    read_memory(1);
+    for (enum peak p = PEAK_F32; p <= PEAK_INT8; p++) {
+        struct known_peak *peak = &known.peaks[p];
+        const double rate = peak->rate > 0 ? measure_row(peak->row, threads_of(ctx), 1) : 0;
+        peak->rate = rate > peak->rate ? rate : peak->rate;
+    }
 }
 
 double measure_peak(const qn_ctx *ctx, enum peak peak)
@@ -166,7 +214,7 @@ double measure_peak(const qn_ctx *ctx, enum peak peak)
 
 const char *peak_instruction(const qn_ctx *ctx, enum peak peak)
 {
-    return find_peak(ctx, peak)->instruction;
+    return find_peak(ctx, peak)->row->instruction;
 }
 
 const char *peak_name(enum peak peak)

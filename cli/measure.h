@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The limits of this machine, measured: how fast memory is read, and how many products a second its
- * instructions can do at most. Each number is measured once a process, when first asked for. */
+ * instructions can do at most. Measured when first asked for; what else the machine does can only
+ * hide the limit, so the best rate ever seen counts. */
 #ifndef CLI_MEASURE_H
 #define CLI_MEASURE_H
 
@@ -13,6 +14,8 @@ double measure_bandwidth(const qn_ctx *ctx);
 /* Operations a second (a product and a sum are two) of the best instruction of the context's ISA;
  * f32 multiply-add, bf16 pairs into f32, int8 products into int32. */
 double measure_peak(const qn_ctx *ctx, enum peak peak);
+/* Try once more, briefly: rates can only grow. Between cases, so that all are judged alike. */
+void measure_again(const qn_ctx *ctx);
 const char *peak_name(enum peak peak);
 /* Which instruction that was: "vpdpbusd zmm". */
 const char *peak_instruction(const qn_ctx *ctx, enum peak peak);
