@@ -246,14 +246,20 @@ static void the_block_scaled_floats(void **state)
     assert_values(e, 2, 0, 6.0, 1, 3.0);
     end_example(e);
 
-    /* Two blocks of 16. The unit is 2^-6: 128 times that is the larger scale, 2. The other would
-     * be 0.3; E4M3 has 0.3 / 2^-6 = 19.2 as 20. */
-    e = run_example("nvfp4", QN_RANGE_NARROW, 32, 17, 12.0, 3.0, 0., 0., 0., 0., 0., 0., 0., 0., 0.,
-                    0., 0., 0., 0., 0., 1.8);
-    assert_true(e->parts.scale[0] == 2.0f);
-    assert_true(e->parts.scale[1] == 20.0f / 64);
-    assert_values(e, 2, 0, 12.0, 1, 3.0);
-    end_example(e);
+    /* Three blocks of 16. The unit is 2^-6: 128 times that is the largest scale, 2. The next one
+     * would be 0.3; E4M3 has 0.3 / 2^-6 = 19.2 as 20. The last is the third subnormal of E4M3. */
+    struct unit_ctx u;
+    float x[48] = {12.0f, 3.0f};
+    x[16] = 1.8f;
+    x[32] = 6.0f * 0x3p-15f;
+    unit_ctx_start(&u, 1);
+    const qn_quantize_options o = options_of("nvfp4");
+    qn_weight *w = quantize(&u, &o, x, 1, 48);
+    const qn_weight_parts p = view(w);
+    assert_true(p.scale[0] == 2.0f && p.scale[1] == 20.0f / 64 && p.scale[2] == 0x3p-15f);
+    assert_true(decode(&p, 0, 0, p.codes[0]) == 12.0 && decode(&p, 0, 1, p.codes[1]) == 3.0);
+    qn_weight_destroy(w);
+    unit_ctx_stop(&u);
 
     e = run_example("nf4:g64", QN_RANGE_NARROW, 64, 3, 2.0, 0.0, -2.0);
     assert_true(e->parts.scale[0] == 2.0f);
