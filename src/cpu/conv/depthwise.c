@@ -25,170 +25,6 @@
 #include "../rows/rows.h"
 #include "conv.h"
 
-enum {
-    LANE_TILE = 32,
-    PIXEL_TILE = 256
-}; /* outputs along a row: some 10 to 70 KiB of ring for 3 x 3 taps */
-
-/* ---- selection ------------------------------------------------------------------------------- */
-
-#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
-    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0},                 \
-     fn,                                                                                           \
-     QNI_DEPTHWISE_##kind},
-static const struct qni_depthwise_kernel kernels[] = {
-#include "kernels.inc"
-};
-#undef QNI_DEPTHWISE_KERNEL
-
-static int32_t kind_of(qn_strategy strategy)
-{
-    switch (strategy) {
-    case QN_STRATEGY_INT8_ROW:
-        return QNI_DEPTHWISE_ROW;
-    case QN_STRATEGY_INT8_BLOCK:
-        return QNI_DEPTHWISE_BLOCK;
-    case QN_STRATEGY_INT8_STATIC:
-        return QNI_DEPTHWISE_GIVEN;
-    default:
-        return QNI_DEPTHWISE_FLOAT;
-    }
-}
-
-static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
-                           const struct qni_depthwise_kernel *k)
-{
-    const struct qni_packed_head *head = op->w[0]->head;
-    if (k->kind != kind_of(op->strategy))
-        return "serves another strategy";
-    if ((k->row.needs & ~ctx->isa) != 0)
-        return "CPU feature missing or masked";
-    if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
-        return "another kernel is asked for";
-    if (k->kind != QNI_DEPTHWISE_FLOAT && head->section[QNI_SECTION_COUNTS].bytes == 0)
-        return "the weights are a codebook of other than small integers";
-    if (k->kind == QNI_DEPTHWISE_BLOCK && !op->quant.symmetric &&
-        head->section[QNI_SECTION_SUMS].bytes == 0)
-        return "the weights are packed without column sums";
-    if (op->strategy == QN_STRATEGY_INT8_STATIC && head->section[QNI_SECTION_PRESCALE].bytes != 0)
-        return "the weights have a prescale, which cannot be multiplied into given int8 codes";
-    if (qni_epilogue_raw(op) &&
-        (head->n_groups > 1 || head->section[QNI_SECTION_OFFSET].bytes != 0))
-        return "int32 sums and int32 biases are for weights without groups and offsets";
-    return NULL;
-}
-
-/* ---- the shape of the work ------------------------------------------------------------------- */
-
-/* A ring of rows of x as floats: n_slots rows, and one of zeros behind them. */
-struct ring {
-    bool by_pixel;  /* lanes are pixels */
-    bool is_apart;  /* a strip for each horizontal tap */
-    bool is_cyclic; /* row iy lives in slot iy mod n_slots; else in that of the tap that reads it */
-    int64_t tile;   /* outputs along a row */
-    int64_t vector; /* floats from column to column */
-    int64_t strip;  /* floats from strip to strip: taps if apart, else residues */
-    int64_t n_strips;
-    int64_t strip_columns;
-    int64_t n_slots;
-};
-
-/* The most that the bases of two taps of a phase differ. */
-static int64_t reach(const struct qni_axis *a)
-{
-    const int64_t far = (int64_t)(a->taps - 1) * a->dilation;
-    return a->transposed ? qni_ceil_div(far, a->stride) : far;
-}
-
-static struct ring ring_of(const struct qni_op *op, bool by_pixel)
-{
-    const struct qni_axis y = qni_conv_axis(op, 0), x = qni_conv_axis(op, 1);
-    const int64_t outputs = qni_axis_phase(&x, 0).count, advance = qni_axis_advance(&x);
-    struct ring r = {.by_pixel = by_pixel};
-    r.tile = qni_min(outputs, by_pixel ? PIXEL_TILE : LANE_TILE);
-    r.tile = by_pixel ? (int64_t)qni_round_up((size_t)r.tile, QNI_DEPTHWISE_LANES) : r.tile;
-    const int64_t columns = reach(&x) + advance * (r.tile - 1) + 1;
-    r.is_apart = columns > x.taps * r.tile;
-    r.vector = by_pixel ? 1 : QNI_LANE_BLOCK;
-    r.strip_columns = r.is_apart ? r.tile : by_pixel ? qni_ceil_div(columns, advance) : columns;
-    r.n_strips = r.is_apart ? x.taps : by_pixel ? advance : 1;
-    r.strip = r.strip_columns * r.vector;
-    r.is_cyclic = reach(&y) + 1 <= 2 * (int64_t)y.taps;
-    r.n_slots = r.is_cyclic ? reach(&y) + 1 : y.taps;
-    return r;
-}
-
-static int64_t slot_floats(const struct ring *r)
-{
-    return (int64_t)qni_round_up((size_t)(r->strip * r->n_strips), 16);
-}
-
-/* Where the private scratch of a thread has what. */
-struct places {
-    size_t in, prescale, tags, panels, one, ring, c, line[4], end;
-};
-
-static struct places places_of(const struct qni_op *op, const struct ring *r)
-{
-    const struct qni_packed_head *head = op->w[0]->head;
-    const size_t panels = QNI_LANE_BLOCK / QNI_PANEL;
-    const size_t line = (size_t)qni_max(r->tile, QNI_LANE_BLOCK) * sizeof(float);
-    const size_t vectors = r->by_pixel ? 1 : QNI_LANE_BLOCK;
-    struct places p;
-    size_t at = 0;
-    p.in = at;
-    at += qni_round_up((size_t)head->k * sizeof(float *), 64);
-    p.prescale = at;
-    at += qni_round_up((size_t)head->k * sizeof(float), 64);
-    p.tags = at;
-    at += qni_round_up((size_t)r->n_slots * sizeof(int64_t), 64);
-    p.panels = at;
-    at += panels * qni_lane_weights_bytes(head);
-    p.one = at;
-    at += qni_lane_weights_bytes(head);
-    p.ring = at;
-    at += (size_t)((r->n_slots + 1) * slot_floats(r)) * sizeof(float);
-    p.c = at;
-    at += qni_round_up((size_t)r->tile * vectors * sizeof(float), 64);
-    for (int32_t i = 0; i < 4; i++, at += qni_round_up(line, 64))
-        p.line[i] = at;
-    p.end = at;
-    return p;
-}
-
-static size_t thread_bytes(const struct qni_op *op)
-{
-    const struct ring lanes = ring_of(op, false), pixels = ring_of(op, true);
-    const size_t a = places_of(op, &lanes).end, b = places_of(op, &pixels).end;
-    return qni_round_up(a > b ? a : b, 64);
-}
-
-qn_status qni_depthwise_select(const qn_ctx *ctx, const struct qni_op *op,
-                               struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg)
-{
-    const struct qni_depthwise_kernel *chosen = NULL;
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-        const char *why = refusal(ctx, op, &kernels[i]);
-        if (why == NULL && chosen == NULL)
-            chosen = &kernels[i];
-        else if (tell != NULL)
-            tell(arg, kernels[i].row.name, why != NULL ? why : "a better row serves");
-    }
-    if (chosen == NULL)
-        return QN_E_UNSUPPORTED;
-    memset(choice, 0, sizeof *choice);
-    choice->n_choices = 1;
-    choice->m_from[0] = 1;
-    choice->kernel[0] = choice->main = &chosen->row;
-    choice->block_m = ring_of(op, false).tile;
-    choice->panels_per_task = QNI_LANE_BLOCK / QNI_PANEL;
-    choice->n_threads = ctx->threads.n_threads;
-    choice->shared_bytes = qni_tap_list_bytes(op->w[0]->head);
-    choice->thread_bytes = thread_bytes(op);
-    choice->scratch_bytes = choice->shared_bytes + (size_t)choice->n_threads * choice->thread_bytes;
-    return QN_OK;
-}
-
 /* ---- one phase ------------------------------------------------------------------------------- */
 
 struct run {
@@ -198,13 +34,15 @@ struct run {
     struct qni_axis axis[2];
     struct qni_phase phase[2];
     struct qni_tap_list list;
-    struct ring ring;
-    struct places places;
+    struct qni_ring ring;
+    struct qni_places places;
     int64_t block;                   /* outputs of a piece */
     int64_t n_blocks, n_bands, band; /* band: rows */
     int64_t n_items;
     bool raw;                      /* the kernel gives int32 sums */
     struct qni_finish_step finish; /* but for what differs from line to line */
+    bool is_finished;              /* it does more than to store f32 */
+    size_t y_bytes;                /* of an element */
     uint8_t *scratch;
     size_t scratch_bytes; /* of a thread */
     _Atomic int64_t next;
@@ -215,12 +53,15 @@ struct piece {
     const struct run *run;
     int64_t image, output, n, row, end; /* outputs [output, output + n) of output rows [row, end) */
     int64_t column, columns;            /* a tile of these rows */
-    const float **in;
-    float *prescale; /* by tap, where the kernel multiplies; else NULL */
+    const float **in;                   /* of each tap */
+    const float **rows;                 /* of each vertical tap: its ring row, or NULL */
+    float *prescale;                    /* by tap, where the kernel multiplies; else NULL */
     int64_t *tags;
     struct qni_lane_weights panels[QNI_LANE_BLOCK / QNI_PANEL], one;
     float *ring, *c;
     struct qni_scale_step scale;
+    bool is_scaled; /* the step does something */
+    bool is_direct; /* the kernel writes into y */
     float *line[4];
 };
 
@@ -244,7 +85,7 @@ static struct qni_input_row input_row(const struct piece *p, int64_t iy)
 static void load_strip(const struct piece *p, const struct qni_input_row *row, int64_t first,
                        int64_t step, float *dst)
 {
-    const struct ring *r = &p->run->ring;
+    const struct qni_ring *r = &p->run->ring;
     const int64_t per_channel = p->run->op->conv.co;
     const struct qni_lane_block block = {p->output, per_channel, p->n, r->vector};
     if (r->by_pixel)
@@ -257,7 +98,7 @@ static void load_strip(const struct piece *p, const struct qni_input_row *row, i
 static void load_row(const struct piece *p, int64_t iy, float *dst)
 {
     const struct run *run = p->run;
-    const struct ring *r = &run->ring;
+    const struct qni_ring *r = &run->ring;
     const struct qni_input_row row = input_row(p, iy);
     const int64_t advance = qni_axis_advance(&run->axis[1]), moved = advance * p->column;
     for (int64_t i = 0; i < r->n_strips; i++, dst += r->strip) {
@@ -271,7 +112,7 @@ static void load_row(const struct piece *p, int64_t iy, float *dst)
 /* Where the inputs of a tap begin for the outputs of a tile: floats into a ring row. */
 static int64_t tap_offset(const struct run *run, const struct qni_tap *tap)
 {
-    const struct ring *r = &run->ring;
+    const struct qni_ring *r = &run->ring;
     if (r->is_apart)
         return tap->at[1] * r->strip;
     const int64_t column = tap->base[1] - run->list.lo[1];
@@ -279,16 +120,20 @@ static int64_t tap_offset(const struct run *run, const struct qni_tap *tap)
     return r->by_pixel ? column % advance * r->strip + column / advance : column * r->vector;
 }
 
-/* The ring row that a tap reads for output row jy: loaded if need be. */
-static const float *ring_row(const struct piece *p, const struct qni_tap *tap, int64_t jy)
+/* The ring row that a vertical tap reads for output row jy: loaded if need be. NULL: nothing in
+ * this phase. */
+static const float *ring_row(const struct piece *p, int32_t tap, int64_t jy)
 {
     const struct run *run = p->run;
-    const struct ring *r = &run->ring;
-    const int64_t iy = tap->base[0] + qni_axis_advance(&run->axis[0]) * jy;
+    const struct qni_ring *r = &run->ring;
+    int64_t iy;
+    if (!qni_axis_base(&run->axis[0], &run->phase[0], tap, &iy))
+        return NULL;
+    iy += qni_axis_advance(&run->axis[0]) * jy;
     if (iy < 0 || iy >= run->axis[0].in)
-        return p->ring + r->n_slots * slot_floats(r);
-    const int64_t slot = r->is_cyclic ? iy % r->n_slots : tap->at[0];
-    float *row = p->ring + slot * slot_floats(r);
+        return p->ring + r->n_slots * qni_ring_slot(r);
+    const int64_t slot = r->is_cyclic ? iy % r->n_slots : tap;
+    float *row = p->ring + slot * qni_ring_slot(r);
     if (p->tags[slot] != iy) {
         load_row(p, iy, row);
         p->tags[slot] = iy;
@@ -298,22 +143,22 @@ static const float *ring_row(const struct piece *p, const struct qni_tap *tap, i
 
 static void begin_tile(const struct piece *p)
 {
-    const struct ring *r = &p->run->ring;
+    const struct qni_ring *r = &p->run->ring;
     for (int64_t i = 0; i < r->n_slots; i++)
         p->tags[i] = -1;
-    memset(p->ring + r->n_slots * slot_floats(r), 0, (size_t)slot_floats(r) * sizeof(float));
+    memset(p->ring + r->n_slots * qni_ring_slot(r), 0, (size_t)qni_ring_slot(r) * sizeof(float));
 }
 
-/* One row of a tile through the kernel: 16 outputs a time, `offset` floats into the ring rows. */
-static void multiply(const struct piece *p, const struct qni_lane_weights *w, int64_t offset,
-                     float *c)
+/* One row of a tile through the kernel, 16 lanes of it: the first ones, or those behind the last
+ * call's. */
+static void multiply(const struct piece *p, const struct qni_lane_weights *w, bool is_first,
+                     float *c, int64_t ldc)
 {
     const struct run *run = p->run;
-    const struct ring *r = &run->ring;
+    const struct qni_ring *r = &run->ring;
     const int64_t advance = r->is_apart ? 1 : qni_axis_advance(&run->axis[1]);
-    if (offset > 0)
-        for (int32_t t = 0; t < run->list.n_taps; t++)
-            p->in[t] += p->in[t] != NULL ? QNI_DEPTHWISE_LANES : 0;
+    for (int32_t t = 0; !is_first && t < run->list.n_taps; t++)
+        p->in[t] += p->in[t] != NULL ? QNI_DEPTHWISE_LANES : 0;
     const struct qni_depthwise_tile tile = {
         .in = p->in,
         .advance = r->by_pixel ? QNI_DEPTHWISE_LANES : advance * r->vector,
@@ -329,7 +174,7 @@ static void multiply(const struct piece *p, const struct qni_lane_weights *w, in
         .raw_i32 = run->raw,
         .prescale = p->prescale,
         .c = c,
-        .ldc = r->by_pixel ? QNI_DEPTHWISE_LANES : QNI_LANE_BLOCK,
+        .ldc = ldc,
     };
     run->kernel->fn(&tile);
 }
@@ -362,6 +207,14 @@ static const void *fill_line(const struct piece *p, float *line, const qn_tensor
     return line;
 }
 
+/* May the kernel write into y? Full vectors of f32 channels, and no residual, which may be y. */
+static bool is_direct(const struct piece *p)
+{
+    const struct qni_op *op = p->run->op;
+    return !p->run->ring.by_pixel && op->y.dtype == QN_F32 && op->conv.ys[1] == 1 &&
+           p->n % QNI_PANEL == 0 && op->epilogue.residual.rank == 0;
+}
+
 static void begin_lines(struct piece *p)
 {
     const struct run *run = p->run;
@@ -381,6 +234,9 @@ static void begin_lines(struct piece *p)
         .bias = bias_i32 ? NULL : bias,
     };
     p->scale = step;
+    p->is_scaled =
+        step.from_i32 || step.x_scale != 1.0f || step.col_scale != NULL || step.bias != NULL;
+    p->is_direct = is_direct(p);
     if (step.w_scale == NULL)
         return;
     const int64_t n = run->ring.by_pixel ? run->ring.tile : p->n;
@@ -389,32 +245,35 @@ static void begin_lines(struct piece *p)
             run->ring.by_pixel ? p->one.scale[0] : p->panels[i / QNI_PANEL].scale[i % QNI_PANEL];
 }
 
+/* Output (jy, jx) in an image of these strides. */
+static int64_t place_of(const struct piece *p, const int64_t strides[4], int64_t jy, int64_t jx)
+{
+    const struct qni_phase *y = &p->run->phase[0], *x = &p->run->phase[1];
+    return p->image * strides[0] + p->output * strides[1] + (y->first + y->step * jy) * strides[2] +
+           (x->first + x->step * jx) * strides[3];
+}
+
 /* n results from (jy, jx) on: the channels of a pixel, or the pixels of a channel. */
 static void finish_line(const struct piece *p, float *v, int64_t jy, int64_t jx, int64_t n)
 {
     const struct run *run = p->run;
     const struct qni_op *op = run->op;
     const bool by_pixel = run->ring.by_pixel;
-    const int64_t oy = run->phase[0].first + run->phase[0].step * jy;
-    const int64_t ox = run->phase[1].first + run->phase[1].step * jx;
     const int64_t along = by_pixel ? run->phase[1].step : 1;
-    const int64_t *ys = op->conv.ys, *rs = op->conv.rs;
     const qn_tensor *residual = &op->epilogue.residual;
     struct qni_scale_step scale = p->scale;
     scale.n = n;
-    if (scale.from_i32 || scale.x_scale != 1.0f || scale.col_scale != NULL || scale.bias != NULL)
+    if (p->is_scaled)
         run->rows->scale(v, &scale);
     struct qni_finish_step finish = run->finish;
     finish.n = n;
-    finish.y_stride = along * ys[by_pixel ? 3 : 1];
-    finish.y = (uint8_t *)op->y.data +
-               (size_t)(p->image * ys[0] + p->output * ys[1] + oy * ys[2] + ox * ys[3]) *
-                   qn_dtype_bytes(op->y.dtype);
+    finish.y_stride = along * op->conv.ys[by_pixel ? 3 : 1];
+    finish.y = (uint8_t *)op->y.data + (size_t)place_of(p, op->conv.ys, jy, jx) * run->y_bytes;
     if (residual->rank != 0) {
-        finish.residual_stride = along * rs[by_pixel ? 3 : 1];
-        finish.residual = (const uint8_t *)residual->data +
-                          (size_t)(p->image * rs[0] + p->output * rs[1] + oy * rs[2] + ox * rs[3]) *
-                              qn_dtype_bytes(residual->dtype);
+        finish.residual_stride = along * op->conv.rs[by_pixel ? 3 : 1];
+        finish.residual =
+            (const uint8_t *)residual->data +
+            (size_t)place_of(p, op->conv.rs, jy, jx) * qn_dtype_bytes(residual->dtype);
     }
     run->rows->finish(v, &finish);
 }
@@ -424,24 +283,35 @@ static void finish_line(const struct piece *p, float *v, int64_t jy, int64_t jx,
 static void find_inputs(const struct piece *p, int64_t jy)
 {
     const struct qni_tap_list *list = &p->run->list;
-    for (int32_t t = 0; t < list->n_taps; t++)
-        p->in[t] = list->taps[t].is_live
-                       ? ring_row(p, &list->taps[t], jy) + tap_offset(p->run, &list->taps[t])
-                       : NULL;
+    for (int32_t y = 0; y < p->run->axis[0].taps; y++)
+        p->rows[y] = ring_row(p, y, jy);
+    for (int32_t t = 0; t < list->n_taps; t++) {
+        const struct qni_tap *tap = &list->taps[t];
+        p->in[t] = tap->is_live ? p->rows[tap->at[0]] + tap->offset : NULL;
+    }
 }
 
 static void run_row(const struct piece *p, int64_t jy)
 {
+    const struct run *run = p->run;
     find_inputs(p, jy);
-    if (p->run->ring.by_pixel) {
-        multiply(p, &p->one, 0, p->c);
+    if (run->ring.by_pixel) {
+        multiply(p, &p->one, true, p->c, QNI_DEPTHWISE_LANES);
         finish_line(p, p->c, jy, p->column, p->columns);
         return;
     }
+    float *c = p->c;
+    int64_t ldc = QNI_LANE_BLOCK;
+    if (p->is_direct) {
+        c = (float *)run->op->y.data + place_of(p, run->op->conv.ys, jy, p->column);
+        ldc = run->op->conv.ys[3] * run->phase[1].step;
+    }
     for (int64_t i = 0; i * QNI_PANEL < p->n; i++)
-        multiply(p, &p->panels[i], i, p->c + i * QNI_PANEL);
+        multiply(p, &p->panels[i], i == 0, c + i * QNI_PANEL, ldc);
+    if (p->is_direct && !p->is_scaled && !run->is_finished)
+        return;
     for (int64_t j = 0; j < p->columns; j++)
-        finish_line(p, p->c + j * QNI_LANE_BLOCK, jy, p->column + j, p->n);
+        finish_line(p, c + j * ldc, jy, p->column + j, p->n);
 }
 
 static void run_tiles(struct piece *p)
@@ -484,10 +354,11 @@ static void run_thread(void *arg, int32_t thread)
 {
     struct run *run = arg;
     const struct qni_packed_head *head = run->op->w[0]->head;
-    const struct places *at = &run->places;
+    const struct qni_places *at = &run->places;
     uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
     struct piece p = {.run = run};
     p.in = (const float **)(void *)(memory + at->in);
+    p.rows = (const float **)(void *)(memory + at->rows);
     if (head->section[QNI_SECTION_PRESCALE].bytes != 0) {
         p.prescale = (float *)(void *)(memory + at->prescale);
         for (int32_t t = 0; t < run->list.n_taps; t++)
@@ -529,7 +400,7 @@ static struct qni_finish_step finish_of(const struct qni_op *op)
 /* Are there enough pixels next to each other to fill the lanes? */
 static bool is_by_pixel(const struct qni_op *op, const struct qni_phase *x)
 {
-    return op->conv.xs[1] != 1 && x->count >= QNI_DEPTHWISE_LANES / 2;
+    return op->conv.xs[1] != 1 && x->count >= 2 * QNI_DEPTHWISE_LANES;
 }
 
 /* Bands are high enough that reading the rows between them twice does not matter, and there are
@@ -552,8 +423,12 @@ static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct run *ru
 {
     const bool keep_dead = run->kernel->kind == QNI_DEPTHWISE_BLOCK && !op->quant.symmetric;
     run->list = qni_tap_list_make(op, run->axis, run->phase, run->kernel->kind, keep_dead, scratch);
-    run->ring = ring_of(op, is_by_pixel(op, &run->phase[1]));
-    run->places = places_of(op, &run->ring);
+    run->ring = qni_ring_of(op, is_by_pixel(op, &run->phase[1]));
+    run->places = qni_places_of(op, &run->ring);
+    for (int32_t t = 0; t < run->list.n_taps; t++) {
+        struct qni_tap *tap = &run->list.taps[t];
+        tap->offset = tap->is_live ? tap_offset(run, tap) : 0;
+    }
     cut(run, choice->n_threads);
     run->scratch = scratch + choice->shared_bytes;
     run->scratch_bytes = choice->thread_bytes;
@@ -571,7 +446,9 @@ void qni_depthwise_run(const qn_ctx *ctx, const struct qni_op *op,
         .axis = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)},
         .raw = qni_epilogue_raw(op) != 0,
         .finish = finish_of(op),
+        .y_bytes = qn_dtype_bytes(op->y.dtype),
     };
+    run.is_finished = run.finish.act != QN_ACT_NONE || run.finish.has_clamp;
     const int64_t n_y = qni_min(qni_axis_phases(&run.axis[0]), run.axis[0].out);
     const int64_t n_x = qni_min(qni_axis_phases(&run.axis[1]), run.axis[1].out);
     for (int64_t py = 0; py < n_y; py++)

@@ -14,6 +14,7 @@ struct qni_tap {
     int64_t position; /* packed */
     int64_t base[2];  /* inputs of output (0, 0) of the phase: y, x */
     int32_t is_live;  /* 0: reads nothing in this phase (kept where a zero has a code) */
+    int64_t offset;   /* of its inputs in a ring row: the driver's */
     int32_t at[2];    /* y, x */
     float prescale;
 };
@@ -77,5 +78,32 @@ struct qni_lane_block {
 /* dst[i * ld + lane] = column first + step * i of the input channel of a lane; 0 outside. */
 void qni_load_lanes(const struct qni_input_row *row, const struct qni_lane_block *block,
                     int64_t first, int64_t step, int64_t n, float *dst);
+
+/* ---- scratch --------------------------------------------------------------------------------- */
+
+/* A ring of rows of x as floats: n_slots rows, and one of zeros behind them. */
+struct qni_ring {
+    bool by_pixel;  /* lanes are pixels */
+    bool is_apart;  /* a strip for each horizontal tap */
+    bool is_cyclic; /* row iy lives in slot iy mod n_slots; else in that of the tap that reads it */
+    int64_t tile;   /* outputs along a row */
+    int64_t vector; /* floats from column to column */
+    int64_t strip;  /* floats from strip to strip: taps if apart, else residues */
+    int64_t n_strips;
+    int64_t strip_columns;
+    int64_t n_slots;
+};
+struct qni_ring qni_ring_of(const struct qni_op *op, bool by_pixel);
+/* Floats of a row. */
+static inline int64_t qni_ring_slot(const struct qni_ring *r)
+{
+    return (int64_t)qni_round_up((size_t)(r->strip * r->n_strips), 16);
+}
+
+/* Where the private scratch of a thread has what. */
+struct qni_places {
+    size_t in, rows, prescale, tags, panels, one, ring, c, line[4], end;
+};
+struct qni_places qni_places_of(const struct qni_op *op, const struct qni_ring *r);
 
 #endif

@@ -46,9 +46,9 @@ static void zero(float *dst, int64_t n)
 static void inside(const struct qni_input_row *row, int64_t first, int64_t step, int64_t n,
                    int64_t *from, int64_t *to)
 {
-    *to = first >= row->columns ? 0 : qni_min(n, qni_ceil_div(row->columns - first, step));
-    *from = first >= 0 ? 0 : qni_min(qni_max(*to, 0), qni_ceil_div(-first, step));
-    *to = qni_max(*to, *from);
+    const int64_t before = qni_max(0, -first), until = qni_max(0, row->columns - first);
+    *to = qni_min(n, step == 1 ? until : qni_ceil_div(until, step));
+    *from = qni_min(*to, step == 1 ? before : qni_ceil_div(before, step));
 }
 
 void qni_load_pixels(const struct qni_input_row *row, int64_t channel, int64_t first, int64_t step,
@@ -76,30 +76,46 @@ void qni_load_pixels(const struct qni_input_row *row, int64_t channel, int64_t f
     }
 }
 
+/* dst[i * ld] = n columns of a channel, move elements apart. */
+static void scatter(const struct qni_input_row *row, const uint8_t *src, int64_t move, int64_t n,
+                    float *dst, int64_t ld)
+{
+    const size_t element = qn_dtype_bytes(row->dtype);
+    uint8_t raw[CHUNK * 4];
+    float v[CHUNK];
+    for (int64_t i = 0; i < n; i += CHUNK, src += (size_t)(CHUNK * move) * element) {
+        const int64_t some = qni_min(CHUNK, n - i);
+        if (move != 1)
+            collect(src, move, some, element, raw);
+        convert(row, move != 1 ? raw : src, some, v);
+        for (int64_t j = 0; j < some; j++)
+            dst[(i + j) * ld] = v[j];
+    }
+}
+
 void qni_load_lanes(const struct qni_input_row *row, const struct qni_lane_block *block,
                     int64_t first, int64_t step, int64_t n, float *dst)
 {
     const size_t element = qn_dtype_bytes(row->dtype);
-    const int64_t ld = block->ld, channel = block->output / block->per_channel;
-    uint8_t raw[QNI_LANE_BLOCK * 4];
+    const int64_t ld = block->ld;
     int64_t from, to;
     inside(row, first, step, n, &from, &to);
     zero(dst, from * ld);
     zero(dst + to * ld, (n - to) * ld);
-    for (int64_t i = from; i < to; i++) {
-        const int64_t at = channel * row->channel + (first + step * i) * row->column;
-        const uint8_t *src = row->at + (size_t)at * element;
-        float *out = dst + i * ld;
-        if (block->per_channel == 1 && row->channel == 1) {
-            convert(row, src, block->lanes, out);
-        } else {
-            for (int64_t lane = 0; lane < block->lanes; lane++) {
-                const int64_t c = (block->output + lane) / block->per_channel - channel;
-                memcpy(raw + (size_t)lane * element, src + (size_t)(c * row->channel) * element,
-                       element);
-            }
-            convert(row, raw, block->lanes, out);
-        }
-        zero(out + block->lanes, ld - block->lanes);
+    const uint8_t *src = row->at + (size_t)((first + step * from) * row->column) * element;
+    const int64_t move = step * row->column;
+    const bool together = block->per_channel == 1 && row->channel == 1;
+    dst += from * ld;
+    if (together)
+        src += (size_t)block->output * element;
+    for (int64_t i = 0; i < to - from; i++) {
+        if (together)
+            convert(row, src + (size_t)(i * move) * element, block->lanes, dst + i * ld);
+        zero(dst + i * ld + block->lanes, ld - block->lanes);
+    }
+    for (int64_t lane = 0; !together && lane < block->lanes; lane++) {
+        const int64_t channel = (block->output + lane) / block->per_channel;
+        const uint8_t *plane = src + (size_t)(channel * row->channel) * element;
+        scatter(row, plane, move, to - from, dst + lane, ld);
     }
 }
