@@ -17,7 +17,6 @@ struct entry {
 static struct {
     struct entry entry[MAX_CONTEXTS];
     int32_t n;
-    size_t blocks; /* of memory that these contexts hold */
 } contexts;
 
 int32_t check_masks(const struct check_options *options, const uint64_t **masks)
@@ -80,14 +79,9 @@ const qn_ctx *check_context(struct check *c, uint64_t mask, int32_t threads)
                 check_mask_name(mask), threads, qn_status_text(status));
         _Exit(2);
     }
-    contexts.blocks += check_memory_of_contexts() - before;
+    check_memory_keep(check_memory_of_contexts() - before);
     contexts.entry[contexts.n++] = entry;
     return entry.ctx;
-}
-
-size_t check_contexts_memory(void)
-{
-    return contexts.blocks;
 }
 
 void check_contexts_end(void)

@@ -199,8 +199,9 @@ void check_crash_handlers(struct check_crash *crash);
 /* Compares the patterns, frees the case's memory, finds leaks. */
 void check_memory_end(struct check *c);
 void check_contexts_end(void);
-size_t check_memory_of_contexts(void); /* live blocks of the contexts' allocator */
-size_t check_contexts_memory(void);    /* how many of them the contexts themselves hold */
+/* Live blocks of the contexts' allocator; and that so many more are there to stay. */
+size_t check_memory_of_contexts(void);
+void check_memory_keep(size_t blocks);
 int check_run(const struct check_options *options, check_suite_fn *const *suites,
               const char *const *names, int32_t n_suites);
 void *check_alloc(void *arg, size_t bytes, size_t alignment);
