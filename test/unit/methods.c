@@ -270,6 +270,46 @@ static void gptq_is_better_on_correlated_inputs(void **state)
     unit_ctx_stop(&u);
 }
 
+/* A Hessian, and the samples that it is the sum of, differ by roundings of double alone. */
+static void samples_and_hessian_are_the_same(void **state)
+{
+    (void)state;
+    static float x[N * K], samples[SAMPLES * K], prescale[K];
+    static double h[K * K];
+    struct unit_ctx u;
+    uint64_t seed = 13;
+    unit_ctx_start(&u, 2);
+    correlated(samples, SAMPLES, K, &seed);
+    hessian_of(samples, SAMPLES, K, h);
+    fill_normal(x, N * K, &seed);
+    for (int i = 0; i < K; i++)
+        prescale[i] = 0.5f + (float)(i % 5);
+    const qn_tensor st = qn_tensor_2d(samples, QN_F32, SAMPLES, K);
+    const qn_tensor ht = qn_tensor_2d(h, QN_F64, K, K);
+    for (int variant = 0; variant < 4; variant++) {
+        qn_quantize_options o = options_of("int4:g24:zp", QN_METHOD_GPTQ);
+        qn_weight_parts p, q;
+        int64_t different = 0;
+        qn_weight_parts_init(&p);
+        qn_weight_parts_init(&q);
+        o.prescale = variant & 1 ? prescale : NULL;
+        o.act_order = variant / 2;
+        o.samples = &st;
+        qn_weight *a = quantize_on(&u, &o, x, N, K);
+        o.samples = NULL;
+        o.hessian = &ht;
+        qn_weight *b = quantize_on(&u, &o, x, N, K);
+        qn_weight_view(a, &p);
+        qn_weight_view(b, &q);
+        for (int i = 0; i < N * K; i++)
+            different += p.codes[i] != q.codes[i];
+        assert_true(different < N * K / 50);
+        qn_weight_destroy(a);
+        qn_weight_destroy(b);
+    }
+    unit_ctx_stop(&u);
+}
+
 /* The recursion as its authors wrote it: rows of the upper factor of the inverse. One group. */
 static void textbook_gptq(const float *x, const double *h, float scale, int64_t k, uint8_t *codes)
 {
@@ -625,6 +665,7 @@ int main(void)
         cmocka_unit_test(search_helps),
         cmocka_unit_test(importance_goes_through_the_prescale),
         cmocka_unit_test(gptq_is_better_on_correlated_inputs),
+        cmocka_unit_test(samples_and_hessian_are_the_same),
         cmocka_unit_test(gptq_is_the_textbooks),
         cmocka_unit_test(gptq_of_a_diagonal_is_rtn),
         cmocka_unit_test(act_order_sorts_by_importance),

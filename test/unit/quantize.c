@@ -261,6 +261,11 @@ static void the_block_scaled_floats(void **state)
     qn_weight_destroy(w);
     unit_ctx_stop(&u);
 
+    /* 11.9 / 6 in units of 2^-7 is 253.9; E4M3 has 256 */
+    e = run_example("nvfp4", QN_RANGE_NARROW, 16, 1, 11.9);
+    assert_true(e->parts.scale[0] == 2.0f);
+    end_example(e);
+
     e = run_example("nf4:g64", QN_RANGE_NARROW, 64, 3, 2.0, 0.0, -2.0);
     assert_true(e->parts.scale[0] == 2.0f);
     assert_int_equal(e->parts.codes[0], 15);
