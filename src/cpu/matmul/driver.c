@@ -138,6 +138,8 @@ static void move_to_panel(struct qni_matmul_tile *t, int64_t panel)
 {
     const int64_t rows = panel * t->n_groups * QNI_PANEL;
     const size_t scale = t->scale_is_f16 ? 2 : 4;
+    if (t->units == 0) /* k = 0: no section, and no offsets from NULL */
+        return;
     t->codes += (size_t)panel * t->codes_stride;
     t->scale = (const uint8_t *)t->scale + (size_t)rows * scale;
     if (t->offset != NULL)
