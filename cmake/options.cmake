@@ -14,8 +14,8 @@ endfunction()
 # Everything written here, library or test. Contraction is off so that an fma happens only where one
 # is written: the bits must not depend on what the compiler can fuse.
 function(quern_code_options target)
-  target_compile_features(${target} PRIVATE c_std_11)
-  set_target_properties(${target} PROPERTIES C_EXTENSIONS OFF C_STANDARD_REQUIRED ON)
+  set_target_properties(${target} PROPERTIES
+    C_STANDARD 11 C_EXTENSIONS OFF C_STANDARD_REQUIRED ON)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes>
     $<$<AND:$<BOOL:${QN_WERROR}>,$<COMPILE_LANGUAGE:C>>:-Werror>
