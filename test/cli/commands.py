@@ -634,9 +634,10 @@ class Bench(Case):
     KEYS = ["op", "n", "k", "m", "weights", "strategy", "x", "device", "threads", "isa", "kernel",
             "us_median", "us_p10", "us_p90", "bytes", "ops", "bound_us", "error", "commit"]
 
-    def lines(self, *words, **more):
+    def lines(self, *words):
         found = [json.loads(line) for line in quern(
-            "bench", "--json", "--warm", "--min-time", "0.01", *words, **more).splitlines()]
+            "bench", "--json", "--warm", "--min-time", "0.01", *words,
+            env={"QUERN_THREADS": "1"}).splitlines()]
         for line in found:
             for key in self.KEYS:
                 self.assertIn(key, line)
@@ -665,7 +666,7 @@ class Bench(Case):
     def test_isa(self):
         for isa in ("portable", "avx2", "all"):
             found = self.lines("--n", 64, "--k", 128, "--m", "1,8", "--strategy",
-                               "float,int8-block", "--isa", isa, "--threads", 1)
+                               "float,int8-block", "--isa", isa)
             self.assertEqual({f["threads"] for f in found}, {1})
             if isa == "portable":
                 self.assertEqual({f["isa"] for f in found}, {"portable"})
@@ -688,7 +689,8 @@ class Bench(Case):
 
     def test_layers(self):
         found = self.lines("--layers", "resnet50/layer4.conv2", "--weights", "int8:pc",
-                           "--strategy", "int8-row")
+                           "--strategy", "int8-row", "--threads", 2)
+        self.assertEqual(found[0]["threads"], 2)
         self.assertEqual((found[0]["ci"], found[0]["n"], found[0]["oh"]), (512, 512, 7))
         listed = quern("bench", "--layers", "list")
         self.assertIn("llama3-8b/ffn.down", listed)

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# commands.sh QUERN: the command as a person uses it (commands.py says what is checked).
+# commands.sh QUERN: help, terminal, info, inspect, compare, run, as a person uses it (commands.py says what is checked).
 command -v python3 >/dev/null || {
     echo "skipped: no python3 for the tests of the command"
     exit 77
 }
-exec python3 "$(dirname "$0")/commands.py" "$@"
+exec python3 "$(dirname "$0")/commands.py" "$1" Help Terminal Info Inspect Compare Run
