@@ -7,8 +7,17 @@
  * specialise. */
 #define QNI_TEMPLATE static inline __attribute__((always_inline))
 
-/* Unroll the next loop completely. Each compiler obeys its own spelling only. */
-#if defined(__clang__)
+/* Unroll the next loop completely. Each compiler obeys its own spelling only. Sanitized builds keep
+ * the loops: their checks make unrolled kernels take minutes to compile and find nothing more. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define QNI_UNROLL
+#endif
+#endif
+#if defined(QNI_UNROLL)
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define QNI_UNROLL
+#elif defined(__clang__)
 #define QNI_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define QNI_UNROLL _Pragma("GCC unroll 32")
