@@ -43,13 +43,14 @@ QNI_TEMPLATE __m512 value16(__m512i codes, const int shift, const int kind, __m5
 struct operand {
     const float *a[MR];
     const uint8_t *codes[NR];
+    const float *table256;
+    __m512 table; /* of the nibbles */
 };
 
 /* sum[i][j] += a[i] * value over one vector of codes: 4 positions (8 for nibbles: low at p, high at
  * p + 16). */
 QNI_TEMPLATE void add_vector(const struct operand *o, int64_t at, int64_t p, const int mr,
-                             const int nr, const int kind, __m512 table, const float *table256,
-                             __m512 (*sum)[NR])
+                             const int nr, const int kind, __m512 (*sum)[NR])
 {
     const int positions = kind == NIBBLES || kind == NIBBLE_TABLE ? 8 : 4;
     __m512i codes[NR];
@@ -68,7 +69,7 @@ QNI_TEMPLATE void add_vector(const struct operand *o, int64_t at, int64_t p, con
         __m512 w[NR];
         QNI_UNROLL
         for (int j = 0; j < nr; j++)
-            w[j] = value16(codes[j], shift, kind, table, table256);
+            w[j] = value16(codes[j], shift, kind, o->table, o->table256);
         QNI_UNROLL
         for (int i = 0; i < mr; i++) {
             const __m512 x = _mm512_set1_ps(o->a[i][where]);
@@ -100,12 +101,13 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *t, struct where at, const 
 {
     const bool nibbles = kind == NIBBLES || kind == NIBBLE_TABLE;
     const int64_t vectors = nibbles ? 4 : 8;
-    __m512 table = _mm512_setzero_ps();
-    if (kind == NIBBLES)
-        table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    if (kind == NIBBLE_TABLE)
-        table = _mm512_loadu_ps(t->table);
     struct operand o;
+    o.table256 = t->table;
+    o.table = _mm512_setzero_ps();
+    if (kind == NIBBLES)
+        o.table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    if (kind == NIBBLE_TABLE)
+        o.table = _mm512_loadu_ps(t->table);
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         o.a[i] = (const float *)(const void *)((const char *)t->a + (size_t)(at.row + i) * t->lda);
@@ -130,8 +132,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *t, struct where at, const 
             sum[i][j] = _mm512_setzero_ps();
         for (int64_t u = unit; u < unit + n; u++)
             for (int64_t r = 0; r < vectors; r++)
-                add_vector(&o, (u * vectors + r) * 64, u * QNI_UNIT + 4 * r, mr, nr, kind, table,
-                           t->table, sum);
+                add_vector(&o, (u * vectors + r) * 64, u * QNI_UNIT + 4 * r, mr, nr, kind, sum);
         QNI_UNROLL
         for (int j = 0; j < nr; j++) {
             const int64_t s = (at.panel + j) * t->n_groups + g;
