@@ -133,45 +133,51 @@ static void load16(float out[QNI_PANEL], const void *rows, int64_t i, int32_t is
             out[j] = qni_f32_from_f16(((const uint16_t *)rows)[i * QNI_PANEL + j]);
 }
 
+/* Four sums of the segment, corrected for the zero point of x. */
+QNI_TEMPLATE qni_i32x4 without_zero(const struct qni_matmul_tile *t, const struct segment *s,
+                                    const int32_t *dot, int j)
+{
+    const qni_i32x4 d = qni_i32x4_load(dot + j);
+    return t->x_zero == 0 ? d : d - t->x_zero * qni_i32x4_load(s->sums + j);
+}
+
 static void add_q8(const struct qni_matmul_tile *t, const struct segment *s, const int32_t *dot,
                    size_t fact, float *c)
 {
-    int32_t d[QNI_PANEL];
-    for (int j = 0; j < QNI_PANEL; j++)
-        d[j] = dot[j] - (t->x_zero != 0 ? t->x_zero * s->sums[j] : 0);
-    if (t->raw_i32) {
-        for (int j = 0; j < QNI_PANEL; j++)
-            c[j] = qni_float_of(qni_bits_of(c[j]) + (uint32_t)d[j]);
-        return;
+    const int32_t zero = t->x_zero != 0 && t->offset != NULL ? t->x_zero * s->count : 0;
+    const qni_f32x4 sum = qni_f32x4_set((float)(t->a_sum[fact] - zero));
+    for (int j = 0; j < QNI_PANEL; j += 4) {
+        const qni_i32x4 d = without_zero(t, s, dot, j);
+        if (t->raw_i32) {
+            qni_i32x4_store(c + j, qni_i32x4_load(c + j) + d);
+            continue;
+        }
+        qni_f32x4 v = qni_f32x4_fma(qni_f32x4_load(s->scale + j), qni_f32x4_from(d),
+                                    qni_f32x4_load(c + j));
+        if (t->offset != NULL)
+            v = qni_f32x4_fma(qni_f32x4_load(s->offset + j), sum, v);
+        qni_f32x4_store(c + j, v);
     }
-    for (int j = 0; j < QNI_PANEL; j++)
-        c[j] = qni_fmaf(s->scale[j], (float)d[j], c[j]);
-    if (t->offset == NULL)
-        return;
-    const float sum = (float)(t->a_sum[fact] - (t->x_zero != 0 ? t->x_zero * s->count : 0));
-    for (int j = 0; j < QNI_PANEL; j++)
-        c[j] = qni_fmaf(s->offset[j], sum, c[j]);
 }
 
 static void add_q8b(const struct qni_matmul_tile *t, const struct segment *s, const int32_t *dot,
                     size_t fact, float *c)
 {
-    const float scale = t->a_scale[fact];
-    if (t->a_offset == NULL) {
-        for (int j = 0; j < QNI_PANEL; j++)
-            c[j] = qni_fmaf(s->scale[j], scale * (float)dot[j], c[j]);
-    } else {
-        const float offset = t->a_offset[fact];
-        for (int j = 0; j < QNI_PANEL; j++) {
-            const float shift = offset * (float)s->sums[j];
-            c[j] = qni_fmaf(s->scale[j], qni_fmaf(scale, (float)dot[j], shift), c[j]);
+    const qni_f32x4 scale = qni_f32x4_set(t->a_scale[fact]);
+    for (int j = 0; j < QNI_PANEL; j += 4) {
+        const qni_f32x4 d = qni_f32x4_from(qni_i32x4_load(dot + j));
+        qni_f32x4 term;
+        if (t->a_offset == NULL) {
+            term = scale * d;
+        } else {
+            const qni_f32x4 sums = qni_f32x4_from(qni_i32x4_load(s->sums + j));
+            term = qni_f32x4_fma(scale, d, qni_f32x4_set(t->a_offset[fact]) * sums);
         }
+        qni_f32x4 v = qni_f32x4_fma(qni_f32x4_load(s->scale + j), term, qni_f32x4_load(c + j));
+        if (t->offset != NULL)
+            v = qni_f32x4_fma(qni_f32x4_load(s->offset + j), qni_f32x4_set(t->a_total[fact]), v);
+        qni_f32x4_store(c + j, v);
     }
-    if (t->offset == NULL)
-        return;
-    const float total = t->a_total[fact];
-    for (int j = 0; j < QNI_PANEL; j++)
-        c[j] = qni_fmaf(s->offset[j], total, c[j]);
 }
 
 /* Where a segment is. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "../../base/exact.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -54,6 +55,42 @@ QNI_TEMPLATE qni_i32x4 qni_i32x4_set(int32_t a)
 QNI_TEMPLATE qni_f32x4 qni_f32x4_from(qni_i32x4 v)
 {
     return __builtin_convertvector(v, qni_f32x4);
+}
+
+/*
+ * fma(a, b, c) of four, rounded once (qni_fmaf). Without the instruction: the product is exact in
+ * double and the sum s is the exact one, rounded. Rounding s again to f32 goes wrong only where s is
+ * the middle of two floats, which is seen from its bits: the 29 that f32 lacks are 1 0...0, or f32
+ * is subnormal and lacks more. These lanes are rare and take the long way.
+ */
+QNI_TEMPLATE qni_f32x4 qni_f32x4_fma(qni_f32x4 a, qni_f32x4 b, qni_f32x4 c)
+{
+#if defined(__FMA__)
+    return _mm_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+    return vfmaq_f32(c, a, b);
+#elif defined(__SSE2__)
+    /* Words of a double: low, high. Ties: the low word. Small: the high one, below 2^-126. */
+    const __m128i bits = _mm_set_epi32(0x7fffffff, 0x1fffffff, 0x7fffffff, 0x1fffffff);
+    const __m128i tie = _mm_set_epi32(-1, 0x10000000, -1, 0x10000000);
+    const __m128i normal = _mm_set_epi32(0x38100000, INT32_MIN, 0x38100000, INT32_MIN);
+    const __m128 a2 = _mm_movehl_ps(a, a), b2 = _mm_movehl_ps(b, b), c2 = _mm_movehl_ps(c, c);
+    const __m128d low = _mm_add_pd(_mm_mul_pd(_mm_cvtps_pd(a), _mm_cvtps_pd(b)), _mm_cvtps_pd(c));
+    const __m128d high =
+        _mm_add_pd(_mm_mul_pd(_mm_cvtps_pd(a2), _mm_cvtps_pd(b2)), _mm_cvtps_pd(c2));
+    const __m128i l = _mm_and_si128(_mm_castpd_si128(low), bits);
+    const __m128i h = _mm_and_si128(_mm_castpd_si128(high), bits);
+    const __m128i rare =
+        _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi32(l, tie), _mm_cmpeq_epi32(h, tie)),
+                     _mm_or_si128(_mm_cmpgt_epi32(normal, l), _mm_cmpgt_epi32(normal, h)));
+    if (QNI_LIKELY(_mm_movemask_epi8(rare) == 0))
+        return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+    return (qni_f32x4){qni_fmaf(a[0], b[0], c[0]), qni_fmaf(a[1], b[1], c[1]),
+                       qni_fmaf(a[2], b[2], c[2]), qni_fmaf(a[3], b[3], c[3])};
+#else
+    return (qni_f32x4){qni_fmaf(a[0], b[0], c[0]), qni_fmaf(a[1], b[1], c[1]),
+                       qni_fmaf(a[2], b[2], c[2]), qni_fmaf(a[3], b[3], c[3])};
+#endif
 }
 
 /* Every word holds two int16: the sum of the products of the two, in int32. */
