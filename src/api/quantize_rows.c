@@ -16,5 +16,10 @@ qn_status qn_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args)
     QNI_TRY(qni_validate_quantize_rows(ctx, &own, NULL));
     if (own.x.shape[0] == 0)
         return QN_OK;
+    double nothing; /* an address for rows of length 0: offsets from NULL are undefined */
+    if (own.x.data == NULL)
+        own.x.data = &nothing;
+    if (own.codes.data == NULL)
+        own.codes.data = &nothing;
     return qni_backend_of(ctx->device.kind)->quantize_rows(ctx, &own);
 }

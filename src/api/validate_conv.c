@@ -176,6 +176,7 @@ qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t
     int64_t shape[4];
     output_shape(args, &op->conv, op->n, shape);
     QNI_TRY(qni_check_shape(&op->y, "y", shape, err));
+    QNI_TRY(qni_check_output(&op->y, "y", err));
     QNI_TRY(qni_validate_epilogue(ctx, op, err));
     read_strides(&op->y, args->image, op->conv.ys);
     if (!qni_is_none(&op->epilogue.residual))

@@ -141,7 +141,7 @@ static const struct bad {
     {"more taps than pixels", spoil_taps_high, CONV, QN_E_SHAPE, "no output along h"},
     {"dilation too wide", spoil_dilation, CONV, QN_E_SHAPE, "no output along h"},
     {"pads eat the output", spoil_pads, TRANSPOSED, QN_E_SHAPE, "no output along h"},
-    {"pads too wide for y", spoil_pads, CONV, QN_E_SHAPE, "y: dimension 2"},
+    {"more pixels than numbers", spoil_pads, CONV, QN_E_SHAPE, "more pixels"},
     {"rows of taps in one dimension", spoil_flat_taps, BOTH, QN_E_SHAPE, "3 rows of taps"},
     {"top pad in one dimension", spoil_flat_pad, BOTH, QN_E_ARGUMENT, "one dimension"},
     {"bottom pad in one dimension", spoil_flat_pad_bottom, BOTH, QN_E_ARGUMENT, "one dimension"},

@@ -114,6 +114,14 @@ static void test_shapes(void **state)
     b->args.offset.shape[1] = b->args.sum.shape[1] = 0;
     assert_ok(qn_quantize_rows(b->ctx, &b->args));
     assert_int_equal(b->codes[0], 0x33);
+    /* Rows of length 0 have a scale of 0 and no address. */
+    bench_args(b, 0, false, QN_I8);
+    memset(b->scale, 0x44, sizeof b->scale);
+    b->args.x.shape[1] = b->args.codes.shape[1] = 0;
+    b->args.x.data = b->args.codes.data = NULL;
+    assert_ok(qn_quantize_rows(b->ctx, &b->args));
+    for (int r = 0; r < M; r++)
+        assert_true(b->scale[r] == 0.0f);
 }
 
 /* clang-format off */
