@@ -51,7 +51,7 @@ enum {
 typedef struct qn_epilogue {
     qn_tensor bias;         /**< [n] f32, f16, bf16; with int8-static also i32 (in units of x_scale
                                  * weight scale, added to the integers). */
-    qn_tensor residual;     /**< Shape of y; f32, f16, bf16. */
+    qn_tensor residual;     /**< Shape of y; f32, f16, bf16. May be y itself (same data and strides). */
     int32_t residual_after; /**< 0 (default): before the activation. */
     qn_act act;
     float clamp_lo, clamp_hi; /**< Default -inf, inf. */
@@ -143,16 +143,23 @@ static inline void qn_matmul_args_init(qn_matmul_args *args)
 /**
  * Choose how to do this product and any other with the same types and weights and at most as many
  * rows. Data pointers are not looked at (they may be NULL).
- * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_UNSUPPORTED; QN_E_LAYOUT;
- *         QN_E_FALLBACK; QN_E_MEMORY.
+ * From run to run may change: pointers, strides (images: not between planes and pixels), scales,
+ * zero points (not from 0 to another), activation, clamp, and weights of the same make.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE: negative, beyond the address
+ *         space, or rows of y on each other (those of x may be); QN_E_VALUE: a NaN, or a scale or
+ *         zero point out of range; QN_E_UNSUPPORTED; QN_E_LAYOUT; QN_E_FALLBACK; QN_E_DEVICE: a
+ *         tensor or the weights are elsewhere; QN_E_VERSION: args uses a field from the future;
+ *         QN_E_MEMORY.
  */
 QN_API qn_status qn_matmul_plan(const qn_ctx *ctx, const qn_matmul_args *args, qn_plan **plan,
                                 qn_error *err);
 /**
  * Compute y. Threads: plan and weights may be shared by many callers; scratch may not. scratch NULL
  * uses the context's arena.
- * @return what qn_matmul_plan() returns, and QN_E_SCRATCH; QN_E_ALIGN; QN_E_OVERLAP. A failed call
- *         has not touched y.
+ * Calls that use the arena at the same time wait for each other.
+ * @return what qn_matmul_plan() returns, and QN_E_SCRATCH; QN_E_ALIGN: scratch to 64 bytes, data to
+ *         its elements; QN_E_OVERLAP: y and anything else that is used (slices side by side in one
+ *         matrix are apart). A failed call has not touched y.
  */
 QN_API qn_status qn_matmul_run(const qn_plan *plan, const qn_matmul_args *args, void *scratch,
                                size_t scratch_bytes);
@@ -166,7 +173,7 @@ QN_API qn_status qn_matmul_scratch(const qn_ctx *ctx, const qn_matmul_args *args
 /**
  * Row r of Y = epilogue( X[source(r)] . W[expert(r)]^T ). Either offsets or ids tells the expert:
  *   offsets [n_experts + 1] i32: rows offsets[e] to offsets[e+1] belong to expert e (empty ones are
- *       legal);
+ *       legal); rows in none of these ranges are left untouched;
  *   ids [rows of y] i32: the expert of each row, in any order; a negative id leaves that row of y
  *       untouched.
  * x_rows [rows of y] i32, optional: the row of X that row r reads (top-k routing); default r.
@@ -283,7 +290,11 @@ static inline void qn_quantize_rows_args_init(qn_quantize_rows_args *args)
     qn_zero_(args, sizeof *args);
     args->size = sizeof *args;
 }
-/** @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_OVERLAP. No scratch. */
+/**
+ * No scratch.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_ALIGN; QN_E_OVERLAP;
+ *         QN_E_DEVICE; QN_E_VERSION.
+ */
 QN_API qn_status qn_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 
 #ifdef __cplusplus
