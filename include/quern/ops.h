@@ -51,7 +51,7 @@ enum {
 typedef struct qn_epilogue {
     qn_tensor bias;         /**< [n] f32, f16, bf16; with int8-static also i32 (in units of x_scale
                                  * weight scale, added to the integers). */
-    qn_tensor residual;     /**< Shape of y; f32, f16, bf16. May be y itself (same data and strides). */
+    qn_tensor residual;     /**< Shape of y; f32, f16, bf16. May be y itself, element by element. */
     int32_t residual_after; /**< 0 (default): before the activation. */
     qn_act act;
     float clamp_lo, clamp_hi; /**< Default -inf, inf. */
