@@ -74,6 +74,7 @@ struct job {
     struct progress progress;
     const char *out;
     double tensor_bytes, tensor_begin; /* of the one being quantized */
+    double quantizing, writing;        /* seconds */
     int is_quiet, is_json, is_resumed, skipped;
 };
 
@@ -135,12 +136,16 @@ static int quantize_one(struct job *job, const struct item *item)
         options.importance = r->method == QN_METHOD_SEARCH ? c.importance : NULL;
         options.prescale = c.prescale;
     }
+    const double begin = seconds_now();
     qn_status status = qn_quantize(job->ctx, &dense, &options, &weight, &err);
+    const double end = seconds_now();
+    job->quantizing += end - begin;
     free(owned);
     calibration_free(&c);
     qn_file_forget(item->tensor->file, &item->tensor->entry);
     if (status == QN_OK)
         status = qn_writer_put_weight(job->writer, item->index, weight, &err);
+    job->writing += seconds_now() - end;
     qn_weight_destroy(weight);
     if (status == QN_E_CANCELLED)
         return EXIT_STOPPED;
@@ -159,7 +164,9 @@ static int copy_one(struct job *job, const struct item *item)
             return failed;
         owned = copy.data;
     }
+    const double begin = seconds_now();
     const qn_status status = qn_writer_put(job->writer, item->index, &copy, &err);
+    job->writing += seconds_now() - begin;
     free(owned);
     qn_file_forget(item->tensor->file, e);
     return status == QN_OK ? 0 : complain_status(item->tensor->name, status, &err);
@@ -278,6 +285,8 @@ static void report(const struct job *job, double took)
         cJSON_AddNumberToObject(o, "bytes_before", items->bytes_in);
         cJSON_AddNumberToObject(o, "bytes_after", bytes_out);
         cJSON_AddNumberToObject(o, "seconds", took);
+        cJSON_AddNumberToObject(o, "seconds_quantizing", job->quantizing);
+        cJSON_AddNumberToObject(o, "seconds_writing", job->writing);
         cJSON_AddStringToObject(o, "version", qn_version());
         cJSON_AddStringToObject(o, "commit", qn_commit());
         json_print(o, 0);
@@ -314,7 +323,9 @@ static int write_file(struct job *job, const struct args *args)
         qn_writer_abort(job->writer, is_kept);
         return status == EXIT_STOPPED ? stopped(job) : status;
     }
+    const double last = seconds_now();
     const qn_status finished = qn_writer_finish(job->writer, &err);
+    job->writing += seconds_now() - last;
     if (finished != QN_OK)
         return complain_status(job->out, finished, &err);
     report(job, seconds_now() - begin);

@@ -75,7 +75,7 @@ struct task {
     qn_quant_args quant;
     qn_strategy strategy;
     qn_conv_args conv; /* geometry; also filled for the run */
-    const char *kernel;
+    char *kernel;
     int strict;
     char kernel_used[96];
     double seconds;
@@ -237,7 +237,8 @@ static int read_options(const struct args *args, struct task *t)
     t->epilogue.act = act_of(args_text(args, "act", "none"));
     t->conv.image = strcmp(args_text(args, "image", "nchw"), "nhwc") == 0 ? QN_NHWC : QN_NCHW;
     t->y_dtype = dtype_parse(args_text(args, "y", "f32"));
-    t->kernel = args_text(args, "kernel", NULL);
+    const char *kernel = args_text(args, "kernel", NULL);
+    t->kernel = kernel != NULL ? kernel_name(kernel) : NULL;
     t->strict = args_has(args, "strict");
     qn_strategy_parse(args_text(args, "strategy", "float"), &t->strategy, NULL);
     int status = read_clamp(args_text(args, "clamp", NULL), &t->epilogue);
@@ -427,6 +428,7 @@ static int run(const struct args *args)
             load_weights(&t, args_text(args, "weights", NULL), args_text(args, "format", NULL));
     if (status == 0)
         status = compute(&t, args);
+    free(t.kernel);
     free(t.x.data);
     free(t.y.data);
     free(t.bias.data);

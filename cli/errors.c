@@ -28,7 +28,7 @@ static const struct advice {
 } advices[] = {
     {QN_E_ARGUMENT, EXIT_USAGE, "check the values given"},
     {QN_E_SHAPE, EXIT_INPUT, "'quern inspect FILE' shows the shapes"},
-    {QN_E_DTYPE, EXIT_INPUT, "'quern inspect FILE' shows the types"},
+    {QN_E_DTYPE, EXIT_INPUT, "choose another type or strategy"},
     {QN_E_STRIDE, EXIT_INPUT, "check the shapes"},
     {QN_E_VALUE, EXIT_INPUT, "repair the tensor, or leave it out with --exclude"},
     {QN_E_FORMAT, EXIT_USAGE, "formats look like int4:g128, int8:pc or q4_k"},
@@ -47,6 +47,27 @@ static const struct advice {
     {QN_E_CANCELLED, EXIT_STOPPED, "run it again when ready"},
 };
 
+/* "no kernel serves this: reason, reason": the library lists every kernel with its reason, and most
+ * have the same. */
+static char *refusals(const char *text)
+{
+    char *out = must_copy("no kernel serves this");
+    for (const char *at = strstr(text, "qni_"); at != NULL; at = strstr(at, "qni_")) {
+        const char *reason = at + strcspn(at, ":;");
+        at = reason + strcspn(reason + (*reason != '\0'), ";") + (*reason != '\0');
+        if (*reason != ':')
+            break; /* cut off */
+        char *one = must_print("%.*s", (int)(at - reason - 2), reason + 2);
+        if (*at == ';' && strstr(out, one) == NULL) {
+            char *more = must_print("%s%s%s", out, strchr(out, ':') != NULL ? ", " : ": ", one);
+            free(out);
+            out = more;
+        }
+        free(one);
+    }
+    return out;
+}
+
 int complain_status(const char *what, qn_status status, const qn_error *err)
 {
     const char *why = err != NULL && err->text[0] != '\0' ? err->text : qn_status_text(status);
@@ -64,7 +85,12 @@ int complain_status(const char *what, qn_status status, const qn_error *err)
             strncmp(why + length, ": ", 2) == 0)
             why += length + 2;
     }
-    return complain(advice.exit, advice.todo, "%s: %s", what, why);
+    if (status != QN_E_UNSUPPORTED)
+        return complain(advice.exit, advice.todo, "%s: %s", what, why);
+    char *short_why = refusals(why);
+    complain(advice.exit, advice.todo, "%s: %s", what, short_why);
+    free(short_why);
+    return advice.exit;
 }
 
 static void *must(void *memory)

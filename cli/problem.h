@@ -62,6 +62,8 @@ void problems_free(struct problem_list *list);
 /* "3x5" or "3"; "1" or "top,left,bottom,right". 0 or EXIT_USAGE after the error was told. */
 int parse_pair(const char *what, const char *text, int64_t lo, int64_t out[2]);
 int parse_pads(const char *what, const char *text, int32_t pad[4]);
+/* A kernel's name as the library has it, also from the short form that tables show. */
+char *kernel_name(const char *text);
 /* QN_DTYPE_NONE for a word that is no type. */
 qn_dtype dtype_parse(const char *text);
 

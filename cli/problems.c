@@ -92,6 +92,11 @@ int parse_pads(const char *what, const char *text, int32_t pad[4])
     return 0;
 }
 
+char *kernel_name(const char *text)
+{
+    return must_print("%s%s", strncmp(text, "qni_", 4) == 0 ? "" : "qni_", text);
+}
+
 static int read_pair(const struct args *args, const char *name, int64_t lo, int32_t out[2])
 {
     const char *text = args_text(args, name, NULL);
@@ -131,6 +136,7 @@ static int read_shape(const struct args *args, struct problem *p)
     status = status != 0 ? status : args_int(args, "k", 0, MAX_SIZE, &p->k);
     int64_t experts = 8, top_k = 2, ci = 1, groups = 1;
     status = status != 0 ? status : args_int(args, "experts", 1, 4096, &experts);
+    top_k = experts < top_k ? experts : top_k;
     status = status != 0 ? status : args_int(args, "top-k", 1, experts, &top_k);
     status = status != 0 ? status : args_int(args, "ci", 1, MAX_SIZE, &ci);
     status = status != 0 ? status : args_int(args, "groups", 1, MAX_SIZE, &groups);
@@ -244,7 +250,9 @@ int problems_from_args(const struct args *args, struct problem_list *list)
     const char *x = args_text(args, "x", NULL);
     p.x = x != NULL ? dtype_parse(x) : QN_DTYPE_NONE;
     p.y = dtype_parse(args_text(args, "y", "f32"));
-    p.kernel = args_text(args, "kernel", NULL);
+    const char *kernel = args_text(args, "kernel", NULL);
+    if (kernel != NULL)
+        p.kernel = keep(list, kernel_name(kernel));
     p.strict = args_has(args, "strict");
     p.conv.image = strcmp(args_text(args, "image", "nchw"), "nhwc") == 0 ? QN_NHWC : QN_NCHW;
     if (layers != NULL)

@@ -122,6 +122,10 @@ static char *describe(const struct problem *p)
 
 static int failed(const struct workload *w, qn_status status, const qn_error *err)
 {
+    if (status == QN_E_UNSUPPORTED && w->p.kernel != NULL)
+        return complain(EXIT_LIBRARY, "'quern explain' without --kernel lists all of them",
+                        "--kernel %s: it does not serve this problem, or does not exist",
+                        w->p.kernel);
     char *what = describe(&w->p);
     const int exit_status = complain_status(what, status, err);
     free(what);

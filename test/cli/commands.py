@@ -23,7 +23,6 @@ import time
 import unittest
 
 QUERN = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "quern"
-TREE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 COMMANDS = ["info", "demo", "quantize", "inspect", "compare", "run", "bench", "explain"]
 # One line, "quern: what: why; what to do".
 COMPLAINT = re.compile(r"^quern: .+: .+; .+$")
@@ -160,24 +159,6 @@ class Help(Case):
                         self.assertIn(option, known[name], line)
                     elif re.match(r"-[a-z]$", option):
                         self.assertIn(option, letters[name], line)
-
-    def test_manual(self):
-        with open(os.path.join(TREE, "cli", "quern.1"), encoding="utf-8") as file:
-            self.assertEqual(file.read(), quern("--dump-man"),
-                             "run: quern --dump-man > cli/quern.1")
-
-    def test_completion(self):
-        script = (f'export PATH={os.path.dirname(QUERN)}:$PATH; . {TREE}/cli/quern.bash;'
-                  'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _quern 2>/dev/null;'
-                  'printf "%s\\n" "${COMPREPLY[@]}"')
-
-        def complete(*words):
-            return subprocess.run(["bash", "-c", script, "bash", *words], check=True, text=True,
-                                  capture_output=True).stdout.split()
-
-        self.assertEqual(set(complete(QUERN, "")) - {"help", "--help", "--version"}, set(COMMANDS))
-        self.assertIn("--min-sqnr", complete(QUERN, "compare", "--m"))
-        self.assertEqual(set(complete(QUERN, "quantize", "--scheme", "")), {"sym", "zp", "off"})
 
     def test_usage(self):
         self.complains("bnech", status=2, says="perhaps bench")
