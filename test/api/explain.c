@@ -13,10 +13,21 @@ struct bench {
     qn_matmul_args args;
 };
 
+static int n_warnings;
+
+static void count_warnings(void *arg, int32_t severity, const char *text)
+{
+    ++*(int *)arg;
+    assert_int_equal(severity, 2);
+    assert_non_null(strstr(text, "qni_"));
+}
+
 static void bench_init(struct bench *b, uint64_t mask)
 {
     qn_ctx_options o;
     qn_ctx_options_init(&o);
+    o.log = count_warnings;
+    o.log_arg = &n_warnings;
     o.isa_mask = mask;
     o.n_threads = 2;
     o.arena_bytes = 1 << 20;
@@ -264,14 +275,17 @@ static void test_strict(void **state)
             qn_plan_info info;
             bench_init(&b, mask == 0 ? QN_ISA_PORTABLE : QN_ISA_ALL);
             b.args.strategy = all[s];
+            n_warnings = 0;
             assert_ok(qn_matmul_plan(b.ctx, &b.args, &plan, NULL));
             qn_plan_info_init(&info);
             assert_ok(qn_plan_query(plan, &info));
+            assert_int_equal(n_warnings, info.is_fallback);
             qn_plan_destroy(plan);
             plan = NULL;
             b.args.strict = 1;
             const qn_status status = qn_matmul_plan(b.ctx, &b.args, &plan, NULL);
             assert_int_equal(status, info.is_fallback ? QN_E_FALLBACK : QN_OK);
+            assert_status(qn_matmul(b.ctx, &b.args, NULL, 0), status);
             assert_int_equal(plan == NULL, status != QN_OK);
             qn_plan_destroy(plan);
             bench_end(&b);

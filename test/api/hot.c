@@ -9,8 +9,8 @@
 
 static atomic_llong n_hidden;
 
-/* Which of three ways to see allocations there is; the third, ThreadSanitizer, hooks not all of them
- * and is left to the context's counting allocator alone. */
+/* Which of three ways to see allocations there is; the third is for ThreadSanitizer, which does not
+ * hook all of them: there only the context's allocator counts. */
 #define REPLACED 1
 #define HOOKED   2
 #define UNSEEN   3
