@@ -79,14 +79,15 @@ qn_status qn_smooth_scales(const qn_ctx *ctx, const qn_tensor *dense, const floa
 /* Rows of weights are dealt out; each item keeps its own row and error. */
 struct awq {
     struct qni_dense weights;
-    const float *samples; /* [n_samples, k] */
+    const float *samples; /* [k rounded up to 4, n_samples] */
     int64_t n_samples, group, unit;
     const float *scale; /* [k], the candidate's */
     struct qni_coder coder;
-    float *row;          /* [items, 2, k] */
+    float *row; /* [items, row_floats]: a row, what changes in it, outputs by sample */
+    int64_t row_floats;
     uint8_t *codes;      /* [items, k] */
     double *error;       /* [items] */
-    int64_t first, last; /* rows of this round */
+    int64_t first; /* row of this round */
 };
 
 /* What quantization changes in a row, seen by the original input. False: not finite. */
@@ -111,28 +112,34 @@ static bool find_change(const struct awq *a, int64_t row, float *x, float *chang
     return true;
 }
 
-static double dot(const float *restrict x, const float *restrict y, int64_t n)
+/* y += x . change, four columns at a time; samples are side by side, so that no sum has to be
+ * reordered to run in vectors. f32 is enough: candidates differ by more than its last bits. */
+static void add_columns(const float *restrict samples, int64_t n_samples, const float change[4],
+                        float *restrict y)
 {
-    double part[4] = {0.0, 0.0, 0.0, 0.0};
-    for (int64_t i = 0; i < n; i++)
-        part[i & 3] += (double)x[i] * (double)y[i];
-    return (part[0] + part[1]) + (part[2] + part[3]);
+    const float *restrict a = samples, *restrict b = a + n_samples;
+    const float *restrict c = b + n_samples, *restrict d = c + n_samples;
+    for (int64_t s = 0; s < n_samples; s++)
+        y[s] += (a[s] * change[0] + b[s] * change[1]) + (c[s] * change[2] + d[s] * change[3]);
 }
 
 static void measure_row(void *arg, int32_t item)
 {
     const struct awq *a = arg;
-    const int64_t k = a->weights.k;
-    float *x = a->row + (int64_t)item * 2 * k, *change = x + k;
+    const int64_t k = a->weights.k, padded = (k + 3) / 4 * 4;
+    float *x = a->row + item * a->row_floats, *change = x + k, *y = change + padded;
     double sum = 0.0;
     if (!find_change(a, a->first + item, x, change, a->codes + item * k)) {
         a->error[item] = NAN;
         return;
     }
-    for (int64_t s = 0; s < a->n_samples; s++) {
-        const double y = dot(a->samples + s * k, change, k);
-        sum += y * y;
-    }
+    for (int64_t c = k; c < padded; c++)
+        change[c] = 0.0f;
+    memset(y, 0, (size_t)a->n_samples * sizeof *y);
+    for (int64_t c = 0; c < padded; c += 4)
+        add_columns(a->samples + c * a->n_samples, a->n_samples, change + c, y);
+    for (int64_t s = 0; s < a->n_samples; s++)
+        sum += (double)y[s] * (double)y[s];
     a->error[item] = sum;
 }
 
@@ -214,8 +221,10 @@ qn_status qn_awq_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *
     a.unit = a.group * (format->superblock > 0 ? format->superblock : 1);
     a.n_samples = x.n;
 
+    const int64_t padded = (k + 3) / 4 * 4;
+    a.row_floats = k + padded + x.n;
     size_t floats, bytes;
-    if (!qni_size_mul((size_t)x.n + 2 * ROWS + 1, (size_t)k, &floats) ||
+    if (!qni_size_mul((size_t)x.n + 2 * ROWS + 1, (size_t)padded + ROWS, &floats) ||
         !qni_size_mul(floats, sizeof(float), &bytes) ||
         !qni_size_add(bytes, (size_t)k * ROWS + ROWS * sizeof(double), &bytes))
         return QN_E_MEMORY;
@@ -223,14 +232,17 @@ qn_status qn_awq_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *
     if (memory == NULL)
         return QN_E_MEMORY;
     a.error = (double *)(void *)memory;
-    float *rows = (float *)(void *)(a.error + ROWS), *scale = rows + x.n * k;
-    a.samples = rows;
+    float *columns = (float *)(void *)(a.error + ROWS), *scale = columns + padded * x.n;
+    a.samples = columns;
     a.row = scale + k;
-    a.codes = (uint8_t *)(a.row + (int64_t)2 * ROWS * k);
+    a.codes = (uint8_t *)(a.row + ROWS * a.row_floats);
     bool is_finite = true;
+    memset(columns, 0, (size_t)(padded * x.n) * sizeof *columns);
     for (int64_t s = 0; s < x.n; s++) {
-        qni_dense_read(&x, s, rows + s * k);
-        is_finite &= qni_find_bad(rows + s * k, k) < 0;
+        qni_dense_read(&x, s, a.row);
+        is_finite &= qni_find_bad(a.row, k) < 0;
+        for (int64_t c = 0; c < k; c++)
+            columns[c * x.n + s] = a.row[c];
     }
     const qn_status status = is_finite ? search(ctx, &a, x_mean, scale, out) : QN_E_VALUE;
     qni_free(&ctx->allocator, memory, bytes);
