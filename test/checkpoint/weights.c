@@ -172,6 +172,48 @@ static void test_formats(void **state)
     folder_remove(folder);
 }
 
+/* The example of docs/formats.md, byte by byte. */
+static void test_golden(void **state)
+{
+    static const char header[] =
+        "{\"__metadata__\":{\"quern.weight.w\":\"{\\\"version\\\":1,\\\"format\\\":\\\"int4:g2:f16"
+        "\\\",\\\"n\\\":2,\\\"k\\\":3,\\\"kh\\\":1,\\\"kw\\\":1,\\\"conv_groups\\\":1}\"},"
+        "\"w.scale\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
+        "\"w.codes\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[8,12]}}";
+    static const uint8_t codes[6] = {1, 2, 3, 4, 5, 6};
+    static const float scale[4] = {1.0f, 2.0f, 0.5f, -1.0f};
+    static const float values[6] = {-7, -6, -10, -2, -1.5f, 2};
+    const char *folder = folder_make(), *path = in(folder, "x");
+    qn_ctx *ctx = ctx_make(1);
+    qn_weight_parts p;
+    qn_weight *weight = NULL;
+    float out[6];
+    size_t size;
+    (void)state;
+    qn_weight_parts_init(&p);
+    assert_ok(qn_format_parse("int4:g2:f16", &p.format, NULL));
+    p.n = 2;
+    p.k = 3;
+    p.codes = codes;
+    p.scale = scale;
+    assert_ok(qn_weight_create(ctx, &p, &weight, NULL));
+    const qn_tensor to = qn_tensor_2d(out, QN_F32, 2, 3);
+    assert_ok(qn_weight_dequantize(ctx, weight, false, &to));
+    assert_memory_equal(out, values, sizeof out);
+    assert_ok(save(ctx, path, weight, true, NULL));
+    uint8_t *bytes = file_bytes(path, &size);
+    assert_int_equal(size, 332);
+    assert_memory_equal(bytes, "\x38\x01\0\0\0\0\0\0", 8);
+    assert_memory_equal(bytes + 8, header, sizeof header - 1);
+    for (size_t i = 8 + sizeof header - 1; i < 320; i++)
+        assert_int_equal(bytes[i], ' ');
+    assert_memory_equal(bytes + 320, "\x00\x3c\x00\x40\x00\x38\x00\xbc\x21\x03\x54\x06", 12);
+    free(bytes);
+    qn_weight_destroy(weight);
+    qn_ctx_destroy(ctx);
+    folder_remove(folder);
+}
+
 /* Any values, any shape: convolutions, 0 rows, 0 columns, rows whose bits end inside a byte. */
 static void test_shapes(void **state)
 {
@@ -694,11 +736,12 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_extras),         cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_declare_errors), cmocka_unit_test(test_descriptions),
-        cmocka_unit_test(test_parts),          cmocka_unit_test(test_values),
-        cmocka_unit_test(test_damage),         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_formats),      cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_extras),
+        cmocka_unit_test(test_mixed),        cmocka_unit_test(test_declare_errors),
+        cmocka_unit_test(test_descriptions), cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
