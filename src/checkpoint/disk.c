@@ -66,8 +66,7 @@ static const char *reason(int code)
     }
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static qn_status make_mapping(const struct qni_allocator *a, const uint8_t *bytes, size_t size,
                               int32_t is_mapped, struct qni_mapping **mapping)
@@ -165,8 +164,7 @@ void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t
         madvise((void *)(uintptr_t)(mapping->bytes + from), to - from, MADV_DONTNEED);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static qn_status check_target(const char *path, int32_t overwrite, qn_error *err)
 {

@@ -13,8 +13,7 @@
 
 #include "../base/alloc.h"
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* A mapped file with a reference count (atomic: holders may live in different threads). */
 struct qni_mapping {
@@ -38,8 +37,7 @@ void qni_mapping_release(struct qni_mapping *mapping);
  */
 void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t bytes);
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 /* "<path>.part", opened and locked, on its way to `path`. */
 struct qni_output {

@@ -9,8 +9,7 @@
 #include "../base/size.h"
 #include "writer.h"
 
-/* ---- the checksum -----------------------------------------------------------------------------
- */
+/* ---- the checksum ---------------------------------------------------------------------------- */
 
 /* Four lanes of xor, multiply, rotate over 32 bytes at a time. It must tell data that is there from
  * data that is not (zeros, torn writes), quickly; it is no defence against people. */
@@ -73,8 +72,7 @@ uint64_t qni_checksum_end(const struct qni_checksum *sum)
     return x != 0 ? x : 1;
 }
 
-/* ---- a tensor ---------------------------------------------------------------------------------
- */
+/* ---- a tensor -------------------------------------------------------------------------------- */
 
 static uint64_t place(const qn_writer *writer, const struct qni_slot *slot)
 {
@@ -143,8 +141,7 @@ qn_status qni_sink_close(struct qni_sink *sink, qn_error *err)
     return qni_journal_note(sink->writer, sink->slot, err);
 }
 
-/* ---- the journal ------------------------------------------------------------------------------
- */
+/* ---- the journal ----------------------------------------------------------------------------- */
 
 struct journal_head {
     char magic[8]; /* "quernjn1" */

@@ -166,8 +166,7 @@ qn_status qn_file_weight_info(const qn_file *file, const char *name, qn_weight_p
     return QN_OK;
 }
 
-/* ---- loading ----------------------------------------------------------------------------------
- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static void load_zeros(const qn_entry *entry, int32_t *out, size_t count)
 {

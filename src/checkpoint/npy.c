@@ -28,8 +28,7 @@ static const struct {
     {'u', 2, QN_U16}, {'u', 4, QN_U32}, {'u', 8, QN_U64}, {'b', 1, QN_BOOL},
 };
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 struct cursor {
     const char *text;
@@ -231,7 +230,7 @@ static qn_status find_header(const qn_file *file, struct cursor *c, qn_error *er
 qn_status qni_npy_read(qn_file *file, qn_error *err)
 {
     enum { SPELLING = 32 };
-    struct cursor c;
+    struct cursor c = {0};
     QNI_TRY(find_header(file, &c, err));
     void *entries = NULL;
     file->string_bytes = SPELLING;
@@ -261,8 +260,7 @@ qn_status qni_npy_read(qn_file *file, qn_error *err)
     return QN_OK;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 /* The whole header, padded so that the elements begin at a multiple of 64. Returns its size. */
 static size_t make_header(char *out, size_t capacity, char kind, int32_t bytes,

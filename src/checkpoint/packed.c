@@ -15,8 +15,7 @@
 #include "file.h"
 #include "writer.h"
 
-/* ---- saving -----------------------------------------------------------------------------------
- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 static qn_status declare(qn_writer *writer, const char *name, const qn_packed *packed,
                          qn_error *err)
@@ -98,8 +97,7 @@ qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count,
     return qni_writer_finish(writer, 0, err);
 }
 
-/* ---- mapping ----------------------------------------------------------------------------------
- */
+/* ---- mapping --------------------------------------------------------------------------------- */
 
 struct mapped {
     qn_packed packed; /* first: release() gets its address */

@@ -10,8 +10,7 @@
 #include "file.h"
 #include "json.h"
 
-/* ---- small tools ------------------------------------------------------------------------------
- */
+/* ---- small tools ----------------------------------------------------------------------------- */
 
 bool qni_grow(const struct qni_allocator *a, void **array, size_t *capacity, size_t count,
               size_t element_bytes)
@@ -107,8 +106,7 @@ const char *qni_shown_path(char out[QNI_SHOWN], const char *path)
     return qni_shown(out, slash == NULL || slash[1] == 0 ? path : slash + 1);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static bool name_before(const void *arg, uint32_t a, uint32_t b)
 {
@@ -280,8 +278,7 @@ void qn_file_close(qn_file *file)
     qni_free(&a, file, sizeof *file);
 }
 
-/* ---- looking ----------------------------------------------------------------------------------
- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 qn_file_kind qn_file_get_kind(const qn_file *file)
 {

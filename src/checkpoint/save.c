@@ -15,8 +15,7 @@
 #include "parts.h"
 #include "writer.h"
 
-/* ---- which types ------------------------------------------------------------------------------
- */
+/* ---- which types ----------------------------------------------------------------------------- */
 
 /* The narrow form of a float, if it has exactly this value (and sign). */
 static bool narrow(qn_dtype dtype, float value, uint8_t out[4])
@@ -134,8 +133,7 @@ static qn_status plan_weight(const qn_weight_parts *from, struct qni_weight_plan
     return QN_OK;
 }
 
-/* ---- declaring --------------------------------------------------------------------------------
- */
+/* ---- declaring ------------------------------------------------------------------------------- */
 
 static qn_status declare_parts(qn_writer *writer, const char *name, char *full,
                                const struct qni_weight_plan *plan, qn_error *err)
@@ -186,8 +184,7 @@ qn_status qn_writer_add_weight(qn_writer *writer, const char *name, const qn_wei
     return status;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static qn_status put_codes(struct qni_sink *sink, const qn_weight *w, qn_error *err)
 {

@@ -12,8 +12,7 @@
 #include "json.h"
 #include "writer.h"
 
-/* ---- names ------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static uint64_t hash_text(const char *text)
 {
@@ -96,8 +95,7 @@ static bool is_utf8(const char *text)
     return true;
 }
 
-/* ---- declaring --------------------------------------------------------------------------------
- */
+/* ---- declaring ------------------------------------------------------------------------------- */
 
 qn_status qni_writer_expect(const qn_writer *writer, bool begun, const char *call, qn_error *err)
 {
@@ -264,8 +262,7 @@ qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *val
     return QN_OK;
 }
 
-/* ---- begin, put, finish -----------------------------------------------------------------------
- */
+/* ---- begin, put, finish ---------------------------------------------------------------------- */
 
 /* Put the file's name in front of a sentence that lacks it. */
 static qn_status name_file(const qn_writer *writer, qn_status status, const qn_error *inner,

@@ -18,8 +18,7 @@
 #include "base/context.h"
 #include "checkpoint/file.h"
 
-/* ---- folders and files ------------------------------------------------------------------------
- */
+/* ---- folders and files ----------------------------------------------------------------------- */
 
 /* A fresh folder; its path ends without a slash. */
 static inline char *folder_make(void)
@@ -91,8 +90,7 @@ static inline bool file_exists(const char *path)
     return lstat(path, &info) == 0;
 }
 
-/* ---- files in memory --------------------------------------------------------------------------
- */
+/* ---- files in memory ------------------------------------------------------------------------- */
 
 /* Header text and data to a safetensors file; the header is padded to a multiple of 8 unless it is
  * to stay as it is. */

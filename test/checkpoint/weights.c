@@ -447,8 +447,7 @@ static void test_declare_errors(void **state)
     folder_remove(folder);
 }
 
-/* ---- hostile files ----------------------------------------------------------------------------
- */
+/* ---- hostile files --------------------------------------------------------------------------- */
 
 /* int4:g2, n 2, k 3: rows of 2 bytes, 2 groups. */
 static const char *const good_parts =

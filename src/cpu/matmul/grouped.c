@@ -3,7 +3,7 @@
  * sort, and each expert is a part of one product, so that the driver sees all work at once and
  * cuts it for all threads.
  *
- *     ids      2 0 2 - 0 1        order    1 4 | 5 | 0 2        row 3 has no expert, it is left alone
+ *     ids      2 0 2 - 0 1        order    1 4 | 5 | 0 2        row 3 has no expert: left alone
  *     part     0: [0, 2)   1: [2, 3)   2: [3, 5)
  *
  * The sort is stable, so that equal calls do the same work in the same order; the bits do not

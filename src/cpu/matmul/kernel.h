@@ -79,8 +79,8 @@ struct qni_matmul_tile {
     const int32_t *counts;    /* [n_segments] real positions of each segment (only read where x_zero
                                  meets an offset) */
     const float *table;       /* T layouts: [16] or [256] values */
-    const int8_t *table8;     /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8, Q8B
-                                 and BF16 need it */
+    const int8_t *table8;     /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8,
+                                 Q8B and BF16 need it */
     int32_t table8_doubled;   /* 1: scale counts half where table8 is used */
     int64_t n_panels;
     int64_t units, n_groups, group_units, segment_units, n_segments;

@@ -97,8 +97,7 @@ struct qni_rows {
 #include "isa.inc"
 #undef QNI_ROWS
 
-/* ---- what every instance shares: docs/numerics.md, "Activations" ------------------------------
- * */
+/* ---- what every instance shares: docs/numerics.md, "Activations" ----------------------------- */
 
 static inline struct qni_range qni_range_empty(void)
 {
