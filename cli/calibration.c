@@ -66,14 +66,15 @@ static void statistics(const qn_tensor *x, float *mean, float *most, float *squa
 }
 
 static qn_status find_prescale(struct calibration *c, qn_ctx *ctx, const struct recipe *r,
-                               const qn_tensor *dense, const float *mean, const float *most)
+                               const qn_tensor *dense, const float *mean, const float *most,
+                               qn_error *err)
 {
     const int64_t k = dense->shape[1];
     c->prescale = must_alloc(sizeof *c->prescale * (size_t)k);
     const qn_status status =
         r->prescale == PRESCALE_AWQ
-            ? qn_awq_scales(ctx, dense, mean, &c->samples, &r->format, c->prescale)
-            : qn_smooth_scales(ctx, dense, most, r->alpha, c->prescale);
+            ? qn_awq_scales(ctx, dense, mean, &c->samples, &r->format, c->prescale, err)
+            : qn_smooth_scales(ctx, dense, most, r->alpha, c->prescale, err);
     if (status != QN_OK)
         return status;
     /* The weights are multiplied by these scales, the inputs divided: what is stored is for x. */
@@ -106,13 +107,14 @@ int calibration_make(struct calibration *c, qn_ctx *ctx, const struct source *ac
     float *mean = facts, *most = facts + item->k;
     c->importance = must_alloc(sizeof *c->importance * (size_t)item->k);
     statistics(&c->samples, mean, most, c->importance);
+    qn_error err;
     qn_status status = QN_OK;
     if (r->prescale != PRESCALE_NONE) {
-        status = find_prescale(c, ctx, r, dense, mean, most);
+        status = find_prescale(c, ctx, r, dense, mean, most, &err);
         statistics(&c->samples, mean, most, c->importance);
     }
     free(facts);
-    return status == QN_OK ? 0 : complain_status(item->tensor->name, status, NULL);
+    return status == QN_OK ? 0 : complain_status(item->tensor->name, status, &err);
 }
 
 void calibration_free(struct calibration *c)

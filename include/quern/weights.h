@@ -200,18 +200,22 @@ QN_API qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense,
 
 /**
  * SmoothQuant's scales: s_j = max(x_amax_j, 1e-5)^alpha / max(w_amax_j, 1e-5)^(1-alpha). The input
- * is divided by s and the weights multiplied: store 1 / s as prescale. weights: [n, k]; x_amax,
- * out: [k].
+ * is divided by s and the weights multiplied: store 1 / s as prescale. dense: the weights [n, k];
+ * x_amax, out: [k]; alpha in [0, 1].
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_VALUE: a NaN or an
+ *         infinity; QN_E_MEMORY.
  */
 QN_API qn_status qn_smooth_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *x_amax,
-                                  double alpha, float *out);
+                                  double alpha, float *out, qn_error *err);
 /**
  * AWQ's scales: over a grid of exponents r in [0, 1), s_j = x_mean_j^r normalised, the one whose
  * RTN quantization of W * s minimises the error of samples. x_mean: [k] mean |x|; samples: [rows,
- * k]. out: [k], used like above.
+ * k]. out: [k], used like above. Formats with groups along a row only.
+ * @return as above, and QN_E_FORMAT.
  */
 QN_API qn_status qn_awq_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *x_mean,
-                               const qn_tensor *samples, const qn_format *format, float *out);
+                               const qn_tensor *samples, const qn_format *format, float *out,
+                               qn_error *err);
 
 /* -------------------------------------------------------------------------------------- packing */
 

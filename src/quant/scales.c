@@ -43,29 +43,35 @@ static void find_amax(void *arg, int32_t item)
 }
 
 qn_status qn_smooth_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *x_amax,
-                           double alpha, float *out)
+                           double alpha, float *out, qn_error *err)
 {
     enum { ITEMS = 64 };
     struct qni_dense d;
     bool bad[ITEMS] = {false};
-    if (ctx == NULL || x_amax == NULL || out == NULL || !(alpha >= 0.0 && alpha <= 1.0))
-        return QN_E_ARGUMENT;
-    QNI_TRY(qni_dense_open(dense, "weights", &d, NULL));
+    if (ctx == NULL || x_amax == NULL || out == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "context, x_amax or out is NULL");
+    if (!(alpha >= 0.0 && alpha <= 1.0))
+        return qni_fail(err, QN_E_ARGUMENT, "alpha is %g, must be in [0, 1]", alpha);
+    QNI_TRY(qni_dense_open(dense, "weights", &d, err));
     const int64_t items = qni_max(1, qni_min(ITEMS, d.n));
     const size_t bytes = (size_t)items * 2 * (size_t)d.k * sizeof(float);
     struct amax a = {&d, qni_alloc(&ctx->allocator, bytes), qni_ceil_div(d.n, items), bad};
     if (a.part == NULL)
-        return QN_E_MEMORY;
+        return qni_fail(err, QN_E_MEMORY, "no memory for the extremes of %lld columns",
+                        (long long)d.k);
     qni_parallel(&ctx->threads, (int32_t)items, find_amax, &a);
     qn_status status = QN_OK;
-    for (int64_t i = 0; i < items; i++)
-        status = bad[i] ? QN_E_VALUE : status;
+    for (int64_t i = 0; i < items && status == QN_OK; i++)
+        if (bad[i])
+            status = qni_fail(err, QN_E_VALUE, "the weights hold a NaN or an infinity");
     for (int64_t c = 0; c < d.k && status == QN_OK; c++) {
         float w = 0.0f;
         for (int64_t i = 0; i < items; i++)
             w = fmaxf(w, a.part[i * 2 * d.k + c]);
         if (!(x_amax[c] >= 0.0f) || !isfinite(x_amax[c]))
-            status = QN_E_VALUE;
+            status =
+                qni_fail(err, QN_E_VALUE, "x_amax[%lld] is %g, must be finite and not negative",
+                         (long long)c, (double)x_amax[c]);
         else
             out[c] = (float)(pow(fmax((double)x_amax[c], 1e-5), alpha) /
                              pow(fmax((double)w, 1e-5), 1.0 - alpha));
@@ -85,9 +91,9 @@ struct awq {
     struct qni_coder coder;
     float *row; /* [items, row_floats]: a row, what changes in it, outputs by sample */
     int64_t row_floats;
-    uint8_t *codes;      /* [items, k] */
-    double *error;       /* [items] */
-    int64_t first; /* row of this round */
+    uint8_t *codes; /* [items, k] */
+    double *error;  /* [items] */
+    int64_t first;  /* row of this round */
 };
 
 /* What quantization changes in a row, seen by the original input. False: not finite. */
@@ -189,31 +195,35 @@ static qn_status search(const qn_ctx *ctx, struct awq *a, const float *x_mean, f
 }
 
 static qn_status check_awq(const struct awq *a, const struct qni_dense *samples,
-                           const float *x_mean, const qn_format *format)
+                           const float *x_mean, const qn_format *format, qn_error *err)
 {
     if (samples->k != a->weights.k || samples->n < 1)
-        return QN_E_SHAPE;
+        return qni_fail(err, QN_E_SHAPE, "the samples are [%lld, %lld], must be [1 or more, %lld]",
+                        (long long)samples->n, (long long)samples->k, (long long)a->weights.k);
     /* What depends on more than a row, or on the geometry of a convolution, is not asked for. */
     if (format->group == QN_GROUP_PER_TENSOR || format->blocks != QN_BLOCKS_RUN)
-        return QN_E_FORMAT;
+        return qni_fail(err, QN_E_FORMAT,
+                        "AWQ's scales are for groups along a row, not per tensor or by channels");
     for (int64_t c = 0; c < a->weights.k; c++)
         if (!(x_mean[c] >= 0.0f) || !isfinite(x_mean[c]))
-            return QN_E_VALUE;
+            return qni_fail(err, QN_E_VALUE, "x_mean[%lld] is %g, must be finite and not negative",
+                            (long long)c, (double)x_mean[c]);
     return QN_OK;
 }
 
 qn_status qn_awq_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *x_mean,
-                        const qn_tensor *samples, const qn_format *format, float *out)
+                        const qn_tensor *samples, const qn_format *format, float *out,
+                        qn_error *err)
 {
     struct awq a;
     struct qni_dense x;
     if (ctx == NULL || x_mean == NULL || samples == NULL || format == NULL || out == NULL)
-        return QN_E_ARGUMENT;
+        return qni_fail(err, QN_E_ARGUMENT, "context, x_mean, samples, format or out is NULL");
     memset(&a, 0, sizeof a);
-    QNI_TRY(qni_coder_init(&a.coder, format, QN_RANGE_NARROW, NULL));
-    QNI_TRY(qni_dense_open(dense, "weights", &a.weights, NULL));
-    QNI_TRY(qni_dense_open(samples, "samples", &x, NULL));
-    QNI_TRY(check_awq(&a, &x, x_mean, format));
+    QNI_TRY(qni_coder_init(&a.coder, format, QN_RANGE_NARROW, err));
+    QNI_TRY(qni_dense_open(dense, "weights", &a.weights, err));
+    QNI_TRY(qni_dense_open(samples, "samples", &x, err));
+    QNI_TRY(check_awq(&a, &x, x_mean, format, err));
     const int64_t k = a.weights.k;
     if (k == 0)
         return QN_OK;
@@ -227,10 +237,10 @@ qn_status qn_awq_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *
     if (!qni_size_mul((size_t)x.n + 2 * ROWS + 1, (size_t)padded + ROWS, &floats) ||
         !qni_size_mul(floats, sizeof(float), &bytes) ||
         !qni_size_add(bytes, (size_t)k * ROWS + ROWS * sizeof(double), &bytes))
-        return QN_E_MEMORY;
+        return qni_fail(err, QN_E_MEMORY, "the samples are too large");
     char *memory = qni_alloc(&ctx->allocator, bytes);
     if (memory == NULL)
-        return QN_E_MEMORY;
+        return qni_fail(err, QN_E_MEMORY, "no memory for %lld samples", (long long)x.n);
     a.error = (double *)(void *)memory;
     float *columns = (float *)(void *)(a.error + ROWS), *scale = columns + padded * x.n;
     a.samples = columns;
@@ -244,7 +254,10 @@ qn_status qn_awq_scales(const qn_ctx *ctx, const qn_tensor *dense, const float *
         for (int64_t c = 0; c < k; c++)
             columns[c * x.n + s] = a.row[c];
     }
-    const qn_status status = is_finite ? search(ctx, &a, x_mean, scale, out) : QN_E_VALUE;
+    qn_status status = is_finite ? search(ctx, &a, x_mean, scale, out) : QN_E_VALUE;
+    if (status != QN_OK)
+        status = qni_fail(err, status, "the %s hold a NaN or an infinity, or overflow when scaled",
+                          is_finite ? "weights" : "samples");
     qni_free(&ctx->allocator, memory, bytes);
     return status;
 }

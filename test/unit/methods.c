@@ -576,18 +576,18 @@ static void smoothquant_by_hand(void **state)
     const float x_amax[3] = {16.0f, 8.0f, 0.0f};
     unit_ctx_start(&u, 2);
     const qn_tensor t = qn_tensor_2d(w, QN_F32, 2, 3);
-    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 0.5, out), QN_OK);
+    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 0.5, out, NULL), QN_OK);
     assert_true(out[0] == 4.0f); /* amax x = 16, amax w = 1 */
     assert_true(out[1] == 2.0f); /* 8 / 2 */
     assert_true(out[2] == 1.0f); /* both are taken as 1e-5 */
-    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 1.0, out), QN_OK);
+    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 1.0, out, NULL), QN_OK);
     assert_true(out[0] == 16.0f && out[1] == 8.0f);
-    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 1.5, out), QN_E_ARGUMENT);
-    assert_int_equal(qn_smooth_scales(&u.ctx, &t, NULL, 0.5, out), QN_E_ARGUMENT);
+    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 1.5, out, NULL), QN_E_ARGUMENT);
+    assert_int_equal(qn_smooth_scales(&u.ctx, &t, NULL, 0.5, out, NULL), QN_E_ARGUMENT);
     w[4] = NAN;
-    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 0.5, out), QN_E_VALUE);
+    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 0.5, out, NULL), QN_E_VALUE);
     u.memory.fail_at = u.memory.calls + 1;
-    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 0.5, out), QN_E_MEMORY);
+    assert_int_equal(qn_smooth_scales(&u.ctx, &t, x_amax, 0.5, out, NULL), QN_E_MEMORY);
     unit_ctx_stop(&u);
 }
 
@@ -628,7 +628,7 @@ static void awq_protects_what_matters(void **state)
     static const char *const specs[] = {"int4:g32:zp", "int3:pc", "nf4:g32", "q4_k"};
     for (int s = 0; s < 4; s++) {
         qn_quantize_options o = options_of(specs[s], QN_METHOD_RTN);
-        assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales), QN_OK);
+        assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales, NULL), QN_OK);
         for (int i = 0; i < K; i++)
             prescale[i] = 1.0f / scales[i];
         assert_true(scales[0] > scales[1]);
@@ -640,21 +640,22 @@ static void awq_protects_what_matters(void **state)
 
     const qn_quantize_options o = options_of("int4:g32", QN_METHOD_RTN);
     const qn_quantize_options whole = options_of("int4:pt", QN_METHOD_RTN);
-    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &whole.format, scales), QN_E_FORMAT);
-    assert_int_equal(qn_awq_scales(&u.ctx, &wt, NULL, &xt, &o.format, scales), QN_E_ARGUMENT);
+    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &whole.format, scales, NULL),
+                     QN_E_FORMAT);
+    assert_int_equal(qn_awq_scales(&u.ctx, &wt, NULL, &xt, &o.format, scales, NULL), QN_E_ARGUMENT);
     qn_tensor few = xt;
     few.shape[0] = 0;
-    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &few, &o.format, scales), QN_E_SHAPE);
+    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &few, &o.format, scales, NULL), QN_E_SHAPE);
     u.memory.fail_at = u.memory.calls + 1;
-    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales), QN_E_MEMORY);
+    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales, NULL), QN_E_MEMORY);
     mean[5] = NAN;
-    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales), QN_E_VALUE);
+    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales, NULL), QN_E_VALUE);
     mean[5] = 0.0f; /* never used: legal */
-    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales), QN_OK);
+    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales, NULL), QN_OK);
     for (int i = 0; i < K; i++)
         assert_true(isfinite(scales[i]) && scales[i] > 0.0f);
     x[9] = INFINITY;
-    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales), QN_E_VALUE);
+    assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales, NULL), QN_E_VALUE);
     unit_ctx_stop(&u);
 }
 
