@@ -11,7 +11,7 @@
 #include "arena.h"
 #include "check.h"
 
-/* The refusals of all rows in one sentence, as far as it reaches. */
+/* Why rows refused, each reason once with the first row that gives it, as far as the text reaches. */
 struct reasons {
     char text[400];
     size_t length;
@@ -20,7 +20,8 @@ struct reasons {
 static void collect(void *arg, const char *kernel, const char *why)
 {
     struct reasons *r = arg;
-    if (r->length + strlen(kernel) + strlen(why) + 5 > sizeof r->text)
+    if (strstr(r->text, why) != NULL ||
+        r->length + strlen(kernel) + strlen(why) + 5 > sizeof r->text)
         return;
     r->length += (size_t)snprintf(r->text + r->length, sizeof r->text - r->length, "%s%s: %s",
                                   r->length > 0 ? "; " : "", kernel, why);
@@ -48,7 +49,7 @@ static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_ch
         return check_strict(backend, choice, err);
     if (status == QN_OK || err == NULL)
         return status;
-    struct reasons reasons = {.length = 0};
+    struct reasons reasons = {.text = ""};
     union qni_choice unused;
     memset(&unused, 0, sizeof unused);
     backend->select(ctx, op, &unused, collect, &reasons);
@@ -173,8 +174,7 @@ static qn_status compare_weights(const qn_packed *planned, const qn_packed *w)
     if (a->n != b->n || a->k != b->k || a->ci != b->ci || a->kh != b->kh || a->kw != b->kw ||
         a->conv_groups != b->conv_groups)
         return QN_E_SHAPE;
-    bool same = strncmp(a->layout, b->layout, sizeof a->layout) == 0 &&
-                a->x_block == b->x_block &&
+    bool same = strncmp(a->layout, b->layout, sizeof a->layout) == 0 && a->x_block == b->x_block &&
                 a->group_units == b->group_units && a->segment_units == b->segment_units &&
                 a->n_groups == b->n_groups && a->units == b->units &&
                 a->format.code == b->format.code && a->format.bits == b->format.bits &&
