@@ -158,7 +158,8 @@ static void multiply(const struct piece *p, const struct qni_lane_weights *w, bo
     const struct qni_ring *r = &run->ring;
     const int64_t advance = r->is_apart ? 1 : qni_axis_advance(&run->axis[1]);
     for (int32_t t = 0; !is_first && t < run->list.n_taps; t++)
-        p->in[t] += p->in[t] != NULL ? QNI_DEPTHWISE_LANES : 0;
+        if (p->in[t] != NULL)
+            p->in[t] += QNI_DEPTHWISE_LANES;
     const struct qni_depthwise_tile tile = {
         .in = p->in,
         .advance = r->by_pixel ? QNI_DEPTHWISE_LANES : advance * r->vector,
@@ -283,7 +284,8 @@ static void finish_line(const struct piece *p, float *v, int64_t jy, int64_t jx,
 static void find_inputs(const struct piece *p, int64_t jy)
 {
     const struct qni_tap_list *list = &p->run->list;
-    for (int32_t y = 0; y < p->run->axis[0].taps; y++)
+    const bool is_read = list->lo[1] <= list->hi[1]; /* a tap of this phase reads anything */
+    for (int32_t y = 0; is_read && y < p->run->axis[0].taps; y++)
         p->rows[y] = ring_row(p, y, jy);
     for (int32_t t = 0; t < list->n_taps; t++) {
         const struct qni_tap *tap = &list->taps[t];

@@ -102,6 +102,8 @@ void qni_load_lanes(const struct qni_input_row *row, const struct qni_lane_block
     inside(row, first, step, n, &from, &to);
     zero(dst, from * ld);
     zero(dst + to * ld, (n - to) * ld);
+    if (to == from)
+        return;
     const uint8_t *src = row->at + (size_t)((first + step * from) * row->column) * element;
     const int64_t move = step * row->column;
     const bool together = block->per_channel == 1 && row->channel == 1;

@@ -146,7 +146,9 @@ static void gather_tap_nchw(const struct qni_patches *p, const uint8_t *row, int
     int64_t from, to;
     qni_axis_inside(&p->axis[1], base, count, &from, &to);
     fill(p, dst, ld, from, bytes);
-    gather_columns(p, row, base + from * advance, advance, to - from, dst + (size_t)from * ld, ld);
+    if (to > from)
+        gather_columns(p, row, base + from * advance, advance, to - from, dst + (size_t)from * ld,
+                       ld);
     fill(p, dst + (size_t)to * ld, ld, count - to, bytes);
 }
 
