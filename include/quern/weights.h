@@ -60,6 +60,7 @@ typedef struct qn_format {
     int32_t superblock;   /**< 0, or groups per super-block whose scales are small integers of a
                                common scale (K-quants). */
     int32_t superbits;    /**< Bits of these integers. */
+    int32_t reserved;     /**< 0. */
 } qn_format;
 
 /**

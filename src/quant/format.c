@@ -18,7 +18,7 @@ static const struct named named[] = {
 #define QNI_FORMAT(name, code, bits, group, shift, scale, superblock, superbits, range)            \
     {name,                                                                                         \
      {QN_CODE_##code, bits, group, QN_BLOCKS_RUN, QN_SHIFT_##shift, QN_##scale, superblock,        \
-      superbits},                                                                                  \
+      superbits, 0},                                                                               \
      QN_RANGE_##range},
 #include "formats.inc"
 #undef QNI_FORMAT

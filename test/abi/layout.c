@@ -57,6 +57,7 @@ FIELD(qn_format, shift, 20)
 FIELD(qn_format, scale_dtype, 24)
 FIELD(qn_format, superblock, 28)
 FIELD(qn_format, superbits, 32)
+FIELD(qn_format, reserved, 36)
 
 SIZE(qn_weight_parts, 144)
 FIELD(qn_weight_parts, size, 0)

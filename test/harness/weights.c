@@ -16,15 +16,15 @@ const char *const check_data_names[CHECK_N_DATA] = {"exact", "extreme", "normal"
 
 #define INT(bits, group, shift)                                                                    \
     {                                                                                              \
-        QN_CODE_INT, bits, group, QN_BLOCKS_RUN, shift, QN_F32, 0, 0                               \
+        QN_CODE_INT, bits, group, QN_BLOCKS_RUN, shift, QN_F32, 0, 0, 0                            \
     }
 #define CHANNELS(bits, group, shift)                                                               \
     {                                                                                              \
-        QN_CODE_INT, bits, group, QN_BLOCKS_CHANNELS, shift, QN_F32, 0, 0                          \
+        QN_CODE_INT, bits, group, QN_BLOCKS_CHANNELS, shift, QN_F32, 0, 0, 0                       \
     }
 #define CODES(code, bits, group)                                                                   \
     {                                                                                              \
-        code, bits, group, QN_BLOCKS_RUN, QN_SHIFT_NONE, QN_F32, 0, 0                              \
+        code, bits, group, QN_BLOCKS_RUN, QN_SHIFT_NONE, QN_F32, 0, 0, 0                           \
     }
 
 static const struct check_format formats[] = {

@@ -66,7 +66,7 @@ static void formats_are_read(void **state)
 /* The words of a failure: what is wrong, and what would be right. */
 static void assert_refused(const char *text, const char *wrong, const char *possible)
 {
-    qn_format f = {0, 0, 0, 0, 0, 0, 0, 0};
+    qn_format f = {0};
     qn_error err = {QN_OK, 0, ""};
     assert_int_equal(qn_format_parse(text, &f, &err), QN_E_FORMAT);
     assert_int_equal(err.status, QN_E_FORMAT);
@@ -163,7 +163,7 @@ static void printing_and_reading_are_inverses(void **state)
                 const int32_t *super = supers[i / 324];
                 const qn_format f = {code,      bits,       groups[i % 9],
                                      i / 9 % 2, i / 18 % 3, types[i / 54 % 6],
-                                     super[0],  super[1]};
+                                     super[0],  super[1],   0};
                 qn_format back;
                 char text[64], cut[5];
                 const size_t length = qn_format_print(&f, text, sizeof text);
@@ -186,7 +186,7 @@ static void printing_and_reading_are_inverses(void **state)
 static void groups_are_counted(void **state)
 {
     (void)state;
-    qn_format f = {QN_CODE_INT, 4, 32, RUN, NONE, QN_F32, 0, 0};
+    qn_format f = {QN_CODE_INT, 4, 32, RUN, NONE, QN_F32, 0, 0, 0};
     assert_int_equal(qn_format_groups(&f, 64, 64), 2);
     assert_int_equal(qn_format_groups(&f, 65, 65), 3);
     assert_int_equal(qn_format_groups(&f, 0, 0), 0);
