@@ -57,11 +57,10 @@ QNI_TEMPLATE qni_f32x4 qni_f32x4_from(qni_i32x4 v)
     return __builtin_convertvector(v, qni_f32x4);
 }
 
-/* 
- * fma(a, b, c) of four, rounded once (qni_fmaf). Without the instruction: the product is exact
- * in double and the sum s is the exact one, rounded. Rounding s again to f32 goes wrong only
- * where s is the middle of two floats, which is seen from its bits: the 29 that f32 lacks are 1
- * 0...0, or f32 is subnormal and lacks more. These lanes are rare and take the long way. */
+/* fma(a, b, c) of four, rounded once (qni_fmaf). Without the instruction: the product is exact in
+ * double and the sum s is the exact one, rounded. Rounding s again to f32 goes wrong only where s
+ * is the middle of two floats, which is seen from its bits: the 29 that f32 lacks are 1 0...0, or
+ * f32 is subnormal and lacks more. These lanes are rare and take the long way. */
 QNI_TEMPLATE qni_f32x4 qni_f32x4_fma(qni_f32x4 a, qni_f32x4 b, qni_f32x4 c)
 {
 #if defined(__FMA__)
