@@ -150,7 +150,10 @@ static void tell_refusals(const struct qni_op *op, uint64_t isa, const struct qn
             continue;
         const char *why =
             general != NULL ? general : refusal(&kernels[i], op, isa, layout->layout);
-        tell(arg, kernels[i].name, why != NULL ? why : "a better kernel serves these rows");
+        if (why == NULL)
+            why = kernels[i].m_min > op->m ? "pays only for more rows"
+                                           : "a better kernel serves these rows";
+        tell(arg, kernels[i].name, why);
     }
 }
 
