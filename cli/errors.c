@@ -47,8 +47,8 @@ static const struct advice {
     {QN_E_CANCELLED, EXIT_STOPPED, "run it again when ready"},
 };
 
-/* "no kernel serves this: reason, reason": the library lists every kernel with its reason, and most
- * have the same. */
+/* "no kernel serves this: reason, reason", out of the library's "...: kernel: reason; kernel: ...":
+ * without --kernel, which kernel said so matters to nobody. */
 static char *refusals(const char *text)
 {
     char *out = must_copy("no kernel serves this");
@@ -56,9 +56,9 @@ static char *refusals(const char *text)
         const char *reason = at + strcspn(at, ":;");
         at = reason + strcspn(reason + (*reason != '\0'), ";") + (*reason != '\0');
         if (*reason != ':')
-            break; /* cut off */
+            break;
         char *one = must_print("%.*s", (int)(at - reason - 2), reason + 2);
-        if (*at == ';' && strstr(out, one) == NULL) {
+        if (strstr(out, one) == NULL) {
             char *more = must_print("%s%s%s", out, strchr(out, ':') != NULL ? ", " : ": ", one);
             free(out);
             out = more;
