@@ -43,8 +43,7 @@ static struct operands operands_of(const struct qni_ref_op *op, int64_t i, int64
     return o;
 }
 
-/* ------------------------------------------------------------------------------------------ double
- */
+/* --------------------------------------------------------------------------------------- double */
 
 /* Largest slopes: gelu 1.129, gelu_tanh 1.129, silu 1.0998. The polynomials add an error relative
  * to v. */
@@ -114,8 +113,7 @@ double qni_ref_epilogue(const struct qni_ref_op *op, int64_t i, int64_t j, doubl
     return v;
 }
 
-/* ------------------------------------------------------------------------------------- f32, EXACT
- */
+/* ----------------------------------------------------------------------------------- f32, EXACT */
 
 static float activate_f32(qn_act act, float v)
 {
@@ -184,8 +182,7 @@ uint32_t qni_ref_epilogue_bits(const struct qni_ref_op *op, int64_t i, int64_t j
     }
 }
 
-/* -------------------------------------------------------------------------------------- comparison
- */
+/* ----------------------------------------------------------------------------------- comparison */
 
 bool qni_ref_within(qn_dtype dtype, uint32_t bits, double y, double error)
 {

@@ -80,8 +80,7 @@ void qni_ref_segments_free(struct qni_ref_segments *segments);
 /* The length for a strategy. */
 int64_t qni_ref_segment_length(qn_strategy strategy, int64_t x_block);
 
-/* ---------------------------------------------------------------------------- activations, EXACT
- */
+/* --------------------------------------------------------------------------- activations, EXACT */
 
 /* n values as one segment: symmetric gives offset 0. sum is that of the codes. */
 struct qni_ref_segment {

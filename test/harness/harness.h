@@ -15,17 +15,18 @@
 #include "../../src/base/compiler.h"
 #include "../../src/ref/ref.h"
 
-/* --------------------------------------------------------------------------------------- options
- */
+/* -------------------------------------------------------------------------------------- options */
 
 struct check;
-/* Where operations run. Operands are made and compared on the host. */
+/* Where operations run. Operands are made and compared on the host; an operation gets their
+ * counterparts over there, which live until the case ends. On the CPU an operand is its own
+ * counterpart, so that guard pages are around what the kernels touch. */
 struct check_device {
     const char *name;
     int32_t kind;
-    qn_tensor (*push)(struct check *c,
-                      const qn_tensor *host); /* a copy over there, for this case */
-    void (*pull)(struct check *c, const qn_tensor *device, const qn_tensor *host);
+    qn_tensor (*make)(struct check *c, const qn_tensor *host);
+    void (*send)(struct check *c, const qn_tensor *device, const qn_tensor *host);
+    void (*fetch)(struct check *c, const qn_tensor *device, const qn_tensor *host);
 };
 /* NULL: no such device in this build. */
 const struct check_device *check_device_find(const char *name);
@@ -43,8 +44,7 @@ struct check_options {
 
 enum { CHECK_ABOUT_BYTES = 400 };
 
-/* ------------------------------------------------------------------------------------------ cases
- */
+/* ---------------------------------------------------------------------------------------- cases */
 
 /* splitmix64: every 64-bit state is a good one. */
 struct check_random {
@@ -87,8 +87,7 @@ int64_t check_random_of(struct check_random *r, const int64_t *list, size_t n);
     check_random_of((random), (const int64_t[]){__VA_ARGS__},                                      \
                     sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-/* ---------------------------------------------------------------------------------------- memory
- */
+/* --------------------------------------------------------------------------------------- memory */
 
 /* bytes between two inaccessible pages, flush with the one behind (or, by the seed's choice, with
  * the one before), the rest of the pages filled with a pattern that is compared when the case ends.
@@ -98,8 +97,7 @@ void *check_memory(struct check *c, const char *name, size_t bytes, size_t align
 void check_memory_freeze(void *memory);
 void check_memory_thaw(void *memory);
 
-/* ---------------------------------------------------------------------------------------- contexts
- */
+/* ------------------------------------------------------------------------------------- contexts */
 
 /* ISA masks from everything down to portable, the newest feature removed first. */
 int32_t check_masks(const struct check_options *options, const uint64_t **masks);
@@ -113,8 +111,7 @@ int64_t check_allocations(void);
 /* "vnni512" for a mask: the newest feature in it; "portable". */
 const char *check_mask_name(uint64_t mask);
 
-/* ------------------------------------------------------------------------------------------- data
- */
+/* ----------------------------------------------------------------------------------------- data */
 
 /* The three generators of docs/architecture.md. */
 enum { CHECK_EXACT = 0, CHECK_EXTREME = 1, CHECK_NORMAL = 2, CHECK_N_DATA = 3 };

@@ -14,17 +14,18 @@
 
 const char *const check_data_names[CHECK_N_DATA] = {"exact", "extreme", "normal"};
 
-#define INT(bits, group, shift)                                                                    \
+#define INT(b, g, s)                                                                               \
     {                                                                                              \
-        QN_CODE_INT, bits, group, QN_BLOCKS_RUN, shift, QN_F32, 0, 0, 0                            \
+        .code = QN_CODE_INT, .bits = b, .group = g, .shift = s, .scale_dtype = QN_F32              \
     }
-#define CHANNELS(bits, group, shift)                                                               \
+#define CHANNELS(b, g, s)                                                                          \
     {                                                                                              \
-        QN_CODE_INT, bits, group, QN_BLOCKS_CHANNELS, shift, QN_F32, 0, 0, 0                       \
+        .code = QN_CODE_INT, .bits = b, .group = g, .blocks = QN_BLOCKS_CHANNELS, .shift = s,      \
+        .scale_dtype = QN_F32                                                                      \
     }
-#define CODES(code, bits, group)                                                                   \
+#define CODES(c, b, g)                                                                             \
     {                                                                                              \
-        code, bits, group, QN_BLOCKS_RUN, QN_SHIFT_NONE, QN_F32, 0, 0, 0                           \
+        .code = c, .bits = b, .group = g, .scale_dtype = QN_F32                                    \
     }
 
 static const struct check_format formats[] = {

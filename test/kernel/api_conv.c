@@ -139,6 +139,9 @@ static void conv_case(struct check *c, const void *arg)
         qni_ref_conv_transpose2d(&args, &w, &s.op);
     else
         qni_ref_conv2d(&args, &w, &s.op);
+    sweep_use(&s, &args.y);
+    sweep_use(&s, &args.x);
+    sweep_use_epilogue(&s, &args.epilogue);
     sweep_run(c, &s);
 }
 

@@ -115,6 +115,12 @@ static void grouped_case(struct check *c, const void *arg)
                 by_ids ? "ids" : "offsets", routed ? " x_rows" : "", o.perm ? " perm" : "",
                 o.prescale ? " prescale" : "");
     qni_ref_grouped(&args, w, &s.op);
+    sweep_use(&s, &args.y);
+    sweep_use(&s, &args.x);
+    sweep_use(&s, &args.offsets);
+    sweep_use(&s, &args.ids);
+    sweep_use(&s, &args.x_rows);
+    sweep_use_epilogue(&s, &args.epilogue);
     sweep_run(c, &s);
 }
 

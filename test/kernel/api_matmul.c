@@ -78,6 +78,9 @@ static void matmul_case(struct check *c, const void *arg)
                 args.epilogue.residual.rank != 0 ? " residual" : "");
     const struct qn_weight *const w = &weight.w;
     qni_ref_matmul(&args, &w, &s.op);
+    sweep_use(&s, &args.y);
+    sweep_use(&s, &args.x);
+    sweep_use_epilogue(&s, &args.epilogue);
     sweep_run(c, &s);
 }
 

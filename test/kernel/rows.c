@@ -25,8 +25,7 @@ static bool same_float(float a, float b)
     return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
 }
 
-/* ------------------------------------------------------------------------------------ conversions
- */
+/* ---------------------------------------------------------------------------------- conversions */
 
 /* What the bits of a half mean, from the definition. */
 static double half_value(uint32_t bits, int exponent_bits)
@@ -92,8 +91,7 @@ static void narrow_case(struct check *c, const void *arg)
     }
 }
 
-/* -------------------------------------------------------------------------------------- quantizer
- */
+/* ------------------------------------------------------------------------------------ quantizer */
 
 /* A row in packed order: groups of whole units, the last one perhaps short. */
 struct packed_row {
@@ -220,8 +218,7 @@ static void quantize_case(struct check *c, const void *arg)
     }
 }
 
-/* --------------------------------------------------------------------------------------- epilogue
- */
+/* ------------------------------------------------------------------------------------- epilogue */
 
 /* A tile row through scale and finish, as the epilogue of a matmul of one row. */
 static void finish_case(struct check *c, const void *arg)

@@ -125,6 +125,36 @@ static const struct row rows[] = {
 /* --------------------------------------------------------------------------------------------- a
  * run */
 
+void sweep_use(struct sweep *s, qn_tensor *operand)
+{
+    if (operand->rank != 0)
+        s->operand[s->n_operands++] = operand;
+}
+
+void sweep_use_epilogue(struct sweep *s, qn_epilogue *e)
+{
+    sweep_use(s, &e->bias);
+    sweep_use(s, &e->residual);
+    sweep_use(s, &e->row_scale);
+    sweep_use(s, &e->col_scale);
+}
+
+/* Every operand of args becomes its counterpart on the device; a residual that is y remains y. */
+static void move_operands(struct check *c, struct sweep *s)
+{
+    const struct check_device *device = c->options->device;
+    const void *y = s->operand[0]->data;
+    for (int32_t i = 0; i < s->n_operands; i++) {
+        const qn_tensor host = *s->operand[i];
+        if (i > 0 && host.data == y) {
+            s->operand[i]->data = s->operand[0]->data;
+            continue;
+        }
+        *s->operand[i] = device->make(c, &host);
+        device->send(c, s->operand[i], &host);
+    }
+}
+
 /* What one mask works with. */
 struct session {
     struct check *c;
@@ -136,6 +166,13 @@ struct session {
     struct check_expected *expected;
     char kernel[64]; /* of the last plan */
 };
+
+/* y as it was before any call, here and over there. */
+static void prepare_y(struct session *t)
+{
+    check_prepare_y(t->c, t->expected);
+    t->c->options->device->send(t->c, t->s->operand[0], &t->s->op.y);
+}
 
 static void *scratch_of(struct check *c, size_t bytes)
 {
@@ -168,11 +205,12 @@ static qn_status run_plan(struct session *t, const qn_ctx *ctx, const char *kern
         check_fail(c, "%s: the plan of an int8 strategy is not exact", who);
     const size_t bytes = qn_plan_scratch_bytes(plan);
     void *scratch = scratch_of(c, bytes);
-    check_prepare_y(c, t->expected);
+    prepare_y(t);
     const int64_t allocations = check_allocations();
     check_status(c, who, calls->run(plan, t->s->args, scratch, bytes), QN_OK, NULL);
     if (check_allocations() != allocations)
         check_fail(c, "%s: a run has allocated memory", who);
+    c->options->device->fetch(c, t->s->operand[0], &t->s->op.y);
     qn_plan_destroy(plan);
     return QN_OK;
 }
@@ -186,12 +224,13 @@ static void run_direct(struct session *t, const char *who)
     if (!check_status(t->c, "scratch", status, t->s->refusal, NULL) || status != QN_OK)
         return;
     void *scratch = scratch_of(t->c, bytes);
-    check_prepare_y(t->c, t->expected);
+    prepare_y(t);
     const int64_t allocations = check_allocations();
     if (!check_status(t->c, who, calls->direct(t->ctx, t->s->args, scratch, bytes), QN_OK, NULL))
         return;
     if (check_allocations() != allocations)
         check_fail(t->c, "%s: a direct call has allocated memory", who);
+    t->c->options->device->fetch(t->c, t->s->operand[0], &t->s->op.y);
     check_y(t->c, t->expected, t->kernel, who);
 }
 
@@ -279,6 +318,7 @@ void sweep_run(struct check *c, struct sweep *s)
     const int32_t lucky = (int32_t)check_random_in(&c->random, 0, n_masks - 1);
     struct check_expected expected = {0};
     int64_t x_block = 0;
+    move_operands(c, s);
     for (int32_t i = 0; i < n_masks; i++) {
         if (o->quick && i != 0 && i != n_masks - 1 && i != lucky)
             continue;

@@ -6,7 +6,7 @@
 
 #include "harness/harness.h"
 
-enum { SWEEP_MAX_EXPERTS = 6 };
+enum { SWEEP_MAX_EXPERTS = 6, SWEEP_MAX_OPERANDS = 12 };
 
 /* The four calls of an operation. args is its argument struct; `sweep` sets what changes from run
  * to run through set(). */
@@ -28,10 +28,15 @@ struct sweep {
     int64_t x_block;      /* pack option */
     int32_t without_sums; /* pack option */
     qn_status refusal;    /* QN_OK, or what planning must return */
-    struct qni_ref_op op; /* made from args by the suite; x_block is filled in here */
+    struct qni_ref_op op; /* made from args by the suite; x_block is filled in by sweep_run() */
+    qn_tensor *operand[SWEEP_MAX_OPERANDS]; /* of args: what goes to the device; y is the first */
+    int32_t n_operands;
     int32_t data;
 };
 
+/* Tell of a tensor of args, y first (and of an epilogue's tensors); one of rank 0 is none. */
+void sweep_use(struct sweep *s, qn_tensor *operand);
+void sweep_use_epilogue(struct sweep *s, qn_epilogue *epilogue);
 void sweep_run(struct check *c, struct sweep *s);
 
 /* An epilogue of random parts for a y of m rows, n columns (rank 2) or an image. n_experts > 1:

@@ -55,8 +55,7 @@ static void assert_near(double got, double expected)
         fail_msg("%.17g, expected %.17g", got, expected);
 }
 
-/* ----------------------------------------------------------------------------------------- weights
- */
+/* -------------------------------------------------------------------------------------- weights */
 
 /* 4-bit codes 0, 8, 15 are -8, 0, 7. Group 0 (two positions): scale 0.5; group 1: scale 2. */
 static void dequantize_groups(void **state)
@@ -136,8 +135,7 @@ static void segments_of_channel_blocks(void **state)
     qni_ref_segments_free(&s);
 }
 
-/* ------------------------------------------------------------------------------------------ matmul
- */
+/* --------------------------------------------------------------------------------------- matmul */
 
 /* x = [1 2; 3 4], W = [1 -1; 2 3] (rows are outputs): y = x W^T = [-1 8; -1 18]; bias [10 20],
  * relu. */
@@ -327,8 +325,7 @@ static void grouped_offsets(void **state)
     assert_int_equal(qni_ref_expert(&op, 3), -1);
 }
 
-/* ------------------------------------------------------------------------------------ convolutions
- */
+/* --------------------------------------------------------------------------------- convolutions */
 
 /* x = 1 2 3      w = 1 1      valid:  1+2+4+5 = 12  2+3+5+6 = 16
  *     4 5 6          1 1              4+5+7+8 = 24  5+6+8+9 = 28
@@ -450,8 +447,7 @@ static void conv_static_padding(void **state)
     assert_int_equal(d, 2);
 }
 
-/* ------------------------------------------------------------------------------------- activations
- */
+/* ---------------------------------------------------------------------------------- activations */
 
 /* amax 254, scale 2: codes 127, -1 (a tie of -0.5 goes to even, -0), 1 (1.5 goes to 2). */
 static void quantize_symmetric(void **state)
@@ -528,8 +524,7 @@ static void dynamic_quantize_linear(void **state)
     assert_int_equal(sum[0], total);
 }
 
-/* ---------------------------------------------------------------------------------------- epilogue
- */
+/* ------------------------------------------------------------------------------------- epilogue */
 
 static void requantize_ties(void **state)
 {
