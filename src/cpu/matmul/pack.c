@@ -45,8 +45,9 @@ struct pack {
     struct qni_cut cut, row_cut; /* segments of Q8B; of Q8 */
     const struct qni_run *runs;
     uint8_t *blob;
-    uint8_t stored[256];         /* canonical code -> code as stored */
-    int16_t value[256];          /* canonical code -> integer value */
+    int32_t half, shift;         /* integers: value = code - half, stored = code + shift */
+    bool has_values;             /* a codebook of integers */
+    int16_t value[256];          /* of its codes */
     uint8_t padding;             /* as stored */
 };
 
@@ -83,15 +84,17 @@ static bool zeros_fit_i8(const struct qn_weight *w)
 static void make_codes(struct pack *p)
 {
     const struct qn_weight *w = p->w;
-    const int32_t n = 1 << w->format.bits, half = n / 2;
+    const int32_t n = 1 << w->format.bits;
     int8_t table8[16];
-    const bool integers =
-        w->table != NULL && qni_table_integers(w->format.code, w->table, n, table8) != 0;
+    p->half = n / 2;
     p->padding = (uint8_t)(w->table != NULL ? 0 : 1 << (p->layout->code_bits - 1));
+    p->shift = p->padding - p->half;
+    if (w->table == NULL)
+        return;
+    p->has_values = qni_table_integers(w->format.code, w->table, n, table8) != 0;
     for (int32_t i = n; i-- > 0;) {
-        p->stored[i] = (uint8_t)(w->table != NULL ? i : i - half + p->padding);
-        p->value[i] = (int16_t)(w->table == NULL ? i - half : integers ? table8[i] : 0);
-        if (w->table != NULL && w->table[i] == 0.0f)
+        p->value[i] = (int16_t)(p->has_values ? table8[i] : 0);
+        if (w->table[i] == 0.0f)
             p->padding = (uint8_t)i; /* a codebook without a zero pads with code 0: x is 0 there */
     }
 }
@@ -199,6 +202,24 @@ static void *section_of(const struct pack *p, int32_t i)
     return p->head.section[i].bytes == 0 ? NULL : p->blob + p->head.section[i].offset;
 }
 
+/* n codes as stored; returns the sum of their values. */
+static inline int32_t store_codes(const struct pack *p, uint8_t *restrict to,
+                                  const uint8_t *restrict codes, int64_t n)
+{
+    int32_t sum = 0;
+    if (p->w->table != NULL) {
+        for (int64_t i = 0; i < n && p->has_values; i++)
+            sum += p->value[codes[i]];
+        memcpy(to, codes, (size_t)n);
+        return sum;
+    }
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (uint8_t)(codes[i] + p->shift);
+    for (int64_t i = 0; i < n; i++)
+        sum += codes[i];
+    return sum - (int32_t)n * p->half;
+}
+
 /* The 16 x 32 codes of a unit, one output after another, and the sums of their values. *run is the
  * first run that reaches into the unit or lies behind it. */
 static void gather_unit(const struct pack *p, const int64_t outputs[QNI_PANEL], int64_t unit,
@@ -211,15 +232,15 @@ static void gather_unit(const struct pack *p, const int64_t outputs[QNI_PANEL], 
         ++*run;
     for (int64_t i = *run; i < p->head.n_runs && p->runs[i].dst < end; i++) {
         const struct qni_run *r = &p->runs[i];
-        const int64_t from = qni_max(r->dst, first), to = qni_min(r->dst + r->len, end);
+        const int64_t from = qni_max(r->dst, first), n = qni_min(r->dst + r->len, end) - from;
         for (int64_t j = 0; j < QNI_PANEL; j++) {
             if (outputs[j] < 0)
                 continue;
-            const uint8_t *codes = p->w->codes + outputs[j] * p->w->k + r->src - r->dst;
-            for (int64_t q = from; q < to; q++) {
-                block[j][q - first] = p->stored[codes[q]];
-                sums[j] += p->value[codes[q]];
-            }
+            const uint8_t *codes = p->w->codes + outputs[j] * p->w->k + r->src + from - r->dst;
+            uint8_t *const to = block[j] + (from - first);
+            /* A whole unit is the common case: a length that the compiler knows. */
+            sums[j] += n == QNI_UNIT ? store_codes(p, to, codes, QNI_UNIT)
+                                     : store_codes(p, to, codes, n);
         }
     }
 }
@@ -228,11 +249,15 @@ static void gather_unit(const struct pack *p, const int64_t outputs[QNI_PANEL], 
 static void store_unit(const uint8_t block[QNI_PANEL][QNI_UNIT], int32_t code_bits, uint8_t *out)
 {
     for (int32_t r = 0; r < (code_bits == 4 ? 4 : 8); r++)
-        for (int32_t j = 0; j < QNI_PANEL; j++, out += 4)
-            for (int32_t b = 0; b < 4; b++)
-                out[b] = code_bits == 4 ? (uint8_t)(block[j][4 * r + b] |
-                                                    block[j][16 + 4 * r + b] << 4)
-                                        : block[j][4 * r + b];
+        for (int32_t j = 0; j < QNI_PANEL; j++, out += 4) {
+            uint32_t word, high;
+            memcpy(&word, &block[j][4 * r], sizeof word);
+            if (code_bits == 4) {
+                memcpy(&high, &block[j][16 + 4 * r], sizeof high);
+                word |= high << 4; /* nibbles: nothing crosses a byte */
+            }
+            memcpy(out, &word, sizeof word);
+        }
 }
 
 static void add_sums(int32_t *sums, const struct qni_cut *cut, int64_t panel, int64_t group,

@@ -122,12 +122,15 @@ enum { PANELS_PER_TASK = 4 };
 static void load_unit(const uint8_t *in, int32_t code_bits, uint8_t block[QNI_PANEL][QNI_UNIT])
 {
     for (int32_t r = 0; r < (code_bits == 4 ? 4 : 8); r++)
-        for (int32_t j = 0; j < QNI_PANEL; j++, in += 4)
-            for (int32_t b = 0; b < 4; b++) {
-                block[j][4 * r + b] = code_bits == 4 ? in[b] & 15u : in[b];
-                if (code_bits == 4)
-                    block[j][16 + 4 * r + b] = (uint8_t)(in[b] >> 4);
-            }
+        for (int32_t j = 0; j < QNI_PANEL; j++, in += 4) {
+            uint32_t word;
+            memcpy(&word, in, sizeof word);
+            const uint32_t low = code_bits == 4 ? word & 0x0f0f0f0fu : word;
+            const uint32_t high = word >> 4 & 0x0f0f0f0fu;
+            memcpy(&block[j][4 * r], &low, sizeof low);
+            if (code_bits == 4)
+                memcpy(&block[j][16 + 4 * r], &high, sizeof high);
+        }
 }
 
 /* The codes of one panel; false if one is out of range. */
