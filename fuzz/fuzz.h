@@ -6,6 +6,8 @@
 #ifndef FUZZ_FUZZ_H
 #define FUZZ_FUZZ_H
 
+#define _DEFAULT_SOURCE /* this header comes first: posix_memalign */
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
