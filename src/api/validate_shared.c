@@ -35,10 +35,12 @@ static qn_status check_scale(float scale, const char *name, qn_error *err)
     return QN_OK;
 }
 
-/* int32 results and biases are in units of one scale: the weights have one group and no offset. */
+/* int32 results and biases are in units of one scale: the weights are integers of one group without
+ * an offset. (E2M1 is multiplied in halves.) */
 static bool is_one_unit(const struct qni_packed_head *head)
 {
-    return head->n_groups <= 1 && head->format.shift == QN_SHIFT_NONE;
+    return head->n_groups <= 1 && head->format.shift == QN_SHIFT_NONE &&
+           head->format.code == QN_CODE_INT;
 }
 
 static qn_status check_static(const struct qni_op *op, qn_error *err)
@@ -50,7 +52,7 @@ static qn_status check_static(const struct qni_op *op, qn_error *err)
         return qni_fail(
             err, QN_E_UNSUPPORTED,
             "the weights ask for a prescale of x, which int8-static inputs cannot take any more");
-    if (op->y.dtype == QN_I32 && (!is_one_unit(head) || head->format.code != QN_CODE_INT))
+    if (op->y.dtype == QN_I32 && !is_one_unit(head))
         return qni_fail(
             err, QN_E_DTYPE,
             "y of type i32 needs integer weights without groups, zero points and offsets");
@@ -93,7 +95,8 @@ static qn_status check_bias(const qn_ctx *ctx, const struct qni_op *op, qn_error
     QNI_TRY(check_by_column(ctx, op, bias, "bias", types, err));
     if (!qni_is_none(bias) && bias->dtype == QN_I32 && !is_one_unit(op->w[0]->head))
         return qni_fail(err, QN_E_DTYPE,
-                        "a bias of type i32 needs weights without groups, zero points and offsets");
+                        "a bias of type i32 needs integer weights without groups, zero points and "
+                        "offsets");
     return QN_OK;
 }
 
