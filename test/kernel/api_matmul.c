@@ -60,7 +60,9 @@ static void matmul_case(struct check *c, const void *arg)
     args.y = check_tensor(c, "y", sweep_draw_y_type(c, mc->strategy, one_unit), 2,
                           (const int64_t[]){m, n}, true);
     sweep_draw_quant(c, mc->strategy, args.x.dtype, &args.quant);
-    const struct sweep_epilogue e = {&args.y, m, n, 1, false, one_unit};
+    /* Now and then an integer bias where it has no unit. */
+    const bool no_unit = is_static && !one_unit && check_random_chance(r, 10);
+    const struct sweep_epilogue e = {&args.y, m, n, 1, false, one_unit || no_unit};
     sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {.calls = &sweep_matmul, .args = &args, .n_experts = 1, .weights = &weight};
     s.data = mc->data;
@@ -70,6 +72,8 @@ static void matmul_case(struct check *c, const void *arg)
         s.refusal = QN_E_UNSUPPORTED;
     if (is_static && o.prescale)
         s.refusal = QN_E_UNSUPPORTED;
+    else if (no_unit && args.epilogue.bias.dtype == QN_I32)
+        s.refusal = QN_E_DTYPE;
     check_about(c, "m=%lld n=%lld k=%lld x=%s y=%s x_block=%lld act=%d%s%s%s%s%s%s", (long long)m,
                 (long long)n, (long long)k, qn_dtype_name(args.x.dtype),
                 qn_dtype_name(args.y.dtype), (long long)s.x_block, args.epilogue.act,
