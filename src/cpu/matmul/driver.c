@@ -19,7 +19,7 @@ struct run {
     const struct qni_rows *rows;
     struct qni_product_shape shape;
     struct qni_epilogue epilogue;
-    int64_t block;                /* rows of a unit */
+    int64_t block; /* rows of a unit */
     int64_t n_units;
     int64_t panels_per_item;
     int64_t items_per_unit;
@@ -75,8 +75,8 @@ static struct unit find_unit(const struct run *r, int64_t index, struct cursor *
 
 /* ---- what a kernel is told ------------------------------------------------------------------- */
 
-static void describe_weights(const struct run *r, const struct unit *u,
-                             struct qni_matmul_tile *t, int8_t table8[16])
+static void describe_weights(const struct run *r, const struct unit *u, struct qni_matmul_tile *t,
+                             int8_t table8[16])
 {
     const qn_packed *w = u->part->w;
     const struct qni_cut *cut = &u->layout.cut;
@@ -176,8 +176,8 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     float *direct = NULL;
     if (u->rows <= DIRECT_ROWS)
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
-    const bool scaled = u->kernel->reads == QNI_READS_Q8 &&
-                        r->op->strategy != QN_STRATEGY_INT8_STATIC;
+    const bool scaled =
+        u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;
     const int64_t step = qni_tile_panels(u->rows);
     while (panel < end) {
         struct qni_matmul_tile t = all;
@@ -193,8 +193,15 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         t.ldc = to_y ? ldy : (size_t)(n * QNI_PANEL);
         multiply(&t, u);
         const struct qni_epilogue_tile tile = {
-            u->part, u->row, u->rows, output, qni_min(n * QNI_PANEL, u->part->n - output),
-            t.c,     t.ldc,  scaled ? prepared->row_scale : NULL};
+            .part = u->part,
+            .row = u->row,
+            .rows = u->rows,
+            .output = output,
+            .n = qni_min(n * QNI_PANEL, u->part->n - output),
+            .c = t.c,
+            .ldc = t.ldc,
+            .x_scale = scaled ? prepared->row_scale : NULL,
+        };
         qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
         panel += n;
     }
@@ -205,8 +212,8 @@ static void multiply_panels(const struct run *r, const struct unit *u,
 static void private_scratch(struct run *r, int32_t worker, struct qni_thread_scratch *s,
                             struct qni_row_scratch *rows)
 {
-    qni_thread_scratch(r->op, &r->shape, r->choice,
-                       r->private + (size_t)worker * r->thread_bytes, s);
+    qni_thread_scratch(r->op, &r->shape, r->choice, r->private + (size_t)worker * r->thread_bytes,
+                       s);
     *rows = qni_row_scratch_in(r->op, r->shape.source_bytes, r->shape.is_made, s->rows);
 }
 
@@ -241,9 +248,8 @@ static void work_privately(void *arg, int32_t worker)
 
 static struct qni_prepared shared_rows(const struct run *r, const struct unit *u)
 {
-    return qni_prepared_in(&u->layout,
-                           r->shared + (size_t)(u->before - r->first_row) * r->shared_row_bytes,
-                           u->rows);
+    return qni_prepared_in(
+        &u->layout, r->shared + (size_t)(u->before - r->first_row) * r->shared_row_bytes, u->rows);
 }
 
 static void prepare_pieces(void *arg, int32_t worker)
@@ -404,10 +410,8 @@ struct qni_row_source qni_source_of_matrix(const qn_tensor *x)
 
 struct qni_row_sink qni_sink_of_matrix(const qn_tensor *y, const qn_tensor *residual)
 {
-    struct qni_row_sink s = {.y = y->data,
-                             .dtype = y->dtype,
-                             .size = {1, INT64_MAX},
-                             .stride = {0, 0, y->stride[0], 1}};
+    struct qni_row_sink s = {
+        .y = y->data, .dtype = y->dtype, .size = {1, INT64_MAX}, .stride = {0, 0, y->stride[0], 1}};
     if (residual->rank != 0) {
         s.residual = residual->data;
         s.residual_stride[2] = residual->stride[0];
@@ -424,17 +428,20 @@ qn_status qni_matmul_select(const qn_ctx *ctx, const struct qni_op *op,
     return qni_product_select(ctx, op, &shape, choice, tell, arg);
 }
 
-void qni_matmul_run(const qn_ctx *ctx, const struct qni_op *op,
-                    const struct qni_cpu_choice *choice, void *scratch)
+void qni_matmul_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
+                    void *scratch)
 {
-    const struct qni_part part = {.w = op->w[0],
-                                  .n_panels = op->w[0]->head->panels,
-                                  .n = op->n,
-                                  .n_rows = op->m};
+    const struct qni_part part = {
+        .w = op->w[0],
+        .n_panels = op->w[0]->head->panels,
+        .n = op->n,
+        .n_rows = op->m,
+    };
     const struct qni_product product = {
         .source = qni_source_of_matrix(&op->x),
         .sink = qni_sink_of_matrix(&op->y, &op->epilogue.residual),
         .parts = &part,
-        .n_parts = 1};
+        .n_parts = 1,
+    };
     qni_product_run(ctx, op, choice, &product, scratch);
 }

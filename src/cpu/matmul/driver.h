@@ -76,8 +76,8 @@ struct qni_product {
 
 /* What a product will look like at most: enough to choose kernels and to size scratch. */
 struct qni_product_shape {
-    int64_t m;           /* rows of all parts together (a convolution: rows times groups) */
-    int64_t part_m;      /* rows of the largest part */
+    int64_t m;      /* rows of all parts together (a convolution: rows times groups) */
+    int64_t part_m; /* rows of the largest part */
     int64_t n_parts;
     int64_t n_panels;    /* of a part */
     int32_t is_made;     /* the source has a fill */

@@ -24,9 +24,8 @@ static qn_status choose_layout(const struct qn_weight *w, const char *wish,
                             "there is no CPU layout \"%.24s\"; qn_layout_name() lists them", wish);
         if (qni_layout_is_table((*layout)->layout) != is_table ||
             w->format.bits > (*layout)->code_bits)
-            return qni_fail(err, QN_E_LAYOUT,
-                            "layout %s holds %s; these weights are %s of %d bits", (*layout)->name,
-                            (*layout)->codes, what, (int)w->format.bits);
+            return qni_fail(err, QN_E_LAYOUT, "layout %s holds %s; these weights are %s of %d bits",
+                            (*layout)->name, (*layout)->codes, what, (int)w->format.bits);
         return QN_OK;
     }
     for (int32_t i = 0; (*layout = qni_layout_at(i)) != NULL; i++)
@@ -45,10 +44,10 @@ struct pack {
     struct qni_cut cut, row_cut; /* segments of Q8B; of Q8 */
     const struct qni_run *runs;
     uint8_t *blob;
-    int32_t half, shift;         /* integers: value = code - half, stored = code + shift */
-    bool has_values;             /* a codebook of integers */
-    int16_t value[256];          /* of its codes */
-    uint8_t padding;             /* as stored */
+    int32_t half, shift; /* integers: value = code - half, stored = code + shift */
+    bool has_values;     /* a codebook of integers */
+    int16_t value[256];  /* of its codes */
+    uint8_t padding;     /* as stored */
 };
 
 /* Does f16 hold these exactly? */
@@ -178,13 +177,11 @@ static qn_status plan_pack(const struct qn_weight *w, const qn_pack_options *opt
     h->kh = w->kh;
     h->kw = w->kw;
     h->conv_groups = w->conv_groups;
-    h->scale_dtype =
-        fits_f16(w->scale, w->n * w->n_groups) && shifts_fit_f16(w) ? QN_F16 : QN_F32;
+    h->scale_dtype = fits_f16(w->scale, w->n * w->n_groups) && shifts_fit_f16(w) ? QN_F16 : QN_F32;
     h->zero_dtype = zeros_fit_i8(w) ? QN_I8 : QN_I32;
     h->n_groups = w->n_groups;
     h->x_block = qni_min(block, group);
-    p->cut = qni_cut_make(&w->format, w->k, w->ci, w->n_groups,
-                          qni_ceil_div(h->x_block, QNI_UNIT));
+    p->cut = qni_cut_make(&w->format, w->k, w->ci, w->n_groups, qni_ceil_div(h->x_block, QNI_UNIT));
     h->units = p->cut.units;
     h->group_units = p->cut.group_units;
     h->segment_units = p->cut.segment_units;
@@ -239,8 +236,8 @@ static void gather_unit(const struct pack *p, const int64_t outputs[QNI_PANEL], 
             const uint8_t *codes = p->w->codes + outputs[j] * p->w->k + r->src + from - r->dst;
             uint8_t *const to = block[j] + (from - first);
             /* A whole unit is the common case: a length that the compiler knows. */
-            sums[j] += n == QNI_UNIT ? store_codes(p, to, codes, QNI_UNIT)
-                                     : store_codes(p, to, codes, n);
+            sums[j] +=
+                n == QNI_UNIT ? store_codes(p, to, codes, QNI_UNIT) : store_codes(p, to, codes, n);
         }
     }
 }

@@ -11,8 +11,8 @@ static bool is_static(const struct qni_op *op)
     return op->strategy == QN_STRATEGY_INT8_STATIC;
 }
 
-struct qni_row_layout qni_row_layout_of(const struct qni_op *op,
-                                        const struct qni_packed_head *head, int32_t reads)
+struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qni_packed_head *head,
+                                        int32_t reads)
 {
     const bool prescaled = head->section[QNI_SECTION_PRESCALE].bytes != 0;
     const bool shifted = head->section[QNI_SECTION_OFFSET].bytes != 0;
@@ -247,15 +247,17 @@ void qni_prepare_rows(const struct qni_op *op, const struct qni_rows *rows,
                       const struct qni_prepared *out, const struct qni_row_scratch *scratch)
 {
     const struct qni_packed_head *head = part->w->head;
-    const struct preparer p = {op,
-                               rows,
-                               layout,
-                               scratch,
-                               out,
-                               qni_section(part->w, QNI_SECTION_RUNS),
-                               head->n_runs,
-                               qni_section(part->w, QNI_SECTION_PERM),
-                               qni_section(part->w, QNI_SECTION_PRESCALE)};
+    const struct preparer p = {
+        .op = op,
+        .rows = rows,
+        .layout = layout,
+        .scratch = scratch,
+        .out = out,
+        .runs = qni_section(part->w, QNI_SECTION_RUNS),
+        .n_runs = head->n_runs,
+        .perm = qni_section(part->w, QNI_SECTION_PERM),
+        .prescale = qni_section(part->w, QNI_SECTION_PRESCALE),
+    };
     if (source->fill == NULL) {
         const size_t ldx = (size_t)source->ldx * qn_dtype_bytes(source->dtype);
         for (int64_t i = 0; i < range->n; i++) {

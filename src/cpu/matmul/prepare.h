@@ -24,8 +24,8 @@ struct qni_row_layout {
 };
 
 /* For the weights of this head, which are those of op or a part of them. */
-struct qni_row_layout qni_row_layout_of(const struct qni_op *op,
-                                        const struct qni_packed_head *head, int32_t reads);
+struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qni_packed_head *head,
+                                        int32_t reads);
 /* Memory of so many rows, a multiple of 64. */
 size_t qni_prepared_bytes(const struct qni_row_layout *layout, int64_t rows);
 

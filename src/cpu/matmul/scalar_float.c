@@ -60,23 +60,29 @@ QNI_TEMPLATE void few_unit(struct few *f, const uint8_t *codes, const float *con
                            const int mr, const int kind)
 {
     const int bits = kind == NIBBLES ? 4 : 8;
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int p = 0; p < QNI_UNIT; p += 4)
-            f->sum[i] += qni_f32x4_load(a[i] + p);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int p = 0; p < QNI_UNIT; p += 4)
+        f->sum[i] += qni_f32x4_load(a[i] + p);
     for (int r = 0; r < (kind == NIBBLES ? 4 : 8); r++, codes += 64)
-        QNI_UNROLL for (int j = 0; j < 4; j++) {
-            const qni_i32x4 words = load_words(codes + 16 * j, kind);
-            QNI_UNROLL for (int b = 0; b < 4; b++) {
-                const qni_f32x4 low = qni_f32x4_from(signed_code(words, 8 * b, bits));
-                QNI_UNROLL for (int i = 0; i < mr; i++)
-                    f->dot[i][j] += low * qni_f32x4_set(a[i][4 * r + b]);
-                if (kind == NIBBLES) {
-                    const qni_f32x4 high = qni_f32x4_from(signed_code(words, 8 * b + 4, bits));
-                    QNI_UNROLL for (int i = 0; i < mr; i++)
-                        f->dot[i][j] += high * qni_f32x4_set(a[i][16 + 4 * r + b]);
-                }
+        QNI_UNROLL
+    for (int j = 0; j < 4; j++) {
+        const qni_i32x4 words = load_words(codes + 16 * j, kind);
+        QNI_UNROLL
+        for (int b = 0; b < 4; b++) {
+            const qni_f32x4 low = qni_f32x4_from(signed_code(words, 8 * b, bits));
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
+                f->dot[i][j] += low * qni_f32x4_set(a[i][4 * r + b]);
+            if (kind == NIBBLES) {
+                const qni_f32x4 high = qni_f32x4_from(signed_code(words, 8 * b + 4, bits));
+                QNI_UNROLL
+                for (int i = 0; i < mr; i++)
+                    f->dot[i][j] += high * qni_f32x4_set(a[i][16 + 4 * r + b]);
             }
         }
+    }
 }
 
 QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, int64_t panel, const int mr,
@@ -85,9 +91,11 @@ QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, int64_t panel, const
     const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
     const float *a[FEW];
     qni_f32x4 c[FEW][4];
-    QNI_UNROLL for (int i = 0; i < mr; i++) {
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
         a[i] = (const float *)(const void *)((const char *)t->a + (size_t)i * t->lda);
-        QNI_UNROLL for (int j = 0; j < 4; j++)
+        QNI_UNROLL
+        for (int j = 0; j < 4; j++)
             c[i][j] = qni_f32x4_set(0.0f);
     }
     for (int64_t g = 0, unit = 0; g < t->n_groups; g++) {
@@ -97,25 +105,30 @@ QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, int64_t panel, const
         memset(&f, 0, sizeof f);
         for (; unit < end; unit++, codes += kind == NIBBLES ? 256 : 512) {
             few_unit(&f, codes, (const float *const *)a, mr, kind);
-            QNI_UNROLL for (int i = 0; i < mr; i++)
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
                 a[i] += QNI_UNIT;
         }
         float scale[QNI_PANEL], offset[QNI_PANEL];
         load16(scale, t->scale, panel * t->n_groups + g, t->scale_is_f16);
         if (t->offset != NULL)
             load16(offset, t->offset, panel * t->n_groups + g, t->scale_is_f16);
-        QNI_UNROLL for (int i = 0; i < mr; i++) {
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
             const float sum = (f.sum[i][0] + f.sum[i][1]) + (f.sum[i][2] + f.sum[i][3]);
-            QNI_UNROLL for (int j = 0; j < 4; j++) {
+            QNI_UNROLL
+            for (int j = 0; j < 4; j++) {
                 c[i][j] += qni_f32x4_load(scale + 4 * j) * f.dot[i][j];
                 if (t->offset != NULL)
                     c[i][j] += qni_f32x4_load(offset + 4 * j) * qni_f32x4_set(sum);
             }
         }
     }
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int j = 0; j < 4; j++)
-            qni_f32x4_store(t->c + (size_t)i * t->ldc + panel * QNI_PANEL + 4 * j, c[i][j]);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int j = 0; j < 4; j++)
+        qni_f32x4_store(t->c + (size_t)i * t->ldc + panel * QNI_PANEL + 4 * j, c[i][j]);
 }
 
 /* ---- more rows ------------------------------------------------------------------------------- */
@@ -138,12 +151,14 @@ QNI_TEMPLATE void expand_position(float *w, const uint8_t *words, const int b, c
     if (kind == NIBBLE_TABLE || kind == BYTE_TABLE) {
         for (int j = 0; j < QNI_PANEL; j++)
             w[j] = g->table[words[4 * j + b] >> shift & ((1 << bits) - 1)];
-        QNI_UNROLL for (int j = 0; j < QNI_PANEL; j += 4)
+        QNI_UNROLL
+        for (int j = 0; j < QNI_PANEL; j += 4)
             qni_f32x4_store(w + j, qni_f32x4_load(w + j) * qni_f32x4_load(g->scale + j) +
                                        qni_f32x4_load(g->offset + j));
         return;
     }
-    QNI_UNROLL for (int j = 0; j < QNI_PANEL; j += 4) {
+    QNI_UNROLL
+    for (int j = 0; j < QNI_PANEL; j += 4) {
         const qni_i32x4 code = signed_code(load_words(words + 4 * j, kind), 8 * b + shift, bits);
         qni_f32x4_store(w + j, qni_f32x4_from(code) * qni_f32x4_load(g->scale + j) +
                                    qni_f32x4_load(g->offset + j));
@@ -157,11 +172,12 @@ QNI_TEMPLATE void expand(struct dense *d, const uint8_t *codes, int64_t units,
     for (int64_t u = 0; u < units; u++) {
         float(*const w)[QNI_PANEL] = d->w + u * QNI_UNIT;
         for (int r = 0; r < (nibbles ? 4 : 8); r++, codes += 64)
-            QNI_UNROLL for (int b = 0; b < 4; b++) {
-                expand_position(w[4 * r + b], codes, b, 0, g, kind);
-                if (nibbles)
-                    expand_position(w[16 + 4 * r + b], codes, b, 4, g, kind);
-            }
+            QNI_UNROLL
+        for (int b = 0; b < 4; b++) {
+            expand_position(w[4 * r + b], codes, b, 0, g, kind);
+            if (nibbles)
+                expand_position(w[16 + 4 * r + b], codes, b, 4, g, kind);
+        }
     }
 }
 
@@ -171,24 +187,31 @@ QNI_TEMPLATE void multiply_rows(const struct dense *d, const char *a, size_t lda
 {
     qni_f32x4 sum[MR][4];
     const float *row[MR];
-    QNI_UNROLL for (int i = 0; i < mr; i++) {
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
         row[i] = (const float *)(const void *)(a + (size_t)i * lda);
-        QNI_UNROLL for (int j = 0; j < 4; j++)
+        QNI_UNROLL
+        for (int j = 0; j < 4; j++)
             sum[i][j] = qni_f32x4_load(c + (size_t)i * ldc + 4 * j);
     }
     for (int64_t p = 0; p < n; p++) {
         qni_f32x4 x[MR];
-        QNI_UNROLL for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
             x[i] = qni_f32x4_set(row[i][p]);
-        QNI_UNROLL for (int j = 0; j < 4; j++) {
+        QNI_UNROLL
+        for (int j = 0; j < 4; j++) {
             const qni_f32x4 w = qni_f32x4_load(&d->w[p][4 * j]);
-            QNI_UNROLL for (int i = 0; i < mr; i++)
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
                 sum[i][j] += w * x[i];
         }
     }
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int j = 0; j < 4; j++)
-            qni_f32x4_store(c + (size_t)i * ldc + 4 * j, sum[i][j]);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int j = 0; j < 4; j++)
+        qni_f32x4_store(c + (size_t)i * ldc + 4 * j, sum[i][j]);
 }
 
 static void multiply(const struct qni_matmul_tile *t, const struct dense *d, int64_t panel,

@@ -36,7 +36,8 @@ struct chunk {
 
 QNI_TEMPLATE void widen_words(struct quad *q, const uint8_t *words, int shift, uint32_t mask)
 {
-    QNI_UNROLL for (int j = 0; j < QNI_PANEL; j += 4) {
+    QNI_UNROLL
+    for (int j = 0; j < QNI_PANEL; j += 4) {
         const qni_u32x4 w = (qni_u32x4)qni_i32x4_load(words + 4 * j) >> shift;
         qni_i32x4_store(&q->pair[0][j], (qni_i32x4)(w & mask));
         qni_i32x4_store(&q->pair[1][j], (qni_i32x4)(w >> 8 & mask));
@@ -88,23 +89,31 @@ QNI_TEMPLATE void dot_rows(const struct chunk *chunk, int64_t row, int64_t quads
                            int32_t (*dot)[QNI_PANEL])
 {
     qni_i32x4 sum[MR][4];
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int j = 0; j < 4; j++)
-            sum[i][j] = qni_i32x4_load(&dot[i][4 * j]);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int j = 0; j < 4; j++)
+        sum[i][j] = qni_i32x4_load(&dot[i][4 * j]);
     for (int64_t q = 0; q < quads; q++)
-        QNI_UNROLL for (int pair = 0; pair < 2; pair++) {
-            qni_i32x4 a[MR];
-            QNI_UNROLL for (int i = 0; i < mr; i++)
-                a[i] = qni_i32x4_set(chunk->rows[row + i][pair][q]);
-            QNI_UNROLL for (int j = 0; j < 4; j++) {
-                const qni_i32x4 w = qni_i32x4_load(&chunk->codes[q].pair[pair][4 * j]);
-                QNI_UNROLL for (int i = 0; i < mr; i++)
-                    sum[i][j] += qni_i16x8_dot(w, a[i]);
-            }
+        QNI_UNROLL
+    for (int pair = 0; pair < 2; pair++) {
+        qni_i32x4 a[MR];
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
+            a[i] = qni_i32x4_set(chunk->rows[row + i][pair][q]);
+        QNI_UNROLL
+        for (int j = 0; j < 4; j++) {
+            const qni_i32x4 w = qni_i32x4_load(&chunk->codes[q].pair[pair][4 * j]);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
+                sum[i][j] += qni_i16x8_dot(w, a[i]);
         }
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int j = 0; j < 4; j++)
-            qni_i32x4_store(&dot[i][4 * j], sum[i][j]);
+    }
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int j = 0; j < 4; j++)
+        qni_i32x4_store(&dot[i][4 * j], sum[i][j]);
 }
 
 static void dot_chunk(const struct chunk *chunk, int64_t rows, int64_t units,
@@ -152,8 +161,8 @@ static void add_q8(const struct qni_matmul_tile *t, const struct segment *s, con
             qni_i32x4_store(c + j, qni_i32x4_load(c + j) + d);
             continue;
         }
-        qni_f32x4 v = qni_f32x4_fma(qni_f32x4_load(s->scale + j), qni_f32x4_from(d),
-                                    qni_f32x4_load(c + j));
+        qni_f32x4 v =
+            qni_f32x4_fma(qni_f32x4_load(s->scale + j), qni_f32x4_from(d), qni_f32x4_load(c + j));
         if (t->offset != NULL)
             v = qni_f32x4_fma(qni_f32x4_load(s->offset + j), sum, v);
         qni_f32x4_store(c + j, v);

@@ -7,8 +7,16 @@
 #include "product.h"
 
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
-    {#fn,   fn,  needs,   QNI_READS_##reads,       QNI_LAYOUT_##layout,                            \
-     m_min, mr,  QNI_NUMERICS_##numerics, scratch},
+    {                                                                                              \
+        #fn,                                                                                       \
+        fn,                                                                                        \
+        needs,                                                                                     \
+        QNI_READS_##reads,                                                                         \
+        QNI_LAYOUT_##layout,                                                                       \
+        m_min,                                                                                     \
+        mr,                                                                                        \
+        QNI_NUMERICS_##numerics,                                                                   \
+        scratch},
 static const struct qni_matmul_kernel kernels[] = {
 #include "kernels.inc"
 };
@@ -140,16 +148,15 @@ static void tell_refusals(const struct qni_op *op, uint64_t isa, const struct qn
                           qni_refusal_fn tell, void *arg)
 {
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
-    const char *general = layout == NULL ? "the weights' layout is none of the CPU's"
-                                         : operation_refusal(op);
+    const char *general =
+        layout == NULL ? "the weights' layout is none of the CPU's" : operation_refusal(op);
     for (int32_t i = 0; i < N_KERNELS; i++) {
         bool chosen = false;
         for (int32_t j = 0; j < c->n_choices; j++)
             chosen = chosen || c->kernel[j] == &kernels[i];
         if (chosen)
             continue;
-        const char *why =
-            general != NULL ? general : refusal(&kernels[i], op, isa, layout->layout);
+        const char *why = general != NULL ? general : refusal(&kernels[i], op, isa, layout->layout);
         if (why == NULL)
             why = kernels[i].m_min > op->m ? "pays only for more rows"
                                            : "a better kernel serves these rows";
@@ -247,7 +254,7 @@ qn_status qni_product_select(const qn_ctx *ctx, const struct qni_op *op,
         const int64_t rows = qni_max(choice->block_m, SHARED_BYTES / row_bytes);
         choice->shared_bytes = (size_t)(qni_min(rows, shape->m) * row_bytes);
     }
-    choice->scratch_bytes = qni_round_up(choice->shared_bytes, 64) +
-                            (size_t)choice->n_threads * choice->thread_bytes;
+    choice->scratch_bytes =
+        qni_round_up(choice->shared_bytes, 64) + (size_t)choice->n_threads * choice->thread_bytes;
     return QN_OK;
 }

@@ -38,8 +38,8 @@ static qn_status check_sections(const struct qni_packed_head *h, const struct qn
     QNI_TRY(check_section(h, QNI_SECTION_SCALE, "scales", lanes * h->n_groups, scale, err));
     QNI_TRY(check_section(h, QNI_SECTION_OFFSET, "offsets",
                           h->format.shift != QN_SHIFT_NONE ? lanes * h->n_groups : 0, scale, err));
-    QNI_TRY(check_section(h, QNI_SECTION_SUMS, "column sums",
-                          has_sums ? lanes * h->n_segments : 0, 4, err));
+    QNI_TRY(check_section(h, QNI_SECTION_SUMS, "column sums", has_sums ? lanes * h->n_segments : 0,
+                          4, err));
     QNI_TRY(check_section(h, QNI_SECTION_GROUP_SUMS, "group sums",
                           has_sums && !same_segments ? lanes * row_cut->n_segments : 0, 4, err));
     QNI_TRY(check_section(h, QNI_SECTION_COUNTS, "counts",
@@ -91,13 +91,17 @@ qn_status qni_cpu_packed_check(const struct qn_packed *packed, qn_error *err)
     if (memchr(h->layout, 0, sizeof h->layout) != NULL)
         layout = qni_layout_find(h->layout);
     if (layout == NULL)
-        return qni_fail(err, QN_E_LAYOUT, "the weights are packed in layout \"%.23s\", which is "
-                                          "none of the CPU's", h->layout);
+        return qni_fail(err, QN_E_LAYOUT,
+                        "the weights are packed in layout \"%.23s\", which is "
+                        "none of the CPU's",
+                        h->layout);
     const bool is_table = h->format.code != QN_CODE_INT;
     const int64_t groups = qn_format_groups(&h->format, h->k, h->ci);
     if (qni_layout_is_table(layout->layout) != is_table || h->format.bits > layout->code_bits)
-        return qni_fail(err, QN_E_CORRUPT, "layout %s cannot hold the format that the packed "
-                                           "weights name", layout->name);
+        return qni_fail(err, QN_E_CORRUPT,
+                        "layout %s cannot hold the format that the packed "
+                        "weights name",
+                        layout->name);
     const struct qni_cut cut = qni_cut_of(h, QNI_READS_Q8B), rows = qni_cut_of(h, QNI_READS_Q8);
     if (groups != h->n_groups || cut.units != h->units || cut.group_units != h->group_units ||
         cut.segment_units != h->segment_units || cut.n_segments != h->n_segments ||

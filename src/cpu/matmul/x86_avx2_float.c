@@ -22,7 +22,7 @@ enum {
     MR = 6,          /* rows of the second: 12 sums */
     CHUNK_UNITS = 4, /* 8 KiB of floats beside the activations in the first-level cache */
     CHUNK = CHUNK_UNITS * QNI_UNIT,
-    AHEAD = 2048     /* bytes: about 100 ns of one core's stream */
+    AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
 };
 
 /* Words of 8 outputs, half h of vector r; integers are made signed by flipping the highest bits. */
@@ -82,24 +82,30 @@ QNI_TEMPLATE void few_unit(struct few *f, const uint8_t *codes, const float *con
     const int chains = mr <= 2 ? 2 : 1;
     const int vectors = kind == NIBBLES ? 4 : 8, parts = kind == NIBBLES ? 2 : 1;
     if (with_sum)
-        QNI_UNROLL for (int i = 0; i < mr; i++)
-            QNI_UNROLL for (int p = 0; p < QNI_UNIT; p += 8)
-                f->sum[i] = _mm256_add_ps(f->sum[i], _mm256_loadu_ps(a[i] + p));
-    QNI_UNROLL for (int r = 0; r < vectors; r++, codes += 64) {
+        QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int p = 0; p < QNI_UNIT; p += 8)
+        f->sum[i] = _mm256_add_ps(f->sum[i], _mm256_loadu_ps(a[i] + p));
+    QNI_UNROLL
+    for (int r = 0; r < vectors; r++, codes += 64) {
         _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
         const __m256i words[2] = {load_words(codes, 0, kind), load_words(codes, 1, kind)};
-        QNI_UNROLL for (int b = 0; b < 4; b++)
-            QNI_UNROLL for (int part = 0; part < parts; part++) {
-                const int chain = (kind == NIBBLES ? part : b) % chains;
-                const int p = 4 * r + b + 16 * part;
-                const __m256 low = values(words[0], 8 * b + 4 * part, &none, kind);
-                const __m256 high = values(words[1], 8 * b + 4 * part, &none, kind);
-                QNI_UNROLL for (int i = 0; i < mr; i++) {
-                    const __m256 x = _mm256_broadcast_ss(a[i] + p);
-                    f->dot[i][0][chain] = _mm256_fmadd_ps(low, x, f->dot[i][0][chain]);
-                    f->dot[i][1][chain] = _mm256_fmadd_ps(high, x, f->dot[i][1][chain]);
-                }
+        QNI_UNROLL
+        for (int b = 0; b < 4; b++)
+            QNI_UNROLL
+        for (int part = 0; part < parts; part++) {
+            const int chain = (kind == NIBBLES ? part : b) % chains;
+            const int p = 4 * r + b + 16 * part;
+            const __m256 low = values(words[0], 8 * b + 4 * part, &none, kind);
+            const __m256 high = values(words[1], 8 * b + 4 * part, &none, kind);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) {
+                const __m256 x = _mm256_broadcast_ss(a[i] + p);
+                f->dot[i][0][chain] = _mm256_fmadd_ps(low, x, f->dot[i][0][chain]);
+                f->dot[i][1][chain] = _mm256_fmadd_ps(high, x, f->dot[i][1][chain]);
             }
+        }
     }
 }
 
@@ -109,7 +115,8 @@ QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, int64_t panel, const
     const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
     const float *a[FEW];
     __m256 c[FEW][2];
-    QNI_UNROLL for (int i = 0; i < mr; i++) {
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
         a[i] = (const float *)(const void *)((const char *)t->a + (size_t)i * t->lda);
         c[i][0] = c[i][1] = _mm256_setzero_ps();
     }
@@ -117,9 +124,11 @@ QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, int64_t panel, const
         const int64_t left = t->units - unit, row = panel * t->n_groups + g;
         const int64_t end = unit + (left < t->group_units ? left : t->group_units);
         struct few f;
-        QNI_UNROLL for (int i = 0; i < mr; i++) {
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
             f.sum[i] = _mm256_setzero_ps();
-            QNI_UNROLL for (int h = 0; h < 2; h++)
+            QNI_UNROLL
+            for (int h = 0; h < 2; h++)
                 f.dot[i][h][0] = f.dot[i][h][1] = _mm256_setzero_ps();
         }
         for (; unit < end; unit++, codes += kind == NIBBLES ? 256 : 512) {
@@ -127,24 +136,30 @@ QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, int64_t panel, const
                 few_unit(&f, codes, a, true, mr, kind);
             else
                 few_unit(&f, codes, a, false, mr, kind);
-            QNI_UNROLL for (int i = 0; i < mr; i++)
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
                 a[i] += QNI_UNIT;
         }
-        QNI_UNROLL for (int h = 0; h < 2; h++) {
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++) {
             const __m256 scale = qni_load8(t->scale, row, h, t->scale_is_f16);
-            QNI_UNROLL for (int i = 0; i < mr; i++)
-                c[i][h] = _mm256_fmadd_ps(
-                    scale, _mm256_add_ps(f.dot[i][h][0], f.dot[i][h][1]), c[i][h]);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
+                c[i][h] =
+                    _mm256_fmadd_ps(scale, _mm256_add_ps(f.dot[i][h][0], f.dot[i][h][1]), c[i][h]);
             if (t->offset == NULL)
                 continue;
             const __m256 offset = qni_load8(t->offset, row, h, t->scale_is_f16);
-            QNI_UNROLL for (int i = 0; i < mr; i++)
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
                 c[i][h] = _mm256_fmadd_ps(offset, _mm256_set1_ps(qni_sum8(f.sum[i])), c[i][h]);
         }
     }
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int h = 0; h < 2; h++)
-            _mm256_storeu_ps(t->c + (size_t)i * t->ldc + panel * QNI_PANEL + 8 * h, c[i][h]);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int h = 0; h < 2; h++)
+        _mm256_storeu_ps(t->c + (size_t)i * t->ldc + panel * QNI_PANEL + 8 * h, c[i][h]);
 }
 
 /* ---- more rows ------------------------------------------------------------------------------- */
@@ -165,15 +180,18 @@ QNI_TEMPLATE void expand(struct dense *d, const uint8_t *codes, int64_t units,
     for (int64_t u = 0; u < units; u++) {
         float(*const w)[QNI_PANEL] = d->w + u * QNI_UNIT;
         for (int r = 0; r < 8 / parts; r++, codes += 64)
-            QNI_UNROLL for (int h = 0; h < 2; h++) {
-                const __m256i words = load_words(codes, h, kind);
-                QNI_UNROLL for (int b = 0; b < 4; b++)
-                    QNI_UNROLL for (int part = 0; part < parts; part++) {
-                        const __m256 v = values(words, 8 * b + 4 * part, table, kind);
-                        _mm256_storeu_ps(&w[4 * r + b + 16 * part][8 * h],
-                                         _mm256_fmadd_ps(g->scale[h], v, g->offset[h]));
-                    }
+            QNI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const __m256i words = load_words(codes, h, kind);
+            QNI_UNROLL
+            for (int b = 0; b < 4; b++)
+                QNI_UNROLL
+            for (int part = 0; part < parts; part++) {
+                const __m256 v = values(words, 8 * b + 4 * part, table, kind);
+                _mm256_storeu_ps(&w[4 * r + b + 16 * part][8 * h],
+                                 _mm256_fmadd_ps(g->scale[h], v, g->offset[h]));
             }
+        }
     }
 }
 
@@ -183,22 +201,27 @@ QNI_TEMPLATE void multiply_rows(const struct dense *d, const char *a, size_t lda
 {
     __m256 sum[MR][2];
     const float *row[MR];
-    QNI_UNROLL for (int i = 0; i < mr; i++) {
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
         row[i] = (const float *)(const void *)(a + (size_t)i * lda);
-        QNI_UNROLL for (int h = 0; h < 2; h++)
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++)
             sum[i][h] = _mm256_loadu_ps(c + (size_t)i * ldc + 8 * h);
     }
     for (int64_t p = 0; p < n; p++) {
         const __m256 low = _mm256_loadu_ps(d->w[p]), high = _mm256_loadu_ps(d->w[p] + 8);
-        QNI_UNROLL for (int i = 0; i < mr; i++) {
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
             const __m256 x = _mm256_broadcast_ss(row[i] + p);
             sum[i][0] = _mm256_fmadd_ps(low, x, sum[i][0]);
             sum[i][1] = _mm256_fmadd_ps(high, x, sum[i][1]);
         }
     }
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int h = 0; h < 2; h++)
-            _mm256_storeu_ps(c + (size_t)i * ldc + 8 * h, sum[i][h]);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int h = 0; h < 2; h++)
+        _mm256_storeu_ps(c + (size_t)i * ldc + 8 * h, sum[i][h]);
 }
 
 static void multiply(const struct qni_matmul_tile *t, const struct dense *d, int64_t panel,
@@ -210,12 +233,23 @@ static void multiply(const struct qni_matmul_tile *t, const struct dense *d, int
     for (; i + MR <= t->m; i += MR, a += MR * t->lda, c += MR * t->ldc)
         multiply_rows(d, a, t->lda, n, MR, c, t->ldc);
     switch (t->m - i) {
-    case 5: multiply_rows(d, a, t->lda, n, 5, c, t->ldc); break;
-    case 4: multiply_rows(d, a, t->lda, n, 4, c, t->ldc); break;
-    case 3: multiply_rows(d, a, t->lda, n, 3, c, t->ldc); break;
-    case 2: multiply_rows(d, a, t->lda, n, 2, c, t->ldc); break;
-    case 1: multiply_rows(d, a, t->lda, n, 1, c, t->ldc); break;
-    default: break;
+    case 5:
+        multiply_rows(d, a, t->lda, n, 5, c, t->ldc);
+        break;
+    case 4:
+        multiply_rows(d, a, t->lda, n, 4, c, t->ldc);
+        break;
+    case 3:
+        multiply_rows(d, a, t->lda, n, 3, c, t->ldc);
+        break;
+    case 2:
+        multiply_rows(d, a, t->lda, n, 2, c, t->ldc);
+        break;
+    case 1:
+        multiply_rows(d, a, t->lda, n, 1, c, t->ldc);
+        break;
+    default:
+        break;
     }
 }
 
@@ -231,11 +265,11 @@ QNI_TEMPLATE void more_rows(const struct qni_matmul_tile *t, int64_t panel, cons
         const int64_t left = t->units - unit, row = panel * t->n_groups + g;
         const int64_t end = unit + (left < t->group_units ? left : t->group_units);
         struct group group;
-        QNI_UNROLL for (int h = 0; h < 2; h++) {
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++) {
             group.scale[h] = qni_load8(t->scale, row, h, t->scale_is_f16);
-            group.offset[h] = t->offset == NULL
-                                  ? _mm256_setzero_ps()
-                                  : qni_load8(t->offset, row, h, t->scale_is_f16);
+            group.offset[h] = t->offset == NULL ? _mm256_setzero_ps()
+                                                : qni_load8(t->offset, row, h, t->scale_is_f16);
         }
         while (unit < end) {
             const int64_t n = end - unit < CHUNK_UNITS ? end - unit : CHUNK_UNITS;
@@ -256,11 +290,20 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
             continue;
         }
         switch (t->m) {
-        case 4: few_rows(t, panel, 4, kind); break;
-        case 3: few_rows(t, panel, 3, kind); break;
-        case 2: few_rows(t, panel, 2, kind); break;
-        case 1: few_rows(t, panel, 1, kind); break;
-        default: break;
+        case 4:
+            few_rows(t, panel, 4, kind);
+            break;
+        case 3:
+            few_rows(t, panel, 3, kind);
+            break;
+        case 2:
+            few_rows(t, panel, 2, kind);
+            break;
+        case 1:
+            few_rows(t, panel, 1, kind);
+            break;
+        default:
+            break;
         }
     }
 }

@@ -39,8 +39,8 @@ static inline struct table load_table(const int8_t *table8, const int kind)
     if (kind == NIBBLE_TABLE) {
         const __m256i nibble = _mm256_set1_epi8(0x0f);
         const __m128i signed_values = _mm_loadu_si128((const __m128i *)(const void *)table8);
-        const __m256i u = _mm256_broadcastsi128_si256(
-            _mm_xor_si128(signed_values, _mm_set1_epi8((char)0x80)));
+        const __m256i u =
+            _mm256_broadcastsi128_si256(_mm_xor_si128(signed_values, _mm_set1_epi8((char)0x80)));
         t.low = _mm256_and_si256(u, nibble);
         t.high = _mm256_and_si256(_mm256_srli_epi16(u, 4), nibble);
     }
@@ -53,8 +53,7 @@ QNI_TEMPLATE struct nibbles unpack(const uint8_t *unit, const int q, const int h
 {
     const __m256i nibble = _mm256_set1_epi8(0x0f);
     const int r = kind == BYTES ? q : q % 4;
-    const __m256i v =
-        _mm256_loadu_si256((const __m256i *)(const void *)(unit + 64 * r + 32 * h));
+    const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(unit + 64 * r + 32 * h));
     struct nibbles n = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     if (kind == BYTES) {
         n.low = _mm256_and_si256(v, nibble);
@@ -91,18 +90,24 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
     const uint8_t *codes = o->codes;
     const __m256i one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
     __m256i sum[MR][2];
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int h = 0; h < halves; h++)
-            sum[i][h] = _mm256_setzero_si256();
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int h = 0; h < halves; h++)
+        sum[i][h] = _mm256_setzero_si256();
     for (int64_t u = 0; u < o->units; u++, codes += kind == BYTES ? 512 : 256) {
         __m256i low[MR][2], high[MR][2];
-        QNI_UNROLL for (int q = 0; q < QUADS; q++) {
+        QNI_UNROLL
+        for (int q = 0; q < QUADS; q++) {
             struct nibbles n[2];
-            QNI_UNROLL for (int h = 0; h < halves; h++)
+            QNI_UNROLL
+            for (int h = 0; h < halves; h++)
                 n[h] = unpack(codes, q, first + h, o->table, kind);
-            QNI_UNROLL for (int i = 0; i < mr; i++) {
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) {
                 const __m256i x = quad(o->a[i] + u * QNI_UNIT + 4 * q);
-                QNI_UNROLL for (int h = 0; h < halves; h++) {
+                QNI_UNROLL
+                for (int h = 0; h < halves; h++) {
                     const __m256i l = _mm256_maddubs_epi16(n[h].low, x);
                     low[i][h] = q == 0 ? l : _mm256_add_epi16(low[i][h], l);
                     if (kind == NIBBLES)
@@ -112,17 +117,20 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
                 }
             }
         }
-        QNI_UNROLL for (int i = 0; i < mr; i++)
-            QNI_UNROLL for (int h = 0; h < halves; h++) {
-                sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(low[i][h], one));
-                if (kind != NIBBLES)
-                    sum[i][h] =
-                        _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(high[i][h], sixteen));
-            }
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
+            QNI_UNROLL
+        for (int h = 0; h < halves; h++) {
+            sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(low[i][h], one));
+            if (kind != NIBBLES)
+                sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(high[i][h], sixteen));
+        }
     }
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int h = 0; h < halves; h++)
-            dot[i][first + h] = sum[i][h];
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int h = 0; h < halves; h++)
+        dot[i][first + h] = sum[i][h];
 }
 
 /* A segment of a panel, and the rows it meets. */
@@ -142,18 +150,20 @@ QNI_TEMPLATE void add_q8(const struct qni_matmul_tile *t, const struct place *at
 {
     const int32_t *const sums = sums_of(t, at);
     const int64_t group = at->panel * t->n_groups + at->group;
-    QNI_UNROLL for (int i = 0; i < mr; i++) {
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
         const size_t fact = (size_t)(at->row + i) * t->ld_segment + (size_t)at->segment;
-        QNI_UNROLL for (int h = 0; h < 2; h++) {
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++) {
             __m256i d = dot[i][h];
             if (t->x_zero != 0)
                 d = _mm256_sub_epi32(
-                    d, _mm256_mullo_epi32(_mm256_set1_epi32(t->x_zero),
-                                          _mm256_loadu_si256(
-                                              (const __m256i *)(const void *)(sums + 8 * h))));
+                    d, _mm256_mullo_epi32(
+                           _mm256_set1_epi32(t->x_zero),
+                           _mm256_loadu_si256((const __m256i *)(const void *)(sums + 8 * h))));
             if (t->raw_i32) {
-                acc[i][h] = _mm256_castsi256_ps(
-                    _mm256_add_epi32(_mm256_castps_si256(acc[i][h]), d));
+                acc[i][h] =
+                    _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(acc[i][h]), d));
                 continue;
             }
             acc[i][h] = _mm256_fmadd_ps(scale[h], _mm256_cvtepi32_ps(d), acc[i][h]);
@@ -172,39 +182,41 @@ QNI_TEMPLATE void add_q8b(const struct qni_matmul_tile *t, const struct place *a
 {
     const int32_t *const sums = sums_of(t, at);
     const int64_t group = at->panel * t->n_groups + at->group;
-    QNI_UNROLL for (int h = 0; h < 2; h++) {
+    QNI_UNROLL
+    for (int h = 0; h < 2; h++) {
         __m256 sum = _mm256_setzero_ps(), offset = _mm256_setzero_ps();
         if (t->a_offset != NULL)
             sum = _mm256_cvtepi32_ps(
                 _mm256_loadu_si256((const __m256i *)(const void *)(sums + 8 * h)));
         if (t->offset != NULL)
             offset = qni_load8(t->offset, group, h, t->scale_is_f16);
-        QNI_UNROLL for (int i = 0; i < mr; i++) {
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
             const size_t fact = (size_t)(at->row + i) * t->ld_segment + (size_t)at->segment;
             const __m256 sx = _mm256_set1_ps(t->a_scale[fact]), d = _mm256_cvtepi32_ps(dot[i][h]);
             __m256 term;
             if (t->a_offset != NULL)
-                term = _mm256_fmadd_ps(sx, d,
-                                       _mm256_mul_ps(_mm256_set1_ps(t->a_offset[fact]), sum));
+                term =
+                    _mm256_fmadd_ps(sx, d, _mm256_mul_ps(_mm256_set1_ps(t->a_offset[fact]), sum));
             else
                 term = _mm256_mul_ps(sx, d);
             acc[i][h] = _mm256_fmadd_ps(scale[h], term, acc[i][h]);
             if (t->offset != NULL)
-                acc[i][h] =
-                    _mm256_fmadd_ps(offset, _mm256_set1_ps(t->a_total[fact]), acc[i][h]);
+                acc[i][h] = _mm256_fmadd_ps(offset, _mm256_set1_ps(t->a_total[fact]), acc[i][h]);
         }
     }
 }
 
 QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct place *at,
-                              struct operands *o, const __m256 *scale, const int mr,
-                              const int kind, __m256 (*acc)[2])
+                              struct operands *o, const __m256 *scale, const int mr, const int kind,
+                              __m256 (*acc)[2])
 {
     const int32_t bias = kind == NIBBLES ? 8 : 128;
     __m256i dot[MR][2];
-    o->codes = t->codes + (size_t)at->panel * t->codes_stride +
-               at->unit * (kind == BYTES ? 512 : 256);
-    QNI_UNROLL for (int i = 0; i < mr; i++)
+    o->codes =
+        t->codes + (size_t)at->panel * t->codes_stride + at->unit * (kind == BYTES ? 512 : 256);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
         o->a[i] = (const int8_t *)t->a + (size_t)(at->row + i) * t->lda + at->unit * QNI_UNIT;
     if (kind == NIBBLES) {
         dot_units(o, mr, 0, 2, kind, dot);
@@ -212,7 +224,8 @@ QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct plac
         dot_units(o, mr, 0, 1, kind, dot);
         dot_units(o, mr, 1, 1, kind, dot);
     }
-    QNI_UNROLL for (int i = 0; i < mr; i++) {
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
         const size_t fact = (size_t)(at->row + i) * t->ld_segment + (size_t)at->segment;
         const __m256i off = _mm256_set1_epi32(bias * t->a_sum[fact]);
         dot[i][0] = _mm256_sub_epi32(dot[i][0], off);
@@ -232,13 +245,15 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
     struct operands operands = {NULL, {NULL}, 0, &table};
     struct place at = {panel, row, 0, 0, 0};
     __m256 acc[MR][2];
-    QNI_UNROLL for (int i = 0; i < mr; i++)
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
         acc[i][0] = acc[i][1] = _mm256_setzero_ps();
     for (; at.group < t->n_groups; at.group++) {
         const int64_t left = t->units - at.unit;
         const int64_t end = at.unit + (left < t->group_units ? left : t->group_units);
         __m256 scale[2];
-        QNI_UNROLL for (int h = 0; h < 2; h++) {
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++) {
             scale[h] = qni_load8(t->scale, panel * t->n_groups + at.group, h, t->scale_is_f16);
             if (kind == NIBBLE_TABLE && t->table8_doubled)
                 scale[h] = _mm256_mul_ps(scale[h], _mm256_set1_ps(0.5f));
@@ -249,10 +264,11 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
             add_segment(t, &at, &operands, scale, mr, kind, acc);
         }
     }
-    QNI_UNROLL for (int i = 0; i < mr; i++)
-        QNI_UNROLL for (int h = 0; h < 2; h++)
-            _mm256_storeu_ps(t->c + (size_t)(row + i) * t->ldc + panel * QNI_PANEL + 8 * h,
-                             acc[i][h]);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int h = 0; h < 2; h++)
+        _mm256_storeu_ps(t->c + (size_t)(row + i) * t->ldc + panel * QNI_PANEL + 8 * h, acc[i][h]);
 }
 
 /* Panels outside, rows inside: the codes of a panel come from memory once. */
@@ -263,10 +279,17 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
         for (; row + MR <= t->m; row += MR)
             panel_rows(t, panel, row, MR, kind);
         switch (t->m - row) {
-        case 3: panel_rows(t, panel, row, 3, kind); break;
-        case 2: panel_rows(t, panel, row, 2, kind); break;
-        case 1: panel_rows(t, panel, row, 1, kind); break;
-        default: break;
+        case 3:
+            panel_rows(t, panel, row, 3, kind);
+            break;
+        case 2:
+            panel_rows(t, panel, row, 2, kind);
+            break;
+        case 1:
+            panel_rows(t, panel, row, 1, kind);
+            break;
+        default:
+            break;
         }
     }
 }

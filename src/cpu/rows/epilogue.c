@@ -148,8 +148,9 @@ static void scale_rows(const struct qni_epilogue *e, const struct qni_epilogue_t
         step.x_scale = t->x_scale != NULL ? t->x_scale[i] : e->x_scale;
         step.row_scale = 1.0f;
         if (from->row_scale.rank != 0)
-            step.row_scale = ((const float *)from->row_scale.data)[number_of(&e->sink, t->row + i) *
-                                                                   from->row_scale.stride[0]];
+            step.row_scale =
+                ((const float *)from->row_scale
+                     .data)[number_of(&e->sink, t->row + i) * from->row_scale.stride[0]];
         e->rows->scale(t->c + (size_t)i * t->ldc, &step);
     }
 }

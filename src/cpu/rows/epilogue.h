@@ -14,11 +14,11 @@
 struct qni_epilogue {
     const struct qni_op *op;
     const struct qni_rows *rows;
-    struct qni_row_sink sink; /* with rows that follow each other in memory told so */
-    int32_t raw;              /* the kernel gives int32 sums */
-    int32_t by_column;        /* lines are columns */
-    int32_t is_store;         /* nothing happens but the scale of a row of x */
-    float x_scale;            /* of int8-static; 1 */
+    struct qni_row_sink sink;      /* with rows that follow each other in memory told so */
+    int32_t raw;                   /* the kernel gives int32 sums */
+    int32_t by_column;             /* lines are columns */
+    int32_t is_store;              /* nothing happens but the scale of a row of x */
+    float x_scale;                 /* of int8-static; 1 */
     struct qni_finish_step finish; /* all but residual and y */
 };
 

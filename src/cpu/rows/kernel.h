@@ -18,7 +18,7 @@
 /* How a row in packed order is cut: groups, padded to units of 32, and segments, which never leave
  * their group (matmul/kernel.h draws it). */
 struct qni_cut {
-    int64_t k;                   /* real positions */
+    int64_t k; /* real positions */
     int64_t units;
     int64_t n_groups, group_units;
     int64_t group_len, last_len; /* real positions of every group but the last, and of the last */
@@ -46,9 +46,9 @@ struct qni_scaling {
  * NULL, or 1. */
 struct qni_scale_step {
     int64_t n;
-    int32_t from_i32;         /* the row holds int32 sums */
-    const int32_t *bias_i32;  /* added to them */
-    const float *w_scale;     /* from_i32: v = fl(w_scale * fl(sum)); NULL: y is i32 */
+    int32_t from_i32;        /* the row holds int32 sums */
+    const int32_t *bias_i32; /* added to them */
+    const float *w_scale;    /* from_i32: v = fl(w_scale * fl(sum)); NULL: y is i32 */
     float x_scale, row_scale;
     const float *col_scale, *bias;
 };
@@ -66,7 +66,7 @@ struct qni_finish_step {
     void *y;
     qn_dtype y_dtype;
     int64_t y_stride;
-    float y_inv;          /* i8, u8: fl(1 / y_scale) */
+    float y_inv; /* i8, u8: fl(1 / y_scale) */
     int32_t y_zero;
 };
 

@@ -3,6 +3,6 @@
  * kernel.h what they compute. */
 #include "kernel.h"
 
-#define QNI_ROWS_ISA scalar
+#define QNI_ROWS_ISA   scalar
 #define QNI_ROWS_NEEDS QN_ISA_PORTABLE
 #include "../simd/rows_body.h"

@@ -3,6 +3,6 @@
  * compute. */
 #include "kernel.h"
 
-#define QNI_ROWS_ISA avx2
+#define QNI_ROWS_ISA   avx2
 #define QNI_ROWS_NEEDS QN_ISA_AVX2
 #include "../simd/rows_body.h"

@@ -98,8 +98,7 @@ QNI_TEMPLATE qni_i32x4 qni_i16x8_dot(qni_i32x4 a, qni_i32x4 b)
     return (qni_i32x4)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #elif defined(__aarch64__)
     const int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
-    return (qni_i32x4)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)),
-                                 vmull_high_s16(x, y));
+    return (qni_i32x4)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
 #else
     const qni_i32x4 low_a = (qni_i32x4)((qni_u32x4)a << 16) >> 16;
     const qni_i32x4 low_b = (qni_i32x4)((qni_u32x4)b << 16) >> 16;

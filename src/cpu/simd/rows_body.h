@@ -380,9 +380,9 @@ static void finish_line(float *v, const struct qni_finish_step *s)
 }
 
 #define QNI_ROWS_TEXT_(isa) #isa
-#define QNI_ROWS_TEXT(isa) QNI_ROWS_TEXT_(isa)
+#define QNI_ROWS_TEXT(isa)  QNI_ROWS_TEXT_(isa)
 #define QNI_ROWS_NAME_(isa) qni_rows_##isa
-#define QNI_ROWS_NAME(isa) QNI_ROWS_NAME_(isa)
+#define QNI_ROWS_NAME(isa)  QNI_ROWS_NAME_(isa)
 
 const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .name = QNI_ROWS_TEXT(QNI_ROWS_ISA),
