@@ -7,8 +7,8 @@
  * no compiler can leave the work out. A row is used only where the context's ISA has its bits. */
 #include "measure.h"
 
-static volatile float float_sink;
-static volatile int int_sink;
+static _Thread_local volatile float float_sink; /* each thread has its own */
+static _Thread_local volatile int int_sink;
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
