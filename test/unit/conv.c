@@ -303,7 +303,7 @@ static void transposed_phases(void **state)
 {
     (void)state;
     random_state = 1;
-    for (int32_t round = 0; round < 12; round++) {
+    for (int32_t round = 0; round < 6; round++) {
         struct geometry g = {.batch = pick(1, 2),
                              .h = pick(1, 5),
                              .w = pick(1, 6),
@@ -351,7 +351,7 @@ static void depthwise(void **state)
 {
     (void)state;
     random_state = 3;
-    for (int32_t round = 0; round < 40; round++) {
+    for (int32_t round = 0; round < 24; round++) {
         struct geometry g = {.batch = pick(1, 2),
                              .h = pick(1, 20),
                              .w = round % 3 == 0 ? pick(200, 600) : pick(1, 70),
