@@ -12,8 +12,10 @@ struct matmul_case {
     int32_t data, shape;
 };
 
-static void draw_shape(struct check *c, int32_t shape, int64_t *m, int64_t *n, int64_t *k)
+static void draw_shape(struct check *c, const struct matmul_case *mc, int64_t *m, int64_t *n,
+                       int64_t *k)
 {
+    const int32_t shape = mc->shape;
     struct check_random *r = &c->random;
     *m = CHECK_OF(r, 1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65);
     *n = CHECK_OF(r, 1, 2, 15, 16, 17, 31, 32, 33, 48, 65, 100);
@@ -22,6 +24,10 @@ static void draw_shape(struct check *c, int32_t shape, int64_t *m, int64_t *n, i
         *m = check_random_in(r, 1, 9);
         *n = check_random_in(r, 1, 40);
         *k = CHECK_OF(r, 512, 777, 1024, 1500);
+    } else if (shape == 4 && mc->format->format.group < 0 && sweep_is_int8(mc->strategy)) {
+        *m = check_random_in(r, 1, 3); /* longer than a segment of 32768 */
+        *n = check_random_in(r, 1, 20);
+        *k = CHECK_OF(r, 32768, 32769, 33000, 40000);
     } else if (shape == 3) { /* nothing at all along one dimension */
         int64_t *const zero[] = {m, n, k};
         *zero[check_random_in(r, 0, 2)] = 0;
@@ -33,7 +39,7 @@ static void matmul_case(struct check *c, const void *arg)
     const struct matmul_case *mc = arg;
     struct check_random *r = &c->random;
     int64_t m, n, k;
-    draw_shape(c, mc->shape, &m, &n, &k);
+    draw_shape(c, mc, &m, &n, &k);
     const bool is_static = mc->strategy == QN_STRATEGY_INT8_STATIC;
     const struct check_weight_options o = {
         .format = mc->format->format,
@@ -67,6 +73,7 @@ static void matmul_case(struct check *c, const void *arg)
     struct sweep s = {.calls = &sweep_matmul, .args = &args, .n_experts = 1, .weights = &weight};
     s.data = mc->data;
     s.x_block = CHECK_OF(r, 0, 0, 32, 64, 100, 256);
+    s.layout = sweep_draw_layout(c);
     s.without_sums = args.quant.symmetric && check_random_chance(r, 30);
     if (sweep_is_int8(mc->strategy) && !check_weight_is_integer(&weight))
         s.refusal = QN_E_UNSUPPORTED;

@@ -26,6 +26,7 @@ struct sweep {
     int32_t n_experts; /* 1 but for grouped */
     const struct check_weight *weights;
     int64_t x_block;      /* pack option */
+    const char *layout;   /* pack option; where it is refused, the default */
     int32_t without_sums; /* pack option */
     qn_status refusal;    /* QN_OK, or what planning must return */
     struct qni_ref_op op; /* made from args by the suite; x_block is filled in by sweep_run() */
@@ -49,6 +50,8 @@ struct sweep_epilogue {
 };
 void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epilogue *epilogue);
 
+/* NULL (mostly), or the name of any layout. */
+const char *sweep_draw_layout(struct check *c);
 /* Types of x and y for a strategy. raw: y may be i32. */
 qn_dtype sweep_draw_x_type(struct check *c, qn_strategy strategy);
 qn_dtype sweep_draw_y_type(struct check *c, qn_strategy strategy, bool raw);
