@@ -11,7 +11,8 @@
 #include "arena.h"
 #include "check.h"
 
-/* Why rows refused, each reason once with the first row that gives it, as far as the text reaches. */
+/* Why rows refused, each reason once with the first row that gives it, as far as the text reaches.
+ * */
 struct reasons {
     char text[400];
     size_t length;
