@@ -11,8 +11,7 @@
 #include "arena.h"
 #include "check.h"
 
-/* Why rows refused, each reason once with the first row that gives it, as far as the text reaches.
- * */
+/* Why rows refused: each reason once, with the first row that gives it, while the text has room. */
 struct reasons {
     char text[400];
     size_t length;
