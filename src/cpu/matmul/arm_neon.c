@@ -69,8 +69,7 @@ QNI_TEMPLATE float32x4_t four_values(uint32x4_t code, const int shift, const int
     return vcvtq_f32_s32(vsubq_s32(small, vdupq_n_s32(kind == BYTES ? 128 : 8)));
 }
 
-/* mr rows of one panel: sums of a group without scale, one multiplication with the scale a group.
- * */
+/* mr rows of one panel: sums of a group without scale, multiplied once a group by the scale. */
 QNI_TEMPLATE void f32_rows(const struct qni_matmul_tile *t, int64_t panel, int64_t row,
                            const int mr, const int kind)
 {

@@ -450,8 +450,8 @@ static struct qni_matmul_tile rows_of(const struct qni_matmul_tile *t, int64_t r
 }
 
 /* Blocks of rows that stay in the second-level cache while all panels pass by. Beyond that, tiles
- * wait for the third level: 2.0 instead of 3.5 TOP/s a core (lab/tile_bench.c, m = 512, k = 4096).
- * */
+ * wait for the third level: 2.0 instead of 3.5 TOP/s a core (lab/tile_bench.c at m = 512 and
+ * k = 4096). */
 QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind, const int reads)
 {
     const int64_t fit = A_BYTES / (int64_t)(t->lda > 0 ? t->lda : 1) / 32 * 32;

@@ -294,8 +294,7 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     }
 }
 
-/* Q8 and Q8B differ after a segment only, where the facts of the rows tell which it is: one body.
- * */
+/* Q8 and Q8B differ only after a segment, where the facts of the rows tell which it is. */
 static void tile_nibbles(const struct qni_matmul_tile *t)
 {
     tile(t, NIBBLES);
