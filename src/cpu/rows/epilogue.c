@@ -7,8 +7,9 @@
 
 enum { EVERYTHING = 1 }; /* digits of a row number: see merge() */
 
-/* Rows that follow each other evenly in y and in the residual need no division to be found. With
- * stride[1] = size[1] * stride[2], b * stride[1] + c * stride[2] = (b * size[1] + c) * stride[2]. */
+/* Rows that follow each other evenly in y and in the residual need no division to be found: if
+ * stride[1] = size[1] * stride[2], then
+ *     b * stride[1] + c * stride[2] = (b * size[1] + c) * stride[2]. */
 static struct qni_row_sink merge(struct qni_row_sink s)
 {
     const int64_t *y = s.stride, *r = s.residual_stride;
