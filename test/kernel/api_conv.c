@@ -122,7 +122,7 @@ static void conv_case(struct check *c, const void *arg)
     struct sweep s = {.args = &args, .n_experts = 1, .weights = &weight, .data = cc->data};
     s.calls = cc->transpose ? &sweep_conv_transpose2d : &sweep_conv2d;
     s.x_block = CHECK_OF(r, 0, 0, 32, 64);
-    s.layout = sweep_draw_layout(c);
+    s.layout = sweep_draw_layout(c, cc->strategy);
     if (sweep_is_int8(cc->strategy) && !check_weight_is_integer(&weight))
         s.refusal = QN_E_UNSUPPORTED;
     check_about(

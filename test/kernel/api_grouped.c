@@ -107,7 +107,7 @@ static void grouped_case(struct check *c, const void *arg)
         .calls = &sweep_grouped, .args = &args, .n_experts = n_experts, .weights = weights};
     s.data = gc->data;
     s.x_block = CHECK_OF(r, 0, 32, 64);
-    s.layout = sweep_draw_layout(c);
+    s.layout = sweep_draw_layout(c, gc->strategy);
     if (sweep_is_int8(gc->strategy) && !check_weight_is_integer(&weights[0]))
         s.refusal = QN_E_UNSUPPORTED;
     check_about(c, "m=%lld n=%lld k=%lld experts=%d x=%s y=%s x_block=%lld act=%d %s%s%s%s",

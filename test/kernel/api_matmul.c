@@ -73,7 +73,7 @@ static void matmul_case(struct check *c, const void *arg)
     struct sweep s = {.calls = &sweep_matmul, .args = &args, .n_experts = 1, .weights = &weight};
     s.data = mc->data;
     s.x_block = CHECK_OF(r, 0, 0, 32, 64, 100, 256);
-    s.layout = sweep_draw_layout(c);
+    s.layout = sweep_draw_layout(c, mc->strategy);
     s.without_sums = args.quant.symmetric && check_random_chance(r, 30);
     if (sweep_is_int8(mc->strategy) && !check_weight_is_integer(&weight))
         s.refusal = QN_E_UNSUPPORTED;

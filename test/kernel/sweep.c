@@ -305,18 +305,12 @@ static void run_threads(struct session *t, const char *chosen)
     }
 }
 
-/* Facts of the packed weights: the block of int8-block that they were made for, and perhaps a
- * reason for the operation to be refused. */
+/* The block of int8-block that the packed weights were made for. */
 static int64_t x_block_of(struct session *t)
 {
     qn_packed_info info;
     qn_packed_info_init(&info);
     check_status(t->c, "qn_packed_query", qn_packed_query(t->packed[0], &info), QN_OK, NULL);
-    /* A codebook of a few integers, packed as one of 256 floats because the case said so: nothing
-     * reads that for the int8 strategies. */
-    if (sweep_is_int8(t->s->op.strategy) && t->s->refusal == QN_OK &&
-        strcmp(info.layout, "t8n16") == 0)
-        t->s->refusal = QN_E_UNSUPPORTED;
     return info.x_block;
 }
 
@@ -376,14 +370,16 @@ bool sweep_is_one_unit(const struct check_weight *weight)
            weight->w.format.shift == QN_SHIFT_NONE;
 }
 
-const char *sweep_draw_layout(struct check *c)
+const char *sweep_draw_layout(struct check *c, qn_strategy strategy)
 {
     int32_t n = 0;
     while (qn_layout_name(n) != NULL)
         n++;
-    return check_random_chance(&c->random, 70)
-               ? NULL
-               : qn_layout_name((int32_t)check_random_in(&c->random, 0, n - 1));
+    if (check_random_chance(&c->random, 70))
+        return NULL;
+    const char *name = qn_layout_name((int32_t)check_random_in(&c->random, 0, n - 1));
+    /* As a table of 256 floats a codebook of a few integers serves the float strategies only. */
+    return sweep_is_int8(strategy) && strcmp(name, "t8n16") == 0 ? NULL : name;
 }
 
 qn_dtype sweep_draw_x_type(struct check *c, qn_strategy strategy)

@@ -50,8 +50,8 @@ struct sweep_epilogue {
 };
 void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epilogue *epilogue);
 
-/* NULL (mostly), or the name of any layout. */
-const char *sweep_draw_layout(struct check *c);
+/* NULL (mostly), or the name of a layout that kernels of this strategy read. */
+const char *sweep_draw_layout(struct check *c, qn_strategy strategy);
 /* Types of x and y for a strategy. raw: y may be i32. */
 qn_dtype sweep_draw_x_type(struct check *c, qn_strategy strategy);
 qn_dtype sweep_draw_y_type(struct check *c, qn_strategy strategy, bool raw);
