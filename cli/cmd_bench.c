@@ -144,7 +144,7 @@ static double time_plain(const struct workload *w)
     float *y = must_alloc(sizeof *y * (size_t)w->y_elements);
     int8_t *codes = must_alloc((size_t)w->x_elements);
     for (int64_t i = 0; i < w->x_elements; i++)
-        codes[i] = (int8_t)(w->x_exact[i] * 16);
+        codes[i] = (int8_t)fminf(fmaxf(w->x_exact[i] * 16, -127), 127);
     double best = 1e30;
     for (int try = 0; try < 3 && !is_stopped(); try++) {
         const double took = peak_of(w->p.strategy, "") == PEAK_INT8
