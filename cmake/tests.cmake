@@ -70,7 +70,7 @@ if(cmocka_FOUND)
       set_target_properties(${program} PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
       add_test(NAME ${area}.${name} COMMAND ${program})
-      set_tests_properties(${area}.${name} PROPERTIES LABELS ${area} TIMEOUT 300)
+      set_tests_properties(${area}.${name} PROPERTIES LABELS ${area} TIMEOUT 900)
     endforeach()
   endforeach()
 elseif(QN_TESTS STREQUAL "AUTO")
@@ -104,7 +104,7 @@ if(TARGET quern_cli)
     file(MAKE_DIRECTORY ${folder})
     add_test(NAME cli.${name} COMMAND ${script} $<TARGET_FILE:quern_cli>
       WORKING_DIRECTORY ${folder})
-    set_tests_properties(cli.${name} PROPERTIES LABELS cli TIMEOUT 300 SKIP_RETURN_CODE 77)
+    set_tests_properties(cli.${name} PROPERTIES LABELS cli TIMEOUT 900 SKIP_RETURN_CODE 77)
   endforeach()
 endif()
 

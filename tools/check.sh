@@ -78,9 +78,10 @@ run_tsan() {
     local fixed=''
     setarch "$(uname -m)" -R true 2>/dev/null && fixed="setarch $(uname -m) -R"
     tools/build.sh tsan || return 1
-    # bench and demo measure for minutes here; info and run start the same threads.
+    # These take minutes here: info and run start the same threads as the other commands, and the
+    # sweep and unit.grouped run convolutions and the driver on several.
     $fixed ctest --test-dir build/tsan --output-on-failure --no-tests=error -j "$jobs" \
-        -LE once -E 'cli\.(bench|demo)'
+        -LE once -E 'cli\.(bench|demo|quantize)|unit\.conv$'
 }
 
 run_aarch64() {
