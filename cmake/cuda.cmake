@@ -1,57 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The CUDA backend: built when QN_CUDA is ON or AUTO, nvcc is found and src/cuda has kernels; never
-# needed. The only place that names GPU architectures. Everything above src/cuda is plain C.
+# The CUDA backend. The only place that names GPU architectures. Everything above the .cu files is
+# plain C, and of that only device.c sees a CUDA header; so all the rest of src/cuda is compiled and
+# tested in every build, and joins the library where nvcc is found.
 #
 #   QN_CUDA        AUTO (default): build it if that is possible; ON: stop if it is not; OFF
-#   QN_CUDA_ARCHS  e.g. "80;90a"; default: what the kernels are written for and nvcc knows
+#   QN_CUDA_ARCHS  e.g. "80;90a"; default: what the kernels are written for
+#   QN_ONLY        stems of matmul kernel files, e.g. "decode_f16_sm80;tile_q8_sm75": these alone,
+#                  for development. Empty (default): all
+#
+# The suffix of a kernel file says what it is compiled for: _sm75: every architecture; _sm80: those
+# from 80 on; _sm90a: 90a alone. Beside machine code there is PTX of the newest architecture without
+# a letter, for GPUs that do not exist yet. A matmul kernel file that is left out leaves its rows
+# out, too: select.c and kernel.h see QN_WITHOUT_<STEM>.
 
-set(QN_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON or OFF")
+set(QN_CUDA OFF CACHE STRING "CUDA backend: AUTO, ON or OFF")
 set_property(CACHE QN_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(QN_CUDA_ARCHS "75;80;86;89;90a" CACHE STRING "GPU architectures to build kernels for")
+set(QN_ONLY "" CACHE STRING "Stems of the matmul kernel files to build; empty: all")
+
+quern_glob(cuda_plain_c src/cuda src/cuda/matmul src/cuda/conv src/cuda/rows)
+list(FILTER cuda_plain_c EXCLUDE REGEX "/device\\.c$")
+file(GLOB cuda_matmul CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/matmul/*.cu)
+file(GLOB cuda_others CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/rows/*.cu
+  ${PROJECT_SOURCE_DIR}/src/cuda/conv/*.cu ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
+
+# ---- is there a compiler -------------------------------------------------------------------------
 
 set(QN_CUDA_BUILT OFF)
-if(NOT QN_CUDA)
-  return()
-endif()
-
-file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
-file(GLOB_RECURSE cuda_plain_c CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c)
-if(NOT cuda_kernels)
-  if(NOT QN_CUDA STREQUAL "AUTO")
-    message(FATAL_ERROR "QN_CUDA=${QN_CUDA}, but this version of quern has no CUDA kernels.")
+if(QN_CUDA)
+  include(CheckLanguage)
+  find_program(QN_NVCC nvcc
+    HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  if(QN_NVCC AND NOT CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_COMPILER ${QN_NVCC})
   endif()
-  return()
-endif()
-
-include(CheckLanguage)
-find_program(QN_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
-if(QN_NVCC AND NOT CMAKE_CUDA_COMPILER)
-  set(CMAKE_CUDA_COMPILER ${QN_NVCC})
-endif()
-check_language(CUDA)
-if(NOT CMAKE_CUDA_COMPILER)
-  if(NOT QN_CUDA STREQUAL "AUTO")
+  # A sanitized or cross build has a host compiler or flags that nvcc cannot take.
+  if(NOT QN_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
+    check_language(CUDA)
+  endif()
+  if(CMAKE_CUDA_COMPILER AND NOT QN_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
+    set(QN_CUDA_BUILT ON)
+  elseif(NOT QN_CUDA STREQUAL "AUTO")
     message(FATAL_ERROR "QN_CUDA=${QN_CUDA}, but no working nvcc was found "
-      "(PATH, CUDA_HOME, /usr/local/cuda).")
+      "(PATH, CUDA_HOME, /usr/local/cuda), or this is a sanitized or cross build.")
+  else()
+    message(STATUS "quern: no nvcc for this build: no CUDA")
   endif()
-  message(STATUS "quern: no nvcc found, building without CUDA")
+endif()
+
+if(NOT QN_CUDA_BUILT)
+  # The plain C of the backend, for its unit tests.
+  if(cuda_plain_c)
+    add_library(quern_cuda_plain STATIC ${cuda_plain_c})
+    quern_library_options(quern_cuda_plain)
+  endif()
   return()
 endif()
 
-set(CMAKE_CUDA_ARCHITECTURES ${QN_CUDA_ARCHS})
+# ---- what is compiled for what -------------------------------------------------------------------
+
+set(QN_CUDA_sm75)
+set(QN_CUDA_sm80)
+set(QN_CUDA_sm90a)
+set(oldest)
+set(newest)
+foreach(arch IN LISTS QN_CUDA_ARCHS)
+  if(NOT arch MATCHES "^([0-9]+)a?$")
+    message(FATAL_ERROR "QN_CUDA_ARCHS: '${arch}' is not like 80 or 90a")
+  endif()
+  set(number ${CMAKE_MATCH_1})
+  list(APPEND QN_CUDA_sm75 ${number}-real)
+  if(number GREATER_EQUAL 80)
+    list(APPEND QN_CUDA_sm80 ${number}-real)
+  endif()
+  if(arch STREQUAL "90a")
+    list(APPEND QN_CUDA_sm90a 90a-real)
+  endif()
+  if(NOT newest OR number GREATER newest)
+    set(newest ${number})
+  endif()
+  if(NOT oldest OR number LESS oldest)
+    set(oldest ${number})
+  endif()
+endforeach()
+list(APPEND QN_CUDA_sm75 ${newest}-virtual)
+if(newest GREATER_EQUAL 80)
+  list(APPEND QN_CUDA_sm80 ${newest}-virtual)
+endif()
+
+set(CMAKE_CUDA_ARCHITECTURES ${newest})
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-add_library(quern_cuda OBJECT ${cuda_kernels} ${cuda_plain_c})
+set(cuda_defines QN_CUDA_OLDEST=${oldest})
+foreach(source IN LISTS cuda_matmul cuda_others)
+  get_filename_component(stem ${source} NAME_WE)
+  string(TOUPPER ${stem} name)
+  if(NOT stem MATCHES "_(sm75|sm80|sm90a)$")
+    message(FATAL_ERROR "${source}: the name does not end in _sm75, _sm80 or _sm90a")
+  endif()
+  set(class ${CMAKE_MATCH_1})
+  if(NOT QN_CUDA_${class} OR
+      (QN_ONLY AND source IN_LIST cuda_matmul AND NOT stem IN_LIST QN_ONLY))
+    list(APPEND cuda_defines QN_WITHOUT_${name}=1)
+  else()
+    list(APPEND cuda_${class} ${source})
+  endif()
+endforeach()
+
+# ---- objects -------------------------------------------------------------------------------------
+
+add_library(quern_cuda OBJECT ${cuda_plain_c} ${PROJECT_SOURCE_DIR}/src/cuda/device.c)
 quern_library_options(quern_cuda)
-set_target_properties(quern_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
-  CUDA_VISIBILITY_PRESET hidden)
+target_compile_definitions(quern_cuda PRIVATE ${cuda_defines})
+target_include_directories(quern_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+set(cuda_objects quern_cuda)
+
+foreach(class sm75 sm80 sm90a)
+  if(cuda_${class})
+    set(target quern_cuda_${class})
+    add_library(${target} OBJECT ${cuda_${class}})
+    set_target_properties(${target} PROPERTIES
+      CUDA_ARCHITECTURES "${QN_CUDA_${class}}" CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+      CUDA_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON)
+    target_compile_definitions(${target} PRIVATE ${cuda_defines})
+    target_include_directories(${target} PRIVATE
+      ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    # Contraction is chosen in the source (fmaf, __fmaf_rn): see docs/numerics.md.
+    target_compile_options(${target} PRIVATE --fmad=false -Xcompiler=-Wall,-Wextra
+      $<$<BOOL:${QN_WERROR}>:-Xcompiler=-Werror>)
+    list(APPEND cuda_objects ${target})
+  endif()
+endforeach()
+
 target_compile_definitions(quern_objects PRIVATE QN_BUILD_CUDA=1)
-target_sources(quern PRIVATE $<TARGET_OBJECTS:quern_cuda>)
-target_sources(quern_static PRIVATE $<TARGET_OBJECTS:quern_cuda>)
-# The driver is reached through the runtime, which is linked in: one library file, no CUDA package
-# needed on a machine that only uses the CPU.
-target_link_libraries(quern PRIVATE CUDA::cudart_static)
-target_link_libraries(quern_static PRIVATE CUDA::cudart_static)
-set(QN_CUDA_BUILT ON)
+foreach(library quern quern_static)
+  foreach(objects IN LISTS cuda_objects)
+    target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  endforeach()
+  # The driver is reached through the runtime, which is linked in and binds it when it is first
+  # asked: one library file, no CUDA package needed on a machine that only uses the CPU.
+  target_link_libraries(${library} PRIVATE CUDA::cudart_static)
+endforeach()
