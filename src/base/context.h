@@ -8,6 +8,8 @@
 #include "alloc.h"
 #include "threads.h"
 
+struct qni_cuda;
+
 struct qn_ctx {
     struct qni_allocator allocator;
     struct qni_threads threads;
@@ -16,8 +18,9 @@ struct qn_ctx {
     size_t cache_bytes[3];
     qn_log_fn log;
     void *log_arg;
-    void *arena;             /* scratch of calls that pass none */
+    void *arena;             /* scratch of calls that pass none; on the context's device */
     size_t arena_bytes;
+    struct qni_cuda *cuda;   /* src/cuda/device.h; NULL on the CPU */
 };
 
 #endif

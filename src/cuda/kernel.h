@@ -152,7 +152,8 @@ struct qni_cuda_launch {
     void *stream; /* cudaStream_t */
     int32_t pdl;  /* 1: programmatic dependent launch, weights read before the wait */
     int32_t multiprocessors;
-    int32_t sm; /* 75, 80, 86, 89, 90 */
+    int32_t sm;            /* 75, 80, 86, 89, 90 */
+    int32_t device_before; /* not for launchers: qni_cuda_end() makes it current again */
 };
 
 typedef int32_t qni_cuda_matmul_fn(const struct qni_cuda_product *product,

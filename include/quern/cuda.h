@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quern on NVIDIA GPUs: streams, memory, and time. A context whose device is {QN_CUDA, i} runs the
+ * same calls as one on the CPU (ops.h, weights.h) on tensors whose data lies on that device.
+ *
+ * Runs (qn_matmul_run() and its kin, the direct calls, qn_quantize_rows()) join the context's
+ * stream and return before they are done. They allocate nothing, wait for nothing, compile nothing
+ * and can be captured in a CUDA graph. What fails on the device later is told by
+ * qn_cuda_synchronize(), by the next call, or by the caller's own CUDA calls. Scratch lies on the
+ * device. Packing and unpacking wait for the device.
+ *
+ * This header needs no CUDA header. Where quern was built without CUDA, or finds no driver, every
+ * function here returns QN_E_DEVICE with a sentence, and contexts on QN_CUDA cannot be made. */
+#ifndef QUERN_CUDA_H
+#define QUERN_CUDA_H
+
+#include "base.h"
+#include "context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------------------------- devices */
+
+/**
+ * How many GPUs there are: 0 is an answer, too. count may not be NULL. Any thread.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE: built without CUDA, no driver, or a driver older than
+ *         this library (*count is 0 then).
+ */
+QN_API qn_status qn_cuda_device_count(int32_t *count, qn_error *err);
+
+/** What a GPU is. */
+typedef struct qn_cuda_info {
+    size_t size;
+    char name[64];
+    int32_t sm;              /**< 75, 80, 86, 89, 90, ... */
+    int32_t multiprocessors;
+    size_t memory_bytes;
+    size_t l2_bytes;
+    double bandwidth;        /**< Bytes a second that its memory is rated for; 0 if it does not
+                                  say. */
+    int32_t is_served;       /**< 1: this library has kernels for it. */
+    int32_t reserved;
+} qn_cuda_info;
+
+static inline void qn_cuda_info_init(qn_cuda_info *info)
+{
+    qn_zero_(info, sizeof *info);
+    info->size = sizeof *info;
+}
+
+/**
+ * Facts of GPU number `index`, as the driver counts them. Any thread.
+ * @return QN_OK; QN_E_ARGUMENT: info is NULL or its size unset; QN_E_DEVICE: no such GPU.
+ */
+QN_API qn_status qn_cuda_query(int32_t index, qn_cuda_info *info, qn_error *err);
+
+/* ------------------------------------------------------------------------------------- streams */
+
+/** A stream as CUDA's own headers declare it: cudaStream_t is a pointer to this. */
+struct CUstream_st;
+
+/**
+ * From now on the context's work joins this stream (of its device). NULL is CUDA's default stream,
+ * chosen on purpose; a new context has a stream of its own, which does not wait for the default
+ * one. The stream is borrowed: it must outlive its use. One context for each stream is the advice:
+ * no call on the context may be running, and scratch of the arena that work in the old stream still
+ * uses would be used by the new one (synchronize first).
+ * @return QN_OK; QN_E_ARGUMENT: ctx is NULL or on the CPU; QN_E_DEVICE: built without CUDA.
+ */
+QN_API qn_status qn_cuda_set_stream(qn_ctx *ctx, struct CUstream_st *stream);
+
+/**
+ * 1: launch with programmatic dependent launch: a kernel begins, and reads its weights, while the
+ * one before it in the stream ends; x and y are touched after that. Right for streams in which
+ * nobody writes weights between two calls. 0 (default): plain launches. GPUs before sm_90 ignore
+ * it. Bits do not depend on it. Threads as above.
+ * @return QN_OK; QN_E_ARGUMENT: ctx is NULL or on the CPU, pdl is neither 0 nor 1; QN_E_DEVICE.
+ */
+QN_API qn_status qn_cuda_set_pdl(qn_ctx *ctx, int32_t pdl);
+
+/* -------------------------------------------------------------------------------------- memory */
+
+/**
+ * Memory on the context's device, 256-byte aligned; the caller frees it with qn_cuda_free(). bytes
+ * 0 gives NULL. For programs without CUDA calls of their own: any device memory will do for
+ * tensors. Any thread; not during a capture.
+ * @return QN_OK; QN_E_ARGUMENT: ctx or memory is NULL, ctx is on the CPU; QN_E_MEMORY (*memory is
+ *         NULL); QN_E_DEVICE.
+ */
+QN_API qn_status qn_cuda_alloc(const qn_ctx *ctx, size_t bytes, void **memory, qn_error *err);
+/** Waits until the device is idle. memory NULL is legal. @return as above. */
+QN_API qn_status qn_cuda_free(const qn_ctx *ctx, void *memory);
+
+/**
+ * Copy between host and device in the order of the context's stream; return when it is done, so the
+ * host memory may be anything. bytes 0: nothing happens, pointers may be NULL.
+ * @return QN_OK; QN_E_ARGUMENT: a pointer is NULL, ctx is on the CPU; QN_E_DEVICE: the copy or
+ *         anything before it in the stream has failed.
+ */
+QN_API qn_status qn_cuda_upload(const qn_ctx *ctx, void *device, const void *host, size_t bytes,
+                                qn_error *err);
+QN_API qn_status qn_cuda_download(const qn_ctx *ctx, void *host, const void *device, size_t bytes,
+                                  qn_error *err);
+/**
+ * Wait for all work of the context's stream.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE: something in the stream has failed; err says what.
+ */
+QN_API qn_status qn_cuda_synchronize(const qn_ctx *ctx, qn_error *err);
+
+/* ---------------------------------------------------------------------------------------- time */
+
+/** Make call number i of n_calls: with the context that is measured, and nothing that waits or
+ * allocates. A failed status stops the measurement. */
+typedef qn_status (*qn_cuda_call_fn)(void *arg, int32_t i);
+
+/**
+ * Time without the cost of launching: capture call(arg, 0) to call(arg, n_calls - 1) in a graph
+ * (in a stream of its own, which is the context's until the function returns), replay it once
+ * unmeasured and then `replays` times, and write the microseconds of each replay divided by n_calls
+ * to us[replays]. Give each call weights of its own if they shall not come from the L2 cache.
+ * Waits. No other call on the context may be running.
+ * @return QN_OK; QN_E_ARGUMENT: NULL, ctx on the CPU, n_calls or replays less than 1; the first
+ *         failed status of call; QN_E_MEMORY; QN_E_DEVICE: the calls cannot be captured, or failed.
+ */
+QN_API qn_status qn_cuda_measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n_calls,
+                                 int32_t replays, double *us, qn_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CUDA's runtime, and the only file that names it: device.h. Every call's error is read here,
+ * turned into a status and a sentence, and taken out of CUDA's per-thread state, where the next
+ * call of somebody else would stumble over it. (An error that destroyed the device's context stays
+ * with the device, and every later call says so.) The runtime is linked in and binds the driver
+ * when it is first asked: without a driver these calls fail, and nothing else does. */
+#include "device.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/error.h"
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static qn_status fail(qn_error *err, cudaError_t code, const char *what)
+{
+    const qn_status status = code == cudaErrorMemoryAllocation ? QN_E_MEMORY : QN_E_DEVICE;
+    (void)cudaGetLastError();
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
+        return qni_fail(err, status, "%s: this library has no kernel for the GPU's architecture",
+                        what);
+    if (code == cudaErrorStreamCaptureUnsupported || code == cudaErrorStreamCaptureInvalidated ||
+        code == cudaErrorStreamCaptureImplicit)
+        return qni_fail(err, status, "%s: not possible while the stream is being captured", what);
+    return qni_fail(err, status, "%s: %s (%s)", what, cudaGetErrorString(code),
+                    cudaGetErrorName(code));
+}
+
+static qn_status check(qn_error *err, cudaError_t code, const char *what)
+{
+    return code == cudaSuccess ? QN_OK : fail(err, code, what);
+}
+
+qn_status qni_cuda_launched(int32_t code, const char *what, qn_error *err)
+{
+    return check(err, (cudaError_t)code, what);
+}
+
+/* Make a device current; what was current before. */
+static cudaError_t enter(int32_t device, int32_t *before)
+{
+    int current = device;
+    const cudaError_t code = cudaGetDevice(&current);
+    *before = current;
+    if (code != cudaSuccess || current == device)
+        return code;
+    return cudaSetDevice(device);
+}
+
+static void leave(int32_t device, int32_t before)
+{
+    if (before != device && cudaSetDevice(before) != cudaSuccess)
+        (void)cudaGetLastError();
+}
+
+/* ---- devices and contexts -------------------------------------------------------------------- */
+
+qn_status qni_cuda_count(int32_t *count, qn_error *err)
+{
+    int n = 0, driver = 0;
+    const cudaError_t code = cudaGetDeviceCount(&n);
+    *count = 0;
+    if (code == cudaErrorNoDevice) {
+        (void)cudaGetLastError();
+        return QN_OK;
+    }
+    if (code == cudaErrorInsufficientDriver) {
+        (void)cudaGetLastError();
+        if (cudaDriverGetVersion(&driver) != cudaSuccess)
+            (void)cudaGetLastError();
+        if (driver == 0)
+            return qni_fail(err, QN_E_DEVICE, "there is no NVIDIA driver on this machine");
+        return qni_fail(err, QN_E_DEVICE,
+                        "the NVIDIA driver is for CUDA %d.%d, older than this library (%d.%d)",
+                        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                        CUDART_VERSION % 1000 / 10);
+    }
+    if (code != cudaSuccess)
+        return fail(err, code, "counting the GPUs");
+    *count = n;
+    return QN_OK;
+}
+
+static int attribute(int32_t index, enum cudaDeviceAttr which)
+{
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, which, index) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return value;
+}
+
+qn_status qni_cuda_look(int32_t index, struct qni_cuda_facts *facts, qn_error *err)
+{
+    static struct cudaDeviceProp const none;
+    struct cudaDeviceProp properties = none;
+    int32_t count = 0;
+    memset(facts, 0, sizeof *facts);
+    QNI_TRY(qni_cuda_count(&count, err));
+    if (index < 0 || index >= count)
+        return qni_fail(err, QN_E_DEVICE, "there is no GPU %d: %d on this machine", index, count);
+    QNI_TRY(check(err, cudaGetDeviceProperties(&properties, index), "asking the GPU"));
+    snprintf(facts->name, sizeof facts->name, "%.63s", properties.name);
+    facts->sm = properties.major * 10 + properties.minor;
+    facts->multiprocessors = properties.multiProcessorCount;
+    facts->memory_bytes = properties.totalGlobalMem;
+    facts->l2_bytes = (size_t)properties.l2CacheSize;
+    /* kHz times bits of the bus; both edges of the clock carry data. */
+    facts->bandwidth = 2000.0 * attribute(index, cudaDevAttrMemoryClockRate) *
+                       attribute(index, cudaDevAttrGlobalMemoryBusWidth) / 8.0;
+    facts->is_served = facts->sm >= QN_CUDA_OLDEST;
+    return QN_OK;
+}
+
+qn_status qni_cuda_open(qn_ctx *ctx, qn_error *err)
+{
+    struct qni_cuda_facts facts;
+    int32_t before = 0;
+    cudaStream_t stream = NULL;
+    QNI_TRY(qni_cuda_look(ctx->device.index, &facts, err));
+    if (!facts.is_served)
+        return qni_fail(err, QN_E_DEVICE,
+                        "GPU %d (%s) is sm_%d; this library has kernels from sm_%d on",
+                        ctx->device.index, facts.name, facts.sm, QN_CUDA_OLDEST);
+    struct qni_cuda *cuda = qni_alloc_zero(&ctx->allocator, sizeof *cuda);
+    if (cuda == NULL)
+        return qni_fail(err, QN_E_MEMORY, "no memory for a context");
+    cudaError_t code = enter(ctx->device.index, &before);
+    if (code == cudaSuccess)
+        code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    leave(ctx->device.index, before);
+    if (code != cudaSuccess) {
+        qni_free(&ctx->allocator, cuda, sizeof *cuda);
+        return fail(err, code, "making a stream");
+    }
+    cuda->facts = facts;
+    cuda->stream = cuda->own_stream = stream;
+    ctx->cuda = cuda;
+    return QN_OK;
+}
+
+void qni_cuda_close(qn_ctx *ctx)
+{
+    int32_t before = 0;
+    if (ctx->cuda == NULL)
+        return;
+    if (enter(ctx->device.index, &before) == cudaSuccess)
+        (void)cudaStreamDestroy(ctx->cuda->own_stream);
+    (void)cudaGetLastError();
+    leave(ctx->device.index, before);
+    qni_free(&ctx->allocator, ctx->cuda, sizeof *ctx->cuda);
+    ctx->cuda = NULL;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+qn_status qni_cuda_alloc(const qn_ctx *ctx, size_t bytes, void **memory, qn_error *err)
+{
+    int32_t before = 0;
+    *memory = NULL;
+    cudaError_t code = enter(ctx->device.index, &before);
+    if (code == cudaSuccess)
+        code = cudaMalloc(memory, bytes);
+    leave(ctx->device.index, before);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        *memory = NULL;
+        return qni_fail(err, QN_E_MEMORY, "GPU %d has no %zu bytes left", ctx->device.index, bytes);
+    }
+    return check(err, code, "getting memory of the GPU");
+}
+
+void qni_cuda_free(int32_t device, void *memory)
+{
+    int32_t before = 0;
+    if (memory == NULL)
+        return;
+    if (enter(device, &before) == cudaSuccess)
+        (void)cudaFree(memory);
+    (void)cudaGetLastError();
+    leave(device, before);
+}
+
+static qn_status copy(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
+                      enum cudaMemcpyKind kind, qn_error *err)
+{
+    int32_t before = 0;
+    if (bytes == 0)
+        return QN_OK;
+    cudaError_t code = enter(ctx->device.index, &before);
+    if (code == cudaSuccess)
+        code = cudaMemcpyAsync(to, from, bytes, kind, ctx->cuda->stream);
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(ctx->cuda->stream);
+    leave(ctx->device.index, before);
+    return check(err, code, "copying between host and GPU");
+}
+
+qn_status qni_cuda_upload(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
+                          qn_error *err)
+{
+    return copy(ctx, to, from, bytes, cudaMemcpyHostToDevice, err);
+}
+
+qn_status qni_cuda_download(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
+                            qn_error *err)
+{
+    return copy(ctx, to, from, bytes, cudaMemcpyDeviceToHost, err);
+}
+
+qn_status qni_cuda_check_pointer(const qn_ctx *ctx, const void *memory, const char *name,
+                                 qn_error *err)
+{
+    struct cudaPointerAttributes facts;
+    memset(&facts, 0, sizeof facts);
+    const cudaError_t code = cudaPointerGetAttributes(&facts, memory);
+    if (code != cudaSuccess && code != cudaErrorInvalidValue)
+        return fail(err, code, "looking at a pointer");
+    if (code != cudaSuccess)
+        (void)cudaGetLastError();
+    if (code != cudaSuccess || facts.type == cudaMemoryTypeUnregistered ||
+        (facts.type == cudaMemoryTypeHost && facts.devicePointer != memory))
+        return qni_fail(err, QN_E_DEVICE, "%s is host memory: its data must lie on GPU %d", name,
+                        ctx->device.index);
+    if (facts.type == cudaMemoryTypeDevice && facts.device != ctx->device.index)
+        return qni_fail(err, QN_E_DEVICE, "%s lies on GPU %d, the context is on GPU %d", name,
+                        facts.device, ctx->device.index);
+    return QN_OK;
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static void describe(const qn_ctx *ctx, struct qni_cuda_launch *launch)
+{
+    const struct qni_cuda *cuda = ctx->cuda;
+    memset(launch, 0, sizeof *launch);
+    launch->stream = cuda->stream;
+    launch->pdl = cuda->pdl && cuda->facts.sm >= 90;
+    launch->multiprocessors = cuda->facts.multiprocessors;
+    launch->sm = cuda->facts.sm;
+}
+
+qn_status qni_cuda_enter(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_error *err)
+{
+    cudaError_t code = enter(ctx->device.index, &scope->device_before);
+    if (code == cudaSuccess)
+        code = cudaPeekAtLastError();
+    if (code != cudaSuccess) {
+        leave(ctx->device.index, scope->device_before);
+        return fail(err, code, "an earlier launch or CUDA call has failed");
+    }
+    describe(ctx, &scope->launch);
+    return QN_OK;
+}
+
+void qni_cuda_leave(const qn_ctx *ctx, const struct qni_cuda_scope *scope)
+{
+    leave(ctx->device.index, scope->device_before);
+}
+
+qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_launch *launch, qn_error *err)
+{
+    int32_t before = 0;
+    QNI_TRY(check(err, enter(ctx->device.index, &before), "using the GPU"));
+    describe(ctx, launch);
+    launch->pdl = 0;
+    launch->device_before = before;
+    return QN_OK;
+}
+
+qn_status qni_cuda_end(const qn_ctx *ctx, const struct qni_cuda_launch *launch, int32_t launched,
+                       qn_error *err)
+{
+    cudaError_t code = (cudaError_t)launched;
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(launch->stream);
+    leave(ctx->device.index, launch->device_before);
+    return check(err, code, "work on the GPU");
+}
+
+qn_status qni_cuda_wait(const qn_ctx *ctx, qn_error *err)
+{
+    int32_t before = 0;
+    cudaError_t code = enter(ctx->device.index, &before);
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(ctx->cuda->stream);
+    leave(ctx->device.index, before);
+    return check(err, code, "waiting for the stream");
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+struct clock {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+};
+
+/* The calls as a graph. The stream is left without a capture whatever happens. */
+static qn_status record(cudaStream_t stream, qn_cuda_call_fn call, void *arg, int32_t n_calls,
+                        struct clock *clock, qn_error *err)
+{
+    QNI_TRY(check(err, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                  "beginning a capture"));
+    qn_status status = QN_OK;
+    for (int32_t i = 0; i < n_calls && status == QN_OK; i++)
+        status = call(arg, i);
+    const cudaError_t code = cudaStreamEndCapture(stream, &clock->graph);
+    if (status != QN_OK) {
+        (void)cudaGetLastError();
+        return qni_fail(err, status, "the measured call failed: %s", qn_status_text(status));
+    }
+    QNI_TRY(check(err, code, "ending a capture"));
+    return check(err, cudaGraphInstantiate(&clock->exec, clock->graph, 0), "making a graph");
+}
+
+static qn_status replay(cudaStream_t stream, const struct clock *clock, int32_t n_calls,
+                        int32_t replays, double *us, qn_error *err)
+{
+    for (int32_t r = -1; r < replays; r++) {
+        float ms = 0.0f;
+        cudaError_t code = cudaEventRecord(clock->begin, stream);
+        if (code == cudaSuccess)
+            code = cudaGraphLaunch(clock->exec, stream);
+        if (code == cudaSuccess)
+            code = cudaEventRecord(clock->end, stream);
+        if (code == cudaSuccess)
+            code = cudaStreamSynchronize(stream);
+        if (code == cudaSuccess)
+            code = cudaEventElapsedTime(&ms, clock->begin, clock->end);
+        QNI_TRY(check(err, code, "replaying a graph"));
+        if (r >= 0)
+            us[r] = (double)ms * 1000.0 / n_calls;
+    }
+    return QN_OK;
+}
+
+static qn_status measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n_calls,
+                         int32_t replays, double *us, qn_error *err)
+{
+    struct clock clock = {NULL, NULL, NULL, NULL};
+    cudaStream_t stream = NULL;
+    void *const kept = ctx->cuda->stream;
+    QNI_TRY(
+        check(err, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
+    qn_status status = check(err, cudaEventCreate(&clock.begin), "making an event");
+    if (status == QN_OK)
+        status = check(err, cudaEventCreate(&clock.end), "making an event");
+    if (status == QN_OK) {
+        ctx->cuda->stream = stream;
+        status = record(stream, call, arg, n_calls, &clock, err);
+        ctx->cuda->stream = kept;
+    }
+    if (status == QN_OK)
+        status = replay(stream, &clock, n_calls, replays, us, err);
+    if (clock.exec != NULL)
+        (void)cudaGraphExecDestroy(clock.exec);
+    if (clock.graph != NULL)
+        (void)cudaGraphDestroy(clock.graph);
+    if (clock.begin != NULL)
+        (void)cudaEventDestroy(clock.begin);
+    if (clock.end != NULL)
+        (void)cudaEventDestroy(clock.end);
+    (void)cudaStreamDestroy(stream);
+    (void)cudaGetLastError();
+    return status;
+}
+
+qn_status qni_cuda_measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n_calls,
+                           int32_t replays, double *us, qn_error *err)
+{
+    int32_t before = 0;
+    QNI_TRY(qni_cuda_wait(ctx, err));
+    QNI_TRY(check(err, enter(ctx->device.index, &before), "using the GPU"));
+    const qn_status status = measure(ctx, call, arg, n_calls, replays, us, err);
+    leave(ctx->device.index, before);
+    return status;
+}
