@@ -15,7 +15,6 @@ struct qni_matmul_kernel; /* a row of kernels.inc */
 
 /* What was chosen for an operation and every smaller m. Plain data, no pointer into the heap: copy
  * freely. */
-enum { QNI_MAX_CHOICES = 6 };
 struct qni_cpu_choice {
     int32_t n_choices;                                        /* rows in use, by rising m */
     int64_t m_from[QNI_MAX_CHOICES];                          /* first m that row i serves */
@@ -31,9 +30,6 @@ struct qni_cpu_choice {
     size_t thread_bytes;                                      /* private scratch of each */
     size_t scratch_bytes;
 };
-
-/* Told for every row that refuses: name and reason (static texts). */
-typedef void (*qni_refusal_fn)(void *arg, const char *kernel, const char *why);
 
 /* Pure: depends on op and ctx alone. QN_E_UNSUPPORTED if no row serves; tell may be NULL. */
 qn_status qni_cpu_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice,

@@ -160,6 +160,14 @@ typedef int32_t qni_cuda_matmul_fn(const struct qni_cuda_product *product,
                                    const struct qni_cuda_experts *experts,
                                    const struct qni_cuda_launch *launch);
 
+/* Families of the cost model (matmul/tuning.inc). */
+enum {
+    QNI_CUDA_FAMILY_DECODE = 0,  /* streams the weights, few rows */
+    QNI_CUDA_FAMILY_TILE = 1,    /* mma.sync */
+    QNI_CUDA_FAMILY_PREFILL = 2, /* wgmma */
+    QNI_CUDA_N_FAMILIES = 3
+};
+
 /* A row of matmul/kernels.inc. */
 struct qni_cuda_kernel {
     const char *name;

@@ -36,4 +36,9 @@ struct qni_op {
     const char *kernel;            /* wanted row, or NULL */
 };
 
+/* What backends choose by: at most so many kernels for one operation, each from some m on. */
+enum { QNI_MAX_CHOICES = 6 };
+/* Told for every row that refuses: name and reason (static texts). */
+typedef void (*qni_refusal_fn)(void *arg, const char *kernel, const char *why);
+
 #endif
