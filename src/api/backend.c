@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of backends, and the CPU's row of it. */
+/* The table of backends: the CPU's row, and CUDA's where it was built in. */
 #include "backend.h"
 
+#include <string.h>
+
 #include "../base/error.h"
+#if QN_BUILD_CUDA
+#include "../cuda/device.h"
+#endif
 #include "isa.h"
 
 static qn_status cpu_attach(qn_ctx *ctx, qn_error *err)
@@ -66,11 +71,113 @@ static const struct qni_backend cpu = {
     .quantize_rows = qni_cpu_quantize_rows,
 };
 
+#if QN_BUILD_CUDA
+
+static qn_status cuda_select(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
+                             qni_refusal_fn tell, void *arg)
+{
+    return qni_cuda_select(ctx, op, &choice->cuda, tell, arg);
+}
+
+static size_t cuda_scratch_bytes(const union qni_choice *choice)
+{
+    return choice->cuda.scratch_bytes;
+}
+
+static void cuda_facts(const union qni_choice *choice, struct qni_choice_facts *facts)
+{
+    const struct qni_cuda_choice *c = &choice->cuda;
+    facts->kernel = qni_cuda_kernel_name(c, c->main);
+    facts->machine = qni_cuda_kernel_machine(c->main);
+    facts->note = c->note;
+    facts->n_threads = 1;
+    facts->is_fallback = c->is_fallback;
+    facts->scratch_bytes = c->scratch_bytes;
+    facts->shared_bytes = c->chunk_bytes + c->routes_bytes;
+    facts->block_m = c->chunk;
+    facts->block_n = c->n;
+    facts->n_kernels = c->n_choices;
+    for (int32_t i = 0; i < c->n_choices; i++) {
+        facts->kernels[i] = qni_cuda_kernel_name(c, c->kernel[i]);
+        facts->m_from[i] = c->m_from[i];
+    }
+    facts->predicted_us = c->predicted_us;
+    facts->roofline_us = c->roofline_us;
+}
+
+static qn_status cuda_run(const qn_ctx *ctx, const struct qni_op *op,
+                          const union qni_choice *choice, void *scratch)
+{
+    return qni_cuda_run(ctx, op, &choice->cuda, scratch);
+}
+
+static qn_status cuda_query(int32_t index, qn_cuda_info *info, qn_error *err)
+{
+    struct qni_cuda_facts facts;
+    QNI_TRY(qni_cuda_look(index, &facts, err));
+    memcpy(info->name, facts.name, sizeof info->name);
+    info->sm = facts.sm;
+    info->multiprocessors = facts.multiprocessors;
+    info->memory_bytes = facts.memory_bytes;
+    info->l2_bytes = facts.l2_bytes;
+    info->bandwidth = facts.bandwidth;
+    info->is_served = facts.is_served;
+    return QN_OK;
+}
+
+static qn_status cuda_set_stream(qn_ctx *ctx, struct CUstream_st *stream)
+{
+    ctx->cuda->stream = stream;
+    return QN_OK;
+}
+
+static qn_status cuda_set_pdl(qn_ctx *ctx, int32_t pdl)
+{
+    ctx->cuda->pdl = pdl;
+    return QN_OK;
+}
+
+static const struct qni_device_calls cuda_device = {
+    .count = qni_cuda_count,
+    .query = cuda_query,
+    .set_stream = cuda_set_stream,
+    .set_pdl = cuda_set_pdl,
+    .alloc = qni_cuda_alloc,
+    .free = qni_cuda_free,
+    .upload = qni_cuda_upload,
+    .download = qni_cuda_download,
+    .wait = qni_cuda_wait,
+    .measure = qni_cuda_measure,
+    .check_pointer = qni_cuda_check_pointer,
+};
+
+static const struct qni_backend cuda = {
+    .name = "cuda",
+    .attach = qni_cuda_open,
+    .detach = qni_cuda_close,
+    .device = &cuda_device,
+    .select = cuda_select,
+    .scratch_bytes = cuda_scratch_bytes,
+    .facts = cuda_facts,
+    .run = cuda_run,
+    .pack_bytes = qni_cuda_pack_bytes,
+    .pack = qni_cuda_pack,
+    .unpack = qni_cuda_unpack,
+    .layout_name = qni_cuda_layout_name,
+    .packed_check = qni_cuda_packed_check,
+    .quantize_rows = qni_cuda_quantize_rows,
+};
+
+#endif
+
 static const struct {
     int32_t device_kind;
     const struct qni_backend *backend;
 } backends[] = {
     {QN_CPU, &cpu},
+#if QN_BUILD_CUDA
+    {QN_CUDA, &cuda},
+#endif
 };
 enum { N_BACKENDS = (int)(sizeof backends / sizeof *backends) };
 

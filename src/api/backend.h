@@ -5,7 +5,10 @@
 #define QNI_API_BACKEND_H
 
 #include "../base/context.h"
+#include <quern/cuda.h>
+
 #include "../cpu/backend.h"
+#include "../cuda/backend.h"
 #include "../quant/canonical.h"
 #include "../quant/op.h"
 #include "../quant/packed.h"
@@ -13,12 +16,15 @@
 /* What a backend chose for an operation. Plain data that a plan holds by value. */
 union qni_choice {
     struct qni_cpu_choice cpu;
+    struct qni_cuda_choice cuda;
 };
 
 /* What a plan tells about a choice, whatever the device. Texts are static. */
 struct qni_choice_facts {
-    const char *kernel; /* of the largest m */
-    uint64_t needs;     /* QN_ISA_ bits of that kernel */
+    const char *kernel;  /* of the largest m */
+    uint64_t needs;      /* QN_ISA_ bits of that kernel; 0 on another device than the CPU */
+    const char *machine; /* what it needs in words, where that is not in bits; else NULL */
+    const char *note;    /* more about how it is done; NULL */
     int32_t n_threads;
     int32_t is_fallback;
     size_t scratch_bytes, shared_bytes, thread_bytes;
@@ -26,12 +32,36 @@ struct qni_choice_facts {
     int32_t n_kernels;        /* rows in use, by rising m */
     const char *kernels[QNI_MAX_CHOICES];
     int64_t m_from[QNI_MAX_CHOICES];
+    double predicted_us, roofline_us; /* 0: not known */
+};
+
+/* What only a device of its own has: memory, streams, time. Arguments are checked. */
+struct qni_device_calls {
+    qn_status (*count)(int32_t *count, qn_error *err);
+    qn_status (*query)(int32_t index, qn_cuda_info *info, qn_error *err);
+    qn_status (*set_stream)(qn_ctx *ctx, struct CUstream_st *stream);
+    qn_status (*set_pdl)(qn_ctx *ctx, int32_t pdl);
+    qn_status (*alloc)(const qn_ctx *ctx, size_t bytes, void **memory, qn_error *err);
+    void (*free)(int32_t device, void *memory);
+    qn_status (*upload)(const qn_ctx *ctx, void *to, const void *from, size_t bytes, qn_error *err);
+    qn_status (*download)(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
+                          qn_error *err);
+    qn_status (*wait)(const qn_ctx *ctx, qn_error *err);
+    qn_status (*measure)(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n_calls,
+                         int32_t replays, double *us, qn_error *err);
+    /* Is this memory of the context's device? name: for the sentence. */
+    qn_status (*check_pointer)(const qn_ctx *ctx, const void *memory, const char *name,
+                               qn_error *err);
 };
 
 struct qni_backend {
     const char *name;
-    /* Can a context stand on this device? Fills the rest of ctx that only the backend knows. */
+    /* Can a context stand on this device? Fills the rest of ctx that only the backend knows;
+     * detach (NULL: nothing to do) frees that. */
     qn_status (*attach)(qn_ctx *ctx, qn_error *err);
+    void (*detach)(qn_ctx *ctx);
+    /* NULL: the host itself. Memory of tensors, scratch and arena comes from here. */
+    const struct qni_device_calls *device;
     qn_status (*select)(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
                         qni_refusal_fn tell, void *arg);
     size_t (*scratch_bytes)(const union qni_choice *choice);

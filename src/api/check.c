@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "backend.h"
 #include "../base/size.h"
 
 static qn_status fail_type(const qn_tensor *t, const char *name, unsigned types, qn_error *err)
@@ -110,7 +111,14 @@ qn_status qni_check_output(const qn_tensor *t, const char *name, qn_error *err)
     return QN_OK;
 }
 
-qn_status qni_check_data(const qn_tensor *t, const char *name, qn_error *err)
+qn_status qni_check_place(const qn_ctx *ctx, const void *memory, const char *name, qn_error *err)
+{
+    if (ctx->device.kind == QN_CPU)
+        return QN_OK;
+    return qni_backend_of(ctx->device.kind)->device->check_pointer(ctx, memory, name, err);
+}
+
+qn_status qni_check_data(const qn_ctx *ctx, const qn_tensor *t, const char *name, qn_error *err)
 {
     if (t->rank == 0 || qni_is_empty(t))
         return QN_OK;
@@ -119,7 +127,7 @@ qn_status qni_check_data(const qn_tensor *t, const char *name, qn_error *err)
     if ((uintptr_t)t->data % qn_dtype_bytes(t->dtype) != 0)
         return qni_fail(err, QN_E_ALIGN, "%s: data is not aligned to its elements of %zu bytes",
                         name, qn_dtype_bytes(t->dtype));
-    return QN_OK;
+    return qni_check_place(ctx, t->data, name, err);
 }
 
 /*

@@ -26,8 +26,10 @@ qn_status qni_check_shape(const qn_tensor *t, const char *name, const int64_t *s
                           qn_error *err);
 /* No element lies on another: for what is written. */
 qn_status qni_check_output(const qn_tensor *t, const char *name, qn_error *err);
-/* There is memory, aligned for its elements. */
-qn_status qni_check_data(const qn_tensor *t, const char *name, qn_error *err);
+/* There is memory, aligned for its elements, on the device of the context. */
+qn_status qni_check_data(const qn_ctx *ctx, const qn_tensor *t, const char *name, qn_error *err);
+/* Is this memory of the context's device? Always, on the CPU: nobody can tell. */
+qn_status qni_check_place(const qn_ctx *ctx, const void *memory, const char *name, qn_error *err);
 /* No byte of y is a byte of x. Slices of one matrix that lie side by side are apart; where that
  * cannot be seen from common strides, touching ranges count as overlap. */
 qn_status qni_check_apart(const qn_tensor *y, const char *y_name, const qn_tensor *x,

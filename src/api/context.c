@@ -36,6 +36,25 @@ static qn_status check_options(const qn_ctx_options *o, qn_error *err)
     return QN_OK;
 }
 
+/* Scratch is where the context's work is done. */
+static void *get_memory(const qn_ctx *ctx, size_t bytes)
+{
+    const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
+    void *memory = NULL;
+    if (backend->device == NULL)
+        return qni_alloc(&ctx->allocator, bytes);
+    return backend->device->alloc(ctx, bytes, &memory, NULL) == QN_OK ? memory : NULL;
+}
+
+static void free_memory(const qn_ctx *ctx, void *memory, size_t bytes)
+{
+    const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
+    if (backend->device == NULL)
+        qni_free(&ctx->allocator, memory, bytes);
+    else
+        backend->device->free(ctx->device.index, memory);
+}
+
 static qn_status start_threads(const qn_ctx_options *o, struct qn_ctx *ctx, qn_error *err)
 {
     struct qni_threads *threads = &ctx->threads;
@@ -92,7 +111,9 @@ void qn_ctx_destroy(qn_ctx *ctx)
     struct context *c = (struct context *)ctx;
     const struct qni_allocator allocator = ctx->allocator;
     qni_pool_destroy(ctx->threads.pool);
-    qni_free(&allocator, ctx->arena, ctx->arena_bytes);
+    free_memory(ctx, ctx->arena, ctx->arena_bytes);
+    if (qni_backend_of(ctx->device.kind)->detach != NULL)
+        qni_backend_of(ctx->device.kind)->detach(ctx);
     pthread_mutex_destroy(&c->arena_lock);
     qni_free(&allocator, c, sizeof *c);
 }
@@ -105,9 +126,9 @@ qn_status qn_ctx_reserve(qn_ctx *ctx, size_t bytes)
     qn_status status = QN_OK;
     pthread_mutex_lock(&c->arena_lock);
     if (bytes > ctx->arena_bytes) {
-        void *arena = bytes <= PTRDIFF_MAX ? qni_alloc(&ctx->allocator, bytes) : NULL;
+        void *arena = bytes <= PTRDIFF_MAX ? get_memory(ctx, bytes) : NULL;
         if (arena != NULL) {
-            qni_free(&ctx->allocator, ctx->arena, ctx->arena_bytes);
+            free_memory(ctx, ctx->arena, ctx->arena_bytes);
             ctx->arena = arena;
             ctx->arena_bytes = bytes;
         } else {

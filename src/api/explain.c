@@ -146,18 +146,41 @@ static void put_problem(struct writer *w, const qn_plan *plan)
     put(w, "\n");
 }
 
+/* What only a device of its own tells: a note, and the time that the choice went by. */
+static void put_device(struct writer *w, const struct qni_choice_facts *f)
+{
+    if (f->note != NULL)
+        put(w, "how: %s\n", f->note);
+    if (f->predicted_us <= 0.0)
+        return;
+    put(w, "predicted: ");
+    put_real(w, f->predicted_us, "us");
+    put(w, "; roofline ");
+    put_real(w, f->roofline_us, "us");
+    put(w, "\n");
+}
+
 static void put_choice(struct writer *w, const qn_plan *plan)
 {
     struct qni_choice_facts f = {.kernel = NULL};
     plan->backend->facts(&plan->choice, &f);
     put(w, "kernel: %s (", f.kernel);
-    put_features(w, f.needs);
+    if (f.machine != NULL)
+        put(w, "%s", f.machine);
+    else
+        put_features(w, f.needs);
     put(w, "), %s%s\n",
         is_exact(plan->op.strategy) ? "the same bits on every CPU"
                                     : "within the bound of its strategy",
         f.is_fallback ? ", a fallback" : "");
     for (int32_t i = 0; i < f.n_kernels && f.n_kernels > 1; i++)
         put(w, "  from m = %lld: %s\n", (long long)f.m_from[i], f.kernels[i]);
+    if (f.machine != NULL) {
+        put(w, "rows prepared at once: %lld\nscratch: %zu bytes on the device\n",
+            (long long)f.block_m, f.scratch_bytes);
+        put_device(w, &f);
+        return;
+    }
     put(w, "blocks: %lld rows x %lld outputs on %d thread%s\n", (long long)f.block_m,
         (long long)f.block_n, f.n_threads, f.n_threads == 1 ? "" : "s");
     put(w, "scratch: %zu bytes (%zu shared, %zu for each thread)\n", f.scratch_bytes,
@@ -181,7 +204,8 @@ static void put_roofline(struct writer *w, const qn_plan *plan)
     if (bytes > 0.0) {
         put(w, ", ");
         put_real(w, t.ops / bytes, "op");
-        put(w, " for each byte: bound by memory where the CPU does more in the time of one byte");
+        put(w, " for each byte: bound by memory where the %s does more in the time of one byte",
+            plan->ctx->device.kind == QN_CPU ? "CPU" : "GPU");
     }
     put(w, "\n");
 }

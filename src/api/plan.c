@@ -156,6 +156,7 @@ static qn_status execute(const qn_ctx *ctx, const struct qni_backend *backend,
             return QN_E_ALIGN;
         QNI_TRY(qni_check_apart_bytes(&op->y, "y", scratch, needed, "scratch", NULL));
         QNI_TRY(qni_check_apart_bytes(&op->x, "x", scratch, needed, "scratch", NULL));
+        QNI_TRY(qni_check_place(ctx, scratch, "scratch", NULL));
         return backend->run(ctx, op, choice, scratch);
     }
     void *arena = qni_arena_take(ctx, needed);

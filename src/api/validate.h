@@ -29,8 +29,8 @@ qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_a
 /* Types of x and y for the strategy, the given quantization, switches. */
 qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_error *err);
 qn_status qni_validate_epilogue(const qn_ctx *ctx, const struct qni_op *op, qn_error *err);
-/* Pointers of x, y and the epilogue; y apart from everything that is read. An x without elements
- * gets an address: offsets from NULL are undefined even if they are 0. */
-qn_status qni_validate_data(struct qni_op *op, qn_error *err);
+/* Pointers of x, y and the epilogue, on the context's device; y apart from everything that is read.
+ * An x without elements gets an address: offsets from NULL are undefined even if they are 0. */
+qn_status qni_validate_data(const qn_ctx *ctx, struct qni_op *op, qn_error *err);
 
 #endif

@@ -181,7 +181,7 @@ qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t
     read_strides(&op->y, args->image, op->conv.ys);
     if (!qni_is_none(&op->epilogue.residual))
         read_strides(&op->epilogue.residual, args->image, op->conv.rs);
-    return with_data ? qni_validate_data(op, err) : QN_OK;
+    return with_data ? qni_validate_data(ctx, op, err) : QN_OK;
 }
 
 qn_status qni_conv_shape(qn_conv_args *args, int32_t kind, qn_error *err)

@@ -150,7 +150,7 @@ qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, i
     QNI_TRY(qni_validate_epilogue(ctx, op, err));
     if (!with_data)
         return QN_OK;
-    QNI_TRY(qni_validate_data(op, err));
+    QNI_TRY(qni_validate_data(ctx, op, err));
     /* Routing on another device can only be checked there. */
     return ctx->device.kind == QN_CPU ? check_routes(op, err) : QN_OK;
 }

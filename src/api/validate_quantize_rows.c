@@ -12,7 +12,7 @@ static qn_status check_facts(const qn_ctx *ctx, const qn_tensor *t, const char *
     QNI_TRY(qni_check_tensor(ctx, t, name, 2, QNI_TYPE(dtype), err));
     QNI_TRY(qni_check_shape(t, name, shape, err));
     QNI_TRY(qni_check_output(t, name, err));
-    return qni_check_data(t, name, err);
+    return qni_check_data(ctx, t, name, err);
 }
 
 /* No output overlaps x or another output. */
@@ -43,11 +43,11 @@ qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_a
         return qni_fail(err, QN_E_ARGUMENT, "block is %lld: 0 (the whole row) or more",
                         (long long)a->block);
     QNI_TRY(qni_check_tensor(ctx, &a->x, "x", 2, QNI_FLOATS, err));
-    QNI_TRY(qni_check_data(&a->x, "x", err));
+    QNI_TRY(qni_check_data(ctx, &a->x, "x", err));
     QNI_TRY(qni_check_tensor(ctx, &a->codes, "codes", 2, codes, err));
     QNI_TRY(qni_check_shape(&a->codes, "codes", a->x.shape, err));
     QNI_TRY(qni_check_output(&a->codes, "codes", err));
-    QNI_TRY(qni_check_data(&a->codes, "codes", err));
+    QNI_TRY(qni_check_data(ctx, &a->codes, "codes", err));
     const int64_t k = a->x.shape[1];
     const int64_t shape[2] = {a->x.shape[0], a->block == 0 ? 1 : qni_ceil_div(k, a->block)};
     QNI_TRY(check_facts(ctx, &a->scale, "scale", QN_F32, shape, err));

@@ -161,7 +161,7 @@ static bool is_in_place(const qn_tensor *y, const qn_tensor *residual)
            memcmp(residual->stride, y->stride, (size_t)y->rank * sizeof *y->stride) == 0;
 }
 
-qn_status qni_validate_data(struct qni_op *op, qn_error *err)
+qn_status qni_validate_data(const qn_ctx *ctx, struct qni_op *op, qn_error *err)
 {
     static const double nothing[1] = {0.0};
     const qn_epilogue *e = &op->epilogue;
@@ -176,12 +176,12 @@ qn_status qni_validate_data(struct qni_op *op, qn_error *err)
                 {&op->offsets, "offsets"},
                 {&op->ids, "ids"},
                 {&op->x_rows, "x_rows"}};
-    QNI_TRY(qni_check_data(&op->y, "y", err));
+    QNI_TRY(qni_check_data(ctx, &op->y, "y", err));
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
         const qn_tensor *t = read[i].tensor;
         if (qni_is_none(t))
             continue;
-        QNI_TRY(qni_check_data(t, read[i].name, err));
+        QNI_TRY(qni_check_data(ctx, t, read[i].name, err));
         if (t != &e->residual || !is_in_place(&op->y, t))
             QNI_TRY(qni_check_apart(&op->y, "y", t, read[i].name, err));
     }

@@ -26,6 +26,8 @@ struct qni_cuda_choice {
     size_t chunk_bytes;  /* prepared rows */
     size_t routes_bytes; /* tiles and rows of a grouped product, with what makes them */
     size_t scratch_bytes;
+    int64_t n;                        /* outputs of a part */
+    const char *note;                 /* for the plan's text; static, or NULL */
     double predicted_us, roofline_us; /* for the planned m */
 };
 
@@ -38,8 +40,10 @@ qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
  * or CUDA refuses. */
 qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
                        const struct qni_cuda_choice *choice, void *scratch);
+/* kernel may be NULL: depthwise. Static texts: the row's name, and for which GPUs it is. */
 const char *qni_cuda_kernel_name(const struct qni_cuda_choice *choice,
                                  const struct qni_cuda_kernel *kernel);
+const char *qni_cuda_kernel_machine(const struct qni_cuda_kernel *kernel);
 
 qn_status qni_cuda_pack_bytes(const qn_ctx *ctx, const struct qn_weight *w,
                               const qn_pack_options *options, size_t *bytes, qn_error *err);
