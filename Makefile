@@ -4,7 +4,7 @@
 prefix ?= /usr/local
 quern = build/release/quern
 
-.PHONY: all demo check bench gpu-check gpu-bench install clean
+.PHONY: all demo check bench bench-peers gpu-check gpu-bench install clean
 
 all:
 	@tools/setup.sh demo
@@ -18,6 +18,14 @@ check:
 
 bench: all
 	@$(quern) bench $(ARGS)
+
+# Beside other libraries, as far as they can be had (cmake/peers.cmake, bench/requirements.txt).
+bench-peers: all
+	@tools/setup.sh bench
+	@tools/build.sh release peers
+	@[ -e build/peers-venv ] || { python3 -m venv build/peers-venv && \
+	    build/peers-venv/bin/pip install -q -r bench/requirements.txt; } || true
+	@$(quern) bench --peers $(ARGS)
 
 gpu-check gpu-bench:
 	@echo "quern $@: this version has no CUDA kernels; 'make check' and 'make bench' cover the CPU."

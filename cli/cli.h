@@ -81,6 +81,9 @@ void args_free(struct args *args);
 const char *args_text(const struct args *args, const char *name, const char *otherwise);
 int args_has(const struct args *args, const char *name);
 const char *args_each(const struct args *args, const char *name, int i);
+/* The command line again, "quern bench --n 64", without --json, --color and --peer-folder, which
+ * change no figure; the caller frees it. */
+char *args_words(const struct args *args);
 /* Numbers within limits. out keeps its
  * value when the option is absent. 0, or EXIT_USAGE after the error was told. */
 int args_int(const struct args *args, const char *name, int64_t lo, int64_t hi, int64_t *out);
@@ -123,6 +126,7 @@ void stop_on_interrupt(void);
 int is_stopped(void);
 
 double seconds_now(void);
+void sleep_seconds(double seconds);
 
 /* One line (or indented, for a single document) of JSON; frees the object. */
 void json_print(cJSON *object, int is_one_line);

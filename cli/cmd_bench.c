@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "measure.h"
+#include "peers.h"
 #include "problem.h"
 #include "term.h"
 
@@ -13,6 +14,8 @@ static const struct option_row own[] = {
     {"warm", 0, NULL, "one copy of the weights; else copies larger than the caches take turns"},
     {"min-time", 0, "SECONDS", "time for the runs of each case (default 0.5)"},
     {"plain", 0, NULL, "also time plain C loops over the same codes (slow), and compare"},
+    {"peers", 0, NULL, "also time other libraries, in turn with ours, and compare"},
+    {"peer-folder", 0, "FOLDER", "where their programs are (default: peers, beside the command)"},
     {"json", 0, NULL, "one JSON object a line"},
     {NULL, 0, NULL, NULL},
 };
@@ -25,6 +28,8 @@ static const struct example examples[] = {
     {"a convolution",
      "quern bench --op conv2d --n 64 --ci 64 --size 56x56 --kernel-size 3x3 --pad 1 "
      "--weights int8:pc --strategy int8-row"},
+    {"beside other libraries",
+     "quern bench --n 4096 --k 4096 --m 1,32,512 --weights int8:pc --strategy int8-row --peers"},
     {"portable kernels against plain loops", "quern bench --n 1024 --k 1024 --m 16 --isa portable "
                                              "--plain"},
     {NULL, NULL},
@@ -43,7 +48,11 @@ const struct command command_bench = {
         "Weights are read from memory: copies that together exceed the last level cache take "
         "turns, "
         "unless --warm. Error is the root mean square of the deviation from x times the quantized "
-        "weights, in double, relative to the result.",
+        "weights, in double, relative to the result.\n\n"
+        "With --peers, programs of other libraries (bench/peer.h; 'make bench-peers' builds them) "
+        "get the same x and weights, as many copies and as many threads, and are timed in turn "
+        "with ours in short stretches; ours / theirs is the ratio of the medians. They may do what "
+        "suits them before the time begins: reorder weights, and quantize them to their formats.",
     .tables = {options_problem, own, options_context, options_common},
     .examples = examples,
     .max_operands = 0,
@@ -58,6 +67,9 @@ struct bench {
     struct table *table;
     double min_time;
     int is_json, is_warm, with_plain;
+    struct peers *peers; /* NULL: none */
+    char machine[192];
+    char *command;
 };
 
 struct result {
@@ -66,6 +78,8 @@ struct result {
     double bytes, ops, bound, plain;
     enum peak peak;
     int is_memory_bound;
+    struct contest contests[MAX_CONTESTS];
+    int n_contests;
 };
 
 static void list_layers(void)
@@ -200,6 +214,30 @@ static void add_conv(cJSON *o, const struct conv_shape *c)
     cJSON_AddStringToObject(o, "image", c->image == QN_NHWC ? "nhwc" : "nchw");
 }
 
+static void add_peers(cJSON *o, const struct result *r)
+{
+    cJSON *list = cJSON_AddArrayToObject(o, "peers");
+    for (int i = 0; i < r->n_contests; i++) {
+        const struct contest *c = &r->contests[i];
+        cJSON *one = cJSON_CreateObject();
+        cJSON_AddStringToObject(one, "peer", c->peer);
+        cJSON_AddStringToObject(one, "version", c->version);
+        cJSON_AddStringToObject(one, "way", c->way);
+        cJSON_AddNumberToObject(one, "us_median", rounded(c->time.median * 1e6, 1e-3));
+        cJSON_AddNumberToObject(one, "us_p10", rounded(c->time.p10 * 1e6, 1e-3));
+        cJSON_AddNumberToObject(one, "us_p90", rounded(c->time.p90 * 1e6, 1e-3));
+        cJSON_AddNumberToObject(one, "runs", c->time.runs);
+        if (c->time.median > 0)
+            cJSON_AddNumberToObject(one, "ratio", significant(r->time.median / c->time.median));
+        if (c->error >= 0)
+            cJSON_AddNumberToObject(one, "error", significant(c->error));
+        cJSON_AddBoolToObject(one, "verified", c->is_good);
+        if (!c->is_good)
+            cJSON_AddStringToObject(one, "why", c->why);
+        cJSON_AddItemToArray(list, one);
+    }
+}
+
 static void print_json(const struct bench *b, const struct workload *w, const struct result *r)
 {
     const struct problem *p = &w->p;
@@ -249,18 +287,49 @@ static void print_json(const struct bench *b, const struct workload *w, const st
         cJSON_AddNumberToObject(o, "us_plain", rounded(r->plain * 1e6, step));
         cJSON_AddNumberToObject(o, "times_plain", significant(r->plain / r->time.median));
     }
+    if (b->peers != NULL)
+        add_peers(o, r);
     cJSON_AddStringToObject(o, "version", qn_version());
     cJSON_AddStringToObject(o, "commit", qn_commit());
+    cJSON_AddStringToObject(o, "machine", b->machine);
+    cJSON_AddStringToObject(o, "command", b->command);
     json_print(o, 1);
 }
 
-static const struct column columns[] = {
-    {"layer", '<', 12, 0}, {"m", '>', 5, 0},        {"n", '>', 6, 0},
-    {"k", '>', 6, 0},      {"weights", '<', 12, 0}, {"strategy", '<', 10, 0},
-    {"median", '>', 8, 0}, {"p10", '>', 8, 0},      {"p90", '>', 8, 0},
-    {"GB/s", '>', 6, 0},   {"Gop/s", '>', 7, 0},    {"of limit", '>', 8, 0},
-    {"error", '>', 8, 0},  {"kernel", '<', 0, 0},   {NULL, 0, 0, 0},
-};
+#define LEADING                                                                                    \
+    {"layer", '<', 12, 0}, {"m", '>', 5, 0}, {"n", '>', 6, 0}, {"k", '>', 6, 0},                   \
+        {"weights", '<', 12, 0}, {"strategy", '<', 10, 0}, {"median", '>', 8, 0},                  \
+        {"p10", '>', 8, 0}, {"p90", '>', 8, 0}, {"GB/s", '>', 6, 0}, {"Gop/s", '>', 7, 0},         \
+        {"of limit", '>', 8, 0},                                                                   \
+    {                                                                                              \
+        "error", '>', 8, 0                                                                         \
+    }
+static const struct column columns[] = {LEADING, {"kernel", '<', 0, 0}, {NULL, 0, 0, 0}};
+static const struct column columns_peers[] = {
+    LEADING, {"ours/theirs", '>', 11, 0}, {"kernel", '<', 0, 0}, {NULL, 0, 0, 0}};
+
+/* A row of the same shape that only has what a peer has. */
+static void print_contest(struct bench *b, const struct result *r, const struct contest *c)
+{
+    char a[HUMAN];
+    struct table *t = b->table;
+    const double ratio = c->time.median > 0 ? r->time.median / c->time.median : 0;
+    for (int i = 0; i < 6; i++)
+        table_cell(t, PLAIN, "%s", i == 0 ? "  beside" : "");
+    table_cell(t, PLAIN, "%s", human_time(c->time.median, a));
+    table_cell(t, DIM, "%s", human_time(c->time.p10, a));
+    table_cell(t, DIM, "%s", human_time(c->time.p90, a));
+    table_cell(t, PLAIN, "%s", "");
+    table_cell(t, PLAIN, "%s", human_number(r->ops / c->time.median / 1e9, a));
+    table_cell(t, PLAIN, "%s", "");
+    if (c->is_good)
+        table_cell(t, PLAIN, "%s", human_error(c->error, a));
+    else
+        table_cell(t, RED, "WRONG");
+    table_cell(t, ratio < 1 ? GREEN : YELLOW, "%.2f", ratio);
+    table_cell(t, PLAIN, "%s %.12s: %s%s%s", c->peer, c->version, c->way, c->is_good ? "" : ": ",
+               c->why);
+}
 
 static void print_row(struct bench *b, const struct workload *w, const struct result *r)
 {
@@ -288,15 +357,53 @@ static void print_row(struct bench *b, const struct workload *w, const struct re
         table_cell(t, PLAIN, "%s", human_error(r->verdict.error, a));
     else
         table_cell(t, RED, "WRONG");
+    if (b->peers != NULL)
+        table_cell(t, PLAIN, "%s", "");
     const char *kernel = w->info.kernel + (strncmp(w->info.kernel, "qni_", 4) == 0 ? 4 : 0);
     if (b->with_plain && r->plain > 0)
         table_cell(t, PLAIN, "%s (%.1f x plain loops)", kernel, r->plain / r->time.median);
     else
         table_cell(t, PLAIN, "%s", kernel);
+    for (int i = 0; i < r->n_contests; i++)
+        print_contest(b, r, &r->contests[i]);
     table_flow(t);
 }
 
 /* ------------------------------------------------------------------------------------- running */
+
+/* Ours and every peer in turn. A pause between two lets the threads of the one before fall asleep:
+ * several libraries let them spin for a while after each call. */
+static qn_status time_in_turn(struct bench *b, struct workload *w, struct result *r)
+{
+    enum { ROUNDS = 5 };
+    /* After OpenBLAS, half of our runs took twice as long with 0.03 s, none with 0.12 s. */
+    const double pause = 0.12;
+    struct samples ours = {NULL, 0}, waking = {NULL, 0};
+    const double stretch = b->min_time / ROUNDS;
+    const size_t rotate = b->is_warm ? 0 : rotation_bytes(b->ctx);
+    qn_status status = QN_OK;
+    r->n_contests = peers_make(b->peers, w, rotate, r->contests);
+    for (int round = 0; round < ROUNDS && status == QN_OK && !is_stopped(); round++) {
+        sleep_seconds(pause);
+        status = workload_sample(w, 0, 2, &waking);
+        if (status == QN_OK)
+            status = workload_sample(w, stretch, 1, &ours);
+        for (int i = 0; i < r->n_contests && !is_stopped(); i++) {
+            sleep_seconds(pause);
+            peers_run(b->peers, &r->contests[i], stretch);
+        }
+    }
+    r->time = timing_of(&ours);
+    for (int i = 0; i < r->n_contests && !is_stopped(); i++) {
+        struct contest *c = &r->contests[i];
+        c->time = timing_of(&c->samples);
+        peers_check(b->peers, w, c);
+    }
+    peers_drop(b->peers, r->contests, r->n_contests);
+    samples_free(&ours);
+    samples_free(&waking);
+    return status;
+}
 
 static int measure(struct bench *b, struct workload *w, struct result *r)
 {
@@ -307,8 +414,11 @@ static int measure(struct bench *b, struct workload *w, struct result *r)
     int failed = 0;
     if (!b->is_warm)
         failed = workload_rotate(w, rotation_bytes(b->ctx), 60);
-    if (failed == 0 && (status = workload_time(w, b->min_time, &r->time)) != QN_OK)
-        failed = complain_status(op_name(w->p.op), status, NULL);
+    if (failed == 0) {
+        status = b->peers != NULL ? time_in_turn(b, w, r) : workload_time(w, b->min_time, &r->time);
+        if (status != QN_OK)
+            failed = complain_status(op_name(w->p.op), status, NULL);
+    }
     measure_again(b->ctx);
     if (failed != 0 || is_stopped())
         return is_stopped() ? EXIT_STOPPED : failed;
@@ -374,12 +484,23 @@ static int run(const struct args *args)
     status = status != 0 ? status : context_make(args, &b.ctx);
     if (status != 0)
         return status;
+    if (args_has(args, "peers"))
+        status = peers_start(args_text(args, "peer-folder", NULL), &b.peers);
+    if (status != 0) {
+        qn_ctx_destroy(b.ctx);
+        return status;
+    }
+    machine_words(b.machine, sizeof b.machine);
+    b.command = args_words(args);
     qn_ctx_info_init(&b.info);
     qn_ctx_query(b.ctx, &b.info);
     stop_on_interrupt();
-    b.table = table_create(columns);
+    b.table = table_create(b.peers != NULL ? columns_peers : columns);
     status = run_all(&b, args);
     table_destroy(b.table);
+    free(b.command);
+    if (b.peers != NULL)
+        peers_stop(b.peers);
     qn_ctx_destroy(b.ctx);
     return status;
 }

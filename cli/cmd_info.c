@@ -38,21 +38,6 @@ const struct command command_info = {
     .run = run,
 };
 
-/* The first "model name" of the kernel's list, or "". */
-static void cpu_model(char *out, size_t capacity)
-{
-    char line[256];
-    out[0] = '\0';
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file != NULL && out[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) == 0 && colon != NULL)
-            snprintf(out, capacity, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-    }
-    if (file != NULL)
-        fclose(file);
-}
-
 /* ------------------------------------------------------------------------------ kernels by ISA */
 
 enum { MAX_KERNELS = 512 };

@@ -25,6 +25,11 @@ enum peak peak_of(qn_strategy strategy, const char *kernel);
  * 512 MiB (as much as there is sense in waiting for). */
 size_t rotation_bytes(const qn_ctx *ctx);
 
+/* The CPU's "model name" as the system tells it, or "". */
+void cpu_model(char *out, size_t capacity);
+/* "Intel(R) Xeon(R) Processor, family 6 model 207, 2 CPUs": what a figure was measured on. */
+void machine_words(char *out, size_t capacity);
+
 /* One loop of a peak: `rounds` times some independent operations; returns how many in all. */
 typedef double peak_loop(long rounds);
 struct peak_row {

@@ -150,6 +150,22 @@ const char *args_text(const struct args *args, const char *name, const char *oth
     return otherwise;
 }
 
+char *args_words(const struct args *args)
+{
+    char *words = must_print("quern %s", args->command->name);
+    for (int i = 0; i < args->n_given; i++) {
+        const struct given *g = &args->given[i];
+        if (strcmp(g->row->name, "json") == 0 || strcmp(g->row->name, "color") == 0 ||
+            strcmp(g->row->name, "peer-folder") == 0)
+            continue;
+        char *more = must_print("%s --%s%s%s", words, g->row->name, g->value != NULL ? " " : "",
+                                g->value != NULL ? g->value : "");
+        free(words);
+        words = more;
+    }
+    return words;
+}
+
 int args_has(const struct args *args, const char *name)
 {
     return args_each(args, name, 0) != NULL;

@@ -144,7 +144,17 @@ struct timing {
     double median, p10, p90; /* seconds */
     int runs;
 };
-/* Run for min_seconds, at least 3 times (5 where a run is short). */
+/* Times of single runs; of very many the last ones. Begins as zeros. */
+struct samples {
+    double *at;
+    int runs;
+};
+void samples_add(struct samples *samples, double seconds);
+void samples_free(struct samples *samples);
+struct timing timing_of(const struct samples *samples);
+/* Run for so long, at least `least` times, and note each. */
+qn_status workload_sample(struct workload *w, double seconds, int least, struct samples *samples);
+/* Run for min_seconds, at least 3 times. */
 qn_status workload_time(struct workload *w, double min_seconds, struct timing *timing);
 
 #endif

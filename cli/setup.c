@@ -131,6 +131,12 @@ double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+void sleep_seconds(double seconds)
+{
+    const struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
 void json_print(cJSON *object, int is_one_line)
 {
     char *text = is_one_line ? cJSON_PrintUnformatted(object) : cJSON_Print(object);

@@ -399,26 +399,55 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-qn_status workload_time(struct workload *w, double min_seconds, struct timing *timing)
+void samples_add(struct samples *samples, double seconds)
 {
-    double *samples = must_alloc(sizeof *samples * MAX_RUNS);
+    if (samples->at == NULL)
+        samples->at = must_alloc(sizeof *samples->at * MAX_RUNS);
+    samples->at[samples->runs++ % MAX_RUNS] = seconds;
+}
+
+void samples_free(struct samples *samples)
+{
+    free(samples->at);
+    *samples = (struct samples){NULL, 0};
+}
+
+struct timing timing_of(const struct samples *samples)
+{
+    struct timing t = {0, 0, 0, samples->runs};
+    const int kept = samples->runs < MAX_RUNS ? samples->runs : MAX_RUNS;
+    if (kept == 0)
+        return t;
+    double *sorted = must_alloc(sizeof *sorted * (size_t)kept);
+    memcpy(sorted, samples->at, sizeof *sorted * (size_t)kept);
+    qsort(sorted, (size_t)kept, sizeof *sorted, by_size);
+    t.median = sorted[kept / 2];
+    t.p10 = sorted[kept / 10];
+    t.p90 = sorted[kept - 1 - kept / 10];
+    free(sorted);
+    return t;
+}
+
+qn_status workload_sample(struct workload *w, double seconds, int least, struct samples *samples)
+{
     const double begin = seconds_now();
     double now = begin;
-    int runs = 0;
     qn_status status = QN_OK;
-    /* Three runs make a median; after that, time decides. */
-    while (status == QN_OK && !is_stopped() && (runs < 3 || now - begin < min_seconds)) {
+    for (int i = 0; status == QN_OK && !is_stopped() && (i < least || now - begin < seconds); i++) {
         status = workload_run(w);
         const double after = seconds_now();
-        samples[runs++ % MAX_RUNS] = after - now; /* the last ones, if there are very many */
+        samples_add(samples, after - now);
         now = after;
     }
-    const int kept = runs < MAX_RUNS ? runs : MAX_RUNS;
-    qsort(samples, (size_t)kept, sizeof *samples, by_size);
-    timing->runs = runs;
-    timing->median = kept > 0 ? samples[kept / 2] : 0;
-    timing->p10 = kept > 0 ? samples[kept / 10] : 0;
-    timing->p90 = kept > 0 ? samples[kept - 1 - kept / 10] : 0;
-    free(samples);
+    return status;
+}
+
+qn_status workload_time(struct workload *w, double min_seconds, struct timing *timing)
+{
+    struct samples samples = {NULL, 0};
+    /* Three runs make a median; after that, time decides. */
+    const qn_status status = workload_sample(w, min_seconds, 3, &samples);
+    *timing = timing_of(&samples);
+    samples_free(&samples);
     return status;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# tools/setup.sh demo|check [--list]: installs the Debian packages that are missing, as root or
+# tools/setup.sh demo|check|bench [--list]: installs the Debian packages that are missing, as root or
 # through sudo. Says nothing when nothing is missing; one clear sentence when it cannot install.
 # A package counts as there when dpkg says so or when its probe succeeds, so that a compiler from
 # somewhere else is good enough.
@@ -26,6 +26,9 @@ check    clang                   clang
 check    libclang-rt-14-dev      -
 check    llvm-14                 llvm-symbolizer-14
 check    mandoc                  mandoc
+bench    libopenblas-dev         -
+bench    libdnnl-dev             -
+bench    python3-venv            -
 cross    gcc-aarch64-linux-gnu   aarch64-linux-gnu-gcc
 cross    libc6-dev-arm64-cross   -
 cross    qemu-user               qemu-aarch64
@@ -34,7 +37,8 @@ cross    qemu-user               qemu-aarch64
 case "${1:-}" in
     demo) stages='demo' ;;
     check) stages='demo check' ;;
-    *) echo "usage: tools/setup.sh demo|check [--list]" >&2; exit 2 ;;
+    bench) stages='demo bench' ;;
+    *) echo "usage: tools/setup.sh demo|check|bench [--list]" >&2; exit 2 ;;
 esac
 # The emulated Arm run is for other machines than Arm.
 [ "$1" = check ] && [ "$(uname -m)" = x86_64 ] && stages="$stages cross"
