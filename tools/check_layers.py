@@ -108,8 +108,9 @@ def check_include(path, name, target):
             "a kernel file includes kernel.h, simd/, base/compiler.h, half.h, exact.h only")
     if path.endswith((".cu", ".cuh")):
         plain_c = os.path.basename(target) == "kernel.h"
-        fine = to == "src/cuda" and (target.endswith(".cuh") or plain_c)
-        return None if fine else "a CUDA file includes .cuh, kernel.h and CUDA's headers only"
+        fine = to == "src/cuda" and (target.endswith(".cuh") or plain_c) or target in KERNEL_OWN
+        return None if fine else (
+            "a CUDA file includes .cuh, kernel.h, base/exact.h, half.h and CUDA's headers only")
     if area in DOWN:
         if to != area and to not in DOWN[area]:
             return f"{area} may not include {to}"

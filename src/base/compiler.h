@@ -4,8 +4,14 @@
 #define QNI_BASE_COMPILER_H
 
 /* A function taking constant integer arguments, specialised at every call. The default way to
- * specialise. */
+ * specialise. QNI_INLINE: a small function of a header; nvcc makes both for the GPU, too. */
+#if defined(__CUDACC__)
+#define QNI_TEMPLATE static __host__ __device__ __forceinline__
+#define QNI_INLINE   static inline __host__ __device__
+#else
 #define QNI_TEMPLATE static inline __attribute__((always_inline))
+#define QNI_INLINE   static inline
+#endif
 
 /* Unroll the next loop completely. Each compiler obeys its own spelling only. Sanitized builds keep
  * the loops: their checks make unrolled kernels take minutes to compile and find nothing more. */

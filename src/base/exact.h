@@ -2,7 +2,7 @@
 /* Float steps whose bits are the same on every machine: a fused multiply-add that needs no FMA
  * unit, rounding, and the exponential functions of the epilogue. None of them calls the C library,
  * whose results differ between versions and processors. Files that include this are compiled with
- * -ffp-contract=off. */
+ * -ffp-contract=off, or nvcc's --fmad=false. */
 #ifndef QNI_BASE_EXACT_H
 #define QNI_BASE_EXACT_H
 
@@ -15,9 +15,11 @@
  * part, so that the second rounding, to float, sees which side of a tie the exact sum lies on
  * (Boldo and Melquiond: p + 2 bits are enough, and 53 > 24 + 2).
  */
-static inline float qni_fmaf(float a, float b, float c)
+QNI_INLINE float qni_fmaf(float a, float b, float c)
 {
-#if defined(__FMA__) || defined(__aarch64__)
+#if defined(__CUDA_ARCH__)
+    return __fmaf_rn(a, b, c);
+#elif defined(__FMA__) || defined(__aarch64__)
     return __builtin_fmaf(a, b, c); /* one instruction, the same result */
 #else
     const double p = (double)a * (double)b, z = (double)c;
@@ -39,7 +41,7 @@ static inline float qni_fmaf(float a, float b, float c)
 
 /* Nearest integer, ties to even, for |x| < 2^22 (larger values must be clamped before). The
  * compiler may not fold it: no -ffast-math here. */
-static inline float qni_rintf(float x)
+QNI_INLINE float qni_rintf(float x)
 {
     const float magic = 0x1.8p23f;
     return (x + magic) - magic;

@@ -8,24 +8,26 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t qni_bits_of(float f)
+#include "compiler.h"
+
+QNI_INLINE uint32_t qni_bits_of(float f)
 {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return u;
 }
-static inline float qni_float_of(uint32_t u)
+QNI_INLINE float qni_float_of(uint32_t u)
 {
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
 
-static inline float qni_f32_from_bf16(uint16_t h)
+QNI_INLINE float qni_f32_from_bf16(uint16_t h)
 {
     return qni_float_of((uint32_t)h << 16);
 }
-static inline uint16_t qni_bf16_from_f32(float f)
+QNI_INLINE uint16_t qni_bf16_from_f32(float f)
 {
     const uint32_t u = qni_bits_of(f);
     if ((u & 0x7fffffffu) > 0x7f800000u)
@@ -34,7 +36,7 @@ static inline uint16_t qni_bf16_from_f32(float f)
 }
 
 /* The exponent moves by a multiplication with 2^112, which also makes subnormals normal. */
-static inline float qni_f32_from_f16(uint16_t h)
+QNI_INLINE float qni_f32_from_f16(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     const uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13;
@@ -42,7 +44,7 @@ static inline float qni_f32_from_f16(uint16_t h)
         return qni_float_of(sign | magnitude | 0x7f800000u);
     return qni_float_of(sign | qni_bits_of(qni_float_of(magnitude) * 0x1p112f));
 }
-static inline uint16_t qni_f16_from_f32(float f)
+QNI_INLINE uint16_t qni_f16_from_f32(float f)
 {
     const uint32_t u = qni_bits_of(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
@@ -57,13 +59,13 @@ static inline uint16_t qni_f16_from_f32(float f)
     return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13));
 }
 
-static inline float qni_f32_from_e8m0(uint8_t e)
+QNI_INLINE float qni_f32_from_e8m0(uint8_t e)
 {
     return e == 255 ? qni_float_of(0x7fc00000u)
            : e == 0 ? qni_float_of(0x00400000u)
                     : qni_float_of((uint32_t)e << 23);
 }
-static inline float qni_f32_from_e4m3(uint8_t v)
+QNI_INLINE float qni_f32_from_e4m3(uint8_t v)
 {
     const uint32_t sign = (uint32_t)(v & 0x80u) << 24, e = (v >> 3) & 15u, m = v & 7u;
     if (e == 15 && m == 7)
@@ -72,7 +74,7 @@ static inline float qni_f32_from_e4m3(uint8_t v)
         return qni_float_of(sign | qni_bits_of((float)m * 0x1p-9f));
     return qni_float_of(sign | ((e + 120u) << 23) | (m << 20));
 }
-static inline uint8_t qni_e4m3_from_f32(float f)
+QNI_INLINE uint8_t qni_e4m3_from_f32(float f)
 {
     const uint32_t u = qni_bits_of(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
