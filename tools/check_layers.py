@@ -108,9 +108,10 @@ def check_include(path, name, target):
             "a kernel file includes kernel.h, simd/, base/compiler.h, half.h, exact.h only")
     if path.endswith((".cu", ".cuh")):
         plain_c = os.path.basename(target) == "kernel.h"
-        fine = to == "src/cuda" and (target.endswith(".cuh") or plain_c) or target in KERNEL_OWN
+        fine = (to == "src/cuda" and (target.endswith(".cuh") or plain_c) or to == "include" or
+                target in KERNEL_OWN)
         return None if fine else (
-            "a CUDA file includes .cuh, kernel.h, base/exact.h, half.h and CUDA's headers only")
+            "a CUDA file includes .cuh, kernel.h, include/, base/exact.h and CUDA's headers only")
     if area in DOWN:
         if to != area and to not in DOWN[area]:
             return f"{area} may not include {to}"
