@@ -109,9 +109,9 @@ def check_include(path, name, target):
     if path.endswith((".cu", ".cuh")):
         plain_c = os.path.basename(target) == "kernel.h"
         fine = (to == "src/cuda" and (target.endswith(".cuh") or plain_c) or to == "include" or
-                target in KERNEL_OWN)
+                (path.endswith(".cuh") and target in KERNEL_OWN))
         return None if fine else (
-            "a CUDA file includes .cuh, kernel.h, include/, base/exact.h and CUDA's headers only")
+            "a CUDA file includes .cuh, kernel.h and CUDA's headers only; a .cuh base/exact.h, too")
     if area in DOWN:
         if to != area and to not in DOWN[area]:
             return f"{area} may not include {to}"
