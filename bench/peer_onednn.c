@@ -2,9 +2,9 @@
 /* oneDNN 2: matmul and convolution in f32, bf16 and int8. The library chooses the weights' layout
  * and they are reordered before the time begins, as a program that knows oneDNN would do it.
  *
- * int8 is one scale a row of weights and one for the whole of x. Where the problem has x in f32 (the
- * dynamic strategies), x is quantized before the time begins: oneDNN has no operation for it, so its
- * figure is what the product alone costs. */
+ * int8 is one scale a row of weights and one for the whole of x. Where the problem has x in f32
+ * (the dynamic strategies), x is quantized before the time begins: oneDNN has no operation for it,
+ * so its figure is what the product alone costs. */
 #include "peer.h"
 
 #include <math.h>

@@ -7,9 +7,8 @@ ONNX Runtime: MatMulNBits, int4 and int8 blocks, with f32 and with int8 activati
 torch: int4 weights with bf16 activations, int8 weights with dynamic int8 activations, and through
 oneDNN 3 int8 products and convolutions whose activations are codes already.
 
-Weights arrive as f32 and are quantized here as the operator wants them, before the time begins:
-every group by its largest magnitude. All loops are calls of one operator from Python; the call costs
-a few microseconds, which count.
+Weights arrive as f32 and are quantized here as the operator wants them, before the time begins.
+All loops are calls of one operator from Python; a call costs some microseconds, which count.
 """
 import json
 import sys

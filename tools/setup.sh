@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# tools/setup.sh demo|check|bench [--list]: installs the Debian packages that are missing, as root or
-# through sudo. Says nothing when nothing is missing; one clear sentence when it cannot install.
+# tools/setup.sh demo|check|bench [--list]: installs the Debian packages that are missing, as root
+# or through sudo. Says nothing when nothing is missing; one clear sentence when it cannot install.
 # A package counts as there when dpkg says so or when its probe succeeds, so that a compiler from
 # somewhere else is good enough.
 set -u

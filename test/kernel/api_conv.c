@@ -13,16 +13,35 @@ struct conv_case {
     int32_t data, shape;
 };
 
-/* The channels of a group, groups and taps. Every fourth shape is depthwise, every fourth 1 x 1. */
+/* From here on shapes have whole steps of 64 channels and enough outputs for a tile: convolutions
+ * that read their image where it lies. */
+enum { DIRECT_SHAPE = 1000 };
+
 struct geometry {
     int64_t batch, h, w, ci, co, groups;
     int32_t kh, kw;
     bool flat; /* one dimension */
 };
 
+static struct geometry draw_direct(struct check *c, int32_t shape)
+{
+    struct check_random *r = &c->random;
+    struct geometry g = {.batch = CHECK_OF(r, 1, 1, 2, 3, 5), .groups = 1};
+    g.h = check_random_in(r, 4, 15);
+    g.w = check_random_in(r, 4, 18);
+    g.kh = shape % 3 == 0 ? 1 : (int32_t)CHECK_OF(r, 1, 2, 3, 3, 4);
+    g.kw = shape % 3 == 0 ? 1 : (int32_t)CHECK_OF(r, 1, 3, 3, 5);
+    g.ci = CHECK_OF(r, 64, 64, 128);
+    g.co = CHECK_OF(r, 16, 32, 32, 33, 64, 79);
+    return g;
+}
+
+/* The channels of a group, groups and taps. Every fourth shape is depthwise, every fourth 1 x 1. */
 static struct geometry draw_geometry(struct check *c, int32_t shape)
 {
     struct check_random *r = &c->random;
+    if (shape >= DIRECT_SHAPE)
+        return draw_direct(c, shape);
     struct geometry g = {.batch = CHECK_OF(r, 1, 1, 2, 3)};
     g.flat = check_random_chance(r, 20);
     g.h = g.flat ? 1 : check_random_in(r, 1, 9);
@@ -167,7 +186,19 @@ static void enumerate(struct check_suite *suite, const struct check_options *opt
 
 void check_api_conv2d(struct check_suite *suite, const struct check_options *options)
 {
+    const struct check_format *formats;
+    const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 12 : 48;
     enumerate(suite, options, false);
+    for (int32_t f = 0; f < n_formats; f++) {
+        if (strcmp(formats[f].name, "int8:pc") != 0 && strcmp(formats[f].name, "int4:pc") != 0)
+            continue;
+        for (int32_t i = 0; i < shapes; i++) {
+            const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
+                                         i % CHECK_N_DATA, DIRECT_SHAPE + i};
+            check_case(suite, conv_case, &cc, "direct/%s/%s/%d", formats[f].name,
+                       check_data_names[i % CHECK_N_DATA], i);
+        }
+    }
 }
 
 void check_api_conv_transpose2d(struct check_suite *suite, const struct check_options *options)

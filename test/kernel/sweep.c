@@ -114,13 +114,17 @@ struct row {
 };
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch) {#fn, (needs)},
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)        {#fn, (needs)},
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack)  {#fn, (needs)},
 static const struct row rows[] = {
 #include "../../src/cpu/matmul/kernels.inc"
 
 #include "../../src/cpu/conv/kernels.inc"
+
+#include "../../src/cpu/direct/kernels.inc"
 };
 #undef QNI_MATMUL_KERNEL
 #undef QNI_DEPTHWISE_KERNEL
+#undef QNI_DIRECT_KERNEL
 
 /* --------------------------------------------------------------------------------------------- a
  * run */

@@ -10,7 +10,7 @@
 #include "conv.h"
 
 #include "../../base/compiler.h"
-#include "../matmul/driver.h"
+#include "../direct/direct.h"
 #include "patches.h"
 #include "phase_weights.h"
 
@@ -29,6 +29,8 @@ qn_status qni_conv_select(const qn_ctx *ctx, const struct qni_op *op, struct qni
 {
     if (qni_is_depthwise(op))
         return qni_depthwise_select(ctx, op, choice, tell, arg);
+    if (qni_direct_conv_select(ctx, op, choice, tell, arg))
+        return QN_OK;
     const struct qni_patches first = qni_patches_of(op, 0, 0, false); /* the largest phase */
     const struct qni_product_shape shape = {
         .m = phase_rows(op, &first) * op->conv.groups,
@@ -109,7 +111,7 @@ static int64_t sink_strides(const struct qni_patches *p, const int64_t tensor[4]
     return tensor[2] * p->phase[0].first + tensor[3] * p->phase[1].first;
 }
 
-static struct qni_row_sink sink_of(const struct qni_op *op, const struct qni_patches *p)
+struct qni_row_sink qni_conv_sink(const struct qni_op *op, const struct qni_patches *p)
 {
     struct qni_row_sink sink = {
         .dtype = op->y.dtype,
@@ -133,6 +135,10 @@ void qni_conv_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_c
         qni_depthwise_run(ctx, op, choice, scratch);
         return;
     }
+    if (qni_is_direct(choice)) {
+        qni_direct_conv_run(ctx, op, choice, scratch);
+        return;
+    }
     struct qni_part *parts = scratch;
     uint8_t *memory = (uint8_t *)scratch + parts_bytes(op), *rest = memory;
     const bool live = qni_has_phase_weights(op);
@@ -150,7 +156,7 @@ void qni_conv_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_c
             make_parts(op, live ? &of_phase.packed : op->w[0], phase_rows(op, &p), parts);
             const struct qni_product product = {
                 .source = source_of(op, &p),
-                .sink = sink_of(op, &p),
+                .sink = qni_conv_sink(op, &p),
                 .parts = parts,
                 .n_parts = op->conv.groups,
             };

@@ -17,6 +17,7 @@
 #ifndef QNI_CPU_CONV_PATCHES_H
 #define QNI_CPU_CONV_PATCHES_H
 
+#include "../matmul/driver.h"
 #include "geometry.h"
 
 /* Outputs that share a line buffer at most. */
@@ -55,5 +56,8 @@ size_t qni_patches_line_bytes(const struct qni_patches *p);
  * past a row's columns are left alone. */
 void qni_patches_gather(const struct qni_patches *p, int64_t row, int64_t rows, int64_t channel,
                         uint8_t *dst, size_t ld, void *line);
+
+/* Where y and the residual have the outputs of a phase. */
+struct qni_row_sink qni_conv_sink(const struct qni_op *op, const struct qni_patches *p);
 
 #endif

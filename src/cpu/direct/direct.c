@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Direct convolutions: which row serves, and the loops around it (direct.h). An item is a band of
+ * outputs and a range of channels; threads take items from a counter. Nothing here allocates. */
+#include "direct.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "../../base/half.h"
+#include "../layouts.h"
+#include "../matmul/product.h"
+#include "../rows/rows.h"
+#include "shape.h"
+
+/* ---- which row ------------------------------------------------------------------------------- */
+
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack)                   \
+    {{#fn, NULL, needs, QNI_READS_##reads, QNI_LAYOUT_##layout, m_min, mr,                         \
+      QNI_NUMERICS_##numerics, QNI_DIRECT_SCRATCH},                                                \
+     fn,                                                                                           \
+     unpack},
+static const struct qni_direct_kernel kernels[] = {
+#include "kernels.inc"
+    {{.name = NULL}, NULL, NULL},
+};
+#undef QNI_DIRECT_KERNEL
+
+static const void *column_sums(const qn_packed *w)
+{
+    const bool own = w->head->section[QNI_SECTION_GROUP_SUMS].bytes != 0;
+    return qni_section(w, own ? QNI_SECTION_GROUP_SUMS : QNI_SECTION_SUMS);
+}
+
+static int32_t zero_of_x(const struct qni_op *op)
+{
+    return op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
+}
+
+static const char *refusal_of_weights(const struct qni_op *op)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const bool moved = head->n_runs > 1 || head->section[QNI_SECTION_PERM].bytes != 0;
+    const struct qni_cut cut = qni_cut_of(head, QNI_READS_Q8);
+    if (head->n_groups > 1 || cut.n_segments > 1)
+        return "direct rows have one scale an output";
+    if (head->section[QNI_SECTION_OFFSET].bytes != 0)
+        return "direct rows know no offsets";
+    if (moved || head->section[QNI_SECTION_PRESCALE].bytes != 0)
+        return "direct rows read the image as it is";
+    if (zero_of_x(op) != 0 && column_sums(op->w[0]) == NULL)
+        return "the weights are packed without column sums";
+    return NULL;
+}
+
+static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
+                           const struct qni_direct_kernel *k)
+{
+    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
+    if (op->kind != QNI_CONV || op->conv.groups != 1)
+        return "direct rows are for convolutions of one group";
+    if (op->strategy != QN_STRATEGY_INT8_STATIC)
+        return "serves another strategy";
+    if ((k->row.needs & ~ctx->isa) != 0)
+        return "CPU feature missing or masked";
+    if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
+        return "another kernel is asked for";
+    if (layout == NULL || layout->layout != k->row.layout)
+        return "the weights are packed in another layout";
+    if (op->m < k->row.m_min || op->k == 0)
+        return "fewer outputs than a tile has rows";
+    return refusal_of_weights(op);
+}
+
+bool qni_is_direct(const struct qni_cpu_choice *choice)
+{
+    for (const struct qni_direct_kernel *k = kernels; k->fn != NULL; k++)
+        if (choice->main == &k->row)
+            return true;
+    return false;
+}
+
+bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
+                            struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg)
+{
+    const struct qni_direct_kernel *chosen = NULL;
+    for (const struct qni_direct_kernel *k = kernels; k->fn != NULL; k++) {
+        const char *why = refusal(ctx, op, k);
+        if (why == NULL && chosen == NULL)
+            chosen = k;
+        else if (tell != NULL)
+            tell(arg, k->row.name, why != NULL ? why : "a better row serves");
+    }
+    if (chosen == NULL)
+        return false;
+    for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
+        tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
+    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op);
+    memset(choice, 0, sizeof *choice);
+    choice->n_choices = 1;
+    choice->m_from[0] = 1;
+    choice->kernel[0] = choice->main = &chosen->row;
+    choice->block_m = shape.band_rows;
+    choice->panels_per_task = 2 * shape.blocks_per_item;
+    choice->n_threads = ctx->threads.n_threads;
+    choice->thread_bytes = qni_direct_scratch_in(op, &shape, NULL, NULL);
+    choice->scratch_bytes = (size_t)choice->n_threads * choice->thread_bytes;
+    return true;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+struct run {
+    const struct qni_op *op;
+    const struct qni_direct_kernel *kernel;
+    struct qni_direct_shape shape;
+    struct qni_patches patches;
+    struct qni_row_sink sink;
+    struct qni_epilogue epilogue;
+    struct qni_part part;
+    int32_t kind;
+    uint8_t flip; /* of the bytes of x: 0x80 for u8 */
+    int64_t taps[QNI_DIRECT_TAPS];
+    uint8_t *scratch;
+    size_t thread_bytes;
+    int64_t n_items;
+    atomic_llong next;
+};
+
+/* Outputs whose inputs a thread has at hand. */
+struct band {
+    int64_t image, n_images, line, n_lines; /* planes */
+    int64_t row;                            /* of the product, else */
+    int64_t rows;                           /* of a, unused columns included */
+    const int8_t *a;
+};
+
+static struct band band_at(const struct run *r, int64_t index)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    struct band b;
+    memset(&b, 0, sizeof b);
+    if (s->rows_are != QNI_ROWS_IN_PLANES) {
+        b.row = index * s->band_rows;
+        b.rows = qni_min(s->band_rows, r->op->m - b.row);
+        return b;
+    }
+    b.image = index / s->bands_per_image * s->band_images;
+    b.n_images = qni_min(s->band_images, r->op->conv.batch - b.image);
+    b.line = index % s->bands_per_image * s->band_lines;
+    b.n_lines = qni_min(s->band_lines, r->op->conv.oh - b.line);
+    b.rows = b.n_lines * b.n_images * s->columns - (s->columns - r->op->conv.ow);
+    return b;
+}
+
+/* ---- rows of x ------------------------------------------------------------------------------- */
+
+static void copy_bytes(uint8_t *restrict to, const uint8_t *restrict from, size_t n, uint8_t flip)
+{
+    if (flip == 0)
+        memcpy(to, from, n);
+    else
+        for (size_t i = 0; i < n; i++)
+            to[i] = from[i] ^ flip;
+}
+
+/* One line of a plane from one row of x (NULL: outside). first: the column of element 0. */
+static void copy_line(const struct run *r, const uint8_t *row, int64_t first, uint8_t *to)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    const int64_t stride = s->axis[1].stride, pixel = s->pixel, n = s->columns;
+    const int pad = (uint8_t)(r->patches.pad ^ r->flip);
+    /* Elements [from, end) lie in x. */
+    const int64_t from = qni_min(n, first >= 0 ? 0 : qni_ceil_div(-first, stride));
+    const int64_t end = row == NULL || first >= c->w
+                            ? from
+                            : qni_max(from, qni_min(n, (c->w - first - 1) / stride + 1));
+    memset(to, pad, (size_t)(from * pixel));
+    if (end > from) {
+        const uint8_t *x = row + (first + from * stride) * c->xs[3];
+        if (stride == 1 && c->xs[3] == pixel)
+            copy_bytes(to + from * pixel, x, (size_t)((end - from) * pixel), r->flip);
+        else
+            for (int64_t i = from; i < end; i++, x += stride * c->xs[3])
+                copy_bytes(to + i * pixel, x, (size_t)pixel, r->flip);
+    }
+    memset(to + end * pixel, pad, (size_t)((n - end) * pixel));
+}
+
+static void copy_planes(const struct run *r, const struct band *b, uint8_t *to)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    for (int32_t py = 0; py < s->axis[0].n_planes; py++)
+        for (int32_t px = 0; px < s->axis[1].n_planes; px++)
+            for (int64_t j = 0; j < b->n_lines + s->axis[0].extra; j++)
+                for (int64_t i = 0; i < b->n_images; i++, to += s->columns * s->pixel) {
+                    const int64_t y = (b->line + j) * s->axis[0].stride + s->axis[0].first[py];
+                    const uint8_t *row = NULL;
+                    if (y >= 0 && y < c->h)
+                        row = r->patches.x + (b->image + i) * c->xs[0] + y * c->xs[2];
+                    copy_line(r, row, s->axis[1].first[px], to);
+                }
+}
+
+/* Where each tap begins in the planes of a band. */
+static void place_taps(const struct run *r, const struct band *b, int64_t *taps)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t plane = (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines);
+    for (int32_t ky = 0; ky < r->op->conv.kh; ky++)
+        for (int32_t kx = 0; kx < r->op->conv.kw; kx++) {
+            const int64_t which =
+                (int64_t)s->axis[0].plane[ky] * s->axis[1].n_planes + s->axis[1].plane[kx];
+            const int64_t moved =
+                s->axis[0].moved[ky] * b->n_images * s->columns + s->axis[1].moved[kx];
+            *taps++ = which * plane + moved * s->pixel;
+        }
+}
+
+static void bring_rows(const struct run *r, struct band *b,
+                       const struct qni_direct_scratch *scratch, int64_t *taps)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    taps[0] = 0;
+    b->a = scratch->a;
+    if (s->rows_are == QNI_ROWS_IN_PLACE) {
+        b->a = (const int8_t *)r->op->x.data + b->row * s->pixel;
+    } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
+        copy_planes(r, b, (uint8_t *)scratch->a);
+        place_taps(r, b, taps);
+    } else {
+        uint8_t *const a = (uint8_t *)scratch->a;
+        qni_patches_gather(&r->patches, b->row, b->rows, 0, a, (size_t)s->pixel, scratch->line);
+        for (int64_t i = 0; r->flip != 0 && i < b->rows * s->pixel; i++)
+            a[i] ^= r->flip;
+    }
+}
+
+/* ---- rows of y ------------------------------------------------------------------------------- */
+
+/* Which row of the product each row of a band is. */
+static void number_rows(const struct run *r, const struct band *b, int64_t *real)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    if (s->rows_are != QNI_ROWS_IN_PLANES) {
+        for (int64_t i = 0; i < b->rows; i++)
+            real[i] = b->row + i;
+        return;
+    }
+    int64_t at = 0;
+    for (int64_t j = 0; j < b->n_lines; j++)
+        for (int64_t i = 0; i < b->n_images; i++) {
+            const int64_t first = ((b->image + i) * c->oh + b->line + j) * c->ow;
+            for (int64_t x = 0; x < s->columns && at < b->rows; x++)
+                real[at++] = x < c->ow ? first + x : -1;
+        }
+}
+
+static void find_outputs(const struct run *r, const struct band *b,
+                         const struct qni_direct_scratch *scratch)
+{
+    const struct qni_conv *c = &r->op->conv;
+    const bool even =
+        c->ys[2] == c->ow * c->ys[3] && (c->batch == 1 || c->ys[0] == c->oh * c->ys[2]);
+    uint8_t *const y = r->op->y.data;
+    for (int64_t i = 0; i < b->rows; i++) {
+        const int64_t n = scratch->real[i], x = n % c->ow, line = n / c->ow;
+        if (n < 0)
+            scratch->y[i] = scratch->nowhere;
+        else if (even)
+            scratch->y[i] = y + n * c->ys[3];
+        else
+            scratch->y[i] = y + line / c->oh * c->ys[0] + line % c->oh * c->ys[2] + x * c->ys[3];
+    }
+}
+
+/* Rows [row, row + rows) of a band are in scratch->c: those that are real go to y. */
+static void finish_words(const struct run *r, const struct qni_direct_scratch *scratch, int64_t row,
+                         int64_t rows, int64_t output, int64_t n)
+{
+    const int64_t *const real = scratch->real + row;
+    for (int64_t i = 0, end; i < rows; i = end) {
+        end = i + 1;
+        if (real[i] < 0)
+            continue;
+        while (end < rows && real[end] == real[end - 1] + 1)
+            end++;
+        const struct qni_epilogue_tile tile = {
+            .part = &r->part,
+            .row = real[i],
+            .rows = end - i,
+            .output = output,
+            .n = n,
+            .c = scratch->c + i * 32,
+            .ldc = 32,
+        };
+        qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
+    }
+}
+
+/* ---- channels -------------------------------------------------------------------------------- */
+
+/* What 32 outputs share. */
+struct outputs {
+    float scale[32], bias[32];
+    int32_t zero[32];
+    bool is_tame;
+};
+
+static void describe_outputs(const struct run *r, int64_t output, int64_t n, struct outputs *o)
+{
+    const qn_packed *w = r->part.w;
+    const void *const scale = qni_section(w, QNI_SECTION_SCALE);
+    const int32_t *const sums = column_sums(w);
+    const qn_tensor *bias = &r->op->epilogue.bias;
+    const float most = 255.0f * 128.0f * (float)r->op->k;
+    const int32_t zero = zero_of_x(r->op);
+    memset(o, 0, sizeof *o);
+    o->is_tame = true;
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t at = output + j;
+        o->scale[j] = w->head->scale_dtype == QN_F16
+                          ? qni_f32_from_f16(((const uint16_t *)scale)[at])
+                          : ((const float *)scale)[at];
+        o->zero[j] = zero != 0 ? zero * sums[at] : 0;
+        if (r->kind == QNI_DIRECT_BYTES && bias->rank != 0)
+            o->bias[j] = ((const float *)bias->data)[at];
+        const float size =
+            qni_float_of(qni_bits_of(o->scale[j]) & 0x7fffffffu) * most * r->epilogue.x_scale +
+            qni_float_of(qni_bits_of(o->bias[j]) & 0x7fffffffu);
+        o->is_tame = o->is_tame && size * r->epilogue.finish.y_inv < 0x1p30f;
+    }
+}
+
+static void unpack_block(const struct run *r, int64_t block, const struct qni_direct_scratch *s)
+{
+    const struct qni_packed_head *head = r->part.w->head;
+    const uint8_t *const codes = qni_section(r->part.w, QNI_SECTION_CODES);
+    const size_t bytes = (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout);
+    for (int64_t j = 0; j < 2 && 2 * block + j < head->panels; j++)
+        r->kernel->unpack(codes + (size_t)(2 * block + j) * bytes, head->units, s->b[j]);
+}
+
+/* 32 outputs of all rows of a band. */
+static void multiply_block(const struct run *r, const struct band *b, const int64_t *taps,
+                           int64_t block, const struct qni_direct_scratch *scratch)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t output = block * 32, n = qni_min(32, r->op->n - output);
+    const struct qni_finish_step *f = &r->epilogue.finish;
+    struct outputs o;
+    describe_outputs(r, output, n, &o);
+    unpack_block(r, block, scratch);
+    struct qni_direct_tile t = {
+        .a = b->a,
+        .pixel = (size_t)s->pixel,
+        .taps = taps,
+        .n_taps = s->n_taps,
+        .tap_steps = s->tap_steps,
+        .rows = b->rows,
+        .b = {scratch->b[0], n > 16 ? scratch->b[1] : NULL},
+        .kind = r->kind,
+        .scale = o.scale,
+        .zero = zero_of_x(r->op) != 0 ? o.zero : NULL,
+        .y = scratch->y,
+        .column = output,
+        .n = n,
+        .bias = r->op->epilogue.bias.rank != 0 ? o.bias : NULL,
+        .x_scale = r->epilogue.x_scale,
+        .y_inv = f->y_inv,
+        .y_zero = f->y_zero,
+        .relu = f->act == QN_ACT_RELU,
+        .is_u8 = f->y_dtype == QN_U8,
+        .is_tame = o.is_tame,
+        .c = scratch->c,
+        .scratch = scratch->kernel,
+    };
+    if (r->kind == QNI_DIRECT_BYTES) {
+        r->kernel->fn(&t);
+        return;
+    }
+    for (int64_t row = 0; row < b->rows; row += QNI_DIRECT_WORDS) {
+        t.a = b->a + row * s->pixel;
+        t.rows = qni_min(QNI_DIRECT_WORDS, b->rows - row);
+        r->kernel->fn(&t);
+        finish_words(r, scratch, row, t.rows, output, n);
+    }
+}
+
+static void work(void *arg, int32_t worker)
+{
+    struct run *r = arg;
+    const struct qni_direct_shape *s = &r->shape;
+    struct qni_direct_scratch scratch;
+    int64_t taps[QNI_DIRECT_TAPS], ready = -1, item;
+    struct band b;
+    qni_direct_scratch_in(r->op, s, r->scratch + (size_t)worker * r->thread_bytes, &scratch);
+    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < r->n_items) {
+        const int64_t index = item / s->items_per_band;
+        const int64_t first = item % s->items_per_band * s->blocks_per_item;
+        if (index != ready) {
+            b = band_at(r, index);
+            bring_rows(r, &b, &scratch, taps);
+            number_rows(r, &b, scratch.real);
+            if (r->kind == QNI_DIRECT_BYTES)
+                find_outputs(r, &b, &scratch);
+            ready = index;
+        }
+        for (int64_t i = first; i < qni_min(first + s->blocks_per_item, s->n_blocks); i++)
+            multiply_block(r, &b, taps, i, &scratch);
+    }
+}
+
+/* Can a kernel write y itself? */
+static int32_t kind_of(const struct run *r)
+{
+    const qn_epilogue *e = &r->op->epilogue;
+    const struct qni_finish_step *f = &r->epilogue.finish;
+    const bool bytes = r->op->y.dtype == QN_I8 || r->op->y.dtype == QN_U8;
+    if (r->epilogue.raw)
+        return QNI_DIRECT_RAW;
+    if (bytes && r->op->conv.ys[1] == 1 && e->residual.rank == 0 && e->row_scale.rank == 0 &&
+        e->col_scale.rank == 0 && (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) &&
+        !f->has_clamp && (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32)))
+        return QNI_DIRECT_BYTES;
+    return QNI_DIRECT_FLOATS;
+}
+
+void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
+                         const struct qni_cpu_choice *choice, void *scratch)
+{
+    struct run r;
+    memset(&r, 0, sizeof r);
+    r.op = op;
+    r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;
+    r.shape = qni_direct_shape_of(ctx, op);
+    r.patches = qni_patches_of(op, 0, 0, false);
+    r.sink = qni_conv_sink(op, &r.patches);
+    r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);
+    r.part = (struct qni_part){.w = op->w[0], .n_panels = op->w[0]->head->panels, .n = op->n};
+    r.part.n_rows = op->m;
+    r.kind = kind_of(&r);
+    r.flip = op->x.dtype == QN_U8 ? 0x80 : 0;
+    r.scratch = scratch;
+    r.thread_bytes = choice->thread_bytes;
+    r.n_items = r.shape.n_bands * r.shape.items_per_band;
+    atomic_store(&r.next, 0);
+    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, r.n_items), work, &r);
+}

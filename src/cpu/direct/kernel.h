@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract between the driver of direct convolutions and its kernels: int8-static with one
+ * scale an output, no offsets, one group.
+ *
+ *     dot[r, j] = sum over taps t, channels i of  a[taps[t] + r * pixel + i] * value[t, i, j]
+ *     d         = dot - zero[j]                                  zero = x_zero * sum of values
+ *     v         = fl(fma(scale[j], fl(d), 0) * x_scale)
+ *     y         = docs/numerics.md, with a bias and a relu at most       (bytes), or
+ *     c[r, j]   = fma(scale[j], fl(d), 0), or d                          (floats, raw)
+ *
+ * Rows are outputs. They need no gathering: the input of tap t lies the same distance from the
+ * input of tap 0 for every output, and outputs follow each other evenly (direct.h makes it so).
+ * Every tap has a multiple of 64 channels, zeros past the real ones.
+ *
+ * value comes as two panels of 16 outputs in signed bytes, 64 positions of a panel in 1024 bytes:
+ * vector p of 64 bytes, lane j, byte b = position 4 p + b of output j. That is a B tile of AMX. */
+#ifndef QNI_CPU_DIRECT_KERNEL_H
+#define QNI_CPU_DIRECT_KERNEL_H
+
+#include "../matmul/kernel.h"
+
+enum { QNI_DIRECT_STEP = 64, QNI_DIRECT_STEP_BYTES = 1024 };
+enum { QNI_DIRECT_BYTES = 0, QNI_DIRECT_FLOATS = 1, QNI_DIRECT_RAW = 2 };
+
+struct qni_direct_tile {
+    const int8_t *a;
+    size_t pixel;        /* bytes from row to row */
+    const int64_t *taps; /* bytes */
+    int64_t n_taps;
+    int64_t tap_steps; /* of 64 channels */
+    int64_t rows;
+    const int8_t *b[2]; /* n_taps * tap_steps steps each; b[1] NULL: one panel */
+    int32_t kind;
+    const float *scale;  /* [32]; where b[1] is NULL, 16 matter */
+    const int32_t *zero; /* [32], or NULL */
+    /* bytes */
+    uint8_t *const *y; /* [rows] where output `column` of a row goes, minus column */
+    int64_t column, n; /* n: of 32 */
+    const float *bias; /* [32], or NULL */
+    float x_scale, y_inv;
+    int32_t y_zero, relu, is_u8;
+    int32_t is_tame; /* no v * y_inv is a NaN or beyond +-2^31 */
+    /* floats, raw: [rows, 32] */
+    float *c;
+    void *scratch; /* scratch_bytes of the row, 64-byte aligned, of this thread */
+};
+
+typedef void qni_direct_kernel_fn(const struct qni_direct_tile *tile);
+/* Units of 32 positions of a panel's packed codes as the kernel wants them, padded with zeros to
+ * whole steps. */
+typedef void qni_direct_unpack_fn(const uint8_t *codes, int64_t units, int8_t *out);
+
+/* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
+ * either. */
+struct qni_direct_kernel {
+    struct qni_matmul_kernel row; /* fn is NULL */
+    qni_direct_kernel_fn *fn;
+    qni_direct_unpack_fn *unpack;
+};
+
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack)                   \
+    qni_direct_kernel_fn fn;                                                                       \
+    qni_direct_unpack_fn unpack;
+#include "kernels.inc"
+#undef QNI_DIRECT_KERNEL
+
+/* Of the rows that have any. */
+enum { QNI_DIRECT_SCRATCH = 8192 };
+
+#endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cutting a direct convolution: shape.h. */
+#include "shape.h"
+
+#include <string.h>
+
+#include "../rows/epilogue.h"
+
+enum {
+    BAND_BYTES = 640 * 1024, /* a third of the second cache: weights and y pass through it, too */
+    BAND_ROWS = 2048
+};
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Nanoseconds of a core, measured on a 3.9 GHz AMX machine; only their ratios matter. */
+static double block_ns(int64_t steps)
+{
+    const double products = 16.6 * (double)steps;
+    return products > 55 ? products : 55;
+}
+static double copy_ns(double bytes)
+{
+    return bytes / 20;
+}
+
+/* Is row r of the patch matrix x + r * stride, as it lies? */
+static bool is_in_place(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    for (int32_t i = 0; i < 2; i++)
+        if ((i == 0 ? c->kh : c->kw) != 1 || c->stride[i] != 1 || c->pad[i] != 0)
+            return false;
+    return op->x.dtype == QN_I8 && c->oh == c->h && c->ow == c->w && c->xs[2] == c->w * c->xs[3] &&
+           (c->batch == 1 || c->xs[0] == c->h * c->xs[2]);
+}
+
+/* Planes by the phase of the stride (one for all taps of a phase), or one for every tap. */
+static struct qni_plane_axis plane_axis(const struct qni_axis *a, bool by_tap)
+{
+    struct qni_plane_axis p;
+    memset(&p, 0, sizeof p);
+    p.stride = a->stride;
+    for (int32_t tap = 0; tap < a->taps; tap++) {
+        const int64_t reach = (int64_t)tap * a->dilation;
+        const int64_t first = (by_tap ? reach : reach % a->stride) - a->pad;
+        int32_t which = 0;
+        while (which < p.n_planes && p.first[which] != first)
+            which++;
+        p.first[which] = first;
+        p.n_planes = (int32_t)qni_max(p.n_planes, which + 1);
+        p.plane[tap] = which;
+        p.moved[tap] = by_tap ? 0 : reach / a->stride;
+        p.extra = qni_max(p.extra, p.moved[tap]);
+    }
+    return p;
+}
+
+static int64_t line_rows(const struct qni_direct_shape *s, int64_t lines)
+{
+    return lines * s->columns;
+}
+
+static void choose_planes(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    const struct qni_axis y = qni_conv_axis(op, 0), x = qni_conv_axis(op, 1);
+    s->rows_are = QNI_ROWS_IN_PLANES;
+    s->pixel = op->conv.ci;
+    s->axis[0] = plane_axis(&y, false);
+    s->axis[1] = plane_axis(&x, false);
+    s->columns = x.out + s->axis[1].extra;
+    const struct qni_plane_axis apart = plane_axis(&x, true);
+    const double blocks = (double)(y.out * s->axis[1].extra) / 32;
+    const double in_vain = blocks * block_ns(s->steps) * (double)s->n_blocks;
+    const double more = (double)(apart.n_planes - s->axis[1].n_planes) *
+                        (double)qni_plane_bytes(s, 1, y.out) * s->axis[0].n_planes;
+    if (in_vain > copy_ns(more)) {
+        s->axis[1] = apart;
+        s->columns = x.out;
+    }
+}
+
+/* ---- bands ----------------------------------------------------------------------------------- */
+
+static int64_t even_bands(int64_t bands, int64_t most, int64_t threads)
+{
+    const int64_t even = qni_ceil_div(bands, threads) * threads;
+    return qni_min(qni_max(bands, even), most);
+}
+
+/* Whole images while several fit and every thread gets some; else lines of one. */
+static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int64_t threads)
+{
+    const struct qni_conv *c = &op->conv;
+    const int64_t image = qni_band_planes(s) * (int64_t)qni_plane_bytes(s, 1, c->oh);
+    const int64_t line = qni_band_planes(s) * s->columns * s->pixel;
+    const int64_t fit = qni_min(BAND_BYTES / image, BAND_ROWS / line_rows(s, c->oh));
+    s->bands_per_image = 1;
+    s->band_images = 1;
+    s->band_lines = c->oh;
+    if (fit >= 1 && c->batch >= threads) {
+        const int64_t images = qni_min(fit, qni_ceil_div(c->batch, threads));
+        s->n_bands = even_bands(qni_ceil_div(c->batch, images), c->batch, threads);
+        s->band_images = qni_ceil_div(c->batch, s->n_bands);
+        s->n_bands = qni_ceil_div(c->batch, s->band_images);
+    } else {
+        const int64_t lines =
+            qni_max(1, qni_min(BAND_BYTES / line - s->axis[0].extra, BAND_ROWS / s->columns));
+        const int64_t least = qni_ceil_div(threads, c->batch);
+        int64_t bands = qni_max(qni_ceil_div(c->oh, lines), qni_min(least, c->oh));
+        s->band_lines = qni_ceil_div(c->oh, bands);
+        s->bands_per_image = qni_ceil_div(c->oh, s->band_lines);
+        s->n_bands = c->batch * s->bands_per_image;
+    }
+    s->band_rows = line_rows(s, s->band_lines) * s->band_images;
+    s->a_bytes = (size_t)qni_band_planes(s) * qni_plane_bytes(s, s->band_images, s->band_lines);
+}
+
+static void cut_rows(const struct qni_op *op, struct qni_direct_shape *s, int64_t threads)
+{
+    const int64_t fit = qni_max(32, qni_min(BAND_BYTES / s->pixel, BAND_ROWS) / 32 * 32);
+    const int64_t bands = even_bands(qni_ceil_div(op->m, fit), op->m, threads);
+    s->band_rows =
+        qni_max(32, qni_min(fit, (int64_t)qni_round_up((size_t)qni_ceil_div(op->m, bands), 32)));
+    s->n_bands = qni_ceil_div(op->m, s->band_rows);
+    s->a_bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(s->band_rows * s->pixel) : 0;
+}
+
+/* All outputs as one band, if that stays in the cache. */
+static bool as_one_band(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    const struct qni_conv *c = &op->conv;
+    if (s->rows_are == QNI_ROWS_IN_PLANES) {
+        s->band_images = c->batch;
+        s->band_lines = c->oh;
+        s->bands_per_image = 1;
+        s->band_rows = line_rows(s, c->oh) * c->batch;
+        s->a_bytes = (size_t)qni_band_planes(s) * qni_plane_bytes(s, c->batch, c->oh);
+    } else {
+        s->band_rows = (int64_t)qni_round_up((size_t)op->m, 32);
+        s->a_bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(s->band_rows * s->pixel) : 0;
+    }
+    s->n_bands = 1;
+    return s->band_rows <= BAND_ROWS && op->m * s->pixel <= BAND_BYTES && s->a_bytes <= BAND_BYTES;
+}
+
+/* Bands of a smaller batch may hold more: all of it. */
+static void most_of(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    const struct qni_conv *c = &op->conv;
+    size_t all = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(op->m * s->pixel) : 0;
+    int64_t rows = op->m;
+    if (s->rows_are == QNI_ROWS_IN_PLANES) {
+        all = (size_t)qni_band_planes(s) * qni_plane_bytes(s, c->batch, c->oh);
+        rows = line_rows(s, c->oh) * c->batch;
+    }
+    const size_t capped = all < BAND_BYTES ? all : BAND_BYTES;
+    s->most_a_bytes = s->a_bytes > capped ? s->a_bytes : capped;
+    s->most_rows = qni_max(s->band_rows, qni_min(BAND_ROWS, rows + 31));
+}
+
+/* Of the thread that has most to do. */
+static double item_ns(const struct qni_direct_shape *s, int64_t threads)
+{
+    const double items = (double)qni_ceil_div(s->n_bands * s->items_per_band, threads);
+    const double weights = (double)(s->blocks_per_item * s->steps) * 2 * QNI_DIRECT_STEP_BYTES;
+    const double blocks = (double)(qni_ceil_div(s->band_rows, 32) * s->blocks_per_item);
+    return items * (copy_ns((double)s->a_bytes) + weights / 15 + blocks * block_ns(s->steps));
+}
+
+struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    const struct qni_packed_head *head = op->w[0]->head;
+    const int64_t threads = ctx->threads.n_threads, taps = (int64_t)c->kh * c->kw;
+    struct qni_direct_shape s;
+    memset(&s, 0, sizeof s);
+    s.n_blocks = qni_ceil_div(head->panels, 2);
+    s.blocks_per_item = s.n_blocks;
+    s.items_per_band = 1;
+    s.n_taps = taps;
+    s.tap_steps = c->ci / QNI_DIRECT_STEP;
+    s.steps = taps * s.tap_steps;
+    s.pixel = c->xs[3];
+    if (c->xs[1] == 1 && c->ci % QNI_DIRECT_STEP == 0 && taps <= QNI_DIRECT_TAPS &&
+        c->kh <= QNI_DIRECT_PLANES && c->kw <= QNI_DIRECT_PLANES) {
+        if (!is_in_place(op))
+            choose_planes(op, &s);
+    } else {
+        s.rows_are = QNI_ROWS_OF_PATCHES;
+        s.n_taps = 1;
+        s.steps = s.tap_steps = qni_ceil_div(head->units, 2);
+        s.pixel = s.steps * QNI_DIRECT_STEP;
+    }
+    struct qni_direct_shape one = s;
+    if (s.rows_are == QNI_ROWS_IN_PLANES)
+        cut_planes(op, &s, threads);
+    else
+        cut_rows(op, &s, threads);
+    if (threads > 1 && s.n_blocks > 1 && as_one_band(op, &one)) {
+        one.blocks_per_item = qni_ceil_div(one.n_blocks, threads);
+        one.items_per_band = qni_ceil_div(one.n_blocks, one.blocks_per_item);
+        if (item_ns(&one, threads) < item_ns(&s, threads))
+            s = one;
+    }
+    most_of(op, &s);
+    return s;
+}
+
+/* ---- scratch --------------------------------------------------------------------------------- */
+
+size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_shape *s,
+                             uint8_t *memory, struct qni_direct_scratch *scratch)
+{
+    const size_t panel = (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
+    const size_t rows = (size_t)s->most_rows;
+    const struct qni_patches p = qni_patches_of(op, 0, 0, false);
+    const size_t bytes[] = {QNI_DIRECT_SCRATCH,
+                            panel,
+                            panel,
+                            s->most_a_bytes,
+                            rows * sizeof(int64_t),
+                            rows * sizeof(uint8_t *),
+                            (size_t)op->n + 64,
+                            QNI_DIRECT_WORDS * 32 * sizeof(float),
+                            sizeof(struct qni_epilogue_scratch),
+                            qni_patches_line_bytes(&p)};
+    enum { PARTS = sizeof bytes / sizeof *bytes };
+    size_t at[PARTS + 1] = {0};
+    for (int i = 0; i < PARTS; i++)
+        at[i + 1] = at[i] + qni_round_up(bytes[i], 64);
+    if (memory == NULL)
+        return at[PARTS];
+    scratch->kernel = memory + at[0];
+    scratch->b[0] = (int8_t *)memory + at[1];
+    scratch->b[1] = (int8_t *)memory + at[2];
+    scratch->a = (int8_t *)memory + at[3];
+    scratch->real = (int64_t *)(void *)(memory + at[4]);
+    scratch->y = (uint8_t **)(void *)(memory + at[5]);
+    scratch->nowhere = memory + at[6];
+    scratch->c = (float *)(void *)(memory + at[7]);
+    scratch->epilogue = (struct qni_epilogue_scratch *)(void *)(memory + at[8]);
+    scratch->line = memory + at[9];
+    return at[PARTS];
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a direct convolution is cut: where its rows come from, which bands there are, and what a
+ * thread needs. Follows from operation and context alone; selecting and running agree on it. */
+#ifndef QNI_CPU_DIRECT_SHAPE_H
+#define QNI_CPU_DIRECT_SHAPE_H
+
+#include "../conv/patches.h"
+#include "kernel.h"
+
+enum { QNI_DIRECT_TAPS = 64, QNI_DIRECT_PLANES = 8 };
+enum { QNI_ROWS_IN_PLACE = 0, QNI_ROWS_IN_PLANES = 1, QNI_ROWS_OF_PATCHES = 2 };
+
+/* One axis of the planes. */
+struct qni_plane_axis {
+    int32_t n_planes;
+    int64_t first[QNI_DIRECT_PLANES]; /* the input of element 0 */
+    int32_t plane[QNI_DIRECT_PLANES]; /* of a tap */
+    int64_t moved[QNI_DIRECT_PLANES]; /* of a tap */
+    int64_t stride, extra;            /* inputs from element to element; the most moved */
+};
+
+struct qni_direct_shape {
+    int32_t rows_are; /* QNI_ROWS_... */
+    int64_t pixel;    /* bytes from row to row */
+    int64_t n_taps, tap_steps, steps;
+    struct qni_plane_axis axis[2];
+    int64_t columns; /* of a plane */
+    /* bands: of planes, images x output rows; else rows of the product */
+    int64_t band_images, band_lines; /* planes */
+    int64_t bands_per_image;         /* planes, where band_images is 1 */
+    int64_t band_rows;               /* rows of a band at most, unused columns included */
+    int64_t n_bands;
+    int64_t n_blocks, blocks_per_item, items_per_band; /* of 32 outputs */
+    size_t a_bytes;                                    /* of a band's copy */
+    size_t most_a_bytes;                               /* for this batch and every smaller one */
+    int64_t most_rows;
+};
+
+struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op);
+
+/* Bytes of a plane of a band of so many images and lines. */
+static inline size_t qni_plane_bytes(const struct qni_direct_shape *s, int64_t images,
+                                     int64_t lines)
+{
+    return (size_t)((lines + s->axis[0].extra) * images * s->columns * s->pixel);
+}
+static inline int64_t qni_band_planes(const struct qni_direct_shape *s)
+{
+    return (int64_t)s->axis[0].n_planes * s->axis[1].n_planes;
+}
+
+/* Private scratch of a thread. */
+struct qni_direct_scratch {
+    int8_t *a, *b[2];
+    int64_t *real;    /* [band_rows] the row of the product, or -1 */
+    uint8_t **y;      /* [band_rows] */
+    uint8_t *nowhere; /* n bytes that nobody reads */
+    float *c;         /* [QNI_DIRECT_WORDS, 32] */
+    void *line, *kernel;
+    struct qni_epilogue_scratch *epilogue;
+};
+enum { QNI_DIRECT_WORDS = 256 };
+/* Bytes, for this batch and every smaller one; places it in memory if that is not NULL. */
+size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_shape *shape,
+                             uint8_t *memory, struct qni_direct_scratch *scratch);
+
+#endif
