@@ -222,6 +222,21 @@ struct qni_cuda_source {
 int32_t qni_cuda_prepare_sm75(const struct qni_cuda_source *source,
                               const struct qni_cuda_launch *launch);
 
+/* qn_quantize_rows(): the same quantizer; codes in natural order, strides in elements. */
+struct qni_cuda_quantize_rows {
+    const void *x;
+    int32_t dtype; /* f32, f16, bf16 */
+    int32_t is_u8; /* asymmetric codes + 128, offset that of code 0 */
+    int64_t m, k, ldx;
+    int64_t block; /* 0: the whole row */
+    uint8_t *codes;
+    float *scale, *offset; /* offset NULL: symmetric */
+    int32_t *sum;          /* NULL: none */
+    int64_t ld_codes, ld_scale, ld_offset, ld_sum;
+};
+int32_t qni_cuda_quantize_rows_sm75(const struct qni_cuda_quantize_rows *args,
+                                    const struct qni_cuda_launch *launch);
+
 /* Tiles of mr rows for a grouped product from offsets [n_experts + 1] or ids [m]; both arrays of
  * routes are written whole (n_tiles = ceil(m / mr) + n_experts). Rows are in ascending order within
  * an expert. Negative ids, and what would be out of range, belong to no tile. bytes: of scratch,
