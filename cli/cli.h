@@ -116,6 +116,8 @@ char *must_print(const char *format, ...) PRINTF(1, 2);
 
 /* --device, --isa, --threads; else QUERN_ISA, QUERN_THREADS. 0 or the exit status. */
 int context_make(const struct args *args, qn_ctx **ctx);
+/* Where a context's work runs. */
+qn_device device_of(const qn_ctx *ctx);
 /* "avx2 avx512 ...", of all bits of a mask; "portable" for none. Written to text, returned. */
 const char *isa_text(uint64_t isa, char *text, size_t capacity);
 /* The newest feature of the mask, what a benchmark line calls its isa. */

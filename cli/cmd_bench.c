@@ -407,9 +407,12 @@ static qn_status time_in_turn(struct bench *b, struct workload *w, struct result
 
 static int measure(struct bench *b, struct workload *w, struct result *r)
 {
+    qn_error err = {0};
     qn_status status = workload_run(w);
+    if (status == QN_OK)
+        status = workload_finish(w, &err);
     if (status != QN_OK)
-        return complain_status(op_name(w->p.op), status, NULL);
+        return complain_status(op_name(w->p.op), status, err.status == status ? &err : NULL);
     workload_check(w, 1, &r->verdict);
     int failed = 0;
     if (!b->is_warm)
@@ -484,13 +487,16 @@ static int run(const struct args *args)
     status = status != 0 ? status : context_make(args, &b.ctx);
     if (status != 0)
         return status;
-    if (args_has(args, "peers"))
+    if (args_has(args, "peers") && device_of(b.ctx).kind != QN_CPU)
+        status = complain(EXIT_USAGE, "bench/gpu.py measures them on a GPU",
+                          "--peers: these are peers on the CPU");
+    else if (args_has(args, "peers"))
         status = peers_start(args_text(args, "peer-folder", NULL), &b.peers);
     if (status != 0) {
         qn_ctx_destroy(b.ctx);
         return status;
     }
-    machine_words(b.machine, sizeof b.machine);
+    machine_words(b.ctx, b.machine, sizeof b.machine);
     b.command = args_words(args);
     qn_ctx_info_init(&b.info);
     qn_ctx_query(b.ctx, &b.info);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine in words, from /proc/cpuinfo: never its name or address. */
+/* The machine in words, from /proc/cpuinfo or the GPU's driver: never its name or address. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <unistd.h>
@@ -28,8 +28,15 @@ void cpu_model(char *out, size_t capacity)
     cpu_fact("model name", out, capacity);
 }
 
-void machine_words(char *out, size_t capacity)
+void machine_words(const qn_ctx *ctx, char *out, size_t capacity)
 {
+    qn_cuda_info gpu;
+    qn_cuda_info_init(&gpu);
+    const qn_device device = device_of(ctx);
+    if (device.kind == QN_CUDA && qn_cuda_query(device.index, &gpu, NULL) == QN_OK) {
+        snprintf(out, capacity, "%s, %d multiprocessors", gpu.name, gpu.multiprocessors);
+        return;
+    }
     char name[128], family[16], model[16];
     cpu_fact("model name", name, sizeof name);
     cpu_fact("cpu family", family, sizeof family);

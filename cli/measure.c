@@ -104,8 +104,19 @@ static int threads_of(const qn_ctx *ctx)
     return info.n_threads < 1 ? 1 : info.n_threads > MAX_THREADS ? MAX_THREADS : info.n_threads;
 }
 
+/* Is the context on a GPU? Then what it is. */
+static int gpu_of(const qn_ctx *ctx, qn_cuda_info *info)
+{
+    const qn_device device = device_of(ctx);
+    qn_cuda_info_init(info);
+    return device.kind == QN_CUDA && qn_cuda_query(device.index, info, NULL) == QN_OK;
+}
+
 size_t rotation_bytes(const qn_ctx *ctx)
 {
+    qn_cuda_info gpu;
+    if (gpu_of(ctx, &gpu))
+        return 8 * gpu.l2_bytes;
     const size_t most = (size_t)512 << 20, least = (size_t)32 << 20;
     qn_ctx_info info;
     qn_ctx_info_init(&info);
@@ -145,6 +156,9 @@ static void read_memory(int tries)
 
 double measure_bandwidth(const qn_ctx *ctx)
 {
+    qn_cuda_info gpu;
+    if (gpu_of(ctx, &gpu))
+        return gpu.bandwidth;
     if (known.bandwidth > 0)
         return known.bandwidth;
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -199,6 +213,8 @@ static const struct known_peak *find_peak(const qn_ctx *ctx, enum peak peak)
 void measure_again(const qn_ctx *ctx)
 {
     static double last;
+    if (device_of(ctx).kind != QN_CPU)
+        return;
     measure_bandwidth(ctx);
     if (seconds_now() - last < 1)
         return; /* many short cases should not be mostly this */
@@ -213,11 +229,16 @@ void measure_again(const qn_ctx *ctx)
 
 double measure_peak(const qn_ctx *ctx, enum peak peak)
 {
+    qn_cuda_info gpu;
+    if (gpu_of(ctx, &gpu)) /* float strategies run on f16 products, too */
+        return peak == PEAK_INT8 ? gpu.int8_ops : gpu.f16_ops;
     return find_peak(ctx, peak)->rate;
 }
 
 const char *peak_instruction(const qn_ctx *ctx, enum peak peak)
 {
+    if (device_of(ctx).kind != QN_CPU)
+        return "tensor cores, as rated";
     return find_peak(ctx, peak)->row->instruction;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The limits of this machine, measured: how fast memory is read, and how many products a second its
  * instructions can do at most. Measured when first asked for; what else the machine does can only
- * hide the limit, so the best rate ever seen counts. */
+ * hide the limit, so the best rate ever seen counts. Of a GPU: what it is rated for. */
 #ifndef CLI_MEASURE_H
 #define CLI_MEASURE_H
 
@@ -22,13 +22,15 @@ const char *peak_instruction(const qn_ctx *ctx, enum peak peak);
 /* The peak that a kernel of this name and strategy is held to. */
 enum peak peak_of(qn_strategy strategy, const char *kernel);
 /* What weights must exceed to be read from memory: 1.25 times the last level cache, at most
- * 512 MiB (as much as there is sense in waiting for). */
+ * 512 MiB (as much as there is sense in waiting for); of a GPU, whose cache keeps what is used
+ * again rather than what is new, eight times. */
 size_t rotation_bytes(const qn_ctx *ctx);
 
 /* The CPU's "model name" as the system tells it, or "". */
 void cpu_model(char *out, size_t capacity);
-/* "Intel(R) Xeon(R) Processor, family 6 model 207, 2 CPUs": what a figure was measured on. */
-void machine_words(char *out, size_t capacity);
+/* "Intel(R) Xeon(R) Processor, family 6 model 207, 2 CPUs", or the name of the GPU: what a figure
+ * was measured on. */
+void machine_words(const qn_ctx *ctx, char *out, size_t capacity);
 
 /* One loop of a peak: `rounds` times some independent operations; returns how many in all. */
 typedef double peak_loop(long rounds);

@@ -82,7 +82,9 @@ enum { MAX_WEIGHTS = 4 }; /* different experts at most; more experts reuse them 
 
 struct workload {
     struct problem p;
-    qn_ctx *ctx;
+    qn_ctx *ctx;  /* where it runs */
+    qn_ctx *host; /* quantizes and checks: the same on the CPU */
+    qn_device device;
     uint64_t seed;
     qn_weight *weights[MAX_WEIGHTS];
     int n_weights;
@@ -93,6 +95,9 @@ struct workload {
     double make_seconds, quantize_seconds, pack_seconds; /* of the last */
     float *x_exact;                                      /* what x holds, in f32 */
     void *x, *y, *scratch;
+    struct {
+        void *x, *y, *ids, *x_rows, *scratch;
+    } at; /* the same on the device; on the CPU, the same */
     int64_t x_elements, y_elements, y_rows;
     size_t scratch_bytes;
     qn_quant_args quant;
@@ -110,8 +115,10 @@ int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p);
 int workload_again(struct workload *w, int64_t m, qn_strategy strategy);
 /* More copies, until all of them are `bytes` together or `seconds` are over. */
 int workload_rotate(struct workload *w, size_t bytes, double seconds);
-/* Run once with the next copy. */
+/* Run once with the next copy. A GPU may not be done on return. */
 qn_status workload_run(struct workload *w);
+/* Wait until y is in w->y. */
+qn_status workload_finish(struct workload *w, qn_error *err);
 void workload_free(struct workload *w);
 /* n numbers of any float type from and to f32. */
 void floats_from(const void *from, qn_dtype dtype, int64_t n, float *to);

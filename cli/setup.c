@@ -75,6 +75,14 @@ int context_make(const struct args *args, qn_ctx **ctx)
     return complain_status(args_text(args, "device", "cpu"), made, &err);
 }
 
+qn_device device_of(const qn_ctx *ctx)
+{
+    qn_ctx_info info;
+    qn_ctx_info_init(&info);
+    qn_ctx_query(ctx, &info);
+    return info.device;
+}
+
 const char *isa_text(uint64_t isa, char *text, size_t capacity)
 {
     size_t length = 0;

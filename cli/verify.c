@@ -92,7 +92,7 @@ static void quantize_segment(const struct checker *c, const int64_t *positions, 
     a.scale = qn_tensor_2d(&scale, QN_F32, 1, 1);
     if (is_block && !c->w->quant.symmetric)
         a.offset = qn_tensor_2d(&offset, QN_F32, 1, 1);
-    qn_quantize_rows(c->w->ctx, &a);
+    qn_quantize_rows(c->w->host, &a);
     for (int64_t i = 0; i < count; i++)
         c->x[positions[i]] = (double)scale * c->codes[i] + (double)offset;
 }

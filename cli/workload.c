@@ -18,9 +18,18 @@ static void *aligned(size_t bytes)
 
 /* -------------------------------------------------------------------------- the library's args */
 
-static qn_tensor tensor(void *data, qn_dtype dtype, int32_t rank, const int64_t *shape)
+static qn_tensor tensor(const struct workload *w, void *data, qn_dtype dtype, int32_t rank,
+                        const int64_t *shape)
 {
-    return qn_tensor_make(data, dtype, rank, shape);
+    qn_tensor t = qn_tensor_make(data, dtype, rank, shape);
+    t.device = w->device;
+    return t;
+}
+static qn_tensor tensor_2d(const struct workload *w, void *data, qn_dtype dtype, int64_t rows,
+                           int64_t columns)
+{
+    const int64_t shape[2] = {rows, columns};
+    return tensor(w, data, dtype, 2, shape);
 }
 
 static qn_matmul_args matmul_args(const struct workload *w)
@@ -28,8 +37,8 @@ static qn_matmul_args matmul_args(const struct workload *w)
     qn_matmul_args a;
     qn_matmul_args_init(&a);
     a.w = w->packed[w->next];
-    a.x = qn_tensor_2d(w->x, w->p.x, w->p.m, w->p.k);
-    a.y = qn_tensor_2d(w->y, w->p.y, w->p.m, w->p.n);
+    a.x = tensor_2d(w, w->at.x, w->p.x, w->p.m, w->p.k);
+    a.y = tensor_2d(w, w->at.y, w->p.y, w->p.m, w->p.n);
     a.strategy = w->p.strategy;
     a.strict = w->p.strict;
     a.kernel = w->p.kernel;
@@ -44,10 +53,10 @@ static qn_grouped_args grouped_args(const struct workload *w)
     qn_grouped_args_init(&a);
     a.w = (const qn_packed *const *)&w->packed[w->next * w->p.experts];
     a.n_experts = w->p.experts;
-    a.x = qn_tensor_2d(w->x, w->p.x, w->p.m, w->p.k);
-    a.y = qn_tensor_2d(w->y, w->p.y, w->y_rows, w->p.n);
-    a.ids = qn_tensor_1d(w->ids, QN_I32, w->y_rows);
-    a.x_rows = qn_tensor_1d(w->x_rows, QN_I32, w->y_rows);
+    a.x = tensor_2d(w, w->at.x, w->p.x, w->p.m, w->p.k);
+    a.y = tensor_2d(w, w->at.y, w->p.y, w->y_rows, w->p.n);
+    a.ids = tensor(w, w->at.ids, QN_I32, 1, &w->y_rows);
+    a.x_rows = tensor(w, w->at.x_rows, QN_I32, 1, &w->y_rows);
     a.strategy = w->p.strategy;
     a.strict = w->p.strict;
     a.kernel = w->p.kernel;
@@ -66,8 +75,8 @@ static qn_conv_args conv_args(const struct workload *w)
     const int64_t x_nhwc[4] = {c->batch, c->h, c->w, c->ci};
     const int64_t y_nchw[4] = {c->batch, w->p.n, c->oh, c->ow};
     const int64_t y_nhwc[4] = {c->batch, c->oh, c->ow, w->p.n};
-    a.x = tensor(w->x, w->p.x, 4, c->image == QN_NHWC ? x_nhwc : x_nchw);
-    a.y = tensor(w->y, w->p.y, 4, c->image == QN_NHWC ? y_nhwc : y_nchw);
+    a.x = tensor(w, w->at.x, w->p.x, 4, c->image == QN_NHWC ? x_nhwc : x_nchw);
+    a.y = tensor(w, w->at.y, w->p.y, 4, c->image == QN_NHWC ? y_nhwc : y_nchw);
     a.image = c->image;
     memcpy(a.stride, c->stride, sizeof a.stride);
     memcpy(a.dilation, c->dilation, sizeof a.dilation);
@@ -99,13 +108,13 @@ qn_status workload_run(struct workload *w)
     qn_status status;
     if (w->p.op == OP_GROUPED) {
         const qn_grouped_args a = grouped_args(w);
-        status = qn_grouped_run(w->plan, &a, w->scratch, w->scratch_bytes);
+        status = qn_grouped_run(w->plan, &a, w->at.scratch, w->scratch_bytes);
     } else if (w->p.op == OP_CONV2D) {
         const qn_conv_args a = conv_args(w);
-        status = qn_conv2d_run(w->plan, &a, w->scratch, w->scratch_bytes);
+        status = qn_conv2d_run(w->plan, &a, w->at.scratch, w->scratch_bytes);
     } else {
         const qn_matmul_args a = matmul_args(w);
-        status = qn_matmul_run(w->plan, &a, w->scratch, w->scratch_bytes);
+        status = qn_matmul_run(w->plan, &a, w->at.scratch, w->scratch_bytes);
     }
     w->next = (w->next + 1) % w->copies;
     return status;
@@ -149,7 +158,7 @@ static qn_status make_weight(struct workload *w, int i, qn_error *err)
     }
     const qn_tensor source = qn_tensor_2d(dense, QN_BF16, p->n, p->k);
     const double begin = seconds_now();
-    const qn_status status = qn_quantize(w->ctx, &source, &options, &w->weights[i], err);
+    const qn_status status = qn_quantize(w->host, &source, &options, &w->weights[i], err);
     w->make_seconds = begin - start;
     w->quantize_seconds = seconds_now() - begin;
     free(dense);
@@ -297,7 +306,13 @@ static int plan_again(struct workload *w)
 int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p)
 {
     qn_error err = {0};
-    *w = (struct workload){.p = *p, .ctx = ctx, .seed = 20240607};
+    *w = (struct workload){.p = *p, .ctx = ctx, .host = ctx, .seed = 20240607};
+    w->device = device_of(ctx);
+    if (w->device.kind != QN_CPU) {
+        const qn_status made = qn_ctx_create(NULL, &w->host, &err);
+        if (made != QN_OK)
+            return failed(w, made, &err);
+    }
     w->n_weights = p->op != OP_GROUPED ? 1 : p->experts < MAX_WEIGHTS ? p->experts : MAX_WEIGHTS;
     qn_status status = QN_OK;
     for (int i = 0; i < w->n_weights && status == QN_OK; i++)
@@ -307,18 +322,59 @@ int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p)
     return status == QN_OK ? plan_again(w) : failed(w, status, &err);
 }
 
-static void make_buffers(struct workload *w)
+/* Everything that a run reads or writes, and its counterpart where the run happens. */
+enum { N_BUFFERS = 5 };
+static void list_buffers(struct workload *w, void *here[N_BUFFERS], void **there[N_BUFFERS],
+                         size_t bytes[N_BUFFERS])
+{
+    const size_t routes = w->ids != NULL ? sizeof *w->ids * (size_t)w->y_rows : 0;
+    void *const memory[N_BUFFERS] = {w->x, w->y, w->ids, w->x_rows, w->scratch};
+    void **const at[N_BUFFERS] = {&w->at.x, &w->at.y, &w->at.ids, &w->at.x_rows, &w->at.scratch};
+    const size_t sizes[N_BUFFERS] = {(size_t)w->x_elements * qn_dtype_bytes(w->p.x),
+                                     (size_t)w->y_elements * qn_dtype_bytes(w->p.y), routes, routes,
+                                     w->scratch_bytes};
+    memcpy(here, memory, sizeof memory);
+    memcpy(there, at, sizeof at);
+    memcpy(bytes, sizes, sizeof sizes);
+}
+
+static int send_buffers(struct workload *w)
+{
+    void *here[N_BUFFERS], **there[N_BUFFERS];
+    size_t bytes[N_BUFFERS];
+    qn_error err = {0};
+    qn_status status = QN_OK;
+    list_buffers(w, here, there, bytes);
+    for (int i = 0; i < N_BUFFERS && status == QN_OK; i++) {
+        if (w->device.kind == QN_CPU) {
+            *there[i] = here[i];
+            continue;
+        }
+        status = qn_cuda_alloc(w->ctx, bytes[i], there[i], &err);
+        if (status == QN_OK && here[i] != NULL)
+            status = qn_cuda_upload(w->ctx, *there[i], here[i], bytes[i], &err);
+    }
+    return status == QN_OK ? 0 : failed(w, status, &err);
+}
+
+static int make_buffers(struct workload *w)
 {
     make_x(w);
     if (w->p.op == OP_GROUPED)
         make_routes(w);
     w->y = aligned((size_t)w->y_elements * qn_dtype_bytes(w->p.y));
+    memset(w->y, 0, (size_t)w->y_elements * qn_dtype_bytes(w->p.y));
     w->scratch_bytes = qn_plan_scratch_bytes(w->plan);
-    w->scratch = aligned(w->scratch_bytes);
+    if (w->device.kind == QN_CPU)
+        w->scratch = aligned(w->scratch_bytes);
+    return send_buffers(w);
 }
 
 static void free_buffers(struct workload *w)
 {
+    void *const there[N_BUFFERS] = {w->at.x, w->at.y, w->at.ids, w->at.x_rows, w->at.scratch};
+    for (int i = 0; i < N_BUFFERS && w->device.kind == QN_CUDA; i++)
+        qn_cuda_free(w->ctx, there[i]);
     qn_plan_destroy(w->plan);
     free(w->x_exact);
     free(w->x);
@@ -330,14 +386,21 @@ static void free_buffers(struct workload *w)
     w->x = w->y = w->scratch = NULL;
     w->x_exact = NULL;
     w->ids = w->x_rows = NULL;
+    memset(&w->at, 0, sizeof w->at);
+}
+
+qn_status workload_finish(struct workload *w, qn_error *err)
+{
+    if (w->device.kind == QN_CPU)
+        return QN_OK;
+    return qn_cuda_download(w->ctx, w->y, w->at.y, (size_t)w->y_elements * qn_dtype_bytes(w->p.y),
+                            err);
 }
 
 int workload_make(struct workload *w, qn_ctx *ctx, const struct problem *p)
 {
     const int status = workload_plan(w, ctx, p);
-    if (status == 0)
-        make_buffers(w);
-    return status;
+    return status == 0 ? make_buffers(w) : status;
 }
 
 int workload_again(struct workload *w, int64_t m, qn_strategy strategy)
@@ -352,9 +415,7 @@ int workload_again(struct workload *w, int64_t m, qn_strategy strategy)
     int status = problem_settle(&w->p);
     if (status == 0)
         status = plan_again(w);
-    if (status == 0)
-        make_buffers(w);
-    return status;
+    return status == 0 ? make_buffers(w) : status;
 }
 
 void workload_free(struct workload *w)
@@ -366,6 +427,8 @@ void workload_free(struct workload *w)
     for (int i = 0; i < w->n_weights; i++)
         qn_weight_destroy(w->weights[i]);
     free(w->packed);
+    if (w->host != w->ctx)
+        qn_ctx_destroy(w->host);
     *w = (struct workload){0};
 }
 
@@ -428,8 +491,35 @@ struct timing timing_of(const struct samples *samples)
     return t;
 }
 
+static qn_status run_again(void *arg, int32_t i)
+{
+    (void)i;
+    return workload_run(arg);
+}
+
+/* Replays of a graph of runs, in which every copy has its turn. */
+static qn_status sample_graph(struct workload *w, double seconds, int least,
+                              struct samples *samples)
+{
+    enum { REPLAYS = 15, CALLS = 24 };
+    const int32_t calls = w->copies * (w->copies < CALLS ? (CALLS + w->copies - 1) / w->copies : 1);
+    const double begin = seconds_now();
+    double us[REPLAYS];
+    qn_status status = QN_OK;
+    for (int done = 0;
+         status == QN_OK && !is_stopped() && (done < least || seconds_now() - begin < seconds);
+         done += REPLAYS) {
+        status = qn_cuda_measure(w->ctx, run_again, w, calls, REPLAYS, us, NULL);
+        for (int i = 0; i < REPLAYS && status == QN_OK; i++)
+            samples_add(samples, us[i] * 1e-6);
+    }
+    return status;
+}
+
 qn_status workload_sample(struct workload *w, double seconds, int least, struct samples *samples)
 {
+    if (w->device.kind == QN_CUDA)
+        return sample_graph(w, seconds, least, samples);
     const double begin = seconds_now();
     double now = begin;
     qn_status status = QN_OK;

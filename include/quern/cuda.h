@@ -41,6 +41,9 @@ typedef struct qn_cuda_info {
                                   say. */
     int32_t is_served;       /**< 1: this library has kernels for it. */
     int32_t reserved;
+    double f16_ops;          /**< Products and sums a second that its tensor cores are rated for,
+                                  f16 and bf16 into f32; 0 if unknown. */
+    double int8_ops;         /**< The same for int8 into int32. */
 } qn_cuda_info;
 
 static inline void qn_cuda_info_init(qn_cuda_info *info)

@@ -121,6 +121,8 @@ static qn_status cuda_query(int32_t index, qn_cuda_info *info, qn_error *err)
     info->memory_bytes = facts.memory_bytes;
     info->l2_bytes = facts.l2_bytes;
     info->bandwidth = facts.bandwidth;
+    info->f16_ops = facts.f16_ops;
+    info->int8_ops = facts.int8_ops;
     info->is_served = facts.is_served;
     return QN_OK;
 }

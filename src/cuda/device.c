@@ -93,6 +93,13 @@ static int attribute(int32_t index, enum cudaDeviceAttr which)
     return value;
 }
 
+/* f16 products with f32 sums of a multiprocessor and clock, as NVIDIA's whitepapers tell them; int8
+ * does twice as many. */
+static double products_per_clock(int32_t sm)
+{
+    return sm >= 90 ? 2048 : sm == 80 ? 1024 : 512;
+}
+
 qn_status qni_cuda_look(int32_t index, struct qni_cuda_facts *facts, qn_error *err)
 {
     static struct cudaDeviceProp const none;
@@ -112,6 +119,9 @@ qn_status qni_cuda_look(int32_t index, struct qni_cuda_facts *facts, qn_error *e
     facts->bandwidth = 2000.0 * attribute(index, cudaDevAttrMemoryClockRate) *
                        attribute(index, cudaDevAttrGlobalMemoryBusWidth) / 8.0;
     facts->is_served = facts->sm >= QN_CUDA_OLDEST;
+    facts->f16_ops = 2 * products_per_clock(facts->sm) * facts->multiprocessors * 1000.0 *
+                     attribute(index, cudaDevAttrClockRate);
+    facts->int8_ops = 2 * facts->f16_ops;
     return QN_OK;
 }
 

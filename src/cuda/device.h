@@ -19,6 +19,7 @@ struct qni_cuda_facts {
     size_t memory_bytes, l2_bytes;
     double bandwidth; /* bytes a second, rated; 0: unknown */
     int32_t is_served;
+    double f16_ops, int8_ops; /* products and sums a second of the tensor cores, rated */
 };
 
 /* What a context on a GPU has (qn_ctx.cuda). */
