@@ -61,6 +61,10 @@ PTX void ptx_copy16_part(uint32_t to, const void *from, int bytes)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                  : "memory");
 #else
+    if (bytes == 16 || bytes == 0) {
+        ptx_copy16(to, from, bytes != 0);
+        return;
+    }
     uint32_t v[4] = {0, 0, 0, 0};
     for (int i = 0; i < 16; i++)
         if (i < bytes)
@@ -81,6 +85,19 @@ template <int PENDING> PTX void ptx_copies_wait(void)
 {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+/* 4 aligned bytes in the same way. */
+PTX void ptx_copy4(uint32_t to, const void *from, bool valid)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+                 "r"(valid ? 4 : 0)
+                 : "memory");
+#else
+    const uint32_t v = valid ? __ldg((const uint32_t *)from) : 0;
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 #endif
 }
 

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tile kernels share: which tile a CTA has, where its rows of x are, and how it is
+ * launched. A CTA works on one tile, outputs x rows, of one part or one expert; tiles of the same
+ * rows run side by side, so that x and weights come out of L2. */
+#ifndef QNI_CUDA_MATMUL_TILE_CUH
+#define QNI_CUDA_MATMUL_TILE_CUH
+
+#include <cuda_runtime.h>
+
+#include "../kernel.h"
+#include "../ptx.cuh"
+
+/* Row tiles that are worked on before the next ones begin: 8 of 128 rows of 4096 halves are 8 MB,
+ * which L2 keeps while all weights pass. */
+enum { TILE_BAND = 8 };
+
+struct tile_args {
+    struct qni_cuda_product p;
+    struct qni_cuda_experts experts; /* n 0: none */
+    int32_t row_tiles, output_tiles; /* of a part */
+    int32_t stages;
+};
+
+struct tile_place {
+    const uint8_t *blob;
+    int32_t part, expert;
+    int32_t panel;       /* the first, of all parts */
+    int32_t panels;      /* that exist */
+    int32_t output;      /* the first, of the part */
+    int32_t first, rows; /* the first of routes.rows, or of the part; rows 0: nothing to do */
+};
+
+static __device__ __forceinline__ struct tile_place tile_place_of(const struct tile_args &a,
+                                                                  int32_t panels, int32_t rows)
+{
+    const struct qni_cuda_weights &w = a.p.w;
+    struct tile_place at = {w.blob, 0, 0, 0, 0, 0, 0, 0};
+    uint32_t id = blockIdx.x;
+    const uint32_t of_part = (uint32_t)(a.row_tiles * a.output_tiles);
+    at.part = (int32_t)(id / of_part);
+    id -= (uint32_t)at.part * of_part;
+    const uint32_t band = id / (uint32_t)(TILE_BAND * a.output_tiles);
+    const int32_t band_rows = min((int32_t)TILE_BAND, a.row_tiles - (int32_t)band * TILE_BAND);
+    id -= band * (uint32_t)(TILE_BAND * a.output_tiles);
+    const int32_t tile = (int32_t)(id / (uint32_t)band_rows);
+    const int32_t row_tile = (int32_t)band * TILE_BAND + (int32_t)id - tile * band_rows;
+    at.panel = at.part * w.panels + tile * panels;
+    at.panels = min(panels, w.panels - tile * panels);
+    at.output = tile * panels * QNI_CUDA_PANEL;
+    if (a.p.routes.tiles == NULL) {
+        at.first = row_tile * rows;
+        at.rows = (int32_t)min((int64_t)rows, a.p.m - at.first);
+        return at;
+    }
+    const int32_t *const route = a.p.routes.tiles + 3 * row_tile;
+    at.expert = route[0];
+    at.first = route[1];
+    at.rows = route[2];
+    if (a.experts.n > 0) {
+        const int32_t e = at.expert - a.experts.first;
+        if (e < 0 || e >= a.experts.n)
+            at.rows = 0;
+        else
+            at.blob = a.experts.blob[e];
+    }
+    return at;
+}
+
+/* Rows of x of the tile, -1 where it has none. A barrier must follow. */
+static __device__ __forceinline__ void
+tile_rows(const struct tile_args &a, const struct tile_place &at, int32_t *row_of, int32_t rows)
+{
+    for (int32_t i = (int32_t)threadIdx.x; i < rows; i += (int32_t)blockDim.x) {
+        int32_t r = at.first + i;
+        if (i < at.rows && a.p.routes.rows != NULL)
+            r = a.p.routes.rows[r];
+        row_of[i] = i < at.rows ? at.part * (int32_t)a.p.x.part_rows + r : -1;
+    }
+}
+
+/* Copies of all stages but one may be on their way when the oldest is wanted. */
+static __device__ __forceinline__ void tile_wait(int32_t stages)
+{
+    if (stages == 2)
+        ptx_copies_wait<0>();
+    else if (stages == 3)
+        ptx_copies_wait<1>();
+    else
+        ptx_copies_wait<2>();
+}
+
+/* Shared memory that a CTA may have: of an sm_75, sm_86 or sm_89, or of the large ones. */
+static inline int32_t tile_shared_limit(int32_t sm)
+{
+    return sm < 80 ? 64 * 1024 : sm == 86 || sm == 89 || sm >= 120 ? 99 * 1024 : 163 * 1024;
+}
+
+/* shape: outputs and rows of a tile. stage_bytes of dynamic shared memory a stage, 2 to 4 of them,
+ * beside fixed_bytes of static. */
+struct tile_shape {
+    int32_t panels, rows, threads;
+    int32_t stage_bytes, fixed_bytes;
+};
+
+static inline int32_t tile_launch(const void *kernel, const struct tile_shape *shape,
+                                  const struct qni_cuda_product *product,
+                                  const struct qni_cuda_experts *experts,
+                                  const struct qni_cuda_launch *launch)
+{
+    struct tile_args args = {};
+    args.p = *product;
+    if (experts != NULL)
+        args.experts = *experts;
+    const int64_t row_tiles = product->routes.tiles != NULL
+                                  ? product->routes.n_tiles
+                                  : (product->m + shape->rows - 1) / shape->rows;
+    args.row_tiles = (int32_t)row_tiles;
+    args.output_tiles = (product->w.panels + shape->panels - 1) / shape->panels;
+    const int64_t grid = row_tiles * args.output_tiles * product->w.parts;
+    if (grid == 0)
+        return 0;
+    const int32_t room = tile_shared_limit(launch->sm) - shape->fixed_bytes;
+    args.stages = room / shape->stage_bytes;
+    args.stages = args.stages > 4 ? 4 : args.stages;
+    const int32_t bytes = args.stages * shape->stage_bytes;
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
+        cudaSuccess)
+        return (int32_t)cudaGetLastError();
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)grid);
+    config.blockDim = dim3((unsigned)shape->threads);
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = (cudaStream_t)launch->stream;
+    config.attrs = &attribute;
+    config.numAttrs = launch->pdl && launch->sm >= 90 ? 1 : 0;
+    void *list[1] = {&args};
+    (void)cudaLaunchKernelExC(&config, kernel, list);
+    return (int32_t)cudaGetLastError();
+}
+
+#endif

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Float products on tensor cores of any GPU from sm_75 on: rows of x in f16 or in planes of bf16,
+ * every layout, every group size, zero points, offsets, tables.
+ *
+ *     y[m, n] = sum over groups g of  scale[n, g] * (sum over p in g of x[m, p] * value[n, p])
+ *               + offset[n, g] * total[m, g]
+ *
+ * Codes become integers in 16 bits in registers, exactly, in the order of the A fragment of
+ * mma.m16n8k16 (dequant.cuh); x is the B fragment, out of shared memory by ldmatrix. A group's sum
+ * has accumulators of its own, which are scaled into the total when the next group begins: weights
+ * are never rounded. A value of a table is up to three pieces of 16 bits, each a product more.
+ *
+ * A CTA has 128 outputs x 128 rows, or 64 x 64 or 64 x 32; a warp has 32 outputs, and all rows of
+ * the tile or half of them. Small tiles have several sets of warps, each with a stretch of k of its
+ * own, whose sums meet in shared memory in a fixed order. Codes and x come in stages of one block of
+ * 64 positions for each set, by asynchronous copies (sm_80 and newer) or plain loads.
+ *
+ * Bounds: tensor cores, m n k / (1024 .. 2048 products a clock and multiprocessor), of which
+ * mma.sync reaches about 60 % on Hopper; few rows: the bytes of weights. */
+#include "../dequant.cuh"
+#include "../epilogue.cuh"
+#include "../mma.cuh"
+#include "tile.cuh"
+
+namespace
+{
+
+enum { CODES4 = 0, CODES8 = 1, TABLES = 2 };
+enum { F16 = QNI_CUDA_READS_F16, BF16 = QNI_CUDA_READS_BF16 };
+enum { TILE32 = 0, TILE64 = 1, TILE128 = 2 };
+enum {
+    PANELS = 2, /* of a warp */
+    CHUNK = 64  /* rows that leave at a time */
+};
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+#define SHAPE __host__ __device__ constexpr
+
+SHAPE int rows_of(int tile)
+{
+    return 32 << tile;
+}
+/* 8 x 8 products of a warp along its rows. */
+SHAPE int columns_of(int tile)
+{
+    return tile == TILE32 ? 4 : 8;
+}
+/* Warps side by side: along outputs, along rows, along k. sm_75 has no room for four. */
+SHAPE int across_of(int tile)
+{
+    return tile == TILE128 ? 4 : 2;
+}
+SHAPE int down_of(int tile)
+{
+    return tile == TILE128 ? 2 : 1;
+}
+SHAPE int slices_of(int tile, int sm)
+{
+    return tile == TILE128 ? 1 : tile == TILE64 || sm < 80 ? 2 : 4;
+}
+SHAPE int threads_of(int tile, int sm)
+{
+    return 32 * across_of(tile) * down_of(tile) * slices_of(tile, sm);
+}
+SHAPE int panels_of(int tile)
+{
+    return PANELS * across_of(tile);
+}
+SHAPE int ld_of(int tile)
+{
+    return panels_of(tile) * QNI_CUDA_PANEL + 4;
+}
+#if defined(__CUDA_ARCH__)
+enum { SM = __CUDA_ARCH__ / 10 };
+#else
+enum { SM = 80 };
+#endif
+
+#define DEVICE static __device__ __forceinline__
+
+DEVICE int32_t block_bytes(const struct tile_args &a)
+{
+    return a.p.w.layout == QNI_CUDA_Q8FRAG || a.p.w.layout == QNI_CUDA_T8FRAG ? 1024 : 512;
+}
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+/* What a CTA copies from, and how it is cut: slice q has blocks [q * per, (q + 1) * per), each of
+ * them once for every plane of x. */
+struct feed {
+    const uint8_t *codes; /* of the first panel */
+    const uint8_t *x;
+    const int32_t *row_of;
+    uint32_t to; /* shared memory of the stages */
+    int32_t stage_bytes, code_bytes;
+    int32_t blocks, per, planes, panels;
+};
+
+/* Stage i: [slices][rows][8] pieces of 16 bytes of x, piece c of row r at c ^ (r & 7), so that
+ * ldmatrix meets no bank twice; then [slices][panels][code_bytes]. */
+template <int TILE> DEVICE void copy_codes(const struct feed &f, int32_t i, int32_t slot)
+{
+    constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM), panels = panels_of(TILE);
+    const uint32_t to = f.to + (uint32_t)(slot * f.stage_bytes + slices * rows * 128);
+    const int32_t pieces = f.code_bytes / 16, block = i / f.planes;
+    for (int32_t c = (int32_t)threadIdx.x; c < slices * panels * pieces; c += (int32_t)blockDim.x) {
+        const int32_t line = f.code_bytes == 512 ? c >> 5 : c >> 6;
+        const int32_t q = line / panels, panel = line % panels, b = q * f.per + block;
+        const bool valid = block < f.per && b < f.blocks && panel < f.panels;
+        const size_t at = valid ? (size_t)panel * (size_t)f.blocks + (size_t)b : 0;
+        ptx_copy16(to + (uint32_t)c * 16,
+                   f.codes + at * (size_t)f.code_bytes + (size_t)(c & (pieces - 1)) * 16, valid);
+    }
+}
+
+template <int TILE>
+DEVICE void copy_x(const struct feed &f, const struct qni_cuda_rows &x, int32_t i, int32_t slot)
+{
+    constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM);
+    const uint32_t to = f.to + (uint32_t)(slot * f.stage_bytes);
+    const int32_t block = i / f.planes, plane = i - block * f.planes;
+    const uint8_t *const from = f.x + plane * x.plane_stride;
+#pragma unroll 4
+    for (int32_t c = (int32_t)threadIdx.x; c < slices * rows * 8; c += threads_of(TILE, SM)) {
+        const int32_t line = c >> 3, piece = c & 7, q = line / rows, row = f.row_of[line % rows];
+        const int32_t b = q * f.per + block, column = b * QNI_CUDA_BLOCK + piece * 8;
+        int32_t bytes = min(max(x.columns - column, 0), 8) * 2;
+        if (row < 0 || block >= f.per || b >= f.blocks)
+            bytes = 0;
+        const size_t at = bytes > 0 ? (size_t)row * (size_t)x.lda + (size_t)column * 2 : 0;
+        ptx_copy16_part(to + (uint32_t)(line * 128 + ((piece ^ (line & 7)) << 4)), from + at,
+                        bytes);
+    }
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* The group that a warp is in, and its facts for outputs g and g + 8 of each panel. */
+struct group {
+    const uint8_t *scales, *zeros; /* zeros NULL: none */
+    int32_t is_f16;
+    int32_t unit, units; /* it has [unit, unit + units) */
+    int32_t units_each, last, panels;
+    size_t pair[PANELS]; /* of group 0 */
+    float2 scale[PANELS];
+    struct dequant_bias bias[PANELS];
+    int32_t next; /* whose zero points these are */
+    int2 next_zero[PANELS];
+};
+
+template <int READS, int KIND> DEVICE struct dequant_bias bias_of(int2 zero)
+{
+    if (READS == BF16)
+        return dequant_bias_bf16(zero.x, zero.y);
+    return KIND == CODES4 ? dequant_q4_bias_f16(zero.x, zero.y)
+                          : dequant_q8_bias_f16(zero.x, zero.y);
+}
+
+/* The group of unit u. Zero points are wanted at once, so those of the next group come ahead. */
+template <int READS, int KIND> DEVICE void enter_group(struct group &s, int32_t u)
+{
+    const int32_t at = min(u / s.units_each, s.last);
+    s.unit = at * s.units_each;
+    s.units = at == s.last ? INT32_MAX : s.units_each;
+#pragma unroll
+    for (int p = 0; p < PANELS; p++) {
+        if (p >= s.panels)
+            continue;
+        const size_t pair = s.pair[p] + (size_t)at * 8;
+        s.scale[p] = dequant_scale_pair(s.scales, s.is_f16, pair);
+        if (KIND != TABLES && s.zeros != NULL) {
+            const int2 zero = at == s.next ? s.next_zero[p] : dequant_zero_pair(s.zeros, pair);
+            s.bias[p] = bias_of<READS, KIND>(zero);
+            if (at < s.last)
+                s.next_zero[p] = dequant_zero_pair(s.zeros, pair + 8);
+        }
+    }
+    s.next = at + 1;
+}
+
+template <int READS, int KIND>
+DEVICE void begin_groups(struct group &s, const struct tile_args &a, const struct tile_place &at,
+                         int32_t panel, int32_t g)
+{
+    const struct qni_cuda_weights &w = a.p.w;
+    s.scales = at.blob + w.scale;
+    s.zeros = w.shift == QNI_CUDA_SHIFT_ZERO ? at.blob + w.zero : NULL;
+    s.is_f16 = w.scale_is_f16;
+    s.unit = 0;
+    s.units = 0;
+    s.units_each = w.group_units;
+    s.last = w.n_groups - 1;
+    s.panels = at.panels - panel;
+    s.next = -1;
+#pragma unroll
+    for (int p = 0; p < PANELS; p++) {
+        s.pair[p] = (size_t)(at.panel + panel + p) * (size_t)w.n_groups * 8 + (size_t)g;
+        s.scale[p] = make_float2(0.0f, 0.0f);
+        s.bias[p] = bias_of<READS, KIND>(make_int2(0, 0));
+        s.next_zero[p] = make_int2(0, 0);
+    }
+}
+
+template <int COLUMNS>
+DEVICE void flush(float (&sum)[PANELS][COLUMNS][4], float (&part)[PANELS][COLUMNS][4],
+                  const struct group &s, float times)
+{
+#pragma unroll
+    for (int p = 0; p < PANELS; p++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const float scale = c < 2 ? s.scale[p].x : s.scale[p].y;
+                sum[p][j][c] = fmaf(scale, part[p][j][c] * times, sum[p][j][c]);
+                part[p][j][c] = 0.0f;
+            }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* The words of a lane for a block: of 4-bit codes one a step, of bytes two. */
+struct words {
+    uint4 low, high;
+};
+
+DEVICE uint32_t word_of(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* The A fragment of one step; of a table, piece `piece` of it. */
+template <int READS, int KIND>
+DEVICE void fragment(uint32_t (&a)[4], const struct words &v, int step, const struct group &s,
+                     int p, const struct dequant_table *table, int piece, bool bytes)
+{
+    const uint4 &half = step < 2 ? v.low : v.high;
+    const uint32_t w4 = word_of(v.low, step);
+    const uint32_t w = word_of(half, 2 * (step & 1)), w8 = word_of(half, 2 * (step & 1) + 1);
+    if (KIND == TABLES && bytes) {
+        dequant_t8(a, w, w8, table->piece[piece]);
+    } else if (KIND == TABLES) {
+        uint32_t low[4], high[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            low[i] = table->bytes4[piece][0][i];
+            high[i] = table->bytes4[piece][1][i];
+        }
+        dequant_t4(a, dequant_t4_order(w4), low, high);
+    } else if (READS == F16) {
+        if (KIND == CODES4)
+            dequant_q4_f16(a, w4, s.bias[p]);
+        else
+            dequant_q8_f16(a, w, w8, s.bias[p]);
+    } else {
+        if (KIND == CODES4)
+            dequant_q4_bf16(a, w4);
+        else
+            dequant_q8_bf16(a, w, w8);
+        if (s.zeros != NULL)
+            dequant_zero_bf16(a, s.bias[p]);
+    }
+}
+
+/* wide: a table that f16 cannot hold, in pieces of bf16; x becomes two of them. */
+template <int READS, int KIND>
+DEVICE void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool wide)
+{
+    if (READS == BF16) {
+        mma_bf16(c, a, b0, b1);
+    } else if (KIND == TABLES && wide) {
+        uint32_t upper[2], lower[2];
+        dequant_split_f16x2(b0, &upper[0], &lower[0]);
+        dequant_split_f16x2(b1, &upper[1], &lower[1]);
+        mma_bf16(c, a, upper[0], upper[1]);
+        mma_bf16(c, a, lower[0], lower[1]);
+    } else {
+        mma_f16(c, a, b0, b1);
+    }
+}
+
+/* One step of 16 positions; x: shared address of the warp's first row. */
+template <int READS, int KIND, int COLUMNS>
+DEVICE void step_of(float (&part)[PANELS][COLUMNS][4], const struct words (&v)[PANELS], int step,
+                    const struct group &s, uint32_t x, const struct dequant_table *table,
+                    bool bytes)
+{
+    const uint32_t lane = threadIdx.x & 31, row = (lane & 7) + (lane >> 4) * 8;
+    const uint32_t piece = (uint32_t)(2 * step) + (lane >> 3 & 1);
+    const uint32_t at = x + row * 128 + ((piece ^ (row & 7)) << 4);
+    const bool wide = KIND == TABLES && READS == F16 && !table->is_f16;
+    const int pieces = KIND == TABLES ? table->pieces : 1;
+#pragma unroll 1
+    for (int i = 0; i < pieces; i++) {
+        uint32_t a[PANELS][4];
+#pragma unroll
+        for (int p = 0; p < PANELS; p++)
+            fragment<READS, KIND>(a[p], v[p], step, s, p, table, i, bytes);
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j += 2) {
+            uint32_t b[4];
+            ptx_ldmatrix4(b, at + (uint32_t)j * 8 * 128);
+#pragma unroll
+            for (int p = 0; p < PANELS; p++) {
+                multiply<READS, KIND>(part[p][j], a[p], b[0], b[1], wide);
+                multiply<READS, KIND>(part[p][j + 1], a[p], b[2], b[3], wide);
+            }
+        }
+    }
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* sum += offset * total, over the groups of this slice. */
+template <int COLUMNS, int SLICES>
+DEVICE void add_offsets(float (&sum)[PANELS][COLUMNS][4], const struct tile_args &a,
+                        const struct tile_place &at, const struct group &s, const int32_t *row_of,
+                        int32_t slice)
+{
+    const uint8_t *const offsets = at.blob + a.p.w.offset;
+    const int32_t t = (int32_t)threadIdx.x & 3, ld = a.p.x.ld_segment;
+#pragma unroll 1
+    for (int32_t g = slice; g <= s.last; g += SLICES) {
+        float2 offset[PANELS];
+#pragma unroll
+        for (int p = 0; p < PANELS; p++)
+            offset[p] = p < s.panels
+                            ? dequant_scale_pair(offsets, s.is_f16, s.pair[p] + (size_t)g * 8)
+                            : make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int32_t row = row_of[8 * j + 2 * t + i];
+                const float total =
+                    row < 0 ? 0.0f : a.p.x.total[(size_t)row * (size_t)ld + (size_t)g];
+#pragma unroll
+                for (int p = 0; p < PANELS; p++) {
+                    sum[p][j][i] = fmaf(offset[p].x, total, sum[p][j][i]);
+                    sum[p][j][2 + i] = fmaf(offset[p].y, total, sum[p][j][2 + i]);
+                }
+            }
+    }
+}
+
+/* A warp's sums to [row][output] in shared memory; later slices add theirs. */
+template <int COLUMNS>
+DEVICE void place_sums(float *to, int32_t ld, const float (&sum)[PANELS][COLUMNS][4], bool first)
+{
+    const int32_t lane = (int32_t)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int p = 0; p < PANELS; p++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                float *const at = to + (8 * j + 2 * t + (c & 1)) * ld + 16 * p + g + 8 * (c >> 1);
+                *at = first ? sum[p][j][c] : *at + sum[p][j][c];
+            }
+}
+
+template <int TILE>
+DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
+                  const float (&sum)[PANELS][columns_of(TILE)][4], float *tile, int32_t across,
+                  int32_t down, int32_t slice)
+{
+    constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM), ld = ld_of(TILE);
+    constexpr int chunk = rows < CHUNK ? rows : CHUNK;
+    const struct qni_cuda_routes &routes = a.p.routes;
+    for (int32_t row = 0; row < at.rows; row += chunk) {
+        for (int32_t q = 0; q < slices; q++) {
+            __syncthreads();
+            if (slice == q && down * columns_of(TILE) * 8 == row)
+                place_sums(tile + across * PANELS * QNI_CUDA_PANEL, ld, sum, q == 0);
+        }
+        __syncthreads();
+        const int32_t first = at.first + row;
+        const struct epilogue_tile t = {tile,
+                                        ld,
+                                        min(at.rows - row, chunk),
+                                        min(panels_of(TILE) * QNI_CUDA_PANEL, a.p.w.n - at.output),
+                                        at.part * a.p.w.n + at.output,
+                                        at.expert,
+                                        routes.rows != NULL ? a.p.row : a.p.row + first,
+                                        routes.rows != NULL ? routes.rows + first : NULL};
+        epilogue_tile_run(a.p.out, t, (int32_t)threadIdx.x, threads_of(TILE, SM));
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+template <int READS, int KIND, int TILE>
+__global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
+    tile_float(const __grid_constant__ struct tile_args a)
+{
+    constexpr int rows = rows_of(TILE), columns = columns_of(TILE), slices = slices_of(TILE, SM);
+    constexpr int across = across_of(TILE), down = down_of(TILE);
+    extern __shared__ __align__(128) uint8_t memory[];
+    __shared__ int32_t row_of[rows];
+    __shared__ struct dequant_table tables[KIND == TABLES ? 1 : 1];
+    const struct dequant_table *const table = tables;
+
+    ptx_dependents_launch();
+    if (a.p.routes.tiles != NULL) /* made by the launch before */
+        ptx_dependency_wait();
+    const struct tile_place at = tile_place_of(a, panels_of(TILE), rows);
+    if (at.rows <= 0) {
+        ptx_dependency_wait();
+        return;
+    }
+    const struct qni_cuda_weights &w = a.p.w;
+    if (KIND == TABLES)
+        dequant_table_make(tables, (const float *)(at.blob + w.table),
+                           w.layout == QNI_CUDA_T8FRAG ? 256 : 16, READS == F16);
+    const float times = KIND == TABLES ? table->times : 1.0f;
+
+    struct feed f;
+    f.code_bytes = KIND == CODES4 ? 512 : KIND == CODES8 ? 1024 : block_bytes(a);
+    f.blocks = w.units / 2;
+    f.codes = at.blob + w.codes + (size_t)at.panel * (size_t)f.blocks * (size_t)f.code_bytes;
+    f.x = (const uint8_t *)a.p.x.a;
+    f.row_of = row_of;
+    f.to = ptx_shared(memory);
+    f.stage_bytes = slices * (rows * 128 + panels_of(TILE) * f.code_bytes);
+    f.per = (f.blocks + slices - 1) / slices;
+    f.planes = READS == BF16 ? a.p.x.planes : 1;
+    f.panels = at.panels;
+    const int32_t ahead = a.stages - 1, turns = f.per * f.planes;
+    for (int32_t i = 0; i < ahead; i++)
+        copy_codes<TILE>(f, i, i);
+    ptx_dependency_wait();
+    tile_rows(a, at, row_of, rows);
+    __syncthreads();
+    for (int32_t i = 0; i < ahead; i++) {
+        copy_x<TILE>(f, a.p.x, i, i);
+        ptx_copies_commit();
+    }
+
+    const int32_t warp = (int32_t)threadIdx.x >> 5, lane = (int32_t)threadIdx.x & 31;
+    const int32_t my_across = warp % across, my_down = warp / across % down;
+    const int32_t slice = warp / (across * down), panel = my_across * PANELS;
+    const bool bytes = f.code_bytes == 1024;
+    const uint32_t my_x = (uint32_t)((slice * rows + my_down * columns * 8) * 128);
+    const uint32_t my_codes =
+        (uint32_t)(slices * rows * 128 + (slice * panels_of(TILE) + panel) * f.code_bytes +
+                   lane * 16);
+    struct group s;
+    begin_groups<READS, KIND>(s, a, at, panel, lane >> 2);
+    float sum[PANELS][columns][4] = {}, part[PANELS][columns][4] = {};
+
+    int32_t slot = 0, next_slot = ahead, block = slice * f.per, plane = 0;
+    for (int32_t i = 0; i < turns; i++) {
+        tile_wait(a.stages);
+        __syncthreads();
+        if (i + ahead < turns) {
+            copy_codes<TILE>(f, i + ahead, next_slot);
+            copy_x<TILE>(f, a.p.x, i + ahead, next_slot);
+        }
+        ptx_copies_commit();
+        const uint32_t stage = f.to + (uint32_t)(slot * f.stage_bytes);
+        next_slot = slot;
+        slot = slot + 1 == a.stages ? 0 : slot + 1;
+        if (block < f.blocks) {
+            struct words v[PANELS];
+#pragma unroll
+            for (int p = 0; p < PANELS; p++) {
+                v[p].low = ptx_shared_load16(stage + my_codes + (uint32_t)(p * f.code_bytes));
+                v[p].high = v[p].low;
+                if (KIND == CODES8 || (KIND == TABLES && bytes))
+                    v[p].high =
+                        ptx_shared_load16(stage + my_codes + (uint32_t)(p * f.code_bytes) + 512);
+            }
+#pragma unroll
+            for (int unit = 0; unit < 2; unit++) {
+                const int32_t u = 2 * block + unit;
+                if ((uint32_t)(u - s.unit) >= (uint32_t)s.units) {
+                    flush(sum, part, s, times);
+                    enter_group<READS, KIND>(s, u);
+                }
+                step_of<READS, KIND>(part, v, 2 * unit, s, stage + my_x, table, bytes);
+                step_of<READS, KIND>(part, v, 2 * unit + 1, s, stage + my_x, table, bytes);
+            }
+        }
+        plane = plane + 1 == f.planes ? 0 : plane + 1;
+        block += plane == 0 ? 1 : 0;
+    }
+    flush(sum, part, s, times);
+    ptx_copies_wait<0>();
+    if (w.shift == QNI_CUDA_SHIFT_OFFSET)
+        add_offsets<columns, slices>(sum, a, at, s, row_of + my_down * columns * 8, slice);
+    leave<TILE>(a, at, sum, (float *)memory, my_across, my_down, slice);
+}
+
+/* ---- launchers ------------------------------------------------------------------------------- */
+
+template <int READS, int KIND, int TILE>
+int32_t launch_tile(const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,
+                    const struct qni_cuda_launch *launch)
+{
+    const int32_t layout = product->w.layout;
+    const int32_t bytes = layout == QNI_CUDA_Q8FRAG || layout == QNI_CUDA_T8FRAG ? 1024 : 512;
+    const int32_t rows = rows_of(TILE), slices = slices_of(TILE, launch->sm);
+    const struct tile_shape shape = {panels_of(TILE), rows, threads_of(TILE, launch->sm),
+                                     slices * (rows * 128 + panels_of(TILE) * bytes), 2560};
+    return tile_launch((const void *)tile_float<READS, KIND, TILE>, &shape, product, experts,
+                       launch);
+}
+
+} // namespace
+
+#define LAUNCHER(reads, layout, READS, KIND)                                                       \
+    extern "C" int32_t qni_matmul_##reads##_##layout##_mr32_sm75(                                  \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *launch)                                                      \
+    {                                                                                              \
+        return launch_tile<READS, KIND, TILE32>(product, experts, launch);                         \
+    }                                                                                              \
+    extern "C" int32_t qni_matmul_##reads##_##layout##_mr64_sm75(                                  \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *launch)                                                      \
+    {                                                                                              \
+        return launch_tile<READS, KIND, TILE64>(product, experts, launch);                         \
+    }                                                                                              \
+    extern "C" int32_t qni_matmul_##reads##_##layout##_mr128_sm75(                                 \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *launch)                                                      \
+    {                                                                                              \
+        return launch_tile<READS, KIND, TILE128>(product, experts, launch);                        \
+    }
+LAUNCHER(f16, q4frag, F16, CODES4)
+LAUNCHER(f16, q8frag, F16, CODES8)
+LAUNCHER(f16, t4frag, F16, TABLES)
+LAUNCHER(f16, t8frag, F16, TABLES)
+LAUNCHER(bf16, q4frag, BF16, CODES4)
+LAUNCHER(bf16, q8frag, BF16, CODES8)
+LAUNCHER(bf16, t4frag, BF16, TABLES)
+LAUNCHER(bf16, t8frag, BF16, TABLES)

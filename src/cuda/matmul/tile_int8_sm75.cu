@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* int8 rows x packed codes on tensor cores of any GPU from sm_75 on: int32 dot products of whole
+ * segments, then the f32 steps of docs/numerics.md in their order. Bit-equal to the CPU.
+ *
+ *     per segment   dot = sum over its positions of code_x * value_w
+ *     Q8            acc = fma(scale_w, fl(dot - x_zero sum_w), acc)
+ *     Q8B           acc = fma(scale_w, fma(scale_x, fl(dot), fl(offset_x fl(sum_w))), acc)
+ *     offsets       acc = fma(offset_w, fl(sum_x - x_zero count) or total_x, acc)
+ *
+ * A word of codes gives the bytes of two outputs as they lie in the A fragment of mma.m16n8k32; x,
+ * stored in the same order, is the B fragment: 16 bytes a lane are one block. Integers of 4 bits are
+ * multiplied as 16 times themselves (one lop3 for four), and the sum is shifted back, exactly.
+ *
+ * A CTA sees all of k, so that the order of segments is kept: 128 outputs x 64 rows by 8 warps of 32
+ * x 32, or 64 x 32 by 8 warps of 16 x 16. A stage is 128 positions with the facts of the segments
+ * that end there, by asynchronous copies (sm_80 and newer) or plain loads.
+ *
+ * Bounds: tensor cores, m n k / (2048 .. 4096 products a clock and multiprocessor), of which
+ * mma.sync reaches about 60 % on Hopper; a segment of s positions costs 4 to 7 instructions a sum
+ * against s / 1024 of a product instruction; few rows: the bytes of weights. */
+#include "../dequant.cuh"
+#include "../epilogue.cuh"
+#include "../mma.cuh"
+#include "tile.cuh"
+
+namespace
+{
+
+enum { CODES4 = 0, TABLE4 = 1, CODES8 = 2 };
+enum { Q8 = QNI_CUDA_READS_Q8, Q8B = QNI_CUDA_READS_Q8B };
+enum { TILE32 = 0, TILE64 = 1 };
+enum {
+    ACROSS = 4, /* warps along outputs, along rows */
+    DOWN = 2,
+    THREADS = 32 * ACROSS * DOWN,
+    UNITS = 4, /* of a stage */
+    BLOCKS = 2,
+    FACTS = 3
+};
+
+#define SHAPE __host__ __device__ constexpr
+
+SHAPE int rows_of(int tile)
+{
+    return 32 << tile;
+}
+/* Of a warp: panels, and 8 x 8 products along its rows. */
+SHAPE int panels_of(int tile)
+{
+    return tile == TILE32 ? 1 : 2;
+}
+SHAPE int columns_of(int tile)
+{
+    return rows_of(tile) / DOWN / 8;
+}
+SHAPE int block_bytes_of(int kind)
+{
+    return kind == CODES8 ? 1024 : 512;
+}
+SHAPE int ld_of(int tile)
+{
+    return ACROSS * panels_of(tile) * QNI_CUDA_PANEL + 4;
+}
+/* A stage: x, codes, facts. */
+SHAPE int x_bytes_of(int tile)
+{
+    return rows_of(tile) * UNITS * QNI_CUDA_UNIT;
+}
+SHAPE int codes_bytes_of(int tile, int kind)
+{
+    return ACROSS * panels_of(tile) * BLOCKS * block_bytes_of(kind);
+}
+SHAPE int facts_bytes_of(int tile)
+{
+    return UNITS * FACTS * rows_of(tile) * 4;
+}
+SHAPE int stage_bytes_of(int tile, int kind)
+{
+    return x_bytes_of(tile) + codes_bytes_of(tile, kind) + facts_bytes_of(tile);
+}
+
+#define DEVICE static __device__ __forceinline__
+
+/* ---- segments -------------------------------------------------------------------------------- */
+
+/* Walks over the segments. Padding behind the last one belongs to it: it adds zeros. */
+struct cursor {
+    int32_t segment, end; /* unit */
+    int32_t group, group_end;
+};
+
+DEVICE struct cursor cursor_at_begin(const struct qni_cuda_weights &w)
+{
+    struct cursor c;
+    c.segment = 0;
+    c.group = 0;
+    c.group_end = w.n_groups == 1 ? w.units : w.group_units;
+    c.end = w.n_segments == 1 ? w.units : min(w.segment_units, c.group_end);
+    return c;
+}
+DEVICE void cursor_next(struct cursor &c, const struct qni_cuda_weights &w)
+{
+    if (c.end == c.group_end) {
+        c.group++;
+        c.group_end = c.group + 1 >= w.n_groups ? w.units : c.group_end + w.group_units;
+    }
+    c.segment++;
+    c.end = c.segment + 1 >= w.n_segments ? w.units : min(c.end + w.segment_units, c.group_end);
+}
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+struct feed {
+    const uint8_t *codes; /* of the first panel */
+    const int32_t *row_of;
+    uint32_t to;
+    int32_t blocks, panels;
+    struct cursor at; /* of facts */
+};
+
+/* [panels][blocks of the stage][bytes of a block] */
+template <int KIND, int TILE> DEVICE void copy_codes(const struct feed &f, int32_t i, int32_t slot)
+{
+    constexpr int bytes = block_bytes_of(KIND), pieces = bytes / 16;
+    const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND) + x_bytes_of(TILE));
+#pragma unroll
+    for (int32_t c = (int32_t)threadIdx.x; c < codes_bytes_of(TILE, KIND) / 16; c += THREADS) {
+        const int32_t line = c / pieces, panel = line / BLOCKS, b = i * BLOCKS + line % BLOCKS;
+        const bool valid = b < f.blocks && panel < f.panels;
+        const size_t at = valid ? (size_t)panel * (size_t)f.blocks + (size_t)b : 0;
+        ptx_copy16(to + (uint32_t)c * 16, f.codes + at * bytes + (size_t)(c % pieces) * 16, valid);
+    }
+}
+
+/* [rows][8] pieces of 16 bytes; those of odd rows lie 4 further round, so that two rows fill the 32
+ * banks that a quarter of a warp reads. */
+template <int KIND, int TILE>
+DEVICE void copy_x(const struct feed &f, const struct qni_cuda_rows &x, int32_t i, int32_t slot)
+{
+    const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND));
+#pragma unroll
+    for (int32_t c = (int32_t)threadIdx.x; c < rows_of(TILE) * 8; c += THREADS) {
+        const int32_t line = c >> 3, piece = c & 7, row = f.row_of[line];
+        const int32_t column = i * UNITS * QNI_CUDA_UNIT + piece * 16;
+        const int32_t bytes = row < 0 ? 0 : min(max(x.columns - column, 0), 16);
+        const size_t at = bytes > 0 ? (size_t)row * (size_t)x.lda + (size_t)column : 0;
+        ptx_copy16_part(to + (uint32_t)(line * 128 + ((piece ^ ((line & 1) << 2)) << 4)),
+                        (const uint8_t *)x.a + at, bytes);
+    }
+}
+
+/* [units of the stage][facts][rows], only where a segment ends: Q8 has sums of x; Q8B scales,
+ * offsets and totals, each if somebody asks for it. */
+template <int READS, int KIND, int TILE>
+DEVICE void copy_facts(struct feed &f, const struct qni_cuda_product &p, int32_t i, int32_t slot)
+{
+    constexpr int rows = rows_of(TILE);
+    const bool has_offset = p.w.shift != QNI_CUDA_SHIFT_NONE;
+    const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND) + x_bytes_of(TILE) +
+                                          codes_bytes_of(TILE, KIND));
+    const void *const facts[FACTS] = {READS == Q8B ? (const void *)p.x.scale
+                                      : has_offset ? (const void *)p.x.sum
+                                                   : NULL,
+                                      READS == Q8B ? (const void *)p.x.offset : NULL,
+                                      READS == Q8B && has_offset ? (const void *)p.x.total : NULL};
+    for (int32_t unit = 0; unit < UNITS; unit++) {
+        if (i * UNITS + unit + 1 != f.at.end)
+            continue;
+        for (int32_t c = (int32_t)threadIdx.x; c < FACTS * rows; c += THREADS) {
+            const int32_t fact = c / rows, row = f.row_of[c % rows];
+            const void *const from = fact == 0 ? facts[0] : fact == 1 ? facts[1] : facts[2];
+            if (from == NULL)
+                continue;
+            const size_t at =
+                row < 0 ? 0 : (size_t)row * (size_t)p.x.ld_segment + (size_t)f.at.segment;
+            ptx_copy4(to + (uint32_t)((unit * FACTS * rows + c) * 4), (const float *)from + at,
+                      row >= 0);
+        }
+        cursor_next(f.at, p.w);
+    }
+}
+
+/* ---- the facts of weights -------------------------------------------------------------------- */
+
+/* What outputs g and g + 8 of a panel have in the segment that is being summed. */
+struct facts {
+    float2 scale, offset;
+    int2 sum;
+};
+
+template <int KIND>
+DEVICE struct facts facts_of(const struct qni_cuda_weights &w, const uint8_t *blob, int32_t panel,
+                             int32_t g, const struct cursor &at, bool has_sums)
+{
+    struct facts f;
+    const size_t group = ((size_t)panel * (size_t)w.n_groups + (size_t)at.group) * 8 + (size_t)g;
+    f.scale = dequant_scale_pair(blob + w.scale, w.scale_is_f16, group);
+    f.offset = make_float2(0.0f, 0.0f);
+    if (w.shift == QNI_CUDA_SHIFT_OFFSET)
+        f.offset = dequant_scale_pair(blob + w.offset, w.scale_is_f16, group);
+    if (w.shift == QNI_CUDA_SHIFT_ZERO) {
+        const int2 zero = dequant_zero_pair(blob + w.zero, group);
+        f.offset = make_float2((float)-zero.x * f.scale.x, (float)-zero.y * f.scale.y);
+    }
+    if (KIND == TABLE4 && w.table8_doubled)
+        f.scale = make_float2(0.5f * f.scale.x, 0.5f * f.scale.y);
+    f.sum = make_int2(0, 0);
+    if (has_sums)
+        f.sum = __ldg((const int2 *)(blob + w.sums) +
+                      ((size_t)panel * (size_t)w.n_segments + (size_t)at.segment) * 8 + (size_t)g);
+    return f;
+}
+
+/* ---- the end of a segment -------------------------------------------------------------------- */
+
+/* What the f32 steps ask; x: facts of the warp's rows in shared memory. */
+struct ending {
+    const float *x;
+    int32_t x_zero, count;
+    bool has_offset, has_x_offset, is_raw;
+};
+
+/* acc takes in the sums of one panel and 8 rows, which become 0. */
+template <int READS, int KIND, int ROWS>
+DEVICE void end_tile(float (&acc)[4], int32_t (&dot)[4], const struct facts &w,
+                     const struct ending &e, int32_t row)
+{
+    const float2 first = *(const float2 *)(e.x + row);
+    const float2 second = *(const float2 *)(e.x + ROWS + row);
+    const float2 third = *(const float2 *)(e.x + 2 * ROWS + row);
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        const float scale = c < 2 ? w.scale.x : w.scale.y, offset = c < 2 ? w.offset.x : w.offset.y;
+        const int32_t sum_w = c < 2 ? w.sum.x : w.sum.y;
+        const float x0 = c & 1 ? first.y : first.x, x1 = c & 1 ? second.y : second.x;
+        int32_t d = KIND == CODES4 ? dot[c] >> 4 : dot[c];
+        dot[c] = 0;
+        if (READS == Q8) {
+            d -= e.x_zero * sum_w;
+            if (e.is_raw) {
+                acc[c] = __int_as_float(__float_as_int(acc[c]) + d);
+                continue;
+            }
+            acc[c] = fmaf(scale, __int2float_rn(d), acc[c]);
+            if (e.has_offset)
+                acc[c] =
+                    fmaf(offset, __int2float_rn(__float_as_int(x0) - e.x_zero * e.count), acc[c]);
+            continue;
+        }
+        const float f = __int2float_rn(d);
+        const float t = e.has_x_offset ? fmaf(x0, f, x1 * __int2float_rn(sum_w)) : x0 * f;
+        acc[c] = fmaf(scale, t, acc[c]);
+        if (e.has_offset)
+            acc[c] = fmaf(offset, c & 1 ? third.y : third.x, acc[c]);
+    }
+}
+
+template <int READS, int KIND, int TILE>
+DEVICE void end_segment(float (&acc)[panels_of(TILE)][columns_of(TILE)][4],
+                        int32_t (&dot)[panels_of(TILE)][columns_of(TILE)][4],
+                        const struct facts (&w)[panels_of(TILE)], const struct ending &e)
+{
+    const int32_t t = (int32_t)threadIdx.x & 3;
+#pragma unroll
+    for (int p = 0; p < panels_of(TILE); p++)
+#pragma unroll
+        for (int j = 0; j < columns_of(TILE); j++)
+            end_tile<READS, KIND, rows_of(TILE)>(acc[p][j], dot[p][j], w[p], e, 8 * j + 2 * t);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+template <int KIND>
+DEVICE void fragment(uint32_t (&a)[4], const uint4 &low, const uint4 &high, int unit,
+                     const uint32_t (&table)[4])
+{
+    const uint4 &v = unit == 0 ? low : high;
+    const uint32_t w0 = unit == 0 ? low.x : low.z, w1 = unit == 0 ? low.y : low.w;
+    if (KIND == CODES8) {
+        a[0] = dequant_q8_bytes(v.x);
+        a[1] = dequant_q8_bytes(v.y);
+        a[2] = dequant_q8_bytes(v.z);
+        a[3] = dequant_q8_bytes(v.w);
+    } else if (KIND == CODES4) {
+        dequant_q4_bytes16(a[0], a[1], w0);
+        dequant_q4_bytes16(a[2], a[3], w1);
+    } else {
+        dequant_t4_bytes(a[0], a[1], w0, table);
+        dequant_t4_bytes(a[2], a[3], w1, table);
+    }
+}
+
+/* One unit of 32 positions. */
+template <int KIND, int TILE>
+DEVICE void unit_of(int32_t (&dot)[panels_of(TILE)][columns_of(TILE)][4],
+                    const uint4 (&low)[panels_of(TILE)], const uint4 (&high)[panels_of(TILE)],
+                    const uint4 (&x)[columns_of(TILE)], int unit, const uint32_t (&table)[4])
+{
+#pragma unroll
+    for (int p = 0; p < panels_of(TILE); p++) {
+        uint32_t a[4];
+        fragment<KIND>(a, low[p], high[p], unit, table);
+#pragma unroll
+        for (int j = 0; j < columns_of(TILE); j++)
+            mma_s8(dot[p][j], a, unit == 0 ? x[j].x : x[j].z, unit == 0 ? x[j].y : x[j].w);
+    }
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* What is still to do for one sum: raw sums get their bias, others the scale of their row of x. */
+DEVICE float last_steps(const struct tile_args &a, const struct tile_place &at, float acc,
+                        bool is_raw, float scale_w, int32_t output, int32_t row)
+{
+    const struct qni_cuda_sink &out = a.p.out;
+    if (is_raw) {
+        int32_t d = __float_as_int(acc);
+        if (output < a.p.w.n)
+            d += epilogue_raw_bias(out, at.part * a.p.w.n + output, at.expert);
+        if (out.y_dtype == QN_I32)
+            return __int_as_float(d);
+        acc = fmaf(scale_w, __int2float_rn(d), 0.0f);
+    }
+    if (a.p.x.row_scale != NULL)
+        return row < 0 ? 0.0f : acc * a.p.x.row_scale[row];
+    return acc * a.p.x.x_scale;
+}
+
+template <int READS, int TILE>
+DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
+                  const float (&acc)[panels_of(TILE)][columns_of(TILE)][4],
+                  const struct facts (&w)[panels_of(TILE)], const int32_t *row_of, float *tile,
+                  bool is_raw)
+{
+    constexpr int ld = ld_of(TILE), panels = panels_of(TILE);
+    const int32_t warp = (int32_t)threadIdx.x >> 5, lane = (int32_t)threadIdx.x & 31;
+    const int32_t g = lane >> 2, t = lane & 3;
+    const int32_t from_row = warp / ACROSS * columns_of(TILE) * 8;
+    const int32_t from_output = warp % ACROSS * panels * QNI_CUDA_PANEL;
+    __syncthreads();
+#pragma unroll
+    for (int p = 0; p < panels; p++)
+#pragma unroll
+        for (int j = 0; j < columns_of(TILE); j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const int32_t i = from_row + 8 * j + 2 * t + (c & 1);
+                const int32_t o = from_output + 16 * p + g + 8 * (c >> 1);
+                float v = acc[p][j][c];
+                if (READS == Q8)
+                    v = last_steps(a, at, v, is_raw, c < 2 ? w[p].scale.x : w[p].scale.y,
+                                   at.output + o, row_of[i]);
+                tile[i * ld + o] = v;
+            }
+    __syncthreads();
+    const struct qni_cuda_routes &routes = a.p.routes;
+    const struct epilogue_tile out = {tile,
+                                      ld,
+                                      at.rows,
+                                      min(ACROSS * panels * QNI_CUDA_PANEL, a.p.w.n - at.output),
+                                      at.part * a.p.w.n + at.output,
+                                      at.expert,
+                                      routes.rows != NULL ? a.p.row : a.p.row + at.first,
+                                      routes.rows != NULL ? routes.rows + at.first : NULL};
+    epilogue_tile_run(a.p.out, out, (int32_t)threadIdx.x, THREADS);
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+template <int READS, int KIND, int TILE>
+__global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ struct tile_args a)
+{
+    constexpr int rows = rows_of(TILE), panels = panels_of(TILE), columns = columns_of(TILE);
+    constexpr int bytes = block_bytes_of(KIND);
+    extern __shared__ __align__(128) uint8_t memory[];
+    __shared__ int32_t row_of[rows];
+
+    ptx_dependents_launch();
+    if (a.p.routes.tiles != NULL) /* made by the launch before */
+        ptx_dependency_wait();
+    const struct tile_place at = tile_place_of(a, ACROSS * panels, rows);
+    if (at.rows <= 0) {
+        ptx_dependency_wait();
+        return;
+    }
+    const struct qni_cuda_weights &w = a.p.w;
+    const int32_t turns = (w.units + UNITS - 1) / UNITS, ahead = a.stages - 1;
+    struct feed f;
+    f.blocks = w.units / 2;
+    f.codes = at.blob + w.codes + (size_t)at.panel * (size_t)f.blocks * bytes;
+    f.row_of = row_of;
+    f.to = ptx_shared(memory);
+    f.panels = at.panels;
+    f.at = cursor_at_begin(w);
+    for (int32_t i = 0; i < ahead; i++)
+        copy_codes<KIND, TILE>(f, i, i);
+    ptx_dependency_wait();
+    tile_rows(a, at, row_of, rows);
+    __syncthreads();
+    for (int32_t i = 0; i < ahead; i++) {
+        copy_x<KIND, TILE>(f, a.p.x, i, i);
+        copy_facts<READS, KIND, TILE>(f, a.p, i, i);
+        ptx_copies_commit();
+    }
+
+    const int32_t warp = (int32_t)threadIdx.x >> 5, lane = (int32_t)threadIdx.x & 31;
+    const int32_t g = lane >> 2, t = lane & 3;
+    const int32_t panel = warp % ACROSS * panels, row = warp / ACROSS * columns * 8;
+    const uint32_t my_x =
+        (uint32_t)((row + g) * 128 + ((t ^ ((g & 1) << 2)) << 4)); /* of block 0; 1: ^ 64 */
+    const uint32_t my_codes = (uint32_t)(x_bytes_of(TILE) + panel * BLOCKS * bytes + lane * 16);
+    const float *const my_facts =
+        (const float *)(memory + x_bytes_of(TILE) + codes_bytes_of(TILE, KIND)) + row;
+    uint32_t table[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        table[i] = ((const uint32_t *)w.table8)[i];
+    struct ending e;
+    e.x_zero = READS == Q8 ? a.p.x.x_zero : 0;
+    e.has_offset = w.shift != QNI_CUDA_SHIFT_NONE;
+    e.has_x_offset = READS == Q8B && a.p.x.offset != NULL;
+    e.is_raw = READS == Q8 && epilogue_is_raw(a.p.out);
+    const bool has_sums = e.x_zero != 0 || e.has_x_offset;
+    const bool has_counts = e.x_zero != 0 && e.has_offset;
+
+    struct cursor now = cursor_at_begin(w);
+    struct facts facts[panels];
+#pragma unroll
+    for (int p = 0; p < panels; p++)
+        facts[p] = facts_of<KIND>(w, at.blob, at.panel + (panel + p < at.panels ? panel + p : 0), g,
+                                  now, has_sums);
+    float acc[panels][columns][4] = {};
+    int32_t dot[panels][columns][4] = {};
+
+    int32_t slot = 0, next_slot = ahead;
+    for (int32_t i = 0; i < turns; i++) {
+        tile_wait(a.stages);
+        __syncthreads();
+        if (i + ahead < turns) {
+            copy_codes<KIND, TILE>(f, i + ahead, next_slot);
+            copy_x<KIND, TILE>(f, a.p.x, i + ahead, next_slot);
+            copy_facts<READS, KIND, TILE>(f, a.p, i + ahead, next_slot);
+        }
+        ptx_copies_commit();
+        const uint32_t stage = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND));
+        const float *const stage_facts = my_facts + (size_t)slot * (stage_bytes_of(TILE, KIND) / 4);
+        next_slot = slot;
+        slot = slot + 1 == a.stages ? 0 : slot + 1;
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            if (i * BLOCKS + b >= f.blocks)
+                break;
+            uint4 low[panels], high[panels], x[columns];
+#pragma unroll
+            for (int p = 0; p < panels; p++) {
+                const uint32_t from = stage + my_codes + (uint32_t)((p * BLOCKS + b) * bytes);
+                low[p] = ptx_shared_load16(from);
+                high[p] = KIND == CODES8 ? ptx_shared_load16(from + 512) : low[p];
+            }
+#pragma unroll
+            for (int j = 0; j < columns; j++)
+                x[j] = ptx_shared_load16(stage + (uint32_t)(j * 8 * 128) +
+                                         (my_x ^ (uint32_t)(64 * b)));
+#pragma unroll
+            for (int unit = 0; unit < 2; unit++) {
+                unit_of<KIND, TILE>(dot, low, high, x, unit, table);
+                const int32_t u = i * UNITS + 2 * b + unit;
+                if (u + 1 != now.end)
+                    continue;
+                e.x = stage_facts + (2 * b + unit) * FACTS * rows;
+                e.count = has_counts ? ((const int32_t *)(at.blob + w.counts))[now.segment] : 0;
+                end_segment<READS, KIND, TILE>(acc, dot, facts, e);
+                cursor_next(now, w);
+                if (u + 1 == w.units)
+                    break;
+#pragma unroll
+                for (int p = 0; p < panels; p++)
+                    facts[p] = facts_of<KIND>(w, at.blob,
+                                              at.panel + (panel + p < at.panels ? panel + p : 0), g,
+                                              now, has_sums);
+            }
+        }
+    }
+    ptx_copies_wait<0>();
+    leave<READS, TILE>(a, at, acc, facts, row_of, (float *)memory, e.is_raw);
+}
+
+/* ---- launchers ------------------------------------------------------------------------------- */
+
+template <int READS, int KIND, int TILE>
+int32_t launch_tile(const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,
+                    const struct qni_cuda_launch *launch)
+{
+    const struct tile_shape shape = {ACROSS * panels_of(TILE), rows_of(TILE), THREADS,
+                                     stage_bytes_of(TILE, KIND), 512};
+    return tile_launch((const void *)tile_int8<READS, KIND, TILE>, &shape, product, experts,
+                       launch);
+}
+
+} // namespace
+
+#define LAUNCHER(reads, layout, READS, KIND)                                                       \
+    extern "C" int32_t qni_matmul_##reads##_##layout##_mr32_sm75(                                  \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *launch)                                                      \
+    {                                                                                              \
+        return launch_tile<READS, KIND, TILE32>(product, experts, launch);                         \
+    }                                                                                              \
+    extern "C" int32_t qni_matmul_##reads##_##layout##_mr64_sm75(                                  \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *launch)                                                      \
+    {                                                                                              \
+        return launch_tile<READS, KIND, TILE64>(product, experts, launch);                         \
+    }
+LAUNCHER(q8, q4frag, Q8, CODES4)
+LAUNCHER(q8, t4frag, Q8, TABLE4)
+LAUNCHER(q8, q8frag, Q8, CODES8)
+LAUNCHER(q8b, q4frag, Q8B, CODES4)
+LAUNCHER(q8b, t4frag, Q8B, TABLE4)
+LAUNCHER(q8b, q8frag, Q8B, CODES8)
