@@ -11,6 +11,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
+#include <quern/cuda.h>
 #include <quern/quern.h>
 
 #define PRINTF(text, first) __attribute__((format(printf, text, first)))
