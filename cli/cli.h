@@ -117,6 +117,8 @@ char *must_print(const char *format, ...) PRINTF(1, 2);
 
 /* --device, --isa, --threads; else QUERN_ISA, QUERN_THREADS. 0 or the exit status. */
 int context_make(const struct args *args, qn_ctx **ctx);
+/* The same, on `device` ("cpu", "cuda") where --device is not given. */
+int context_make_on(const struct args *args, const char *device, qn_ctx **ctx);
 /* Where a context's work runs. */
 qn_device device_of(const qn_ctx *ctx);
 /* "avx2 avx512 ...", of all bits of a mask; "portable" for none. Written to text, returned. */

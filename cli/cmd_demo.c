@@ -105,7 +105,9 @@ static const struct layer *layer_of(const struct scene *scene)
 
 static void problem_of_scene(const struct demo *demo, const struct scene *scene, struct problem *p)
 {
-    *p = (struct problem){.layer = scene->layer, .x = QN_F32, .y = QN_F32};
+    /* What engines have there. */
+    const qn_dtype type = demo->info.device.kind == QN_CPU ? QN_F32 : QN_F16;
+    *p = (struct problem){.layer = scene->layer, .x = type, .y = type};
     problem_of_layer(p, layer_of(scene), scene->shots[0].m);
     p->strategy = scene->shots[0].strategy;
     if (p->strategy == STATIC)
@@ -291,13 +293,16 @@ static int shoot(struct demo *demo, struct workload *w, struct demo_row *r)
 {
     struct verdict verdict;
     struct timing time;
+    qn_error err = {0};
     qn_status status = workload_run(w);
+    if (status == QN_OK)
+        status = workload_finish(w, &err);
     if (status == QN_OK) {
         workload_check(w, 0, &verdict);
         status = workload_time(w, 0.15, &time);
     }
     if (status != QN_OK)
-        return complain_status(w->p.layer, status, NULL);
+        return complain_status(w->p.layer, status, err.status == status ? &err : NULL);
     if (is_stopped())
         return EXIT_STOPPED;
     describe_row(demo, w, r);
@@ -406,13 +411,20 @@ static int perform(struct demo *demo)
 
 static void print_text(const struct demo *demo)
 {
-    char isa[256], bytes[HUMAN], f32[HUMAN], int8[HUMAN];
-    isa_text(demo->info.isa, isa, sizeof isa);
-    printf("quern %s, %d thread%s, %s\nlimits: memory %s/s, f32 %s, int8 %s (measured)\n\n",
-           qn_version(), demo->info.n_threads, demo->info.n_threads == 1 ? "" : "s", isa,
-           human_bytes(measure_bandwidth(demo->ctx), bytes),
+    char where[256], bytes[HUMAN], f32[HUMAN], int8[HUMAN];
+    const int is_cpu = demo->info.device.kind == QN_CPU;
+    if (is_cpu) {
+        isa_text(demo->info.isa, where, sizeof where);
+        printf("quern %s, %d thread%s, %s\n", qn_version(), demo->info.n_threads,
+               demo->info.n_threads == 1 ? "" : "s", where);
+    } else {
+        machine_words(demo->ctx, where, sizeof where);
+        printf("quern %s, %s\n", qn_version(), where);
+    }
+    printf("limits: memory %s/s, %s %s, int8 %s (%s)\n\n",
+           human_bytes(measure_bandwidth(demo->ctx), bytes), is_cpu ? "f32" : "f16",
            human_rate(measure_peak(demo->ctx, PEAK_F32), f32),
-           human_rate(measure_peak(demo->ctx, PEAK_INT8), int8));
+           human_rate(measure_peak(demo->ctx, PEAK_INT8), int8), is_cpu ? "measured" : "rated");
     struct table *table = table_create(columns);
     for (int i = 0; i < demo->n_rows; i++) {
         const int section = demo->rows[i].section;
@@ -460,7 +472,10 @@ static int run(const struct args *args)
     const char *model = args_text(args, "make-model", NULL);
     int status = args_real(args, "time", 5, 3600, &demo.budget);
     status = status != 0 ? status : args_real(args, "gb", 0.001, 1000, &gigabytes);
-    status = status != 0 ? status : context_make(args, &demo.ctx);
+    int32_t gpus = 0;
+    if (model == NULL)
+        qn_cuda_device_count(&gpus, NULL);
+    status = status != 0 ? status : context_make_on(args, gpus > 0 ? "cuda" : "cpu", &demo.ctx);
     if (status != 0)
         return status;
     qn_ctx_info_init(&demo.info);

@@ -150,6 +150,51 @@ static void print_list(const char *title, const char *(*name)(int32_t))
     putchar('\n');
 }
 
+/* Those this library can use, and those it has no kernels for. */
+static void print_gpus(void)
+{
+    char a[3][HUMAN];
+    int32_t n = 0;
+    qn_cuda_device_count(&n, NULL);
+    for (int32_t i = 0; i < n; i++) {
+        qn_cuda_info gpu;
+        qn_cuda_info_init(&gpu);
+        if (qn_cuda_query(i, &gpu, NULL) != QN_OK)
+            continue;
+        label("");
+        printf("cuda:%d: %s, sm_%d, %d multiprocessors, %s of memory, rated %s/s, int8 %s%s\n", i,
+               gpu.name, gpu.sm, gpu.multiprocessors, human_bytes((double)gpu.memory_bytes, a[0]),
+               human_bytes(gpu.bandwidth, a[1]), human_rate(gpu.int8_ops, a[2]),
+               gpu.is_served ? "" : " (no kernels for it)");
+    }
+}
+
+static void add_gpus(cJSON *devices)
+{
+    int32_t n = 0;
+    qn_cuda_device_count(&n, NULL);
+    for (int32_t i = 0; i < n; i++) {
+        qn_cuda_info gpu;
+        qn_cuda_info_init(&gpu);
+        if (qn_cuda_query(i, &gpu, NULL) != QN_OK)
+            continue;
+        cJSON *o = cJSON_CreateObject();
+        char *device = must_print("cuda:%d", i);
+        cJSON_AddStringToObject(o, "device", device);
+        free(device);
+        cJSON_AddStringToObject(o, "name", gpu.name);
+        cJSON_AddNumberToObject(o, "sm", gpu.sm);
+        cJSON_AddNumberToObject(o, "multiprocessors", gpu.multiprocessors);
+        cJSON_AddNumberToObject(o, "memory_bytes", (double)gpu.memory_bytes);
+        cJSON_AddNumberToObject(o, "l2_bytes", (double)gpu.l2_bytes);
+        cJSON_AddNumberToObject(o, "bytes_per_s", gpu.bandwidth);
+        cJSON_AddNumberToObject(o, "f16_ops_per_s", gpu.f16_ops);
+        cJSON_AddNumberToObject(o, "int8_ops_per_s", gpu.int8_ops);
+        cJSON_AddBoolToObject(o, "served", gpu.is_served);
+        cJSON_AddItemToArray(devices, o);
+    }
+}
+
 static void print_text(const struct facts *f)
 {
     char a[3][HUMAN];
@@ -158,6 +203,7 @@ static void print_text(const struct facts *f)
     label("device");
     printf("cpu: %s, %d thread%s, %s of memory\n", f->cpu[0] != '\0' ? f->cpu : "unknown model",
            f->info.n_threads, f->info.n_threads == 1 ? "" : "s", human_bytes(f->memory, a[0]));
+    print_gpus();
     label("caches");
     for (int i = 0; i < 3; i++)
         printf("%sL%d %s", i > 0 ? ", " : "", i + 1,
@@ -223,6 +269,7 @@ static void print_json(const struct facts *f)
         for (enum peak p = PEAK_F32; p <= PEAK_INT8; p++)
             cJSON_AddNumberToObject(peaks, peak_name(p), measure_peak(f->ctx, p));
     }
+    add_gpus(devices);
     cJSON *kernels = cJSON_AddObjectToObject(o, "kernels");
     for (int i = 0; i < f->n_isa; i++)
         cJSON_AddNumberToObject(kernels, f->isa[i], f->count[i]);

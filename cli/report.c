@@ -237,18 +237,25 @@ static void draw_table(FILE *f, const struct demo *d)
 
 static void write_page(FILE *f, const struct demo *d)
 {
-    char isa[256], memory[HUMAN], f32[HUMAN], int8[HUMAN];
-    isa_text(d->info.isa, isa, sizeof isa);
+    char isa[256], machine[192], memory[HUMAN], f32[HUMAN], int8[HUMAN];
+    char *where;
+    machine_words(d->ctx, machine, sizeof machine);
+    if (d->info.device.kind == QN_CPU)
+        where =
+            must_print("%d thread%s, instructions: %s. Measured", d->info.n_threads,
+                       d->info.n_threads == 1 ? "" : "s", isa_text(d->info.isa, isa, sizeof isa));
+    else
+        where = must_print("%s. Rated", machine);
     fprintf(f,
             "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n"
             "<meta name=viewport content=\"width=device-width\">\n"
             "<meta name=color-scheme content=\"light dark\">\n<title>quern demo</title>\n%s"
-            "<h1>quern demo</h1>\n<p>quern %s (%s), %d thread%s, instructions: %s. Measured "
-            "limits: memory %s/s, f32 %s (%s), int8 %s (%s).</p>\n",
-            style, qn_version(), qn_commit(), d->info.n_threads, d->info.n_threads == 1 ? "" : "s",
-            isa, human_bytes(measure_bandwidth(d->ctx), memory),
+            "<h1>quern demo</h1>\n<p>quern %s (%s), %s limits: memory %s/s, f32 %s (%s), "
+            "int8 %s (%s).</p>\n",
+            style, qn_version(), qn_commit(), where, human_bytes(measure_bandwidth(d->ctx), memory),
             human_rate(measure_peak(d->ctx, PEAK_F32), f32), peak_instruction(d->ctx, PEAK_F32),
             human_rate(measure_peak(d->ctx, PEAK_INT8), int8), peak_instruction(d->ctx, PEAK_INT8));
+    free(where);
     fputs("<h2>How near the limit</h2>\n<p>Each mark is one case; the line above it is what this "
           "machine could do at most. Left of the bend memory is the limit, right of it the "
           "instructions. Point at a mark for its name.</p>\n",

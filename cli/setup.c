@@ -44,11 +44,16 @@ static void log_line(void *arg, int32_t severity, const char *text)
 
 int context_make(const struct args *args, qn_ctx **ctx)
 {
+    return context_make_on(args, "cpu", ctx);
+}
+
+int context_make_on(const struct args *args, const char *device, qn_ctx **ctx)
+{
     qn_ctx_options options;
     qn_ctx_options_init(&options);
     options.log = args->command->shows_plans ? NULL : log_line;
     qn_error err = {0};
-    int status = read_device(args_text(args, "device", "cpu"), &options.device);
+    int status = read_device(args_text(args, "device", device), &options.device);
     if (status != 0)
         return status;
 
@@ -72,7 +77,7 @@ int context_make(const struct args *args, qn_ctx **ctx)
     const qn_status made = qn_ctx_create(&options, ctx, &err);
     if (made == QN_OK)
         return 0;
-    return complain_status(args_text(args, "device", "cpu"), made, &err);
+    return complain_status(args_text(args, "device", device), made, &err);
 }
 
 qn_device device_of(const qn_ctx *ctx)

@@ -407,7 +407,8 @@ int workload_again(struct workload *w, int64_t m, qn_strategy strategy)
 {
     free_buffers(w);
     w->p.strategy = strategy;
-    w->p.x = strategy == QN_STRATEGY_INT8_STATIC ? QN_I8 : QN_F32;
+    if (strategy == QN_STRATEGY_INT8_STATIC || w->p.x == QN_I8)
+        w->p.x = strategy == QN_STRATEGY_INT8_STATIC ? QN_I8 : w->p.y;
     if (w->p.op == OP_CONV2D)
         w->p.conv.batch = m;
     else
