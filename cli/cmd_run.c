@@ -79,6 +79,8 @@ struct task {
     int strict;
     char kernel_used[96];
     double seconds;
+    void *sent[4]; /* counterparts of operands on a GPU */
+    int n_sent;
 };
 
 /* -------------------------------------------------------------------------------------- inputs */
@@ -288,6 +290,37 @@ static qn_tensor shaped(const qn_tensor *tensor, const qn_tensor *like)
     return a == b ? qn_tensor_make(tensor->data, tensor->dtype, like->rank, like->shape) : *tensor;
 }
 
+/* Replace operands of a run by counterparts on the context's device; y's is not filled. */
+static qn_status send_operands(struct task *t, qn_tensor *const operands[], int n, qn_error *err)
+{
+    qn_status status = QN_OK;
+    for (int i = 0; i < n && status == QN_OK && device_of(t->ctx).kind != QN_CPU; i++) {
+        int64_t elements = 0;
+        size_t bytes = 0;
+        if (operands[i]->rank == 0)
+            continue;
+        status = qn_tensor_extent(operands[i], &elements, &bytes);
+        if (status == QN_OK)
+            status = qn_cuda_alloc(t->ctx, bytes, &t->sent[t->n_sent], err);
+        if (status == QN_OK)
+            status = qn_cuda_upload(t->ctx, t->sent[t->n_sent], operands[i]->data, bytes, err);
+        operands[i]->data = t->sent[t->n_sent++];
+        operands[i]->device = device_of(t->ctx);
+    }
+    return status;
+}
+
+/* What a run has left in `from` to t->y, which is as large. */
+static qn_status receive_y(struct task *t, const qn_tensor *from, qn_error *err)
+{
+    int64_t elements = 0;
+    size_t bytes = 0;
+    if (from->device.kind == QN_CPU)
+        return QN_OK;
+    qn_tensor_extent(from, &elements, &bytes);
+    return qn_cuda_download(t->ctx, t->y.data, from->data, bytes, err);
+}
+
 static void note_plan(struct task *t, const qn_plan *plan)
 {
     qn_plan_info info;
@@ -319,13 +352,18 @@ static qn_status run_matmul(struct task *t, qn_error *err)
     a.kernel = t->kernel;
     a.strict = t->strict;
     qn_plan *plan = NULL;
-    qn_status status = qn_matmul_plan(t->ctx, &a, &plan, err);
+    qn_tensor *const operands[] = {&a.x, &a.y, &a.epilogue.bias, &a.epilogue.residual};
+    qn_status status = send_operands(t, operands, 4, err);
+    if (status == QN_OK)
+        status = qn_matmul_plan(t->ctx, &a, &plan, err);
     if (status == QN_OK)
         status = qn_ctx_reserve(t->ctx, qn_plan_scratch_bytes(plan));
     if (status == QN_OK) {
         note_plan(t, plan);
         const double begin = seconds_now();
         status = qn_matmul_run(plan, &a, NULL, 0);
+        if (status == QN_OK)
+            status = receive_y(t, &a.y, err);
         t->seconds = seconds_now() - begin;
     }
     qn_plan_destroy(plan);
@@ -355,8 +393,11 @@ static qn_status run_conv(struct task *t, qn_error *err)
     t->y = a->y;
     a->epilogue.residual = shaped(&t->residual, &a->y);
     qn_plan *plan = NULL;
-    status = is_transposed ? qn_conv_transpose2d_plan(t->ctx, a, &plan, err)
-                           : qn_conv2d_plan(t->ctx, a, &plan, err);
+    qn_tensor *const operands[] = {&a->x, &a->y, &a->epilogue.bias, &a->epilogue.residual};
+    status = send_operands(t, operands, 4, err);
+    if (status == QN_OK)
+        status = is_transposed ? qn_conv_transpose2d_plan(t->ctx, a, &plan, err)
+                               : qn_conv2d_plan(t->ctx, a, &plan, err);
     if (status == QN_OK)
         status = qn_ctx_reserve(t->ctx, qn_plan_scratch_bytes(plan));
     if (status == QN_OK) {
@@ -364,6 +405,8 @@ static qn_status run_conv(struct task *t, qn_error *err)
         const double begin = seconds_now();
         status = is_transposed ? qn_conv_transpose2d_run(plan, a, NULL, 0)
                                : qn_conv2d_run(plan, a, NULL, 0);
+        if (status == QN_OK)
+            status = receive_y(t, &a->y, err);
         t->seconds = seconds_now() - begin;
     }
     qn_plan_destroy(plan);
@@ -428,6 +471,8 @@ static int run(const struct args *args)
             load_weights(&t, args_text(args, "weights", NULL), args_text(args, "format", NULL));
     if (status == 0)
         status = compute(&t, args);
+    for (int i = 0; i < t.n_sent; i++)
+        qn_cuda_free(t.ctx, t.sent[i]);
     free(t.kernel);
     free(t.x.data);
     free(t.y.data);
