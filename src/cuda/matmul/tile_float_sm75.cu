@@ -12,8 +12,8 @@
  *
  * A CTA has 128 outputs x 128 rows, or 64 x 64 or 64 x 32; a warp has 32 outputs, and all rows of
  * the tile or half of them. Small tiles have several sets of warps, each with a stretch of k of its
- * own, whose sums meet in shared memory in a fixed order. Codes and x come in stages of one block of
- * 64 positions for each set, by asynchronous copies (sm_80 and newer) or plain loads.
+ * own, whose sums meet in shared memory in a fixed order. Codes and x come in stages of one block
+ * of 64 positions for each set, by asynchronous copies (sm_80 and newer) or plain loads.
  *
  * Bounds: tensor cores, m n k / (1024 .. 2048 products a clock and multiprocessor), of which
  * mma.sync reaches about 60 % on Hopper; few rows: the bytes of weights. */
@@ -86,99 +86,141 @@ DEVICE int32_t block_bytes(const struct tile_args &a)
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
+enum { NO_ROW = -1 };
+
 /* What a CTA copies from, and how it is cut: slice q has blocks [q * per, (q + 1) * per), each of
- * them once for every plane of x. */
+ * them once for every plane of x. Offsets count 16 bytes, so that 32 bits are enough. */
 struct feed {
     const uint8_t *codes; /* of the first panel */
     const uint8_t *x;
-    const int32_t *row_of;
     uint32_t to; /* shared memory of the stages */
     int32_t stage_bytes, code_bytes;
     int32_t blocks, per, planes, panels;
+    int32_t block, plane; /* that come next */
+    int32_t row[4];       /* offsets of the rows that this thread copies pieces of */
 };
 
-/* Stage i: [slices][rows][8] pieces of 16 bytes of x, piece c of row r at c ^ (r & 7), so that
+SHAPE int lines_of(int tile, int sm)
+{
+    return threads_of(tile, sm) / 8; /* that the CTA copies at a time */
+}
+
+template <int TILE>
+DEVICE void begin_rows(struct feed &f, const struct qni_cuda_rows &x, const int32_t *row_of)
+{
+    constexpr int lines = lines_of(TILE, SM);
+#pragma unroll
+    for (int j = 0; j * lines < rows_of(TILE); j++) {
+        const int32_t row = row_of[(int32_t)threadIdx.x / 8 + j * lines];
+        f.row[j] = row < 0 ? NO_ROW : (int32_t)(row * (x.lda / 16));
+    }
+}
+
+/* Stage: [slices][rows][8] pieces of 16 bytes of x, piece c of row r at c ^ (r & 7), so that
  * ldmatrix meets no bank twice; then [slices][panels][code_bytes]. */
-template <int TILE> DEVICE void copy_codes(const struct feed &f, int32_t i, int32_t slot)
+template <int KIND, int TILE> DEVICE void copy_codes(const struct feed &f, int32_t slot)
 {
     constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM), panels = panels_of(TILE);
+    const int32_t shift = KIND == CODES4 ? 5 : KIND == CODES8 ? 6 : f.code_bytes == 512 ? 5 : 6;
     const uint32_t to = f.to + (uint32_t)(slot * f.stage_bytes + slices * rows * 128);
-    const int32_t pieces = f.code_bytes / 16, block = i / f.planes;
-    for (int32_t c = (int32_t)threadIdx.x; c < slices * panels * pieces; c += (int32_t)blockDim.x) {
-        const int32_t line = f.code_bytes == 512 ? c >> 5 : c >> 6;
-        const int32_t q = line / panels, panel = line % panels, b = q * f.per + block;
-        const bool valid = block < f.per && b < f.blocks && panel < f.panels;
-        const size_t at = valid ? (size_t)panel * (size_t)f.blocks + (size_t)b : 0;
-        ptx_copy16(to + (uint32_t)c * 16,
-                   f.codes + at * (size_t)f.code_bytes + (size_t)(c & (pieces - 1)) * 16, valid);
+#pragma unroll
+    for (int32_t c = (int32_t)threadIdx.x; c < slices * panels << shift;
+         c += threads_of(TILE, SM)) {
+        const int32_t line = c >> shift, q = line / panels, panel = line % panels;
+        const int32_t b = q * f.per + f.block;
+        const bool valid = f.block < f.per && b < f.blocks && panel < f.panels;
+        const uint32_t at =
+            (uint32_t)((panel * f.blocks + b) << shift) + (uint32_t)(c & ((1 << shift) - 1));
+        ptx_copy16(to + (uint32_t)c * 16, f.codes + (uint64_t)(valid ? at : 0) * 16, valid);
     }
 }
 
 template <int TILE>
-DEVICE void copy_x(const struct feed &f, const struct qni_cuda_rows &x, int32_t i, int32_t slot)
+DEVICE void copy_x(const struct feed &f, const struct qni_cuda_rows &x, int32_t slot)
 {
-    constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM);
-    const uint32_t to = f.to + (uint32_t)(slot * f.stage_bytes);
-    const int32_t block = i / f.planes, plane = i - block * f.planes;
-    const uint8_t *const from = f.x + plane * x.plane_stride;
-#pragma unroll 4
-    for (int32_t c = (int32_t)threadIdx.x; c < slices * rows * 8; c += threads_of(TILE, SM)) {
-        const int32_t line = c >> 3, piece = c & 7, q = line / rows, row = f.row_of[line % rows];
-        const int32_t b = q * f.per + block, column = b * QNI_CUDA_BLOCK + piece * 8;
-        int32_t bytes = min(max(x.columns - column, 0), 8) * 2;
-        if (row < 0 || block >= f.per || b >= f.blocks)
+    constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM), lines = lines_of(TILE, SM);
+    const int32_t line = (int32_t)threadIdx.x / 8, piece = (int32_t)threadIdx.x & 7;
+    const uint32_t to = f.to + (uint32_t)(slot * f.stage_bytes + line * 128) +
+                        (uint32_t)((piece ^ (line & 7)) << 4);
+    const uint8_t *const from = f.x + f.plane * x.plane_stride;
+#pragma unroll
+    for (int j = 0; j * lines < slices * rows; j++) {
+        const int32_t b = j * lines / rows * f.per + f.block;
+        int32_t bytes = min(max(x.columns - b * QNI_CUDA_BLOCK - piece * 8, 0), 8) * 2;
+        const int32_t row = f.row[j % (rows / lines)];
+        if (row == NO_ROW || f.block >= f.per || b >= f.blocks)
             bytes = 0;
-        const size_t at = bytes > 0 ? (size_t)row * (size_t)x.lda + (size_t)column * 2 : 0;
-        ptx_copy16_part(to + (uint32_t)(line * 128 + ((piece ^ (line & 7)) << 4)), from + at,
-                        bytes);
+        const uint32_t at = bytes > 0 ? (uint32_t)(row + b * 8 + piece) : 0;
+        ptx_copy16_part(to + (uint32_t)(j * lines * 128), from + (uint64_t)at * 16, bytes);
+    }
+}
+
+DEVICE void next_stage(struct feed &f)
+{
+    f.plane++;
+    if (f.plane == f.planes) {
+        f.plane = 0;
+        f.block++;
     }
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* The group that a warp is in, and its facts for outputs g and g + 8 of each panel. */
+/* The group that a warp is in, and its facts for outputs g and g + 8 of each panel. Scales are
+ * wanted when the group ends, zero points when it begins: the latter come a group ahead. Both stay
+ * as they were loaded until then, for a conversion waits for the load. */
 struct group {
     const uint8_t *scales, *zeros; /* zeros NULL: none */
     int32_t is_f16;
-    int32_t unit, units; /* it has [unit, unit + units) */
-    int32_t units_each, last, panels;
-    size_t pair[PANELS]; /* of group 0 */
-    float2 scale[PANELS];
+    int32_t index, unit, units; /* it has [unit, unit + units) */
+    int32_t units_each, last;
+    uint32_t pair[PANELS]; /* of group 0 */
+    uint2 scale[PANELS];
     struct dequant_bias bias[PANELS];
     int32_t next; /* whose zero points these are */
-    int2 next_zero[PANELS];
+    uint32_t next_zero[PANELS];
 };
 
-template <int READS, int KIND> DEVICE struct dequant_bias bias_of(int2 zero)
+template <int READS, int KIND> DEVICE struct dequant_bias bias_of(uint32_t pair)
 {
+    const int32_t zero = (int8_t)pair, zero8 = (int8_t)(pair >> 8);
     if (READS == BF16)
-        return dequant_bias_bf16(zero.x, zero.y);
-    return KIND == CODES4 ? dequant_q4_bias_f16(zero.x, zero.y)
-                          : dequant_q8_bias_f16(zero.x, zero.y);
+        return dequant_bias_bf16(zero, zero8);
+    return KIND == CODES4 ? dequant_q4_bias_f16(zero, zero8) : dequant_q8_bias_f16(zero, zero8);
 }
 
-/* The group of unit u. Zero points are wanted at once, so those of the next group come ahead. */
+DEVICE uint32_t load_zeros(const struct group &s, uint32_t pair)
+{
+    return __ldg((const uint16_t *)s.zeros + pair);
+}
+
+/* Unit u begins another group: the next one, but where planes of x go back. */
 template <int READS, int KIND> DEVICE void enter_group(struct group &s, int32_t u)
 {
-    const int32_t at = min(u / s.units_each, s.last);
-    s.unit = at * s.units_each;
-    s.units = at == s.last ? INT32_MAX : s.units_each;
+    if (u == s.unit + s.units)
+        s.index++;
+    else
+        s.index = min(u / s.units_each, s.last);
+    s.unit = s.index * s.units_each;
+    s.units = s.index == s.last ? INT32_MAX / 2 : s.units_each;
 #pragma unroll
     for (int p = 0; p < PANELS; p++) {
-        if (p >= s.panels)
-            continue;
-        const size_t pair = s.pair[p] + (size_t)at * 8;
-        s.scale[p] = dequant_scale_pair(s.scales, s.is_f16, pair);
+        const uint32_t pair = s.pair[p] + (uint32_t)s.index * 8;
+        if (s.is_f16)
+            s.scale[p].x = __ldg((const uint32_t *)s.scales + pair);
+        else
+            s.scale[p] = __ldg((const uint2 *)s.scales + pair);
         if (KIND != TABLES && s.zeros != NULL) {
-            const int2 zero = at == s.next ? s.next_zero[p] : dequant_zero_pair(s.zeros, pair);
-            s.bias[p] = bias_of<READS, KIND>(zero);
-            if (at < s.last)
-                s.next_zero[p] = dequant_zero_pair(s.zeros, pair + 8);
+            s.bias[p] =
+                bias_of<READS, KIND>(s.index == s.next ? s.next_zero[p] : load_zeros(s, pair));
+            if (s.index < s.last)
+                s.next_zero[p] = load_zeros(s, pair + 8);
         }
     }
-    s.next = at + 1;
+    s.next = s.index + 1;
 }
 
+/* A panel that does not exist has the scales of the last one, and its sums go nowhere. */
 template <int READS, int KIND>
 DEVICE void begin_groups(struct group &s, const struct tile_args &a, const struct tile_place &at,
                          int32_t panel, int32_t g)
@@ -187,19 +229,26 @@ DEVICE void begin_groups(struct group &s, const struct tile_args &a, const struc
     s.scales = at.blob + w.scale;
     s.zeros = w.shift == QNI_CUDA_SHIFT_ZERO ? at.blob + w.zero : NULL;
     s.is_f16 = w.scale_is_f16;
-    s.unit = 0;
+    s.index = -1;
+    s.unit = -1; /* no unit is in it, nor comes behind it */
     s.units = 0;
     s.units_each = w.group_units;
     s.last = w.n_groups - 1;
-    s.panels = at.panels - panel;
     s.next = -1;
 #pragma unroll
     for (int p = 0; p < PANELS; p++) {
-        s.pair[p] = (size_t)(at.panel + panel + p) * (size_t)w.n_groups * 8 + (size_t)g;
-        s.scale[p] = make_float2(0.0f, 0.0f);
-        s.bias[p] = bias_of<READS, KIND>(make_int2(0, 0));
-        s.next_zero[p] = make_int2(0, 0);
+        const int32_t own = at.panel + min(panel + p, at.panels - 1);
+        s.pair[p] = (uint32_t)own * (uint32_t)w.n_groups * 8 + (uint32_t)g;
+        s.scale[p] = make_uint2(0, 0);
+        s.bias[p] = bias_of<READS, KIND>(0);
+        s.next_zero[p] = 0;
     }
+}
+
+DEVICE float2 scale_of(uint2 bits, int32_t is_f16)
+{
+    return is_f16 ? __half22float2(*(const __half2 *)&bits.x)
+                  : make_float2(__uint_as_float(bits.x), __uint_as_float(bits.y));
 }
 
 template <int COLUMNS>
@@ -207,15 +256,16 @@ DEVICE void flush(float (&sum)[PANELS][COLUMNS][4], float (&part)[PANELS][COLUMN
                   const struct group &s, float times)
 {
 #pragma unroll
-    for (int p = 0; p < PANELS; p++)
+    for (int p = 0; p < PANELS; p++) {
+        const float2 scale = scale_of(s.scale[p], s.is_f16);
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                const float scale = c < 2 ? s.scale[p].x : s.scale[p].y;
-                sum[p][j][c] = fmaf(scale, part[p][j][c] * times, sum[p][j][c]);
+                sum[p][j][c] = fmaf(c < 2 ? scale.x : scale.y, part[p][j][c] * times, sum[p][j][c]);
                 part[p][j][c] = 0.0f;
             }
+    }
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -325,9 +375,7 @@ DEVICE void add_offsets(float (&sum)[PANELS][COLUMNS][4], const struct tile_args
         float2 offset[PANELS];
 #pragma unroll
         for (int p = 0; p < PANELS; p++)
-            offset[p] = p < s.panels
-                            ? dequant_scale_pair(offsets, s.is_f16, s.pair[p] + (size_t)g * 8)
-                            : make_float2(0.0f, 0.0f);
+            offset[p] = dequant_scale_pair(offsets, s.is_f16, s.pair[p] + (size_t)g * 8);
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
@@ -420,20 +468,24 @@ __global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
     f.blocks = w.units / 2;
     f.codes = at.blob + w.codes + (size_t)at.panel * (size_t)f.blocks * (size_t)f.code_bytes;
     f.x = (const uint8_t *)a.p.x.a;
-    f.row_of = row_of;
     f.to = ptx_shared(memory);
     f.stage_bytes = slices * (rows * 128 + panels_of(TILE) * f.code_bytes);
     f.per = (f.blocks + slices - 1) / slices;
     f.planes = READS == BF16 ? a.p.x.planes : 1;
     f.panels = at.panels;
     const int32_t ahead = a.stages - 1, turns = f.per * f.planes;
-    for (int32_t i = 0; i < ahead; i++)
-        copy_codes<TILE>(f, i, i);
+    f.block = 0;
+    f.plane = 0;
+    for (int32_t i = 0; i < ahead; i++, next_stage(f))
+        copy_codes<KIND, TILE>(f, i);
     ptx_dependency_wait();
     tile_rows(a, at, row_of, rows);
     __syncthreads();
-    for (int32_t i = 0; i < ahead; i++) {
-        copy_x<TILE>(f, a.p.x, i, i);
+    begin_rows<TILE>(f, a.p.x, row_of);
+    f.block = 0;
+    f.plane = 0;
+    for (int32_t i = 0; i < ahead; i++, next_stage(f)) {
+        copy_x<TILE>(f, a.p.x, i);
         ptx_copies_commit();
     }
 
@@ -453,9 +505,10 @@ __global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
     for (int32_t i = 0; i < turns; i++) {
         tile_wait(a.stages);
         __syncthreads();
-        if (i + ahead < turns) {
-            copy_codes<TILE>(f, i + ahead, next_slot);
-            copy_x<TILE>(f, a.p.x, i + ahead, next_slot);
+        if (f.block < f.per) {
+            copy_codes<KIND, TILE>(f, next_slot);
+            copy_x<TILE>(f, a.p.x, next_slot);
+            next_stage(f);
         }
         ptx_copies_commit();
         const uint32_t stage = f.to + (uint32_t)(slot * f.stage_bytes);

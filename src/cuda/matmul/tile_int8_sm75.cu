@@ -8,12 +8,12 @@
  *     offsets       acc = fma(offset_w, fl(sum_x - x_zero count) or total_x, acc)
  *
  * A word of codes gives the bytes of two outputs as they lie in the A fragment of mma.m16n8k32; x,
- * stored in the same order, is the B fragment: 16 bytes a lane are one block. Integers of 4 bits are
- * multiplied as 16 times themselves (one lop3 for four), and the sum is shifted back, exactly.
+ * stored in the same order, is the B fragment: 16 bytes a lane are one block. Integers of 4 bits
+ * are multiplied as 16 times themselves (one lop3 for four), and the sum is shifted back, exactly.
  *
- * A CTA sees all of k, so that the order of segments is kept: 128 outputs x 64 rows by 8 warps of 32
- * x 32, or 64 x 32 by 8 warps of 16 x 16. A stage is 128 positions with the facts of the segments
- * that end there, by asynchronous copies (sm_80 and newer) or plain loads.
+ * A CTA sees all of k, so that the order of segments is kept: 128 outputs x 64 rows by 8 warps of
+ * 32 x 32, or 64 x 32 by 8 warps of 16 x 16. A stage is 128 positions with the facts of the
+ * segments that end there, by asynchronous copies (sm_80 and newer) or plain loads.
  *
  * Bounds: tensor cores, m n k / (2048 .. 4096 products a clock and multiprocessor), of which
  * mma.sync reaches about 60 % on Hopper; a segment of s positions costs 4 to 7 instructions a sum
@@ -110,11 +110,15 @@ DEVICE void cursor_next(struct cursor &c, const struct qni_cuda_weights &w)
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
+enum { NO_ROW = -1, LINES = THREADS / 8 /* of x that the CTA copies at a time */ };
+
+/* Offsets count 16 bytes, so that 32 bits are enough. */
 struct feed {
     const uint8_t *codes; /* of the first panel */
     const int32_t *row_of;
     uint32_t to;
     int32_t blocks, panels;
+    int32_t row[2];   /* offsets of the rows that this thread copies pieces of */
     struct cursor at; /* of facts */
 };
 
@@ -127,8 +131,8 @@ template <int KIND, int TILE> DEVICE void copy_codes(const struct feed &f, int32
     for (int32_t c = (int32_t)threadIdx.x; c < codes_bytes_of(TILE, KIND) / 16; c += THREADS) {
         const int32_t line = c / pieces, panel = line / BLOCKS, b = i * BLOCKS + line % BLOCKS;
         const bool valid = b < f.blocks && panel < f.panels;
-        const size_t at = valid ? (size_t)panel * (size_t)f.blocks + (size_t)b : 0;
-        ptx_copy16(to + (uint32_t)c * 16, f.codes + at * bytes + (size_t)(c % pieces) * 16, valid);
+        const uint32_t at = (uint32_t)((panel * f.blocks + b) * pieces + c % pieces);
+        ptx_copy16(to + (uint32_t)c * 16, f.codes + (uint64_t)(valid ? at : 0) * 16, valid);
     }
 }
 
@@ -137,15 +141,16 @@ template <int KIND, int TILE> DEVICE void copy_codes(const struct feed &f, int32
 template <int KIND, int TILE>
 DEVICE void copy_x(const struct feed &f, const struct qni_cuda_rows &x, int32_t i, int32_t slot)
 {
-    const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND));
+    const int32_t line = (int32_t)threadIdx.x / 8, piece = (int32_t)threadIdx.x & 7;
+    const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND) + line * 128) +
+                        (uint32_t)((piece ^ ((line & 1) << 2)) << 4);
+    const int32_t left = min(max(x.columns - i * UNITS * QNI_CUDA_UNIT - piece * 16, 0), 16);
 #pragma unroll
-    for (int32_t c = (int32_t)threadIdx.x; c < rows_of(TILE) * 8; c += THREADS) {
-        const int32_t line = c >> 3, piece = c & 7, row = f.row_of[line];
-        const int32_t column = i * UNITS * QNI_CUDA_UNIT + piece * 16;
-        const int32_t bytes = row < 0 ? 0 : min(max(x.columns - column, 0), 16);
-        const size_t at = bytes > 0 ? (size_t)row * (size_t)x.lda + (size_t)column : 0;
-        ptx_copy16_part(to + (uint32_t)(line * 128 + ((piece ^ ((line & 1) << 2)) << 4)),
-                        (const uint8_t *)x.a + at, bytes);
+    for (int j = 0; j * LINES < rows_of(TILE); j++) {
+        const int32_t bytes = f.row[j] == NO_ROW ? 0 : left;
+        const uint32_t at = bytes > 0 ? (uint32_t)(f.row[j] + i * 8 + piece) : 0;
+        ptx_copy16_part(to + (uint32_t)(j * LINES * 128), (const uint8_t *)x.a + (uint64_t)at * 16,
+                        bytes);
     }
 }
 
@@ -182,32 +187,56 @@ DEVICE void copy_facts(struct feed &f, const struct qni_cuda_product &p, int32_t
 
 /* ---- the facts of weights -------------------------------------------------------------------- */
 
-/* What outputs g and g + 8 of a panel have in the segment that is being summed. */
+/* What outputs g and g + 8 of a panel have in the segment that is being summed, as it lies in
+ * memory: a conversion would wait for the load, and none is wanted before the segment ends. */
+struct loaded {
+    uint2 scale, offset;
+    uint32_t zero;
+    int2 sum;
+};
 struct facts {
     float2 scale, offset;
     int2 sum;
 };
 
-template <int KIND>
-DEVICE struct facts facts_of(const struct qni_cuda_weights &w, const uint8_t *blob, int32_t panel,
-                             int32_t g, const struct cursor &at, bool has_sums)
+DEVICE uint2 load_pair(const uint8_t *section, int32_t is_f16, size_t pair)
 {
-    struct facts f;
+    if (is_f16)
+        return make_uint2(__ldg((const uint32_t *)section + pair), 0);
+    return __ldg((const uint2 *)section + pair);
+}
+DEVICE float2 pair_of(uint2 bits, int32_t is_f16)
+{
+    return is_f16 ? __half22float2(*(const __half2 *)&bits.x)
+                  : make_float2(__uint_as_float(bits.x), __uint_as_float(bits.y));
+}
+
+DEVICE void load_facts(struct loaded &f, const struct qni_cuda_weights &w, const uint8_t *blob,
+                       int32_t panel, int32_t g, const struct cursor &at, bool has_sums)
+{
     const size_t group = ((size_t)panel * (size_t)w.n_groups + (size_t)at.group) * 8 + (size_t)g;
-    f.scale = dequant_scale_pair(blob + w.scale, w.scale_is_f16, group);
-    f.offset = make_float2(0.0f, 0.0f);
+    f.scale = load_pair(blob + w.scale, w.scale_is_f16, group);
     if (w.shift == QNI_CUDA_SHIFT_OFFSET)
-        f.offset = dequant_scale_pair(blob + w.offset, w.scale_is_f16, group);
-    if (w.shift == QNI_CUDA_SHIFT_ZERO) {
-        const int2 zero = dequant_zero_pair(blob + w.zero, group);
-        f.offset = make_float2((float)-zero.x * f.scale.x, (float)-zero.y * f.scale.y);
-    }
-    if (KIND == TABLE4 && w.table8_doubled)
-        f.scale = make_float2(0.5f * f.scale.x, 0.5f * f.scale.y);
-    f.sum = make_int2(0, 0);
+        f.offset = load_pair(blob + w.offset, w.scale_is_f16, group);
+    if (w.shift == QNI_CUDA_SHIFT_ZERO)
+        f.zero = __ldg((const uint16_t *)(blob + w.zero) + group);
     if (has_sums)
         f.sum = __ldg((const int2 *)(blob + w.sums) +
                       ((size_t)panel * (size_t)w.n_segments + (size_t)at.segment) * 8 + (size_t)g);
+}
+
+template <int KIND>
+DEVICE struct facts facts_of(const struct loaded &l, const struct qni_cuda_weights &w)
+{
+    struct facts f;
+    f.scale = pair_of(l.scale, w.scale_is_f16);
+    f.offset = pair_of(l.offset, w.scale_is_f16);
+    if (w.shift == QNI_CUDA_SHIFT_ZERO)
+        f.offset = make_float2((float)-(int8_t)l.zero * f.scale.x,
+                               (float)-(int8_t)(l.zero >> 8) * f.scale.y);
+    if (KIND == TABLE4 && w.table8_doubled)
+        f.scale = make_float2(0.5f * f.scale.x, 0.5f * f.scale.y);
+    f.sum = l.sum;
     return f;
 }
 
@@ -258,14 +287,17 @@ DEVICE void end_tile(float (&acc)[4], int32_t (&dot)[4], const struct facts &w,
 template <int READS, int KIND, int TILE>
 DEVICE void end_segment(float (&acc)[panels_of(TILE)][columns_of(TILE)][4],
                         int32_t (&dot)[panels_of(TILE)][columns_of(TILE)][4],
-                        const struct facts (&w)[panels_of(TILE)], const struct ending &e)
+                        const struct loaded (&l)[panels_of(TILE)], const struct qni_cuda_weights &w,
+                        const struct ending &e)
 {
     const int32_t t = (int32_t)threadIdx.x & 3;
 #pragma unroll
-    for (int p = 0; p < panels_of(TILE); p++)
+    for (int p = 0; p < panels_of(TILE); p++) {
+        const struct facts f = facts_of<KIND>(l[p], w);
 #pragma unroll
         for (int j = 0; j < columns_of(TILE); j++)
-            end_tile<READS, KIND, rows_of(TILE)>(acc[p][j], dot[p][j], w[p], e, 8 * j + 2 * t);
+            end_tile<READS, KIND, rows_of(TILE)>(acc[p][j], dot[p][j], f, e, 8 * j + 2 * t);
+    }
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -329,7 +361,7 @@ DEVICE float last_steps(const struct tile_args &a, const struct tile_place &at, 
 template <int READS, int TILE>
 DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
                   const float (&acc)[panels_of(TILE)][columns_of(TILE)][4],
-                  const struct facts (&w)[panels_of(TILE)], const int32_t *row_of, float *tile,
+                  const struct loaded (&l)[panels_of(TILE)], const int32_t *row_of, float *tile,
                   bool is_raw)
 {
     constexpr int ld = ld_of(TILE), panels = panels_of(TILE);
@@ -339,7 +371,8 @@ DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
     const int32_t from_output = warp % ACROSS * panels * QNI_CUDA_PANEL;
     __syncthreads();
 #pragma unroll
-    for (int p = 0; p < panels; p++)
+    for (int p = 0; p < panels; p++) {
+        const float2 scale = pair_of(l[p].scale, a.p.w.scale_is_f16);
 #pragma unroll
         for (int j = 0; j < columns_of(TILE); j++)
 #pragma unroll
@@ -348,10 +381,11 @@ DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
                 const int32_t o = from_output + 16 * p + g + 8 * (c >> 1);
                 float v = acc[p][j][c];
                 if (READS == Q8)
-                    v = last_steps(a, at, v, is_raw, c < 2 ? w[p].scale.x : w[p].scale.y,
-                                   at.output + o, row_of[i]);
+                    v = last_steps(a, at, v, is_raw, c < 2 ? scale.x : scale.y, at.output + o,
+                                   row_of[i]);
                 tile[i * ld + o] = v;
             }
+    }
     __syncthreads();
     const struct qni_cuda_routes &routes = a.p.routes;
     const struct epilogue_tile out = {tile,
@@ -397,6 +431,11 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
     ptx_dependency_wait();
     tile_rows(a, at, row_of, rows);
     __syncthreads();
+#pragma unroll
+    for (int j = 0; j * LINES < rows; j++) {
+        const int32_t r = row_of[(int32_t)threadIdx.x / 8 + j * LINES];
+        f.row[j] = r < 0 ? NO_ROW : (int32_t)(r * (a.p.x.lda / 16));
+    }
     for (int32_t i = 0; i < ahead; i++) {
         copy_x<KIND, TILE>(f, a.p.x, i, i);
         copy_facts<READS, KIND, TILE>(f, a.p, i, i);
@@ -424,11 +463,11 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
     const bool has_counts = e.x_zero != 0 && e.has_offset;
 
     struct cursor now = cursor_at_begin(w);
-    struct facts facts[panels];
+    struct loaded facts[panels] = {};
 #pragma unroll
     for (int p = 0; p < panels; p++)
-        facts[p] = facts_of<KIND>(w, at.blob, at.panel + (panel + p < at.panels ? panel + p : 0), g,
-                                  now, has_sums);
+        load_facts(facts[p], w, at.blob, at.panel + min(panel + p, at.panels - 1), g, now,
+                   has_sums);
     float acc[panels][columns][4] = {};
     int32_t dot[panels][columns][4] = {};
 
@@ -469,15 +508,14 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
                     continue;
                 e.x = stage_facts + (2 * b + unit) * FACTS * rows;
                 e.count = has_counts ? ((const int32_t *)(at.blob + w.counts))[now.segment] : 0;
-                end_segment<READS, KIND, TILE>(acc, dot, facts, e);
+                end_segment<READS, KIND, TILE>(acc, dot, facts, w, e);
                 cursor_next(now, w);
                 if (u + 1 == w.units)
                     break;
 #pragma unroll
                 for (int p = 0; p < panels; p++)
-                    facts[p] = facts_of<KIND>(w, at.blob,
-                                              at.panel + (panel + p < at.panels ? panel + p : 0), g,
-                                              now, has_sums);
+                    load_facts(facts[p], w, at.blob, at.panel + min(panel + p, at.panels - 1), g,
+                               now, has_sums);
             }
         }
     }
