@@ -69,8 +69,9 @@ static void keep_weights(qn_plan *plan, const qn_packed *w)
     if (bytes == 0)
         return;
     plan->head.section[QNI_SECTION_TABLE].offset = offsetof(qn_plan, table);
-    if (w->device.kind == QN_CPU && bytes <= sizeof plan->table)
-        memcpy(plan->table, qni_section(w, QNI_SECTION_TABLE), (size_t)bytes);
+    if (bytes <= sizeof plan->table)
+        memcpy(plan->table, w->table, (size_t)bytes);
+    plan->stand_in.table = plan->table;
 }
 
 static void keep(qn_plan *plan, const struct qni_op *op)

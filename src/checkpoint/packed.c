@@ -160,6 +160,7 @@ qn_status qni_packed_map(const struct qni_allocator *a, const qn_file *file, con
     m->packed.device.kind = m->head.device_kind;
     m->packed.head = &m->head;
     m->packed.blob = entry.tensor.data;
+    m->packed.table = qni_section(&m->packed, QNI_SECTION_TABLE);
     m->packed.release = release;
     m->packed.owner = qni_mapping_retain(file->mapping);
     *packed = &m->packed;

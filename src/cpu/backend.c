@@ -49,7 +49,7 @@ uint64_t qni_cpu_kernel_needs(const struct qni_matmul_kernel *kernel)
 
 const char *qni_cpu_layout_name(int32_t i)
 {
-    const struct qni_layout *layout = qni_layout_at(i);
+    const struct qni_layout *layout = qni_packing_layout(&qni_cpu_packing, i);
     return layout == NULL ? NULL : layout->name;
 }
 

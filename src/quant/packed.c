@@ -8,9 +8,9 @@
 #include "../base/compiler.h"
 #include "../base/error.h"
 #include "../base/size.h"
-#include "packed.h"
+#include "geometry.h"
 
-enum { UNIT = 32, PANEL = 16, ALIGNMENT = 64 };
+enum { ALIGNMENT = 64 };
 
 static qn_status corrupt(qn_error *err, const char *what)
 {
@@ -58,27 +58,18 @@ static qn_status check_shape(const struct qni_packed_head *h, qn_error *err)
  * Units number at most max(k, groups) < 2^31. */
 static qn_status check_cut(const struct qni_packed_head *h, qn_error *err)
 {
-    const qn_format *f = &h->format;
-    const int64_t n_groups = qn_format_groups(f, h->k, h->ci);
+    const int64_t n_groups = qn_format_groups(&h->format, h->k, h->ci);
     if (n_groups != h->n_groups)
         return corrupt(err, "the number of groups does not follow from k");
-    int64_t full = h->k, last = h->k;
-    if (n_groups > 1) {
-        full = f->blocks == QN_BLOCKS_CHANNELS ? f->group * h->kh * h->kw : f->group;
-        last = h->k - (n_groups - 1) * full;
-    }
-    const int64_t group_units = qni_max(1, qni_ceil_div(full, UNIT));
-    const int64_t last_units = qni_ceil_div(last, UNIT);
-    const int64_t units = n_groups == 0 ? 0 : (n_groups - 1) * group_units + last_units;
-    if (h->group_units != group_units || h->units != units)
+    if (h->x_block < 1 || h->segment_units < 1)
+        return corrupt(err, "a segment is empty");
+    const struct qni_cut cut = qni_packed_cut(h, true);
+    if (h->group_units != cut.group_units ||
+        h->units != qni_packed_units(h->device_kind, cut.units))
         return corrupt(err, "the number of units does not follow from k");
-    if (h->x_block < 1 || h->segment_units < 1 || h->segment_units > group_units)
-        return corrupt(err, "a segment is empty or longer than its group");
-    const int64_t n_segments = n_groups == 0
-                                   ? 0
-                                   : (n_groups - 1) * qni_ceil_div(group_units, h->segment_units) +
-                                         qni_ceil_div(last_units, h->segment_units);
-    if (h->n_segments != n_segments)
+    if (h->segment_units != cut.segment_units)
+        return corrupt(err, "a segment is longer than its group");
+    if (h->n_segments != cut.n_segments)
         return corrupt(err, "the number of segments does not follow from k");
     if (h->panels != qni_packed_panels(h->n, h->ci, h->conv_groups))
         return corrupt(err, "the number of panels does not follow from n");
@@ -105,16 +96,16 @@ static qn_status check_sizes(const struct qni_packed_head *h, qn_error *err)
     const qn_format *f = &h->format;
     const size_t scale = h->scale_dtype == QN_F16 ? 2 : 4, zero = h->zero_dtype == QN_I8 ? 1 : 4;
     int64_t lanes, scales, codes, sums;
-    if (!qni_i64_mul(h->panels, PANEL, &lanes) || !qni_i64_mul(lanes, h->n_groups, &scales) ||
+    if (!qni_i64_mul(h->panels, QNI_PANEL, &lanes) || !qni_i64_mul(lanes, h->n_groups, &scales) ||
         !qni_i64_mul(lanes, h->n_segments, &sums) || !qni_i64_mul(lanes, h->units, &codes) ||
-        !qni_i64_mul(codes, UNIT, &codes))
+        !qni_i64_mul(codes, QNI_UNIT, &codes))
         return corrupt(err, "the weights exceed the address space");
     const uint64_t least = (uint64_t)codes / 8 * (uint64_t)f->bits;
     const uint64_t bytes = h->section[QNI_SECTION_CODES].bytes;
     if (bytes < least || bytes > (uint64_t)codes)
         return corrupt(err, "the codes do not have the size that n and k demand");
     if (!takes(h, QNI_SECTION_SCALE, scales, scale) ||
-        !takes(h, QNI_SECTION_OFFSET, f->shift != QN_SHIFT_NONE ? scales : 0, scale) ||
+        !takes(h, QNI_SECTION_OFFSET, qni_packed_has_offsets(h) ? scales : 0, scale) ||
         !takes(h, QNI_SECTION_ZERO, f->shift == QN_SHIFT_ZERO ? scales : 0, zero))
         return corrupt(err, "scales, offsets or zero points do not have one entry per group");
     if (!takes_or_absent(h, QNI_SECTION_SUMS, sums, 4))

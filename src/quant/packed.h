@@ -18,7 +18,7 @@ enum {
     QNI_SECTION_RUNS = 5,    /* struct qni_run: packed positions <- canonical positions */
     QNI_SECTION_PERM = 6,    /* i32 [k]: canonical position -> column (act-order) */
     QNI_SECTION_PRESCALE = 7,/* f32 [k] by column */
-    QNI_SECTION_ZERO = 8,    /* cold: the integer zero points, for unpacking */
+    QNI_SECTION_ZERO = 8,    /* the integer zero points: for unpacking, or instead of offsets */
     QNI_SECTION_GROUP_SUMS = 9, /* the same per int8-row segment; absent where they equal SUMS */
     QNI_SECTION_COUNTS = 10, /* i32 real positions of each int8-row segment */
     QNI_N_SECTIONS = 12
@@ -66,8 +66,13 @@ struct qn_packed {
     const struct qni_packed_head *head;  /* the blob begins here (for CUDA: a host copy of the
                                             head) */
     const uint8_t *blob;                 /* on the device */
+    const float *table;                  /* the codebook in host memory; NULL: none */
     void (*release)(struct qn_packed *); /* frees blob and struct */
     void *owner;                         /* of release */
+    /* Bytes [at, at + bytes) of the blob to host memory, ctx being of the same device; NULL where
+     * the blob lies in host memory. */
+    qn_status (*read)(const qn_ctx *ctx, const struct qn_packed *packed, size_t at, size_t bytes,
+                      void *to, qn_error *err);
 };
 
 /* Panels of 16 outputs. Every convolution group begins a new panel, so that a group is a product of
@@ -78,6 +83,34 @@ static inline int64_t qni_packed_panels(int64_t n, int64_t ci, int32_t conv_grou
     if (ci == 1 || conv_groups == 1)
         return (n + 15) / 16;
     return conv_groups * ((n / conv_groups + 15) / 16);
+}
+
+/* GPU layouts have blocks of two units, and a panel holds whole blocks: there may be a unit of
+ * padding behind those that the groups need. */
+enum { QNI_MAX_BLOCK_UNITS = 2 };
+static inline int64_t qni_packed_block_units(int32_t device_kind)
+{
+    return device_kind == QN_CUDA ? 2 : 1;
+}
+static inline int64_t qni_packed_units(int32_t device_kind, int64_t units)
+{
+    const int64_t block = qni_packed_block_units(device_kind);
+    return (units + block - 1) / block * block;
+}
+
+/* Bytes of the codes of 32 positions x 16 outputs. */
+static inline size_t qni_packed_unit_bytes(int32_t code_bits)
+{
+    return (size_t)(32 * 16 / 8 * code_bits);
+}
+
+/* Are there offsets? GPU kernels take integer zero points as they are if these fit int8, which
+ * keeps scales in f16: -zero * scale would need f32. CPU kernels get the product. */
+static inline bool qni_packed_has_offsets(const struct qni_packed_head *head)
+{
+    const bool keeps_zeros = head->device_kind == QN_CUDA && head->zero_dtype == QN_I8;
+    return head->format.shift == QN_SHIFT_OFFSET ||
+           (head->format.shift == QN_SHIFT_ZERO && !keeps_zeros);
 }
 
 static inline const void *qni_section(const struct qn_packed *p, int32_t i)

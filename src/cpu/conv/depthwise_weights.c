@@ -34,7 +34,7 @@ static struct qni_tap tap_of(const struct qni_op *op, const struct qni_axis axis
 static int64_t segment_of(const struct qni_cut *cut, int64_t position)
 {
     const int64_t unit = position / QNI_UNIT;
-    const int64_t per_group = qni_ceil_div(cut->group_units, cut->segment_units);
+    const int64_t per_group = qni_cut_per_group(cut);
     return unit / cut->group_units * per_group + unit % cut->group_units / cut->segment_units;
 }
 
@@ -178,7 +178,7 @@ void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni
     const struct qni_layout *layout = qni_layout_find(head->layout);
     const struct values v = values_of(w, layout, kind);
     const struct qni_cut cut = qni_cut_of(head, reads_of(kind));
-    const int64_t per_group = qni_ceil_div(cut.group_units, cut.segment_units);
+    const int64_t per_group = qni_cut_per_group(&cut);
     const uint8_t *codes = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
                            (size_t)(panel * head->units) * qni_layout_unit_bytes(layout->layout);
     for (int32_t s = 0; s < list->n_segments; s++) {

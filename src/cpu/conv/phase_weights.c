@@ -231,7 +231,7 @@ static void copy_sums(const struct copy *c, int64_t panel)
     src = src != NULL ? src : qni_section(c->from, QNI_SECTION_SUMS);
     const struct qni_cut cut = qni_cut_of(c->from->head, QNI_READS_Q8);
     copy_groups(c, QNI_SECTION_SUMS, src, panel, QNI_PANEL * sizeof(int32_t),
-                qni_ceil_div(cut.group_units, cut.segment_units));
+                qni_cut_per_group(&cut));
 }
 
 static void copy_panels(void *arg, int32_t task)
@@ -260,10 +260,8 @@ static void make_shared(const struct copy *c)
     qni_runs_make(&h->format, &cut, h->ci, n,
                   (struct qni_run *)(void *)to_panel(c, QNI_SECTION_RUNS, 0, 0));
     int32_t *counts = (int32_t *)(void *)to_panel(c, QNI_SECTION_COUNTS, 0, 0);
-    const int64_t per_group = qni_ceil_div(rows.group_units, rows.segment_units);
-    for (int64_t s = 0; counts != NULL && s < rows.n_segments; s++)
-        counts[s] = (int32_t)qni_cut_count(&rows, s / per_group, s % per_group * rows.segment_units,
-                                           rows.segment_units);
+    if (counts != NULL)
+        qni_counts_make(&rows, counts);
     if (h->section[QNI_SECTION_TABLE].bytes != 0)
         memcpy(to_panel(c, QNI_SECTION_TABLE, 0, 0), qni_section(c->from, QNI_SECTION_TABLE),
                (size_t)h->section[QNI_SECTION_TABLE].bytes);

@@ -33,7 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { QNI_UNIT = 32, QNI_PANEL = 16 };
+#include "../../quant/cut.h"
 
 /* What a kernel reads as activations. Rows are row-major in packed order, padded with zeros to
  * whole units. */

@@ -14,16 +14,7 @@
 #include <quern/ops.h>
 
 #include "../../base/exact.h"
-
-/* How a row in packed order is cut: groups, padded to units of 32, and segments, which never leave
- * their group (matmul/kernel.h draws it). */
-struct qni_cut {
-    int64_t k; /* real positions */
-    int64_t units;
-    int64_t n_groups, group_units;
-    int64_t group_len, last_len; /* real positions of every group but the last, and of the last */
-    int64_t n_segments, segment_units;
-};
+#include "../../quant/cut.h"
 
 /* Facts of the segments of one row, [n_segments] each. */
 struct qni_facts {
@@ -143,13 +134,6 @@ static inline struct qni_scaling qni_scaling_of(const struct qni_range *r, int32
         s.offset = qni_fmaf(128.0f, s.scale, lo);
     }
     return s;
-}
-
-/* Real positions of a segment that begins `unit` units into group g and has `n` units. */
-static inline int64_t qni_cut_count(const struct qni_cut *c, int64_t g, int64_t unit, int64_t n)
-{
-    const int64_t real = (g + 1 == c->n_groups ? c->last_len : c->group_len) - unit * 32;
-    return real < n * 32 ? real : n * 32;
 }
 
 #endif

@@ -1,28 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of layouts and the geometry of packed weights: layouts.h. */
-#include "layouts.h"
+/* The geometry of packed weights: geometry.h. */
+#include "geometry.h"
 
 #include <string.h>
-
-#define QNI_LAYOUT(name, layout, code_bits, codes) {name, QNI_LAYOUT_##layout, code_bits, codes},
-static const struct qni_layout layouts[] = {
-#include "layouts.inc"
-};
-#undef QNI_LAYOUT
-
-const struct qni_layout *qni_layout_at(int32_t i)
-{
-    const int32_t n = (int32_t)(sizeof layouts / sizeof *layouts);
-    return i >= 0 && i < n ? &layouts[i] : NULL;
-}
-
-const struct qni_layout *qni_layout_find(const char *name)
-{
-    for (int32_t i = 0; qni_layout_at(i) != NULL; i++)
-        if (strcmp(layouts[i].name, name) == 0)
-            return &layouts[i];
-    return NULL;
-}
 
 struct qni_cut qni_cut_make(const qn_format *format, int64_t k, int64_t ci, int64_t n_groups,
                             int64_t segment_units)
@@ -47,10 +27,9 @@ struct qni_cut qni_cut_make(const qn_format *format, int64_t k, int64_t ci, int6
     return c;
 }
 
-struct qni_cut qni_cut_of(const struct qni_packed_head *head, int32_t reads)
+struct qni_cut qni_packed_cut(const struct qni_packed_head *head, bool by_block)
 {
-    const int64_t segment =
-        reads == QNI_READS_Q8B ? head->segment_units : (int64_t)QNI_ROW_SEGMENT_UNITS;
+    const int64_t segment = by_block ? head->segment_units : (int64_t)QNI_ROW_SEGMENT_UNITS;
     return qni_cut_make(&head->format, head->k, head->ci, head->n_groups, segment);
 }
 
@@ -78,6 +57,14 @@ int64_t qni_runs_make(const qn_format *format, const struct qni_cut *cut, int64_
         }
     }
     return n;
+}
+
+void qni_counts_make(const struct qni_cut *cut, int32_t *counts)
+{
+    const int64_t per_group = qni_cut_per_group(cut);
+    for (int64_t s = 0; s < cut->n_segments; s++)
+        counts[s] = (int32_t)qni_cut_count(cut, s / per_group, s % per_group * cut->segment_units,
+                                           cut->segment_units);
 }
 
 int32_t qni_table_integers(qn_code code, const float *table, int32_t n, int8_t table8[16])

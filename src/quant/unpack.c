@@ -3,14 +3,13 @@
  * head that passed qni_packed_head_check() is consistent in itself; here its sections are compared
  * with what the layout makes of that geometry, and everything that is used as an index is looked
  * at. */
+#include "pack.h"
+
 #include <string.h>
 
-#include "../../base/compiler.h"
-#include "../../base/context.h"
-#include "../../base/error.h"
-#include "../../base/half.h"
-#include "../backend.h"
-#include "../layouts.h"
+#include "../base/compiler.h"
+#include "../base/error.h"
+#include "../base/half.h"
 
 static qn_status check_section(const struct qni_packed_head *h, int32_t section, const char *name,
                                int64_t count, size_t element, qn_error *err)
@@ -29,15 +28,15 @@ static qn_status check_sections(const struct qni_packed_head *h, const struct qn
 {
     const int64_t lanes = h->panels * QNI_PANEL;
     const size_t scale = h->scale_dtype == QN_F16 ? 2 : 4;
-    const bool is_table = qni_layout_is_table(layout->layout);
+    const bool is_table = layout->is_table != 0;
     const bool has_sums = h->section[QNI_SECTION_SUMS].bytes != 0;
     const bool has_counts = h->section[QNI_SECTION_COUNTS].bytes != 0;
     const bool same_segments = row_cut->segment_units == h->segment_units;
     QNI_TRY(check_section(h, QNI_SECTION_CODES, "codes", h->panels * h->units,
-                          qni_layout_unit_bytes(layout->layout), err));
+                          qni_packed_unit_bytes(layout->code_bits), err));
     QNI_TRY(check_section(h, QNI_SECTION_SCALE, "scales", lanes * h->n_groups, scale, err));
     QNI_TRY(check_section(h, QNI_SECTION_OFFSET, "offsets",
-                          h->format.shift != QN_SHIFT_NONE ? lanes * h->n_groups : 0, scale, err));
+                          qni_packed_has_offsets(h) ? lanes * h->n_groups : 0, scale, err));
     QNI_TRY(check_section(h, QNI_SECTION_SUMS, "column sums", has_sums ? lanes * h->n_segments : 0,
                           4, err));
     QNI_TRY(check_section(h, QNI_SECTION_GROUP_SUMS, "group sums",
@@ -84,27 +83,28 @@ static qn_status check_indices(const struct qn_packed *packed, qn_error *err)
     return QN_OK;
 }
 
-qn_status qni_cpu_packed_check(const struct qn_packed *packed, qn_error *err)
+qn_status qni_packed_check(const struct qni_packing *packing, const struct qn_packed *packed,
+                           qn_error *err)
 {
     const struct qni_packed_head *h = packed->head;
     const struct qni_layout *layout = NULL;
     if (memchr(h->layout, 0, sizeof h->layout) != NULL)
-        layout = qni_layout_find(h->layout);
+        layout = qni_packing_find(packing, h->layout);
     if (layout == NULL)
         return qni_fail(err, QN_E_LAYOUT,
-                        "the weights are packed in layout \"%.23s\", which is "
-                        "none of the CPU's",
-                        h->layout);
+                        "the weights are packed in layout \"%.23s\", which is none of the %s's",
+                        h->layout, packing->device);
     const bool is_table = h->format.code != QN_CODE_INT;
     const int64_t groups = qn_format_groups(&h->format, h->k, h->ci);
-    if (qni_layout_is_table(layout->layout) != is_table || h->format.bits > layout->code_bits)
+    if ((layout->is_table != 0) != is_table || h->format.bits > layout->code_bits)
         return qni_fail(err, QN_E_CORRUPT,
                         "layout %s cannot hold the format that the packed "
                         "weights name",
                         layout->name);
-    const struct qni_cut cut = qni_cut_of(h, QNI_READS_Q8B), rows = qni_cut_of(h, QNI_READS_Q8);
-    if (groups != h->n_groups || cut.units != h->units || cut.group_units != h->group_units ||
-        cut.segment_units != h->segment_units || cut.n_segments != h->n_segments ||
+    const struct qni_cut cut = qni_packed_cut(h, true), rows = qni_packed_cut(h, false);
+    if (groups != h->n_groups || qni_packed_units(h->device_kind, cut.units) != h->units ||
+        cut.group_units != h->group_units || cut.segment_units != h->segment_units ||
+        cut.n_segments != h->n_segments ||
         h->panels != qni_packed_panels(h->n, h->ci, h->conv_groups) ||
         h->segment_units != qni_min(h->group_units, qni_max(1, qni_ceil_div(h->x_block, QNI_UNIT))))
         return qni_fail(err, QN_E_CORRUPT,
@@ -115,6 +115,7 @@ qn_status qni_cpu_packed_check(const struct qn_packed *packed, qn_error *err)
 
 /* What all threads of an unpacking read; bad: any of them saw a code out of range. */
 struct unpack {
+    const struct qni_packing *packing;
     const struct qn_packed *packed;
     const struct qni_layout *layout;
     struct qn_weight *w;
@@ -123,37 +124,25 @@ struct unpack {
 
 enum { PANELS_PER_TASK = 4 };
 
-static void load_unit(const uint8_t *in, int32_t code_bits, uint8_t block[QNI_PANEL][QNI_UNIT])
-{
-    for (int32_t r = 0; r < (code_bits == 4 ? 4 : 8); r++)
-        for (int32_t j = 0; j < QNI_PANEL; j++, in += 4) {
-            uint32_t word;
-            memcpy(&word, in, sizeof word);
-            const uint32_t low = code_bits == 4 ? word & 0x0f0f0f0fu : word;
-            const uint32_t high = word >> 4 & 0x0f0f0f0fu;
-            memcpy(&block[j][4 * r], &low, sizeof low);
-            if (code_bits == 4)
-                memcpy(&block[j][16 + 4 * r], &high, sizeof high);
-        }
-}
-
 /* The codes of one panel; false if one is out of range. */
 static bool unpack_codes(const struct unpack *u, int64_t panel, const int64_t outputs[QNI_PANEL])
 {
     const struct qni_packed_head *h = u->packed->head;
     const struct qni_run *runs = qni_section(u->packed, QNI_SECTION_RUNS);
     const uint8_t *codes = qni_section(u->packed, QNI_SECTION_CODES);
-    const size_t unit_bytes = qni_layout_unit_bytes(u->layout->layout);
+    const int64_t per_block = qni_packed_block_units(h->device_kind);
+    const size_t unit_bytes = qni_packed_unit_bytes(u->layout->code_bits);
     const int32_t n = 1 << h->format.bits;
-    const int32_t shift =
-        qni_layout_is_table(u->layout->layout) ? 0 : (1 << (u->layout->code_bits - 1)) - n / 2;
-    uint8_t block[QNI_PANEL][QNI_UNIT];
+    const int32_t shift = u->layout->is_table ? 0 : (1 << (u->layout->code_bits - 1)) - n / 2;
+    struct qni_unit_codes block[QNI_MAX_BLOCK_UNITS];
     uint32_t seen = 0;
     int64_t run = 0;
     for (int64_t unit = 0; unit < h->units; unit++) {
         const int64_t first = unit * QNI_UNIT, end = first + QNI_UNIT;
-        load_unit(codes + (size_t)(panel * h->units + unit) * unit_bytes, u->layout->code_bits,
-                  block);
+        const struct qni_unit_codes *here = &block[unit % per_block];
+        if (here == block)
+            u->packing->load(codes + (size_t)(panel * h->units + unit) * unit_bytes,
+                             u->layout->code_bits, block);
         while (run < h->n_runs && runs[run].dst + runs[run].len <= first)
             run++;
         for (int64_t i = run; i < h->n_runs && runs[i].dst < end; i++) {
@@ -162,7 +151,7 @@ static bool unpack_codes(const struct unpack *u, int64_t panel, const int64_t ou
             for (int64_t j = 0; j < QNI_PANEL; j++) {
                 uint8_t *out = u->w->codes + outputs[j] * h->k + runs[i].src - runs[i].dst;
                 for (int64_t q = from; outputs[j] >= 0 && q < to; q++) {
-                    const int32_t code = block[j][q - first] - shift;
+                    const int32_t code = here->code[j][q - first] - shift;
                     seen |= (uint32_t)code;
                     out[q] = (uint8_t)code;
                 }
@@ -187,9 +176,10 @@ static void unpack_scales(const struct unpack *u, int64_t panel, const int64_t o
     for (int64_t g = 0; g < h->n_groups; g++)
         for (int64_t lane = 0; lane < QNI_PANEL; lane++) {
             const int64_t at = (panel * h->n_groups + g) * QNI_PANEL + lane;
-            if (outputs[lane] < 0)
+            const int64_t j = outputs[u->packing->lanes[lane]];
+            if (j < 0)
                 continue;
-            const int64_t to = outputs[lane] * h->n_groups + g;
+            const int64_t to = j * h->n_groups + g;
             u->w->scale[to] = load_scale(scale, h->scale_dtype, at);
             if (u->w->offset != NULL)
                 u->w->offset[to] = load_scale(offset, h->scale_dtype, at);
@@ -207,8 +197,8 @@ static void unpack_panels(void *arg, int32_t task)
     u->bad[task] = 0;
     for (int64_t panel = first; panel < end; panel++) {
         int64_t outputs[QNI_PANEL];
-        for (int64_t lane = 0; lane < QNI_PANEL; lane++)
-            outputs[lane] = qni_output_of(u->packed->head, panel, lane);
+        for (int64_t j = 0; j < QNI_PANEL; j++)
+            outputs[j] = qni_output_of(u->packed->head, panel, j);
         if (!unpack_codes(u, panel, outputs))
             u->bad[task] = 1;
         unpack_scales(u, panel, outputs);
@@ -238,11 +228,12 @@ static qn_status alloc_weight(const qn_ctx *ctx, const struct qn_packed *packed,
     return QN_OK;
 }
 
-qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
-                         struct qn_weight **weight, qn_error *err)
+qn_status qni_unpack_host(const qn_ctx *ctx, const struct qni_packing *packing,
+                          const struct qn_packed *packed, struct qn_weight **weight, qn_error *err)
 {
-    QNI_TRY(qni_cpu_packed_check(packed, err));
-    struct unpack u = {packed, qni_layout_find(packed->head->layout), NULL, NULL};
+    QNI_TRY(qni_packed_check(packing, packed, err));
+    struct unpack u = {packing, packed, qni_packing_find(packing, packed->head->layout), NULL,
+                       NULL};
     const int32_t tasks = (int32_t)qni_ceil_div(packed->head->panels, PANELS_PER_TASK);
     QNI_TRY(alloc_weight(ctx, packed, &u.w, err));
     u.bad = qni_alloc(&ctx->allocator, (size_t)tasks * sizeof *u.bad);

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Canonical weights to the blob that kernels stream. Everything a kernel reads of a panel lies in
+ * the order of its loops; everything that can be known beforehand (column sums, offsets of zero
+ * points, where a row's columns go) is a section. The order of the codes themselves is the
+ * backend's: pack.h. Unpacking is unpack.c. */
+#include "pack.h"
+
+#include <string.h>
+
+#include "../base/compiler.h"
+#include "../base/error.h"
+#include "../base/half.h"
+
+/* Panels are dealt out in pieces, so that there are enough for any number of threads. */
+enum { PANELS_PER_TASK = 4 };
+
+/* ---- planning -------------------------------------------------------------------------------- */
+
+const struct qni_layout *qni_packing_layout(const struct qni_packing *packing, int32_t i)
+{
+    return i >= 0 && i < packing->n_layouts ? &packing->layouts[i] : NULL;
+}
+
+const struct qni_layout *qni_packing_find(const struct qni_packing *packing, const char *name)
+{
+    for (int32_t i = 0; i < packing->n_layouts; i++)
+        if (strcmp(packing->layouts[i].name, name) == 0)
+            return &packing->layouts[i];
+    return NULL;
+}
+
+static bool holds(const struct qni_layout *layout, const struct qn_weight *w)
+{
+    return (layout->is_table != 0) == (w->table != NULL) && w->format.bits <= layout->code_bits;
+}
+
+static qn_status choose_layout(struct qni_pack *p, const char *wish, qn_error *err)
+{
+    const struct qni_packing *packing = p->packing;
+    const char *const what = p->w->table != NULL ? "a codebook" : "integers";
+    const int32_t bits = p->w->format.bits;
+    if (wish != NULL) {
+        p->layout = qni_packing_find(packing, wish);
+        if (p->layout == NULL)
+            return qni_fail(err, QN_E_LAYOUT,
+                            "there is no %s layout \"%.24s\"; qn_layout_name() lists them",
+                            packing->device, wish);
+        if (!holds(p->layout, p->w))
+            return qni_fail(err, QN_E_LAYOUT, "layout %s holds %s; these weights are %s of %d bits",
+                            p->layout->name, p->layout->codes, what, (int)bits);
+        return QN_OK;
+    }
+    for (int32_t i = 0; (p->layout = qni_packing_layout(packing, i)) != NULL; i++)
+        if (holds(p->layout, p->w))
+            return QN_OK;
+    return qni_fail(err, QN_E_LAYOUT, "no %s layout holds %s of %d bits", packing->device, what,
+                    (int)bits);
+}
+
+/* Does f16 hold these exactly? */
+static bool fits_f16(const float *v, int64_t n)
+{
+    uint32_t differ = 0;
+    for (int64_t i = 0; i < n; i++)
+        differ |= qni_bits_of(qni_f32_from_f16(qni_f16_from_f32(v[i]))) ^ qni_bits_of(v[i]);
+    return differ == 0;
+}
+
+static bool shifts_fit_f16(const struct qn_weight *w)
+{
+    if (w->offset != NULL)
+        return fits_f16(w->offset, w->n * w->n_groups);
+    for (int64_t j = 0; w->zero != NULL && j < w->n; j++)
+        for (int64_t g = 0; g < w->n_groups; g++) {
+            const float offset = qni_group_offset(w, j, g);
+            if (!fits_f16(&offset, 1))
+                return false;
+        }
+    return true;
+}
+
+static bool zeros_fit_i8(const struct qn_weight *w)
+{
+    for (int64_t i = 0; w->zero != NULL && i < w->n * w->n_groups; i++)
+        if (w->zero[i] < -128 || w->zero[i] > 127)
+            return false;
+    return true;
+}
+
+static void plan_codes(struct qni_pack *p)
+{
+    const struct qn_weight *w = p->w;
+    const int32_t n = 1 << w->format.bits;
+    int8_t table8[16];
+    p->half = n / 2;
+    p->padding = (uint8_t)(w->table != NULL ? 0 : 1 << (p->layout->code_bits - 1));
+    p->shift = p->padding - p->half;
+    p->has_values =
+        w->table == NULL || qni_table_integers(w->format.code, w->table, n, table8) != 0;
+    for (int32_t i = n; w->table != NULL && i-- > 0;) {
+        p->value[i] = (int16_t)(p->has_values ? table8[i] : 0);
+        if (w->table[i] == 0.0f)
+            p->padding = (uint8_t)i; /* a codebook without a zero pads with code 0: x is 0 there */
+    }
+}
+
+static qn_status add_section(struct qni_packed_head *head, int32_t section, int64_t count,
+                             size_t element, qn_error *err)
+{
+    size_t bytes, end;
+    const bool fits = qni_size_mul((size_t)count, element, &bytes) &&
+                      qni_size_add((size_t)head->bytes, bytes, &end) && end < SIZE_MAX / 2;
+    if (!fits)
+        return qni_fail(err, QN_E_MEMORY, "the packed weights exceed the address space");
+    if (bytes == 0)
+        return QN_OK;
+    head->section[section].offset = head->bytes;
+    head->section[section].bytes = bytes;
+    head->bytes = qni_round_up(end, 64);
+    return QN_OK;
+}
+
+static qn_status plan_sections(struct qni_pack *p, bool with_sums, qn_error *err)
+{
+    const struct qn_weight *w = p->w;
+    struct qni_packed_head *h = &p->head;
+    const int64_t lanes = h->panels * QNI_PANEL;
+    const size_t scale = h->scale_dtype == QN_F16 ? 2 : 4;
+    const bool same_segments = p->cut.segment_units == p->row_cut.segment_units;
+
+    h->bytes = qni_round_up(sizeof *h, 64);
+    QNI_TRY(add_section(h, QNI_SECTION_CODES, h->panels * h->units,
+                        qni_packed_unit_bytes(p->layout->code_bits), err));
+    QNI_TRY(add_section(h, QNI_SECTION_SCALE, lanes * h->n_groups, scale, err));
+    if (qni_packed_has_offsets(h))
+        QNI_TRY(add_section(h, QNI_SECTION_OFFSET, lanes * h->n_groups, scale, err));
+    if (p->has_values && with_sums) {
+        QNI_TRY(add_section(h, QNI_SECTION_SUMS, lanes * h->n_segments, 4, err));
+        if (!same_segments)
+            QNI_TRY(add_section(h, QNI_SECTION_GROUP_SUMS, lanes * p->row_cut.n_segments, 4, err));
+    }
+    if (p->has_values)
+        QNI_TRY(add_section(h, QNI_SECTION_COUNTS, p->row_cut.n_segments, 4, err));
+    if (w->table != NULL)
+        QNI_TRY(add_section(h, QNI_SECTION_TABLE, p->layout->code_bits == 4 ? 16 : 256, 4, err));
+    QNI_TRY(add_section(h, QNI_SECTION_RUNS, h->n_runs, sizeof(struct qni_run), err));
+    if (w->perm != NULL)
+        QNI_TRY(add_section(h, QNI_SECTION_PERM, w->k, 4, err));
+    if (w->prescale != NULL)
+        QNI_TRY(add_section(h, QNI_SECTION_PRESCALE, w->k, 4, err));
+    if (w->zero != NULL)
+        QNI_TRY(add_section(h, QNI_SECTION_ZERO, lanes * h->n_groups,
+                            h->zero_dtype == QN_I8 ? 1 : 4, err));
+    return QN_OK;
+}
+
+static void plan_words(struct qni_pack *p)
+{
+    const struct qn_weight *w = p->w;
+    struct qni_packed_head *h = &p->head;
+    memcpy(h->magic, "quernpk", 8);
+    h->version = 1;
+    h->device_kind = p->packing->device_kind;
+    memcpy(h->layout, p->layout->name, strlen(p->layout->name));
+    h->isa = QN_ISA_PORTABLE;
+    h->format = w->format;
+    h->n = w->n;
+    h->k = w->k;
+    h->ci = w->ci;
+    h->kh = w->kh;
+    h->kw = w->kw;
+    h->conv_groups = w->conv_groups;
+    h->zero_dtype = zeros_fit_i8(w) ? QN_I8 : QN_I32;
+    const bool shifts_fit = !qni_packed_has_offsets(h) || shifts_fit_f16(w);
+    h->scale_dtype = shifts_fit && fits_f16(w->scale, w->n * w->n_groups) ? QN_F16 : QN_F32;
+}
+
+qn_status qni_pack_plan(const struct qni_packing *packing, const struct qn_weight *w,
+                        const qn_pack_options *options, struct qni_pack *p, qn_error *err)
+{
+    memset(p, 0, sizeof *p);
+    p->packing = packing;
+    p->w = w;
+    QNI_TRY(choose_layout(p, options->layout, err));
+    plan_codes(p);
+    plan_words(p);
+    p->row_cut = qni_cut_make(&w->format, w->k, w->ci, w->n_groups, QNI_ROW_SEGMENT_UNITS);
+    const int64_t group = qni_max(1, p->row_cut.group_len);
+    const int64_t block = options->x_block > 0 ? options->x_block : 128;
+
+    struct qni_packed_head *h = &p->head;
+    h->n_groups = w->n_groups;
+    h->x_block = qni_min(block, group);
+    p->cut = qni_cut_make(&w->format, w->k, w->ci, w->n_groups, qni_ceil_div(h->x_block, QNI_UNIT));
+    h->units = qni_packed_units(h->device_kind, p->cut.units);
+    h->group_units = p->cut.group_units;
+    h->segment_units = p->cut.segment_units;
+    h->n_segments = p->cut.n_segments;
+    h->panels = qni_packed_panels(w->n, w->ci, w->conv_groups);
+    if (h->panels / PANELS_PER_TASK >= INT32_MAX)
+        return qni_fail(err, QN_E_LAYOUT, "more than 2^37 outputs");
+    const int64_t runs = qni_runs_make(&w->format, &p->cut, w->ci, (int64_t)w->kh * w->kw, NULL);
+    if (runs > INT32_MAX)
+        return qni_fail(err, QN_E_LAYOUT, "the groups cut a row into more than 2^31 pieces");
+    h->n_runs = (int32_t)runs;
+    return plan_sections(p, options->without_sums == 0, err);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* What all threads of a packing read. */
+struct job {
+    const struct qni_pack *p;
+    bool with_codes;
+    uint8_t *blob;
+    const struct qni_run *runs;
+};
+
+size_t qni_pack_codes_bytes(const struct qni_packed_head *head)
+{
+    return qni_round_up((size_t)head->section[QNI_SECTION_CODES].bytes, 64);
+}
+
+/* The codes are the first section. */
+static void *section_of(const struct job *job, int32_t i)
+{
+    const struct qni_packed_head *h = &job->p->head;
+    if (h->section[i].bytes == 0 || (i == QNI_SECTION_CODES && !job->with_codes))
+        return NULL;
+    return job->blob + h->section[i].offset - (job->with_codes ? 0 : qni_pack_codes_bytes(h));
+}
+
+/* n codes as stored; returns the sum of their values. */
+static inline int32_t store_codes(const struct qni_pack *p, uint8_t *restrict to,
+                                  const uint8_t *restrict codes, int64_t n)
+{
+    int32_t sum = 0;
+    if (p->w->table != NULL) {
+        for (int64_t i = 0; i < n && p->has_values; i++)
+            sum += p->value[codes[i]];
+        memcpy(to, codes, (size_t)n);
+        return sum;
+    }
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (uint8_t)(codes[i] + p->shift);
+    for (int64_t i = 0; i < n; i++)
+        sum += codes[i];
+    return sum - (int32_t)n * p->half;
+}
+
+/* The codes of a unit, and the sums of their values. *run is the first run that reaches into the
+ * unit or lies behind it. */
+static void gather_unit(const struct job *job, const int64_t outputs[QNI_PANEL], int64_t unit,
+                        int64_t *run, struct qni_unit_codes *to, int32_t sums[QNI_PANEL])
+{
+    const struct qni_pack *p = job->p;
+    const struct qni_run *runs = job->runs;
+    const int64_t first = unit * QNI_UNIT, end = first + QNI_UNIT;
+    memset(to, p->padding, sizeof *to);
+    memset(sums, 0, QNI_PANEL * sizeof *sums);
+    while (*run < p->head.n_runs && runs[*run].dst + runs[*run].len <= first)
+        ++*run;
+    for (int64_t i = *run; i < p->head.n_runs && runs[i].dst < end; i++) {
+        const struct qni_run *r = &runs[i];
+        const int64_t from = qni_max(r->dst, first), n = qni_min(r->dst + r->len, end) - from;
+        for (int64_t j = 0; j < QNI_PANEL; j++) {
+            if (outputs[j] < 0)
+                continue;
+            const uint8_t *codes = p->w->codes + outputs[j] * p->w->k + r->src + from - r->dst;
+            uint8_t *const at = to->code[j] + (from - first);
+            /* A whole unit is the common case: a length that the compiler knows. */
+            sums[j] +=
+                n == QNI_UNIT ? store_codes(p, at, codes, QNI_UNIT) : store_codes(p, at, codes, n);
+        }
+    }
+}
+
+static void add_sums(const struct job *job, int32_t *sums, const struct qni_cut *cut, int64_t panel,
+                     int64_t unit, const int32_t unit_sums[QNI_PANEL])
+{
+    if (sums == NULL)
+        return;
+    const int64_t segment = unit / cut->group_units * qni_cut_per_group(cut) +
+                            unit % cut->group_units / cut->segment_units;
+    int32_t *const at = sums + (panel * cut->n_segments + segment) * QNI_PANEL;
+    for (int32_t lane = 0; lane < QNI_PANEL; lane++)
+        at[lane] += unit_sums[job->p->packing->lanes[lane]];
+}
+
+static void write_codes(const struct job *job, int64_t panel, const int64_t outputs[QNI_PANEL])
+{
+    const struct qni_pack *p = job->p;
+    const int32_t code_bits = p->layout->code_bits;
+    const int64_t per_block = qni_packed_block_units(p->head.device_kind);
+    const size_t unit_bytes = qni_packed_unit_bytes(code_bits);
+    uint8_t *const codes = section_of(job, QNI_SECTION_CODES);
+    int32_t *const sums = section_of(job, QNI_SECTION_SUMS);
+    int32_t *const row_sums = section_of(job, QNI_SECTION_GROUP_SUMS);
+    struct qni_unit_codes block[QNI_MAX_BLOCK_UNITS];
+    int32_t unit_sums[QNI_PANEL];
+    int64_t run = 0;
+    if (codes == NULL && sums == NULL)
+        return;
+    for (int64_t unit = 0; unit < p->head.units; unit++) {
+        const int64_t inside = unit % per_block;
+        gather_unit(job, outputs, unit, &run, &block[inside], unit_sums);
+        if (unit < p->cut.units) {
+            add_sums(job, sums, &p->cut, panel, unit, unit_sums);
+            add_sums(job, row_sums, &p->row_cut, panel, unit, unit_sums);
+        }
+        if (codes != NULL && inside == per_block - 1)
+            p->packing->store(block, code_bits,
+                              codes + (size_t)(panel * p->head.units + unit - inside) * unit_bytes);
+    }
+}
+
+static void store_scale(void *section, qn_dtype dtype, int64_t at, float v)
+{
+    if (dtype == QN_F16)
+        ((uint16_t *)section)[at] = qni_f16_from_f32(v);
+    else
+        ((float *)section)[at] = v;
+}
+
+static void write_scales(const struct job *job, int64_t panel, const int64_t outputs[QNI_PANEL])
+{
+    const struct qni_pack *p = job->p;
+    const struct qn_weight *w = p->w;
+    void *const scale = section_of(job, QNI_SECTION_SCALE);
+    void *const offset = section_of(job, QNI_SECTION_OFFSET);
+    void *const zero = section_of(job, QNI_SECTION_ZERO);
+    for (int64_t g = 0; g < w->n_groups; g++)
+        for (int64_t lane = 0; lane < QNI_PANEL; lane++) {
+            const int64_t at = (panel * w->n_groups + g) * QNI_PANEL + lane;
+            const int64_t j = outputs[p->packing->lanes[lane]];
+            if (j < 0)
+                continue; /* the blob began as zeros */
+            store_scale(scale, p->head.scale_dtype, at, w->scale[j * w->n_groups + g]);
+            if (offset != NULL)
+                store_scale(offset, p->head.scale_dtype, at, qni_group_offset(w, j, g));
+            if (zero != NULL && p->head.zero_dtype == QN_I8)
+                ((int8_t *)zero)[at] = (int8_t)w->zero[j * w->n_groups + g];
+            else if (zero != NULL)
+                ((int32_t *)zero)[at] = w->zero[j * w->n_groups + g];
+        }
+}
+
+static void write_panels(void *arg, int32_t task)
+{
+    const struct job *job = arg;
+    const int64_t first = (int64_t)task * PANELS_PER_TASK;
+    const int64_t end = qni_min(first + PANELS_PER_TASK, job->p->head.panels);
+    for (int64_t panel = first; panel < end; panel++) {
+        int64_t outputs[QNI_PANEL];
+        for (int64_t j = 0; j < QNI_PANEL; j++)
+            outputs[j] = qni_output_of(&job->p->head, panel, j);
+        write_codes(job, panel, outputs);
+        write_scales(job, panel, outputs);
+    }
+}
+
+static void write_small_sections(const struct job *job)
+{
+    const struct qn_weight *w = job->p->w;
+    struct qni_run *const runs = section_of(job, QNI_SECTION_RUNS);
+    int32_t *const counts = section_of(job, QNI_SECTION_COUNTS);
+    if (runs != NULL)
+        qni_runs_make(&w->format, &job->p->cut, w->ci, (int64_t)w->kh * w->kw, runs);
+    if (counts != NULL)
+        qni_counts_make(&job->p->row_cut, counts);
+    if (w->table != NULL)
+        memcpy(section_of(job, QNI_SECTION_TABLE), w->table, sizeof(float) << w->format.bits);
+    if (section_of(job, QNI_SECTION_PERM) != NULL)
+        memcpy(section_of(job, QNI_SECTION_PERM), w->perm, (size_t)w->k * sizeof *w->perm);
+    if (section_of(job, QNI_SECTION_PRESCALE) != NULL)
+        memcpy(section_of(job, QNI_SECTION_PRESCALE), w->prescale,
+               (size_t)w->k * sizeof *w->prescale);
+}
+
+void qni_pack_write(const struct qni_threads *threads, const struct qni_pack *pack, bool with_codes,
+                    uint8_t *blob)
+{
+    struct job job = {pack, with_codes, blob, NULL};
+    memcpy(blob, &pack->head, sizeof pack->head);
+    write_small_sections(&job);
+    job.runs = section_of(&job, QNI_SECTION_RUNS);
+    qni_parallel(threads, (int32_t)qni_ceil_div(pack->head.panels, PANELS_PER_TASK), write_panels,
+                 &job);
+}
+
+/* ---- the whole of it ------------------------------------------------------------------------- */
+
+static void release(struct qn_packed *packed)
+{
+    const struct qni_allocator allocator = packed->allocator;
+    const size_t bytes = (size_t)packed->head->bytes;
+    qni_free(&allocator, packed->owner, bytes);
+    qni_free(&allocator, packed, sizeof *packed);
+}
+
+qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,
+                        const struct qn_weight *w, const qn_pack_options *options,
+                        struct qn_packed **packed, qn_error *err)
+{
+    struct qni_pack p;
+    QNI_TRY(qni_pack_plan(packing, w, options, &p, err));
+    const size_t bytes = (size_t)p.head.bytes;
+    struct qn_packed *const out = qni_alloc_zero(&ctx->allocator, sizeof *out);
+    uint8_t *const blob = qni_alloc_zero(&ctx->allocator, bytes);
+    if (out == NULL || blob == NULL) {
+        qni_free(&ctx->allocator, out, sizeof *out);
+        qni_free(&ctx->allocator, blob, bytes);
+        return qni_fail(err, QN_E_MEMORY, "no memory for %zu bytes of packed weights", bytes);
+    }
+    qni_pack_write(&ctx->threads, &p, true, blob);
+    out->allocator = ctx->allocator;
+    out->device = (qn_device){QN_CPU, 0};
+    out->head = (const struct qni_packed_head *)blob;
+    out->blob = blob;
+    out->table = qni_section(out, QNI_SECTION_TABLE);
+    out->release = release;
+    out->owner = blob;
+    *packed = out;
+    return QN_OK;
+}

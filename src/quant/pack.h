@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packing and unpacking, as far as all backends do it alike: sections, scales, sums, runs. A
+ * backend adds the order of its codes, and the order of the outputs in its tables. The bytes depend
+ * on the weight and the options alone: not on threads, and no byte is left undefined. */
+#ifndef QNI_QUANT_PACK_H
+#define QNI_QUANT_PACK_H
+
+#include "../base/context.h"
+#include "canonical.h"
+#include "geometry.h"
+#include "packed.h"
+
+/* A row of a layouts.inc. */
+struct qni_layout {
+    const char *name;
+    int32_t layout;    /* the backend's number for it */
+    int32_t code_bits; /* as stored: 4 or 8 */
+    int32_t is_table;  /* codes go through a codebook */
+    const char *codes; /* what it holds, in words */
+};
+
+/* Codes of a unit as they are stored, one output after another. */
+struct qni_unit_codes {
+    uint8_t code[QNI_PANEL][QNI_UNIT];
+};
+
+/* The order of codes in a block: qni_packed_block_units() units of a panel, QNI_UNIT * QNI_PANEL *
+ * code_bits / 8 bytes each. */
+typedef void qni_store_codes_fn(const struct qni_unit_codes *units, int32_t code_bits,
+                                uint8_t *out);
+typedef void qni_load_codes_fn(const uint8_t *in, int32_t code_bits, struct qni_unit_codes *units);
+
+/* What packing must know of a backend. */
+struct qni_packing {
+    const char *device; /* in sentences: "CPU" */
+    int32_t device_kind;
+    int32_t n_layouts;
+    const struct qni_layout
+        *layouts;             /* a weight without a wish goes into the first that takes it */
+    uint8_t lanes[QNI_PANEL]; /* tables of 16: the row of codes that a lane belongs to */
+    qni_store_codes_fn *store;
+    qni_load_codes_fn *load;
+};
+
+/* NULL past the end, or for an unknown name. */
+const struct qni_layout *qni_packing_layout(const struct qni_packing *packing, int32_t i);
+const struct qni_layout *qni_packing_find(const struct qni_packing *packing, const char *name);
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+/* A packing, planned: the head is complete. */
+struct qni_pack {
+    const struct qni_packing *packing;
+    const struct qn_weight *w;
+    struct qni_packed_head head;
+    const struct qni_layout *layout;
+    struct qni_cut cut, row_cut; /* segments of int8-block; of int8-row */
+    int32_t half, shift;         /* integers: value = code - half, stored = code + shift */
+    int32_t has_values;          /* integers, or a codebook of integers: there may be sums */
+    int16_t value[256];          /* of a codebook's codes */
+    uint8_t padding;             /* as stored */
+};
+
+/* QN_E_LAYOUT; QN_E_MEMORY: beyond the address space. */
+qn_status qni_pack_plan(const struct qni_packing *packing, const struct qn_weight *w,
+                        const qn_pack_options *options, struct qni_pack *pack, qn_error *err);
+/* Write the planned blob into memory that is zero. Without codes: for a backend that makes them
+ * elsewhere; their section is left out, and what lies behind moves up to its place. */
+void qni_pack_write(const struct qni_threads *threads, const struct qni_pack *pack, bool with_codes,
+                    uint8_t *blob);
+/* The bytes of the codes' section with its padding: what a blob without codes lacks. */
+size_t qni_pack_codes_bytes(const struct qni_packed_head *head);
+
+/* Both, into memory of the context. */
+qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,
+                        const struct qn_weight *w, const qn_pack_options *options,
+                        struct qn_packed **packed, qn_error *err);
+
+/* ---- and back -------------------------------------------------------------------------------- */
+
+/* May this blob, which lies in host memory, be run? For weights from files, after
+ * qni_packed_head_check(): the layout is one of the backend's, sections are as long as it says, and
+ * no index leaves its row. QN_E_LAYOUT; QN_E_CORRUPT. */
+qn_status qni_packed_check(const struct qni_packing *packing, const struct qn_packed *packed,
+                           qn_error *err);
+/* The blob lies in host memory. */
+qn_status qni_unpack_host(const qn_ctx *ctx, const struct qni_packing *packing,
+                          const struct qn_packed *packed, struct qn_weight **weight, qn_error *err);
+
+#endif
