@@ -239,12 +239,18 @@ int32_t qni_cuda_quantize_rows_sm75(const struct qni_cuda_quantize_rows *args,
 
 /* Tiles of mr rows for a grouped product from offsets [n_experts + 1] or ids [m]; both arrays of
  * routes are written whole (n_tiles = ceil(m / mr) + n_experts). Rows are in ascending order within
- * an expert. Negative ids, and what would be out of range, belong to no tile. bytes: of scratch,
- * 16-byte aligned. */
+ * an expert; what belongs to no tile (negative ids, what is out of range) is -1 behind them. With
+ * offsets, rows are 0, 1, ... m - 1. scratch: qni_cuda_route_bytes(), 16-byte aligned. */
+struct qni_cuda_route {
+    const int32_t *offsets, *ids; /* the other is NULL */
+    int64_t m;
+    int32_t n_experts, mr;
+    int32_t *tiles, *rows;
+    void *scratch;
+};
 size_t qni_cuda_route_bytes(int64_t m, int32_t n_experts);
-int32_t qni_cuda_route_sm75(const int32_t *offsets, const int32_t *ids, int64_t m,
-                            int32_t n_experts, int32_t mr, int32_t *tiles, int32_t *rows,
-                            void *scratch, const struct qni_cuda_launch *launch);
+int32_t qni_cuda_route_sm75(const struct qni_cuda_route *args,
+                            const struct qni_cuda_launch *launch);
 
 /* A convolution whose groups have one input channel: panels run across the groups. x as it lies;
  * int8 strategies quantize each patch as prepare does. */

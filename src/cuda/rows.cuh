@@ -359,12 +359,15 @@ ROWS_DEVICE struct rows_scaling rows_scaling_of(const struct rows_range &r, bool
 
 /* A float whose lowest byte is the code of v: adding 1.5 * 2^23 leaves the integer, rounded to
  * even, in the last bits; the 128 less of the asymmetric code is even, and so turns no tie. What
- * comes out where inv is 0 is no code: rows_no_codes(). */
-ROWS_DEVICE uint32_t rows_encode(float v, const struct rows_scaling &s, bool symmetric)
+ * comes out where inv is 0 is no code: rows_code_mask(). halves_exactly: v / 2 is a float, as that
+ * of every f16 and bf16 is; then one fma is the two steps. */
+ROWS_DEVICE uint32_t rows_encode(float v, const struct rows_scaling &s, bool symmetric,
+                                 bool halves_exactly)
 {
     if (symmetric)
         return __float_as_uint(__fadd_rn(__fmul_rn(v, s.inv), 0x1.8p23f));
-    const float above = __fsub_rn(__fmul_rn(v, 0.5f), s.half_lo);
+    const float above =
+        halves_exactly ? __fmaf_rn(v, 0.5f, -s.half_lo) : __fsub_rn(__fmul_rn(v, 0.5f), s.half_lo);
     return __float_as_uint(__fadd_rn(__fmul_rn(above, s.inv), 0x1.8p23f - 128.0f));
 }
 ROWS_DEVICE uint32_t rows_code_mask(const struct rows_scaling &s)
@@ -416,6 +419,8 @@ ROWS_DEVICE void rows_begin(void)
 #endif
 }
 
+enum { ROWS_SHARED = 47 << 10 }; /* bytes of shared memory that a kernel has unasked for */
+
 static inline int32_t rows_launch_shared(const void *kernel, int64_t grid, dim3 block,
                                          size_t shared_bytes, const void *args,
                                          const struct qni_cuda_launch *launch)
@@ -428,6 +433,9 @@ static inline int32_t rows_launch_shared(const void *kernel, int64_t grid, dim3 
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)launch->stream;
+    if (shared_bytes > ROWS_SHARED)
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)shared_bytes);
     config.attrs = &attribute;
     config.numAttrs = launch->pdl && launch->sm >= 90 ? 1 : 0;
     void *list[1] = {const_cast<void *>(args)};

@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(512)
         if (KIND == GIVEN)
             code = rows_given(j, p);
         else if (p.n > 0)
-            code = (int8_t)rows_encode(rows_value(j, p), s, symmetric) & mask;
+            code = (int8_t)rows_encode(rows_value(j, p), s, symmetric, false) & mask;
         store_code(j, row, position, p, code);
         if (KIND == ROW) {
             const int32_t here = rows_warp_sum(code, 32);
@@ -187,9 +187,9 @@ ROWS_DEVICE struct walk walk_from(const struct rows_job &j, const struct rows_ro
     const int32_t tap = (int32_t)rows_divide((uint32_t)canonical, j.ci);
     w.channel = canonical - tap * s.ci;
     w.begin = s.by_channel ? g * s.group_channels : 0;
-    w.end = !s.by_channel ? s.ci
-                          : w.begin + (int32_t)(g + 1 == s.n_groups ? j.last_channels.by
-                                                                    : j.channels.by);
+    w.end = !s.by_channel
+                ? s.ci
+                : w.begin + (int32_t)(g + 1 == s.n_groups ? j.last_channels.by : j.channels.by);
     w.ky = (int32_t)rows_divide((uint32_t)tap, j.kw);
     w.kx = tap - w.ky * s.kw;
     enter_tap(j, row, &w);
@@ -263,8 +263,9 @@ ROWS_DEVICE int32_t read_unit(const struct rows_job &j, const struct rows_row &r
 #pragma unroll
         for (int i = 0; i < 32; i++)
             if (i < n) {
-                const int32_t at = 32 * unit + i - rows_group_of(j, unit) * j.s.group_units * 32;
-                const float by = __ldg(j.s.prescale + rows_canonical(j, rows_group_of(j, unit), at));
+                const int32_t g = rows_group_of(j, unit);
+                const int32_t at = 32 * (unit - g * j.s.group_units) + i;
+                const float by = __ldg(j.s.prescale + rows_canonical(j, g, at));
                 v[i] = __float_as_uint(__fmul_rn(__uint_as_float(v[i]), by));
             }
     return n;
@@ -285,7 +286,7 @@ ROWS_DEVICE int32_t unit_codes(const uint32_t (&v)[32], int32_t n, const struct 
             const int i = 16 * (w / 4) + 2 * (w % 4) + (b >> 1) + 8 * (b & 1);
             uint32_t code = v[i];
             if (KIND != GIVEN)
-                code = rows_encode(__uint_as_float(v[i]), s, symmetric) & mask;
+                code = rows_encode(__uint_as_float(v[i]), s, symmetric, false) & mask;
             words[w] |= i < n ? (code & 0xffu) << (8 * b) : 0u;
         }
         sum = rows_add_bytes(words[w], sum);
@@ -326,8 +327,8 @@ ROWS_DEVICE float store_unit_floats(const struct rows_job &j, int64_t row, int32
                                                            : __byte_perm(two[0], two[1], 0x7632);
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    two[h] = __float_as_uint(__fsub_rn(__uint_as_float(two[h]),
-                                                       __uint_as_float(two[h] & 0xffff0000u)));
+                    two[h] = __float_as_uint(
+                        __fsub_rn(__uint_as_float(two[h]), __uint_as_float(two[h] & 0xffff0000u)));
             }
             *(uint4 *)(to + 2 * i) = make_uint4(words[0], words[1], words[2], words[3]);
         }
@@ -353,8 +354,7 @@ static __global__ void __launch_bounds__(256)
     rows_begin();
     const bool symmetric = KIND == ROW || j.s.symmetric;
     const int64_t strips = (j.s.n_rows + PIXELS - 1) / PIXELS;
-    const int64_t at =
-        KIND == ROW ? blockIdx.x : (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    const int64_t at = KIND == ROW ? blockIdx.x : (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     const int64_t strip = at / j.spans, part = strip / strips;
     const int32_t span = (int32_t)(at - strip * j.spans);
     const int64_t in_part = (strip - part * strips) * PIXELS + threadIdx.x;
@@ -439,10 +439,10 @@ int32_t qni_cuda_rows_general(struct rows_job *j, const struct qni_cuda_launch *
         {(const void *)pixel_kernel<FLOATS, 4>, (const void *)pixel_kernel<ROW, 4>,
          (const void *)pixel_kernel<BLOCK, 4>, (const void *)pixel_kernel<GIVEN, 1>}};
     const struct qni_cuda_source *s = &j->s;
-    const int32_t kind = rows_is_given(s)                    ? GIVEN
-                         : s->reads == QNI_CUDA_READS_Q8     ? ROW
-                         : s->reads == QNI_CUDA_READS_Q8B    ? BLOCK
-                                                             : FLOATS;
+    const int32_t kind = rows_is_given(s)                 ? GIVEN
+                         : s->reads == QNI_CUDA_READS_Q8  ? ROW
+                         : s->reads == QNI_CUDA_READS_Q8B ? BLOCK
+                                                          : FLOATS;
     j->spans = kind == ROW ? 1 : kind == FLOATS ? s->n_groups : s->n_segments;
     j->spans_per_group = kind == FLOATS ? 1 : j->segments_per_group;
     j->span_units = kind == ROW ? s->units : kind == FLOATS ? s->group_units : s->segment_units;

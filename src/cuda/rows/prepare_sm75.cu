@@ -113,8 +113,8 @@ ROWS_DEVICE void widen_piece(const struct rows_job &j, const uint32_t (&raw)[WOR
     }
 }
 
-ROWS_DEVICE void see_piece(const float (&v)[16], int32_t n, bool symmetric,
-                           struct rows_extremes *seen)
+ROWS_DEVICE void see_values(const float (&v)[16], int32_t n, bool symmetric,
+                            struct rows_extremes *seen)
 {
     if (n >= 16 || symmetric) {
 #pragma unroll
@@ -126,6 +126,65 @@ ROWS_DEVICE void see_piece(const float (&v)[16], int32_t n, bool symmetric,
             if (i < n)
                 rows_see(seen, v[i], symmetric);
     }
+}
+
+/* The larger and the smaller of two halves, pair by pair; NaN if either is. */
+#if __CUDA_ARCH__ >= 800
+template <int DTYPE> ROWS_DEVICE uint32_t max_pair(uint32_t a, uint32_t b)
+{
+    uint32_t m;
+    if (DTYPE == QN_F16)
+        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+    else
+        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+    return m;
+}
+template <int DTYPE> ROWS_DEVICE uint32_t min_pair(uint32_t a, uint32_t b)
+{
+    uint32_t m;
+    if (DTYPE == QN_F16)
+        asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+    else
+        asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+    return m;
+}
+template <int DTYPE> ROWS_DEVICE float half_of(uint32_t pair, int which)
+{
+    const uint32_t bits = which ? pair >> 16 : pair & 0xffffu;
+    return DTYPE == QN_F16 ? __half2float(__ushort_as_half((unsigned short)bits))
+                           : __uint_as_float(bits << 16);
+}
+#endif
+
+/* The extremes of a piece: of halves without widening them, two at a time. */
+template <int DTYPE, int SYMMETRIC>
+ROWS_DEVICE void see_piece(const struct rows_job &j, const uint32_t (&raw)[WORDS<DTYPE>], int32_t n,
+                           int32_t column, struct rows_extremes *seen)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (DTYPE != QN_F32) {
+        if (j.s.prescale == NULL && (n >= 16 || SYMMETRIC)) {
+            const uint32_t magnitude = SYMMETRIC ? 0x7fff7fffu : 0xffffffffu;
+            uint32_t lo = raw[0], hi = raw[0] & magnitude;
+#pragma unroll
+            for (int i = 1; i < 8; i++) {
+                if (!SYMMETRIC)
+                    lo = min_pair<DTYPE>(lo, raw[i]);
+                hi = max_pair<DTYPE>(hi, raw[i] & magnitude);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (!SYMMETRIC)
+                    seen->lo = rows_min(seen->lo, half_of<DTYPE>(lo, i));
+                seen->hi = rows_max(seen->hi, half_of<DTYPE>(hi, i));
+            }
+            return;
+        }
+    }
+#endif
+    float v[16];
+    widen_piece<DTYPE>(j, raw, n, column, v);
+    see_values(v, n, SYMMETRIC, seen);
 }
 
 /* Positions n and behind become 0. */
@@ -141,8 +200,9 @@ ROWS_DEVICE void cut_codes(uint32_t (&codes)[4], int32_t n)
 }
 
 /* Codes in natural order: byte i is position i. */
-ROWS_DEVICE void encode_piece(const float (&v)[16], int32_t n, const struct rows_scaling &s,
-                              bool symmetric, uint32_t (&codes)[4])
+template <int SYMMETRIC>
+ROWS_DEVICE void encode_values(const float (&v)[16], const struct rows_scaling &s,
+                               bool halves_exactly, uint32_t (&codes)[4])
 {
     const uint32_t mask = rows_code_mask(s);
 #pragma unroll
@@ -150,11 +210,23 @@ ROWS_DEVICE void encode_piece(const float (&v)[16], int32_t n, const struct rows
         uint32_t c[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            c[i] = rows_encode(v[4 * w + i], s, symmetric);
+            c[i] = rows_encode(v[4 * w + i], s, SYMMETRIC, halves_exactly);
         const uint32_t low = __byte_perm(c[0], c[1], 0x0040);
         const uint32_t high = __byte_perm(c[2], c[3], 0x0040);
         codes[w] = __byte_perm(low, high, 0x5410) & mask;
     }
+}
+template <int DTYPE, int SYMMETRIC>
+ROWS_DEVICE void encode_piece(const struct rows_job &j, const uint32_t (&raw)[WORDS<DTYPE>],
+                              int32_t n, int32_t column, const struct rows_scaling &s,
+                              uint32_t (&codes)[4])
+{
+    float v[16];
+    widen_piece<DTYPE>(j, raw, n, column, v);
+    if (!SYMMETRIC && DTYPE != QN_F32 && j.s.prescale == NULL)
+        encode_values<SYMMETRIC>(v, s, true, codes);
+    else
+        encode_values<SYMMETRIC>(v, s, false, codes);
     cut_codes(codes, n);
 }
 
@@ -199,8 +271,8 @@ ROWS_DEVICE void store_codes(const struct rows_job &j, int64_t row, int32_t q, b
         return;
     uint8_t *const at = to + column;
     if (n >= 16 && ((uintptr_t)at & 15) == 0) {
-        *(uint4 *)at = make_uint4(codes[0] ^ j.flip, codes[1] ^ j.flip, codes[2] ^ j.flip,
-                                  codes[3] ^ j.flip);
+        *(uint4 *)at =
+            make_uint4(codes[0] ^ j.flip, codes[1] ^ j.flip, codes[2] ^ j.flip, codes[3] ^ j.flip);
         return;
     }
 #pragma unroll
@@ -224,8 +296,8 @@ ROWS_DEVICE struct flat flat_of(const struct rows_job &j)
     const int32_t lane = threadIdx.x & 31;
     struct flat f;
     if (j.team == 32) {
-        f.row = warp <= INT32_MAX ? (int64_t)rows_divide((uint32_t)warp, j.chunks)
-                                  : warp / j.chunks.by;
+        f.row =
+            warp <= INT32_MAX ? (int64_t)rows_divide((uint32_t)warp, j.chunks) : warp / j.chunks.by;
         f.q = (int32_t)(warp - f.row * j.chunks.by) * 32 + lane;
     } else {
         f.row = warp * (32 / j.team) + lane / j.team;
@@ -248,14 +320,12 @@ static __global__ void __launch_bounds__(THREADS)
         row = rows_row_of(j, f.row);
         n = read_piece<DTYPE>(j, row, f.q, raw, &column);
     }
-    float v[16];
-    widen_piece<DTYPE>(j, raw, n, column, v);
     struct rows_extremes seen = rows_no_extremes(SYMMETRIC);
-    see_piece(v, n, SYMMETRIC, &seen);
+    see_piece<DTYPE, SYMMETRIC>(j, raw, n, column, &seen);
     const struct rows_range range = rows_warp_range(rows_range_of(seen), j.width);
     const struct rows_scaling s = rows_scaling_of(range, SYMMETRIC);
     uint32_t codes[4];
-    encode_piece(v, n, s, SYMMETRIC, codes);
+    encode_piece<DTYPE, SYMMETRIC>(j, raw, n, column, s, codes);
     const int32_t sum = rows_warp_sum(sum_piece(codes), j.width);
     store_codes(j, f.row, f.q, f.is_active, n, column, codes);
     const int32_t segment = f.q / j.width;
@@ -386,45 +456,41 @@ ROWS_DEVICE void add_to_segment(const struct rows_job &j, int64_t row, int32_t q
     }
 }
 
-/* The thread's pieces of a span: [q, end), team apart. */
-struct stretch {
-    int32_t q, end;
+/* A piece of a row: its number, how many of its positions are real, and the column of the first. */
+struct piece {
+    int32_t q, n, column;
+    bool is_active;
 };
 
-template <int DTYPE>
-ROWS_DEVICE void finish_piece(const struct rows_job &j, int64_t row, int32_t q, bool is_active,
-                              int32_t n, int32_t column, const uint32_t (&raw)[WORDS<DTYPE>],
-                              const struct rows_scaling &s, bool symmetric, int32_t *sum)
+template <int DTYPE, int SYMMETRIC>
+ROWS_DEVICE int32_t finish_piece(const struct rows_job &j, int64_t row, const struct piece &p,
+                                 const uint32_t (&raw)[WORDS<DTYPE>], const struct rows_scaling &s)
 {
     uint32_t codes[4];
     if constexpr (DTYPE == BYTES) {
 #pragma unroll
         for (int w = 0; w < 4; w++)
             codes[w] = raw[w];
-        cut_codes(codes, n);
+        cut_codes(codes, p.n);
     } else {
-        float v[16];
-        widen_piece<DTYPE>(j, raw, n, column, v);
-        encode_piece(v, n, s, symmetric, codes);
+        encode_piece<DTYPE, SYMMETRIC>(j, raw, p.n, p.column, s, codes);
     }
-    store_codes(j, row, q, is_active, n, column, codes);
-    const int32_t here = sum_piece(codes);
-    *sum += here;
+    store_codes(j, row, p.q, p.is_active, p.n, p.column, codes);
+    const int32_t sum = sum_piece(codes);
     if (j.spans == 1 && j.s.n_segments > 1)
-        add_to_segment(j, row, q, is_active, here);
+        add_to_segment(j, row, p.q, p.is_active, sum);
+    return sum;
 }
 
 /* PIECES of a thread stay in its registers; 0: there may be any number, read again for the codes.
  */
-template <int DTYPE, int PIECES>
-static __global__ void __launch_bounds__(512)
-    row_kernel(const __grid_constant__ struct rows_job j)
+template <int DTYPE, int PIECES, int SYMMETRIC>
+static __global__ void __launch_bounds__(512) row_kernel(const __grid_constant__ struct rows_job j)
 {
     __shared__ struct rows_range ranges[32];
     __shared__ int32_t sums[32];
     rows_begin();
     constexpr int KEPT = PIECES == 0 ? 1 : PIECES;
-    const bool symmetric = j.s.reads == QNI_CUDA_READS_Q8 || j.s.symmetric;
     const int32_t thread = (int32_t)threadIdx.x, teams = (int32_t)blockDim.x / j.team;
     const int32_t lane = teams == 1 ? thread : thread & (j.team - 1); /* then a power of two */
     const int64_t at = (int64_t)blockIdx.x * teams + (teams == 1 ? 0 : thread / j.team);
@@ -437,7 +503,7 @@ static __global__ void __launch_bounds__(512)
         from = rows_row_of(j, row);
         rows_span(j, span, &first, &units);
     }
-    const struct stretch own = {2 * first + lane, 2 * (first + units)};
+    const int32_t begin = 2 * first + lane, end = 2 * (first + units);
     if (is_active && j.spans == 1 && j.s.n_segments > 1 && j.width == 0)
         for (int32_t i = lane; i < j.s.n_segments; i += j.team)
             j.sum[row * j.ld_sum + i] = 0;
@@ -446,47 +512,47 @@ static __global__ void __launch_bounds__(512)
     else if (DTYPE == BYTES)
         __syncthreads();
     uint32_t raw[KEPT][WORDS<DTYPE>];
-    int32_t column[KEPT], n[KEPT];
-    struct rows_extremes seen = rows_no_extremes(symmetric);
-    const int32_t loops = PIECES != 0 ? PIECES : (2 * units + j.team - 1) / j.team;
-    if (PIECES != 0) {
+    struct piece p[KEPT];
 #pragma unroll
-        for (int i = 0; i < KEPT; i++) {
-            const int32_t q = own.q + i * j.team;
-            n[i] = column[i] = 0;
+    for (int i = 0; i < KEPT; i++) {
+        p[i].q = begin + i * j.team;
+        p[i].is_active = p[i].q < end;
+        p[i].n = p[i].column = 0;
 #pragma unroll
-            for (int w = 0; w < WORDS<DTYPE>; w++)
-                raw[i][w] = 0;
-            if (q < own.end)
-                n[i] = read_piece<DTYPE>(j, from, q, raw[i], &column[i]);
-        }
+        for (int w = 0; w < WORDS<DTYPE>; w++)
+            raw[i][w] = 0;
+        if (p[i].is_active && PIECES != 0)
+            p[i].n = read_piece<DTYPE>(j, from, p[i].q, raw[i], &p[i].column);
     }
     struct rows_scaling s = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
     if constexpr (DTYPE != BYTES) {
+        struct rows_extremes seen = rows_no_extremes(SYMMETRIC);
+        if (PIECES != 0) {
 #pragma unroll
-        for (int i = 0; i < (PIECES != 0 ? KEPT : loops); i++) {
-            const int32_t q = own.q + i * j.team, k = PIECES != 0 ? i : 0;
-            float v[16];
-            if (PIECES == 0) {
-                if (q >= own.end)
-                    break;
-                n[0] = read_piece<DTYPE>(j, from, q, raw[0], &column[0]);
+            for (int i = 0; i < KEPT; i++)
+                see_piece<DTYPE, SYMMETRIC>(j, raw[i], p[i].n, p[i].column, &seen);
+        } else {
+            for (int32_t q = begin; q < end; q += j.team) {
+                p[0].n = read_piece<DTYPE>(j, from, q, raw[0], &p[0].column);
+                see_piece<DTYPE, SYMMETRIC>(j, raw[0], p[0].n, p[0].column, &seen);
             }
-            widen_piece<DTYPE>(j, raw[k], n[k], column[k], v);
-            see_piece(v, n[k], symmetric, &seen);
         }
-        s = rows_scaling_of(team_range(j, rows_range_of(seen), ranges), symmetric);
+        s = rows_scaling_of(team_range(j, rows_range_of(seen), ranges), SYMMETRIC);
     }
     int32_t sum = 0;
+    if (PIECES != 0) {
 #pragma unroll
-    for (int i = 0; i < (PIECES != 0 ? KEPT : loops); i++) {
-        const int32_t q = own.q + i * j.team, k = PIECES != 0 ? i : 0;
-        if (PIECES == 0) {
-            n[0] = column[0] = 0;
-            if (q < own.end)
-                n[0] = read_piece<DTYPE>(j, from, q, raw[0], &column[0]);
+        for (int i = 0; i < KEPT; i++)
+            sum += finish_piece<DTYPE, SYMMETRIC>(j, row, p[i], raw[i], s);
+    } else {
+        for (int32_t q = begin; q - lane < end; q += j.team) { /* whole warps */
+            p[0].q = q;
+            p[0].is_active = q < end;
+            p[0].n = p[0].column = 0;
+            if (q < end)
+                p[0].n = read_piece<DTYPE>(j, from, q, raw[0], &p[0].column);
+            sum += finish_piece<DTYPE, SYMMETRIC>(j, row, p[0], raw[0], s);
         }
-        finish_piece<DTYPE>(j, row, q, q < own.end, n[k], column[k], raw[k], s, symmetric, &sum);
     }
     const bool is_whole = j.spans > 1 || j.s.n_segments == 1 || j.s.reads == QNI_CUDA_READS_Q8B;
     if (is_whole)
@@ -550,24 +616,26 @@ static int32_t run_flat(const void *kernel, struct rows_job *j,
         j->team *= 2;
     const int64_t chunks = (pieces + 31) / 32;
     j->chunks = rows_divisor_of(chunks);
-    const int64_t warps =
-        j->team == 32 ? j->n_rows * chunks : (j->n_rows * j->team + 31) / 32;
+    const int64_t warps = j->team == 32 ? j->n_rows * chunks : (j->n_rows * j->team + 31) / 32;
     return rows_launch(kernel, (warps + THREADS / 32 - 1) / (THREADS / 32), dim3(THREADS), j,
                        launch);
 }
 
-#define ROW_KERNELS(dtype)                                                                         \
+#define ROW_KERNELS(dtype, symmetric)                                                              \
     {                                                                                              \
-        (const void *)row_kernel<dtype, 1>, (const void *)row_kernel<dtype, 4>,                    \
-            (const void *)row_kernel<dtype, 0>                                                     \
+        (const void *)row_kernel<dtype, 1, symmetric>,                                             \
+            (const void *)row_kernel<dtype, 4, symmetric>,                                         \
+            (const void *)row_kernel<dtype, 0, symmetric>                                          \
     }
 
 /* Four pieces a thread keep enough bytes on their way; a few rows are done sooner by more threads.
  * A team has 512 threads at most, so 32768 positions stay in registers. */
 static int32_t run_rows(struct rows_job *j, const struct qni_cuda_launch *launch)
 {
-    static const void *const kernels[4][3] = {ROW_KERNELS(BYTES), ROW_KERNELS(QN_F32),
-                                              ROW_KERNELS(QN_F16), ROW_KERNELS(QN_BF16)};
+    static const void *const kernels[2][4][3] = {{ROW_KERNELS(BYTES, 1), ROW_KERNELS(QN_F32, 0),
+                                                  ROW_KERNELS(QN_F16, 0), ROW_KERNELS(QN_BF16, 0)},
+                                                 {ROW_KERNELS(BYTES, 1), ROW_KERNELS(QN_F32, 1),
+                                                  ROW_KERNELS(QN_F16, 1), ROW_KERNELS(QN_BF16, 1)}};
     const int64_t pieces = 2 * (int64_t)(j->spans == 1 ? j->s.units : j->span_units);
     const bool is_few = j->n_rows * j->spans <= 2 * (int64_t)launch->multiprocessors;
     const int32_t which = is_few && pieces <= 512 ? 0 : pieces <= 2048 ? 1 : 2;
@@ -579,7 +647,8 @@ static int32_t run_rows(struct rows_job *j, const struct qni_cuda_launch *launch
         j->team = (int32_t)(threads + 31) / 32 * 32;
     const int32_t teams = j->team > 32 ? 1 : 128 / j->team;
     const int64_t grid = (j->n_rows * j->spans + teams - 1) / teams;
-    const void *kernel = kernels[rows_is_given(&j->s) ? 0 : j->s.dtype][which];
+    const bool symmetric = j->s.reads == QNI_CUDA_READS_Q8 || j->s.symmetric;
+    const void *kernel = kernels[symmetric][rows_is_given(&j->s) ? 0 : j->s.dtype][which];
     return rows_launch(kernel, grid, dim3((unsigned)(teams * j->team)), j, launch);
 }
 

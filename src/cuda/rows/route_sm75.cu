@@ -13,24 +13,26 @@
 
 enum {
     THREADS = 1024,
-    SHARED_INTS = 12000,  /* just below 48 KiB */
-    SMALL_ROWS = 16384,   /* that one CTA sorts: STEPS a warp */
-    COUNTERS = 1 << 18,   /* of all chunks of a large sort: 1 MiB */
-    MAX_CHUNKS = 1024,
+    SHARED_INTS = 15 << 10, /* 60 KiB, which every GPU has */
+    STEPS = 16,             /* of a chunk in one CTA */
+    SMALL_ROWS = 4096,      /* that one CTA sorts, */
+    LEAST_ROWS = 512,       /* or as many as this if experts leave little room */
+    COUNTERS = 1 << 18,     /* of all chunks of a large sort: 1 MiB */
+    STRIPS = 16,            /* of 32 chunks at most */
     MIN_CHUNK = 256,
-    FEW_EXPERTS = 256,
-    STEPS = 16,           /* of a chunk in one CTA */
-    COUNT_WARPS = 4
+    COUNT_WARPS = 4,
+    SCAN_WARPS = 8
 };
 
 struct route_job {
     const int32_t *offsets, *ids;
     int32_t *tiles, *rows;
-    int32_t *counts;              /* [n_chunks][n_experts]; after the scan places in an expert */
-    int32_t *row_base, *tile_base; /* [n_experts + 1] */
+    int32_t *counts; /* [n_chunks][n_experts]; after the scan places in an expert */
+    int32_t *totals; /* [n_experts] */
     int64_t m;
     int32_t n_experts, mr, n_tiles;
     int32_t chunk, n_chunks; /* rows of a chunk: a multiple of 32 */
+    int32_t bits;            /* of an expert's number */
 };
 
 /* ---- a chunk and its warp -------------------------------------------------------------------- */
@@ -42,10 +44,16 @@ ROWS_DEVICE int32_t expert_of(const struct route_job &j, int64_t i, int64_t end)
     return id >= 0 && id < j.n_experts ? id : -1;
 }
 
-/* For all lanes of a warp: those that have the same expert. */
-ROWS_DEVICE uint32_t peers_of(int32_t expert)
+/* For all lanes of a warp: those that have the same expert. One vote a bit; __match_any_sync()
+ * takes a turn for every different value. */
+ROWS_DEVICE uint32_t peers_of(const struct route_job &j, int32_t expert)
 {
-    return __match_any_sync(0xffffffffu, expert);
+    uint32_t peers = __ballot_sync(0xffffffffu, expert >= 0);
+    for (int32_t bit = 0; bit < j.bits; bit++) {
+        const uint32_t votes = __ballot_sync(0xffffffffu, expert >> bit & 1);
+        peers &= expert >> bit & 1 ? votes : ~votes;
+    }
+    return peers;
 }
 ROWS_DEVICE uint32_t lanes_before(void)
 {
@@ -70,7 +78,7 @@ ROWS_DEVICE void count_kept(const struct route_job &j, int32_t chunk, int32_t *c
         if (first + 32 * s >= end)
             break;
         const int32_t expert = kept->expert[s];
-        const uint32_t peers = peers_of(expert), rank = (uint32_t)__popc(peers & lanes_before());
+        const uint32_t peers = peers_of(j, expert), rank = (uint32_t)__popc(peers & lanes_before());
         kept->rank[s] = rank | (uint32_t)__popc(peers) << 16;
         if (expert >= 0 && rank == 0)
             counts[expert] += __popc(peers);
@@ -103,7 +111,7 @@ ROWS_DEVICE void count_chunk(const struct route_job &j, int32_t chunk, int32_t *
     const int64_t first = (int64_t)chunk * j.chunk, end = min(first + j.chunk, j.m);
     for (int64_t i = first; i < end; i += 32) {
         const int32_t expert = expert_of(j, i + (threadIdx.x & 31), end);
-        const uint32_t peers = peers_of(expert);
+        const uint32_t peers = peers_of(j, expert);
         if (expert >= 0 && (peers & lanes_before()) == 0)
             counts[expert] += __popc(peers);
         __syncwarp();
@@ -118,7 +126,7 @@ ROWS_DEVICE void place_chunk(const struct route_job &j, int32_t chunk, const int
     for (int64_t i = first; i < end; i += 32) {
         const int64_t row = i + (threadIdx.x & 31);
         const int32_t expert = expert_of(j, row, end);
-        const uint32_t peers = peers_of(expert);
+        const uint32_t peers = peers_of(j, expert);
         const int32_t at = expert >= 0 ? places[expert] : 0;
         __syncwarp();
         if (expert >= 0) {
@@ -177,8 +185,8 @@ ROWS_DEVICE void scan_experts(const struct route_job &j, int32_t *row_base, int3
             end = row_base[expert];
         const int64_t n = max(end - first, (int64_t)0);
         const int64_t tiles = (n + j.mr - 1) / j.mr;
-        const int64_t at = before + scan_block((tiles << 32) + (j.offsets != NULL ? 0 : n), warps,
-                                               &sum);
+        const int64_t at =
+            before + scan_block((tiles << 32) + (j.offsets != NULL ? 0 : n), warps, &sum);
         if (expert < j.n_experts) {
             row_base[expert] = (int32_t)at;
             tile_base[expert] = (int32_t)(at >> 32);
@@ -290,81 +298,75 @@ static __global__ void count_kernel(const __grid_constant__ struct route_job j)
         j.counts[(int64_t)chunk * j.n_experts + e] = counts[e];
 }
 
-/* Places of an expert's chunks, by the lanes of a warp; its rows in all. */
-ROWS_DEVICE int32_t scan_chunks(const struct route_job &j, int32_t expert)
+/* where each chunk begins in its experts: a warp an expert, */
+static __global__ void __launch_bounds__(SCAN_WARPS * 32)
+    scan_kernel(const __grid_constant__ struct route_job j)
 {
+    rows_begin();
+    const int32_t expert = (int32_t)(blockIdx.x * SCAN_WARPS + (threadIdx.x >> 5));
     const int32_t lane = threadIdx.x & 31;
-    int32_t before = 0;
-    for (int32_t c = 0; c < j.n_chunks; c += 32) {
-        int32_t *const at = j.counts + (int64_t)(c + lane) * j.n_experts + expert;
-        const int32_t here = c + lane < j.n_chunks ? *at : 0;
-        int32_t v = here;
+    if (expert >= j.n_experts)
+        return; /* warps do not meet */
+    int32_t here[STRIPS], before = 0;
+#pragma unroll
+    for (int s = 0; s < STRIPS; s++)
+        here[s] = 32 * s + lane < j.n_chunks
+                      ? j.counts[(int64_t)(32 * s + lane) * j.n_experts + expert]
+                      : 0;
+#pragma unroll
+    for (int s = 0; s < STRIPS; s++) {
+        if (32 * s >= j.n_chunks)
+            break;
+        int32_t v = here[s];
         for (int32_t step = 1; step < 32; step *= 2) {
             const int32_t less = __shfl_up_sync(0xffffffffu, v, step);
             v += lane >= step ? less : 0;
         }
-        if (c + lane < j.n_chunks)
-            *at = before + v - here;
+        if (32 * s + lane < j.n_chunks)
+            j.counts[(int64_t)(32 * s + lane) * j.n_experts + expert] = before + v - here[s];
         before += __shfl_sync(0xffffffffu, v, 31);
     }
-    return before;
+    if (lane == 0)
+        j.totals[expert] = before;
 }
 
-/* where each chunk begins in its experts (of many, by a thread: neighbours together), and the
- * experts in all, */
-static __global__ void __launch_bounds__(THREADS)
-    scan_kernel(const __grid_constant__ struct route_job j)
-{
-    __shared__ int64_t warps[32];
-    rows_begin();
-    if (j.n_experts <= FEW_EXPERTS) {
-        for (int32_t e = (int32_t)threadIdx.x >> 5; e < j.n_experts; e += THREADS / 32) {
-            const int32_t sum = scan_chunks(j, e);
-            if ((threadIdx.x & 31) == 0)
-                j.row_base[e] = sum;
-        }
-    } else {
-        for (int32_t e = (int32_t)threadIdx.x; e < j.n_experts; e += THREADS) {
-            int32_t sum = 0;
-#pragma unroll 8
-            for (int32_t c = 0; c < j.n_chunks; c++) {
-                int32_t *const at = j.counts + (int64_t)c * j.n_experts + e;
-                const int32_t here = *at;
-                *at = sum;
-                sum += here;
-            }
-            j.row_base[e] = sum;
-        }
-    }
-    __syncthreads();
-    scan_experts(j, j.row_base, j.tile_base, warps);
-}
-
-/* and the rows to their places. */
+/* and the rows to their places. Every CTA adds up the experts for itself. */
 static __global__ void place_kernel(const __grid_constant__ struct route_job j)
 {
     extern __shared__ int32_t shared[];
+    __shared__ int64_t warps[32];
     rows_begin();
+    int32_t *const row_base = shared, *const tile_base = shared + j.n_experts + 1;
     const int32_t chunk = (int32_t)(blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5));
-    int32_t *const places = shared + (threadIdx.x >> 5) * j.n_experts;
+    int32_t *const places = tile_base + j.n_experts + 1 + (threadIdx.x >> 5) * j.n_experts;
+    for (int32_t e = (int32_t)threadIdx.x; e < j.n_experts; e += (int32_t)blockDim.x)
+        row_base[e] = j.totals[e];
+    __syncthreads();
+    scan_experts(j, row_base, tile_base, warps);
     if (chunk < j.n_chunks) {
         for (int32_t e = threadIdx.x & 31; e < j.n_experts; e += 32)
             places[e] = j.counts[(int64_t)chunk * j.n_experts + e];
         __syncwarp();
-        place_chunk(j, chunk, j.row_base, places);
+        place_chunk(j, chunk, row_base, places);
     }
-    write_lists(j, j.row_base, j.tile_base, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+    write_lists(j, row_base, tile_base, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                 (int64_t)gridDim.x * blockDim.x);
 }
 
 /* ---- how it is cut --------------------------------------------------------------------------- */
 
+static size_t bases(int32_t n_experts)
+{
+    return 2 * ((size_t)n_experts + 1);
+}
+
 /* Chunks that one CTA counts side by side, or 0: too many rows for one. */
 static int32_t small_chunks(int64_t m, int32_t n_experts)
 {
-    const int64_t fit = (SHARED_INTS - 2 * (n_experts + 1)) / (n_experts > 0 ? n_experts : 1);
-    const int64_t chunks = fit < 32 ? fit : 32;
-    return chunks > 0 && m <= (SMALL_ROWS / 32) * chunks ? (int32_t)chunks : 0;
+    const int64_t room = SHARED_INTS - (int64_t)bases(n_experts);
+    const int64_t fit = room / (n_experts > 0 ? n_experts : 1), chunks = fit < 32 ? fit : 32;
+    const int64_t all = chunks * STEPS * 32, most = all < SMALL_ROWS ? all : (int64_t)SMALL_ROWS;
+    return chunks > 0 && m <= most && (chunks == 32 || m <= LEAST_ROWS) ? (int32_t)chunks : 0;
 }
 
 /* Rows of a chunk: a multiple of 32. */
@@ -376,18 +378,17 @@ static int64_t chunk_of(int64_t m, int64_t chunks)
 
 static int64_t large_chunks(int64_t m, int32_t n_experts)
 {
-    const int64_t room = COUNTERS / (n_experts > 0 ? n_experts : 1);
-    const int64_t fit = room > MAX_CHUNKS ? (int64_t)MAX_CHUNKS : room > 0 ? room : 1;
+    const int64_t room = COUNTERS / (n_experts > 0 ? n_experts : 1), most = STRIPS * 32;
+    const int64_t fit = room > most ? most : room > 0 ? room : 1;
     const int64_t wanted = (m + MIN_CHUNK - 1) / MIN_CHUNK;
     return wanted < fit ? wanted : fit;
 }
 
 size_t qni_cuda_route_bytes(int64_t m, int32_t n_experts)
 {
-    const size_t bases = 2 * ((size_t)n_experts + 1);
     if (small_chunks(m, n_experts) > 0)
         return 16;
-    return (bases + (size_t)large_chunks(m, n_experts) * (size_t)n_experts) * sizeof(int32_t) + 16;
+    return ((size_t)large_chunks(m, n_experts) + 1) * (size_t)n_experts * sizeof(int32_t) + 16;
 }
 
 static int32_t launch_one(const void *kernel, int64_t grid, int64_t threads, size_t ints,
@@ -400,50 +401,50 @@ static int32_t launch_one(const void *kernel, int64_t grid, int64_t threads, siz
 static int32_t sort_large(struct route_job *j, void *scratch, const struct qni_cuda_launch *launch)
 {
     const size_t e = (size_t)j->n_experts;
-    j->row_base = (int32_t *)scratch;
-    j->tile_base = j->row_base + e + 1;
-    j->counts = j->tile_base + e + 1;
+    j->totals = (int32_t *)scratch;
+    j->counts = j->totals + e;
     j->chunk = (int32_t)chunk_of(j->m, large_chunks(j->m, j->n_experts));
     j->n_chunks = (int32_t)((j->m + j->chunk - 1) / j->chunk);
-    const int64_t fit = (int64_t)(SHARED_INTS / (e > 0 ? e : 1));
+    const int64_t fit = (SHARED_INTS - (int64_t)bases(j->n_experts)) / (int64_t)(e > 0 ? e : 1);
     const int64_t warps = fit < COUNT_WARPS ? fit : (int64_t)COUNT_WARPS;
     const int64_t grid = (j->n_chunks + warps - 1) / warps;
-    const size_t ints = (size_t)warps * e;
-    int32_t failed = launch_one((const void *)count_kernel, grid, 32 * warps, ints, j, launch);
+    const size_t own = (size_t)warps * e;
+    int32_t failed = launch_one((const void *)count_kernel, grid, 32 * warps, own, j, launch);
     if (failed == 0)
-        failed = launch_one((const void *)scan_kernel, 1, THREADS, 0, j, launch);
+        failed = launch_one((const void *)scan_kernel, (j->n_experts + SCAN_WARPS - 1) / SCAN_WARPS,
+                            SCAN_WARPS * 32, 0, j, launch);
     if (failed == 0)
-        failed = launch_one((const void *)place_kernel, grid, 32 * warps, ints, j, launch);
+        failed = launch_one((const void *)place_kernel, grid, 32 * warps, bases(j->n_experts) + own,
+                            j, launch);
     return failed;
 }
 
-int32_t qni_cuda_route_sm75(const int32_t *offsets, const int32_t *ids, int64_t m,
-                            int32_t n_experts, int32_t mr, int32_t *tiles, int32_t *rows,
-                            void *scratch, const struct qni_cuda_launch *launch)
+int32_t qni_cuda_route_sm75(const struct qni_cuda_route *args, const struct qni_cuda_launch *launch)
 {
     struct route_job j = {};
-    j.offsets = offsets;
-    j.ids = ids;
-    j.tiles = tiles;
-    j.rows = rows;
-    j.m = m;
-    j.n_experts = n_experts;
-    j.mr = mr;
-    j.n_tiles = (int32_t)((m + mr - 1) / mr + n_experts);
-    const size_t bases = 2 * ((size_t)n_experts + 1);
+    j.offsets = args->offsets;
+    j.ids = args->ids;
+    j.tiles = args->tiles;
+    j.rows = args->rows;
+    j.m = args->m;
+    j.n_experts = args->n_experts;
+    j.mr = args->mr;
+    j.n_tiles = (int32_t)((j.m + j.mr - 1) / j.mr + j.n_experts);
+    while ((1 << j.bits) < j.n_experts)
+        j.bits++;
     if (j.n_tiles == 0)
         return 0;
-    if (offsets != NULL) {
-        const int64_t work = (m + j.n_tiles + 4 * THREADS - 1) / (4 * THREADS);
-        return launch_one((const void *)offsets_kernel, work < 128 ? work : 128, THREADS, bases, &j,
-                          launch);
+    if (j.offsets != NULL) {
+        const int64_t work = (j.m + j.n_tiles + 4 * THREADS - 1) / (4 * THREADS);
+        return launch_one((const void *)offsets_kernel, work < 128 ? work : 128, THREADS,
+                          bases(j.n_experts), &j, launch);
     }
-    const int32_t chunks = small_chunks(m, n_experts);
+    const int32_t chunks = small_chunks(j.m, j.n_experts);
     if (chunks == 0)
-        return sort_large(&j, scratch, launch);
-    j.chunk = (int32_t)chunk_of(m > 0 ? m : 1, chunks);
-    j.n_chunks = (int32_t)((m + j.chunk - 1) / j.chunk);
-    const int64_t threads = m <= 256 && n_experts <= 256 ? 256 : THREADS;
+        return sort_large(&j, args->scratch, launch);
+    j.chunk = (int32_t)chunk_of(j.m > 0 ? j.m : 1, chunks);
+    j.n_chunks = (int32_t)((j.m + j.chunk - 1) / j.chunk);
+    const int64_t threads = j.n_chunks <= 8 && j.n_experts <= 256 ? 256 : THREADS;
     return launch_one((const void *)small_kernel, 1, threads,
-                      bases + (size_t)j.n_chunks * (size_t)n_experts, &j, launch);
+                      bases(j.n_experts) + (size_t)j.n_chunks * (size_t)j.n_experts, &j, launch);
 }
