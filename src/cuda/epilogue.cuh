@@ -208,21 +208,34 @@ EPILOGUE bool epilogue_store4(const struct qni_cuda_sink &s, int64_t at, const f
 EPILOGUE void epilogue_tile_plain(const struct qni_cuda_sink &s, const struct epilogue_tile &t,
                                   int32_t thread, int32_t threads)
 {
-    const int32_t quads = (t.outputs + 3) / 4;
-    for (int32_t at = thread; at < t.rows * quads; at += threads) {
-        const int32_t i = at / quads, j = 4 * (at - i * quads);
-        const float *const from = t.v + i * t.ld + j;
-        const int64_t y = epilogue_number(t, i) * s.stride[2] + t.output + j;
-        if (t.outputs - j >= 4 && epilogue_store4(s, y, from))
-            continue;
-        for (int32_t q = 0; q < 4 && q < t.outputs - j; q++)
-            epilogue_round(s, y + q, from[q]);
+    const int32_t lanes = t.outputs > 64 ? 32 : 16;
+    const int32_t j0 = 4 * (thread & (lanes - 1)), step = threads / lanes;
+#pragma unroll 1
+    for (int32_t i = thread / lanes; i < t.rows; i += step) {
+        const int64_t row = epilogue_number(t, i) * s.stride[2] + t.output;
+        for (int32_t j = j0; j < t.outputs; j += 4 * lanes) {
+            const float *const from = t.v + i * t.ld + j;
+            if (t.outputs - j >= 4 && epilogue_store4(s, row + j, from))
+                continue;
+            for (int32_t q = 0; q < 4 && q < t.outputs - j; q++)
+                epilogue_round(s, row + j + q, from[q]);
+        }
     }
 }
 
-/* By `threads` threads, numbered by `thread`. Neighbouring threads write along the memory of y:
- * outputs, or rows where those lie side by side. The caller has made the tile visible to them, and
- * does not touch it before all are done. */
+EPILOGUE void epilogue_tile_element(const struct qni_cuda_sink &s, const struct epilogue_tile &t,
+                                    const struct epilogue_row &row, int32_t i, int32_t j)
+{
+    const float v = t.v[i * t.ld + j];
+    if (s.y_dtype == QN_I32)
+        ((int32_t *)s.y)[row.y + (int64_t)(t.output + j) * s.stride[3]] = __float_as_int(v);
+    else
+        epilogue_store(s, row, t.output + j, t.expert, v);
+}
+
+/* By `threads` threads, a multiple of 32, numbered by `thread`. Neighbouring threads write along
+ * the memory of y: outputs, or rows where those lie side by side. The caller has made the tile
+ * visible to them, and does not touch it before all are done. */
 EPILOGUE void epilogue_tile_run(const struct qni_cuda_sink &s, const struct epilogue_tile &t,
                                 int32_t thread, int32_t threads)
 {
@@ -231,18 +244,19 @@ EPILOGUE void epilogue_tile_run(const struct qni_cuda_sink &s, const struct epil
         return;
     }
     const bool by_row = s.stride[3] == 1;
-    const int32_t line = by_row ? t.outputs : t.rows;
+    const int32_t lane = thread & 31, warp = thread / 32, warps = threads / 32;
+    const int32_t lines = by_row ? t.rows : 1, line0 = by_row ? warp : 0;
+    const int32_t across = by_row ? t.outputs : t.rows, down = by_row ? 1 : t.outputs;
 #pragma unroll 1
-    for (int32_t at = thread; at < t.rows * t.outputs; at += threads) {
-        const int32_t a = at / line, b = at - a * line;
-        const int32_t i = by_row ? a : b, j = by_row ? b : a;
-        const struct epilogue_row row = epilogue_row_of(s, epilogue_number(t, i));
-        const float v = t.v[i * t.ld + j];
-        if (s.y_dtype == QN_I32)
-            ((int32_t *)s.y)[row.y + (int64_t)(t.output + j) * s.stride[3]] = __float_as_int(v);
-        else
-            epilogue_store(s, row, t.output + j, t.expert, v);
-    }
+    for (int32_t a = line0; a < lines; a += warps)
+#pragma unroll 1
+        for (int32_t b = lane; b < across; b += 32) {
+            const int32_t i = by_row ? a : b;
+            const struct epilogue_row row = epilogue_row_of(s, epilogue_number(t, i));
+#pragma unroll 1
+            for (int32_t j = by_row ? b : warp; j < (by_row ? b + 1 : down); j += warps)
+                epilogue_tile_element(s, t, row, i, j);
+        }
 }
 
 #undef EPILOGUE

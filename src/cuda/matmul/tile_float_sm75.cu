@@ -10,9 +10,9 @@
  * has accumulators of its own, which are scaled into the total when the next group begins: weights
  * are never rounded. A value of a table is up to three pieces of 16 bits, each a product more.
  *
- * A CTA has 128 outputs x 128 rows, or 64 x 64 or 64 x 32; a warp has 32 outputs, and all rows of
- * the tile or half of them. Small tiles have several sets of warps, each with a stretch of k of its
- * own, whose sums meet in shared memory in a fixed order. Codes and x come in stages of one block
+ * A CTA has 128 outputs x 128 or 64 rows, or 64 x 32; a warp 32 x 64 or 32 x 32. The smallest tile has several
+ * sets of warps, each with a stretch of k of its own, whose sums meet in shared memory in a fixed
+ * order. Codes and x come in stages of one block
  * of 64 positions for each set, by asynchronous copies (sm_80 and newer) or plain loads.
  *
  * Bounds: tensor cores, m n k / (1024 .. 2048 products a clock and multiprocessor), of which
@@ -41,23 +41,23 @@ SHAPE int rows_of(int tile)
 {
     return 32 << tile;
 }
-/* 8 x 8 products of a warp along its rows. */
+/* Products of a warp along its rows, 8 each. */
 SHAPE int columns_of(int tile)
 {
-    return tile == TILE32 ? 4 : 8;
+    return tile == TILE128 ? 8 : 4;
 }
 /* Warps side by side: along outputs, along rows, along k. sm_75 has no room for four. */
 SHAPE int across_of(int tile)
 {
-    return tile == TILE128 ? 4 : 2;
+    return tile == TILE32 ? 2 : 4;
 }
 SHAPE int down_of(int tile)
 {
-    return tile == TILE128 ? 2 : 1;
+    return rows_of(tile) / (8 * columns_of(tile));
 }
 SHAPE int slices_of(int tile, int sm)
 {
-    return tile == TILE128 ? 1 : tile == TILE64 || sm < 80 ? 2 : 4;
+    return tile != TILE32 ? 1 : sm < 80 ? 2 : 4;
 }
 SHAPE int threads_of(int tile, int sm)
 {
@@ -120,18 +120,22 @@ DEVICE void begin_rows(struct feed &f, const struct qni_cuda_rows &x, const int3
  * ldmatrix meets no bank twice; then [slices][panels][code_bytes]. */
 template <int KIND, int TILE> DEVICE void copy_codes(const struct feed &f, int32_t slot)
 {
-    constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM), panels = panels_of(TILE);
-    const int32_t shift = KIND == CODES4 ? 5 : KIND == CODES8 ? 6 : f.code_bytes == 512 ? 5 : 6;
-    const uint32_t to = f.to + (uint32_t)(slot * f.stage_bytes + slices * rows * 128);
+    constexpr uint32_t slices = slices_of(TILE, SM), panels = panels_of(TILE);
+    constexpr uint32_t threads = threads_of(TILE, SM);
+    const uint32_t shift = KIND == CODES4 ? 5 : KIND == CODES8 ? 6 : f.code_bytes == 512 ? 5 : 6;
+    const uint32_t to =
+        f.to + (uint32_t)(slot * f.stage_bytes) + slices * (uint32_t)rows_of(TILE) * 128;
 #pragma unroll
-    for (int32_t c = (int32_t)threadIdx.x; c < slices * panels << shift;
-         c += threads_of(TILE, SM)) {
-        const int32_t line = c >> shift, q = line / panels, panel = line % panels;
-        const int32_t b = q * f.per + f.block;
+    for (uint32_t j = 0; j < slices * panels * (KIND == CODES4 ? 32 : 64) / threads; j++) {
+        const uint32_t c = threadIdx.x + j * threads;
+        if (KIND == TABLES && c >= slices * panels << shift)
+            break;
+        const uint32_t line = c >> shift;
+        const int32_t panel = (int32_t)(line % panels);
+        const int32_t b = (int32_t)(line / panels) * f.per + f.block;
         const bool valid = f.block < f.per && b < f.blocks && panel < f.panels;
-        const uint32_t at =
-            (uint32_t)((panel * f.blocks + b) << shift) + (uint32_t)(c & ((1 << shift) - 1));
-        ptx_copy16(to + (uint32_t)c * 16, f.codes + (uint64_t)(valid ? at : 0) * 16, valid);
+        const uint32_t at = ((uint32_t)(panel * f.blocks + b) << shift) + (c & ((1u << shift) - 1));
+        ptx_copy16(to + c * 16, f.codes + (uint64_t)(valid ? at : 0) * 16, valid);
     }
 }
 
@@ -419,8 +423,9 @@ DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
     for (int32_t row = 0; row < at.rows; row += chunk) {
         for (int32_t q = 0; q < slices; q++) {
             __syncthreads();
-            if (slice == q && down * columns_of(TILE) * 8 == row)
-                place_sums(tile + across * PANELS * QNI_CUDA_PANEL, ld, sum, q == 0);
+            const int32_t from = down * columns_of(TILE) * 8 - row;
+            if (slice == q && from >= 0 && from < chunk)
+                place_sums(tile + from * ld + across * PANELS * QNI_CUDA_PANEL, ld, sum, q == 0);
         }
         __syncthreads();
         const int32_t first = at.first + row;
@@ -531,8 +536,8 @@ __global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
                     flush(sum, part, s, times);
                     enter_group<READS, KIND>(s, u);
                 }
-                step_of<READS, KIND>(part, v, 2 * unit, s, stage + my_x, table, bytes);
-                step_of<READS, KIND>(part, v, 2 * unit + 1, s, stage + my_x, table, bytes);
+                step_of<READS, KIND, columns>(part, v, 2 * unit, s, stage + my_x, table, bytes);
+                step_of<READS, KIND, columns>(part, v, 2 * unit + 1, s, stage + my_x, table, bytes);
             }
         }
         plane = plane + 1 == f.planes ? 0 : plane + 1;

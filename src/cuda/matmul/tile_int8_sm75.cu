@@ -118,7 +118,9 @@ struct feed {
     const int32_t *row_of;
     uint32_t to;
     int32_t blocks, panels;
-    int32_t row[2];   /* offsets of the rows that this thread copies pieces of */
+    int32_t row[2];    /* offsets of the rows that this thread copies pieces of */
+    const float *fact; /* of a row that it copies; NULL: none */
+    bool has_row;
     struct cursor at; /* of facts */
 };
 
@@ -128,7 +130,8 @@ template <int KIND, int TILE> DEVICE void copy_codes(const struct feed &f, int32
     constexpr int bytes = block_bytes_of(KIND), pieces = bytes / 16;
     const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND) + x_bytes_of(TILE));
 #pragma unroll
-    for (int32_t c = (int32_t)threadIdx.x; c < codes_bytes_of(TILE, KIND) / 16; c += THREADS) {
+    for (int j = 0; j < codes_bytes_of(TILE, KIND) / 16 / THREADS; j++) {
+        const int32_t c = (int32_t)threadIdx.x + j * THREADS;
         const int32_t line = c / pieces, panel = line / BLOCKS, b = i * BLOCKS + line % BLOCKS;
         const bool valid = b < f.blocks && panel < f.panels;
         const uint32_t at = (uint32_t)((panel * f.blocks + b) * pieces + c % pieces);
@@ -155,33 +158,42 @@ DEVICE void copy_x(const struct feed &f, const struct qni_cuda_rows &x, int32_t 
 }
 
 /* [units of the stage][facts][rows], only where a segment ends: Q8 has sums of x; Q8B scales,
- * offsets and totals, each if somebody asks for it. */
-template <int READS, int KIND, int TILE>
-DEVICE void copy_facts(struct feed &f, const struct qni_cuda_product &p, int32_t i, int32_t slot)
+ * offsets and totals, each if somebody asks for it. A thread copies one fact of one row. */
+template <int READS, int TILE>
+DEVICE void begin_facts(struct feed &f, const struct qni_cuda_product &p)
 {
     constexpr int rows = rows_of(TILE);
+    static_assert(FACTS * rows <= THREADS, "a fact for each thread");
+    const int32_t fact = (int32_t)threadIdx.x / rows;
     const bool has_offset = p.w.shift != QNI_CUDA_SHIFT_NONE;
-    const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND) + x_bytes_of(TILE) +
-                                          codes_bytes_of(TILE, KIND));
-    const void *const facts[FACTS] = {READS == Q8B ? (const void *)p.x.scale
-                                      : has_offset ? (const void *)p.x.sum
-                                                   : NULL,
-                                      READS == Q8B ? (const void *)p.x.offset : NULL,
-                                      READS == Q8B && has_offset ? (const void *)p.x.total : NULL};
-    for (int32_t unit = 0; unit < UNITS; unit++) {
-        if (i * UNITS + unit + 1 != f.at.end)
-            continue;
-        for (int32_t c = (int32_t)threadIdx.x; c < FACTS * rows; c += THREADS) {
-            const int32_t fact = c / rows, row = f.row_of[c % rows];
-            const void *const from = fact == 0 ? facts[0] : fact == 1 ? facts[1] : facts[2];
-            if (from == NULL)
-                continue;
-            const size_t at =
-                row < 0 ? 0 : (size_t)row * (size_t)p.x.ld_segment + (size_t)f.at.segment;
-            ptx_copy4(to + (uint32_t)((unit * FACTS * rows + c) * 4), (const float *)from + at,
-                      row >= 0);
-        }
-        cursor_next(f.at, p.w);
+    f.fact = NULL;
+    if (fact == 0)
+        f.fact = READS == Q8B ? p.x.scale : has_offset ? (const float *)p.x.sum : NULL;
+    if (READS == Q8B && fact == 1)
+        f.fact = p.x.offset;
+    if (READS == Q8B && fact == 2 && has_offset)
+        f.fact = p.x.total;
+    const int32_t row = f.row_of[(int32_t)threadIdx.x % rows];
+    f.has_row = row >= 0;
+    if (f.fact != NULL && f.has_row)
+        f.fact += (size_t)row * (size_t)p.x.ld_segment;
+}
+
+template <int KIND, int TILE>
+DEVICE void copy_facts(struct feed &f, const struct qni_cuda_weights &w, int32_t i, int32_t slot)
+{
+    constexpr int rows = rows_of(TILE);
+    const uint32_t to = f.to +
+                        (uint32_t)(slot * stage_bytes_of(TILE, KIND) + x_bytes_of(TILE) +
+                                   codes_bytes_of(TILE, KIND)) +
+                        threadIdx.x * 4;
+#pragma unroll 1
+    while (f.at.segment < w.n_segments && f.at.end <= (i + 1) * UNITS) {
+        const int32_t unit = f.at.end - 1 - i * UNITS;
+        if (f.fact != NULL)
+            ptx_copy4(to + (uint32_t)(unit * FACTS * rows * 4),
+                      f.fact + (f.has_row ? f.at.segment : 0), f.has_row);
+        cursor_next(f.at, w);
     }
 }
 
@@ -249,54 +261,82 @@ struct ending {
     bool has_offset, has_x_offset, is_raw;
 };
 
-/* acc takes in the sums of one panel and 8 rows, which become 0. */
-template <int READS, int KIND, int ROWS>
-DEVICE void end_tile(float (&acc)[4], int32_t (&dot)[4], const struct facts &w,
-                     const struct ending &e, int32_t row)
+/* The f32 steps are taken one after the other for all sums of a panel, so that each choice is made
+ * once. Rows 8 j + 2 t and the next have their facts side by side. */
+#define FOR_SUMS                                                                                   \
+    _Pragma("unroll") for (int j = 0; j < COLUMNS; j++)                                            \
+        _Pragma("unroll") for (int c = 0; c < 4; c++)
+
+DEVICE float of_output(float2 v, int c)
 {
-    const float2 first = *(const float2 *)(e.x + row);
-    const float2 second = *(const float2 *)(e.x + ROWS + row);
-    const float2 third = *(const float2 *)(e.x + 2 * ROWS + row);
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        const float scale = c < 2 ? w.scale.x : w.scale.y, offset = c < 2 ? w.offset.x : w.offset.y;
-        const int32_t sum_w = c < 2 ? w.sum.x : w.sum.y;
-        const float x0 = c & 1 ? first.y : first.x, x1 = c & 1 ? second.y : second.x;
-        int32_t d = KIND == CODES4 ? dot[c] >> 4 : dot[c];
-        dot[c] = 0;
-        if (READS == Q8) {
-            d -= e.x_zero * sum_w;
-            if (e.is_raw) {
-                acc[c] = __int_as_float(__float_as_int(acc[c]) + d);
-                continue;
-            }
-            acc[c] = fmaf(scale, __int2float_rn(d), acc[c]);
-            if (e.has_offset)
-                acc[c] =
-                    fmaf(offset, __int2float_rn(__float_as_int(x0) - e.x_zero * e.count), acc[c]);
-            continue;
-        }
-        const float f = __int2float_rn(d);
-        const float t = e.has_x_offset ? fmaf(x0, f, x1 * __int2float_rn(sum_w)) : x0 * f;
-        acc[c] = fmaf(scale, t, acc[c]);
-        if (e.has_offset)
-            acc[c] = fmaf(offset, c & 1 ? third.y : third.x, acc[c]);
-    }
+    return c < 2 ? v.x : v.y;
+}
+DEVICE float of_row(const float *facts, int j, int c)
+{
+    const float2 v = *(const float2 *)(facts + 8 * j); /* one load for both */
+    return (c & 1) == 0 ? v.x : v.y;
 }
 
+template <int KIND, int COLUMNS>
+DEVICE void end_q8(float (&acc)[COLUMNS][4], int32_t (&dot)[COLUMNS][4], const struct facts &w,
+                   const struct ending &e)
+{
+    if (e.x_zero != 0)
+        FOR_SUMS dot[j][c] -= e.x_zero * (c < 2 ? w.sum.x : w.sum.y);
+    if (e.is_raw) {
+        FOR_SUMS acc[j][c] = __int_as_float(__float_as_int(acc[j][c]) + dot[j][c]);
+        return;
+    }
+    FOR_SUMS acc[j][c] = fmaf(of_output(w.scale, c), __int2float_rn(dot[j][c]), acc[j][c]);
+    if (e.has_offset)
+        FOR_SUMS
+        {
+            const int32_t sum = __float_as_int(of_row(e.x, j, c)) - e.x_zero * e.count;
+            acc[j][c] = fmaf(of_output(w.offset, c), __int2float_rn(sum), acc[j][c]);
+        }
+}
+
+template <int ROWS, int COLUMNS>
+DEVICE void end_q8b(float (&acc)[COLUMNS][4], int32_t (&dot)[COLUMNS][4], const struct facts &w,
+                    const struct ending &e)
+{
+    if (e.has_x_offset) {
+        const float sums[2] = {__int2float_rn(w.sum.x), __int2float_rn(w.sum.y)};
+        FOR_SUMS
+        {
+            const float f = __int2float_rn(dot[j][c]), sum = sums[c >> 1];
+            const float t = fmaf(of_row(e.x, j, c), f, of_row(e.x + ROWS, j, c) * sum);
+            acc[j][c] = fmaf(of_output(w.scale, c), t, acc[j][c]);
+        }
+    } else {
+        FOR_SUMS
+        {
+            const float t = of_row(e.x, j, c) * __int2float_rn(dot[j][c]);
+            acc[j][c] = fmaf(of_output(w.scale, c), t, acc[j][c]);
+        }
+    }
+    if (e.has_offset)
+        FOR_SUMS acc[j][c] = fmaf(of_output(w.offset, c), of_row(e.x + 2 * ROWS, j, c), acc[j][c]);
+}
+
+/* acc takes in the sums, which become 0. */
 template <int READS, int KIND, int TILE>
 DEVICE void end_segment(float (&acc)[panels_of(TILE)][columns_of(TILE)][4],
                         int32_t (&dot)[panels_of(TILE)][columns_of(TILE)][4],
                         const struct loaded (&l)[panels_of(TILE)], const struct qni_cuda_weights &w,
                         const struct ending &e)
 {
-    const int32_t t = (int32_t)threadIdx.x & 3;
+    constexpr int COLUMNS = columns_of(TILE);
 #pragma unroll
     for (int p = 0; p < panels_of(TILE); p++) {
         const struct facts f = facts_of<KIND>(l[p], w);
-#pragma unroll
-        for (int j = 0; j < columns_of(TILE); j++)
-            end_tile<READS, KIND, rows_of(TILE)>(acc[p][j], dot[p][j], f, e, 8 * j + 2 * t);
+        if (KIND == CODES4)
+            FOR_SUMS dot[p][j][c] >>= 4;
+        if (READS == Q8)
+            end_q8<KIND, COLUMNS>(acc[p], dot[p], f, e);
+        else
+            end_q8b<rows_of(TILE), COLUMNS>(acc[p], dot[p], f, e);
+        FOR_SUMS dot[p][j][c] = 0;
     }
 }
 
@@ -436,9 +476,10 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
         const int32_t r = row_of[(int32_t)threadIdx.x / 8 + j * LINES];
         f.row[j] = r < 0 ? NO_ROW : (int32_t)(r * (a.p.x.lda / 16));
     }
+    begin_facts<READS, TILE>(f, a.p);
     for (int32_t i = 0; i < ahead; i++) {
         copy_x<KIND, TILE>(f, a.p.x, i, i);
-        copy_facts<READS, KIND, TILE>(f, a.p, i, i);
+        copy_facts<KIND, TILE>(f, w, i, i);
         ptx_copies_commit();
     }
 
@@ -449,7 +490,7 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
         (uint32_t)((row + g) * 128 + ((t ^ ((g & 1) << 2)) << 4)); /* of block 0; 1: ^ 64 */
     const uint32_t my_codes = (uint32_t)(x_bytes_of(TILE) + panel * BLOCKS * bytes + lane * 16);
     const float *const my_facts =
-        (const float *)(memory + x_bytes_of(TILE) + codes_bytes_of(TILE, KIND)) + row;
+        (const float *)(memory + x_bytes_of(TILE) + codes_bytes_of(TILE, KIND)) + row + 2 * t;
     uint32_t table[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -478,14 +519,14 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
         if (i + ahead < turns) {
             copy_codes<KIND, TILE>(f, i + ahead, next_slot);
             copy_x<KIND, TILE>(f, a.p.x, i + ahead, next_slot);
-            copy_facts<READS, KIND, TILE>(f, a.p, i + ahead, next_slot);
+            copy_facts<KIND, TILE>(f, w, i + ahead, next_slot);
         }
         ptx_copies_commit();
         const uint32_t stage = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND));
         const float *const stage_facts = my_facts + (size_t)slot * (stage_bytes_of(TILE, KIND) / 4);
         next_slot = slot;
         slot = slot + 1 == a.stages ? 0 : slot + 1;
-#pragma unroll
+#pragma unroll 1
         for (int b = 0; b < BLOCKS; b++) {
             if (i * BLOCKS + b >= f.blocks)
                 break;
