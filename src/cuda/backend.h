@@ -54,6 +54,9 @@ qn_status qni_cuda_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
 const char *qni_cuda_layout_name(int32_t i);
 /* For weights from files, after qni_packed_head_check(); their blob is in host memory. */
 qn_status qni_cuda_packed_check(const struct qn_packed *packed, qn_error *err);
+/* Weights that have passed that check, from host memory to the context's device. */
+qn_status qni_cuda_packed_upload(const qn_ctx *ctx, const struct qn_packed *host,
+                                 struct qn_packed **packed, qn_error *err);
 
 /* The activation quantizer on its own; all arguments validated. Launches, and does not wait. */
 qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args);
