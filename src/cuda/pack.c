@@ -179,7 +179,7 @@ qn_status qni_cuda_pack(const qn_ctx *ctx, const struct qn_weight *w,
                         const qn_pack_options *options, struct qn_packed **packed, qn_error *err)
 {
     struct qni_pack p;
-    struct cuda_packed *made;
+    struct cuda_packed *made = NULL;
     QNI_TRY(plan_pack(w, options, &p, err));
     QNI_TRY(make_packed(ctx, &p.head, w->table, sizeof(float) << w->format.bits, &made, err));
     qn_status status = upload_rest(ctx, &p, made->packed.owner, err);
@@ -225,7 +225,7 @@ qn_status qni_cuda_packed_check(const struct qn_packed *packed, qn_error *err)
 qn_status qni_cuda_packed_upload(const qn_ctx *ctx, const struct qn_packed *host,
                                  struct qn_packed **packed, qn_error *err)
 {
-    struct cuda_packed *made;
+    struct cuda_packed *made = NULL;
     const struct qni_packed_head *h = host->head;
     QNI_TRY(
         make_packed(ctx, h, host->table, (size_t)h->section[QNI_SECTION_TABLE].bytes, &made, err));

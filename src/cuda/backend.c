@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA backend's door: select and size, make the device current, launch. What fails in a hot
+ * call has a status, and a sentence for the context's log. */
+#include "backend.h"
+
+#include <string.h>
+
+#include "../base/compiler.h"
+#include "device.h"
+#include "matmul/driver.h"
+#include "matmul/prepared.h"
+#include "matmul/select.h"
+
+qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
+                          struct qni_cuda_choice *choice, qni_refusal_fn tell, void *arg)
+{
+    const struct qni_cuda_offer offer = qni_cuda_offer_of(&ctx->cuda->facts);
+    memset(choice, 0, sizeof *choice);
+    if (qni_cuda_is_depthwise(op)) {
+        choice->chunk = op->m;
+        return qni_cuda_choose_depthwise(&offer, op, choice, tell, arg);
+    }
+    QNI_TRY(qni_cuda_choose(&offer, op, choice, tell, arg));
+    qni_cuda_size(op, choice);
+    return QN_OK;
+}
+
+/* Hot calls have no qn_error: what CUDA said goes to the log. */
+static qn_status report(const qn_ctx *ctx, qn_status status, const qn_error *err)
+{
+    if (status != QN_OK && ctx->log != NULL)
+        ctx->log(ctx->log_arg, 2, err->text);
+    return status;
+}
+
+qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
+                       const struct qni_cuda_choice *choice, void *scratch)
+{
+    struct qni_cuda_scope scope;
+    qn_error err = {QN_OK, -1, ""};
+    qn_status status = qni_cuda_enter(ctx, &scope, &err);
+    if (status != QN_OK)
+        return report(ctx, status, &err);
+    if (choice->is_depthwise)
+        status = qni_cuda_depthwise_run(op, &scope.launch, &err);
+    else
+        status = qni_cuda_product_run(op, choice, scratch, &scope.launch, &err);
+    qni_cuda_leave(ctx, &scope);
+    return report(ctx, status, &err);
+}
+
+static int64_t row_stride(const qn_tensor *t)
+{
+    return t->shape[0] > 1 ? t->stride[0] : t->shape[1];
+}
+
+qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *a)
+{
+    struct qni_cuda_quantize_rows rows;
+    struct qni_cuda_scope scope;
+    qn_error err = {QN_OK, -1, ""};
+    memset(&rows, 0, sizeof rows);
+    rows.x = a->x.data;
+    rows.dtype = a->x.dtype;
+    rows.is_u8 = a->codes.dtype == QN_U8;
+    rows.m = a->x.shape[0];
+    rows.k = a->x.shape[1];
+    rows.ldx = row_stride(&a->x);
+    rows.block = a->block;
+    rows.codes = a->codes.data;
+    rows.ld_codes = row_stride(&a->codes);
+    rows.scale = a->scale.data;
+    rows.ld_scale = row_stride(&a->scale);
+    if (a->offset.rank != 0) {
+        rows.offset = a->offset.data;
+        rows.ld_offset = row_stride(&a->offset);
+    }
+    if (a->sum.rank != 0) {
+        rows.sum = a->sum.data;
+        rows.ld_sum = row_stride(&a->sum);
+    }
+    qn_status status = qni_cuda_enter(ctx, &scope, &err);
+    if (status != QN_OK)
+        return report(ctx, status, &err);
+    status = qni_cuda_launched(qni_cuda_quantize_rows_sm75(&rows, &scope.launch), "quantizing rows",
+                               &err);
+    qni_cuda_leave(ctx, &scope);
+    return report(ctx, status, &err);
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launches, one after another: driver.h. What launchers get is made in prepared.c and weights.c. */
+#include "driver.h"
+
+#include <string.h>
+
+#include "../../base/compiler.h"
+#include "../weights.h"
+#include "prepared.h"
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+enum {
+    /* Prepared rows at once: enough that a chunk fills any GPU many times over, little enough to be
+     * a side matter beside the weights. */
+    CHUNK_BYTES = 64 << 20,
+    /* Where only rows that are not aligned are prepared at all. */
+    SPARE_BYTES = 8 << 20,
+    CHUNK_ROWS = 128 /* a multiple of every tile */
+};
+
+/* The row of a choice for m rows. */
+static const struct qni_cuda_kernel *kernel_for(const struct qni_cuda_choice *c, int64_t m)
+{
+    int32_t i = c->n_choices - 1;
+    while (i > 0 && c->m_from[i] > m)
+        i--;
+    return c->kernel[i];
+}
+
+/* Bytes of prepared rows, the largest over the kernels of a choice. */
+static size_t rows_bytes(const struct qni_op *op, const struct qni_cuda_choice *c, int64_t rows)
+{
+    const struct qni_cuda_shape shape = {rows, qni_cuda_shape_of(op).parts};
+    struct qni_cuda_rows unused;
+    size_t most = 0;
+    for (int32_t i = 0; i < c->n_choices; i++) {
+        const size_t bytes = qni_cuda_rows_in(op, c->kernel[i], &shape, NULL, &unused);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+struct routes_layout {
+    int64_t n_tiles;
+    size_t tiles, rows, scratch, bytes; /* offsets; of everything */
+};
+
+static struct routes_layout lay_out_routes(const struct qni_op *op, int32_t mr, int64_t m)
+{
+    struct routes_layout l;
+    size_t at = 0;
+    l.n_tiles = qni_ceil_div(m, mr) + op->n_w;
+    l.tiles = at;
+    at += qni_round_up((size_t)l.n_tiles * 12, 256);
+    l.rows = at;
+    at += qni_round_up((size_t)m * 4, 256);
+    l.scratch = at;
+    at += qni_round_up(qni_cuda_route_bytes(m, op->n_w), 256);
+    l.bytes = at;
+    return l;
+}
+
+void qni_cuda_size(const struct qni_op *op, struct qni_cuda_choice *c)
+{
+    const bool grouped = op->kind == QNI_GROUPED;
+    c->reads_x = 1;
+    for (int32_t i = 0; i < c->n_choices; i++)
+        c->reads_x = c->reads_x && qni_cuda_reads_x(op, c->kernel[i]);
+    c->chunk = qni_max(op->m, 1);
+    /* Tiles of a grouped product may name any row, so all rows are there. */
+    const size_t limit = c->reads_x ? SPARE_BYTES : CHUNK_BYTES;
+    if (!grouped && rows_bytes(op, c, c->chunk) > limit) {
+        const size_t some = rows_bytes(op, c, CHUNK_ROWS);
+        c->chunk = qni_min(c->chunk, qni_max(1, (int64_t)(limit / some)) * CHUNK_ROWS);
+    }
+    c->chunk_bytes = rows_bytes(op, c, c->chunk);
+    for (int32_t i = 0; i < c->n_choices && grouped; i++) {
+        const struct routes_layout l = lay_out_routes(op, c->kernel[i]->mr, op->m);
+        c->routes_bytes = l.bytes > c->routes_bytes ? l.bytes : c->routes_bytes;
+    }
+    c->scratch_bytes = c->chunk_bytes + c->routes_bytes;
+}
+
+/* ---- a product ------------------------------------------------------------------------------- */
+
+struct run {
+    const struct qni_op *op;
+    const struct qni_cuda_kernel *kernel;
+    const struct qni_cuda_launch *launch;
+    struct qni_cuda_product product;
+    struct qni_cuda_source source;
+    uint8_t *prepared;
+    qn_error *err;
+};
+
+/* May these two be told in one launch? Sections of the blob are where the head says. */
+static bool is_same_blob(const struct qni_packed_head *a, const struct qni_packed_head *b)
+{
+    return a->scale_dtype == b->scale_dtype && a->zero_dtype == b->zero_dtype &&
+           memcmp(a->section, b->section, sizeof a->section) == 0;
+}
+
+static qn_status launch_kernel(const struct run *r, const struct qni_cuda_product *product,
+                               const struct qni_cuda_experts *experts)
+{
+    return qni_cuda_launched(r->kernel->fn(product, experts, r->launch), r->kernel->name, r->err);
+}
+
+/* Experts [first, end), those of equal make together, as many as a launch takes at a time. */
+static qn_status launch_experts(struct run *r, int32_t first, int32_t end)
+{
+    const struct qni_op *op = r->op;
+    struct qni_cuda_experts experts;
+    for (int32_t e = first; e < end; e += experts.n) {
+        memset(&experts, 0, sizeof experts);
+        experts.first = e;
+        while (experts.n < QNI_CUDA_MAX_EXPERTS && e + experts.n < end &&
+               is_same_blob(op->w[e]->head, op->w[e + experts.n]->head)) {
+            experts.blob[experts.n] = op->w[e + experts.n]->blob;
+            experts.n++;
+        }
+        r->product.w = qni_cuda_weights_of(op->w[e], r->kernel->reads);
+        r->product.w.blob = NULL;
+        QNI_TRY(launch_kernel(r, &r->product, &experts));
+    }
+    return QN_OK;
+}
+
+static qn_status launch_product(struct run *r)
+{
+    static const struct qni_cuda_experts none;
+    if (r->op->kind == QNI_GROUPED)
+        return launch_experts(r, 0, r->op->n_w);
+    return launch_kernel(r, &r->product, &none);
+}
+
+static qn_status prepare(struct run *r, int64_t row, int64_t n)
+{
+    const struct qni_cuda_shape shape = {n, qni_cuda_shape_of(r->op).parts};
+    qni_cuda_rows_in(r->op, r->kernel, &shape, r->prepared, &r->product.x);
+    r->source.row = row;
+    r->source.n_rows = n;
+    r->source.to = r->product.x;
+    r->product.m = n;
+    r->product.row = row;
+    return qni_cuda_launched(qni_cuda_prepare_sm75(&r->source, r->launch), "preparing rows",
+                             r->err);
+}
+
+static bool has_own_columns(const struct qn_packed *w)
+{
+    return w->head->section[QNI_SECTION_PERM].bytes != 0 ||
+           w->head->section[QNI_SECTION_PRESCALE].bytes != 0;
+}
+
+/* Experts with an order of columns or a prescale of their own: all rows are prepared for each, and
+ * the tiles of the others skipped. */
+static qn_status run_one_by_one(struct run *r)
+{
+    const struct qni_op *op = r->op;
+    for (int32_t e = 0; e < op->n_w; e++) {
+        r->source.perm = qni_section(op->w[e], QNI_SECTION_PERM);
+        r->source.prescale = qni_section(op->w[e], QNI_SECTION_PRESCALE);
+        QNI_TRY(prepare(r, 0, op->m));
+        QNI_TRY(launch_experts(r, e, e + 1));
+    }
+    return QN_OK;
+}
+
+static qn_status make_routes(struct run *r, uint8_t *memory)
+{
+    const struct qni_op *op = r->op;
+    const struct routes_layout l = lay_out_routes(op, r->kernel->mr, op->m);
+    const struct qni_cuda_route route = {
+        .offsets = op->offsets.rank != 0 ? op->offsets.data : NULL,
+        .ids = op->ids.rank != 0 ? op->ids.data : NULL,
+        .m = op->m,
+        .n_experts = op->n_w,
+        .mr = r->kernel->mr,
+        .tiles = (int32_t *)(void *)(memory + l.tiles),
+        .rows = (int32_t *)(void *)(memory + l.rows),
+        .scratch = memory + l.scratch,
+    };
+    r->product.routes.tiles = route.tiles;
+    r->product.routes.rows = route.rows;
+    r->product.routes.n_tiles = (int32_t)l.n_tiles;
+    return qni_cuda_launched(qni_cuda_route_sm75(&route, r->launch), "sorting rows by expert",
+                             r->err);
+}
+
+qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_choice *choice,
+                               void *scratch, const struct qni_cuda_launch *launch, qn_error *err)
+{
+    struct run r;
+    memset(&r, 0, sizeof r);
+    r.op = op;
+    r.kernel = kernel_for(choice, op->m);
+    r.launch = launch;
+    r.prepared = scratch;
+    r.err = err;
+    r.product.w = qni_cuda_weights_of(op->w[0], r.kernel->reads);
+    r.product.m = op->m;
+    qni_cuda_sink_of(op, &r.product.out);
+    if (op->kind == QNI_GROUPED)
+        QNI_TRY(make_routes(&r, r.prepared + choice->chunk_bytes));
+    if (qni_cuda_reads_x(op, r.kernel) && qni_cuda_rows_as_they_lie(op, &r.product.x))
+        return launch_product(&r);
+    qni_cuda_source_of(op, r.kernel->reads, &r.source);
+    if (op->kind == QNI_GROUPED && has_own_columns(op->w[0]))
+        return run_one_by_one(&r);
+    for (int64_t row = 0; row < op->m; row += choice->chunk) {
+        QNI_TRY(prepare(&r, row, qni_min(choice->chunk, op->m - row)));
+        QNI_TRY(launch_product(&r));
+    }
+    return QN_OK;
+}
+
+/* ---- groups of one channel ------------------------------------------------------------------- */
+
+static int32_t reads_of(qn_strategy strategy)
+{
+    switch (strategy) {
+    case QN_STRATEGY_INT8_ROW:
+    case QN_STRATEGY_INT8_STATIC:
+        return QNI_CUDA_READS_Q8;
+    case QN_STRATEGY_INT8_BLOCK:
+        return QNI_CUDA_READS_Q8B;
+    default:
+        return QNI_CUDA_READS_BF16; /* floats, whatever their type */
+    }
+}
+
+qn_status qni_cuda_depthwise_run(const struct qni_op *op, const struct qni_cuda_launch *launch,
+                                 qn_error *err)
+{
+    struct qni_cuda_depthwise d;
+    const int32_t reads = reads_of(op->strategy);
+    const bool scaled = op->strategy == QN_STRATEGY_INT8_STATIC && op->y.dtype != QN_I32;
+    memset(&d, 0, sizeof d);
+    qni_cuda_source_of(op, reads, &d.source);
+    d.source.n_rows = op->m;
+    d.w = qni_cuda_weights_of(op->w[0], reads);
+    qni_cuda_sink_of(op, &d.out);
+    d.strategy = op->strategy;
+    d.per_group = (int32_t)op->conv.co;
+    d.x_scale = scaled ? op->quant.x_scale : 1.0f;
+    d.m = op->m;
+    return qni_cuda_launched(qni_cuda_depthwise_sm75(&d, launch), "a depthwise convolution", err);
+}
