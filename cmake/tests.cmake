@@ -64,7 +64,11 @@ if(cmocka_FOUND)
       get_filename_component(name ${source} NAME_WE)
       set(program test_${area}_${name})
       add_executable(${program} ${source})
-      quern_internal_program(${program} ${harness} PkgConfig::cmocka)
+      set(backend)
+      if(name MATCHES "^cuda_" AND TARGET quern_cuda_plain)
+        set(backend quern_cuda_plain) # else it is in the library
+      endif()
+      quern_internal_program(${program} ${harness} ${backend} PkgConfig::cmocka)
       target_compile_definitions(${program} PRIVATE
         QN_TEST_DATA="${PROJECT_SOURCE_DIR}/test/data")
       set_target_properties(${program} PROPERTIES

@@ -127,15 +127,16 @@ QN_API qn_status qn_npy_write(const char *path, const qn_tensor *tensor, int32_t
 
 /**
  * Keep packed weights in a file, tagged with layout and instruction set; names are unique. Atomic.
- * @return QN_OK; QN_E_ARGUMENT; QN_E_EXISTS; QN_E_OPEN; QN_E_WRITE.
+ * Weights on a GPU are copied back piece by piece and need a context of their device.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_EXISTS; QN_E_OPEN; QN_E_WRITE; QN_E_MEMORY; QN_E_DEVICE.
  */
 QN_API qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count,
                                 const char *const *names, const qn_packed *const *packed,
                                 int32_t overwrite, qn_error *err);
 /**
- * Use packed weights where they lie in an open file: no copy is made on the CPU. The file may be
- * closed before the weights are destroyed. All offsets and sizes are checked; codes and scales are
- * not looked at.
+ * Use packed weights where they lie in an open file: no copy is made on the CPU; to a GPU they are
+ * copied as they are. The file may be closed before the weights are destroyed. All offsets and
+ * sizes are checked; codes and scales are not looked at.
  * @return QN_OK; QN_E_NOT_FOUND; QN_E_CORRUPT; QN_E_VERSION; QN_E_LAYOUT: packed for another device
  *         or instruction set.
  */

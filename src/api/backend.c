@@ -167,6 +167,7 @@ static const struct qni_backend cuda = {
     .unpack = qni_cuda_unpack,
     .layout_name = qni_cuda_layout_name,
     .packed_check = qni_cuda_packed_check,
+    .packed_upload = qni_cuda_packed_upload,
     .quantize_rows = qni_cuda_quantize_rows,
 };
 

@@ -77,6 +77,9 @@ struct qni_backend {
     const char *(*layout_name)(int32_t i);
     /* May weights from a file, whose head is consistent, be run? */
     qn_status (*packed_check)(const struct qn_packed *packed, qn_error *err);
+    /* A copy of such weights on the device; NULL: they are run where they lie. */
+    qn_status (*packed_upload)(const qn_ctx *ctx, const struct qn_packed *host,
+                               struct qn_packed **packed, qn_error *err);
     qn_status (*quantize_rows)(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packed weights from a file: the file is looked at in src/checkpoint, here the device that shall
- * run them is asked. Nothing is copied, and nothing that a kernel uses as an index stays unchecked.
- */
+ * run them is asked. On the CPU nothing is copied; to another device the blob goes as it is.
+ * Nothing that a kernel uses as an index stays unchecked. */
+#include "../base/compiler.h"
 #include "../base/error.h"
 #include "../checkpoint/packed.h"
 #include "backend.h"
@@ -26,6 +27,19 @@ static qn_status check_device(const qn_ctx *ctx, const qn_packed *packed, qn_err
     return backend->packed_check(packed, err);
 }
 
+/* Weights in host memory where the device can run them. */
+static qn_status place(const qn_ctx *ctx, qn_packed **packed, qn_error *err)
+{
+    const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
+    qn_packed *mapped = *packed, *there;
+    if (backend->packed_upload == NULL)
+        return QN_OK;
+    QNI_TRY(backend->packed_upload(ctx, mapped, &there, err));
+    qn_packed_destroy(mapped);
+    *packed = there;
+    return QN_OK;
+}
+
 qn_status qn_packed_load(const qn_ctx *ctx, const qn_file *file, const char *name,
                          qn_packed **packed, qn_error *err)
 {
@@ -38,6 +52,8 @@ qn_status qn_packed_load(const qn_ctx *ctx, const qn_file *file, const char *nam
     qn_status status = qni_packed_map(&ctx->allocator, file, name, &found, &inner);
     if (status == QN_OK)
         status = check_device(ctx, found, &inner);
+    if (status == QN_OK)
+        status = place(ctx, &found, &inner);
     if (status != QN_OK) {
         qn_packed_destroy(found);
         return qni_fail_at(err, status, inner.offset, "packed weights '%.80s': %s", name,

@@ -43,29 +43,55 @@ static qn_status declare(qn_writer *writer, const char *name, const qn_packed *p
     return status;
 }
 
-static qn_status put(qn_writer *writer, int64_t index, const qn_packed *packed, qn_error *err)
+/* The blob, a piece at a time where it has to come from a device. */
+enum { PIECE_BYTES = 1 << 22 };
+static qn_status put_blob(struct qni_sink *sink, const qn_ctx *ctx, const qn_packed *packed,
+                          qn_error *err)
+{
+    const size_t bytes = (size_t)packed->head->bytes;
+    if (packed->read == NULL)
+        return qni_sink_put(sink, packed->blob, bytes, err);
+    const size_t most = bytes < PIECE_BYTES ? bytes : (size_t)PIECE_BYTES;
+    uint8_t *piece = qni_alloc(&ctx->allocator, most);
+    qn_status status = piece != NULL ? QN_OK : qni_fail(err, QN_E_MEMORY, "out of memory");
+    for (size_t at = 0; status == QN_OK && at < bytes; at += most) {
+        const size_t n = bytes - at < most ? bytes - at : most;
+        status = packed->read(ctx, packed, at, n, piece, err);
+        if (status == QN_OK)
+            status = qni_sink_put(sink, piece, n, err);
+    }
+    qni_free(&ctx->allocator, piece, most);
+    return status;
+}
+
+static qn_status put(qn_writer *writer, int64_t index, const qn_ctx *ctx, const qn_packed *packed,
+                     qn_error *err)
 {
     static const uint8_t zeros[QNI_DATA_ALIGNMENT];
     struct qni_sink sink;
     struct qni_slot *slot = &writer->slots[writer->items[index].slot];
     const size_t bytes = (size_t)packed->head->bytes;
     QNI_TRY(qni_sink_open(&sink, writer, slot, err));
-    QNI_TRY(qni_sink_put(&sink, packed->blob, bytes, err));
+    QNI_TRY(put_blob(&sink, ctx, packed, err));
     QNI_TRY(qni_sink_put(&sink, zeros, slot->bytes - bytes, err));
     return qni_sink_close(&sink, err);
 }
 
-static qn_status check_save(int32_t count, const char *const *names, const qn_packed *const *packed,
-                            qn_error *err)
+static qn_status check_save(const qn_ctx *ctx, int32_t count, const char *const *names,
+                            const qn_packed *const *packed, qn_error *err)
 {
     if (count < 0 || (count > 0 && (names == NULL || packed == NULL)))
         return qni_fail(err, QN_E_ARGUMENT, "qn_packed_save: names or packed is NULL");
     for (int32_t i = 0; i < count; i++) {
         if (names[i] == NULL || packed[i] == NULL)
             return qni_fail(err, QN_E_ARGUMENT, "qn_packed_save: name or weights %d is NULL", i);
-        if (packed[i]->device.kind != QN_CPU)
-            return qni_fail(err, QN_E_ARGUMENT, "qn_packed_save: weights %d are not in CPU memory",
-                            i);
+        const qn_device d = packed[i]->device;
+        if (packed[i]->read != NULL && ctx != NULL &&
+            (d.kind != ctx->device.kind || d.index != ctx->device.index))
+            return qni_fail(err, QN_E_DEVICE,
+                            "qn_packed_save: weights %d are on device %d:%d, the context on %d:%d; "
+                            "save them with a context of their device",
+                            i, d.kind, d.index, ctx->device.kind, ctx->device.index);
     }
     return QN_OK;
 }
@@ -77,7 +103,7 @@ qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count,
     qn_writer *writer = NULL;
     qn_error inner = {QN_OK, -1, ""};
     char shown[QNI_SHOWN];
-    QNI_TRY(check_save(count, names, packed, err));
+    QNI_TRY(check_save(ctx, count, names, packed, err));
     QNI_TRY(qn_writer_create(ctx, path, &writer, err));
     qn_status status = QN_OK;
     for (int32_t i = 0; status == QN_OK && i < count; i++)
@@ -85,7 +111,7 @@ qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count,
     if (status == QN_OK)
         status = qn_writer_begin(writer, overwrite, 0, err);
     for (int32_t i = 0; status == QN_OK && i < count; i++) {
-        status = put(writer, i, packed[i], &inner);
+        status = put(writer, i, ctx, packed[i], &inner);
         if (status != QN_OK)
             qni_fail_at(err, status, inner.offset, "%s: %s", qni_shown_path(shown, path),
                         inner.text);

@@ -55,8 +55,11 @@ struct qni_cuda_weights qni_cuda_weights_of(const struct qn_packed *packed, int3
     describe_shift(h, &w);
     describe_cut(h, reads, &w);
     if (layout->is_table && layout->code_bits == 4 && packed->table != NULL) {
+        int8_t table8[16];
         const int32_t times =
-            qni_table_integers(h->format.code, packed->table, 1 << h->format.bits, w.table8);
+            qni_table_integers(h->format.code, packed->table, 1 << h->format.bits, table8);
+        if (times != 0)
+            memcpy(w.table8, table8, sizeof table8);
         w.has_table8 = times != 0;
         w.table8_doubled = times == 2;
     }

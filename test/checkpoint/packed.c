@@ -3,6 +3,8 @@
  * and what is damaged is refused. */
 #include "files.h"
 
+#include "base/context.h"
+#include "base/error.h"
 #include "quant/packed.h"
 
 static const struct shape shape = {40, 200, 1, 1, 1};
@@ -146,6 +148,59 @@ static qn_status try_load(const qn_ctx *ctx, const uint8_t *bytes, size_t size, 
     return status;
 }
 
+/* A device whose memory the host cannot see: the blob comes through read(), a piece at a time. */
+struct elsewhere {
+    qn_packed packed; /* first: read() gets its address */
+    const qn_packed *real;
+    int *calls, fail_at;
+};
+
+static qn_status read_elsewhere(const qn_ctx *ctx, const qn_packed *packed, size_t at, size_t n,
+                                void *to, qn_error *error)
+{
+    const struct elsewhere *e = (const struct elsewhere *)packed;
+    assert_int_equal(ctx->device.index, packed->device.index);
+    assert_true(at + n <= e->real->head->bytes);
+    if (++*e->calls == e->fail_at)
+        return qni_fail(error, QN_E_DEVICE, "the device is gone");
+    memcpy(to, e->real->blob + at, n);
+    return QN_OK;
+}
+
+static void test_save_from_device(void **state)
+{
+    const struct shape large = {1024, 9000, 1, 1, 1}; /* 4.5 MiB: two pieces */
+    const char *folder = folder_make(), *path = in(folder, "x");
+    const char *const names[] = {"w"};
+    struct counted_ctx c;
+    qn_packed *loaded;
+    qn_file *file;
+    int calls = 0;
+    (void)state;
+    counted_make(&c);
+    qn_packed *real = packed_make(c.ctx, "int4:g128", large, 3, NULL);
+    struct elsewhere e = {*real, real, &calls, 0};
+    const qn_packed *const list[] = {&e.packed};
+    e.packed.blob = NULL;
+    e.packed.read = read_elsewhere;
+    assert_ok(qn_packed_save(c.ctx, path, 1, names, list, 0, NULL));
+    assert_int_equal(calls, 2);
+    assert_ok(qn_file_open(c.ctx, path, &file, NULL));
+    assert_ok(qn_packed_load(c.ctx, file, "w", &loaded, NULL));
+    expect_blobs(loaded, real);
+    qn_packed_destroy(loaded);
+    qn_file_close(file);
+    e.fail_at = calls + 2;
+    assert_error(qn_packed_save(c.ctx, path, 1, names, list, 1, &err), QN_E_DEVICE, "gone");
+    e.packed.device.index = 1;
+    assert_error(qn_packed_save(c.ctx, path, 1, names, list, 1, &err), QN_E_DEVICE,
+                 "a context of their device");
+    assert_int_equal(folder_count(folder), 1);
+    qn_packed_destroy(real);
+    counted_destroy(&c);
+    folder_remove(folder);
+}
+
 /* A whole number of blocks of 64 positions, so that the head is one of GPU weights, too. */
 static void test_other_device(void **state)
 {
@@ -254,6 +309,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_save_errors),
+        cmocka_unit_test(test_save_from_device),
         cmocka_unit_test(test_other_device),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_damage),
