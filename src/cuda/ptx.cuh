@@ -32,6 +32,14 @@ PTX uint32_t ptx_bytes(uint32_t low, uint32_t high, uint32_t order)
     return __byte_perm(low, high, order);
 }
 
+/* The same value, of which the compiler knows nothing: it keeps the register instead of computing
+ * the value again wherever it is used, from the thread's number on. */
+PTX uint32_t ptx_keep(uint32_t v)
+{
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 /* ---- shared memory --------------------------------------------------------------------------- */
 
 PTX uint32_t ptx_shared(const void *p)

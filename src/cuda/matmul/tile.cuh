@@ -78,6 +78,110 @@ tile_rows(const struct tile_args &a, const struct tile_place &at, int32_t *row_o
     }
 }
 
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+/* A stage is, for each slice of k, 128 bytes of every row and as many positions of codes:
+ *
+ *     [slices][rows][8 pieces of 16 bytes]     piece c of row r at c ^ swizzle(r)
+ *     [slices][panels][run pieces]
+ *
+ * Slice q has the stages [q * per, (q + 1) * per) of k, each of them once for every plane of x.
+ * Offsets in memory count pieces, so that 32 bits are enough for 64 GB. What a thread copies is as
+ * far as possible worked out before the loop, and kept: warps that take long to ask for their next
+ * stage are late for this one. */
+enum { TILE_NO_ROW = -1, TILE_ROWS_EACH = 4 };
+
+struct tile_feed {
+    const uint8_t *codes; /* of the first panel */
+    const uint8_t *x;
+    uint32_t to, stage_bytes; /* shared memory of the stages */
+    int32_t per, planes, panels;
+    uint32_t panel_pieces; /* of a whole panel */
+    uint32_t row_bytes;    /* of a row of x that may be read */
+    int32_t turn, plane;   /* that come next */
+    /* of the thread's first piece: place in its panel, the panel's begin, the panel */
+    uint32_t code_at, code_base, code_panel, code_to;
+    uint32_t x_to, x_piece;
+    uint32_t row[TILE_ROWS_EACH]; /* offsets of the rows that it copies pieces of, or NO_ROW */
+};
+
+/* How a tile is cut: constants. run: pieces of codes of a panel and stage. */
+template <int PANELS, int SLICES, int RUN>
+static __device__ __forceinline__ void tile_begin_codes(struct tile_feed &f, uint32_t at)
+{
+    const uint32_t line = threadIdx.x / RUN, piece = threadIdx.x % RUN;
+    const uint32_t panel = line % PANELS, q = line / PANELS;
+    f.code_at = ptx_keep(q * (uint32_t)f.per * RUN + piece);
+    f.code_panel = ptx_keep(panel);
+    f.code_base = ptx_keep(panel * f.panel_pieces);
+    f.code_to = ptx_keep(f.to + at + threadIdx.x * 16);
+}
+
+template <int PANELS, int SLICES, int RUN, int THREADS>
+static __device__ __forceinline__ void tile_copy_codes(const struct tile_feed &f, int32_t slot)
+{
+    constexpr int lines = THREADS / RUN;
+    const uint32_t to = f.code_to + (uint32_t)slot * f.stage_bytes;
+#pragma unroll
+    for (int j = 0; j * lines < SLICES * PANELS; j++) {
+        const uint32_t panel = (uint32_t)(j * lines % PANELS), q = (uint32_t)(j * lines / PANELS);
+        const uint32_t at = f.code_at + (q * (uint32_t)f.per + (uint32_t)f.turn) * RUN;
+        const bool valid =
+            at < f.panel_pieces && f.turn < f.per && f.code_panel + panel < (uint32_t)f.panels;
+        const uint32_t from = valid ? f.code_base + panel * f.panel_pieces + at : 0;
+        ptx_copy16(to + (uint32_t)(j * THREADS * 16), f.codes + (uint64_t)from * 16, valid);
+    }
+}
+
+/* swizzle: of the row that this thread copies pieces of; the same for all of them. */
+template <int ROWS, int THREADS>
+static __device__ __forceinline__ void tile_begin_rows(struct tile_feed &f,
+                                                       const struct qni_cuda_rows &x,
+                                                       const int32_t *row_of, uint32_t swizzle)
+{
+    constexpr int lines = THREADS / 8;
+    static_assert(ROWS <= lines * TILE_ROWS_EACH, "room for the rows of a thread");
+    const uint32_t line = threadIdx.x / 8, piece = threadIdx.x % 8;
+    f.x_to = ptx_keep(f.to + line * 128 + ((piece ^ swizzle) << 4));
+    f.x_piece = ptx_keep(piece);
+#pragma unroll
+    for (int j = 0; j * lines < ROWS; j++) {
+        const int32_t row = row_of[(int32_t)line + j * lines];
+        f.row[j] = ptx_keep(row < 0 ? (uint32_t)TILE_NO_ROW : (uint32_t)(row * (x.lda / 16)));
+    }
+}
+
+template <int ROWS, int SLICES, int THREADS>
+static __device__ __forceinline__ void tile_copy_x(const struct tile_feed &f,
+                                                   const struct qni_cuda_rows &x, int32_t slot)
+{
+    constexpr int lines = THREADS / 8;
+    const uint32_t to = f.x_to + (uint32_t)slot * f.stage_bytes;
+    const uint8_t *const from = f.x + f.plane * x.plane_stride;
+#pragma unroll
+    for (int j = 0; j * lines < SLICES * ROWS; j++) {
+        const int q = j * lines / ROWS;
+        const uint32_t piece = ((uint32_t)(q * f.per) + (uint32_t)f.turn) * 8 + f.x_piece;
+        const uint32_t row = f.row[j % (ROWS / lines)];
+        const bool valid =
+            piece * 16 < f.row_bytes && f.turn < f.per && row != (uint32_t)TILE_NO_ROW;
+        const uint8_t *const at = from + (uint64_t)(valid ? row + piece : 0) * 16;
+        if (valid && piece * 16 + 16 > f.row_bytes)
+            ptx_copy16_part(to + (uint32_t)(j * lines * 128), at, (int)(f.row_bytes - piece * 16));
+        else
+            ptx_copy16(to + (uint32_t)(j * lines * 128), at, valid);
+    }
+}
+
+static __device__ __forceinline__ void tile_next(struct tile_feed &f)
+{
+    f.plane++;
+    if (f.plane == f.planes) {
+        f.plane = 0;
+        f.turn++;
+    }
+}
+
 /* Copies of all stages but one may be on their way when the oldest is wanted. */
 static __device__ __forceinline__ void tile_wait(int32_t stages)
 {

@@ -84,88 +84,25 @@ DEVICE int32_t block_bytes(const struct tile_args &a)
     return a.p.w.layout == QNI_CUDA_Q8FRAG || a.p.w.layout == QNI_CUDA_T8FRAG ? 1024 : 512;
 }
 
-/* ---- stages ---------------------------------------------------------------------------------- */
-
-enum { NO_ROW = -1 };
-
-/* What a CTA copies from, and how it is cut: slice q has blocks [q * per, (q + 1) * per), each of
- * them once for every plane of x. Offsets count 16 bytes, so that 32 bits are enough. */
-struct feed {
-    const uint8_t *codes; /* of the first panel */
-    const uint8_t *x;
-    uint32_t to; /* shared memory of the stages */
-    int32_t stage_bytes, code_bytes;
-    int32_t blocks, per, planes, panels;
-    int32_t block, plane; /* that come next */
-    int32_t row[4];       /* offsets of the rows that this thread copies pieces of */
-};
-
-SHAPE int lines_of(int tile, int sm)
+/* Codes of a stage; of tables, the layout says how many. */
+template <int KIND, int TILE> DEVICE void begin_codes(struct tile_feed &f, bool bytes)
 {
-    return threads_of(tile, sm) / 8; /* that the CTA copies at a time */
+    constexpr int panels = panels_of(TILE), slices = slices_of(TILE, SM);
+    constexpr uint32_t at = (uint32_t)(slices * rows_of(TILE) * 128);
+    if (KIND == CODES8 || (KIND == TABLES && bytes))
+        tile_begin_codes<panels, slices, 64>(f, at);
+    else
+        tile_begin_codes<panels, slices, 32>(f, at);
 }
-
-template <int TILE>
-DEVICE void begin_rows(struct feed &f, const struct qni_cuda_rows &x, const int32_t *row_of)
+template <int KIND, int TILE>
+DEVICE void copy_codes(const struct tile_feed &f, int32_t slot, bool bytes)
 {
-    constexpr int lines = lines_of(TILE, SM);
-#pragma unroll
-    for (int j = 0; j * lines < rows_of(TILE); j++) {
-        const int32_t row = row_of[(int32_t)threadIdx.x / 8 + j * lines];
-        f.row[j] = row < 0 ? NO_ROW : (int32_t)(row * (x.lda / 16));
-    }
-}
-
-/* Stage: [slices][rows][8] pieces of 16 bytes of x, piece c of row r at c ^ (r & 7), so that
- * ldmatrix meets no bank twice; then [slices][panels][code_bytes]. */
-template <int KIND, int TILE> DEVICE void copy_codes(const struct feed &f, int32_t slot)
-{
-    constexpr uint32_t slices = slices_of(TILE, SM), panels = panels_of(TILE);
-    constexpr uint32_t threads = threads_of(TILE, SM);
-    const uint32_t shift = KIND == CODES4 ? 5 : KIND == CODES8 ? 6 : f.code_bytes == 512 ? 5 : 6;
-    const uint32_t to =
-        f.to + (uint32_t)(slot * f.stage_bytes) + slices * (uint32_t)rows_of(TILE) * 128;
-#pragma unroll
-    for (uint32_t j = 0; j < slices * panels * (KIND == CODES4 ? 32 : 64) / threads; j++) {
-        const uint32_t c = threadIdx.x + j * threads;
-        if (KIND == TABLES && c >= slices * panels << shift)
-            break;
-        const uint32_t line = c >> shift;
-        const int32_t panel = (int32_t)(line % panels);
-        const int32_t b = (int32_t)(line / panels) * f.per + f.block;
-        const bool valid = f.block < f.per && b < f.blocks && panel < f.panels;
-        const uint32_t at = ((uint32_t)(panel * f.blocks + b) << shift) + (c & ((1u << shift) - 1));
-        ptx_copy16(to + c * 16, f.codes + (uint64_t)(valid ? at : 0) * 16, valid);
-    }
-}
-
-template <int TILE>
-DEVICE void copy_x(const struct feed &f, const struct qni_cuda_rows &x, int32_t slot)
-{
-    constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM), lines = lines_of(TILE, SM);
-    const int32_t line = (int32_t)threadIdx.x / 8, piece = (int32_t)threadIdx.x & 7;
-    const uint32_t to = f.to + (uint32_t)(slot * f.stage_bytes + line * 128) +
-                        (uint32_t)((piece ^ (line & 7)) << 4);
-    const uint8_t *const from = f.x + f.plane * x.plane_stride;
-#pragma unroll
-    for (int j = 0; j * lines < slices * rows; j++) {
-        const int32_t b = j * lines / rows * f.per + f.block;
-        int32_t bytes = min(max(x.columns - b * QNI_CUDA_BLOCK - piece * 8, 0), 8) * 2;
-        const int32_t row = f.row[j % (rows / lines)];
-        if (row == NO_ROW || f.block >= f.per || b >= f.blocks)
-            bytes = 0;
-        const uint32_t at = bytes > 0 ? (uint32_t)(row + b * 8 + piece) : 0;
-        ptx_copy16_part(to + (uint32_t)(j * lines * 128), from + (uint64_t)at * 16, bytes);
-    }
-}
-
-DEVICE void next_stage(struct feed &f)
-{
-    f.plane++;
-    if (f.plane == f.planes) {
-        f.plane = 0;
-        f.block++;
-    }
+    constexpr int panels = panels_of(TILE), slices = slices_of(TILE, SM);
+    constexpr int threads = threads_of(TILE, SM);
+    if (KIND == CODES8 || (KIND == TABLES && bytes))
+        tile_copy_codes<panels, slices, 64, threads>(f, slot);
+    else
+        tile_copy_codes<panels, slices, 32, threads>(f, slot);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -284,25 +221,15 @@ DEVICE uint32_t word_of(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* The A fragment of one step; of a table, piece `piece` of it. */
+/* The A fragment of one step of panel p. */
 template <int READS, int KIND>
 DEVICE void fragment(uint32_t (&a)[4], const struct words &v, int step, const struct group &s,
-                     int p, const struct dequant_table *table, int piece, bool bytes)
+                     int p)
 {
     const uint4 &half = step < 2 ? v.low : v.high;
     const uint32_t w4 = word_of(v.low, step);
     const uint32_t w = word_of(half, 2 * (step & 1)), w8 = word_of(half, 2 * (step & 1) + 1);
-    if (KIND == TABLES && bytes) {
-        dequant_t8(a, w, w8, table->piece[piece]);
-    } else if (KIND == TABLES) {
-        uint32_t low[4], high[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            low[i] = table->bytes4[piece][0][i];
-            high[i] = table->bytes4[piece][1][i];
-        }
-        dequant_t4(a, dequant_t4_order(w4), low, high);
-    } else if (READS == F16) {
+    if (READS == F16) {
         if (KIND == CODES4)
             dequant_q4_f16(a, w4, s.bias[p]);
         else
@@ -317,49 +244,111 @@ DEVICE void fragment(uint32_t (&a)[4], const struct words &v, int step, const st
     }
 }
 
-/* wide: a table that f16 cannot hold, in pieces of bf16; x becomes two of them. */
-template <int READS, int KIND>
-DEVICE void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool wide)
+/* Those of one piece of a table. */
+DEVICE void fragment_of_table(uint32_t (&a)[PANELS][4], const struct words (&v)[PANELS], int step,
+                              const struct dequant_table *table, int piece, bool bytes)
 {
-    if (READS == BF16) {
-        mma_bf16(c, a, b0, b1);
-    } else if (KIND == TABLES && wide) {
+    if (bytes) {
+#pragma unroll
+        for (int p = 0; p < PANELS; p++) {
+            const uint4 &half = step < 2 ? v[p].low : v[p].high;
+            dequant_t8(a[p], word_of(half, 2 * (step & 1)), word_of(half, 2 * (step & 1) + 1),
+                       table->piece[piece]);
+        }
+        return;
+    }
+    uint32_t low[4], high[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        low[i] = table->bytes4[piece][0][i];
+        high[i] = table->bytes4[piece][1][i];
+    }
+#pragma unroll
+    for (int p = 0; p < PANELS; p++)
+        dequant_t4(a[p], dequant_t4_order(word_of(v[p].low, step)), low, high);
+}
+
+/* x of one step, two registers for 8 rows; x: the lane's shared address for step 0. */
+template <int COLUMNS> DEVICE void load_x(uint32_t (&b)[COLUMNS / 2][4], uint32_t x, int step)
+{
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 2; j++)
+        ptx_ldmatrix4(b[j], (x ^ (uint32_t)(step << 5)) + (uint32_t)j * 16 * 128);
+}
+
+template <int READS, int COLUMNS>
+DEVICE void multiply(float (&part)[PANELS][COLUMNS][4], const uint32_t (&a)[PANELS][4],
+                     const uint32_t (&b)[COLUMNS / 2][4])
+{
+#pragma unroll
+    for (int p = 0; p < PANELS; p++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            const uint32_t b0 = b[j / 2][2 * (j & 1)], b1 = b[j / 2][2 * (j & 1) + 1];
+            if (READS == BF16)
+                mma_bf16(part[p][j], a[p], b0, b1);
+            else
+                mma_f16(part[p][j], a[p], b0, b1);
+        }
+}
+
+/* A table that f16 cannot hold is one of bf16, and x becomes two planes of that. */
+template <int COLUMNS>
+DEVICE void multiply_wide(float (&part)[PANELS][COLUMNS][4], const uint32_t (&a)[PANELS][4],
+                          const uint32_t (&b)[COLUMNS / 2][4])
+{
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
         uint32_t upper[2], lower[2];
-        dequant_split_f16x2(b0, &upper[0], &lower[0]);
-        dequant_split_f16x2(b1, &upper[1], &lower[1]);
-        mma_bf16(c, a, upper[0], upper[1]);
-        mma_bf16(c, a, lower[0], lower[1]);
-    } else {
-        mma_f16(c, a, b0, b1);
+        dequant_split_f16x2(b[j / 2][2 * (j & 1)], &upper[0], &lower[0]);
+        dequant_split_f16x2(b[j / 2][2 * (j & 1) + 1], &upper[1], &lower[1]);
+#pragma unroll
+        for (int p = 0; p < PANELS; p++) {
+            mma_bf16(part[p][j], a[p], upper[0], upper[1]);
+            mma_bf16(part[p][j], a[p], lower[0], lower[1]);
+        }
     }
 }
 
-/* One step of 16 positions; x: shared address of the warp's first row. */
-template <int READS, int KIND, int COLUMNS>
-DEVICE void step_of(float (&part)[PANELS][COLUMNS][4], const struct words (&v)[PANELS], int step,
-                    const struct group &s, uint32_t x, const struct dequant_table *table,
-                    bool bytes)
+/* COUNT steps of 16 positions. What the next step multiplies is asked for before this one's
+ * products. */
+template <int READS, int KIND, int COLUMNS, int COUNT>
+DEVICE void steps(float (&part)[PANELS][COLUMNS][4], const struct words (&v)[PANELS], int first,
+                  const struct group &s, uint32_t x)
 {
-    const uint32_t lane = threadIdx.x & 31, row = (lane & 7) + (lane >> 4) * 8;
-    const uint32_t piece = (uint32_t)(2 * step) + (lane >> 3 & 1);
-    const uint32_t at = x + row * 128 + ((piece ^ (row & 7)) << 4);
-    const bool wide = KIND == TABLES && READS == F16 && !table->is_f16;
-    const int pieces = KIND == TABLES ? table->pieces : 1;
+    uint32_t a[2][PANELS][4], b[2][COLUMNS / 2][4];
+#pragma unroll
+    for (int i = 0; i <= COUNT; i++) {
+        if (i < COUNT) {
+            load_x<COLUMNS>(b[i & 1], x, first + i);
+#pragma unroll
+            for (int p = 0; p < PANELS; p++)
+                fragment<READS, KIND>(a[i & 1][p], v[p], first + i, s, p);
+        }
+        if (i > 0)
+            multiply<READS, COLUMNS>(part, a[(i - 1) & 1], b[(i - 1) & 1]);
+    }
+}
+
+/* The same for tables: every piece is a product. */
+template <int READS, int COLUMNS, int COUNT>
+DEVICE void steps_of_table(float (&part)[PANELS][COLUMNS][4], const struct words (&v)[PANELS],
+                           int first, uint32_t x, const struct dequant_table *table, bool bytes)
+{
+    const int pieces = table->pieces;
+    const bool wide = READS == F16 && !table->is_f16;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t b[COLUMNS / 2][4];
+        load_x<COLUMNS>(b, x, first + i);
 #pragma unroll 1
-    for (int i = 0; i < pieces; i++) {
-        uint32_t a[PANELS][4];
-#pragma unroll
-        for (int p = 0; p < PANELS; p++)
-            fragment<READS, KIND>(a[p], v[p], step, s, p, table, i, bytes);
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j += 2) {
-            uint32_t b[4];
-            ptx_ldmatrix4(b, at + (uint32_t)j * 8 * 128);
-#pragma unroll
-            for (int p = 0; p < PANELS; p++) {
-                multiply<READS, KIND>(part[p][j], a[p], b[0], b[1], wide);
-                multiply<READS, KIND>(part[p][j + 1], a[p], b[2], b[3], wide);
-            }
+        for (int piece = 0; piece < pieces; piece++) {
+            uint32_t a[PANELS][4];
+            fragment_of_table(a, v, first + i, table, piece, bytes);
+            if (READS == F16 && wide)
+                multiply_wide<COLUMNS>(part, a, b);
+            else
+                multiply<READS, COLUMNS>(part, a, b);
         }
     }
 }
@@ -468,40 +457,45 @@ __global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
                            w.layout == QNI_CUDA_T8FRAG ? 256 : 16, READS == F16);
     const float times = KIND == TABLES ? table->times : 1.0f;
 
-    struct feed f;
-    f.code_bytes = KIND == CODES4 ? 512 : KIND == CODES8 ? 1024 : block_bytes(a);
-    f.blocks = w.units / 2;
-    f.codes = at.blob + w.codes + (size_t)at.panel * (size_t)f.blocks * (size_t)f.code_bytes;
+    const bool bytes = KIND == CODES4 ? false : KIND == CODES8 ? true : block_bytes(a) == 1024;
+    const int32_t code_bytes = bytes ? 1024 : 512, blocks = w.units / 2;
+    struct tile_feed f;
+    f.panel_pieces = (uint32_t)(blocks * (code_bytes / 16));
+    f.codes = at.blob + w.codes + (size_t)at.panel * (size_t)f.panel_pieces * 16;
     f.x = (const uint8_t *)a.p.x.a;
     f.to = ptx_shared(memory);
-    f.stage_bytes = slices * (rows * 128 + panels_of(TILE) * f.code_bytes);
-    f.per = (f.blocks + slices - 1) / slices;
+    f.stage_bytes = (uint32_t)(slices * (rows * 128 + panels_of(TILE) * code_bytes));
+    f.per = (blocks + slices - 1) / slices;
     f.planes = READS == BF16 ? a.p.x.planes : 1;
     f.panels = at.panels;
+    f.row_bytes = (uint32_t)a.p.x.columns * 2;
     const int32_t ahead = a.stages - 1, turns = f.per * f.planes;
-    f.block = 0;
+    begin_codes<KIND, TILE>(f, bytes);
+    f.turn = 0;
     f.plane = 0;
-    for (int32_t i = 0; i < ahead; i++, next_stage(f))
-        copy_codes<KIND, TILE>(f, i);
+    for (int32_t i = 0; i < ahead; i++, tile_next(f))
+        copy_codes<KIND, TILE>(f, i, bytes);
     ptx_dependency_wait();
     tile_rows(a, at, row_of, rows);
     __syncthreads();
-    begin_rows<TILE>(f, a.p.x, row_of);
-    f.block = 0;
+    tile_begin_rows<rows, threads_of(TILE, SM)>(f, a.p.x, row_of, threadIdx.x / 8 % 8);
+    f.turn = 0;
     f.plane = 0;
-    for (int32_t i = 0; i < ahead; i++, next_stage(f)) {
-        copy_x<TILE>(f, a.p.x, i);
+    for (int32_t i = 0; i < ahead; i++, tile_next(f)) {
+        tile_copy_x<rows, slices, threads_of(TILE, SM)>(f, a.p.x, i);
         ptx_copies_commit();
     }
 
     const int32_t warp = (int32_t)threadIdx.x >> 5, lane = (int32_t)threadIdx.x & 31;
     const int32_t my_across = warp % across, my_down = warp / across % down;
     const int32_t slice = warp / (across * down), panel = my_across * PANELS;
-    const bool bytes = f.code_bytes == 1024;
-    const uint32_t my_x = (uint32_t)((slice * rows + my_down * columns * 8) * 128);
+    const int32_t my_row = (lane & 7) + (lane >> 4) * 8;
+    const uint32_t my_x =
+        ptx_keep(f.to + (uint32_t)((slice * rows + my_down * columns * 8 + my_row) * 128 +
+                                   (((lane >> 3 & 1) ^ (my_row & 7)) << 4)));
     const uint32_t my_codes =
-        (uint32_t)(slices * rows * 128 + (slice * panels_of(TILE) + panel) * f.code_bytes +
-                   lane * 16);
+        ptx_keep(f.to + (uint32_t)(slices * rows * 128 +
+                                   (slice * panels_of(TILE) + panel) * code_bytes + lane * 16));
     struct group s;
     begin_groups<READS, KIND>(s, a, at, panel, lane >> 2);
     float sum[PANELS][columns][4] = {}, part[PANELS][columns][4] = {};
@@ -510,25 +504,24 @@ __global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
     for (int32_t i = 0; i < turns; i++) {
         tile_wait(a.stages);
         __syncthreads();
-        if (f.block < f.per) {
-            copy_codes<KIND, TILE>(f, next_slot);
-            copy_x<TILE>(f, a.p.x, next_slot);
-            next_stage(f);
+        const uint32_t stage = (uint32_t)slot * f.stage_bytes;
+        struct words v[PANELS];
+#pragma unroll
+        for (int p = 0; p < PANELS; p++) {
+            v[p].low = ptx_shared_load16(stage + my_codes + (uint32_t)(p * code_bytes));
+            v[p].high = v[p].low;
+            if (KIND == CODES8 || (KIND == TABLES && bytes))
+                v[p].high = ptx_shared_load16(stage + my_codes + (uint32_t)(p * code_bytes) + 512);
+        }
+        if (f.turn < f.per) {
+            copy_codes<KIND, TILE>(f, next_slot, bytes);
+            tile_copy_x<rows, slices, threads_of(TILE, SM)>(f, a.p.x, next_slot);
+            tile_next(f);
         }
         ptx_copies_commit();
-        const uint32_t stage = f.to + (uint32_t)(slot * f.stage_bytes);
         next_slot = slot;
         slot = slot + 1 == a.stages ? 0 : slot + 1;
-        if (block < f.blocks) {
-            struct words v[PANELS];
-#pragma unroll
-            for (int p = 0; p < PANELS; p++) {
-                v[p].low = ptx_shared_load16(stage + my_codes + (uint32_t)(p * f.code_bytes));
-                v[p].high = v[p].low;
-                if (KIND == CODES8 || (KIND == TABLES && bytes))
-                    v[p].high =
-                        ptx_shared_load16(stage + my_codes + (uint32_t)(p * f.code_bytes) + 512);
-            }
+        if (block < blocks) {
 #pragma unroll
             for (int unit = 0; unit < 2; unit++) {
                 const int32_t u = 2 * block + unit;
@@ -536,8 +529,11 @@ __global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
                     flush(sum, part, s, times);
                     enter_group<READS, KIND>(s, u);
                 }
-                step_of<READS, KIND, columns>(part, v, 2 * unit, s, stage + my_x, table, bytes);
-                step_of<READS, KIND, columns>(part, v, 2 * unit + 1, s, stage + my_x, table, bytes);
+                if (KIND == TABLES)
+                    steps_of_table<READS, columns, 2>(part, v, 2 * unit, stage + my_x, table,
+                                                      bytes);
+                else
+                    steps<READS, KIND, columns, 2>(part, v, 2 * unit, s, stage + my_x);
             }
         }
         plane = plane + 1 == f.planes ? 0 : plane + 1;

@@ -110,57 +110,31 @@ DEVICE void cursor_next(struct cursor &c, const struct qni_cuda_weights &w)
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-enum { NO_ROW = -1, LINES = THREADS / 8 /* of x that the CTA copies at a time */ };
-
-/* Offsets count 16 bytes, so that 32 bits are enough. */
+/* x, with the pieces of odd rows 4 further round, so that two rows fill the 32 banks that a quarter
+ * of a warp reads; codes of two blocks; facts. */
 struct feed {
-    const uint8_t *codes; /* of the first panel */
-    const int32_t *row_of;
-    uint32_t to;
-    int32_t blocks, panels;
-    int32_t row[2];    /* offsets of the rows that this thread copies pieces of */
-    const float *fact; /* of a row that it copies; NULL: none */
-    bool has_row;
-    struct cursor at; /* of facts */
+    struct tile_feed f;
+    struct cursor at;  /* of facts */
+    const float *fact; /* of a row that this thread copies; NULL: none */
+    int32_t has_row;
+    uint32_t fact_to;
 };
 
-/* [panels][blocks of the stage][bytes of a block] */
-template <int KIND, int TILE> DEVICE void copy_codes(const struct feed &f, int32_t i, int32_t slot)
+template <int KIND, int TILE> DEVICE void begin_codes(struct tile_feed &f)
 {
-    constexpr int bytes = block_bytes_of(KIND), pieces = bytes / 16;
-    const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND) + x_bytes_of(TILE));
-#pragma unroll
-    for (int j = 0; j < codes_bytes_of(TILE, KIND) / 16 / THREADS; j++) {
-        const int32_t c = (int32_t)threadIdx.x + j * THREADS;
-        const int32_t line = c / pieces, panel = line / BLOCKS, b = i * BLOCKS + line % BLOCKS;
-        const bool valid = b < f.blocks && panel < f.panels;
-        const uint32_t at = (uint32_t)((panel * f.blocks + b) * pieces + c % pieces);
-        ptx_copy16(to + (uint32_t)c * 16, f.codes + (uint64_t)(valid ? at : 0) * 16, valid);
-    }
+    tile_begin_codes<ACROSS * panels_of(TILE), 1, BLOCKS * block_bytes_of(KIND) / 16>(
+        f, x_bytes_of(TILE));
 }
-
-/* [rows][8] pieces of 16 bytes; those of odd rows lie 4 further round, so that two rows fill the 32
- * banks that a quarter of a warp reads. */
-template <int KIND, int TILE>
-DEVICE void copy_x(const struct feed &f, const struct qni_cuda_rows &x, int32_t i, int32_t slot)
+template <int KIND, int TILE> DEVICE void copy_codes(const struct tile_feed &f, int32_t slot)
 {
-    const int32_t line = (int32_t)threadIdx.x / 8, piece = (int32_t)threadIdx.x & 7;
-    const uint32_t to = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND) + line * 128) +
-                        (uint32_t)((piece ^ ((line & 1) << 2)) << 4);
-    const int32_t left = min(max(x.columns - i * UNITS * QNI_CUDA_UNIT - piece * 16, 0), 16);
-#pragma unroll
-    for (int j = 0; j * LINES < rows_of(TILE); j++) {
-        const int32_t bytes = f.row[j] == NO_ROW ? 0 : left;
-        const uint32_t at = bytes > 0 ? (uint32_t)(f.row[j] + i * 8 + piece) : 0;
-        ptx_copy16_part(to + (uint32_t)(j * LINES * 128), (const uint8_t *)x.a + (uint64_t)at * 16,
-                        bytes);
-    }
+    tile_copy_codes<ACROSS * panels_of(TILE), 1, BLOCKS * block_bytes_of(KIND) / 16, THREADS>(f,
+                                                                                              slot);
 }
 
 /* [units of the stage][facts][rows], only where a segment ends: Q8 has sums of x; Q8B scales,
  * offsets and totals, each if somebody asks for it. A thread copies one fact of one row. */
-template <int READS, int TILE>
-DEVICE void begin_facts(struct feed &f, const struct qni_cuda_product &p)
+template <int READS, int KIND, int TILE>
+DEVICE void begin_facts(struct feed &f, const struct qni_cuda_product &p, const int32_t *row_of)
 {
     constexpr int rows = rows_of(TILE);
     static_assert(FACTS * rows <= THREADS, "a fact for each thread");
@@ -173,25 +147,24 @@ DEVICE void begin_facts(struct feed &f, const struct qni_cuda_product &p)
         f.fact = p.x.offset;
     if (READS == Q8B && fact == 2 && has_offset)
         f.fact = p.x.total;
-    const int32_t row = f.row_of[(int32_t)threadIdx.x % rows];
+    const int32_t row = row_of[(int32_t)threadIdx.x % rows];
     f.has_row = row >= 0;
     if (f.fact != NULL && f.has_row)
         f.fact += (size_t)row * (size_t)p.x.ld_segment;
+    f.fact_to = ptx_keep(f.f.to + (uint32_t)(x_bytes_of(TILE) + codes_bytes_of(TILE, KIND)) +
+                         threadIdx.x * 4);
 }
 
-template <int KIND, int TILE>
-DEVICE void copy_facts(struct feed &f, const struct qni_cuda_weights &w, int32_t i, int32_t slot)
+/* Of the stage that comes next. */
+template <int TILE>
+DEVICE void copy_facts(struct feed &f, const struct qni_cuda_weights &w, int32_t slot)
 {
-    constexpr int rows = rows_of(TILE);
-    const uint32_t to = f.to +
-                        (uint32_t)(slot * stage_bytes_of(TILE, KIND) + x_bytes_of(TILE) +
-                                   codes_bytes_of(TILE, KIND)) +
-                        threadIdx.x * 4;
+    const uint32_t to = f.fact_to + (uint32_t)slot * f.f.stage_bytes;
+    const int32_t first = f.f.turn * UNITS;
 #pragma unroll 1
-    while (f.at.segment < w.n_segments && f.at.end <= (i + 1) * UNITS) {
-        const int32_t unit = f.at.end - 1 - i * UNITS;
+    while (f.at.segment < w.n_segments && f.at.end <= first + UNITS) {
         if (f.fact != NULL)
-            ptx_copy4(to + (uint32_t)(unit * FACTS * rows * 4),
+            ptx_copy4(to + (uint32_t)((f.at.end - 1 - first) * FACTS * rows_of(TILE) * 4),
                       f.fact + (f.has_row ? f.at.segment : 0), f.has_row);
         cursor_next(f.at, w);
     }
@@ -458,39 +431,46 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
         return;
     }
     const struct qni_cuda_weights &w = a.p.w;
-    const int32_t turns = (w.units + UNITS - 1) / UNITS, ahead = a.stages - 1;
-    struct feed f;
-    f.blocks = w.units / 2;
-    f.codes = at.blob + w.codes + (size_t)at.panel * (size_t)f.blocks * bytes;
-    f.row_of = row_of;
+    const int32_t blocks = w.units / 2, ahead = a.stages - 1;
+    struct feed feed;
+    struct tile_feed &f = feed.f;
+    f.panel_pieces = (uint32_t)(blocks * (bytes / 16));
+    f.codes = at.blob + w.codes + (size_t)at.panel * (size_t)f.panel_pieces * 16;
+    f.x = (const uint8_t *)a.p.x.a;
     f.to = ptx_shared(memory);
+    f.stage_bytes = stage_bytes_of(TILE, KIND);
+    f.per = (blocks + BLOCKS - 1) / BLOCKS;
+    f.planes = 1;
     f.panels = at.panels;
-    f.at = cursor_at_begin(w);
-    for (int32_t i = 0; i < ahead; i++)
-        copy_codes<KIND, TILE>(f, i, i);
+    f.row_bytes = (uint32_t)a.p.x.columns;
+    begin_codes<KIND, TILE>(f);
+    f.turn = 0;
+    f.plane = 0;
+    for (int32_t i = 0; i < ahead; i++, tile_next(f))
+        copy_codes<KIND, TILE>(f, i);
     ptx_dependency_wait();
     tile_rows(a, at, row_of, rows);
     __syncthreads();
-#pragma unroll
-    for (int j = 0; j * LINES < rows; j++) {
-        const int32_t r = row_of[(int32_t)threadIdx.x / 8 + j * LINES];
-        f.row[j] = r < 0 ? NO_ROW : (int32_t)(r * (a.p.x.lda / 16));
-    }
-    begin_facts<READS, TILE>(f, a.p);
-    for (int32_t i = 0; i < ahead; i++) {
-        copy_x<KIND, TILE>(f, a.p.x, i, i);
-        copy_facts<KIND, TILE>(f, w, i, i);
+    tile_begin_rows<rows, THREADS>(f, a.p.x, row_of, (threadIdx.x / 8 & 1) << 2);
+    feed.at = cursor_at_begin(w);
+    begin_facts<READS, KIND, TILE>(feed, a.p, row_of);
+    f.turn = 0;
+    for (int32_t i = 0; i < ahead; i++, tile_next(f)) {
+        tile_copy_x<rows, 1, THREADS>(f, a.p.x, i);
+        copy_facts<TILE>(feed, w, i);
         ptx_copies_commit();
     }
 
     const int32_t warp = (int32_t)threadIdx.x >> 5, lane = (int32_t)threadIdx.x & 31;
-    const int32_t g = lane >> 2, t = lane & 3;
+    const int32_t g = (int32_t)ptx_keep((uint32_t)lane >> 2), t = lane & 3;
     const int32_t panel = warp % ACROSS * panels, row = warp / ACROSS * columns * 8;
+    /* of block 0; block 1: ^ 64 */
     const uint32_t my_x =
-        (uint32_t)((row + g) * 128 + ((t ^ ((g & 1) << 2)) << 4)); /* of block 0; 1: ^ 64 */
-    const uint32_t my_codes = (uint32_t)(x_bytes_of(TILE) + panel * BLOCKS * bytes + lane * 16);
-    const float *const my_facts =
-        (const float *)(memory + x_bytes_of(TILE) + codes_bytes_of(TILE, KIND)) + row + 2 * t;
+        ptx_keep(f.to + (uint32_t)((row + g) * 128 + ((t ^ ((g & 1) << 2)) << 4)));
+    const uint32_t my_codes =
+        ptx_keep(f.to + (uint32_t)(x_bytes_of(TILE) + panel * BLOCKS * bytes + lane * 16));
+    const uint32_t my_facts =
+        ptx_keep((uint32_t)(x_bytes_of(TILE) + codes_bytes_of(TILE, KIND) + (row + 2 * t) * 4));
     uint32_t table[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -504,31 +484,33 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
     const bool has_counts = e.x_zero != 0 && e.has_offset;
 
     struct cursor now = cursor_at_begin(w);
+    int32_t my_panel[panels];
     struct loaded facts[panels] = {};
 #pragma unroll
-    for (int p = 0; p < panels; p++)
-        load_facts(facts[p], w, at.blob, at.panel + min(panel + p, at.panels - 1), g, now,
-                   has_sums);
+    for (int p = 0; p < panels; p++) {
+        my_panel[p] = (int32_t)ptx_keep((uint32_t)(at.panel + min(panel + p, at.panels - 1)));
+        load_facts(facts[p], w, at.blob, my_panel[p], g, now, has_sums);
+    }
     float acc[panels][columns][4] = {};
     int32_t dot[panels][columns][4] = {};
 
     int32_t slot = 0, next_slot = ahead;
-    for (int32_t i = 0; i < turns; i++) {
+    for (int32_t i = 0; i < f.per; i++) {
         tile_wait(a.stages);
         __syncthreads();
-        if (i + ahead < turns) {
-            copy_codes<KIND, TILE>(f, i + ahead, next_slot);
-            copy_x<KIND, TILE>(f, a.p.x, i + ahead, next_slot);
-            copy_facts<KIND, TILE>(f, w, i + ahead, next_slot);
+        if (f.turn < f.per) {
+            copy_codes<KIND, TILE>(f, next_slot);
+            tile_copy_x<rows, 1, THREADS>(f, a.p.x, next_slot);
+            copy_facts<TILE>(feed, w, next_slot);
+            tile_next(f);
         }
         ptx_copies_commit();
-        const uint32_t stage = f.to + (uint32_t)(slot * stage_bytes_of(TILE, KIND));
-        const float *const stage_facts = my_facts + (size_t)slot * (stage_bytes_of(TILE, KIND) / 4);
+        const uint32_t stage = (uint32_t)slot * f.stage_bytes;
         next_slot = slot;
         slot = slot + 1 == a.stages ? 0 : slot + 1;
 #pragma unroll 1
         for (int b = 0; b < BLOCKS; b++) {
-            if (i * BLOCKS + b >= f.blocks)
+            if (i * BLOCKS + b >= blocks)
                 break;
             uint4 low[panels], high[panels], x[columns];
 #pragma unroll
@@ -539,15 +521,15 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
             }
 #pragma unroll
             for (int j = 0; j < columns; j++)
-                x[j] = ptx_shared_load16(stage + (uint32_t)(j * 8 * 128) +
-                                         (my_x ^ (uint32_t)(64 * b)));
+                x[j] = ptx_shared_load16(((stage + my_x) ^ (uint32_t)(64 * b)) +
+                                         (uint32_t)(j * 8 * 128));
 #pragma unroll
             for (int unit = 0; unit < 2; unit++) {
                 unit_of<KIND, TILE>(dot, low, high, x, unit, table);
                 const int32_t u = i * UNITS + 2 * b + unit;
                 if (u + 1 != now.end)
                     continue;
-                e.x = stage_facts + (2 * b + unit) * FACTS * rows;
+                e.x = (const float *)(memory + stage + my_facts) + (2 * b + unit) * FACTS * rows;
                 e.count = has_counts ? ((const int32_t *)(at.blob + w.counts))[now.segment] : 0;
                 end_segment<READS, KIND, TILE>(acc, dot, facts, w, e);
                 cursor_next(now, w);
@@ -555,8 +537,7 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
                     break;
 #pragma unroll
                 for (int p = 0; p < panels; p++)
-                    load_facts(facts[p], w, at.blob, at.panel + min(panel + p, at.panels - 1), g,
-                               now, has_sums);
+                    load_facts(facts[p], w, at.blob, my_panel[p], g, now, has_sums);
             }
         }
     }
