@@ -129,7 +129,7 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     d->panels = CHECK_OF(r, 1, 1, 2, 3, rc->shape % 5 == 4 ? 9 : 2);
     d->n = 16 * d->panels - (check_random_chance(r, 50) ? 0 : check_random_in(r, 1, 15));
     d->k = CHECK_OF(r, 1, 5, 31, 32, 33, 64, 96, 100, 128, 129, 200, 256, 300, 520,
-                    d->m * d->panels < 20 ? 2100 : 160);
+                    d->m * d->panels < 100 ? 2100 : 160);
     struct check_weight_options o = {
         .n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
     o.format = draw_format(c, kernel, d->k);
@@ -358,15 +358,16 @@ static void prepare_int8(struct check *c, struct drawn *d, const qn_tensor *x)
     t->ld_segment = (size_t)n + (size_t)check_random_in(&c->random, 0, 3);
     const size_t facts = (t->ld_segment * (size_t)(d->m - 1) + (size_t)n) * 4;
     t->lda = (row_bytes + 63) / 64 * 64;
-    int8_t *a = check_memory(c, "a", t->lda * (size_t)(d->m - 1) + row_bytes, 64);
+    int8_t *a = check_memory(c, "a", t->lda * (size_t)d->m, 64);
     int32_t *sum = check_memory(c, "a_sum", facts, 4);
     float *scale = block ? check_memory(c, "a_scale", facts, 4) : NULL;
     float *offset = block && !d->symmetric ? check_memory(c, "a_offset", facts, 4) : NULL;
     float *total = block ? check_memory(c, "a_total", facts, 4) : NULL;
     float *row = check_memory(c, "row", (size_t)d->k * sizeof *row, 4);
     int32_t *codes = check_memory(c, "row codes", (size_t)d->k * sizeof *codes, 4);
-    memset(a, 0, t->lda * (size_t)(d->m - 1) + row_bytes);
+    memset(a, 0x55, t->lda * (size_t)d->m); /* past the units lies anything */
     for (int64_t i = 0; i < d->m; i++) {
+        memset(a + (size_t)i * t->lda, 0, row_bytes);
         for (int64_t q = 0; q < d->k; q++)
             row[q] = (float)qni_ref_get(x->data, x->dtype, i * x->stride[0] + d->segments.order[q]);
         for (int64_t s = 0; s < n; s++) {

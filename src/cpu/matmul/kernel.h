@@ -56,8 +56,8 @@ enum { QNI_NUMERICS_EXACT = 0, QNI_NUMERICS_BOUND = 1 };
 struct qni_matmul_tile {
     /* activations */
     const void *a;            /* [m] rows of units * 32 elements */
-    size_t lda;               /* bytes from row to row, a multiple of 64; a is 64-byte aligned
-                                 unless it is the caller's f32 x */
+    size_t lda;               /* bytes from row to row, a multiple of 64, all of which may be read;
+                                 a is 64-byte aligned. The caller's f32 x is neither */
     int64_t m;
     int32_t planes;           /* BF16: how many: 1 for bf16 x, 2 for f16, 3 for f32 */
     size_t plane_stride;      /* BF16: bytes from plane to plane of a row */

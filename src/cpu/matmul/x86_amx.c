@@ -1,88 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 activations x 4- and 8-bit weights on AMX tiles, from a dozen rows on. Contract and operand
- * layouts: kernel.h.
+/* int8 and float activations x 4- and 8-bit weights on AMX tiles. Contract and operand layouts:
+ * kernel.h; how blocks of 32 rows x 2 panels pass through the tiles: simd/amx_stream.h.
  *
- * Two units of a packed panel (64 positions, 16 outputs) are exactly one B tile: 16 rows of 4
- * positions x 16 outputs. Rows of activations are A tiles as they lie. A block of 32 rows x 32
- * outputs lives in four C tiles: four loads feed four products.
+ * int8: two units of a packed panel (64 positions, 16 outputs) are exactly one B tile: 16 rows of 4
+ * positions x 16 outputs. Rows of activations are A tiles as they lie. Exact because |sum| <=
+ * 128 * 128 * 32768 < 2^31 and the float steps are those of docs/numerics.md.
  *
- * Codes are unpacked to signed bytes for a pair of panels, once for all rows of the job. C stays in
- * tiles for the whole of a segment (or 8192 positions of it); then the four tiles are stored, and
- * added, scaled, to the f32 result while the tiles work on the next segment. Cutting k finer, so
- * that A stays in the first-level cache, was slower: loading and storing C costs more than it
- * saves.
+ * float: a code of at most 8 bits is exact in bf16, and so is every product of two bf16 in f32.
+ * Activations come as planes that add up to x exactly: one for bf16, two for f16, three for f32, 8
+ * bits of the significand each. So
+ *     sum over p of x[p] * code[p]  =  sum over planes of sum over p of plane[p] * code[p]
+ * loses nothing but the f32 accumulation, as a loop of multiply-adds does. A unit is one B tile: 16
+ * rows of 2 positions x 16 outputs. The scale of a group enters once a group. The tiles take
+ * subnormal inputs for zero: an absolute error below 2^-126 a term.
  *
- * Exact because |sum| <= 128 * 128 * 32768 < 2^31 and the float steps are those of
- * docs/numerics.md. Bound: 2 m n k / (2 * 16 * 16 * 64 operations every 16 cycles); the short path
- * also stores 4 tiles of 1 KiB a segment. */
+ * Codes are unpacked for a pair of panels and a chunk of k, once for all rows of the job: 16 KiB,
+ * so that B is read from the first-level cache while A comes from the second (at 32 KiB the
+ * products ran at 5.5 instead of 6.3 TOP/s). Facts of the rows are turned round on the way, so that
+ * 32 rows of a segment lie side by side. A segment inside a chunk has a block to itself. A longer
+ * one is cut in slices whose sums wait in scratch for the next.
+ *
+ * Bound: 2 m n k / (2 * 16 * 16 * 64 operations every 16 cycles), half as many for float, times
+ * planes; and for short segments 32 * 2 vectors a block of 3 to 6 instructions on two ports. */
 #include <immintrin.h>
 
-#include "../../base/compiler.h"
-#include "../simd/amx.h"
-#include "../simd/avx512.h"
+#include "../simd/amx_stream.h"
 #include "kernel.h"
 
 enum {
-    CHUNK_UNITS = 256,               /* 8192 positions: longer segments are cut */
+    CHUNK_UNITS = 16,                /* of int8; 8 of bf16 */
     PANEL_BYTES = CHUNK_UNITS * 512, /* a panel of a chunk, unpacked */
-    B_BYTES = 2 * PANEL_BYTES,
-    A_BYTES = 1280 * 1024, /* of activations that share the second-level cache with B */
-    ROWS = 256,            /* rows of int32 scratch */
-    C_BYTES = ROWS * 32 * 4,
-    SUM_BYTES = 32 * 32 * 4
+    ROWS = 256,                      /* of a pass; all facts of a chunk fit scratch */
+    BLOCK_BYTES = 32 * 32 * 4,       /* sums of a block */
+    FACTS = 3 * 32,                  /* floats of a block and segment at most */
+    FACTS_BYTES = ROWS / 32 * CHUNK_UNITS * FACTS * 4,
+    WAITING = 128 /* blocks whose sums wait between slices */
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
-/* `steps` products of 64 (or 32) positions into the four C tiles. b1 == NULL: one panel only. */
-struct block {
-    const int8_t *a0, *a1; /* rows 0..15, 16..31; a1 NULL if there are none */
-    size_t lda;
-    const uint8_t *b0, *b1;
-    int64_t b_step; /* bytes */
-    int64_t steps;
-    int32_t k_bytes;
+struct scratch {
+    uint8_t b[2][PANEL_BYTES];
+    int32_t dots[2][32][32];
+    float facts[2][FACTS_BYTES / 4];
+    int32_t waiting[WAITING][32][32];
 };
-
-QNI_TEMPLATE void multiply_as(const struct block b, const int second_rows, const int second_panel)
-{
-    const int8_t *a0 = b.a0, *a1 = b.a1;
-    const uint8_t *b0 = b.b0, *b1 = b.b1;
-    for (int64_t s = 0; s < b.steps; s++) {
-        _tile_loadd(6, b0, 64);
-        _tile_loadd(4, a0, b.lda);
-        _tile_dpbssd(0, 4, 6);
-        if (second_panel) {
-            _tile_loadd(7, b1, 64);
-            _tile_dpbssd(1, 4, 7);
-            b1 += b.b_step;
-        }
-        if (second_rows) {
-            _tile_loadd(5, a1, b.lda);
-            _tile_dpbssd(2, 5, 6);
-            if (second_panel)
-                _tile_dpbssd(3, 5, 7);
-            a1 += b.k_bytes;
-        }
-        a0 += b.k_bytes;
-        b0 += b.b_step;
-    }
-}
-
-static void multiply(const struct block b)
-{
-    if (b.a1 != NULL && b.b1 != NULL)
-        multiply_as(b, 1, 1);
-    else if (b.a1 != NULL)
-        multiply_as(b, 1, 0);
-    else if (b.b1 != NULL)
-        multiply_as(b, 0, 1);
-    else
-        multiply_as(b, 0, 0);
-}
+_Static_assert(sizeof(struct scratch) == 647168, "kernels.inc says so");
 
 /* Units [unit, unit + n) of a panel to signed bytes in tile order. */
 QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const int8_t *table8,
-                         int8_t *out)
+                         uint8_t *out)
 {
     if (kind == BYTES) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
@@ -112,330 +78,378 @@ QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const 
     }
 }
 
-/* A pair of panels of a job, or a single last one. */
+/* 2 positions x 16 outputs as bf16, from bytes 2 h and 2 h + 1 of every lane. */
+QNI_TEMPLATE __m512i pair_of_nibbles(__m512i v, const int h, const int high, __m512i table)
+{
+    /* byte 2h to the low half, byte 2h + 1 to the high half of the lane; vpermw looks at the low
+     * five bits of each */
+    const __m512i low = h == 0 ? v : _mm512_srli_epi32(v, 16);
+    const __m512i both =
+        _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi32(0xff)),
+                        _mm512_and_si512(_mm512_slli_epi32(low, 8), _mm512_set1_epi32(0xff0000)));
+    const __m512i nibble =
+        high ? _mm512_srli_epi16(both, 4) : _mm512_and_si512(both, _mm512_set1_epi16(15));
+    return _mm512_permutexvar_epi16(nibble, table);
+}
+
+/* The same from signed bytes: an integer of 8 bits as f32 has zeros below its upper half. */
+QNI_TEMPLATE __m512i pair_of_bytes(__m512i v, const int h)
+{
+    const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(v, h == 0 ? 24 : 8), 24);
+    const __m512i second = _mm512_srai_epi32(h == 0 ? _mm512_slli_epi32(v, 16) : v, 24);
+    const __m512i f = _mm512_castps_si512(_mm512_cvtepi32_ps(first));
+    const __m512i s = _mm512_castps_si512(_mm512_cvtepi32_ps(second));
+    return _mm512_or_si512(_mm512_srli_epi32(f, 16),
+                           _mm512_and_si512(s, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* n units of a panel to bf16 tiles: row i of a tile holds positions 2 i and 2 i + 1. */
+QNI_TEMPLATE void unpack_bf16(const uint8_t *codes, int64_t n, const int kind, __m512i table,
+                              uint8_t *out)
+{
+    for (int64_t i = 0; kind == BYTES && i < n * 8; i++) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * i);
+        const __m512i w = _mm512_xor_si512(v, _mm512_set1_epi8((char)0x80));
+        _mm512_store_si512(out + 128 * i, pair_of_bytes(w, 0));
+        _mm512_store_si512(out + 128 * i + 64, pair_of_bytes(w, 1));
+    }
+    for (int64_t i = 0; kind != BYTES && i < n * 4; i++) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * i);
+        uint8_t *const at = out + i / 4 * 1024 + i % 4 * 128;
+        _mm512_store_si512(at, pair_of_nibbles(v, 0, 0, table));
+        _mm512_store_si512(at + 64, pair_of_nibbles(v, 1, 0, table));
+        _mm512_store_si512(at + 512, pair_of_nibbles(v, 0, 1, table));
+        _mm512_store_si512(at + 576, pair_of_nibbles(v, 1, 1, table));
+    }
+}
+
+/* bf16 of the integers a nibble stands for, twice: vpermw has 32 entries. */
+static __m512i nibble_table(const struct qni_matmul_tile *t)
+{
+    const __m512 values =
+        t->table8 == NULL
+            ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
+            : _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)t->table8)));
+    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(values), 16));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+typedef void push_fn(struct qni_amx_stream *st, const struct qni_amx_block *b);
+
+/* A push for each sort of float steps; flush if b is NULL. */
+#define PUSH(name, kind)                                                                           \
+    static void name(struct qni_amx_stream *st, const struct qni_amx_block *b)                     \
+    {                                                                                              \
+        if (b != NULL)                                                                             \
+            qni_amx_push(st, b, kind);                                                             \
+        else                                                                                       \
+            qni_amx_flush(st, kind);                                                               \
+    }
+PUSH(push_raw, QNI_AMX_RAW)
+PUSH(push_raw_zero, QNI_AMX_RAW | QNI_AMX_ZERO)
+PUSH(push_row, QNI_AMX_ROW)
+PUSH(push_row_zero, QNI_AMX_ROW | QNI_AMX_ZERO)
+PUSH(push_row_offset, QNI_AMX_ROW | QNI_AMX_OFFSET)
+PUSH(push_row_zero_offset, QNI_AMX_ROW | QNI_AMX_ZERO | QNI_AMX_OFFSET)
+PUSH(push_block, QNI_AMX_BLOCK)
+PUSH(push_block_offset, QNI_AMX_BLOCK | QNI_AMX_OFFSET)
+PUSH(push_shifted, QNI_AMX_SHIFTED)
+PUSH(push_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
+PUSH(push_float, QNI_AMX_FLOAT)
+PUSH(push_float_offset, QNI_AMX_FLOAT | QNI_AMX_OFFSET)
+#undef PUSH
+
+static push_fn *push_for(const struct qni_matmul_tile *t, int reads)
+{
+    const bool offset = t->offset != NULL, zero = t->x_zero != 0;
+    if (reads == QNI_READS_BF16)
+        return offset ? push_float_offset : push_float;
+    if (reads == QNI_READS_Q8 && t->raw_i32)
+        return zero ? push_raw_zero : push_raw;
+    if (reads == QNI_READS_Q8)
+        return zero     ? offset ? push_row_zero_offset : push_row_zero
+               : offset ? push_row_offset
+                        : push_row;
+    if (t->a_offset != NULL)
+        return offset ? push_shifted_offset : push_shifted;
+    return offset ? push_block_offset : push_block;
+}
+
+/* ---- a job ----------------------------------------------------------------------------------- */
+
+/* Units of one segment, or a slice of one; `at` in the unpacked panel, `units` there (with a unit
+ * of zeros after an odd last one). */
+struct piece {
+    int64_t group, segment, unit, units, at;
+};
+
+struct job {
+    const struct qni_matmul_tile *t;
+    struct scratch *s;
+    push_fn *push;
+    int32_t codes; /* NIBBLES ... */
+    int32_t reads;
+    int32_t n_facts;
+    int64_t chunk_units;
+    int64_t tile_units;       /* of a B tile: 2 of int8, or 1 where segments have one */
+    int64_t a_bytes, b_bytes; /* of a unit */
+    int64_t n_rows;           /* blocks of rows */
+    int64_t chunks;           /* so far */
+    int64_t blocks, pairs;
+    struct qni_amx_columns columns[4][CHUNK_UNITS];
+    struct qni_amx_stream stream;
+};
+
 struct pair {
-    int64_t panel;
-    int64_t n; /* 1 or 2 */
+    int64_t panel, n; /* 1 or 2 */
 };
-
-/* The segment whose sums are there, and the rows they belong to. */
-struct facts {
-    int64_t group, segment, row, rows;
-};
-
-/* What the columns of one panel bring to a segment's float steps. */
-struct columns {
-    __m512 scale, offset, sums;
-    __m512i zero; /* x_zero * sums */
-    int32_t zero_count;
-};
-
-static struct columns columns_of(const struct qni_matmul_tile *t, int64_t panel, struct facts f,
-                                 bool doubled)
-{
-    const int64_t g = panel * t->n_groups + f.group;
-    struct columns c = {qni_load16(t->scale, g, t->scale_is_f16), _mm512_setzero_ps(),
-                        _mm512_setzero_ps(), _mm512_setzero_si512(), 0};
-    if (doubled)
-        c.scale = _mm512_mul_ps(c.scale, _mm512_set1_ps(0.5f));
-    if (t->offset != NULL)
-        c.offset = qni_load16(t->offset, g, t->scale_is_f16);
-    if (t->x_zero != 0 || t->a_offset != NULL) {
-        const __m512i sums = _mm512_loadu_si512(t->sums + (panel * t->n_segments + f.segment) * 16);
-        c.sums = _mm512_cvtepi32_ps(sums);
-        c.zero = _mm512_mullo_epi32(sums, _mm512_set1_epi32(t->x_zero));
-    }
-    if (t->x_zero != 0 && t->offset != NULL)
-        c.zero_count = t->x_zero * t->counts[f.segment];
-    return c;
-}
-
-enum { RAW = 0, ROW = 1, BLOCK = 2, BLOCK_SHIFTED = 3 };
-
-/* sum (f32 [32][32]) of one panel with the integer sums of one segment: docs/numerics.md. */
-QNI_TEMPLATE void add_rows(const struct qni_matmul_tile *t, struct facts f, struct columns c,
-                           const int32_t *dot, float *sum, const int kind, const int has_offset)
-{
-    size_t at = (size_t)f.row * t->ld_segment + (size_t)f.segment;
-    for (int64_t i = 0; i < f.rows; i++, dot += 32, sum += 32, at += t->ld_segment) {
-        const __m512i d = _mm512_sub_epi32(_mm512_load_si512(dot), c.zero);
-        __m512 acc = _mm512_load_ps(sum);
-        if (kind == RAW) {
-            acc = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(acc), d));
-        } else if (kind == ROW) {
-            acc = _mm512_fmadd_ps(c.scale, _mm512_cvtepi32_ps(d), acc);
-            if (has_offset)
-                acc = _mm512_fmadd_ps(c.offset,
-                                      _mm512_set1_ps((float)(t->a_sum[at] - c.zero_count)), acc);
-        } else {
-            const __m512 sx = _mm512_set1_ps(t->a_scale[at]), real = _mm512_cvtepi32_ps(d);
-            const __m512 term =
-                kind == BLOCK
-                    ? _mm512_mul_ps(sx, real)
-                    : _mm512_fmadd_ps(sx, real,
-                                      _mm512_mul_ps(_mm512_set1_ps(t->a_offset[at]), c.sums));
-            acc = _mm512_fmadd_ps(c.scale, term, acc);
-            if (has_offset)
-                acc = _mm512_fmadd_ps(c.offset, _mm512_set1_ps(t->a_total[at]), acc);
-        }
-        _mm512_store_ps(sum, acc);
-    }
-}
-
-/* The same for the panels of a pair, with what a job does not change made constant. */
-QNI_TEMPLATE void add(const struct qni_matmul_tile *t, struct pair pair, struct facts f,
-                      const int32_t *dot, float *sum, const int doubled, const int reads)
-{
-    for (int64_t j = 0; j < pair.n; j++, dot += 16, sum += 16) {
-        const struct columns c = columns_of(t, pair.panel + j, f, doubled);
-        const bool offset = t->offset != NULL;
-        if (reads == QNI_READS_Q8 && t->raw_i32)
-            add_rows(t, f, c, dot, sum, RAW, 0);
-        else if (reads == QNI_READS_Q8 && offset)
-            add_rows(t, f, c, dot, sum, ROW, 1);
-        else if (reads == QNI_READS_Q8)
-            add_rows(t, f, c, dot, sum, ROW, 0);
-        else if (t->a_offset != NULL && offset)
-            add_rows(t, f, c, dot, sum, BLOCK_SHIFTED, 1);
-        else if (t->a_offset != NULL)
-            add_rows(t, f, c, dot, sum, BLOCK_SHIFTED, 0);
-        else if (offset)
-            add_rows(t, f, c, dot, sum, BLOCK, 1);
-        else
-            add_rows(t, f, c, dot, sum, BLOCK, 0);
-    }
-}
-
-/* The results of a pair and up to 32 rows, between c and the sums that a chunk of k works on. */
-static void take_sums(const struct qni_matmul_tile *t, struct pair pair, struct facts f, float *sum)
-{
-    for (int64_t i = 0; i < f.rows; i++)
-        for (int64_t j = 0; j < pair.n; j++) {
-            const float *const c =
-                t->c + (size_t)(f.row + i) * t->ldc + (size_t)(pair.panel + j) * QNI_PANEL;
-            _mm512_store_ps(sum + i * 32 + j * 16,
-                            f.segment == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(c));
-        }
-}
-
-static void give_sums(const struct qni_matmul_tile *t, struct pair pair, struct facts f,
-                      const float *sum)
-{
-    for (int64_t i = 0; i < f.rows; i++)
-        for (int64_t j = 0; j < pair.n; j++)
-            _mm512_storeu_ps(t->c + (size_t)(f.row + i) * t->ldc +
-                                 (size_t)(pair.panel + j) * QNI_PANEL,
-                             _mm512_load_ps(sum + i * 32 + j * 16));
-}
-
-/* Unpacked codes and the packed position they begin at. An odd last unit is multiplied on its own,
- * in tiles of 32 positions. */
-struct operands {
-    const uint8_t *b0, *b1; /* tile order; b1 NULL for a single panel */
-    int64_t at, units;
-};
-
-static void multiply_units(const struct qni_matmul_tile *t, struct operands o, int64_t row,
-                           int64_t rows)
-{
-    const int8_t *const a = (const int8_t *)t->a + (size_t)row * t->lda + o.at;
-    struct block b = {a, rows > 16 ? a + 16 * t->lda : NULL, t->lda, o.b0, o.b1, 1024, o.units / 2,
-                      64};
-    multiply(b);
-}
-
-static void multiply_odd(const struct qni_matmul_tile *t, struct operands o, int64_t row,
-                         int64_t rows)
-{
-    const int64_t done = o.units - 1;
-    const int8_t *const a = (const int8_t *)t->a + (size_t)row * t->lda + o.at + done * QNI_UNIT;
-    const struct block b = {a,
-                            rows > 16 ? a + 16 * t->lda : NULL,
-                            t->lda,
-                            o.b0 + done * 512,
-                            o.b1 == NULL ? NULL : o.b1 + done * 512,
-                            512,
-                            1,
-                            32};
-    multiply(b);
-}
-
-/* Sums of one stretch of k for rows [row, row + rows), into c (int32 [32][32]), added to what is
- * there unless first. Tiles are configured for 64 positions, or for 32 where no segment has two
- * units. */
-static void stretch(const struct qni_matmul_tile *t, struct operands o, int64_t row, int64_t rows,
-                    bool first, int32_t *c)
-{
-    const bool second = rows > 16;
-    if (o.units >= 2) {
-        if (first)
-            qni_amx_zero();
-        else
-            qni_amx_load(c, second);
-        multiply_units(t, o, row, rows);
-        qni_amx_store(c, second);
-        if (o.units % 2 == 0)
-            return;
-        qni_amx_configure(rows, 32);
-        first = false;
-    }
-    if (first)
-        qni_amx_zero();
-    else
-        qni_amx_load(c, second);
-    multiply_odd(t, o, row, rows);
-    qni_amx_store(c, second);
-    if (o.units > 1)
-        qni_amx_configure(rows, 64);
-}
 
 static int64_t at_most(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/* Where a segment begins. */
-struct place {
-    int64_t group, segment, unit, units;
-};
-
-/* B of some units of a pair, unpacked to scratch. The same units of the next pair are asked for on
- * the way, since nothing else would: the codes are read once. */
-QNI_TEMPLATE void bring(const struct qni_matmul_tile *t, struct pair pair, int64_t unit,
-                        int64_t units, const int kind)
+/* One of the facts of 16 rows from `row` on, as floats; rows past the end give 0. */
+static __m512 rows_of_fact(const struct qni_matmul_tile *t, const void *fact, int64_t row,
+                           int64_t segment, __m512i lanes)
 {
-    const int64_t unit_bytes = kind == BYTES ? 512 : 256;
-    for (int64_t j = 0; j < pair.n; j++) {
-        const uint8_t *const codes =
-            t->codes + (size_t)(pair.panel + j) * t->codes_stride + unit * unit_bytes;
-        if (pair.panel + j + 2 < t->n_panels)
-            for (int64_t i = 0; i < units * unit_bytes; i += 64)
-                _mm_prefetch((const char *)codes + 2 * t->codes_stride + i, _MM_HINT_T1);
-        unpack(codes, units, kind, t->table8, (int8_t *)t->scratch + j * PANEL_BYTES);
+    const int64_t left = t->m - row;
+    const __mmask16 there = (__mmask16)(left >= 16 ? 0xffff : left <= 0 ? 0 : (1 << left) - 1);
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, lanes,
+                                    (const float *)fact + (size_t)row * t->ld_segment + segment, 4);
+}
+
+/* The facts of all rows and these segments, in the order in which blocks use them: [block]
+ * [segment][fact][32]. */
+static void turn_facts(const struct job *j, const struct piece *p, int64_t count, float *to)
+{
+    const struct qni_matmul_tile *t = j->t;
+    const __m512i lanes =
+        _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                           _mm512_set1_epi32((int32_t)t->ld_segment));
+    for (int64_t i = 0; i < j->n_rows && j->n_facts > 0; i++) {
+        const struct qni_amx_rows r = qni_amx_rows_at(t->m, i);
+        for (int64_t k = 0; k < count; k++)
+            for (int64_t half = 0; half < 32; half += 16, to += 16) {
+                float *at = to;
+                const int64_t row = r.base + half, segment = p[k].segment;
+                if (j->reads == QNI_READS_Q8) {
+                    const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[segment];
+                    const __m512i sum =
+                        _mm512_castps_si512(rows_of_fact(t, t->a_sum, row, segment, lanes));
+                    _mm512_store_ps(
+                        at, _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
+                } else if (j->reads == QNI_READS_BF16) {
+                    _mm512_store_ps(at, rows_of_fact(t, t->a_total, row, p[k].group, lanes));
+                } else {
+                    _mm512_store_ps(at, rows_of_fact(t, t->a_scale, row, segment, lanes));
+                    if (t->a_offset != NULL)
+                        _mm512_store_ps(at += 32,
+                                        rows_of_fact(t, t->a_offset, row, segment, lanes));
+                    if (t->offset != NULL)
+                        _mm512_store_ps(at + 32, rows_of_fact(t, t->a_total, row, segment, lanes));
+                }
+                to += half == 16 ? (j->n_facts - 1) * 32 : 0;
+            }
     }
 }
 
-static struct operands unpacked(const struct qni_matmul_tile *t, struct pair pair, int64_t from,
-                                struct place s)
+static void unpack_units(const struct job *j, const uint8_t *codes, int64_t units, uint8_t *out)
 {
-    const uint8_t *const b = (const uint8_t *)t->scratch + (s.unit - from) * 512;
-    const struct operands o = {b, pair.n == 2 ? b + PANEL_BYTES : NULL, s.unit * QNI_UNIT, s.units};
-    return o;
+    if (j->reads == QNI_READS_BF16 && j->codes == BYTES)
+        unpack_bf16(codes, units, BYTES, _mm512_setzero_si512(), out);
+    else if (j->reads == QNI_READS_BF16)
+        unpack_bf16(codes, units, NIBBLES, nibble_table(j->t), out);
+    else if (j->codes == NIBBLES)
+        unpack(codes, units, NIBBLES, NULL, out);
+    else if (j->codes == NIBBLE_TABLE)
+        unpack(codes, units, NIBBLE_TABLE, j->t->table8, out);
+    else
+        unpack(codes, units, BYTES, NULL, out);
 }
 
-static float *sums_of(const struct qni_matmul_tile *t)
+/* B of a pair for these pieces. */
+static void bring(const struct job *j, struct pair pair, const struct piece *p, int64_t count)
 {
-    return (float *)(void *)((char *)t->scratch + B_BYTES + C_BYTES);
-}
-
-/* A segment longer than a chunk, for rows [row, row + rows) of at most ROWS: C waits in scratch
- * between chunks. */
-QNI_TEMPLATE void long_segment(const struct qni_matmul_tile *t, struct pair pair, struct place s,
-                               int64_t row, int64_t rows, const int kind, const int reads)
-{
-    int32_t *const c = (int32_t *)((char *)t->scratch + B_BYTES);
-    for (int64_t u = 0; u < s.units; u += CHUNK_UNITS) {
-        const struct place part = {s.group, s.segment, s.unit + u,
-                                   at_most(CHUNK_UNITS, s.units - u)};
-        bring(t, pair, part.unit, part.units, kind);
-        for (int64_t i = 0; i < rows; i += 32) {
-            const int64_t some = at_most(32, rows - i);
-            qni_amx_configure(some, part.units == 1 ? 32 : 64);
-            stretch(t, unpacked(t, pair, part.unit, part), row + i, some, u == 0, c + i * 32);
+    const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
+    for (int64_t i = 0; i < pair.n; i++) {
+        const uint8_t *const codes = j->t->codes + (size_t)(pair.panel + i) * j->t->codes_stride;
+        for (int64_t k = 0; k < count;) {
+            /* Pieces that follow each other without a gap. */
+            const int64_t first = k;
+            int64_t units = 0;
+            do
+                units += p[k++].units;
+            while (k < count && p[k].at == p[first].at + units);
+            uint8_t *const out = j->s->b[i] + p[first].at * j->b_bytes;
+            unpack_units(j, codes + p[first].unit * unit_bytes, units, out);
+            if (units % j->tile_units != 0)
+                memset(out + units * j->b_bytes, 0, (size_t)j->b_bytes);
         }
     }
-    for (int64_t i = 0; i < rows; i += 32) {
-        const struct facts f = {s.group, s.segment, row + i, at_most(32, rows - i)};
-        take_sums(t, pair, f, sums_of(t));
-        add(t, pair, f, c + i * 32, sums_of(t), kind == NIBBLE_TABLE && t->table8_doubled, reads);
-        give_sums(t, pair, f, sums_of(t));
-    }
 }
 
-/* The segments of a chunk, for 32 rows. The sums of a segment are added while the tiles work on the
- * next: its products are issued first, then the additions of the one before, then its tiles are
- * stored. */
-QNI_TEMPLATE void segments_of_rows(const struct qni_matmul_tile *t, struct pair pair,
-                                   const struct place *s, int64_t count, int64_t row,
-                                   const int kind, const int reads)
+/* The codes that bring() wants next are asked for while `tiles` tiles are multiplied. */
+static void look_ahead(struct job *j, struct pair next, const struct piece *p, int64_t count,
+                       int64_t tiles)
 {
-    int32_t *const c = (int32_t *)((char *)t->scratch + B_BYTES);
-    const int64_t rows = at_most(32, t->m - row);
-    const bool second = rows > 16;
-    const int doubled = kind == NIBBLE_TABLE && t->table8_doubled;
-    struct facts f = {s[0].group, s[0].segment, row, rows};
-    take_sums(t, pair, f, sums_of(t));
-    for (int64_t k = 0; k <= count; k++) {
-        int32_t *const now = c + k % 2 * 1024;
-        const bool simple = k < count && (s[k].units == 1 || s[k].units % 2 == 0);
-        if (simple) {
-            const struct operands o = unpacked(t, pair, s[0].unit, s[k]);
-            qni_amx_zero();
-            if (s[k].units == 1)
-                multiply_odd(t, o, row, rows);
-            else
-                multiply_units(t, o, row, rows);
-        }
-        if (k > 0) {
-            f.group = s[k - 1].group;
-            f.segment = s[k - 1].segment;
-            add(t, pair, f, c + (k - 1) % 2 * 1024, sums_of(t), doubled, reads);
-        }
-        if (simple)
-            qni_amx_store(now, second);
-        else if (k < count)
-            stretch(t, unpacked(t, pair, s[0].unit, s[k]), row, rows, true, now);
-    }
-    give_sums(t, pair, f, sums_of(t));
+    const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
+    const int64_t units = p[count - 1].unit + p[count - 1].units - p[0].unit;
+    struct qni_amx_stream *st = &j->stream;
+    for (int64_t i = 0; i < 2; i++)
+        st->ahead[i] = (const char *)j->t->codes +
+                       (size_t)(next.panel + (i < next.n ? i : 0)) * j->t->codes_stride +
+                       p[0].unit * unit_bytes;
+    st->lines = units * unit_bytes / 64;
+    st->rate = (st->lines + tiles - 1) / tiles;
 }
 
-/* All segments of a chunk have one unit, or all have more: the tiles stay configured. */
-QNI_TEMPLATE void segments(const struct qni_matmul_tile *t, struct pair pair, const struct place *s,
-                           int64_t count, const int kind, const int reads)
+/* What the columns of a pair bring to these pieces. Blocks that are still on their way may be of
+ * the two pairs before. */
+static const struct qni_amx_columns *columns_of(struct job *j, struct pair pair,
+                                                const struct piece *p, int64_t count)
+{
+    const struct qni_matmul_tile *t = j->t;
+    struct qni_amx_columns *const c = j->columns[j->pairs++ & 3];
+    const size_t scale_bytes = t->scale_is_f16 ? 32 : 64;
+    for (int64_t k = 0; k < count; k++)
+        for (int64_t i = 0; i < 2; i++) {
+            const int64_t panel = pair.panel + (i < pair.n ? i : 0);
+            const size_t at = (size_t)(panel * t->n_groups + p[k].group) * scale_bytes;
+            c[k].scale[i] = (const char *)t->scale + at;
+            c[k].offset[i] = t->offset == NULL ? NULL : (const char *)t->offset + at;
+            c[k].sums[i] = t->sums == NULL
+                               ? NULL
+                               : t->sums + (panel * t->n_segments + p[k].segment) * QNI_PANEL;
+        }
+    return c;
+}
+
+/* A block, and what becomes of its sums. */
+QNI_TEMPLATE struct qni_amx_add *begin_block(struct job *j, struct qni_amx_block *b,
+                                             struct pair pair, struct qni_amx_rows r,
+                                             const struct piece *p)
+{
+    const struct qni_matmul_tile *t = j->t;
+    struct qni_amx_add *const add = qni_amx_add_of(&j->stream, 0);
+    b->a = (const char *)t->a + (size_t)r.base * t->lda + p->unit * j->a_bytes;
+    b->b0 = (const char *)j->s->b[0] + p->at * j->b_bytes;
+    b->b1 = pair.n == 2 ? (const char *)j->s->b[1] + p->at * j->b_bytes : b->b0;
+    b->units = (p->units + j->tile_units - 1) / j->tile_units;
+    b->c_in = NULL;
+    b->c_out = (char *)j->s->dots[j->blocks++ & 1];
+    b->two = r.two;
+    add->dot = (const int32_t *)(void *)b->c_out;
+    add->c = t->c + (size_t)r.base * t->ldc + (size_t)pair.panel * QNI_PANEL;
+    add->ldc = t->ldc;
+    add->row = r.skip;
+    add->end = r.end;
+    add->second_panel = pair.n == 2;
+    return add;
+}
+
+static struct pair pair_at(const struct job *j, int64_t panel)
+{
+    const struct pair p = {panel, at_most(2, j->t->n_panels - panel)};
+    return p;
+}
+
+/* Whole segments that make up at most a chunk, for all rows and panels. */
+static void chunk(struct job *j, const struct piece *p, int64_t count)
 {
     if (count == 0)
         return;
-    bring(t, pair, s[0].unit, s[count - 1].unit + s[count - 1].units - s[0].unit, kind);
-    int64_t rows_now = 0;
-    for (int64_t row = 0; row < t->m; row += 32) {
-        const int64_t rows = at_most(32, t->m - row);
-        if (rows != rows_now)
-            qni_amx_configure(rows, s[0].units == 1 ? 32 : 64);
-        rows_now = rows;
-        segments_of_rows(t, pair, s, count, row, kind, reads);
+    float *const facts = j->s->facts[j->chunks++ & 1];
+    const int64_t tiles = j->n_rows * (p[count - 1].at + p[count - 1].units) / j->tile_units + 1;
+    turn_facts(j, p, count, facts);
+    for (int64_t panel = 0; panel < j->t->n_panels; panel += 2) {
+        const struct pair pair = pair_at(j, panel);
+        bring(j, pair, p, count);
+        if (panel + 2 < j->t->n_panels)
+            look_ahead(j, pair_at(j, panel + 2), p, count, tiles);
+        const struct qni_amx_columns *const columns = columns_of(j, pair, p, count);
+        const float *f = facts;
+        for (int64_t i = 0; i < j->n_rows; i++) {
+            const struct qni_amx_rows r = qni_amx_rows_at(j->t->m, i);
+            for (int64_t k = 0; k < count; k++, f += 32 * j->n_facts) {
+                struct qni_amx_block b;
+                struct qni_amx_add *const add = begin_block(j, &b, pair, r, &p[k]);
+                add->columns = &columns[k];
+                add->facts = f;
+                j->push(&j->stream, &b);
+            }
+        }
     }
 }
 
-/* Cut k in segments, and gather those of one kind (a single unit or more) in chunks. */
-QNI_TEMPLATE void pair_of_panels(const struct qni_matmul_tile *t, struct pair pair, const int kind,
-                                 const int reads)
+/* A segment longer than a chunk, for some panels: slices of it, one after another. */
+static void slices(struct job *j, const struct piece *whole, int64_t panel, int64_t end)
 {
-    struct place chunk[CHUNK_UNITS];
-    int64_t count = 0, in_chunk = 0, segment = 0, unit = 0;
+    float *const facts = j->s->facts[j->chunks++ & 1];
+    turn_facts(j, whole, 1, facts);
+    const int64_t slice = j->chunk_units;
+    for (int64_t u = 0; u < whole->units; u += slice) {
+        const struct piece p = {whole->group, whole->segment, whole->unit + u,
+                                at_most(slice, whole->units - u), 0};
+        const bool last = u + slice >= whole->units;
+        int64_t waiting = 0;
+        for (int64_t at = panel; at < end; at += 2) {
+            const struct pair pair = pair_at(j, at);
+            bring(j, pair, &p, 1);
+            if (at + 2 < end)
+                look_ahead(j, pair_at(j, at + 2), &p, 1, j->n_rows * slice / j->tile_units);
+            const struct qni_amx_columns *const columns = columns_of(j, pair, &p, 1);
+            for (int64_t i = 0; i < j->n_rows; i++, waiting++) {
+                struct qni_amx_block b;
+                struct qni_amx_add *const add =
+                    begin_block(j, &b, pair, qni_amx_rows_at(j->t->m, i), &p);
+                char *const sums = (char *)j->s->waiting[waiting];
+                add->columns = columns;
+                add->facts = facts + i * 32 * j->n_facts;
+                b.c_in = u == 0 ? NULL : sums;
+                if (!last) {
+                    b.c_out = sums;
+                    add->row = add->end = 0;
+                }
+                j->push(&j->stream, &b);
+            }
+        }
+    }
+}
+
+/* Cut k in segments (float: groups), gather short ones in chunks. */
+static void all_of_k(struct job *j)
+{
+    const struct qni_matmul_tile *t = j->t;
+    const int64_t most = j->reads == QNI_READS_BF16 ? t->group_units : t->segment_units;
+    struct piece pieces[CHUNK_UNITS];
+    int64_t count = 0, filled = 0, segment = 0, unit = 0;
     for (int64_t g = 0; g < t->n_groups; g++) {
         const int64_t end = unit + at_most(t->group_units, t->units - unit);
         for (; unit < end; segment++) {
-            const struct place s = {g, segment, unit, at_most(t->segment_units, end - unit)};
-            unit += s.units;
-            if (in_chunk + s.units > CHUNK_UNITS ||
-                (count > 0 && (s.units == 1) != (chunk[0].units == 1))) {
-                segments(t, pair, chunk, count, kind, reads);
-                count = in_chunk = 0;
+            struct piece p = {g, segment, unit, at_most(most, end - unit), filled};
+            unit += p.units;
+            if (filled + p.units > j->chunk_units) {
+                chunk(j, pieces, count);
+                p.at = count = filled = 0;
             }
-            if (s.units > CHUNK_UNITS) {
-                for (int64_t row = 0; row < t->m; row += ROWS)
-                    long_segment(t, pair, s, row, at_most(ROWS, t->m - row), kind, reads);
+            if (p.units > j->chunk_units) {
+                const int64_t some = WAITING / j->n_rows * 2;
+                for (int64_t panel = 0; panel < t->n_panels; panel += some)
+                    slices(j, &p, panel, at_most(panel + some, t->n_panels));
                 continue;
             }
-            chunk[count++] = s;
-            in_chunk += s.units;
+            pieces[count++] = p;
+            filled += (p.units + j->tile_units - 1) / j->tile_units * j->tile_units;
         }
     }
-    segments(t, pair, chunk, count, kind, reads);
+    chunk(j, pieces, count);
 }
 
 /* The job for some of its rows. */
-static struct qni_matmul_tile rows_of(const struct qni_matmul_tile *t, int64_t row, int64_t rows)
+static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t row, int64_t rows)
 {
     struct qni_matmul_tile part = *t;
     const size_t facts = (size_t)row * t->ld_segment;
@@ -449,24 +463,58 @@ static struct qni_matmul_tile rows_of(const struct qni_matmul_tile *t, int64_t r
     return part;
 }
 
-/* Blocks of rows that stay in the second-level cache while all panels pass by. Beyond that, tiles
- * wait for the third level: 2.0 instead of 3.5 TOP/s a core (lab/tile_bench.c at m = 512 and
- * k = 4096). */
-QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind, const int reads)
+static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
 {
-    const int64_t fit = A_BYTES / (int64_t)(t->lda > 0 ? t->lda : 1) / 32 * 32;
-    const int64_t blocks = fit < 32 ? (t->m + 31) / 32 : (t->m + fit - 1) / fit;
-    const int64_t block = blocks == 0 ? 32 : ((t->m + blocks - 1) / blocks + 31) / 32 * 32;
-    for (int64_t row = 0; row < t->m; row += block) {
-        const struct qni_matmul_tile part = rows_of(t, row, at_most(block, t->m - row));
-        for (int64_t panel = 0; panel < t->n_panels; panel += 2) {
-            const struct pair pair = {panel, at_most(2, t->n_panels - panel)};
-            pair_of_panels(&part, pair, kind, reads);
-        }
+    const bool is_float = reads == QNI_READS_BF16;
+    struct job j;
+    memset(&j, 0, sizeof j);
+    j.s = t->scratch;
+    j.push = push_for(t, reads);
+    j.codes = codes;
+    j.reads = reads;
+    if (reads == QNI_READS_Q8B)
+        j.n_facts = 1 + (t->a_offset != NULL) + (t->offset != NULL);
+    else
+        j.n_facts = t->offset != NULL && !t->raw_i32;
+    j.chunk_units = is_float ? CHUNK_UNITS / 2 : CHUNK_UNITS;
+    j.tile_units = is_float || t->segment_units == 1 ? 1 : 2;
+    j.a_bytes = is_float ? 64 : 32;
+    j.b_bytes = is_float ? 1024 : 512;
+    struct qni_amx_stream *st = &j.stream;
+    st->lda = t->lda;
+    st->planes = is_float ? t->planes : 1;
+    st->plane_stride = t->plane_stride;
+    st->a_step = (int32_t)(j.tile_units * j.a_bytes);
+    st->b_step = (int32_t)(j.tile_units * j.b_bytes);
+    st->scale_is_f16 = t->scale_is_f16;
+    st->scale_times = t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f;
+    st->x_zero = t->x_zero;
+    st->held = (char *)j.s->dots[0];
+    for (int64_t row = 0; row < t->m; row += ROWS) {
+        const struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
+        j.t = &part;
+        j.n_rows = qni_amx_n_rows(part.m);
+        for (int64_t i = 0; i < part.m; i++)
+            memset(part.c + (size_t)i * part.ldc, 0, (size_t)part.n_panels * QNI_PANEL * 4);
+        qni_amx_configure(part.m, st->a_step);
+        all_of_k(&j);
+        j.push(st, NULL);
     }
     _tile_release();
 }
 
+void qni_matmul_bf16_q4n16_mr32_amx(const struct qni_matmul_tile *t)
+{
+    tile(t, NIBBLES, QNI_READS_BF16);
+}
+void qni_matmul_bf16_t4n16_mr32_amx(const struct qni_matmul_tile *t)
+{
+    tile(t, NIBBLE_TABLE, QNI_READS_BF16);
+}
+void qni_matmul_bf16_q8n16_mr32_amx(const struct qni_matmul_tile *t)
+{
+    tile(t, BYTES, QNI_READS_BF16);
+}
 void qni_matmul_q8_q4n16_mr32_amx(const struct qni_matmul_tile *t)
 {
     tile(t, NIBBLES, QNI_READS_Q8);

@@ -50,17 +50,6 @@ static inline void qni_amx_zero(void)
     _tile_zero(3);
 }
 
-static inline void qni_amx_load(const void *c, bool second)
-{
-    const char *const at = c;
-    _tile_loadd(0, at, 128);
-    _tile_loadd(1, at + 64, 128);
-    if (second) {
-        _tile_loadd(2, at + 2048, 128);
-        _tile_loadd(3, at + 2112, 128);
-    }
-}
-
 static inline void qni_amx_store(void *c, bool second)
 {
     char *const at = c;
