@@ -25,7 +25,8 @@ int32_t check_masks(const struct check_options *options, const uint64_t **masks)
     int32_t n = 0;
     uint64_t mask = qn_isa_detect() & options->isa;
     list[n++] = mask;
-    for (int bit = 63; bit >= 0 && !options->isa_given; bit--)
+    const bool sweep = !options->isa_given && options->device->kind == QN_CPU;
+    for (int bit = 63; bit >= 0 && sweep; bit--)
         if (((mask >> bit) & 1) != 0) {
             mask &= ~((uint64_t)1 << bit);
             list[n++] = mask;
@@ -55,12 +56,16 @@ static void backwards(void *arg, int32_t n, qn_task_fn task, void *task_arg)
 
 const qn_ctx *check_context(struct check *c, uint64_t mask, int32_t threads)
 {
+    if (c->options->device->kind != QN_CPU) {
+        mask = qn_isa_detect();
+        threads = 1;
+    }
     for (int32_t i = 0; i < contexts.n; i++)
         if (contexts.entry[i].mask == mask && contexts.entry[i].threads == threads)
             return contexts.entry[i].ctx;
     qn_ctx_options options;
     qn_ctx_options_init(&options);
-    options.device = (qn_device){c->options->device->kind, 0};
+    options.device = (qn_device){c->options->device->kind, c->options->device_index};
     options.isa_mask = mask;
     options.n_threads = threads;
     if (threads == CHECK_SERIAL) {
@@ -69,14 +74,14 @@ const qn_ctx *check_context(struct check *c, uint64_t mask, int32_t threads)
     }
     options.alloc = check_alloc;
     options.free = check_free;
-    qn_error err;
+    qn_error err = {QN_OK, -1, ""};
     struct entry entry = {mask, threads, NULL};
     const size_t before = check_memory_of_contexts();
     const qn_status status =
         contexts.n == MAX_CONTEXTS ? QN_E_MEMORY : qn_ctx_create(&options, &entry.ctx, &err);
     if (status != QN_OK) {
         fprintf(stderr, "quern-check: no context for isa %s, %d threads: %s\n",
-                check_mask_name(mask), threads, qn_status_text(status));
+                check_mask_name(mask), threads, err.text);
         _Exit(2);
     }
     check_memory_keep(check_memory_of_contexts() - before);

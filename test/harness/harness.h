@@ -27,9 +27,12 @@ struct check_device {
     qn_tensor (*make)(struct check *c, const qn_tensor *host);
     void (*send)(struct check *c, const qn_tensor *device, const qn_tensor *host);
     void (*fetch)(struct check *c, const qn_tensor *device, const qn_tensor *host);
+    void *(*scratch)(struct check *c, size_t bytes);
+    /* The case ends: compare what must not have changed, free its memory. */
+    void (*end)(struct check *c);
 };
-/* NULL: no such device in this build. */
-const struct check_device *check_device_find(const char *name);
+/* NULL: no such device in this build. index: behind a colon, as in cuda:1. */
+const struct check_device *check_device_find(const char *name, int32_t *index);
 
 struct check_options {
     const char *filter; /* part of a name, or a pattern with * and ?; NULL: every case */
@@ -39,7 +42,9 @@ struct check_options {
     int32_t threads; /* 0: the sweep over thread counts; else this one only */
     int32_t jobs;    /* worker processes; 0: none, everything in this one (for a debugger) */
     bool list, quick, verbose;
+    bool separate; /* on a GPU: an allocation for each operand, for compute-sanitizer */
     const struct check_device *device;
+    int32_t device_index;
 };
 
 enum { CHECK_ABOUT_BYTES = 400 };
@@ -105,6 +110,7 @@ int32_t check_masks(const struct check_options *options, const uint64_t **masks)
  * that runs the items one after another, last one first. All its memory is guarded, counted and
  * watched for leaks. Never NULL: failing to make one fails the case and ends it. */
 enum { CHECK_SERIAL = 0 };
+/* On a GPU one context serves every mask and count. */
 const qn_ctx *check_context(struct check *c, uint64_t mask, int32_t threads);
 /* Allocations made so far through the contexts of this worker. */
 int64_t check_allocations(void);
@@ -192,6 +198,13 @@ struct check_crash { /* written by a dying worker, read by its parent: where the
     int64_t distance;
     char operand[48];
 };
+/* Of cuda.c, for the list of device.c. */
+qn_tensor check_cuda_make(struct check *c, const qn_tensor *host);
+void check_cuda_send(struct check *c, const qn_tensor *device, const qn_tensor *host);
+void check_cuda_fetch(struct check *c, const qn_tensor *device, const qn_tensor *host);
+void *check_cuda_scratch(struct check *c, size_t bytes);
+void check_cuda_end(struct check *c);
+
 void check_crash_handlers(struct check_crash *crash);
 /* Compares the patterns, frees the case's memory, finds leaks. */
 void check_memory_end(struct check *c);

@@ -9,16 +9,28 @@
 #include "harness/harness.h"
 #include "kernel/suites.h"
 
-#define CHECK_SUITE(name, function) check_##function,
-static check_suite_fn *const suites[] = {
-#include "kernel/suites.inc"
+/* The suites of each device. */
+struct suites {
+    check_suite_fn *fn[64];
+    const char *name[64];
+    int32_t n;
 };
-#undef CHECK_SUITE
-#define CHECK_SUITE(name, function) name,
-static const char *const suite_names[] = {
+
+static void add_suite(struct suites *s, check_suite_fn *fn, const char *name)
+{
+    s->fn[s->n] = fn;
+    s->name[s->n++] = name;
+}
+
+static void find_suites(int32_t kind, struct suites *s)
+{
+    enum { CPU = QN_CPU, CUDA = QN_CUDA, BOTH = 0 };
+#define CHECK_SUITE(name, function, where)                                                         \
+    if ((where) == BOTH || (where) == kind)                                                        \
+        add_suite(s, check_##function, name);
 #include "kernel/suites.inc"
-};
 #undef CHECK_SUITE
+}
 
 static const char usage[] =
     "quern-check: compare every kernel and operation of quern with the reference.\n"
@@ -30,7 +42,9 @@ static const char usage[] =
     "sweep\n"
     "  --threads N      only N threads; 0 (default) sweeps 1, 2, 5 and a caller's own\n"
     "  --seed N         other data (default 1)\n"
-    "  --device NAME    cpu (default)\n"
+    "  --device NAME    cpu (default), cuda or cuda:1: suites that a GPU has no part in are left "
+    "out\n"
+    "  --separate       on a GPU, memory of its own for each operand (compute-sanitizer)\n"
     "  --jobs N         worker processes (default: one for each CPU); 0 runs all in this process\n"
     "  --verbose        a line for every case\n"
     "\n"
@@ -82,7 +96,7 @@ static int set_option(struct check_options *o, const char *name, const char *val
             return wrong("--jobs is 0 to 64, not", value);
         o->jobs = (int32_t)v;
     } else if (strcmp(name, "--device") == 0) {
-        o->device = check_device_find(value);
+        o->device = check_device_find(value, &o->device_index);
         if (o->device == NULL)
             return wrong("no such device", value);
     } else {
@@ -98,8 +112,9 @@ int main(int argc, char **argv)
         .isa = QN_ISA_ALL,
         .seed = 1,
         .jobs = cpus > 0 ? (int32_t)cpus : 1,
-        .device = check_device_find("cpu"),
+        .device = NULL,
     };
+    o.device = check_device_find("cpu", &o.device_index);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(usage, stdout);
@@ -111,6 +126,8 @@ int main(int argc, char **argv)
             o.quick = true;
         } else if (strcmp(argv[i], "--verbose") == 0) {
             o.verbose = true;
+        } else if (strcmp(argv[i], "--separate") == 0) {
+            o.separate = true;
         } else {
             const int status = set_option(&o, argv[i], argv[i + 1]);
             if (status >= 0)
@@ -120,5 +137,7 @@ int main(int argc, char **argv)
     }
     setvbuf(stdout, NULL, _IOLBF, 0); /* whole lines, for several processes write them */
     o.isa &= qn_isa_detect();
-    return check_run(&o, suites, suite_names, (int32_t)(sizeof suites / sizeof *suites));
+    struct suites suites = {.n = 0};
+    find_suites(o.device->kind, &suites);
+    return check_run(&o, suites.fn, suites.name, suites.n);
 }

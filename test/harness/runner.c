@@ -158,6 +158,7 @@ static void run_case(struct check_suite *suite, check_case_fn *fn, const void *a
     atomic_store(&state->since, now_ms());
     atomic_store(&state->current, suite->n);
     fn(&c, arg);
+    c.options->device->end(&c);
     check_memory_end(&c);
     if (c.failed) {
         atomic_fetch_add(&state->failed, 1);

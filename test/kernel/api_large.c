@@ -113,10 +113,20 @@ static void large_case(struct check *c, const void *arg)
                          QN_OK, &err) &&
             check_status(c, "qn_pack", qn_pack(ctx, weight, NULL, &packed, &err), QN_OK, &err)) {
             args.w = packed;
+            const qn_tensor x = args.x, y = args.y;
+            args.x = c->options->device->make(c, &x);
+            args.y = c->options->device->make(c, &y);
             check_status(c, "qn_matmul_scratch", qn_matmul_scratch(ctx, &args, &bytes), QN_OK,
                          NULL);
-            void *scratch = check_memory(c, "scratch", bytes, 64);
-            if (check_status(c, "qn_matmul", qn_matmul(ctx, &args, scratch, bytes), QN_OK, NULL)) {
+            void *scratch = c->options->device->scratch(c, bytes);
+            c->options->device->send(c, &args.x, &x);
+            c->options->device->send(c, &args.y, &y);
+            const qn_status status = qn_matmul(ctx, &args, scratch, bytes);
+            if (status == QN_OK)
+                c->options->device->fetch(c, &args.y, &y);
+            args.x = x;
+            args.y = y;
+            if (check_status(c, "qn_matmul", status, QN_OK, NULL)) {
                 check_residual(c, lc, &args.x, &args.y, &sums, signs);
                 if (t == 0)
                     memcpy(first, args.y.data, y_bytes);

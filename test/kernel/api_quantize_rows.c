@@ -77,6 +77,48 @@ static void check_steps(struct check *c, const qn_quantize_rows_args *a)
         }
 }
 
+/* The tensors of a call, x first. */
+enum { N_TENSORS = 5 };
+static void list_tensors(qn_quantize_rows_args *a, qn_tensor *list[N_TENSORS])
+{
+    list[0] = &a->x;
+    list[1] = &a->codes;
+    list[2] = &a->scale;
+    list[3] = &a->offset;
+    list[4] = &a->sum;
+}
+
+/* Run on the device of the sweep: outputs there begin as they are here. */
+static bool run_there(struct check *c, const qn_ctx *ctx, qn_quantize_rows_args *host,
+                      const qn_quantize_rows_args *placed)
+{
+    const struct check_device *device = c->options->device;
+    qn_quantize_rows_args there = *placed;
+    qn_tensor *from[N_TENSORS], *to[N_TENSORS];
+    list_tensors(host, from);
+    list_tensors(&there, to);
+    for (int32_t i = 0; i < N_TENSORS; i++)
+        if (from[i]->rank != 0)
+            device->send(c, to[i], from[i]);
+    if (!check_status(c, "qn_quantize_rows", qn_quantize_rows(ctx, &there), QN_OK, NULL))
+        return false;
+    for (int32_t i = 1; i < N_TENSORS; i++)
+        if (from[i]->rank != 0)
+            device->fetch(c, to[i], from[i]);
+    return true;
+}
+
+static qn_quantize_rows_args place_there(struct check *c, const qn_quantize_rows_args *host)
+{
+    qn_quantize_rows_args there = *host;
+    qn_tensor *tensors[N_TENSORS];
+    list_tensors(&there, tensors);
+    for (int32_t i = 0; i < N_TENSORS; i++)
+        if (tensors[i]->rank != 0)
+            *tensors[i] = c->options->device->make(c, tensors[i]);
+    return there;
+}
+
 static void rows_case(struct check *c, const void *arg)
 {
     const struct rows_case *rc = arg;
@@ -106,6 +148,7 @@ static void rows_case(struct check *c, const void *arg)
     expected.sum = twin(c, &args.sum);
     check_status(c, "qni_ref_quantize_rows", qni_ref_quantize_rows(&expected), QN_OK, NULL);
     check_steps(c, &expected);
+    const qn_quantize_rows_args there = place_there(c, &args);
     const uint64_t *masks;
     const int32_t n_masks = check_masks(c->options, &masks);
     for (int32_t i = 0; i < n_masks && !c->failed; i++) {
@@ -118,7 +161,7 @@ static void rows_case(struct check *c, const void *arg)
         memcpy(args.scale.data, before.scale.data, tensor_bytes(&args.scale));
         const qn_ctx *ctx = check_context(c, masks[i], threads);
         const int64_t allocations = check_allocations();
-        if (!check_status(c, "qn_quantize_rows", qn_quantize_rows(ctx, &args), QN_OK, NULL))
+        if (!run_there(c, ctx, &args, &there))
             return;
         if (check_allocations() != allocations)
             check_fail(c, "%s: qn_quantize_rows has allocated memory", who);

@@ -5,7 +5,7 @@
 
 #include "harness/harness.h"
 
-#define CHECK_SUITE(name, function) check_suite_fn check_##function;
+#define CHECK_SUITE(name, function, where) check_suite_fn check_##function;
 #include "suites.inc"
 #undef CHECK_SUITE
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <quern/cuda.h>
+
 #include "../../src/cpu/conv/kernel.h"
 #include "../../src/cpu/matmul/kernel.h"
 #include "sweep.h"
@@ -111,20 +113,29 @@ const struct sweep_calls sweep_conv_transpose2d = {"qn_conv_transpose2d", transp
 struct row {
     const char *name;
     uint64_t needs;
+    int32_t device;
 };
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch) {#fn, (needs)},
-#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)        {#fn, (needs)},
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack)  {#fn, (needs)},
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
+    {#fn, (needs), QN_CPU},
+#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack)                   \
+    {#fn, (needs), QN_CPU},
+#define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
+    {#fn, 0, QN_CUDA},
 static const struct row rows[] = {
 #include "../../src/cpu/matmul/kernels.inc"
 
 #include "../../src/cpu/conv/kernels.inc"
 
 #include "../../src/cpu/direct/kernels.inc"
+
+#include "../../src/cuda/matmul/kernels.inc"
+    {"qni_cuda_depthwise_sm75", 0, QN_CUDA},
 };
 #undef QNI_MATMUL_KERNEL
 #undef QNI_DEPTHWISE_KERNEL
 #undef QNI_DIRECT_KERNEL
+#undef QNI_CUDA_KERNEL
 
 /* --------------------------------------------------------------------------------------------- a
  * run */
@@ -180,7 +191,7 @@ static void prepare_y(struct session *t)
 
 static void *scratch_of(struct check *c, size_t bytes)
 {
-    return bytes > 0 ? check_memory(c, "scratch", bytes, 64) : NULL;
+    return c->options->device->scratch(c, bytes);
 }
 
 /* Plan, run, compare. Returns the status of planning. */
@@ -280,7 +291,7 @@ static void run_kernels(struct session *t, const char *chosen)
     char who[160];
     bool taken = t->s->op.m == 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if ((rows[i].needs & ~t->mask) != 0)
+        if ((rows[i].needs & ~t->mask) != 0 || rows[i].device != t->c->options->device->kind)
             continue;
         snprintf(who, sizeof who, "%s on %s", rows[i].name, check_mask_name(t->mask));
         const qn_status status = run_plan(t, t->ctx, rows[i].name, who);
@@ -307,6 +318,67 @@ static void run_threads(struct session *t, const char *chosen)
             check_y(t->c, t->expected, t->kernel, who);
         }
     }
+}
+
+/* The chosen kernel in a graph, and often: equal bits. The plan's call is what is captured. */
+struct captured {
+    const struct sweep_calls *calls;
+    const qn_plan *plan;
+    const void *args;
+    void *scratch;
+    size_t bytes;
+};
+
+static qn_status call_captured(void *arg, int32_t i)
+{
+    const struct captured *p = arg;
+    (void)i;
+    return p->calls->run(p->plan, p->args, p->scratch, p->bytes);
+}
+
+/* On a GPU: twice from a graph, with programmatic launches and without, and then as often as the
+ * sweep has time for. */
+static void run_again(struct session *t, const char *chosen)
+{
+    struct check *c = t->c;
+    const uint8_t *image = check_remember_y(c, t->expected);
+    struct captured p = {.calls = t->s->calls, .args = t->s->args};
+    qn_plan *plan = NULL;
+    qn_error err = {QN_OK, -1, ""};
+    double us[1];
+    qn_ctx *ctx = (qn_ctx *)(uintptr_t)t->ctx; /* the harness made it */
+    t->s->calls->set(t->s->args, (const qn_packed *const *)t->packed, NULL);
+    if (!check_status(c, "planning again", t->s->calls->plan(ctx, t->s->args, &plan, &err), QN_OK,
+                      &err))
+        return;
+    p.plan = plan;
+    p.bytes = qn_plan_scratch_bytes(plan);
+    p.scratch = scratch_of(c, p.bytes);
+    for (int32_t pdl = 0; pdl < 2 && !c->failed; pdl++) {
+        prepare_y(t);
+        check_status(c, "qn_cuda_set_pdl", qn_cuda_set_pdl(ctx, pdl), QN_OK, NULL);
+        check_status(c, "a graph", qn_cuda_measure(ctx, call_captured, &p, 2, 1, us, &err), QN_OK,
+                     &err);
+        c->options->device->fetch(c, t->s->operand[0], &t->s->op.y);
+        check_same_y(c, t->expected, image, pdl ? "a graph with programmatic launches" : "a graph");
+    }
+    qn_cuda_set_pdl(ctx, 0);
+    for (int32_t i = 0; i < 3 && !c->failed; i++) {
+        prepare_y(t);
+        check_status(c, chosen, call_captured(&p, 0), QN_OK, NULL);
+        c->options->device->fetch(c, t->s->operand[0], &t->s->op.y);
+        check_same_y(c, t->expected, image, "the same again");
+    }
+    qn_plan_destroy(plan);
+}
+
+/* A residual in y changes from call to call. */
+static bool is_in_place(const struct sweep *s)
+{
+    for (int32_t i = 1; i < s->n_operands; i++)
+        if (s->operand[i]->data == s->operand[0]->data)
+            return true;
+    return false;
 }
 
 /* The block of int8-block that the packed weights were made for. */
@@ -347,8 +419,11 @@ void sweep_run(struct check *c, struct sweep *s)
                 char chosen[64];
                 memcpy(chosen, t.kernel, sizeof chosen);
                 check_y(c, &expected, chosen, who);
-                if (o->threads == 0 && (i == 0 || i == n_masks - 1 || i == lucky))
+                const bool extra = i == 0 || i == n_masks - 1 || i == lucky;
+                if (o->device->kind == QN_CPU && o->threads == 0 && extra)
                     run_threads(&t, chosen);
+                else if (o->device->kind != QN_CPU && s->op.m > 0 && !is_in_place(s))
+                    run_again(&t, chosen);
                 run_kernels(&t, chosen);
                 memcpy(t.kernel, chosen, sizeof chosen); /* what a direct call chooses, too */
                 run_direct(&t, "the direct call");
@@ -383,7 +458,7 @@ const char *sweep_draw_layout(struct check *c, qn_strategy strategy)
         return NULL;
     const char *name = qn_layout_name((int32_t)check_random_in(&c->random, 0, n - 1));
     /* As a table of 256 floats a codebook of a few integers serves the float strategies only. */
-    return sweep_is_int8(strategy) && strcmp(name, "t8n16") == 0 ? NULL : name;
+    return sweep_is_int8(strategy) && strncmp(name, "t8", 2) == 0 ? NULL : name;
 }
 
 qn_dtype sweep_draw_x_type(struct check *c, qn_strategy strategy)

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What only a GPU can get wrong: pointers of other places, work in several chunks, more experts
+ * than one launch takes, failures that must leave nothing behind. */
+#include <quern/cuda.h>
+#include <string.h>
+
+#include "suites.h"
+
+/* A product with f32 x on the device, and what it stands on. */
+struct product {
+    const qn_ctx *ctx;
+    struct check_weight made;
+    qn_weight *weight;
+    qn_packed *packed;
+    qn_matmul_args args;
+    qn_tensor x, y; /* on the host */
+};
+
+static bool make_product(struct check *c, struct product *p, int64_t m, int64_t n, int64_t k)
+{
+    const struct check_weight_options o = {
+        .format = {.code = QN_CODE_INT, .bits = 4, .group = 64, .scale_dtype = QN_F32},
+        .n = n,
+        .k = k,
+        .kh = 1,
+        .kw = 1,
+        .conv_groups = 1,
+        .data = CHECK_NORMAL};
+    qn_error err = {QN_OK, -1, ""};
+    memset(p, 0, sizeof *p);
+    p->ctx = check_context(c, QN_ISA_ALL, 1);
+    check_weight_make(c, &o, &p->made);
+    if (!check_status(c, "qn_weight_create",
+                      qn_weight_create(p->ctx, &p->made.parts, &p->weight, &err), QN_OK, &err) ||
+        !check_status(c, "qn_pack", qn_pack(p->ctx, p->weight, NULL, &p->packed, &err), QN_OK,
+                      &err))
+        return false;
+    qn_matmul_args_init(&p->args);
+    p->x = check_tensor(c, "x", QN_F32, 2, (const int64_t[]){m, k}, false);
+    p->y = check_tensor(c, "y", QN_F32, 2, (const int64_t[]){m, n}, false);
+    check_fill_x(c, &p->x, CHECK_NORMAL, false);
+    p->args.w = p->packed;
+    p->args.x = c->options->device->make(c, &p->x);
+    p->args.y = c->options->device->make(c, &p->y);
+    c->options->device->send(c, &p->args.x, &p->x);
+    c->options->device->send(c, &p->args.y, &p->y);
+    return true;
+}
+
+static void drop_product(struct product *p)
+{
+    qn_packed_destroy(p->packed);
+    qn_weight_destroy(p->weight);
+}
+
+static qn_status run_product(struct check *c, struct product *p)
+{
+    size_t bytes = 0;
+    check_status(c, "qn_matmul_scratch", qn_matmul_scratch(p->ctx, &p->args, &bytes), QN_OK, NULL);
+    return qn_matmul(p->ctx, &p->args, c->options->device->scratch(c, bytes), bytes);
+}
+
+/* Every wrong pointer has its status, y is not touched, and the right call works afterwards. */
+static void pointers_case(struct check *c, const void *arg)
+{
+    struct product p;
+    size_t bytes = 0;
+    (void)arg;
+    if (make_product(c, &p, 5, 33, 128)) {
+        const qn_matmul_args good = p.args;
+        check_status(c, "scratch", qn_matmul_scratch(p.ctx, &good, &bytes), QN_OK, NULL);
+        void *const scratch = c->options->device->scratch(c, bytes);
+        p.args.x.data = p.x.data;
+        check_status(c, "x on the host", qn_matmul(p.ctx, &p.args, scratch, bytes), QN_E_DEVICE,
+                     NULL);
+        p.args = good;
+        p.args.y.data = p.y.data;
+        check_status(c, "y on the host", qn_matmul(p.ctx, &p.args, scratch, bytes), QN_E_DEVICE,
+                     NULL);
+        p.args = good;
+        p.args.x.device = (qn_device){QN_CPU, 0};
+        check_status(c, "x said to be on the host", qn_matmul(p.ctx, &p.args, scratch, bytes),
+                     QN_E_DEVICE, NULL);
+        p.args = good;
+        p.args.x.data = (uint8_t *)good.x.data + 2;
+        check_status(c, "x between elements", qn_matmul(p.ctx, &p.args, scratch, bytes), QN_E_ALIGN,
+                     NULL);
+        p.args = good;
+        check_status(c, "no scratch", qn_matmul(p.ctx, &p.args, NULL, 0), QN_E_SCRATCH, NULL);
+        void *const here = check_memory(c, "scratch on the host", bytes, 64);
+        check_status(c, "scratch on the host", qn_matmul(p.ctx, &p.args, here, bytes), QN_E_DEVICE,
+                     NULL);
+        check_status(c, "scratch that is not aligned",
+                     qn_matmul(p.ctx, &p.args, (uint8_t *)scratch + 16, bytes), QN_E_ALIGN, NULL);
+        check_status(c, "the right call", qn_matmul(p.ctx, &p.args, scratch, bytes), QN_OK, NULL);
+        c->options->device->fetch(c, &p.args.y, &p.y);
+    }
+    drop_product(&p);
+}
+
+/* Rows in several chunks of scratch are the rows of as many calls. */
+static void chunks_case(struct check *c, const void *arg)
+{
+    struct product p;
+    (void)arg;
+    if (make_product(c, &p, 12345, 40, 1600)) {
+        check_status(c, "all rows", run_product(c, &p), QN_OK, NULL);
+        c->options->device->fetch(c, &p.args.y, &p.y);
+        uint8_t *const all = check_memory(c, "all rows", 12345 * 40 * 4, 4);
+        memcpy(all, p.y.data, 12345 * 40 * 4);
+        const qn_matmul_args whole = p.args;
+        for (int64_t row = 0; row < 12345 && !c->failed; row += 4115) {
+            p.args.x.data = (float *)whole.x.data + row * 1600;
+            p.args.y.data = (float *)whole.y.data + row * 40;
+            p.args.x.shape[0] = p.args.y.shape[0] = 4115;
+            check_status(c, "some rows", run_product(c, &p), QN_OK, NULL);
+        }
+        c->options->device->fetch(c, &whole.y, &p.y);
+        if (memcmp(all, p.y.data, 12345 * 40 * 4) != 0)
+            check_fail(c, "rows in chunks differ from rows in calls of their own");
+    }
+    drop_product(&p);
+}
+
+/* More experts than a launch takes; each row as by qn_matmul() with its expert. int8: equal bits
+ * whatever the kernel. */
+enum { EXPERTS = 300, ROWS = 700, N = 24, K = 96 };
+
+static void experts_case(struct check *c, const void *arg)
+{
+    struct product p[1];
+    (void)arg;
+    if (make_product(c, p, ROWS, N, K)) {
+        const qn_packed *w[EXPERTS];
+        const int64_t n_offsets = EXPERTS + 1;
+        const qn_tensor host = check_tensor(c, "offsets", QN_I32, 1, &n_offsets, false);
+        int32_t *const offsets = host.data;
+        for (int32_t e = 0; e <= EXPERTS; e++)
+            offsets[e] = e < EXPERTS ? e * ROWS / EXPERTS : ROWS;
+        for (int32_t e = 0; e < EXPERTS; e++)
+            w[e] = p->packed;
+        qn_grouped_args g;
+        qn_grouped_args_init(&g);
+        g.w = w;
+        g.n_experts = EXPERTS;
+        g.strategy = p->args.strategy = QN_STRATEGY_INT8_ROW;
+        g.x = p->args.x;
+        g.y = p->args.y;
+        g.offsets = c->options->device->make(c, &host);
+        c->options->device->send(c, &g.offsets, &host);
+        size_t bytes = 0;
+        check_status(c, "scratch", qn_grouped_scratch(p->ctx, &g, &bytes), QN_OK, NULL);
+        check_status(c, "qn_grouped",
+                     qn_grouped(p->ctx, &g, c->options->device->scratch(c, bytes), bytes), QN_OK,
+                     NULL);
+        c->options->device->fetch(c, &g.y, &p->y);
+        uint8_t *const routed = check_memory(c, "routed rows", ROWS * N * 4, 4);
+        memcpy(routed, p->y.data, ROWS * N * 4);
+        check_status(c, "qn_matmul", run_product(c, p), QN_OK, NULL);
+        c->options->device->fetch(c, &p->args.y, &p->y);
+        if (memcmp(routed, p->y.data, ROWS * N * 4) != 0)
+            check_fail(c, "300 experts of equal weights differ from one");
+    }
+    drop_product(p);
+}
+
+/* A hundred runs of one plan: equal bits. */
+static void repeat_case(struct check *c, const void *arg)
+{
+    struct product p;
+    const int64_t m = *(const int64_t *)arg;
+    if (make_product(c, &p, m, 1000, 2048)) {
+        const size_t bytes = (size_t)m * 1000 * 4;
+        uint8_t *const first = check_memory(c, "the first y", bytes, 4);
+        size_t scratch_bytes = 0;
+        check_status(c, "scratch", qn_matmul_scratch(p.ctx, &p.args, &scratch_bytes), QN_OK, NULL);
+        void *const scratch = c->options->device->scratch(c, scratch_bytes);
+        for (int32_t i = 0; i < 100 && !c->failed; i++) {
+            check_status(c, "a run", qn_matmul(p.ctx, &p.args, scratch, scratch_bytes), QN_OK,
+                         NULL);
+            c->options->device->fetch(c, &p.args.y, &p.y);
+            if (i == 0)
+                memcpy(first, p.y.data, bytes);
+            else if (memcmp(first, p.y.data, bytes) != 0)
+                check_fail(c, "run %d of m=%lld has other bits", i, (long long)m);
+        }
+    }
+    drop_product(&p);
+}
+
+static qn_status fails(void *arg, int32_t i)
+{
+    (void)arg;
+    return i == 1 ? QN_E_SHAPE : QN_OK;
+}
+
+/* The calls of quern/cuda.h with arguments that are not right. */
+static void calls_case(struct check *c, const void *arg)
+{
+    const qn_ctx *ctx = check_context(c, QN_ISA_ALL, 1);
+    qn_ctx *own = (qn_ctx *)(uintptr_t)ctx;
+    qn_error err = {QN_OK, -1, ""};
+    qn_cuda_info info;
+    int32_t count = 0;
+    void *memory = NULL;
+    double us[3];
+    (void)arg;
+    qn_cuda_info_init(&info);
+    check_status(c, "count", qn_cuda_device_count(&count, &err), QN_OK, &err);
+    check_status(c, "query", qn_cuda_query(0, &info, &err), QN_OK, &err);
+    if (count < 1 || info.sm < 75 || info.multiprocessors < 1 || info.is_served != 1)
+        check_fail(c, "%d GPUs; sm_%d, %d multiprocessors", count, info.sm, info.multiprocessors);
+    check_status(c, "no such GPU", qn_cuda_query(count, &info, &err), QN_E_DEVICE, &err);
+    check_status(c, "count NULL", qn_cuda_device_count(NULL, NULL), QN_E_ARGUMENT, NULL);
+    check_status(c, "pdl 2", qn_cuda_set_pdl(own, 2), QN_E_ARGUMENT, NULL);
+    check_status(c, "0 bytes", qn_cuda_alloc(ctx, 0, &memory, &err), QN_OK, &err);
+    check_status(c, "2^60 bytes", qn_cuda_alloc(ctx, (size_t)1 << 60, &memory, &err), QN_E_MEMORY,
+                 &err);
+    check_status(c, "free NULL", qn_cuda_free(ctx, NULL), QN_OK, NULL);
+    check_status(c, "a call that fails", qn_cuda_measure(own, fails, NULL, 2, 3, us, &err),
+                 QN_E_SHAPE, &err);
+    check_status(c, "no calls", qn_cuda_measure(own, fails, NULL, 0, 3, us, &err), QN_E_ARGUMENT,
+                 &err);
+    check_status(c, "nothing is left behind", qn_cuda_synchronize(ctx, &err), QN_OK, &err);
+}
+
+void check_cuda(struct check_suite *suite, const struct check_options *options)
+{
+    static const int64_t rows[] = {1, 13, 100, 300};
+    check_case(suite, calls_case, NULL, "calls");
+    check_case(suite, pointers_case, NULL, "pointers");
+    check_case(suite, experts_case, NULL, "experts");
+    if (!options->quick)
+        check_case(suite, chunks_case, NULL, "chunks");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_case(suite, repeat_case, &rows[i], "repeat/%lld", (long long)rows[i]);
+}
