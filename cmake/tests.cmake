@@ -83,6 +83,21 @@ else()
   message(FATAL_ERROR "QN_TESTS=${QN_TESTS} needs cmocka (Debian: libcmocka-dev)")
 endif()
 
+# ---- what needs a GPU: label gpu, 77 where there is none ------------------------------------------
+
+if(QN_CUDA_BUILT)
+  quern_glob(gpu_sources test/gpu)
+  foreach(source IN LISTS gpu_sources)
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(test_gpu_${name} ${source})
+    quern_internal_program(test_gpu_${name})
+    set_target_properties(test_gpu_${name} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
+    add_test(NAME gpu.${name} COMMAND test_gpu_${name})
+    set_tests_properties(gpu.${name} PROPERTIES LABELS gpu TIMEOUT 300 SKIP_RETURN_CODE 77)
+  endforeach()
+endif()
+
 # ---- examples: whole programs over the public headers, which end with status 0 -------------------
 
 quern_glob(example_sources examples)

@@ -9,6 +9,7 @@
 #include "cuda/device.h"
 #include "cuda/layouts.h"
 #include "cuda/weights.h"
+#include "random_weight.h"
 
 /* ---- a device -------------------------------------------------------------------------------- */
 
@@ -179,51 +180,6 @@ int32_t qni_cuda_repack_sm75(const struct qni_cuda_repack *args,
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-struct shape {
-    int64_t n, ci;
-    int32_t kh, kw, conv_groups;
-};
-
-/* Any code, any scale that f16 holds (or not), any zero point. */
-static struct qn_weight *make(const qn_ctx *ctx, const char *spec, struct shape s, uint64_t seed,
-                              bool with_columns, bool f16_scales)
-{
-    qn_weight_parts p;
-    struct qn_weight *w;
-    qn_error err = {QN_OK, -1, ""};
-    float table[256];
-    qn_weight_parts_init(&p);
-    if (qn_format_parse(spec, &p.format, &err) != QN_OK)
-        fail_msg("%s: %s", spec, err.text);
-    p.n = s.n;
-    p.k = s.ci * s.kh * s.kw;
-    p.kh = s.kh;
-    p.kw = s.kw;
-    p.conv_groups = s.conv_groups;
-    for (int i = 0; i < 256; i++)
-        table[i] = (float)unit_in(&seed, -50, 50) * (f16_scales ? 1.0f : 0.7f);
-    p.table = p.format.code == QN_CODE_TABLE ? table : NULL;
-    const bool columns = with_columns && p.k > 0;
-    assert_int_equal(qni_weight_alloc(&ctx->allocator, &p, columns, columns, &w, &err), QN_OK);
-    for (int64_t i = 0; i < w->n * w->k; i++)
-        do
-            w->codes[i] = (uint8_t)unit_in(&seed, 0, (1 << w->format.bits) - 1);
-        while (w->format.code == QN_CODE_E4M3 && (w->codes[i] & 127) == 127);
-    for (int64_t i = 0; i < w->n * w->n_groups; i++) {
-        w->scale[i] = (float)unit_in(&seed, 1, 1024) * (f16_scales ? 0x1p-12f : 0.1f);
-        if (w->offset != NULL)
-            w->offset[i] = (float)unit_in(&seed, -1024, 1024) * (f16_scales ? 0x1p-12f : 0.1f);
-        if (w->zero != NULL)
-            w->zero[i] = (int32_t)unit_in(&seed, -(1 << (w->format.bits - 1)),
-                                          (1 << (w->format.bits - 1)) - 1);
-    }
-    for (int64_t i = 0; i < w->k && columns; i++) {
-        w->perm[i] = (int32_t)((i + 5) % w->k);
-        w->prescale[i] = 0.5f + (float)i;
-    }
-    return w;
-}
-
 static void assert_same(const char *spec, const struct qn_weight *a, const struct qn_weight *b)
 {
     const size_t groups = (size_t)(a->n * a->n_groups) * 4, k = (size_t)a->k * 4;
@@ -264,25 +220,6 @@ static qn_pack_options options_of(const char *layout)
     o.layout = layout;
     return o;
 }
-
-/* The formats of the sweep (test/harness/weights.c), and more. */
-static const char *const specs[] = {
-    "int4:g128",  "int4:g128:zp", "int4:g32:off", "int4:g32",    "int4:g64:zp",  "int4:g100",
-    "int4:pc",    "int4:pc:zp",   "int4:pt",      "int4:c64",    "int4:c8:zp",   "int3:g32",
-    "int2:g16",   "int4:g7:off",  "int5:g32",     "int6:g16:zp", "int7:g48:off", "int8:pc",
-    "int8:pt",    "int8:g32",     "int8:g100:zp", "int8:c4:off", "nf4:g64",      "iq4_nl",
-    "e2m1:g32",   "e2m1:g16:off", "fp8:pc",       "fp8:g128",    "table4:g32",   "table3:g20",
-    "table8:g64", "q4_0",         "q4_1",         "q5_1",        "q8_0",         "q4_k",
-    "q6_k",       "mxfp4",        "nvfp4",        "int4:g1:zp",  "int4:g48:zp",  "int4:c16:off",
-    "int8:c5:zp",
-};
-enum { N_SPECS = (int)(sizeof specs / sizeof *specs) };
-
-static const struct shape shapes[] = {
-    {16, 64, 1, 1, 1}, {40, 300, 1, 1, 1}, {1, 1, 1, 1, 1},  {17, 33, 1, 1, 1}, {36, 20, 3, 3, 2},
-    {40, 1, 3, 3, 40}, {24, 1, 3, 1, 8},   {0, 64, 1, 1, 1}, {5, 0, 1, 1, 1},   {51, 130, 1, 2, 3},
-};
-enum { N_SHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
 /* Everything that must hold of a packed weight, whose blob is in host memory all the same. */
 static void check_codes(const struct qn_weight *w, const struct qn_packed *packed)
@@ -357,15 +294,16 @@ static void check_tables(const struct qn_weight *w, const struct qn_packed *pack
 static void every_format_goes_round(void **state)
 {
     (void)state;
-    for (int f = 0; f < N_SPECS; f++)
-        for (int s = 0; s < N_SHAPES; s++) {
+    for (int f = 0; f < N_RANDOM_SPECS; f++)
+        for (int s = 0; s < N_RANDOM_SHAPES; s++) {
             struct unit_ctx u;
             struct qn_packed *host, *packed;
             struct qn_weight *back, *again;
             qn_error err = {QN_OK, -1, ""};
             start(&u);
-            struct qn_weight *w = make(&u.ctx, specs[f], shapes[s], (uint64_t)(100 * f + s),
-                                       s % 3 == 1, (f + s) % 2 == 0);
+            struct qn_weight *w =
+                random_weight(&u.ctx, random_specs[f], random_shapes[s], (uint64_t)(100 * f + s),
+                              s % 3 == 1, (f + s) % 2 == 0);
             qn_pack_options o = options_of(NULL);
             o.x_block = s % 4 == 1 ? 32 : 0;
             o.without_sums = s % 5 == 4;
@@ -374,7 +312,7 @@ static void every_format_goes_round(void **state)
             check_codes(w, host);
             check_tables(w, host);
             assert_int_equal(qni_unpack_host(&u.ctx, &qni_cuda_packing, host, &back, &err), QN_OK);
-            assert_same(specs[f], w, back);
+            assert_same(random_specs[f], w, back);
 
             size_t bytes = 0;
             assert_int_equal(qni_cuda_pack_bytes(&u.ctx, w, &o, &bytes, &err), QN_OK);
@@ -383,7 +321,7 @@ static void every_format_goes_round(void **state)
             assert_memory_equal(packed->blob, host->blob, bytes);
             assert_memory_equal(packed->head, host->head, sizeof *host->head);
             assert_int_equal(qni_cuda_unpack(&u.ctx, packed, &again, &err), QN_OK);
-            assert_same(specs[f], w, again);
+            assert_same(random_specs[f], w, again);
             packed->release(packed);
             host->release(host);
             qn_weight_destroy(w);
@@ -400,10 +338,10 @@ static void zero_points_stay_integers(void **state)
     (void)state;
     struct unit_ctx u;
     struct qn_packed *packed;
-    const struct shape s = {16, 64, 1, 1, 1};
+    const struct random_shape s = {16, 64, 1, 1, 1};
     const qn_pack_options o = options_of(NULL);
     start(&u);
-    struct qn_weight *w = make(&u.ctx, "int4:g32:zp", s, 1, false, true);
+    struct qn_weight *w = random_weight(&u.ctx, "int4:g32:zp", s, 1, false, true);
     w->scale[0] = 0x1.004p0f; /* in f16; -7 times that is not */
     w->zero[0] = 7;
     assert_int_equal(qni_cuda_pack(&u.ctx, w, &o, &packed, NULL), QN_OK);
@@ -431,7 +369,7 @@ static void zero_points_stay_integers(void **state)
 enum { F16 = QNI_CUDA_READS_F16, Q8 = QNI_CUDA_READS_Q8, Q8B = QNI_CUDA_READS_Q8B };
 static const struct {
     const char *spec, *layout;
-    struct shape s;
+    struct random_shape s;
     int64_t x_block;
     int reads, of[9];
     int blocks; /* of 512 or 1024 bytes */
@@ -458,7 +396,7 @@ static void numbers_are_those_of_the_contract(void **state)
         struct unit_ctx u;
         struct qn_packed *packed;
         start(&u);
-        struct qn_weight *w = make(&u.ctx, numbers[i].spec, numbers[i].s, i, false, true);
+        struct qn_weight *w = random_weight(&u.ctx, numbers[i].spec, numbers[i].s, i, false, true);
         qn_pack_options o = options_of(numbers[i].layout);
         o.x_block = numbers[i].x_block;
         assert_int_equal(qni_cuda_pack(&u.ctx, w, &o, &packed, NULL), QN_OK);
@@ -495,10 +433,10 @@ static void codebooks_of_integers_are_known(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct unit_ctx u;
         struct qn_packed *packed;
-        const struct shape s = {16, 64, 1, 1, 1};
+        const struct random_shape s = {16, 64, 1, 1, 1};
         const qn_pack_options o = options_of(NULL);
         start(&u);
-        struct qn_weight *w = make(&u.ctx, cases[i].spec, s, i, false, true);
+        struct qn_weight *w = random_weight(&u.ctx, cases[i].spec, s, i, false, true);
         assert_int_equal(qni_cuda_pack(&u.ctx, w, &o, &packed, NULL), QN_OK);
         const struct qni_cuda_weights v = qni_cuda_weights_of(packed, QNI_CUDA_READS_Q8);
         assert_int_equal(v.has_table8, cases[i].has);
@@ -531,10 +469,10 @@ static void wrong_layouts_are_refused(void **state)
         struct qn_packed *packed = NULL;
         qn_error err = {QN_OK, -1, ""};
         size_t bytes;
-        const struct shape s = {16, 64, 1, 1, 1};
+        const struct random_shape s = {16, 64, 1, 1, 1};
         const qn_pack_options o = options_of(cases[i].layout);
         start(&u);
-        struct qn_weight *w = make(&u.ctx, cases[i].spec, s, i, false, true);
+        struct qn_weight *w = random_weight(&u.ctx, cases[i].spec, s, i, false, true);
         assert_int_equal(qni_cuda_pack(&u.ctx, w, &o, &packed, &err), QN_E_LAYOUT);
         if (strstr(err.text, cases[i].text) == NULL)
             fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
@@ -567,7 +505,7 @@ static void what_32_bits_cannot_count_is_refused(void **state)
 static void failures_leave_nothing(void **state)
 {
     (void)state;
-    const struct shape s = {40, 300, 1, 1, 1};
+    const struct random_shape s = {40, 300, 1, 1, 1};
     const qn_pack_options o = options_of(NULL);
     for (int where = 0; where < 2; where++) {
         int64_t at = 0, failed = 0;
@@ -577,7 +515,7 @@ static void failures_leave_nothing(void **state)
             struct qn_packed *packed = NULL;
             qn_error err = {QN_OK, -1, ""};
             start(&u);
-            struct qn_weight *w = make(&u.ctx, "int4:g128:zp", s, 9, true, true);
+            struct qn_weight *w = random_weight(&u.ctx, "int4:g128:zp", s, 9, true, true);
             *(where == 0 ? &device.fail_at : &u.memory.fail_at) =
                 where == 0 ? ++at : u.memory.calls + ++at;
             status = qni_cuda_pack(&u.ctx, w, &o, &packed, &err);
@@ -602,10 +540,10 @@ static void slabs_join(void **state)
     (void)state;
     struct unit_ctx u;
     struct qn_packed *host, *packed;
-    const struct shape s = {3 * 200003, 2, 1, 1, 3};
+    const struct random_shape s = {3 * 200003, 2, 1, 1, 3};
     const qn_pack_options o = options_of(NULL);
     start(&u);
-    struct qn_weight *w = make(&u.ctx, "int4:pc", s, 4, false, true);
+    struct qn_weight *w = random_weight(&u.ctx, "int4:pc", s, 4, false, true);
     assert_int_equal(qni_pack_host(&u.ctx, &qni_cuda_packing, w, &o, &host, NULL), QN_OK);
     assert_int_equal(qni_cuda_pack(&u.ctx, w, &o, &packed, NULL), QN_OK);
     assert_int_equal(device.launches, 2);
@@ -623,11 +561,11 @@ static void blobs_move_as_they_are(void **state)
     (void)state;
     struct unit_ctx u;
     struct qn_packed *host, *packed;
-    const struct shape s = {40, 300, 1, 1, 1};
+    const struct random_shape s = {40, 300, 1, 1, 1};
     const qn_pack_options o = options_of(NULL);
     qn_error err = {QN_OK, -1, ""};
     start(&u);
-    struct qn_weight *w = make(&u.ctx, "iq4_nl", s, 7, true, true);
+    struct qn_weight *w = random_weight(&u.ctx, "iq4_nl", s, 7, true, true);
     assert_int_equal(qni_pack_host(&u.ctx, &qni_cuda_packing, w, &o, &host, NULL), QN_OK);
     assert_int_equal(qni_cuda_packed_check(host, &err), QN_OK);
     assert_int_equal(qni_cuda_packed_upload(&u.ctx, host, &packed, &err), QN_OK);

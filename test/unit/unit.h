@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/context.h"
+#include "random.h"
 
 /* ---- memory that counts ---- */
 
@@ -68,30 +69,6 @@ static inline void unit_ctx_stop(struct unit_ctx *u)
     qni_pool_destroy(u->ctx.threads.pool);
     assert_int_equal(u->memory.live, 0);
     assert_int_equal(u->memory.live_bytes, 0);
-}
-
-/* ---- random numbers: splitmix64 ---- */
-
-static inline uint64_t unit_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static inline int64_t unit_in(uint64_t *state, int64_t lo, int64_t hi)
-{
-    return lo + (int64_t)(unit_random(state) % (uint64_t)(hi - lo + 1));
-}
-
-/* Roughly normal: the sum of twelve uniform numbers. */
-static inline float unit_normal(uint64_t *state)
-{
-    double sum = -6.0;
-    for (int i = 0; i < 12; i++)
-        sum += (double)(unit_random(state) >> 11) * 0x1p-53;
-    return (float)sum;
 }
 
 #endif
