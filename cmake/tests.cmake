@@ -83,7 +83,7 @@ else()
   message(FATAL_ERROR "QN_TESTS=${QN_TESTS} needs cmocka (Debian: libcmocka-dev)")
 endif()
 
-# ---- what needs a GPU: label gpu, 77 where there is none ------------------------------------------
+# ---- what needs a GPU: label gpu, 77 where there is none -----------------------------------------
 
 if(QN_CUDA_BUILT)
   quern_glob(gpu_sources test/gpu)
