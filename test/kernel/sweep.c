@@ -163,6 +163,7 @@ static void move_operands(struct check *c, struct sweep *s)
         const qn_tensor host = *s->operand[i];
         if (i > 0 && host.data == y) {
             s->operand[i]->data = s->operand[0]->data;
+            s->operand[i]->device = s->operand[0]->device;
             continue;
         }
         *s->operand[i] = device->make(c, &host);

@@ -219,22 +219,16 @@ double qni_cuda_cost(const struct qni_cuda_facts *facts, const struct qni_op *op
     return us;
 }
 
-/* Dense tensor-core operations a second of one multiprocessor, f16 with f32 sums, as rated. */
-static double rated_gops(int32_t sm)
-{
-    return sm >= 90 ? 7490.0 : sm == 89 ? 1290.0 : sm == 86 ? 850.0 : sm == 80 ? 2890.0 : 1620.0;
-}
-
 double qni_cuda_roofline(const struct qni_cuda_facts *facts, const struct qni_op *op)
 {
     const bool is_float = op->strategy == QN_STRATEGY_FLOAT || op->strategy == QN_STRATEGY_DENSE;
-    const double gops = rated_gops(facts->sm) * facts->multiprocessors * (is_float ? 1.0 : 2.0);
+    const double rated = is_float ? facts->f16_ops : facts->int8_ops;
     const double ops = 2.0 * (double)op->m * (double)op->n * (double)op->k;
     const double y = (double)op->m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
     const double bytes =
         n_weights(op, op->m) * weight_bytes(op->w[0]->head) + x_bytes(op, op->m) + y;
     const double by_bytes = facts->bandwidth > 0.0 ? bytes / facts->bandwidth * 1e6 : 0.0;
-    const double by_ops = ops / gops * 1e-3;
+    const double by_ops = rated > 0.0 ? ops / rated * 1e6 : 0.0;
     return by_bytes > by_ops ? by_bytes : by_ops;
 }
 

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choosing kernels for GPUs that are not there: every row of kernels.inc, on made-up devices. What
+ * must hold of any table and any constants: nothing that cannot serve is chosen, every m has a
+ * kernel that takes it, every row that is not chosen says why. */
+#include "unit.h"
+
+#include <stdio.h>
+
+#include "cuda/matmul/prepared.h"
+#include "cuda/matmul/select.h"
+
+static int32_t never_launched(const struct qni_cuda_product *product,
+                              const struct qni_cuda_experts *experts,
+                              const struct qni_cuda_launch *launch)
+{
+    (void)product;
+    (void)experts;
+    (void)launch;
+    return -1;
+}
+
+#define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
+    {#fn,                                                                                          \
+     never_launched,                                                                               \
+     sm,                                                                                           \
+     exact,                                                                                        \
+     QNI_CUDA_READS_##reads,                                                                       \
+     QNI_CUDA_##layout,                                                                            \
+     m_max,                                                                                        \
+     mr,                                                                                           \
+     QNI_CUDA_FAMILY_##family,                                                                     \
+     takes_total},
+static const struct qni_cuda_kernel rows[] = {
+#include "cuda/matmul/kernels.inc"
+};
+#undef QNI_CUDA_KERNEL
+enum { N_ROWS = (int)(sizeof rows / sizeof *rows) };
+
+static const struct qni_cuda_facts gpus[] = {
+    {"a T4", 75, 40, (size_t)16 << 30, 4 << 20, 320e9, 1, 65e12, 130e12},
+    {"an A100", 80, 108, (size_t)80 << 30, 40 << 20, 2039e9, 1, 312e12, 624e12},
+    {"an RTX 3090", 86, 82, (size_t)24 << 30, 6 << 20, 936e9, 1, 71e12, 142e12},
+    {"an L40", 89, 142, (size_t)48 << 30, 96 << 20, 864e9, 1, 181e12, 362e12},
+    {"an H100", 90, 132, (size_t)80 << 30, 50 << 20, 3352e9, 1, 989e12, 1978e12},
+    {"one of later", 120, 188, (size_t)96 << 30, 128 << 20, 1792e9, 1, 500e12, 1000e12},
+};
+enum { N_GPUS = (int)(sizeof gpus / sizeof *gpus) };
+
+/* A plain product with weights of which there is only a head. */
+struct product {
+    struct qni_op op;
+    struct qni_packed_head head;
+    struct qn_packed packed;
+    const qn_packed *w[1];
+    float table[16];
+};
+
+static void start_product(struct product *p, const char *layout, qn_strategy strategy, int64_t m)
+{
+    memset(p, 0, sizeof *p);
+    p->head.n = 4096;
+    p->head.k = p->head.ci = 4096;
+    p->head.kh = p->head.kw = p->head.conv_groups = 1;
+    p->head.n_groups = 32;
+    p->head.units = 128;
+    p->head.group_units = p->head.segment_units = 4;
+    p->head.n_segments = 32;
+    p->head.panels = 256;
+    p->head.n_runs = 1;
+    p->head.device_kind = QN_CUDA;
+    p->head.format =
+        (qn_format){.code = QN_CODE_INT, .bits = 4, .group = 128, .scale_dtype = QN_F16};
+    p->head.section[QNI_SECTION_CODES].bytes = 4096 * 2048;
+    p->head.section[QNI_SECTION_SCALE].bytes = 4096 * 32 * 2;
+    p->head.section[QNI_SECTION_SUMS].bytes = 4096 * 32 * 4;
+    snprintf(p->head.layout, sizeof p->head.layout, "%s", layout);
+    p->packed.head = &p->head;
+    p->packed.device.kind = QN_CUDA;
+    p->w[0] = &p->packed;
+    p->op.strategy = strategy;
+    p->op.m = m;
+    p->op.n = p->op.k = 4096;
+    p->op.w = p->w;
+    p->op.n_w = 1;
+    const int64_t shape[2] = {m, 4096};
+    p->op.x = qn_tensor_make(NULL, strategy == QN_STRATEGY_INT8_STATIC ? QN_I8 : QN_F16, 2, shape);
+    p->op.y = qn_tensor_make(NULL, QN_F16, 2, shape);
+    qn_epilogue_init(&p->op.epilogue);
+    p->op.quant.x_scale = 1.0f;
+}
+
+static struct qni_cuda_offer offer_on(const struct qni_cuda_facts *gpu)
+{
+    return (struct qni_cuda_offer){rows, N_ROWS, gpu};
+}
+
+static qn_status choose(const struct qni_cuda_facts *gpu, const struct product *p,
+                        struct qni_cuda_choice *choice, qni_refusal_fn tell, void *arg)
+{
+    const struct qni_cuda_offer offer = offer_on(gpu);
+    memset(choice, 0, sizeof *choice);
+    return qni_cuda_choose(&offer, &p->op, choice, tell, arg);
+}
+
+static void assert_serves(const struct qni_cuda_choice *c, const struct product *p,
+                          const struct qni_cuda_facts *gpu)
+{
+    assert_in_range(c->n_choices, 1, QNI_MAX_CHOICES);
+    assert_ptr_equal(c->main, c->kernel[c->n_choices - 1]);
+    assert_int_equal(c->m_from[0], 0);
+    for (int32_t i = 0; i < c->n_choices; i++) {
+        const struct qni_cuda_kernel *k = c->kernel[i];
+        const int64_t last = i + 1 < c->n_choices ? c->m_from[i + 1] - 1 : p->op.m;
+        assert_true(gpu->sm >= k->sm && (!k->sm_exact || gpu->sm == k->sm));
+        assert_true(k->m_max == 0 || last <= k->m_max);
+        assert_true(i == 0 || c->m_from[i] > c->m_from[i - 1]);
+    }
+    assert_true(c->predicted_us > 0.0 && c->roofline_us > 0.0);
+}
+
+static void every_m_is_served_on_every_gpu(void **state)
+{
+    static const char *const layouts[] = {"q4frag", "q8frag", "t4frag", "t8frag"};
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t g = 0; g < N_GPUS; g++)
+        for (size_t l = 0; l < 4; l++)
+            for (int64_t m = 1; m <= 5000; m = m < 70 ? m + 1 : m * 3 / 2)
+                for (qn_strategy s = QN_STRATEGY_FLOAT; s <= QN_STRATEGY_DENSE; s++) {
+                    start_product(&p, layouts[l], s, m);
+                    if (l >= 2 && s != QN_STRATEGY_FLOAT && s != QN_STRATEGY_DENSE)
+                        continue; /* tables: below */
+                    assert_int_equal(choose(&gpus[g], &p, &c, NULL, NULL), QN_OK);
+                    assert_serves(&c, &p, &gpus[g]);
+                }
+}
+
+static void types_choose_what_is_read(void **state)
+{
+    static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (size_t t = 0; t < 3; t++) {
+        start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 300);
+        p.op.x.dtype = types[t];
+        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
+        for (int32_t i = 0; i < c.n_choices; i++)
+            assert_true(types[t] == QN_F16 || c.kernel[i]->reads == QNI_CUDA_READS_BF16);
+        p.head.section[QNI_SECTION_PRESCALE].bytes = 4096 * 4;
+        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
+        for (int32_t i = 0; i < c.n_choices; i++)
+            assert_int_equal(c.kernel[i]->reads, QNI_CUDA_READS_BF16);
+    }
+}
+
+struct heard {
+    int32_t n;
+    const char *last;
+};
+
+static void hear(void *arg, const char *kernel, const char *why)
+{
+    struct heard *h = arg;
+    assert_non_null(kernel);
+    assert_true(strlen(why) > 10);
+    h->n++;
+    h->last = why;
+}
+
+static void every_other_row_says_why(void **state)
+{
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t g = 0; g < N_GPUS; g++) {
+        struct heard h = {0, NULL};
+        start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 100);
+        assert_int_equal(choose(&gpus[g], &p, &c, hear, &h), QN_OK);
+        int32_t distinct = 0;
+        for (int32_t r = 0; r < N_ROWS; r++) {
+            bool chosen = false;
+            for (int32_t i = 0; i < c.n_choices; i++)
+                chosen = chosen || c.kernel[i] == &rows[r];
+            distinct += chosen;
+        }
+        assert_int_equal(h.n + distinct, N_ROWS);
+    }
+}
+
+static void a_name_is_obeyed_or_refused(void **state)
+{
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t r = 0; r < N_ROWS; r++) {
+        start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 7);
+        p.op.kernel = rows[r].name;
+        const bool fits =
+            rows[r].layout == QNI_CUDA_Q4FRAG &&
+            (rows[r].reads == QNI_CUDA_READS_F16 || rows[r].reads == QNI_CUDA_READS_BF16) &&
+            (rows[r].m_max == 0 || rows[r].m_max >= 7);
+        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), fits ? QN_OK : QN_E_UNSUPPORTED);
+        if (fits)
+            assert_ptr_equal(c.main, &rows[r]);
+    }
+    start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 7);
+    p.op.kernel = "no such row";
+    assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_E_UNSUPPORTED);
+}
+
+static void assert_refused(const struct product *p, const char *part)
+{
+    struct heard h = {0, ""};
+    struct qni_cuda_choice c;
+    assert_int_equal(choose(&gpus[4], p, &c, hear, &h), QN_E_UNSUPPORTED);
+    assert_int_equal(c.n_choices, 0);
+    assert_int_equal(h.n, N_ROWS);
+    assert_non_null(strstr(h.last, part));
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    struct product p;
+    (void)state;
+    start_product(&p, "q4n16", QN_STRATEGY_FLOAT, 3);
+    assert_refused(&p, "layout");
+    start_product(&p, "q4frag", QN_STRATEGY_INT8_STATIC, 3);
+    p.head.section[QNI_SECTION_PRESCALE].bytes = 4096 * 4;
+    assert_refused(&p, "prescale");
+    start_product(&p, "q4frag", QN_STRATEGY_INT8_STATIC, 3);
+    p.head.section[QNI_SECTION_SUMS].bytes = 0;
+    p.op.quant.x_zero = 1;
+    assert_refused(&p, "sums");
+    start_product(&p, "q4frag", QN_STRATEGY_INT8_BLOCK, 3);
+    p.head.section[QNI_SECTION_SUMS].bytes = 0;
+    assert_refused(&p, "sums");
+    start_product(&p, "t4frag", QN_STRATEGY_INT8_ROW, 3);
+    p.head.format.code = QN_CODE_NF4;
+    p.head.section[QNI_SECTION_TABLE].bytes = 64;
+    p.table[3] = 0.3f;
+    p.packed.table = p.table;
+    assert_refused(&p, "codebook");
+    start_product(&p, "q4frag", QN_STRATEGY_INT8_STATIC, 3);
+    p.op.y.dtype = QN_I32;
+    assert_refused(&p, "int32");
+    start_product(&p, "q4frag", QN_STRATEGY_FLOAT, (int64_t)1 << 32);
+    assert_refused(&p, "2^31");
+}
+
+static void tables_of_integers_are_integers(void **state)
+{
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    start_product(&p, "t4frag", QN_STRATEGY_INT8_ROW, 3);
+    p.head.format.code = QN_CODE_TABLE;
+    p.head.section[QNI_SECTION_TABLE].bytes = 64;
+    for (int32_t i = 0; i < 16; i++)
+        p.table[i] = (float)(i * i - 100);
+    p.packed.table = p.table;
+    assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
+    assert_int_equal(c.main->layout, QNI_CUDA_T4FRAG);
+}
+
+/* The model: more rows never cost less, and nothing costs less than the memory allows. */
+static void costs_rise_with_rows(void **state)
+{
+    struct product p;
+    (void)state;
+    for (int32_t g = 0; g < N_GPUS; g++)
+        for (int32_t r = 0; r < N_ROWS; r++) {
+            double before = 0.0;
+            for (int64_t m = 1; m < 10000; m *= 3) {
+                start_product(&p, "q4frag", QN_STRATEGY_FLOAT, m);
+                const double us = qni_cuda_cost(&gpus[g], &p.op, &rows[r], m);
+                assert_true(us >= before);
+                assert_true(us * 1e-6 >= 4096.0 * 2048.0 / gpus[g].bandwidth);
+                before = us;
+            }
+        }
+}
+
+/* ---- sizes of prepared rows ------------------------------------------------------------------ */
+
+static void prepared_rows_do_not_overlap(void **state)
+{
+    static const struct qni_cuda_kernel kinds[] = {
+        {.name = "f16", .reads = QNI_CUDA_READS_F16},
+        {.name = "bf16", .reads = QNI_CUDA_READS_BF16},
+        {.name = "q8", .reads = QNI_CUDA_READS_Q8},
+        {.name = "q8b", .reads = QNI_CUDA_READS_Q8B},
+    };
+    struct product p;
+    (void)state;
+    start_product(&p, "q4frag", QN_STRATEGY_INT8_BLOCK, 77);
+    p.op.x.dtype = QN_F32;
+    for (size_t i = 0; i < 4; i++) {
+        const struct qni_cuda_shape shape = {77, 1};
+        uint8_t *const base = (uint8_t *)0x100000;
+        struct qni_cuda_rows x, none;
+        const size_t bytes = qni_cuda_rows_in(&p.op, &kinds[i], &shape, base, &x);
+        assert_int_equal(qni_cuda_rows_in(&p.op, &kinds[i], &shape, NULL, &none), bytes);
+        const int32_t planes = kinds[i].reads == QNI_CUDA_READS_BF16 ? 3 : 1;
+        const uint8_t *at = base + x.plane_stride * planes;
+        assert_int_equal(x.planes, planes);
+        assert_true(x.plane_stride >= 77 * x.lda && x.lda % 16 == 0);
+        const void *const arrays[] = {x.row_scale, x.sum, x.scale, x.offset, x.total};
+        const size_t size[] = {77 * 4, 77 * 32 * 4, 77 * 32 * 4, 77 * 32 * 4, 77 * 32 * 4};
+        for (size_t a = 0; a < 5; a++) {
+            if (arrays[a] == NULL)
+                continue;
+            assert_true((const uint8_t *)arrays[a] >= at);
+            at = (const uint8_t *)arrays[a] + size[a];
+        }
+        assert_true(at <= base + bytes);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_m_is_served_on_every_gpu),
+        cmocka_unit_test(types_choose_what_is_read),
+        cmocka_unit_test(every_other_row_says_why),
+        cmocka_unit_test(a_name_is_obeyed_or_refused),
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(tables_of_integers_are_integers),
+        cmocka_unit_test(costs_rise_with_rows),
+        cmocka_unit_test(prepared_rows_do_not_overlap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
