@@ -134,7 +134,7 @@ static char *run(const char *filter, int32_t jobs, int *status)
     static check_suite_fn *const suites[] = {suite};
     static const char *const names[] = {"self"};
     struct check_options o = {.isa = QN_ISA_PORTABLE, .seed = 1, .filter = filter, .jobs = jobs};
-    o.device = check_device_find("cpu");
+    o.device = check_device_find("cpu", &o.device_index);
     signal(SIGSEGV, SIG_DFL); /* cmocka's handler would go on with its own tests in the worker */
     FILE *file = tmpfile();
     assert_non_null(file);
