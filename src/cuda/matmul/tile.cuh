@@ -10,7 +10,7 @@
 #include "../kernel.h"
 #include "../ptx.cuh"
 
-/* Row tiles that are worked on before the next ones begin: 8 of 128 rows of 4096 halves are 8 MB,
+/* Row tiles that are worked on before the next ones begin: 8 of 64 rows of 4096 halves are 4 MB,
  * which L2 keeps while all weights pass. */
 enum { TILE_BAND = 8 };
 

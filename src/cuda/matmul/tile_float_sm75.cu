@@ -10,13 +10,17 @@
  * has accumulators of its own, which are scaled into the total when the next group begins: weights
  * are never rounded. A value of a table is up to three pieces of 16 bits, each a product more.
  *
- * A CTA has 128 outputs x 128 or 64 rows, or 64 x 32; a warp 32 x 64 or 32 x 32. The smallest tile has several
- * sets of warps, each with a stretch of k of its own, whose sums meet in shared memory in a fixed
- * order. Codes and x come in stages of one block
- * of 64 positions for each set, by asynchronous copies (sm_80 and newer) or plain loads.
+ * A CTA has 128 outputs x 64 rows, or 64 x 32; a warp 32 outputs and all rows. The small tile has
+ * several sets of warps, each with a stretch of k of its own, whose sums meet in shared memory in a
+ * fixed order. Codes and x come in stages of one block of 64 positions for each set, by
+ * asynchronous copies (sm_80 and newer) or plain loads (sm_75).
  *
- * Bounds: tensor cores, m n k / (1024 .. 2048 products a clock and multiprocessor), of which
- * mma.sync reaches about 60 % on Hopper; few rows: the bytes of weights. */
+ * Bound: 2 m n k / 989 TFLOP/s on the H100, of which mma.sync is known to reach about 62 %; with
+ * few rows, n k / 2 bytes at 3.35 TB/s, and x, which every CTA reads again, n / 64 times 2 m k
+ * bytes out of L2. Reached (q4, f16, groups of 128, weights rotated past L2, us): 4096 x 4096 m =
+ * 32: 16.3, 256: 45.8, 1024: 124, 4096: 483 (284 TFLOP/s); 14336 x 4096: 26.1, 123, 420, 1621 (297
+ * TFLOP/s). What lies between is issue: a stage of the large tile is 64 products of a warp and
+ * about 200 other instructions. */
 #include "../dequant.cuh"
 #include "../epilogue.cuh"
 #include "../mma.cuh"
@@ -27,11 +31,8 @@ namespace
 
 enum { CODES4 = 0, CODES8 = 1, TABLES = 2 };
 enum { F16 = QNI_CUDA_READS_F16, BF16 = QNI_CUDA_READS_BF16 };
-enum { TILE32 = 0, TILE64 = 1, TILE128 = 2 };
-enum {
-    PANELS = 2, /* of a warp */
-    CHUNK = 64  /* rows that leave at a time */
-};
+enum { TILE32 = 0, TILE64 = 1 };
+enum { PANELS = 2 /* of a warp */ };
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -44,24 +45,20 @@ SHAPE int rows_of(int tile)
 /* Products of a warp along its rows, 8 each. */
 SHAPE int columns_of(int tile)
 {
-    return tile == TILE128 ? 8 : 4;
+    return rows_of(tile) / 8;
 }
-/* Warps side by side: along outputs, along rows, along k. sm_75 has no room for four. */
+/* Warps side by side: along outputs, and along k. sm_75 has no room for four slices. */
 SHAPE int across_of(int tile)
 {
     return tile == TILE32 ? 2 : 4;
 }
-SHAPE int down_of(int tile)
-{
-    return rows_of(tile) / (8 * columns_of(tile));
-}
 SHAPE int slices_of(int tile, int sm)
 {
-    return tile != TILE32 ? 1 : sm < 80 ? 2 : 4;
+    return tile == TILE64 ? 1 : sm < 80 ? 2 : 4;
 }
 SHAPE int threads_of(int tile, int sm)
 {
-    return 32 * across_of(tile) * down_of(tile) * slices_of(tile, sm);
+    return 32 * across_of(tile) * slices_of(tile, sm);
 }
 SHAPE int panels_of(int tile)
 {
@@ -404,40 +401,35 @@ DEVICE void place_sums(float *to, int32_t ld, const float (&sum)[PANELS][COLUMNS
 template <int TILE>
 DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
                   const float (&sum)[PANELS][columns_of(TILE)][4], float *tile, int32_t across,
-                  int32_t down, int32_t slice)
+                  int32_t slice)
 {
-    constexpr int rows = rows_of(TILE), slices = slices_of(TILE, SM), ld = ld_of(TILE);
-    constexpr int chunk = rows < CHUNK ? rows : CHUNK;
-    const struct qni_cuda_routes &routes = a.p.routes;
-    for (int32_t row = 0; row < at.rows; row += chunk) {
-        for (int32_t q = 0; q < slices; q++) {
-            __syncthreads();
-            const int32_t from = down * columns_of(TILE) * 8 - row;
-            if (slice == q && from >= 0 && from < chunk)
-                place_sums(tile + from * ld + across * PANELS * QNI_CUDA_PANEL, ld, sum, q == 0);
-        }
+    constexpr int slices = slices_of(TILE, SM), ld = ld_of(TILE);
+    for (int32_t q = 0; q < slices; q++) {
         __syncthreads();
-        const int32_t first = at.first + row;
-        const struct epilogue_tile t = {tile,
-                                        ld,
-                                        min(at.rows - row, chunk),
-                                        min(panels_of(TILE) * QNI_CUDA_PANEL, a.p.w.n - at.output),
-                                        at.part * a.p.w.n + at.output,
-                                        at.expert,
-                                        routes.rows != NULL ? a.p.row : a.p.row + first,
-                                        routes.rows != NULL ? routes.rows + first : NULL};
-        epilogue_tile_run(a.p.out, t, (int32_t)threadIdx.x, threads_of(TILE, SM));
+        if (slice == q)
+            place_sums(tile + across * PANELS * QNI_CUDA_PANEL, ld, sum, q == 0);
     }
+    __syncthreads();
+    const struct qni_cuda_routes &routes = a.p.routes;
+    const struct epilogue_tile t = {tile,
+                                    ld,
+                                    at.rows,
+                                    min(panels_of(TILE) * QNI_CUDA_PANEL, a.p.w.n - at.output),
+                                    at.part * a.p.w.n + at.output,
+                                    at.expert,
+                                    routes.rows != NULL ? a.p.row : a.p.row + at.first,
+                                    routes.rows != NULL ? routes.rows + at.first : NULL};
+    epilogue_tile_run(a.p.out, t, (int32_t)threadIdx.x, threads_of(TILE, SM));
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 template <int READS, int KIND, int TILE>
-__global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
+__global__ void __launch_bounds__(threads_of(TILE, SM), 2)
     tile_float(const __grid_constant__ struct tile_args a)
 {
     constexpr int rows = rows_of(TILE), columns = columns_of(TILE), slices = slices_of(TILE, SM);
-    constexpr int across = across_of(TILE), down = down_of(TILE);
+    constexpr int across = across_of(TILE);
     extern __shared__ __align__(128) uint8_t memory[];
     __shared__ int32_t row_of[rows];
     __shared__ struct dequant_table tables[KIND == TABLES ? 1 : 1];
@@ -487,12 +479,10 @@ __global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
     }
 
     const int32_t warp = (int32_t)threadIdx.x >> 5, lane = (int32_t)threadIdx.x & 31;
-    const int32_t my_across = warp % across, my_down = warp / across % down;
-    const int32_t slice = warp / (across * down), panel = my_across * PANELS;
+    const int32_t my_across = warp % across, slice = warp / across, panel = my_across * PANELS;
     const int32_t my_row = (lane & 7) + (lane >> 4) * 8;
-    const uint32_t my_x =
-        ptx_keep(f.to + (uint32_t)((slice * rows + my_down * columns * 8 + my_row) * 128 +
-                                   (((lane >> 3 & 1) ^ (my_row & 7)) << 4)));
+    const uint32_t my_x = ptx_keep(
+        f.to + (uint32_t)((slice * rows + my_row) * 128 + (((lane >> 3 & 1) ^ (my_row & 7)) << 4)));
     const uint32_t my_codes =
         ptx_keep(f.to + (uint32_t)(slices * rows * 128 +
                                    (slice * panels_of(TILE) + panel) * code_bytes + lane * 16));
@@ -542,8 +532,8 @@ __global__ void __launch_bounds__(threads_of(TILE, SM), TILE == TILE128 ? 1 : 2)
     flush(sum, part, s, times);
     ptx_copies_wait<0>();
     if (w.shift == QNI_CUDA_SHIFT_OFFSET)
-        add_offsets<columns, slices>(sum, a, at, s, row_of + my_down * columns * 8, slice);
-    leave<TILE>(a, at, sum, (float *)memory, my_across, my_down, slice);
+        add_offsets<columns, slices>(sum, a, at, s, row_of, slice);
+    leave<TILE>(a, at, sum, (float *)memory, my_across, slice);
 }
 
 /* ---- launchers ------------------------------------------------------------------------------- */
@@ -575,12 +565,6 @@ int32_t launch_tile(const struct qni_cuda_product *product, const struct qni_cud
         const struct qni_cuda_launch *launch)                                                      \
     {                                                                                              \
         return launch_tile<READS, KIND, TILE64>(product, experts, launch);                         \
-    }                                                                                              \
-    extern "C" int32_t qni_matmul_##reads##_##layout##_mr128_sm75(                                 \
-        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
-        const struct qni_cuda_launch *launch)                                                      \
-    {                                                                                              \
-        return launch_tile<READS, KIND, TILE128>(product, experts, launch);                        \
     }
 LAUNCHER(f16, q4frag, F16, CODES4)
 LAUNCHER(f16, q8frag, F16, CODES8)

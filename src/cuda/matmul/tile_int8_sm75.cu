@@ -11,13 +11,16 @@
  * stored in the same order, is the B fragment: 16 bytes a lane are one block. Integers of 4 bits
  * are multiplied as 16 times themselves (one lop3 for four), and the sum is shifted back, exactly.
  *
- * A CTA sees all of k, so that the order of segments is kept: 128 outputs x 64 rows by 8 warps of
- * 32 x 32, or 64 x 32 by 8 warps of 16 x 16. A stage is 128 positions with the facts of the
- * segments that end there, by asynchronous copies (sm_80 and newer) or plain loads.
+ * A CTA sees all of k, so that the order of segments is kept: 128 outputs x 64 rows by 4 warps of
+ * 32 x 64, or 64 x 32 by 8 warps of 16 x 16. A stage is 128 positions with the facts of the
+ * segments that end there, by asynchronous copies (sm_80 and newer) or plain loads (sm_75).
  *
- * Bounds: tensor cores, m n k / (2048 .. 4096 products a clock and multiprocessor), of which
- * mma.sync reaches about 60 % on Hopper; a segment of s positions costs 4 to 7 instructions a sum
- * against s / 1024 of a product instruction; few rows: the bytes of weights. */
+ * Bound: 2 m n k / 1979 TOP/s on the H100, of which mma.sync is known to reach about 62 %; the end
+ * of a segment of s positions costs 4 to 7 instructions a sum, against s / 128 of a product
+ * instruction a sum and lane; few rows: the bytes of weights. Reached (q4, weights rotated past L2,
+ * us, q8 / q8b): 4096 x 4096, groups of 128, m = 32: 27 / 26, 256: 53 / 48, 1024: 129 / 122, 4096:
+ * 512 / 476 (288 TOP/s), of 32: 1075, one group: 322 (427 TOP/s); 14336 x 4096, m = 4096: 1754 /
+ * 1655. */
 #include "../dequant.cuh"
 #include "../epilogue.cuh"
 #include "../mma.cuh"
@@ -30,12 +33,11 @@ enum { CODES4 = 0, TABLE4 = 1, CODES8 = 2 };
 enum { Q8 = QNI_CUDA_READS_Q8, Q8B = QNI_CUDA_READS_Q8B };
 enum { TILE32 = 0, TILE64 = 1 };
 enum {
-    ACROSS = 4, /* warps along outputs, along rows */
-    DOWN = 2,
-    THREADS = 32 * ACROSS * DOWN,
-    UNITS = 4, /* of a stage */
+    ACROSS = 4, /* warps along outputs */
+    UNITS = 4,  /* of a stage */
     BLOCKS = 2,
-    FACTS = 3
+    FACTS = 3,
+    FACTS_EACH = 2 /* that a thread copies at most */
 };
 
 #define SHAPE __host__ __device__ constexpr
@@ -44,14 +46,23 @@ SHAPE int rows_of(int tile)
 {
     return 32 << tile;
 }
-/* Of a warp: panels, and 8 x 8 products along its rows. */
+/* Warps along rows. */
+SHAPE int down_of(int tile)
+{
+    return tile == TILE32 ? 2 : 1;
+}
+SHAPE int threads_of(int tile)
+{
+    return 32 * ACROSS * down_of(tile);
+}
+/* Of a warp: panels, and products of 8 rows. */
 SHAPE int panels_of(int tile)
 {
     return tile == TILE32 ? 1 : 2;
 }
 SHAPE int columns_of(int tile)
 {
-    return rows_of(tile) / DOWN / 8;
+    return rows_of(tile) / down_of(tile) / 8;
 }
 SHAPE int block_bytes_of(int kind)
 {
@@ -114,9 +125,9 @@ DEVICE void cursor_next(struct cursor &c, const struct qni_cuda_weights &w)
  * of a warp reads; codes of two blocks; facts. */
 struct feed {
     struct tile_feed f;
-    struct cursor at;  /* of facts */
-    const float *fact; /* of a row that this thread copies; NULL: none */
-    int32_t has_row;
+    struct cursor at;              /* of facts */
+    const float *fact[FACTS_EACH]; /* of a row that this thread copies; NULL: none */
+    int32_t has_row[FACTS_EACH];
     uint32_t fact_to;
 };
 
@@ -127,8 +138,8 @@ template <int KIND, int TILE> DEVICE void begin_codes(struct tile_feed &f)
 }
 template <int KIND, int TILE> DEVICE void copy_codes(const struct tile_feed &f, int32_t slot)
 {
-    tile_copy_codes<ACROSS * panels_of(TILE), 1, BLOCKS * block_bytes_of(KIND) / 16, THREADS>(f,
-                                                                                              slot);
+    tile_copy_codes<ACROSS * panels_of(TILE), 1, BLOCKS * block_bytes_of(KIND) / 16,
+                    threads_of(TILE)>(f, slot);
 }
 
 /* [units of the stage][facts][rows], only where a segment ends: Q8 has sums of x; Q8B scales,
@@ -136,21 +147,25 @@ template <int KIND, int TILE> DEVICE void copy_codes(const struct tile_feed &f, 
 template <int READS, int KIND, int TILE>
 DEVICE void begin_facts(struct feed &f, const struct qni_cuda_product &p, const int32_t *row_of)
 {
-    constexpr int rows = rows_of(TILE);
-    static_assert(FACTS * rows <= THREADS, "a fact for each thread");
-    const int32_t fact = (int32_t)threadIdx.x / rows;
+    constexpr int rows = rows_of(TILE), threads = threads_of(TILE);
+    static_assert(FACTS * rows <= threads * FACTS_EACH, "all of them");
     const bool has_offset = p.w.shift != QNI_CUDA_SHIFT_NONE;
-    f.fact = NULL;
-    if (fact == 0)
-        f.fact = READS == Q8B ? p.x.scale : has_offset ? (const float *)p.x.sum : NULL;
-    if (READS == Q8B && fact == 1)
-        f.fact = p.x.offset;
-    if (READS == Q8B && fact == 2 && has_offset)
-        f.fact = p.x.total;
-    const int32_t row = row_of[(int32_t)threadIdx.x % rows];
-    f.has_row = row >= 0;
-    if (f.fact != NULL && f.has_row)
-        f.fact += (size_t)row * (size_t)p.x.ld_segment;
+#pragma unroll
+    for (int j = 0; j * threads < FACTS * rows; j++) {
+        const int32_t at = (int32_t)threadIdx.x + j * threads, fact = at / rows;
+        const float *from = NULL;
+        if (fact == 0)
+            from = READS == Q8B ? p.x.scale : has_offset ? (const float *)p.x.sum : NULL;
+        if (READS == Q8B && fact == 1)
+            from = p.x.offset;
+        if (READS == Q8B && fact == 2 && has_offset)
+            from = p.x.total;
+        const int32_t row = row_of[at % rows];
+        f.has_row[j] = row >= 0;
+        if (from != NULL && row >= 0)
+            from += (size_t)row * (size_t)p.x.ld_segment;
+        f.fact[j] = from;
+    }
     f.fact_to = ptx_keep(f.f.to + (uint32_t)(x_bytes_of(TILE) + codes_bytes_of(TILE, KIND)) +
                          threadIdx.x * 4);
 }
@@ -159,13 +174,17 @@ DEVICE void begin_facts(struct feed &f, const struct qni_cuda_product &p, const 
 template <int TILE>
 DEVICE void copy_facts(struct feed &f, const struct qni_cuda_weights &w, int32_t slot)
 {
+    constexpr int rows = rows_of(TILE), threads = threads_of(TILE);
     const uint32_t to = f.fact_to + (uint32_t)slot * f.f.stage_bytes;
     const int32_t first = f.f.turn * UNITS;
 #pragma unroll 1
     while (f.at.segment < w.n_segments && f.at.end <= first + UNITS) {
-        if (f.fact != NULL)
-            ptx_copy4(to + (uint32_t)((f.at.end - 1 - first) * FACTS * rows_of(TILE) * 4),
-                      f.fact + (f.has_row ? f.at.segment : 0), f.has_row);
+        const uint32_t unit = (uint32_t)(f.at.end - 1 - first);
+#pragma unroll
+        for (int j = 0; j * threads < FACTS * rows; j++)
+            if (f.fact[j] != NULL)
+                ptx_copy4(to + unit * FACTS * rows * 4 + (uint32_t)(j * threads * 4),
+                          f.fact[j] + (f.has_row[j] ? f.at.segment : 0), f.has_row[j]);
         cursor_next(f.at, w);
     }
 }
@@ -184,7 +203,7 @@ struct facts {
     int2 sum;
 };
 
-DEVICE uint2 load_pair(const uint8_t *section, int32_t is_f16, size_t pair)
+DEVICE uint2 load_pair(const uint8_t *section, int32_t is_f16, uint32_t pair)
 {
     if (is_f16)
         return make_uint2(__ldg((const uint32_t *)section + pair), 0);
@@ -196,18 +215,19 @@ DEVICE float2 pair_of(uint2 bits, int32_t is_f16)
                   : make_float2(__uint_as_float(bits.x), __uint_as_float(bits.y));
 }
 
+/* panel: of all parts. 32 bits are enough for its pairs: codes take 32 times as many. */
 DEVICE void load_facts(struct loaded &f, const struct qni_cuda_weights &w, const uint8_t *blob,
-                       int32_t panel, int32_t g, const struct cursor &at, bool has_sums)
+                       uint32_t panel, uint32_t g, const struct cursor &at, bool has_sums)
 {
-    const size_t group = ((size_t)panel * (size_t)w.n_groups + (size_t)at.group) * 8 + (size_t)g;
-    f.scale = load_pair(blob + w.scale, w.scale_is_f16, group);
+    const uint32_t pair = (panel * (uint32_t)w.n_groups + (uint32_t)at.group) * 8 + g;
+    f.scale = load_pair(blob + w.scale, w.scale_is_f16, pair);
     if (w.shift == QNI_CUDA_SHIFT_OFFSET)
-        f.offset = load_pair(blob + w.offset, w.scale_is_f16, group);
+        f.offset = load_pair(blob + w.offset, w.scale_is_f16, pair);
     if (w.shift == QNI_CUDA_SHIFT_ZERO)
-        f.zero = __ldg((const uint16_t *)(blob + w.zero) + group);
+        f.zero = __ldg((const uint16_t *)(blob + w.zero) + pair);
     if (has_sums)
         f.sum = __ldg((const int2 *)(blob + w.sums) +
-                      ((size_t)panel * (size_t)w.n_segments + (size_t)at.segment) * 8 + (size_t)g);
+                      ((panel * (uint32_t)w.n_segments + (uint32_t)at.segment) * 8 + g));
 }
 
 template <int KIND>
@@ -231,6 +251,7 @@ DEVICE struct facts facts_of(const struct loaded &l, const struct qni_cuda_weigh
 struct ending {
     const float *x;
     int32_t x_zero, count;
+    float times; /* of sums as floats: 1/16, a power of two and exact, unless they were shifted */
     bool has_offset, has_x_offset, is_raw;
 };
 
@@ -260,7 +281,8 @@ DEVICE void end_q8(float (&acc)[COLUMNS][4], int32_t (&dot)[COLUMNS][4], const s
         FOR_SUMS acc[j][c] = __int_as_float(__float_as_int(acc[j][c]) + dot[j][c]);
         return;
     }
-    FOR_SUMS acc[j][c] = fmaf(of_output(w.scale, c), __int2float_rn(dot[j][c]), acc[j][c]);
+    FOR_SUMS acc[j][c] =
+        fmaf(of_output(w.scale, c), __int2float_rn(dot[j][c]) * e.times, acc[j][c]);
     if (e.has_offset)
         FOR_SUMS
         {
@@ -277,14 +299,14 @@ DEVICE void end_q8b(float (&acc)[COLUMNS][4], int32_t (&dot)[COLUMNS][4], const 
         const float sums[2] = {__int2float_rn(w.sum.x), __int2float_rn(w.sum.y)};
         FOR_SUMS
         {
-            const float f = __int2float_rn(dot[j][c]), sum = sums[c >> 1];
+            const float f = __int2float_rn(dot[j][c]) * e.times, sum = sums[c >> 1];
             const float t = fmaf(of_row(e.x, j, c), f, of_row(e.x + ROWS, j, c) * sum);
             acc[j][c] = fmaf(of_output(w.scale, c), t, acc[j][c]);
         }
     } else {
         FOR_SUMS
         {
-            const float t = of_row(e.x, j, c) * __int2float_rn(dot[j][c]);
+            const float t = of_row(e.x, j, c) * (__int2float_rn(dot[j][c]) * e.times);
             acc[j][c] = fmaf(of_output(w.scale, c), t, acc[j][c]);
         }
     }
@@ -303,7 +325,7 @@ DEVICE void end_segment(float (&acc)[panels_of(TILE)][columns_of(TILE)][4],
 #pragma unroll
     for (int p = 0; p < panels_of(TILE); p++) {
         const struct facts f = facts_of<KIND>(l[p], w);
-        if (KIND == CODES4)
+        if (KIND == CODES4 && e.times == 1.0f)
             FOR_SUMS dot[p][j][c] >>= 4;
         if (READS == Q8)
             end_q8<KIND, COLUMNS>(acc[p], dot[p], f, e);
@@ -409,13 +431,14 @@ DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
                                       at.expert,
                                       routes.rows != NULL ? a.p.row : a.p.row + at.first,
                                       routes.rows != NULL ? routes.rows + at.first : NULL};
-    epilogue_tile_run(a.p.out, out, (int32_t)threadIdx.x, THREADS);
+    epilogue_tile_run(a.p.out, out, (int32_t)threadIdx.x, threads_of(TILE));
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 template <int READS, int KIND, int TILE>
-__global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ struct tile_args a)
+__global__ void __launch_bounds__(threads_of(TILE), 2)
+    tile_int8(const __grid_constant__ struct tile_args a)
 {
     constexpr int rows = rows_of(TILE), panels = panels_of(TILE), columns = columns_of(TILE);
     constexpr int bytes = block_bytes_of(KIND);
@@ -451,26 +474,25 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
     ptx_dependency_wait();
     tile_rows(a, at, row_of, rows);
     __syncthreads();
-    tile_begin_rows<rows, THREADS>(f, a.p.x, row_of, (threadIdx.x / 8 & 1) << 2);
+    tile_begin_rows<rows, threads_of(TILE)>(f, a.p.x, row_of, (threadIdx.x / 8 & 1) << 2);
     feed.at = cursor_at_begin(w);
     begin_facts<READS, KIND, TILE>(feed, a.p, row_of);
     f.turn = 0;
     for (int32_t i = 0; i < ahead; i++, tile_next(f)) {
-        tile_copy_x<rows, 1, THREADS>(f, a.p.x, i);
+        tile_copy_x<rows, 1, threads_of(TILE)>(f, a.p.x, i);
         copy_facts<TILE>(feed, w, i);
         ptx_copies_commit();
     }
 
     const int32_t warp = (int32_t)threadIdx.x >> 5, lane = (int32_t)threadIdx.x & 31;
-    const int32_t g = (int32_t)ptx_keep((uint32_t)lane >> 2), t = lane & 3;
+    const uint32_t g = ptx_keep((uint32_t)lane >> 2), t = (uint32_t)lane & 3;
     const int32_t panel = warp % ACROSS * panels, row = warp / ACROSS * columns * 8;
     /* of block 0; block 1: ^ 64 */
-    const uint32_t my_x =
-        ptx_keep(f.to + (uint32_t)((row + g) * 128 + ((t ^ ((g & 1) << 2)) << 4)));
+    const uint32_t my_x = ptx_keep(f.to + ((uint32_t)row + g) * 128 + ((t ^ ((g & 1) << 2)) << 4));
     const uint32_t my_codes =
         ptx_keep(f.to + (uint32_t)(x_bytes_of(TILE) + panel * BLOCKS * bytes + lane * 16));
     const uint32_t my_facts =
-        ptx_keep((uint32_t)(x_bytes_of(TILE) + codes_bytes_of(TILE, KIND) + (row + 2 * t) * 4));
+        ptx_keep((uint32_t)(x_bytes_of(TILE) + codes_bytes_of(TILE, KIND) + row * 4) + 8 * t);
     uint32_t table[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -480,16 +502,18 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
     e.has_offset = w.shift != QNI_CUDA_SHIFT_NONE;
     e.has_x_offset = READS == Q8B && a.p.x.offset != NULL;
     e.is_raw = READS == Q8 && epilogue_is_raw(a.p.out);
+    e.times = KIND == CODES4 && e.x_zero == 0 && !e.is_raw ? 0.0625f : 1.0f;
     const bool has_sums = e.x_zero != 0 || e.has_x_offset;
     const bool has_counts = e.x_zero != 0 && e.has_offset;
 
     struct cursor now = cursor_at_begin(w);
-    int32_t my_panel[panels];
+    uint32_t my_panel[panels];
     struct loaded facts[panels] = {};
 #pragma unroll
     for (int p = 0; p < panels; p++) {
-        my_panel[p] = (int32_t)ptx_keep((uint32_t)(at.panel + min(panel + p, at.panels - 1)));
-        load_facts(facts[p], w, at.blob, my_panel[p], g, now, has_sums);
+        my_panel[p] = ptx_keep((uint32_t)(at.panel + min(panel + p, at.panels - 1)));
+        if (blocks > 0)
+            load_facts(facts[p], w, at.blob, my_panel[p], g, now, has_sums);
     }
     float acc[panels][columns][4] = {};
     int32_t dot[panels][columns][4] = {};
@@ -500,7 +524,7 @@ __global__ void __launch_bounds__(THREADS, 2) tile_int8(const __grid_constant__ 
         __syncthreads();
         if (f.turn < f.per) {
             copy_codes<KIND, TILE>(f, next_slot);
-            tile_copy_x<rows, 1, THREADS>(f, a.p.x, next_slot);
+            tile_copy_x<rows, 1, threads_of(TILE)>(f, a.p.x, next_slot);
             copy_facts<TILE>(feed, w, next_slot);
             tile_next(f);
         }
@@ -551,7 +575,7 @@ template <int READS, int KIND, int TILE>
 int32_t launch_tile(const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,
                     const struct qni_cuda_launch *launch)
 {
-    const struct tile_shape shape = {ACROSS * panels_of(TILE), rows_of(TILE), THREADS,
+    const struct tile_shape shape = {ACROSS * panels_of(TILE), rows_of(TILE), threads_of(TILE),
                                      stage_bytes_of(TILE, KIND), 512};
     return tile_launch((const void *)tile_int8<READS, KIND, TILE>, &shape, product, experts,
                        launch);
