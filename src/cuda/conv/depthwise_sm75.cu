@@ -19,15 +19,21 @@
 
 /* How the patch is quantized. */
 enum { FLOATS = 0, GIVEN = 1, ROW = 2, BLOCK = 3 };
-enum { THREADS = 256, LANES = 32 };
+enum { THREADS = 256, LANES = 32, BYTES = 0 };
 
 struct depthwise_job {
     struct qni_cuda_depthwise d;
-    struct rows_divisor kw, oh, ow;
-    int32_t outputs; /* of a CTA: 32 or 1 */
-    int32_t tiles;   /* so many have them all */
-    int32_t rows;    /* of a CTA */
-    int32_t is_kept; /* taps and weights are in shared memory */
+    struct rows_divisor kw, oh, across;
+    int64_t first_line, strips; /* of output; strips of pixels of these lines */
+    int64_t step;               /* elements of x from pixel to pixel */
+    int32_t advance;            /* the same in columns */
+    int32_t outputs;            /* of a CTA: 32 or 1 */
+    int32_t tiles;              /* so many have them all */
+    int32_t strips_of_cta;
+    int32_t is_kept;     /* taps and weights are in shared memory */
+    int32_t is_apart;    /* transposed with a stride: taps that read are stride apart */
+    int32_t is_bare;     /* y is the rounded sum */
+    uint32_t flip, hole; /* codes as they lie: what makes them i8; that of a zero */
 };
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -108,30 +114,43 @@ ROWS_DEVICE uint32_t weight_at(const struct qni_cuda_depthwise &d, int32_t outpu
 
 /* ---- taps ------------------------------------------------------------------------------------ */
 
+/* Reach of a tap: how far from tap (0, 0), in inputs and in elements. Of a transposed convolution
+ * with a stride the place depends on the pixel, and y, x are the tap itself. */
 struct tap {
     int32_t y, x;
-    float prescale;
-    int32_t unused;
+    int64_t at;
 };
 
+ROWS_DEVICE int32_t column_of(const struct qni_cuda_source &s, int32_t t)
+{
+    return s.perm != NULL ? s.perm[t] : t;
+}
 ROWS_DEVICE struct tap make_tap(const struct depthwise_job &j, int32_t t)
 {
     const struct qni_cuda_source &s = j.d.source;
-    const int32_t column = s.perm != NULL ? s.perm[t] : t;
-    const int32_t y = (int32_t)rows_divide((uint32_t)column, j.kw);
-    const float prescale = s.prescale != NULL ? s.prescale[column] : 1.0f;
-    const struct tap tap = {y, column - y * s.kw, prescale, 0};
+    const int32_t column = column_of(s, t);
+    const int32_t y = (int32_t)rows_divide((uint32_t)column, j.kw), x = column - y * s.kw;
+    struct tap tap = {y, x, 0};
+    if (j.is_apart)
+        return tap;
+    tap.y = s.transposed ? -y * s.dilation[0] : y * s.dilation[0];
+    tap.x = s.transposed ? -x * s.dilation[1] : x * s.dilation[1];
+    tap.at = tap.y * s.xs[2] + tap.x * s.xs[3];
     return tap;
 }
 
-/* Shared memory: taps, then weights [tap][output of the CTA]. */
+/* Shared memory: taps, their prescales, then weights [tap][output of the CTA]. */
 template <int KIND>
 ROWS_DEVICE void keep_weights(const struct depthwise_job &j, int32_t first, struct tap *taps)
 {
     const int32_t k = (int32_t)j.d.source.k;
-    uint32_t *const weights = (uint32_t *)(taps + k);
-    for (int32_t t = (int32_t)threadIdx.x; t < k; t += THREADS)
+    float *const prescale = (float *)(taps + k);
+    uint32_t *const weights = (uint32_t *)(prescale + k);
+    for (int32_t t = (int32_t)threadIdx.x; t < k; t += THREADS) {
         taps[t] = make_tap(j, t);
+        if (j.d.source.prescale != NULL)
+            prescale[t] = j.d.source.prescale[column_of(j.d.source, t)];
+    }
     for (int32_t i = (int32_t)threadIdx.x; i < k * j.outputs; i += THREADS) {
         const int32_t t = i / j.outputs, output = first + i - t * j.outputs;
         weights[i] = output < j.d.w.n ? weight_at<KIND>(j.d, output, t) : 0u;
@@ -142,6 +161,7 @@ ROWS_DEVICE void keep_weights(const struct depthwise_job &j, int32_t first, stru
 /* What a lane reads: its output's taps and weights. */
 struct lane {
     const struct tap *taps; /* NULL: they are not kept */
+    const float *prescale;
     const uint32_t *weights;
     int32_t output;
 };
@@ -158,54 +178,103 @@ ROWS_DEVICE uint32_t weight_of(const struct depthwise_job &j, const struct lane 
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-ROWS_DEVICE struct rows_row pixel_of(const struct depthwise_job &j, int64_t row, int32_t channel)
+/* Neighbouring outputs of a line: what tap (0, 0) of the first reads, which may lie outside, and
+ * where the first is. */
+struct strip {
+    int64_t at, row;
+    int32_t y, x;
+    int32_t image, out_y, out_x, n;
+};
+
+template <int PIXELS>
+ROWS_DEVICE struct strip strip_of(const struct depthwise_job &j, int64_t number, int32_t channel)
 {
     const struct qni_cuda_source &s = j.d.source;
     int64_t line, image;
-    if (row <= INT32_MAX) {
-        line = rows_divide((uint32_t)row, j.ow);
-        image = rows_divide((uint32_t)line, j.oh);
+    if (number <= INT32_MAX) {
+        line = rows_divide((uint32_t)number, j.across);
     } else {
-        line = row / s.ow;
-        image = line / s.oh;
+        line = number / j.across.by;
     }
-    const int32_t x = (int32_t)(row - line * s.ow), y = (int32_t)(line - image * s.oh);
-    struct rows_row r = {image * s.xs[0] + channel * s.xs[1], y, x, true};
-    r.y = s.transposed ? y + s.pad[0] : y * s.stride[0] - s.pad[0];
-    r.x = s.transposed ? x + s.pad[1] : x * s.stride[1] - s.pad[1];
-    return r;
+    struct strip p;
+    p.out_x = (int32_t)(number - line * j.across.by) * PIXELS;
+    p.n = min(PIXELS, (int32_t)s.ow - p.out_x);
+    line += j.first_line;
+    image = line <= INT32_MAX ? (int64_t)rows_divide((uint32_t)line, j.oh) : line / s.oh;
+    p.image = (int32_t)image;
+    p.out_y = (int32_t)(line - image * s.oh);
+    p.row = line * s.ow + p.out_x;
+    p.y = s.transposed ? p.out_y + s.pad[0] : p.out_y * s.stride[0] - s.pad[0];
+    p.x = s.transposed ? p.out_x + s.pad[1] : p.out_x * s.stride[1] - s.pad[1];
+    p.at = image * s.xs[0] + channel * s.xs[1];
+    if (!j.is_apart)
+        p.at += p.y * s.xs[2] + p.x * s.xs[3];
+    return p;
 }
 
-/* The element that a tap reads, or -1: none. */
-ROWS_DEVICE int64_t element_of(const struct depthwise_job &j, const struct rows_row &pixel,
-                               const struct tap &tap)
+/* The bits of an element, to be made a number when all that are wanted have been asked for. */
+template <int DTYPE> ROWS_DEVICE uint32_t bits_at(const void *x, int64_t at)
+{
+    if (DTYPE == BYTES)
+        return __ldg((const uint8_t *)x + at);
+    return DTYPE == QN_F32 ? __ldg((const uint32_t *)x + at) : __ldg((const uint16_t *)x + at);
+}
+template <int DTYPE> ROWS_DEVICE float float_of(uint32_t bits)
+{
+    if (DTYPE == QN_F16)
+        return __half2float(__ushort_as_half((unsigned short)bits));
+    return __uint_as_float(DTYPE == QN_BF16 ? bits << 16 : bits);
+}
+/* A given code less the zero point. */
+ROWS_DEVICE int32_t given_of(const struct depthwise_job &j, uint32_t bits)
+{
+    return (int8_t)(bits ^ j.flip) - j.d.source.x_zero;
+}
+
+/* What a tap reads for each pixel of a strip. */
+template <int DTYPE, int PIXELS>
+ROWS_DEVICE void read_tap(const struct depthwise_job &j, const struct strip &p,
+                          const struct tap &tap, uint32_t (&bits)[PIXELS])
 {
     const struct qni_cuda_source &s = j.d.source;
-    const int32_t y = rows_input(s, 0, pixel.y, tap.y), x = rows_input(s, 1, pixel.x, tap.x);
-    return y >= 0 && x >= 0 && pixel.is_valid ? pixel.base + y * s.xs[2] + x * s.xs[3] : -1;
+    if (j.is_apart) {
+        const int32_t y = rows_input(s, 0, p.y, tap.y);
+#pragma unroll
+        for (int i = 0; i < PIXELS; i++) {
+            const int32_t x = rows_input(s, 1, p.x + i, tap.x);
+            bits[i] = j.hole;
+            if (y >= 0 && x >= 0)
+                bits[i] = bits_at<DTYPE>(s.x, p.at + y * s.xs[2] + x * s.xs[3]);
+        }
+        return;
+    }
+    const bool is_inside = (uint32_t)(p.y + tap.y) < (uint32_t)s.h;
+    const int64_t at = p.at + tap.at;
+#pragma unroll
+    for (int i = 0; i < PIXELS; i++) {
+        bits[i] = j.hole;
+        if (is_inside && (uint32_t)(p.x + tap.x + i * j.advance) < (uint32_t)s.w)
+            bits[i] = bits_at<DTYPE>(s.x, at + i * j.step);
+    }
 }
-ROWS_DEVICE float float_at(const struct depthwise_job &j, const struct rows_row &pixel,
-                           const struct tap &tap)
+
+/* The same times the prescale: what is quantized. */
+template <int DTYPE, int PIXELS>
+ROWS_DEVICE void read_scaled(const struct depthwise_job &j, const struct lane &l,
+                             const struct strip &p, int32_t t, float (&v)[PIXELS])
 {
-    const int64_t at = element_of(j, pixel, tap);
-    return at >= 0 ? rows_element(j.d.source.x, j.d.source.dtype, at) : 0.0f;
-}
-/* Times the prescale: what is quantized. */
-ROWS_DEVICE float scaled_at(const struct depthwise_job &j, const struct rows_row &pixel,
-                            const struct tap &tap)
-{
-    const float v = float_at(j, pixel, tap);
-    return j.d.source.prescale != NULL ? __fmul_rn(v, tap.prescale) : v;
-}
-/* A given code less the zero point: 0 outside. */
-ROWS_DEVICE int32_t given_at(const struct depthwise_job &j, const struct rows_row &pixel,
-                             const struct tap &tap)
-{
-    const int64_t at = element_of(j, pixel, tap);
-    if (at < 0)
-        return 0;
-    const int32_t code = __ldg((const int8_t *)j.d.source.x + at);
-    return (j.d.source.dtype == QN_U8 ? (int8_t)(code ^ 0x80) : code) - j.d.source.x_zero;
+    uint32_t bits[PIXELS];
+    read_tap<DTYPE>(j, p, tap_at(j, l, t), bits);
+    const bool is_scaled = j.d.source.prescale != NULL;
+    float by = 1.0f;
+    if (is_scaled)
+        by = l.taps != NULL ? l.prescale[t] : j.d.source.prescale[column_of(j.d.source, t)];
+#pragma unroll
+    for (int i = 0; i < PIXELS; i++) {
+        v[i] = float_of<DTYPE>(bits[i]);
+        if (is_scaled)
+            v[i] = __fmul_rn(v[i], by);
+    }
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -228,136 +297,171 @@ ROWS_DEVICE bool next_segment(const struct depthwise_job &j, struct segment *s)
     return true;
 }
 
-template <int PIXELS>
+template <int DTYPE, int PIXELS>
 ROWS_DEVICE void float_sums(const struct depthwise_job &j, const struct lane &l,
-                            const struct rows_row (&pixel)[PIXELS], float (&v)[PIXELS])
+                            const struct strip &p, float (&v)[PIXELS])
 {
 #pragma unroll
-    for (int p = 0; p < PIXELS; p++)
-        v[p] = 0.0f;
+    for (int i = 0; i < PIXELS; i++)
+        v[i] = 0.0f;
+#pragma unroll 3
     for (int32_t t = 0; t < (int32_t)j.d.source.k; t++) {
-        const struct tap tap = tap_at(j, l, t);
         const float w = __uint_as_float(weight_of<FLOATS>(j, l, t));
+        uint32_t x[PIXELS];
+        read_tap<DTYPE>(j, p, tap_at(j, l, t), x);
 #pragma unroll
-        for (int p = 0; p < PIXELS; p++)
-            v[p] = __fmaf_rn(float_at(j, pixel[p], tap), w, v[p]);
+        for (int i = 0; i < PIXELS; i++)
+            v[i] = __fmaf_rn(float_of<DTYPE>(x[i]), w, v[i]);
     }
 }
 
 /* raw: all of the row, int32. */
 template <int PIXELS>
 ROWS_DEVICE void given_sums(const struct depthwise_job &j, const struct lane &l,
-                            const struct rows_row (&pixel)[PIXELS], float (&v)[PIXELS],
-                            int32_t (&raw)[PIXELS])
+                            const struct strip &p, float (&v)[PIXELS], int32_t (&raw)[PIXELS])
 {
     const bool is_shifted = j.d.w.shift != QNI_CUDA_SHIFT_NONE;
     struct segment s = {0, 0, 0};
-#pragma unroll
-    for (int p = 0; p < PIXELS; p++) {
-        v[p] = 0.0f;
-        raw[p] = 0;
-    }
     while (next_segment(j, &s)) {
         int32_t dot[PIXELS] = {0}, sum[PIXELS] = {0};
+#pragma unroll 3
         for (int32_t t = s.first; t < s.first + s.n; t++) {
-            const struct tap tap = tap_at(j, l, t);
             const int32_t w = (int32_t)weight_of<GIVEN>(j, l, t);
+            uint32_t x[PIXELS];
+            read_tap<BYTES>(j, p, tap_at(j, l, t), x);
 #pragma unroll
-            for (int p = 0; p < PIXELS; p++) {
-                const int32_t x = given_at(j, pixel[p], tap);
-                dot[p] += x * w;
-                sum[p] += x;
+            for (int i = 0; i < PIXELS; i++) {
+                dot[i] += given_of(j, x[i]) * w;
+                sum[i] += given_of(j, x[i]);
             }
         }
         const struct group_scale g = exact_scale_of(j.d.w, l.output, s.group);
 #pragma unroll
-        for (int p = 0; p < PIXELS; p++) {
-            raw[p] += dot[p];
-            v[p] = __fmaf_rn(g.scale, (float)dot[p], v[p]);
+        for (int i = 0; i < PIXELS; i++) {
+            raw[i] += dot[i];
+            v[i] = __fmaf_rn(g.scale, (float)dot[i], v[i]);
             if (is_shifted)
-                v[p] = __fmaf_rn(g.offset, (float)sum[p], v[p]);
+                v[i] = __fmaf_rn(g.offset, (float)sum[i], v[i]);
         }
     }
 }
 
-ROWS_DEVICE struct rows_scaling scaling_of(const struct depthwise_job &j, const struct lane &l,
-                                           const struct rows_row &pixel, int32_t first, int32_t n,
-                                           bool symmetric)
+template <int DTYPE, int PIXELS>
+ROWS_DEVICE void scalings_of(const struct depthwise_job &j, const struct lane &l,
+                             const struct strip &p, const struct segment &s, bool symmetric,
+                             struct rows_scaling (&q)[PIXELS])
 {
-    struct rows_extremes seen = rows_no_extremes(symmetric);
-#pragma unroll 4
-    for (int32_t t = first; t < first + n; t++)
-        rows_see(&seen, scaled_at(j, pixel, tap_at(j, l, t)), symmetric);
-    return rows_scaling_of(rows_range_of(seen), symmetric);
+    struct rows_extremes seen[PIXELS];
+#pragma unroll
+    for (int i = 0; i < PIXELS; i++)
+        seen[i] = rows_no_extremes(symmetric);
+#pragma unroll 3
+    for (int32_t t = s.first; t < s.first + s.n; t++) {
+        float x[PIXELS];
+        read_scaled<DTYPE>(j, l, p, t, x);
+#pragma unroll
+        for (int i = 0; i < PIXELS; i++)
+            rows_see(&seen[i], x[i], symmetric);
+    }
+#pragma unroll
+    for (int i = 0; i < PIXELS; i++)
+        q[i] = rows_scaling_of(rows_range_of(seen[i]), symmetric);
+}
+
+/* One segment of int8-row (t is the plain product) or int8-block joins the sum. */
+template <int KIND>
+ROWS_DEVICE float add_segment(const struct group_scale &g, const struct rows_scaling &q,
+                              const int32_t (&sums)[3], int32_t n, bool symmetric, bool is_shifted,
+                              float v)
+{
+    const int32_t dot = sums[0], sum = sums[1], sum_w = sums[2];
+    if (KIND == ROW) {
+        v = __fmaf_rn(g.scale, (float)dot, v);
+        return is_shifted ? __fmaf_rn(g.offset, (float)sum, v) : v;
+    }
+    const float low = __fmul_rn(q.offset, (float)sum_w);
+    const float t =
+        symmetric ? __fmul_rn(q.scale, (float)dot) : __fmaf_rn(q.scale, (float)dot, low);
+    const float total = __fmaf_rn(q.scale, (float)sum, __fmul_rn(q.offset, (float)n));
+    v = __fmaf_rn(g.scale, t, v);
+    return is_shifted ? __fmaf_rn(g.offset, total, v) : v;
 }
 
 /* int8-row and int8-block: the patch is read twice. */
-template <int KIND>
-ROWS_DEVICE float coded_sum(const struct depthwise_job &j, const struct lane &l,
-                            const struct rows_row &pixel)
+template <int KIND, int DTYPE, int PIXELS>
+ROWS_DEVICE void coded_sums(const struct depthwise_job &j, const struct lane &l,
+                            const struct strip &p, float (&v)[PIXELS])
 {
     const bool symmetric = KIND == ROW || j.d.source.symmetric;
     const bool is_shifted = j.d.w.shift != QNI_CUDA_SHIFT_NONE;
-    struct rows_scaling q = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-    if (KIND == ROW)
-        q = scaling_of(j, l, pixel, 0, (int32_t)j.d.source.k, true);
-    float v = 0.0f;
+    struct rows_scaling q[PIXELS];
     struct segment s = {0, 0, 0};
+    const struct segment all = {0, 0, (int32_t)j.d.source.k};
+    if (KIND == ROW)
+        scalings_of<DTYPE>(j, l, p, all, true, q);
     while (next_segment(j, &s)) {
         if (KIND == BLOCK)
-            q = scaling_of(j, l, pixel, s.first, s.n, symmetric);
-        const uint32_t mask = rows_code_mask(q);
-        int32_t dot = 0, sum = 0, sum_w = 0;
-#pragma unroll 4
+            scalings_of<DTYPE>(j, l, p, s, symmetric, q);
+        int32_t sums[PIXELS][3] = {};
+#pragma unroll 3
         for (int32_t t = s.first; t < s.first + s.n; t++) {
-            const float x = scaled_at(j, pixel, tap_at(j, l, t));
             const int32_t w = (int32_t)weight_of<KIND>(j, l, t);
-            const int32_t code = (int8_t)(rows_encode(x, q, symmetric, false) & mask);
-            dot += code * w;
-            sum += code;
-            sum_w += w;
+            float x[PIXELS];
+            read_scaled<DTYPE>(j, l, p, t, x);
+#pragma unroll
+            for (int i = 0; i < PIXELS; i++) {
+                const uint32_t code = rows_encode(x[i], q[i], symmetric, false);
+                const int32_t c = (int8_t)(code & rows_code_mask(q[i]));
+                sums[i][0] += c * w;
+                sums[i][1] += c;
+                sums[i][2] += w;
+            }
         }
         const struct group_scale g = exact_scale_of(j.d.w, l.output, s.group);
-        if (KIND == ROW) {
-            v = __fmaf_rn(g.scale, (float)dot, v);
-            if (is_shifted)
-                v = __fmaf_rn(g.offset, (float)sum, v);
-            continue;
-        }
-        const float t = symmetric
-                            ? __fmul_rn(q.scale, (float)dot)
-                            : __fmaf_rn(q.scale, (float)dot, __fmul_rn(q.offset, (float)sum_w));
-        v = __fmaf_rn(g.scale, t, v);
-        if (is_shifted)
-            v = __fmaf_rn(g.offset, __fmaf_rn(q.scale, (float)sum, __fmul_rn(q.offset, (float)s.n)),
-                          v);
+#pragma unroll
+        for (int i = 0; i < PIXELS; i++)
+            v[i] = add_segment<KIND>(g, q[i], sums[i], s.n, symmetric, is_shifted, v[i]);
     }
-    return KIND == ROW ? __fmul_rn(v, q.scale) : v;
+#pragma unroll
+    for (int i = 0; i < PIXELS && KIND == ROW; i++)
+        v[i] = __fmul_rn(v[i], q[i].scale);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
+ROWS_DEVICE int64_t place_of(const int64_t (&stride)[4], const struct strip &p, int32_t i)
+{
+    return p.image * stride[0] + p.out_y * stride[1] + (p.out_x + i) * stride[2];
+}
+
 template <int KIND>
-ROWS_DEVICE void store(const struct depthwise_job &j, int64_t row, int32_t output, float v,
-                       int32_t raw)
+ROWS_DEVICE void store(const struct depthwise_job &j, const struct strip &p, int32_t i,
+                       int32_t output, float v, int32_t raw)
 {
     const struct qni_cuda_sink &out = j.d.out;
-    const struct epilogue_row to = epilogue_row_of(out, row);
+    const int64_t y = place_of(out.stride, p, i);
+    const int64_t at = y + (int64_t)output * out.stride[3];
     if (KIND == GIVEN && epilogue_is_raw(out)) {
         raw += epilogue_raw_bias(out, output, 0);
         if (out.y_dtype == QN_I32) {
-            ((int32_t *)out.y)[to.y + (int64_t)output * out.stride[3]] = raw;
+            ((int32_t *)out.y)[at] = raw;
             return;
         }
         v = __fmaf_rn(exact_scale_of(j.d.w, output, 0).scale, (float)raw, 0.0f);
     }
     if (KIND == GIVEN)
         v = __fmul_rn(v, j.d.x_scale);
-    epilogue_store(out, to, output, 0, v);
+    if (j.is_bare) {
+        epilogue_round(out, at, v);
+        return;
+    }
+    const struct epilogue_row row = {y, place_of(out.residual_stride, p, i),
+                                     out.row_scale != NULL ? out.row_scale[p.row + i] : 1.0f};
+    epilogue_store(out, row, output, 0, v);
 }
 
-/* Pixels of a thread go together where they share a weight: one more load of x for each. */
-template <int KIND, int PIXELS>
+/* Pixels of a strip share a thread: its weights, its lines of x and its place are found once. */
+template <int KIND, int DTYPE, int PIXELS>
 static __global__ void __launch_bounds__(THREADS)
     depthwise_kernel(const __grid_constant__ struct depthwise_job j)
 {
@@ -368,67 +472,80 @@ static __global__ void __launch_bounds__(THREADS)
     if (j.is_kept)
         keep_weights<KIND>(j, first, taps);
     const bool by_channel = j.outputs > 1;
-    const int32_t thread = (int32_t)threadIdx.x;
-    const int32_t in_tile = by_channel ? thread % LANES : 0;
+    const int32_t thread = (int32_t)threadIdx.x, in_tile = by_channel ? thread % LANES : 0;
     const int32_t apart = by_channel ? THREADS / LANES : THREADS;
-    const struct lane l = {j.is_kept ? taps : NULL,
-                           (const uint32_t *)(taps + (j.is_kept ? j.d.source.k : 0)) + in_tile,
-                           first + in_tile};
+    const int32_t kept = j.is_kept ? (int32_t)j.d.source.k : 0;
+    const float *const prescale = (const float *)(taps + kept);
+    const struct lane l = {j.is_kept ? taps : NULL, prescale,
+                           (const uint32_t *)(prescale + kept) + in_tile, first + in_tile};
     if (l.output >= j.d.w.n)
         return;
     const int32_t channel = l.output / j.d.per_group;
-    const int64_t end = min((chunk + 1) * j.rows, j.d.m);
-    for (int64_t at = chunk * j.rows + (by_channel ? thread / LANES : thread); at < end;
-         at += PIXELS * apart) {
-        struct rows_row pixel[PIXELS];
-        float v[PIXELS];
-        int32_t raw[PIXELS];
+    const int64_t row = j.d.source.row, end = min((chunk + 1) * j.strips_of_cta, j.strips);
+    for (int64_t at = chunk * j.strips_of_cta + (by_channel ? thread / LANES : thread); at < end;
+         at += apart) {
+        const struct strip p = strip_of<PIXELS>(j, at, channel);
+        float v[PIXELS] = {};
+        int32_t raw[PIXELS] = {};
+        if constexpr (KIND == FLOATS)
+            float_sums<DTYPE>(j, l, p, v);
+        else if constexpr (KIND == GIVEN)
+            given_sums(j, l, p, v, raw);
+        else
+            coded_sums<KIND, DTYPE>(j, l, p, v);
 #pragma unroll
-        for (int p = 0; p < PIXELS; p++) {
-            const int64_t row = at + p * apart;
-            pixel[p] = pixel_of(j, j.d.source.row + min(row, end - 1), channel);
-            raw[p] = 0;
-        }
-        if constexpr (KIND == FLOATS) {
-            float_sums(j, l, pixel, v);
-        } else if constexpr (KIND == GIVEN) {
-            given_sums(j, l, pixel, v, raw);
-        } else {
-#pragma unroll
-            for (int p = 0; p < PIXELS; p++)
-                v[p] = coded_sum<KIND>(j, l, pixel[p]);
-        }
-#pragma unroll
-        for (int p = 0; p < PIXELS; p++)
-            if (at + p * apart < end)
-                store<KIND>(j, j.d.source.row + at + p * apart, l.output, v[p], raw[p]);
+        for (int i = 0; i < PIXELS; i++)
+            if (i < p.n && p.row + i >= row && p.row + i < row + j.d.m)
+                store<KIND>(j, p, i, l.output, v[i], raw[i]);
     }
 }
+
+#define KERNELS(kind, pixels)                                                                      \
+    {                                                                                              \
+        (const void *)depthwise_kernel<kind, QN_F32, pixels>,                                      \
+            (const void *)depthwise_kernel<kind, QN_F16, pixels>,                                  \
+            (const void *)depthwise_kernel<kind, QN_BF16, pixels>                                  \
+    }
 
 int32_t qni_cuda_depthwise_sm75(const struct qni_cuda_depthwise *args,
                                 const struct qni_cuda_launch *launch)
 {
-    static const void *const kernels[4] = {
-        (const void *)depthwise_kernel<FLOATS, 4>, (const void *)depthwise_kernel<GIVEN, 4>,
-        (const void *)depthwise_kernel<ROW, 1>, (const void *)depthwise_kernel<BLOCK, 1>};
-    struct depthwise_job j = {};
-    j.d = *args;
+    static const void *const kernels[4][3] = {
+        KERNELS(FLOATS, 4),
+        {(const void *)depthwise_kernel<GIVEN, BYTES, 4>},
+        KERNELS(ROW, 2),
+        KERNELS(BLOCK, 2),
+    };
     const struct qni_cuda_source *const s = &args->source;
-    if (args->m == 0 || args->w.n == 0)
-        return 0;
-    j.kw = rows_divisor_of(s->kw);
-    j.oh = rows_divisor_of(s->oh);
-    j.ow = rows_divisor_of(s->ow);
-    j.outputs = s->xs[1] == 1 && args->w.n >= 8 ? LANES : 1;
-    j.tiles = (args->w.n + j.outputs - 1) / j.outputs;
-    j.rows = j.outputs > 1 ? 128 : 1024;
-    const size_t bytes = (size_t)s->k * (sizeof(struct tap) + (size_t)j.outputs * sizeof(uint32_t));
-    j.is_kept = bytes <= ROWS_SHARED;
+    const struct qni_cuda_sink *const out = &args->out;
     const int32_t kind = args->strategy == QN_STRATEGY_INT8_ROW      ? ROW
                          : args->strategy == QN_STRATEGY_INT8_BLOCK  ? BLOCK
                          : args->strategy == QN_STRATEGY_INT8_STATIC ? GIVEN
                                                                      : FLOATS;
-    const int64_t grid = (args->m + j.rows - 1) / j.rows * j.tiles;
-    return rows_launch_shared(kernels[kind], grid, dim3(THREADS), j.is_kept ? bytes : 0, &j,
-                              launch);
+    const int64_t pixels = kind == FLOATS || kind == GIVEN ? 4 : 2;
+    struct depthwise_job j = {};
+    if (args->m == 0 || args->w.n == 0)
+        return 0;
+    j.d = *args;
+    j.kw = rows_divisor_of(s->kw);
+    j.oh = rows_divisor_of(s->oh);
+    j.across = rows_divisor_of((s->ow + pixels - 1) / pixels);
+    j.first_line = s->row / s->ow;
+    j.strips = ((s->row + args->m - 1) / s->ow - j.first_line + 1) * j.across.by;
+    j.advance = s->transposed ? 1 : s->stride[1];
+    j.step = j.advance * s->xs[3];
+    j.outputs = s->xs[1] == 1 && args->w.n >= 8 ? (int32_t)LANES : 1;
+    j.tiles = (args->w.n + j.outputs - 1) / j.outputs;
+    j.strips_of_cta = j.outputs > 1 ? 64 : 512;
+    const size_t bytes =
+        (size_t)s->k * (sizeof(struct tap) + ((size_t)j.outputs + 1) * sizeof(uint32_t));
+    j.is_kept = bytes <= ROWS_SHARED;
+    j.is_apart = s->transposed && (s->stride[0] > 1 || s->stride[1] > 1);
+    j.is_bare = out->row_scale == NULL && out->col_scale == NULL && out->bias == NULL &&
+                out->residual == NULL && out->act == QN_ACT_NONE && !out->has_clamp;
+    j.flip = s->dtype == QN_U8 ? 0x80u : 0u;
+    j.hole = kind == GIVEN ? ((uint32_t)s->x_zero & 0xffu) ^ j.flip : 0u;
+    const int64_t grid = (j.strips + j.strips_of_cta - 1) / j.strips_of_cta * j.tiles;
+    return rows_launch_shared(kernels[kind][kind == GIVEN ? 0 : s->dtype - QN_F32], grid,
+                              dim3(THREADS), j.is_kept ? bytes : 0, &j, launch);
 }
