@@ -33,6 +33,11 @@ static struct geometry draw_direct(struct check *c, int32_t shape)
     g.kw = shape % 3 == 0 ? 1 : (int32_t)CHECK_OF(r, 1, 3, 3, 5);
     g.ci = CHECK_OF(r, 64, 64, 128);
     g.co = CHECK_OF(r, 16, 32, 32, 33, 64, 79);
+    if (shape % 4 == 3) { /* a first layer */
+        g.ci = CHECK_OF(r, 1, 2, 3, 4);
+        g.kh = (int32_t)CHECK_OF(r, 2, 3, 7);
+        g.kw = (int32_t)CHECK_OF(r, 2, 3, 7);
+    }
     return g;
 }
 

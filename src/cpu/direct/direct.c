@@ -10,18 +10,20 @@
 #include "../layouts.h"
 #include "../matmul/product.h"
 #include "../rows/rows.h"
+#include "runs.h"
 #include "shape.h"
 
 /* ---- which row ------------------------------------------------------------------------------- */
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack)                   \
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums)             \
     {{#fn, NULL, needs, QNI_READS_##reads, QNI_LAYOUT_##layout, m_min, mr,                         \
       QNI_NUMERICS_##numerics, QNI_DIRECT_SCRATCH},                                                \
      fn,                                                                                           \
-     unpack},
+     unpack,                                                                                       \
+     sums},
 static const struct qni_direct_kernel kernels[] = {
 #include "kernels.inc"
-    {{.name = NULL}, NULL, NULL},
+    {{.name = NULL}, NULL, NULL, NULL},
 };
 #undef QNI_DIRECT_KERNEL
 
@@ -118,7 +120,8 @@ struct run {
     struct qni_epilogue epilogue;
     struct qni_part part;
     int32_t kind;
-    uint8_t flip; /* of the bytes of x: 0x80 for u8 */
+    int32_t has_bias; /* in f32, and the kernel's to add */
+    uint8_t flip;     /* of the bytes of x: 0x80 for u8 */
     int64_t taps[QNI_DIRECT_TAPS];
     uint8_t *scratch;
     size_t thread_bytes;
@@ -229,6 +232,9 @@ static void bring_rows(const struct run *r, struct band *b,
     } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
         copy_planes(r, b, (uint8_t *)scratch->a);
         place_taps(r, b, taps);
+    } else if (qni_has_runs(r->op, s->pixel)) {
+        qni_runs_gather(r->op, r->flip, b->row, b->rows, s->pixel, (uint8_t *)scratch->a,
+                        scratch->line);
     } else {
         uint8_t *const a = (uint8_t *)scratch->a;
         qni_patches_gather(&r->patches, b->row, b->rows, 0, a, (size_t)s->pixel, scratch->line);
@@ -237,42 +243,59 @@ static void bring_rows(const struct run *r, struct band *b,
     }
 }
 
+/* 128 times the sum of what each row of a band meets. */
+static void sum_rows(const struct run *r, const struct band *b, const int64_t *taps,
+                     const struct qni_direct_scratch *scratch)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t bytes = s->tap_steps * QNI_DIRECT_STEP;
+    if (s->rows_are != QNI_ROWS_IN_PLANES) {
+        r->kernel->sums(b->a, (size_t)s->pixel, b->rows, bytes, scratch->sums);
+        return;
+    }
+    const int64_t n =
+        qni_band_planes(s) * (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines) / s->pixel;
+    r->kernel->sums(b->a, (size_t)s->pixel, n, bytes, scratch->pixels);
+    memset(scratch->sums, 0, (size_t)b->rows * sizeof *scratch->sums);
+    for (int64_t t = 0; t < s->n_taps; t++) {
+        const int32_t *const from = scratch->pixels + taps[t] / s->pixel;
+        for (int64_t i = 0; i < b->rows; i++)
+            scratch->sums[i] += from[i];
+    }
+}
+
 /* ---- rows of y ------------------------------------------------------------------------------- */
 
-/* Which row of the product each row of a band is. */
-static void number_rows(const struct run *r, const struct band *b, int64_t *real)
+/* Which row of the product each row of a band is, and where it goes. */
+static void number_rows(const struct run *r, const struct band *b,
+                        const struct qni_direct_scratch *scratch)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
-    if (s->rows_are != QNI_ROWS_IN_PLANES) {
-        for (int64_t i = 0; i < b->rows; i++)
-            real[i] = b->row + i;
-        return;
-    }
-    int64_t at = 0;
-    for (int64_t j = 0; j < b->n_lines; j++)
-        for (int64_t i = 0; i < b->n_images; i++) {
-            const int64_t first = ((b->image + i) * c->oh + b->line + j) * c->ow;
-            for (int64_t x = 0; x < s->columns && at < b->rows; x++)
-                real[at++] = x < c->ow ? first + x : -1;
+    const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
+    const size_t element = qn_dtype_bytes(r->op->y.dtype);
+    const int64_t columns = planes ? s->columns : c->ow, unused = planes ? columns - c->ow : 0;
+    int64_t at = 0, skip = planes ? 0 : b->row % c->ow, line = planes ? 0 : b->row / c->ow;
+    for (; at < b->rows; line++, skip = 0) {
+        /* A line of y: of the band's images in turn, or as they follow each other. */
+        int64_t image = line / c->oh, y = line % c->oh;
+        if (planes) {
+            image = b->image + line % b->n_images;
+            y = b->line + line / b->n_images;
         }
-}
-
-static void find_outputs(const struct run *r, const struct band *b,
-                         const struct qni_direct_scratch *scratch)
-{
-    const struct qni_conv *c = &r->op->conv;
-    const bool even =
-        c->ys[2] == c->ow * c->ys[3] && (c->batch == 1 || c->ys[0] == c->oh * c->ys[2]);
-    uint8_t *const y = r->op->y.data;
-    for (int64_t i = 0; i < b->rows; i++) {
-        const int64_t n = scratch->real[i], x = n % c->ow, line = n / c->ow;
-        if (n < 0)
-            scratch->y[i] = scratch->nowhere;
-        else if (even)
-            scratch->y[i] = y + n * c->ys[3];
-        else
-            scratch->y[i] = y + line / c->oh * c->ys[0] + line % c->oh * c->ys[2] + x * c->ys[3];
+        const int64_t n = qni_min(c->ow - skip, b->rows - at);
+        const int64_t first = (image * c->oh + y) * c->ow + skip;
+        uint8_t *to = (uint8_t *)r->op->y.data +
+                      (size_t)(image * c->ys[0] + y * c->ys[2] + skip * c->ys[3]) * element;
+        for (int64_t i = 0; i < n; i++, to += (size_t)c->ys[3] * element) {
+            scratch->real[at + i] = first + i;
+            scratch->y[at + i] = to;
+        }
+        at += n;
+        for (int64_t i = 0; i < unused && at < b->rows; i++, at++) {
+            scratch->real[at] = -1;
+            scratch->y[at] = scratch->nowhere;
+        }
     }
 }
 
@@ -302,57 +325,59 @@ static void finish_words(const struct run *r, const struct qni_direct_scratch *s
 
 /* ---- channels -------------------------------------------------------------------------------- */
 
-/* What 32 outputs share. */
-struct outputs {
-    float scale[32], bias[32];
-    int32_t zero[32];
-    bool is_tame;
-};
-
-static void describe_outputs(const struct run *r, int64_t output, int64_t n, struct outputs *o)
+/* Scales, biases and zero points of `blocks` blocks; true if no code can be wild (kernel.h). */
+static bool describe_outputs(const struct run *r, int64_t block, int64_t blocks,
+                             const struct qni_direct_scratch *to)
 {
     const qn_packed *w = r->part.w;
     const void *const scale = qni_section(w, QNI_SECTION_SCALE);
     const int32_t *const sums = column_sums(w);
-    const qn_tensor *bias = &r->op->epilogue.bias;
-    const float most = 255.0f * 128.0f * (float)r->op->k;
+    const float *const bias = r->has_bias ? r->op->epilogue.bias.data : NULL;
+    const float most = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
     const int32_t zero = zero_of_x(r->op);
-    memset(o, 0, sizeof *o);
-    o->is_tame = true;
-    for (int64_t j = 0; j < n; j++) {
-        const int64_t at = output + j;
-        o->scale[j] = w->head->scale_dtype == QN_F16
-                          ? qni_f32_from_f16(((const uint16_t *)scale)[at])
-                          : ((const float *)scale)[at];
-        o->zero[j] = zero != 0 ? zero * sums[at] : 0;
-        if (r->kind == QNI_DIRECT_BYTES && bias->rank != 0)
-            o->bias[j] = ((const float *)bias->data)[at];
-        const float size =
-            qni_float_of(qni_bits_of(o->scale[j]) & 0x7fffffffu) * most * r->epilogue.x_scale +
-            qni_float_of(qni_bits_of(o->bias[j]) & 0x7fffffffu);
-        o->is_tame = o->is_tame && size * r->epilogue.finish.y_inv < 0x1p30f;
+    bool is_tame = true;
+    for (int64_t j = 0; j < blocks * 32; j++) {
+        const int64_t at = block * 32 + j;
+        to->scale[j] = to->bias[j] = 0;
+        to->zero[j] = 0;
+        if (at >= r->op->n)
+            continue;
+        to->scale[j] = w->head->scale_dtype == QN_F16
+                           ? qni_f32_from_f16(((const uint16_t *)scale)[at])
+                           : ((const float *)scale)[at];
+        to->zero[j] = zero != 0 ? zero * sums[at] : 0;
+        to->bias[j] = bias != NULL ? bias[at] : 0;
+        const float size = qni_float_of(qni_bits_of(to->scale[j]) & 0x7fffffffu) * most +
+                           qni_float_of(qni_bits_of(to->bias[j]) & 0x7fffffffu);
+        is_tame = is_tame && size * r->epilogue.finish.y_inv < 0x1p30f;
+    }
+    return is_tame;
+}
+
+/* Words of one block, 256 rows at a time, through the common epilogue. */
+static void multiply_words(const struct run *r, const struct qni_direct_tile *all, int64_t output,
+                           const struct qni_direct_scratch *scratch)
+{
+    struct qni_direct_tile t = *all;
+    for (int64_t row = 0; row < all->rows; row += QNI_DIRECT_WORDS) {
+        t.a = all->a + row * r->shape.pixel;
+        t.rows = qni_min(QNI_DIRECT_WORDS, all->rows - row);
+        t.row_sums = all->row_sums != NULL ? all->row_sums + row : NULL;
+        r->kernel->fn(&t);
+        finish_words(r, scratch, row, t.rows, output, t.n);
     }
 }
 
-static void unpack_block(const struct run *r, int64_t block, const struct qni_direct_scratch *s)
-{
-    const struct qni_packed_head *head = r->part.w->head;
-    const uint8_t *const codes = qni_section(r->part.w, QNI_SECTION_CODES);
-    const size_t bytes = (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout);
-    for (int64_t j = 0; j < 2 && 2 * block + j < head->panels; j++)
-        r->kernel->unpack(codes + (size_t)(2 * block + j) * bytes, head->units, s->b[j]);
-}
-
-/* 32 outputs of all rows of a band. */
-static void multiply_block(const struct run *r, const struct band *b, const int64_t *taps,
-                           int64_t block, const struct qni_direct_scratch *scratch)
+/* Outputs [32 block, 32 (block + blocks)) of all rows of a band. */
+static void multiply_blocks(const struct run *r, const struct band *b, const int64_t *taps,
+                            int64_t block, int64_t blocks, const struct qni_direct_scratch *scratch)
 {
     const struct qni_direct_shape *s = &r->shape;
-    const int64_t output = block * 32, n = qni_min(32, r->op->n - output);
+    const struct qni_packed_head *head = r->part.w->head;
     const struct qni_finish_step *f = &r->epilogue.finish;
-    struct outputs o;
-    describe_outputs(r, output, n, &o);
-    unpack_block(r, block, scratch);
+    const size_t packed = (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout);
+    const uint8_t *const codes =
+        (const uint8_t *)qni_section(r->part.w, QNI_SECTION_CODES) + (size_t)(2 * block) * packed;
     struct qni_direct_tile t = {
         .a = b->a,
         .pixel = (size_t)s->pixel,
@@ -360,33 +385,41 @@ static void multiply_block(const struct run *r, const struct band *b, const int6
         .n_taps = s->n_taps,
         .tap_steps = s->tap_steps,
         .rows = b->rows,
-        .b = {scratch->b[0], n > 16 ? scratch->b[1] : NULL},
+        .b = codes,
+        .b_panel = packed,
+        .n_panels = qni_min(2 * blocks, head->panels - 2 * block),
+        .row_sums = scratch->sums,
         .kind = r->kind,
-        .scale = o.scale,
-        .zero = zero_of_x(r->op) != 0 ? o.zero : NULL,
+        .scale = scratch->scale,
+        .zero = scratch->zero,
+        .has_zero = zero_of_x(r->op) != 0,
         .y = scratch->y,
-        .column = output,
-        .n = n,
-        .bias = r->op->epilogue.bias.rank != 0 ? o.bias : NULL,
+        .n = qni_min(32 * blocks, r->op->n - 32 * block),
+        .bias = scratch->bias,
+        .has_bias = r->has_bias,
         .x_scale = r->epilogue.x_scale,
         .y_inv = f->y_inv,
         .y_zero = f->y_zero,
         .relu = f->act == QN_ACT_RELU,
         .is_u8 = f->y_dtype == QN_U8,
-        .is_tame = o.is_tame,
+        .is_tame = describe_outputs(r, block, blocks, scratch),
         .c = scratch->c,
         .scratch = scratch->kernel,
     };
-    if (r->kind == QNI_DIRECT_BYTES) {
-        r->kernel->fn(&t);
+    if (!s->reads_codes) {
+        t.row_sums = NULL;
+        t.b = scratch->b;
+        t.b_panel = (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
+        for (int64_t j = 0; j < t.n_panels; j++)
+            r->kernel->unpack(codes + (size_t)j * packed, head->units,
+                              scratch->b + (size_t)j * t.b_panel);
+    }
+    if (r->kind != QNI_DIRECT_BYTES) {
+        multiply_words(r, &t, 32 * block, scratch);
         return;
     }
-    for (int64_t row = 0; row < b->rows; row += QNI_DIRECT_WORDS) {
-        t.a = b->a + row * s->pixel;
-        t.rows = qni_min(QNI_DIRECT_WORDS, b->rows - row);
-        r->kernel->fn(&t);
-        finish_words(r, scratch, row, t.rows, output, n);
-    }
+    t.column = 32 * block;
+    r->kernel->fn(&t);
 }
 
 static void work(void *arg, int32_t worker)
@@ -403,13 +436,14 @@ static void work(void *arg, int32_t worker)
         if (index != ready) {
             b = band_at(r, index);
             bring_rows(r, &b, &scratch, taps);
-            number_rows(r, &b, scratch.real);
-            if (r->kind == QNI_DIRECT_BYTES)
-                find_outputs(r, &b, &scratch);
+            number_rows(r, &b, &scratch);
+            if (s->reads_codes)
+                sum_rows(r, &b, taps, &scratch);
             ready = index;
         }
-        for (int64_t i = first; i < qni_min(first + s->blocks_per_item, s->n_blocks); i++)
-            multiply_block(r, &b, taps, i, &scratch);
+        const int64_t end = qni_min(first + s->blocks_per_item, s->n_blocks);
+        for (int64_t i = first; i < end; i += s->blocks_per_call)
+            multiply_blocks(r, &b, taps, i, qni_min(s->blocks_per_call, end - i), &scratch);
     }
 }
 
@@ -442,6 +476,9 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     r.part = (struct qni_part){.w = op->w[0], .n_panels = op->w[0]->head->panels, .n = op->n};
     r.part.n_rows = op->m;
     r.kind = kind_of(&r);
+    r.has_bias = r.kind == QNI_DIRECT_BYTES && op->epilogue.bias.rank != 0;
+    if (r.kind != QNI_DIRECT_BYTES)
+        r.shape.blocks_per_call = 1;
     r.flip = op->x.dtype == QN_U8 ? 0x80 : 0;
     r.scratch = scratch;
     r.thread_bytes = choice->thread_bytes;

@@ -23,11 +23,11 @@
 #include "../simd/avx512.h"
 #include "kernel.h"
 
-enum { BLOCK = 32, BLOCK_BYTES = BLOCK * BLOCK * 4 };
+enum { BLOCK = 32, BLOCK_BYTES = BLOCK * BLOCK * 4, BUFFERS = 3 };
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-void qni_direct_bytes_amx(const uint8_t *codes, int64_t units, int8_t *out)
+void qni_direct_bytes_amx(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     const __m512i flip = _mm512_set1_epi8((char)0x80);
     for (int64_t i = 0; i < units * 8; i++)
@@ -37,7 +37,7 @@ void qni_direct_bytes_amx(const uint8_t *codes, int64_t units, int8_t *out)
         memset(out + units * 512, 0, 512);
 }
 
-void qni_direct_nibbles_amx(const uint8_t *codes, int64_t units, int8_t *out)
+void qni_direct_nibbles_amx(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     const __m512i nibble = _mm512_set1_epi8(0x0f), eight = _mm512_set1_epi8(8);
     if (units % 2 != 0)
@@ -54,24 +54,29 @@ void qni_direct_nibbles_amx(const uint8_t *codes, int64_t units, int8_t *out)
     }
 }
 
+void qni_direct_sums_amx(const int8_t *a, size_t pixel, int64_t rows, int64_t bytes, int32_t *sums)
+{
+    const __m512i ones = _mm512_set1_epi8(1);
+    for (int64_t r = 0; r < rows; r++, a += pixel) {
+        __m512i sum = _mm512_setzero_si512();
+        for (int64_t i = 0; i < bytes; i += 64)
+            sum = _mm512_dpbusd_epi32(sum, ones, _mm512_loadu_si512(a + i));
+        sums[r] = 128 * _mm512_reduce_add_epi32(sum);
+    }
+}
+
 /* ---- from sums to bytes ---------------------------------------------------------------------- */
 
-/* What the 32 outputs of a block share. */
+/* What all blocks share. */
 struct finish {
-    __m512 scale[2], bias[2], x_scale, y_inv;
-    __m512i zero[2], y_zero, floor, flip, order;
-    __mmask32 columns;
+    __m512 x_scale, y_inv;
+    __m512i y_zero, floor, flip, order;
 };
 
 static struct finish finish_of(const struct qni_direct_tile *t)
 {
     struct finish f;
     const int32_t zero = t->y_zero - (t->is_u8 ? 128 : 0); /* bytes are made signed, then flipped */
-    for (int j = 0; j < 2; j++) {
-        f.scale[j] = _mm512_loadu_ps(t->scale + 16 * j);
-        f.bias[j] = t->bias != NULL ? _mm512_loadu_ps(t->bias + 16 * j) : _mm512_setzero_ps();
-        f.zero[j] = t->zero != NULL ? _mm512_loadu_si512(t->zero + 16 * j) : _mm512_setzero_si512();
-    }
     f.x_scale = _mm512_set1_ps(t->x_scale);
     f.y_inv = _mm512_set1_ps(t->y_inv);
     f.y_zero = _mm512_set1_epi16((int16_t)zero);
@@ -79,21 +84,31 @@ static struct finish finish_of(const struct qni_direct_tile *t)
     f.flip = _mm512_set1_epi8((char)(t->is_u8 ? 0x80 : 0));
     /* Dwords of [row of 2][half of 2] in lanes to two rows of 32 bytes. */
     f.order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    f.columns = (__mmask32)(t->n >= 32 ? 0xffffffffu : (1u << t->n) - 1u);
     return f;
 }
 
-enum { BIAS = 1, ZERO = 2, WILD = 4 };
+/* PLAIN: no zero point of y, no relu, signed bytes. WHOLE: blocks of 32 outputs only. */
+enum { BIAS = 1, ZERO = 2, WILD = 4, SUMS = 8, PLAIN = 16, WHOLE = 32 };
 
-QNI_TEMPLATE __m512i code_of(const struct finish *f, const int32_t *dot, const int j,
-                             const int what)
+/* Sums of a block that wait to be finished: rows [row, end) of the tile, from `dot` on; `share`
+ * pairs of them after every step. */
+struct waiting {
+    const int32_t *dot;
+    int64_t block, row, end, share;
+};
+
+QNI_TEMPLATE __m512i code_of(const struct qni_direct_tile *t, const struct finish *f,
+                             const int32_t *dot, int64_t row, int64_t column, const int what)
 {
-    __m512i d = _mm512_load_si512(dot + 16 * j);
+    __m512i d = _mm512_load_si512(dot);
+    if (what & SUMS)
+        d = _mm512_sub_epi32(d, _mm512_set1_epi32(t->row_sums[row]));
     if (what & ZERO)
-        d = _mm512_sub_epi32(d, f->zero[j]);
-    __m512 v = _mm512_mul_ps(_mm512_mul_ps(f->scale[j], _mm512_cvtepi32_ps(d)), f->x_scale);
+        d = _mm512_sub_epi32(d, _mm512_loadu_si512(t->zero + column));
+    __m512 v = _mm512_mul_ps(_mm512_loadu_ps(t->scale + column), _mm512_cvtepi32_ps(d));
+    v = _mm512_mul_ps(v, f->x_scale);
     if (what & BIAS)
-        v = _mm512_add_ps(v, f->bias[j]);
+        v = _mm512_add_ps(v, _mm512_loadu_ps(t->bias + column));
     v = _mm512_mul_ps(v, f->y_inv);
     if (what & WILD) {
         const __m512 most = _mm512_set1_ps(0x1p21f);
@@ -105,61 +120,55 @@ QNI_TEMPLATE __m512i code_of(const struct finish *f, const int32_t *dot, const i
     return _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* Two rows of 32 outputs. Without BIAS a sum of -0 keeps its sign, which no code shows. */
-QNI_TEMPLATE void finish_pair(const struct finish *f, const int32_t *dot, uint8_t *y0, uint8_t *y1,
-                              const int what, const int whole)
+/* Two rows of 32 outputs; if there is no second one, the first again. Without BIAS a sum of -0
+ * keeps its sign, which no code shows. */
+QNI_TEMPLATE void finish_pair(const struct qni_direct_tile *t, const struct finish *f,
+                              const struct waiting *w, __mmask32 columns, const int what)
 {
-    __m512i a = _mm512_packs_epi32(code_of(f, dot, 0, what), code_of(f, dot, 1, what));
-    __m512i b = _mm512_packs_epi32(code_of(f, dot + 32, 0, what), code_of(f, dot + 32, 1, what));
-    a = _mm512_max_epi16(_mm512_adds_epi16(a, f->y_zero), f->floor);
-    b = _mm512_max_epi16(_mm512_adds_epi16(b, f->y_zero), f->floor);
-    const __m512i packed = _mm512_xor_si512(_mm512_packs_epi16(a, b), f->flip);
+    const int64_t at = w->block * 32, second = w->row + 1 < w->end;
+    const int32_t *const dot = w->dot, *const dot1 = dot + 32 * second;
+    const int64_t row = w->row, row1 = row + second;
+    __m512i a = _mm512_packs_epi32(code_of(t, f, dot, row, at, what),
+                                   code_of(t, f, dot + 16, row, at + 16, what));
+    __m512i b = _mm512_packs_epi32(code_of(t, f, dot1, row1, at, what),
+                                   code_of(t, f, dot1 + 16, row1, at + 16, what));
+    if (!(what & PLAIN)) {
+        a = _mm512_max_epi16(_mm512_adds_epi16(a, f->y_zero), f->floor);
+        b = _mm512_max_epi16(_mm512_adds_epi16(b, f->y_zero), f->floor);
+    }
+    __m512i packed = _mm512_packs_epi16(a, b);
+    if (!(what & PLAIN))
+        packed = _mm512_xor_si512(packed, f->flip);
     /* Lanes of `packed`: 4 bytes of a's first half, 4 of its second, the same of b. */
     const __m512i rows = _mm512_permutexvar_epi32(f->order, packed);
-    const __m256i r0 = _mm512_castsi512_si256(rows);
-    const __m256i r1 = _mm512_extracti64x4_epi64(rows, 1);
-    if (whole) {
-        _mm256_storeu_si256((__m256i *)y0, r0);
-        _mm256_storeu_si256((__m256i *)y1, r1);
+    uint8_t *const y = t->y[row] + t->column + at, *const y1 = t->y[row1] + t->column + at;
+    if (what & WHOLE) {
+        _mm256_storeu_si256((__m256i *)y, _mm512_castsi512_si256(rows));
+        _mm256_storeu_si256((__m256i *)y1, _mm512_extracti64x4_epi64(rows, 1));
     } else {
-        _mm256_mask_storeu_epi8(y0, f->columns, r0);
-        _mm256_mask_storeu_epi8(y1, f->columns, r1);
+        _mm256_mask_storeu_epi8(y, columns, _mm512_castsi512_si256(rows));
+        _mm256_mask_storeu_epi8(y1, columns, _mm512_extracti64x4_epi64(rows, 1));
     }
+}
+
+QNI_TEMPLATE void finish_some(const struct qni_direct_tile *t, const struct finish *f,
+                              struct waiting *w, int64_t pairs, const int what)
+{
+    const int64_t n = t->n - w->block * 32;
+    const __mmask32 columns = n >= 32 ? 0xffffffffu : (1u << n) - 1u;
+    for (; pairs > 0 && w->row < w->end; pairs--, w->row += 2, w->dot += 64)
+        finish_pair(t, f, w, columns, what);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Sums that wait to be finished: rows [row, end) of the tile, from `dot` on; `share` pairs of them
- * after every step. */
-struct waiting {
-    const int32_t *dot;
-    int64_t row, end, share;
-};
-
-QNI_TEMPLATE void finish_some(const struct qni_direct_tile *t, const struct finish *f,
-                              struct waiting *w, int64_t pairs, const int what, const int whole)
-{
-    for (; pairs > 0 && w->row < w->end; pairs--, w->row += 2, w->dot += 64) {
-        uint8_t *const y0 = t->y[w->row] + t->column;
-        /* An odd last row is finished twice: its partner in scratch is not of this tile. */
-        if (w->row + 1 < w->end)
-            finish_pair(f, w->dot, y0, t->y[w->row + 1] + t->column, what, whole);
-        else {
-            int32_t two[64] __attribute__((aligned(64)));
-            memcpy(two, w->dot, 128);
-            memcpy(two + 32, w->dot, 128);
-            finish_pair(f, two, y0, y0, what, whole);
-        }
-    }
-}
-
 /* One block of a tile into the C tiles, with a share of the waiting rows after every step. */
-QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, int64_t row, const struct finish *f,
-                           struct waiting *w, const int second_rows, const int second_panel,
-                           const int what, const int whole)
+QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, const struct waiting *now,
+                           const struct finish *f, struct waiting *w, const int second_rows,
+                           const int second_panel, const int what)
 {
-    const int8_t *const a = t->a + (size_t)row * t->pixel;
-    const int8_t *b0 = t->b[0], *b1 = t->b[1];
+    const int8_t *const a = t->a + (size_t)now->row * t->pixel;
+    const uint8_t *b0 = t->b + (size_t)now->block * 2 * t->b_panel, *b1 = b0 + t->b_panel;
     qni_amx_zero();
     for (int64_t tap = 0; tap < t->n_taps; tap++) {
         const int8_t *a0 = a + t->taps[tap];
@@ -167,100 +176,132 @@ QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, int64_t row, const s
         for (int64_t s = 0; s < t->tap_steps; s++) {
             _tile_loadd(6, b0, 64);
             _tile_loadd(4, a0, t->pixel);
-            _tile_dpbssd(0, 4, 6);
+            if (what & SUMS)
+                _tile_dpbsud(0, 4, 6);
+            else
+                _tile_dpbssd(0, 4, 6);
             if (second_panel) {
                 _tile_loadd(7, b1, 64);
-                _tile_dpbssd(1, 4, 7);
+                if (what & SUMS)
+                    _tile_dpbsud(1, 4, 7);
+                else
+                    _tile_dpbssd(1, 4, 7);
                 b1 += QNI_DIRECT_STEP_BYTES;
             }
             if (second_rows) {
                 _tile_loadd(5, a1, t->pixel);
-                _tile_dpbssd(2, 5, 6);
-                if (second_panel)
+                if (what & SUMS)
+                    _tile_dpbsud(2, 5, 6);
+                else
+                    _tile_dpbssd(2, 5, 6);
+                if (second_panel && (what & SUMS))
+                    _tile_dpbsud(3, 5, 7);
+                else if (second_panel)
                     _tile_dpbssd(3, 5, 7);
             }
             a0 += QNI_DIRECT_STEP;
             a1 += QNI_DIRECT_STEP;
             b0 += QNI_DIRECT_STEP_BYTES;
-            finish_some(t, f, w, w->share, what, whole);
+            finish_some(t, f, w, w->share, what);
         }
     }
 }
 
-QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what, const int whole)
+static int64_t at_most(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     const int64_t steps = t->n_taps * t->tap_steps, share = (BLOCK / 2 + steps - 1) / steps;
-    struct waiting w = {NULL, 0, 0, share};
-    int64_t at = 0;
-    qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
-    for (int64_t row = 0; row < t->rows; row += BLOCK, at ^= 1) {
-        const int64_t rows = t->rows - row < BLOCK ? t->rows - row : BLOCK;
-        int32_t *const c = (int32_t *)((char *)t->scratch + at * BLOCK_BYTES);
-        if (rows < BLOCK && row > 0)
+    struct waiting older = {NULL, 0, 0, 0, share}, old = older;
+    int64_t at = 0, configured = 0;
+    for (int64_t row = 0; row < t->rows; row += BLOCK) {
+        const int64_t rows = at_most(BLOCK, t->rows - row);
+        if (rows != configured)
             qni_amx_configure(rows, QNI_DIRECT_STEP);
-        if (rows == BLOCK && t->b[1] != NULL)
-            multiply(t, row, &f, &w, 1, 1, what, whole);
-        else if (t->b[1] != NULL)
-            multiply(t, row, &f, &w, rows > 16, 1, what, whole);
-        else
-            multiply(t, row, &f, &w, rows > 16, 0, what, whole);
-        finish_some(t, &f, &w, BLOCK, what, whole);
-        qni_amx_store(c, rows > 16);
-        w = (struct waiting){c, row, row + rows, share};
+        configured = rows;
+        for (int64_t block = 0; 2 * block < t->n_panels; block++) {
+            int32_t *const c = (int32_t *)((char *)t->scratch + at * BLOCK_BYTES);
+            const struct waiting now = {c, block, row, row + rows, share};
+            if (rows == BLOCK && 2 * block + 1 < t->n_panels)
+                multiply(t, &now, &f, &older, 1, 1, what);
+            else
+                multiply(t, &now, &f, &older, rows > 16, 2 * block + 1 < t->n_panels, what);
+            finish_some(t, &f, &older, BLOCK, what);
+            qni_amx_store(c, rows > 16);
+            older = old;
+            old = now;
+            at = at + 1 < BUFFERS ? at + 1 : 0;
+        }
     }
-    finish_some(t, &f, &w, BLOCK, what, whole);
+    finish_some(t, &f, &older, BLOCK, what);
+    finish_some(t, &f, &old, BLOCK, what);
 }
 
 /* Sums as they are, or times the weight's scale. */
-static void to_words(const struct qni_direct_tile *t)
+QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
 {
-    struct waiting none = {NULL, 0, 0, 0};
-    const struct finish f = {.columns = 0};
+    const struct finish f = {.x_scale = _mm512_setzero_ps()};
+    struct waiting none = {NULL, 0, 0, 0, 0};
+    int32_t *const c = t->scratch;
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
-        const int64_t rows = t->rows - row < BLOCK ? t->rows - row : BLOCK;
-        int32_t *const c = t->scratch;
-        qni_amx_configure(rows, QNI_DIRECT_STEP);
-        multiply(t, row, &f, &none, rows > 16, t->b[1] != NULL, 0, 1);
-        qni_amx_store(c, rows > 16);
-        for (int64_t i = 0; i < rows; i++) {
-            for (int64_t j = 0; j < (t->b[1] != NULL ? 2 : 1); j++) {
-                __m512i d = _mm512_load_si512(c + i * 32 + j * 16);
-                if (t->zero != NULL)
-                    d = _mm512_sub_epi32(d, _mm512_loadu_si512(t->zero + 16 * j));
-                float *const to = t->c + (row + i) * 32 + j * 16;
-                const __m512 scale = _mm512_loadu_ps(t->scale + 16 * j);
+        const struct waiting now = {c, 0, row, row + at_most(BLOCK, t->rows - row), 0};
+        qni_amx_configure(now.end - row, QNI_DIRECT_STEP);
+        multiply(t, &now, &f, &none, now.end - row > 16, t->n_panels > 1, what);
+        qni_amx_store(c, now.end - row > 16);
+        for (int64_t i = row; i < now.end; i++) {
+            for (int64_t j = 0; j < 16 * t->n_panels; j += 16) {
+                __m512i d = _mm512_load_si512(c + (i - row) * 32 + j);
+                float *const to = t->c + i * 32 + j;
+                if (what & SUMS)
+                    d = _mm512_sub_epi32(d, _mm512_set1_epi32(t->row_sums[i]));
+                if (t->has_zero)
+                    d = _mm512_sub_epi32(d, _mm512_loadu_si512(t->zero + j));
                 if (t->kind == QNI_DIRECT_RAW)
                     _mm512_storeu_si512(to, d);
                 else
-                    _mm512_storeu_ps(
-                        to, _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(d), _mm512_setzero_ps()));
+                    _mm512_storeu_ps(to,
+                                     _mm512_fmadd_ps(_mm512_loadu_ps(t->scale + j),
+                                                     _mm512_cvtepi32_ps(d), _mm512_setzero_ps()));
             }
         }
     }
 }
 
-static void tile(const struct qni_direct_tile *t)
+/* sums: SUMS on codes as they are packed, else 0. */
+QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int sums)
 {
-    const int what = (t->bias != NULL ? BIAS : 0) | (t->zero != NULL ? ZERO : 0);
+    const bool plain = t->y_zero == 0 && !t->relu && !t->is_u8;
     if (t->kind != QNI_DIRECT_BYTES)
-        to_words(t);
-    else if (t->n < 32 || !t->is_tame)
-        to_bytes(t, BIAS | ZERO | WILD, 0);
-    else if (what == 0)
-        to_bytes(t, 0, 1);
-    else if (what == BIAS)
-        to_bytes(t, BIAS, 1);
+        to_words(t, sums);
+    else if (!t->is_tame)
+        to_bytes(t, BIAS | ZERO | WILD | sums);
+    else if (t->n % BLOCK != 0)
+        to_bytes(t, BIAS | ZERO | sums);
+    else if (t->has_zero)
+        to_bytes(t, BIAS | ZERO | WHOLE | sums);
+    else if (t->has_bias && plain)
+        to_bytes(t, BIAS | PLAIN | WHOLE | sums);
+    else if (t->has_bias)
+        to_bytes(t, BIAS | WHOLE | sums);
+    else if (plain)
+        to_bytes(t, PLAIN | WHOLE | sums);
     else
-        to_bytes(t, BIAS | ZERO, 1);
+        to_bytes(t, WHOLE | sums);
     _tile_release();
 }
 
 void qni_conv_q8_q8n16_mr32_amx(const struct qni_direct_tile *t)
 {
-    tile(t);
+    if (t->row_sums != NULL)
+        tile(t, SUMS);
+    else
+        tile(t, 0);
 }
 void qni_conv_q8_q4n16_mr32_amx(const struct qni_direct_tile *t)
 {
-    tile(t);
+    tile(t, 0); /* nibbles are always unpacked */
 }

@@ -12,8 +12,12 @@
  * input of tap 0 for every output, and outputs follow each other evenly (direct.h makes it so).
  * Every tap has a multiple of 64 channels, zeros past the real ones.
  *
- * value comes as two panels of 16 outputs in signed bytes, 64 positions of a panel in 1024 bytes:
- * vector p of 64 bytes, lane j, byte b = position 4 p + b of output j. That is a B tile of AMX. */
+ * value comes in panels of 16 outputs, 64 positions of a panel in 1024 bytes: vector p of 64 bytes,
+ * lane j, byte b = position 4 p + b of output j. That is a B tile of AMX, and it is how 8-bit codes
+ * are packed. With row_sums the bytes are these codes, value + 128 as unsigned, and
+ *     dot[r, j] = (the same sum over codes) - row_sums[r],   row_sums[r] = 128 * sum of a's bytes
+ * A block is two panels. Blocks change fastest, so that the rows of a stay in the first cache while
+ * all weights pass by: with one block to a tile it is the weights that stay. */
 #ifndef QNI_CPU_DIRECT_KERNEL_H
 #define QNI_CPU_DIRECT_KERNEL_H
 
@@ -29,26 +33,34 @@ struct qni_direct_tile {
     int64_t n_taps;
     int64_t tap_steps; /* of 64 channels */
     int64_t rows;
-    const int8_t *b[2]; /* n_taps * tap_steps steps each; b[1] NULL: one panel */
+    const uint8_t *b; /* n_taps * tap_steps steps of the first panel */
+    size_t b_panel;   /* bytes from panel to panel */
+    int64_t n_panels;
+    const int32_t *row_sums; /* [rows]; NULL: b is signed values */
     int32_t kind;
-    const float *scale;  /* [32]; where b[1] is NULL, 16 matter */
-    const int32_t *zero; /* [32], or NULL */
+    const float *scale; /* [n_panels * 16, rounded up to 32], as zero and bias */
+    const int32_t *zero;
+    int32_t has_zero; /* else zero is all 0 */
     /* bytes */
     uint8_t *const *y; /* [rows] where output `column` of a row goes, minus column */
-    int64_t column, n; /* n: of 32 */
-    const float *bias; /* [32], or NULL */
+    int64_t column;
+    int64_t n; /* outputs, of n_panels * 16 */
+    const float *bias;
+    int32_t has_bias; /* else bias is all 0 */
     float x_scale, y_inv;
     int32_t y_zero, relu, is_u8;
     int32_t is_tame; /* no v * y_inv is a NaN or beyond +-2^31 */
-    /* floats, raw: [rows, 32] */
-    float *c;
-    void *scratch; /* scratch_bytes of the row, 64-byte aligned, of this thread */
+    float *c;        /* floats, raw: [rows, 32], one block */
+    void *scratch;   /* scratch_bytes of the row, 64-byte aligned, of this thread */
 };
 
 typedef void qni_direct_kernel_fn(const struct qni_direct_tile *tile);
-/* Units of 32 positions of a panel's packed codes as the kernel wants them, padded with zeros to
- * whole steps. */
-typedef void qni_direct_unpack_fn(const uint8_t *codes, int64_t units, int8_t *out);
+/* Units of 32 positions of a panel's packed codes as signed values, padded with zeros to whole
+ * steps. */
+typedef void qni_direct_unpack_fn(const uint8_t *codes, int64_t units, uint8_t *out);
+/* 128 times the sum of `bytes` (a multiple of 64) bytes of each row. */
+typedef void qni_direct_sums_fn(const int8_t *a, size_t pixel, int64_t rows, int64_t bytes,
+                                int32_t *sums);
 
 /* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
  * either. */
@@ -56,15 +68,17 @@ struct qni_direct_kernel {
     struct qni_matmul_kernel row; /* fn is NULL */
     qni_direct_kernel_fn *fn;
     qni_direct_unpack_fn *unpack;
+    qni_direct_sums_fn *sums; /* NULL: the kernel wants unpacked weights */
 };
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack)                   \
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums)             \
     qni_direct_kernel_fn fn;                                                                       \
-    qni_direct_unpack_fn unpack;
+    qni_direct_unpack_fn unpack;                                                                   \
+    qni_direct_sums_fn sums;
 #include "kernels.inc"
 #undef QNI_DIRECT_KERNEL
 
 /* Of the rows that have any. */
-enum { QNI_DIRECT_SCRATCH = 8192 };
+enum { QNI_DIRECT_SCRATCH = 12288 };
 
 #endif

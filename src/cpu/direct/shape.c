@@ -4,9 +4,14 @@
 
 #include <string.h>
 
+#include "../layouts.h"
 #include "../rows/epilogue.h"
+#include "runs.h"
 
 enum {
+    CALL_BYTES = 768 * 1024,    /* weights that pass by every 32 rows, in the second cache */
+    UNPACKED_BYTES = 24 * 1024, /* the same, unpacked and in the first cache */
+    PATCH_BYTES = 128 * 1024,   /* patches: written and read at once */
     BAND_BYTES = 640 * 1024, /* a third of the second cache: weights and y pass through it, too */
     BAND_ROWS = 2048
 };
@@ -118,7 +123,8 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
 
 static void cut_rows(const struct qni_op *op, struct qni_direct_shape *s, int64_t threads)
 {
-    const int64_t fit = qni_max(32, qni_min(BAND_BYTES / s->pixel, BAND_ROWS) / 32 * 32);
+    const int64_t bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? PATCH_BYTES : BAND_BYTES;
+    const int64_t fit = qni_max(32, qni_min(bytes / s->pixel, BAND_ROWS) / 32 * 32);
     const int64_t bands = even_bands(qni_ceil_div(op->m, fit), op->m, threads);
     s->band_rows =
         qni_max(32, qni_min(fit, (int64_t)qni_round_up((size_t)qni_ceil_div(op->m, bands), 32)));
@@ -165,7 +171,22 @@ static double item_ns(const struct qni_direct_shape *s, int64_t threads)
     const double items = (double)qni_ceil_div(s->n_bands * s->items_per_band, threads);
     const double weights = (double)(s->blocks_per_item * s->steps) * 2 * QNI_DIRECT_STEP_BYTES;
     const double blocks = (double)(qni_ceil_div(s->band_rows, 32) * s->blocks_per_item);
-    return items * (copy_ns((double)s->a_bytes) + weights / 15 + blocks * block_ns(s->steps));
+    return items * (copy_ns((double)s->a_bytes) + (s->reads_codes ? 0 : weights / 15) +
+                    blocks * block_ns(s->steps));
+}
+
+/* Weights are used as they are packed where unpacking would be for few rows, or where the weights
+ * of a block are more than the first cache keeps: then a block of rows has to stay in it. */
+static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    enum { FEW_ROWS = 512, LONG = 16 };
+    const struct qni_packed_head *head = op->w[0]->head;
+    const struct qni_layout *layout = qni_layout_find(head->layout);
+    const bool whole = layout != NULL && layout->layout == QNI_LAYOUT_Q8N16 && head->units % 2 == 0;
+    s->reads_codes = whole && (s->band_rows <= FEW_ROWS || s->steps >= LONG);
+    const int64_t most = s->reads_codes ? CALL_BYTES : UNPACKED_BYTES;
+    s->blocks_per_call =
+        qni_max(1, qni_min(s->blocks_per_item, most / (2 * QNI_DIRECT_STEP_BYTES * s->steps)));
 }
 
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op)
@@ -200,9 +221,12 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     if (threads > 1 && s.n_blocks > 1 && as_one_band(op, &one)) {
         one.blocks_per_item = qni_ceil_div(one.n_blocks, threads);
         one.items_per_band = qni_ceil_div(one.n_blocks, one.blocks_per_item);
+        choose_order(op, &one);
+        choose_order(op, &s);
         if (item_ns(&one, threads) < item_ns(&s, threads))
             s = one;
     }
+    choose_order(op, &s);
     most_of(op, &s);
     return s;
 }
@@ -213,18 +237,25 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
                              uint8_t *memory, struct qni_direct_scratch *scratch)
 {
     const size_t panel = (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
-    const size_t rows = (size_t)s->most_rows;
+    const size_t rows = (size_t)s->most_rows, words = (size_t)s->n_blocks * 32 * sizeof(float);
     const struct qni_patches p = qni_patches_of(op, 0, 0, false);
+    const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
+    const size_t line =
+        qni_has_runs(op, s->pixel) ? qni_runs_bytes(op) : qni_patches_line_bytes(&p);
     const size_t bytes[] = {QNI_DIRECT_SCRATCH,
-                            panel,
-                            panel,
+                            (size_t)s->blocks_per_call * 2 * panel,
                             s->most_a_bytes,
                             rows * sizeof(int64_t),
                             rows * sizeof(uint8_t *),
                             (size_t)op->n + 64,
                             QNI_DIRECT_WORDS * 32 * sizeof(float),
                             sizeof(struct qni_epilogue_scratch),
-                            qni_patches_line_bytes(&p)};
+                            line,
+                            words,
+                            words,
+                            words,
+                            rows * sizeof(int32_t),
+                            planes ? s->most_a_bytes / (size_t)s->pixel * sizeof(int32_t) : 0};
     enum { PARTS = sizeof bytes / sizeof *bytes };
     size_t at[PARTS + 1] = {0};
     for (int i = 0; i < PARTS; i++)
@@ -232,14 +263,18 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     if (memory == NULL)
         return at[PARTS];
     scratch->kernel = memory + at[0];
-    scratch->b[0] = (int8_t *)memory + at[1];
-    scratch->b[1] = (int8_t *)memory + at[2];
-    scratch->a = (int8_t *)memory + at[3];
-    scratch->real = (int64_t *)(void *)(memory + at[4]);
-    scratch->y = (uint8_t **)(void *)(memory + at[5]);
-    scratch->nowhere = memory + at[6];
-    scratch->c = (float *)(void *)(memory + at[7]);
-    scratch->epilogue = (struct qni_epilogue_scratch *)(void *)(memory + at[8]);
-    scratch->line = memory + at[9];
+    scratch->b = memory + at[1];
+    scratch->a = (int8_t *)memory + at[2];
+    scratch->real = (int64_t *)(void *)(memory + at[3]);
+    scratch->y = (uint8_t **)(void *)(memory + at[4]);
+    scratch->nowhere = memory + at[5];
+    scratch->c = (float *)(void *)(memory + at[6]);
+    scratch->epilogue = (struct qni_epilogue_scratch *)(void *)(memory + at[7]);
+    scratch->line = memory + at[8];
+    scratch->scale = (float *)(void *)(memory + at[9]);
+    scratch->bias = (float *)(void *)(memory + at[10]);
+    scratch->zero = (int32_t *)(void *)(memory + at[11]);
+    scratch->sums = (int32_t *)(void *)(memory + at[12]);
+    scratch->pixels = (int32_t *)(void *)(memory + at[13]);
     return at[PARTS];
 }

@@ -31,8 +31,10 @@ struct qni_direct_shape {
     int64_t band_rows;               /* rows of a band at most, unused columns included */
     int64_t n_bands;
     int64_t n_blocks, blocks_per_item, items_per_band; /* of 32 outputs */
-    size_t a_bytes;                                    /* of a band's copy */
-    size_t most_a_bytes;                               /* for this batch and every smaller one */
+    int32_t reads_codes; /* weights as they are packed: kernel.h, row_sums */
+    int64_t blocks_per_call;
+    size_t a_bytes;      /* of a band's copy */
+    size_t most_a_bytes; /* for this batch and every smaller one */
     int64_t most_rows;
 };
 
@@ -51,7 +53,12 @@ static inline int64_t qni_band_planes(const struct qni_direct_shape *s)
 
 /* Private scratch of a thread. */
 struct qni_direct_scratch {
-    int8_t *a, *b[2];
+    int8_t *a;
+    uint8_t *b; /* unpacked: the panels of a call */
+    float *scale, *bias;
+    int32_t *zero;    /* [blocks_per_call * 32] */
+    int32_t *sums;    /* [most_rows] */
+    int32_t *pixels;  /* 128 * sum of every pixel of the planes */
     int64_t *real;    /* [band_rows] the row of the product, or -1 */
     uint8_t **y;      /* [band_rows] */
     uint8_t *nowhere; /* n bytes that nobody reads */
