@@ -193,10 +193,23 @@ static __device__ __forceinline__ void tile_wait(int32_t stages)
         ptx_copies_wait<2>();
 }
 
-/* Shared memory that a CTA may have: of an sm_75, sm_86 or sm_89, or of the large ones. */
-static inline int32_t tile_shared_limit(int32_t sm)
+/* Sums leave through the memory of the stages, [rows][tile_ld]: what a warp writes falls into 32
+ * banks. */
+static __host__ __device__ constexpr int32_t tile_ld(int32_t panels)
 {
-    return sm < 80 ? 64 * 1024 : sm == 86 || sm == 89 || sm >= 120 ? 99 * 1024 : 163 * 1024;
+    return panels * QNI_CUDA_PANEL + 4;
+}
+
+/* Stages of a CTA, so that two of them have room on a multiprocessor. sm_75 copies when it is told
+ * to, and has no use for more than two. */
+static inline int32_t tile_stages(int32_t sm, int32_t stage_bytes, int32_t fixed_bytes)
+{
+    enum { RESERVED = 1024 /* by the system, of every CTA */ };
+    const int32_t kilobytes = sm == 80 || sm == 87                ? 164
+                              : sm == 86 || sm == 89 || sm >= 120 ? 100
+                                                                  : 228;
+    const int32_t stages = (kilobytes * 512 - RESERVED - fixed_bytes) / stage_bytes;
+    return sm < 80 || stages < 2 ? 2 : stages > 4 ? 4 : stages;
 }
 
 /* shape: outputs and rows of a tile. stage_bytes of dynamic shared memory a stage, 2 to 4 of them,
@@ -223,10 +236,10 @@ static inline int32_t tile_launch(const void *kernel, const struct tile_shape *s
     const int64_t grid = row_tiles * args.output_tiles * product->w.parts;
     if (grid == 0)
         return 0;
-    const int32_t room = tile_shared_limit(launch->sm) - shape->fixed_bytes;
-    args.stages = room / shape->stage_bytes;
-    args.stages = args.stages > 4 ? 4 : args.stages;
-    const int32_t bytes = args.stages * shape->stage_bytes;
+    args.stages = tile_stages(launch->sm, shape->stage_bytes, shape->fixed_bytes);
+    const int32_t tile_bytes = shape->rows * tile_ld(shape->panels) * 4;
+    const int32_t stages_bytes = args.stages * shape->stage_bytes;
+    const int32_t bytes = stages_bytes > tile_bytes ? stages_bytes : tile_bytes;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) !=
         cudaSuccess)
         return (int32_t)cudaGetLastError();

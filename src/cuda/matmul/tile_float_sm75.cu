@@ -64,10 +64,6 @@ SHAPE int panels_of(int tile)
 {
     return PANELS * across_of(tile);
 }
-SHAPE int ld_of(int tile)
-{
-    return panels_of(tile) * QNI_CUDA_PANEL + 4;
-}
 #if defined(__CUDA_ARCH__)
 enum { SM = __CUDA_ARCH__ / 10 };
 #else
@@ -403,7 +399,7 @@ DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
                   const float (&sum)[PANELS][columns_of(TILE)][4], float *tile, int32_t across,
                   int32_t slice)
 {
-    constexpr int slices = slices_of(TILE, SM), ld = ld_of(TILE);
+    constexpr int slices = slices_of(TILE, SM), ld = tile_ld(panels_of(TILE));
     for (int32_t q = 0; q < slices; q++) {
         __syncthreads();
         if (slice == q)

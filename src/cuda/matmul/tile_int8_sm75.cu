@@ -68,10 +68,6 @@ SHAPE int block_bytes_of(int kind)
 {
     return kind == CODES8 ? 1024 : 512;
 }
-SHAPE int ld_of(int tile)
-{
-    return ACROSS * panels_of(tile) * QNI_CUDA_PANEL + 4;
-}
 /* A stage: x, codes, facts. */
 SHAPE int x_bytes_of(int tile)
 {
@@ -399,7 +395,7 @@ DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
                   const struct loaded (&l)[panels_of(TILE)], const int32_t *row_of, float *tile,
                   bool is_raw)
 {
-    constexpr int ld = ld_of(TILE), panels = panels_of(TILE);
+    constexpr int panels = panels_of(TILE), ld = tile_ld(ACROSS * panels);
     const int32_t warp = (int32_t)threadIdx.x >> 5, lane = (int32_t)threadIdx.x & 31;
     const int32_t g = lane >> 2, t = lane & 3;
     const int32_t from_row = warp / ACROSS * columns_of(TILE) * 8;
