@@ -705,6 +705,59 @@ class Bench(Case):
         self.assertIn(line["kernel"], line["text"])
         self.assertEqual(line["ops"], 2 * 64 * 128)
 
+    PEER = """#!/usr/bin/env python3
+import json, struct, sys
+print(json.dumps(%(hello)s), flush=True)
+for line in sys.stdin:
+    order, reply = json.loads(line), {"ok": True}
+    if order["do"] == "make":
+        m, n, k = order["m"], order["n"], order["k"]
+        x, w = [struct.unpack("%%df" %% (len(raw) // 4), raw) for raw in
+                (open(order[f], "rb").read() for f in ("x_file", "w_file"))]
+        reply = {"ways": ["dot", "wrong"]}
+    if order["do"] == "run":
+        %(run)s
+        reply = {"us": [5.0, 7.0, 6.0]}
+    if order["do"] == "result":
+        y = [sum(x[i * k + p] * w[j * k + p] for p in range(k)) + 9 * order["way"]
+             for i in range(m) for j in range(n)]
+        open(order["y_file"], "wb").write(struct.pack("%%df" %% len(y), *y))
+    print(json.dumps(reply), flush=True)
+"""
+
+    def make_peer(self, name, hello, run="pass"):
+        os.makedirs("peers", exist_ok=True)
+        path = os.path.join("peers", name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.PEER % {"hello": repr(hello), "run": run})
+        os.chmod(path, 0o755)
+
+    def test_peers(self):
+        words = ["bench", "--json", "--warm", "--min-time", "0.01", "--n", 20, "--k", 32, "--m", 3,
+                 "--peers", "--peer-folder", "peers"]
+        self.complains(*words, status=3, says="no peer")
+        self.make_peer("good", {"peer": "good", "version": "1.2"})
+        self.make_peer("absent", {"skip": "its library is not here"})
+        self.make_peer("dies", {"peer": "dies", "version": "0"}, run="sys.exit(1)")
+        out = quern(*words)
+        line = json.loads(out)
+        found = {(p["peer"], p["way"]): p for p in line["peers"]}
+        good = found["good", "dot"]
+        self.assertTrue(good["verified"])
+        self.assertLess(good["error"], 1e-5)
+        self.assertEqual((good["us_median"], good["runs"], good["version"]), (6, 15, "1.2"))
+        self.assertAlmostEqual(good["ratio"], line["us_median"] / 6, delta=0.01 * good["ratio"])
+        self.assertFalse(found["good", "wrong"]["verified"])
+        self.assertFalse(found["dies", "dot"]["verified"])
+        self.assertIn("its library is not here", out.err)
+        self.assertIn("left out", out.err)
+        self.assertNotIn("peer-folder", line["command"])
+        self.assertIn("--n 20", line["command"])
+        self.assertTrue(line["machine"])
+        text = quern(*[word for word in words if word != "--json"])
+        self.assertIn("ours/theirs", text)
+        self.assertIn("WRONG", text)
+
     def test_interrupted(self):
         process = subprocess.Popen([QUERN, "bench", "--n", "64", "--k", "64", "--warm",
                                     "--min-time", "60"], stdout=subprocess.DEVNULL)

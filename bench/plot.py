@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures and tables of docs/performance.md out of bench/results/*.jsonl.
+
+    bench/plot.py            writes docs/performance-*.svg and the tables between the markers
+                             <!-- table NAME --> and <!-- end --> of docs/performance.md, README.md
+    bench/plot.py --check    says what would change
+
+Pictures need nothing but this file: SVG written as text, with the reader's colours in the dark.
+"""
+import argparse
+import json
+import math
+import os
+import re
+import sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+COLORS = ["#1f6feb", "#d1600a", "#1a7f4b", "#a33ea1", "#7a6a00", "#c4314b"]
+STYLE = """<style>
+text{font:12px sans-serif;fill:#24292f}.axis{stroke:#8c959f;fill:none}.grid{stroke:#d0d7de}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.axis{stroke:#6e7681}.grid{stroke:#30363d}}
+</style>"""
+
+
+def results(name):
+    path = os.path.join(ROOT, "bench", "results", name)
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def us(value):
+    return "%.0f" % value if value >= 100 else "%.1f" % value
+
+
+def svg(width, height, parts):
+    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d">\n' % (width, height)
+            + STYLE + "\n" + "\n".join(parts) + "\n</svg>\n")
+
+
+def text(x, y, words, anchor="start", color=None):
+    words = words.replace("&", "&amp;").replace("<", "&lt;")
+    fill = ' style="fill:%s"' % color if color else ""
+    return '<text x="%.1f" y="%.1f" text-anchor="%s"%s>%s</text>' % (x, y, anchor, fill, words)
+
+
+# ------------------------------------------------------------------------------- time against m
+
+
+def fit(lines):
+    """The model max(bytes / bandwidth, ops / rate) with the two rates of these lines themselves:
+    bandwidth at the smallest m, operations at the largest."""
+    first, last = lines[0], lines[-1]
+    bandwidth = first["bytes"] / first["us_median"]
+    rate = last["ops"] / last["us_median"]
+    return [max(r["bytes"] / bandwidth, r["ops"] / rate) for r in lines]
+
+
+def time_over_m(rows):
+    groups = {}
+    for r in rows:
+        groups.setdefault("%s, %s" % (r["weights"], r["strategy"]), []).append(r)
+    if not groups:
+        return None
+    width, height, left, right, top, bottom = 760, 430, 62, 20, 30, 40
+    most_m = max(r["m"] for r in rows)
+    values = [r["us_median"] for r in rows] + [r["bound_us"] for r in rows]
+    low, high = math.log10(min(values)) - 0.05, math.log10(max(values)) + 0.05
+    def place(m, t):
+        x = left + math.log2(m) / math.log2(most_m) * (width - left - right)
+        y = top + (high - math.log10(t)) / (high - low) * (height - top - bottom)
+        return x, y
+    parts = [text(left, 18, "Time against m, n = k = 4096: measured (dots), fit (line), "
+                            "limit of the machine (dashes)")]
+    m = 1
+    while m <= most_m:
+        x = place(m, 10 ** low)[0]
+        parts.append('<path class="grid" d="M%.1f %dV%d"/>' % (x, top, height - bottom))
+        parts.append(text(x, height - bottom + 16, str(m), "middle"))
+        m *= 2
+    parts.append(text(width / 2, height - 6, "m", "middle"))
+    for exponent in range(math.ceil(low), math.floor(high) + 1):
+        for digit in (1, 2, 5):
+            t = digit * 10 ** exponent
+            if low <= math.log10(t) <= high:
+                y = place(1, t)[1]
+                parts.append('<path class="grid" d="M%d %.1fH%d"/>' % (left, y, width - right))
+                parts.append(text(left - 6, y + 4, "%g us" % t if t < 1000 else "%g ms"
+                                  % (t / 1000), "end"))
+    for i, (name, lines) in enumerate(groups.items()):
+        color = COLORS[i % len(COLORS)]
+        lines.sort(key=lambda r: r["m"])
+        for values, dash in ((fit(lines), ""), ([r["bound_us"] for r in lines], "3 3")):
+            points = " ".join("%.1f,%.1f" % place(r["m"], t) for r, t in zip(lines, values))
+            parts.append('<polyline fill="none" stroke="%s" stroke-dasharray="%s" points="%s"/>'
+                         % (color, dash, points))
+        for r in lines:
+            parts.append('<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>'
+                         % (place(r["m"], r["us_median"]) + (color,)))
+        parts.append(text(left + 14, top + 18 + 16 * i, name, color=color))
+    return svg(width, height, parts)
+
+
+def fit_table(rows):
+    groups = {}
+    for r in rows:
+        groups.setdefault((r["weights"], r["strategy"]), []).append(r)
+    lines = ["| weights | strategy | m = 1 | of the bandwidth | m = 512 | Top/s | worst against the "
+             "fit |", "|---|---|--:|--:|--:|--:|---|"]
+    for (weights, strategy), group in groups.items():
+        group.sort(key=lambda r: r["m"])
+        model = fit(group)
+        worst, at = max((r["us_median"] / t, r["m"]) for r, t in zip(group, model))
+        first, last = group[0], group[-1]
+        lines.append("| %s | %s | %s us | %.0f %% | %s us | %.2f | %.2f x at m = %d |" % (
+            weights, strategy, us(first["us_median"]),
+            100 * first["gb_per_s"] / first["limit_gb_per_s"], us(last["us_median"]),
+            last["gop_per_s"] / 1000, worst, at))
+    return lines
+
+
+# -------------------------------------------------------------------------------- against peers
+
+
+def good_peers(r):
+    return [p for p in r.get("peers", []) if p["verified"]]
+
+
+def best_peer(r):
+    return min(good_peers(r), key=lambda p: p["us_median"], default=None)
+
+
+def label(r):
+    if r["op"] == "conv2d":
+        return "%s, batch %d" % (r["layer"].split(" ")[-1], r["batch"])
+    return "%s, %s, m = %d" % (r["weights"], r["strategy"], r["m"])
+
+
+def ratio_bars(rows, title, peer_of):
+    """How many times as fast as the peer: the time of the peer over ours, on a logarithm."""
+    found = [(r, peer_of(r)) for r in rows]
+    found = [(r, p) for r, p in found if p is not None]
+    if not found:
+        return None
+    left, right, step, top = 300, 180, 18, 44
+    width, height = 760, top + step * len(found) + 12
+    ratios = [p["us_median"] / r["us_median"] for r, p in found]
+    low, high = min(0.5, min(ratios)), max(2.0, max(ratios))
+    span = math.log(high / low)
+    def x_of(value):
+        return left + math.log(value / low) / span * (width - left - right)
+    parts = [text(8, 18, title)]
+    for value in (0.25, 0.5, 1, 2, 4, 8, 16, 32):
+        if low <= value <= high:
+            parts.append('<path class="%s" d="M%.1f %dV%d"/>' % (
+                "axis" if value == 1 else "grid", x_of(value), top - 6, height - 8))
+            parts.append(text(x_of(value), top - 10, "%g x" % value, "middle"))
+    for i, ((r, p), ratio) in enumerate(zip(found, ratios)):
+        y = top + step * i
+        a, b = sorted((x_of(1), x_of(ratio)))
+        parts.append(text(left - 8, y + 12, label(r), "end"))
+        parts.append('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"/>' % (
+            a, y + 2, max(b - a, 1), step - 5, COLORS[2] if ratio >= 1 else COLORS[1]))
+        parts.append(text(max(b, x_of(1)) + 6, y + 12, "%.2f  %s" % (ratio, short(p))))
+    return svg(width, height, parts)
+
+
+def short(p):
+    way = p["way"].replace(" per channel", "").replace(" (dynamic)", "")
+    if p["peer"] == "torch" and way.startswith("oneDNN 3"):
+        return "torch: " + way
+    return "%s: %s" % (p["peer"], way)
+
+
+def onednn(r):
+    return min((p for p in good_peers(r) if p["way"].endswith("int8 per channel")),
+               key=lambda p: p["us_median"], default=None)
+
+
+def matmul_table(rows):
+    lines = ["| weights | strategy | m | quern | best peer | its time | ours / theirs |",
+             "|---|---|--:|--:|---|--:|--:|"]
+    order = []
+    for r in rows:
+        key = (r["weights"], r["strategy"])
+        if key not in order:
+            order.append(key)
+    for r in sorted(rows, key=lambda r: (order.index((r["weights"], r["strategy"])), r["m"])):
+        p = best_peer(r)
+        if p is not None:
+            lines.append("| %s | %s | %d | %s us | %s | %s us | %.2f |" % (
+                r["weights"], r["strategy"], r["m"], us(r["us_median"]), short(p),
+                us(p["us_median"]), r["us_median"] / p["us_median"]))
+    return lines
+
+
+def conv_table(rows):
+    by_layer = {}
+    for r in rows:
+        by_layer.setdefault(r["layer"].split(" ")[-1], {})[r["batch"]] = r
+    lines = ["| layer | quern, batch 1 | oneDNN int8 | ours / theirs | quern, batch 8 | oneDNN "
+             "int8 | ours / theirs |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for layer, found in by_layer.items():
+        cells = []
+        for batch in (1, 8):
+            r = found.get(batch)
+            p = onednn(r) if r else None
+            cells += ["", "", ""] if p is None else [
+                us(r["us_median"]) + " us", us(p["us_median"]) + " us",
+                "%.2f" % (r["us_median"] / p["us_median"])]
+        lines.append("| %s | %s |" % (layer, " | ".join(cells)))
+    return lines
+
+
+def readme_table(matmul, conv):
+    lines = ["| what | m | quern | best peer beside it | ours / theirs |", "|---|--:|--:|---|--:|"]
+    wanted = (("int4:g128", "int8-block"), ("int4:g32", "int8-block"), ("int8:pc", "int8-row"))
+    for weights, strategy in wanted:
+        for m in (1, 32, 512):
+            for r in matmul:
+                p = best_peer(r)
+                if (r["weights"], r["strategy"], r["m"]) == (weights, strategy, m) and p:
+                    lines.append("| 4096 x 4096, %s, %s | %d | %s us | %s, %s us | %.2f |" % (
+                        weights, strategy, m, us(r["us_median"]), short(p), us(p["us_median"]),
+                        r["us_median"] / p["us_median"]))
+    for batch in (1, 8):
+        pairs = [(r, onednn(r)) for r in conv if r["batch"] == batch]
+        pairs = [(r, p) for r, p in pairs if p]
+        if pairs:
+            ours, theirs = sum(r["us_median"] for r, _ in pairs), sum(p["us_median"]
+                                                                      for _, p in pairs)
+            lines.append("| ResNet-50, int8 convolution, %d layers together | batch %d | %s us | "
+                         "oneDNN: int8, %s us | %.2f |" % (len(pairs), batch, us(ours), us(theirs),
+                                                           ours / theirs))
+    return lines
+
+
+def provenance(rows):
+    """Machine and commit of the lines, and who was beside us."""
+    if not rows:
+        return []
+    machines = sorted({"%s; %d threads, %s" % (r["machine"], r["threads"], r["isa"])
+                       for r in rows})
+    commits = sorted({r["commit"] for r in rows})
+    peers = sorted({"%s %s" % (p["peer"], p["version"].split(" ")[0])
+                    for r in rows for p in r.get("peers", [])})
+    words = "; ".join(machines) + "; commit " + ", ".join(commits)
+    return [words + ("; beside " + ", ".join(peers) if peers else "") + "."]
+
+
+# ------------------------------------------------------------------------------------- the files
+
+
+def put_tables(path, tables):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        old = file.read()
+
+    def replace(match):
+        lines = tables.get(match.group(1))
+        if lines is None:
+            return match.group(0)
+        return "<!-- table %s -->\n%s\n<!-- end -->" % (match.group(1), "\n".join(lines))
+    return old, re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", replace, old, flags=re.S)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    matmul, conv, sweep = (results("cpu-%s.jsonl" % name) for name in ("matmul", "conv", "sweep"))
+    tables = {"matmul": matmul_table(matmul), "conv": conv_table(conv), "sweep": fit_table(sweep),
+              "readme": readme_table(matmul, conv), "readme-from": provenance(matmul),
+              "matmul-from": provenance(matmul), "conv-from": provenance(conv),
+              "sweep-from": provenance(sweep)}
+    pictures = {
+        "docs/performance-sweep.svg": time_over_m(sweep),
+        "docs/performance-matmul.svg": ratio_bars(
+            matmul, "Times as fast as the fastest peer (right of the line: quern is faster), "
+            "n = k = 4096", best_peer),
+        "docs/performance-conv.svg": ratio_bars(
+            conv, "Times as fast as oneDNN's int8 convolution, ResNet-50", onednn),
+    }
+    changes = []
+    for path, words in pictures.items():
+        full = os.path.join(ROOT, path)
+        old = open(full, encoding="utf-8").read() if os.path.exists(full) else ""
+        if words is not None and words != old:
+            changes.append((path, words))
+    for path in ("docs/performance.md", "README.md"):
+        old, new = put_tables(path, tables)
+        if old != new:
+            changes.append((path, new))
+    for path, words in changes:
+        if options.check:
+            print("plot.py: %s is out of date; run bench/plot.py" % path)
+        else:
+            with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
+                file.write(words)
+    return 1 if options.check and changes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# bench/record.sh QUERN matmul|conv|sweep [WORD...]: the figures of README.md and docs/performance.md,
+# into bench/results. WORDs are put before each command (nice, taskset, a lock). QUERN is a command
+# with peers beside it (`make bench-peers`). Then: bench/plot.py
+set -eu
+quern=$1 what=$2
+shift 2
+out=$(dirname "$0")/results/cpu-$what.jsonl
+new=$out.new
+: >"$new"
+
+record() {
+    echo "quern bench $*" >&2
+    "${before[@]}" "$quern" bench --json "$@" >>"$new"
+}
+before=("$@")
+
+case $what in
+    matmul)
+        shape='--n 4096 --k 4096 --min-time 0.25 --peers'
+        for m in 1 8 32 128 512; do
+            record $shape --m $m --weights int8:pc --strategy int8-row
+            record $shape --m $m --weights int4:pc --strategy int8-row
+            record $shape --m $m --weights int4:g128,int4:g32 --strategy int8-block
+            record $shape --m $m --weights int4:g128:off --strategy float
+        done
+        ;;
+    conv)
+        for m in 1 8; do
+            for layers in conv1 'layer1*' 'layer2*' 'layer3*' 'layer4*'; do
+                record --layers "resnet50/$layers" --m $m --weights int8:pc --image nhwc --y i8 \
+                    --strategy int8-static --warm --min-time 0.25 --peers
+            done
+        done
+        ;;
+    sweep)
+        ms=1,2,3,4,6,8,12,16,20,24,32,48,64,96,128,192,256,384,512
+        for how in 'int8:pc int8-row' 'int4:g128 int8-block' 'int4:g32 int8-block' \
+            'int4:g128 float'; do
+            record --n 4096 --k 4096 --m $ms --min-time 0.15 --weights "${how% *}" \
+                --strategy "${how#* }"
+        done
+        ;;
+    *)
+        echo "bench/record.sh: no set '$what'" >&2
+        exit 2
+        ;;
+esac
+mv "$new" "$out"
