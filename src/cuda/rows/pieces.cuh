@@ -96,6 +96,12 @@ ROWS_DEVICE void see_values(const float (&v)[16], int32_t n, bool symmetric,
     }
 }
 
+template <int DTYPE> ROWS_DEVICE float half_value(uint32_t bits)
+{
+    return DTYPE == QN_F16 ? __half2float(__ushort_as_half((unsigned short)bits))
+                           : __uint_as_float(bits << 16);
+}
+
 /* The larger and the smaller of two halves, pair by pair; NaN if either is. */
 #if __CUDA_ARCH__ >= 800
 template <int DTYPE> ROWS_DEVICE uint32_t max_pair(uint32_t a, uint32_t b)
@@ -115,12 +121,6 @@ template <int DTYPE> ROWS_DEVICE uint32_t min_pair(uint32_t a, uint32_t b)
     else
         asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
     return m;
-}
-template <int DTYPE> ROWS_DEVICE float half_of(uint32_t pair, int which)
-{
-    const uint32_t bits = which ? pair >> 16 : pair & 0xffffu;
-    return DTYPE == QN_F16 ? __half2float(__ushort_as_half((unsigned short)bits))
-                           : __uint_as_float(bits << 16);
 }
 #endif
 
@@ -143,8 +143,8 @@ ROWS_DEVICE void see_piece(const struct rows_job &j, const uint32_t (&raw)[WORDS
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 if (!SYMMETRIC)
-                    seen->lo = rows_min(seen->lo, half_of<DTYPE>(lo, i));
-                seen->hi = rows_max(seen->hi, half_of<DTYPE>(hi, i));
+                    seen->lo = rows_min(seen->lo, half_value<DTYPE>(i ? lo >> 16 : lo & 0xffffu));
+                seen->hi = rows_max(seen->hi, half_value<DTYPE>(i ? hi >> 16 : hi & 0xffffu));
             }
             return;
         }
@@ -155,7 +155,8 @@ ROWS_DEVICE void see_piece(const struct rows_job &j, const uint32_t (&raw)[WORDS
     see_values(v, n, SYMMETRIC, seen);
 }
 
-/* Positions n and behind become 0. */
+/* Positions n and behind become 0. (With the mask as (1 << 8 left) - 1, ptxas 13.0 for sm_90a made
+ * code that cut nothing.) */
 ROWS_DEVICE void cut_codes(uint32_t (&codes)[4], int32_t n)
 {
     if (n >= 16)

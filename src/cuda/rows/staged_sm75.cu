@@ -48,6 +48,35 @@ ROWS_DEVICE void stage(const struct rows_job &j, const struct rows_row &row, uin
     }
 }
 
+/* The extremes of the whole row, in the order of its memory: act-order moves them, and padding adds
+ * nothing to them. */
+template <int DTYPE, int SYMMETRIC>
+ROWS_DEVICE struct rows_extremes see_row(const struct rows_job &j, const uint32_t *staged)
+{
+    constexpr int32_t per_four = DTYPE == QN_F32 ? 4 : 8;
+    const int32_t k = (int32_t)j.s.k, whole = k / per_four;
+    struct rows_extremes seen = rows_no_extremes(SYMMETRIC);
+    for (int32_t i = (int32_t)threadIdx.x; i < whole; i += j.team) {
+        const uint4 four = ((const uint4 *)staged)[i];
+        const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            if (DTYPE == QN_F32) {
+                rows_see(&seen, __uint_as_float(words[w]), SYMMETRIC);
+                continue;
+            }
+            rows_see(&seen, half_value<DTYPE>(words[w] & 0xffffu), SYMMETRIC);
+            rows_see(&seen, half_value<DTYPE>(words[w] >> 16), SYMMETRIC);
+        }
+    }
+    for (int32_t i = per_four * whole + (int32_t)threadIdx.x; i < k; i += j.team)
+        rows_see(&seen,
+                 DTYPE == QN_F32 ? __uint_as_float(staged[i])
+                                 : half_value<DTYPE>(((const uint16_t *)staged)[i]),
+                 SYMMETRIC);
+    return seen;
+}
+
 /* Columns of the n real positions of piece q. */
 ROWS_DEVICE int32_t columns_of(const struct rows_job &j, int32_t q, int32_t (&columns)[16])
 {
@@ -156,13 +185,10 @@ static __global__ void __launch_bounds__(512)
     int32_t column, sum = 0;
     struct rows_scaling s = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
     if constexpr (KIND == ROW || KIND == BLOCK) {
-        struct rows_extremes seen = rows_no_extremes(SYMMETRIC);
-        for (int32_t q = thread; (KIND == ROW || is_whole) && q < pieces; q += j.team) {
-            const int32_t n = gather<DTYPE>(j, staged, q, raw, &column);
-            see_piece<DTYPE, SYMMETRIC, 1>(j, raw, n, 0, &seen);
-        }
-        if (KIND == ROW || is_whole)
+        if (KIND == ROW || is_whole) {
+            const struct rows_extremes seen = see_row<DTYPE, SYMMETRIC>(j, staged);
             s = rows_scaling_of(team_range(j, rows_range_of(seen), ranges), SYMMETRIC);
+        }
     }
     for (int32_t q = thread; q - thread < pieces; q += j.team) { /* whole warps */
         const bool is_active = q < pieces;
