@@ -97,6 +97,7 @@ endif()
 set(CMAKE_CUDA_ARCHITECTURES ${newest})
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
+set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES "") # the C++ library: not for a C program
 
 set(cuda_defines QN_CUDA_OLDEST=${oldest})
 foreach(source IN LISTS cuda_matmul cuda_others)
@@ -133,7 +134,9 @@ foreach(class sm75 sm80 sm90a)
     target_include_directories(${target} PRIVATE
       ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     # Contraction is chosen in the source (fmaf, __fmaf_rn): see docs/numerics.md.
+    # Nothing of the C++ library is needed.
     target_compile_options(${target} PRIVATE --fmad=false -Xcompiler=-Wall,-Wextra
+      -Xcompiler=-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
       $<$<BOOL:${QN_WERROR}>:-Xcompiler=-Werror>)
     list(APPEND cuda_objects ${target})
   endif()

@@ -113,8 +113,11 @@ def rows(text):
 
 def columns_of(root, inc, macro):
     """The names of the columns: parameters of the macro where kernel.h expands the list."""
-    header = os.path.join(os.path.dirname(inc), "kernel.h")
-    if os.path.isfile(os.path.join(root, header)):
+    folder = os.path.dirname(inc)
+    for header in (os.path.join(folder, "kernel.h"),
+                   os.path.join(os.path.dirname(folder), "kernel.h")):
+        if not os.path.isfile(os.path.join(root, header)):
+            continue
         match = re.search(rf"#\s*define\s+{macro}\(([^)]*)\)", ctext.read(root, header))
         if match:
             return [word.strip() for word in match.group(1).split(",")]
@@ -233,7 +236,8 @@ def main():
     problems = check_kernels(options.root, grammar) + check_words(options.root)
     if options.archive:
         for name in symbols("--defined-only", "--extern-only", options.archive):
-            if not re.match(r"qni?_", name):
+            # nvcc mangles the names of kernels and of what it makes around them.
+            if not re.match(r"qni?_|_Z.*(qni_|_GLOBAL__N_|__device_stub__)", name):
                 problems.append(f"{os.path.basename(options.archive)}: {name}: "
                                 "a global symbol begins with qn_ or qni_")
     if options.shared:

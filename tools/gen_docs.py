@@ -30,7 +30,12 @@ def table(head, rows):
     return "\n".join(lines)
 
 
-def where_defined(root, folder, name):
+def where_defined(root, folder, name, block):
+    """block: the part of the list before the row, where kernels of the GPU name their file."""
+    files = re.findall(r"#ifndef QN_WITHOUT_(\w+)", block)
+    path = f"{folder}/{files[-1].lower()}.cu" if files else ""
+    if path and os.path.isfile(os.path.join(root, path)):
+        return f"[{os.path.basename(path)}](../{path})"
     for path in ctext.files(root, folder, endings=(".c", ".cu")):
         if re.search(rf"\b{name}\b", ctext.code(ctext.read(root, path))):
             return f"[{os.path.basename(path)}](../{path})"
@@ -57,13 +62,14 @@ def kernels(root, grammar):
         columns = check_names.columns_of(root, path, macro) or ["name"]
         shown_columns = [c for c in columns[1:] if c not in ("scratch", "reads", "layout")]
         rows = []
-        for _, _, values in found:
+        for line, _, values in found:
             facts = dict(zip(columns, values))
             name = values[0]
             parts_of_name = grammar.parse(name) or {}
             rows.append([f"`{name}`"] + [parts_of_name.get(c, "") for c in ("reads", "layout")]
                         + [shown(c, facts.get(c, "")) for c in shown_columns]
-                        + [where_defined(root, os.path.dirname(path), name)])
+                        + [where_defined(root, os.path.dirname(path), name,
+                                         "\n".join(text.splitlines()[:line]))])
         parts.append(f"## {os.path.dirname(path)[len('src/'):]}\n\n"
                      + table(["kernel", "reads", "layout"] + shown_columns + ["file"], rows))
     return parts

@@ -9,5 +9,6 @@
 #include "weights.h"
 #include "ops.h"
 #include "checkpoint.h"
+#include "cuda.h"
 
 #endif

@@ -71,7 +71,7 @@ qn_status qni_cuda_count(int32_t *count, qn_error *err)
         if (cudaDriverGetVersion(&driver) != cudaSuccess)
             (void)cudaGetLastError();
         if (driver == 0)
-            return qni_fail(err, QN_E_DEVICE, "there is no NVIDIA driver on this machine");
+            return qni_fail(err, QN_E_DEVICE, "there is no NVIDIA driver on this machine: no CUDA");
         return qni_fail(err, QN_E_DEVICE,
                         "the NVIDIA driver is for CUDA %d.%d, older than this library (%d.%d)",
                         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
