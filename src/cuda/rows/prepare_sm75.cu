@@ -442,6 +442,8 @@ struct rows_job qni_cuda_rows_job(const struct qni_cuda_source *source)
     j.s = *source;
     struct qni_cuda_source *const s = &j.s;
     s->parts = s->parts > 1 ? s->parts : 1;
+    if (s->by_channel && s->group_len == s->group_channels)
+        s->by_channel = 0; /* a single tap: the groups follow each other */
     s->segment_units = s->segment_units > 0 ? s->segment_units : 1;
     s->group_units = s->group_units > 0 ? s->group_units : 1;
     j.n_rows = s->n_rows * s->parts;
