@@ -141,11 +141,11 @@ static bool takes(const struct qni_cuda_kernel *k, const struct qni_op *op, int6
 /* ---- the model ------------------------------------------------------------------------------- */
 
 struct costs {
-    int32_t sm, family, is_int8;
-    double t0_us, bandwidth, rate;
+    int32_t sm, family, mr, is_int8, outputs, splits;
+    double t0_us, bandwidth, block_ns;
 };
-#define QNI_CUDA_COSTS(sm, family, is_int8, t0, bandwidth, rate)                                   \
-    {sm, QNI_CUDA_FAMILY_##family, is_int8, t0, bandwidth, rate},
+#define QNI_CUDA_COSTS(sm, family, mr, is_int8, outputs, splits, t0, bandwidth, block_ns)          \
+    {sm, QNI_CUDA_FAMILY_##family, mr, is_int8, outputs, splits, t0, bandwidth, block_ns},
 static const struct costs costs[] = {
 #include "tuning.inc"
 };
@@ -153,20 +153,32 @@ static const struct costs costs[] = {
 
 enum { N_COSTS = (int)(sizeof costs / sizeof *costs) };
 
+/* The line for a row: of this GPU, then of any; of its mr, then of its family. */
 static struct costs costs_of(const struct qni_cuda_facts *facts, const struct qni_cuda_kernel *k)
 {
     const int32_t is_int8 = k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B;
     const struct costs *found = &costs[0];
-    for (int32_t i = N_COSTS; i-- > 0;)
-        if (costs[i].family == k->family && costs[i].is_int8 == is_int8 &&
-            (costs[i].sm == facts->sm || costs[i].sm == 0))
-            found = &costs[i]; /* lines for one GPU stand before those for any */
+    int32_t best = -1;
+    for (int32_t i = 0; i < N_COSTS; i++) {
+        const struct costs *at = &costs[i];
+        if (at->family != k->family || at->is_int8 != is_int8 ||
+            (at->sm != facts->sm && at->sm != 0))
+            continue;
+        const int32_t fits = 2 * (at->sm != 0) + (at->mr == k->mr);
+        if (fits > best) {
+            best = fits;
+            found = at;
+        }
+    }
     struct costs c = *found;
     const double rated = facts->bandwidth > 0.0 ? facts->bandwidth * 1e-9 : 500.0;
-    if (c.sm == 0)
+    if (c.sm == 0) {
+        const double each = facts->f16_ops / (double)qni_max(1, facts->multiprocessors) * 1e-12;
         c.bandwidth *= rated / 1000.0;
-    else if (c.bandwidth > rated)
+        c.block_ns /= each > 0.1 ? each : 1.0;
+    } else if (c.bandwidth > rated) {
         c.bandwidth = rated;
+    }
     return c;
 }
 
@@ -174,7 +186,8 @@ static struct costs costs_of(const struct qni_cuda_facts *facts, const struct qn
 static double weight_bytes(const struct qni_packed_head *head)
 {
     double bytes = 0.0;
-    static const int32_t hot[] = {QNI_SECTION_CODES, QNI_SECTION_SCALE, QNI_SECTION_OFFSET};
+    static const int32_t hot[] = {QNI_SECTION_CODES, QNI_SECTION_SCALE, QNI_SECTION_ZERO,
+                                  QNI_SECTION_OFFSET};
     for (size_t i = 0; i < sizeof hot / sizeof *hot; i++)
         bytes += (double)head->section[hot[i]].bytes;
     return bytes;
@@ -194,26 +207,41 @@ static double x_bytes(const struct qni_op *op, int64_t m)
     return op->m > 0 ? all * (double)m / (double)op->m : 0.0;
 }
 
+/* Turns of all multiprocessors that the tiles of m rows take. */
+static double turns_of(const struct qni_cuda_facts *facts, const struct qni_op *op,
+                       const struct qni_cuda_kernel *kernel, const struct costs *c, int64_t m)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const double weights = n_weights(op, m);
+    const int64_t mr = kernel->mr > 0 ? kernel->mr : 1,
+                  machines = qni_max(1, facts->multiprocessors);
+    /* Of each weight the last tile is half full, when there are several. */
+    const double rows =
+        weights > 1.0 ? (double)m / (double)mr + weights / 2.0 : (double)qni_ceil_div(m, mr);
+    const double parts = op->kind == QNI_GROUPED ? 1.0 : (double)head->conv_groups;
+    const double outputs = (double)qni_ceil_div(head->n / head->conv_groups, c->outputs);
+    const double turns = rows * outputs * parts / (double)machines;
+    if (turns > 1.0) /* over many turns, tiles fill each other's gaps */
+        return turns > 8.0 ? turns + 0.5 : (double)(int64_t)(turns + 0.999);
+    int32_t pieces = 1; /* along k */
+    while (2 * pieces <= c->splits && 2 * pieces * turns <= 1.0)
+        pieces *= 2;
+    return 1.0 / pieces;
+}
+
 double qni_cuda_cost(const struct qni_cuda_facts *facts, const struct qni_op *op,
                      const struct qni_cuda_kernel *kernel, int64_t m)
 {
     const struct costs c = costs_of(facts, kernel);
     const struct qni_packed_head *head = op->w[0]->head;
-    const double weights = n_weights(op, m), mr = kernel->mr > 0 ? kernel->mr : 1;
-    /* Rows with those that fill tiles: of each weight half a tile, when there are several. */
-    double rows = (double)qni_ceil_div(m, (int64_t)mr) * mr;
-    if (weights > 1.0)
-        rows = (double)m + weights * mr / 2.0;
-    const double parts = op->kind == QNI_GROUPED ? 1.0 : (double)head->conv_groups;
     const double planes = kernel->reads == QNI_CUDA_READS_BF16 ? qni_cuda_planes(op) : 1;
-    const double outputs = (double)qni_max(16, head->n / head->conv_groups) * parts;
-    const double ops = 2.0 * rows * outputs * (double)head->units * 32.0 * planes;
+    const double blocks = (double)qni_ceil_div(head->units, 2) * planes;
     const double y = (double)m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
     const double x = x_bytes(op, m);
-    const double bytes = weights * weight_bytes(head) + x + y;
+    const double bytes = n_weights(op, m) * weight_bytes(head) + x + y;
     const double by_bytes = bytes / c.bandwidth * 1e-3;
-    const double by_ops = ops / (c.rate * facts->multiprocessors) * 1e-3;
-    double us = c.t0_us + (by_bytes > by_ops ? by_bytes : by_ops);
+    const double by_blocks = turns_of(facts, op, kernel, &c, m) * blocks * c.block_ns * 1e-3;
+    double us = c.t0_us + (by_bytes > by_blocks ? by_bytes : by_blocks);
     if (!qni_cuda_reads_x(op, kernel)) /* prepared first: read, written, read */
         us += 2.0 + 2.0 * x / c.bandwidth * 1e-3;
     return us;
