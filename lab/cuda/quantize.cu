@@ -2,7 +2,7 @@
 /* The online quantization of a product with int8 blocks on both sides, with offsets: what does one pass over x win?
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Iinclude -Isrc lab/cuda/quantize.cu \
- *        src/cuda/rows/prepare_sm75.cu src/cuda/rows/general_sm75.cu -o quantize && ./quantize
+ *        src/cuda/rows/{prepare,staged,general}_sm75.cu -o quantize && ./quantize
  *
  * The straightforward version is the loop that one writes first: for each block of 128 positions, (1) a CTA a row finds the
  * extremes, writes scale, offset and sum, and quantizes; (2) an int8 product of the block into int32 [m, n]; (3) every int32 becomes
