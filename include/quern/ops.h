@@ -198,7 +198,9 @@ static inline void qn_grouped_args_init(qn_grouped_args *args)
     qn_epilogue_init(&args->epilogue);
     args->quant.x_scale = 1.0f;
 }
-/** Like the four calls of matmul. A bad id or offset is found by the run: QN_E_VALUE. */
+/** Like the four calls of matmul. A bad id or offset is found by the run: QN_E_VALUE. On a GPU,
+ * where nobody waits to look at them, rows with a bad id or outside of all ranges are left
+ * untouched, and a bad entry of x_rows reads zeros. */
 QN_API qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_plan **plan,
                                  qn_error *err);
 QN_API qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args, void *scratch,
