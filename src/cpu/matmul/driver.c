@@ -190,7 +190,7 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         move_to_panel(&t, u->part->panel + panel);
         t.n_panels = n;
         t.c = to_y ? direct + output : scratch->tile;
-        t.ldc = to_y ? ldy : (size_t)(n * QNI_PANEL);
+        t.ldc = to_y ? ldy : (size_t)(n * QNI_PANEL + QNI_TILE_PAD);
         multiply(&t, u);
         const struct qni_epilogue_tile tile = {
             .part = u->part,

@@ -185,18 +185,20 @@ size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice
 int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_product_shape *shape, const struct qni_cpu_choice *choice)
 {
-    enum { LEAST = 32, ITEMS = 64 };
+    enum { LEAST = 32, PANELS = 8, ITEMS = 16 };
     const int64_t mr = qni_max(1, choice->main->mr);
     const struct qni_row_layout l = layout_of(op, choice->main);
-    /* Half of the second cache for the rows; the rest for codes, tile and the kernel's scratch. */
-    const int64_t cache = qni_min(qni_max((int64_t)ctx->cache_bytes[1] / 2, 128 << 10), 1 << 20);
+    /* Over half of the second cache for the rows; the rest for codes, tile and the kernel's
+     * scratch. */
+    const int64_t cache =
+        qni_min(qni_max((int64_t)ctx->cache_bytes[1] / 8 * 5, 128 << 10), 5 << 18);
     int64_t rows = qni_min(cache / (int64_t)l.lda, QNI_EPILOGUE_ROWS);
     rows = qni_max(rows / mr * mr, mr);
     /* Enough pieces of work for many threads, whatever their number is here: the bits of a float
      * kernel may depend on where units begin. */
     while (rows / 2 >= LEAST && rows / 2 % mr == 0 &&
            qni_ceil_div(shape->part_m, rows) * qni_max(1, shape->n_parts) *
-                   qni_ceil_div(shape->n_panels, qni_tile_panels(rows)) <
+                   qni_ceil_div(shape->n_panels, PANELS) <
                ITEMS)
         rows /= 2;
     return qni_max(1, qni_min(rows, shape->part_m));
@@ -223,7 +225,8 @@ size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shap
     }
     scratch->rows = place(memory, &at, qni_row_scratch_bytes(op, shape));
     scratch->prepared = place(memory, &at, prepared);
-    scratch->tile = place(memory, &at, QNI_TILE_BYTES);
+    const size_t pads = (size_t)choice->block_m * QNI_TILE_PAD * sizeof(float);
+    scratch->tile = place(memory, &at, QNI_TILE_BYTES + pads);
     scratch->epilogue = place(memory, &at, sizeof *scratch->epilogue);
     scratch->kernel = place(memory, &at, kernel);
     /* A line apart: threads do not share what the prefetcher takes in pairs. */

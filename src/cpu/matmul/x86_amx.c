@@ -15,10 +15,12 @@
  * subnormal inputs for zero: an absolute error below 2^-126 a term.
  *
  * Codes are unpacked for a pair of panels and a chunk of k, once for all rows of the job: 16 KiB,
- * so that B is read from the first-level cache while A comes from the second (at 32 KiB the
- * products ran at 5.5 instead of 6.3 TOP/s). Facts of the rows are turned round on the way, so that
- * 32 rows of a segment lie side by side. A segment inside a chunk has a block to itself. A longer
- * one is cut in slices whose sums wait in scratch for the next.
+ * so that B is read from the first-level cache while A, all of k for all rows, stays in the second
+ * (B in 32 KiB: 5.5 instead of 6.3 TOP/s). That is why panels are the outer loop and chunks the
+ * inner one: the codes that stream by would push out A if all panels took the same chunk first (1.7
+ * times as slow with 16 panels and 1 MiB of A). Facts of the rows are turned round at the start, so
+ * that 32 rows of a segment lie side by side. A segment inside a chunk has a block to itself. A
+ * longer one is cut in slices whose sums wait in scratch for the next.
  *
  * Bound: 2 m n k / (2 * 16 * 16 * 64 operations every 16 cycles), half as many for float, times
  * planes; and for short segments 32 * 2 vectors a block of 3 to 6 instructions on two ports. */
@@ -30,21 +32,20 @@
 enum {
     CHUNK_UNITS = 16,                /* of int8; 8 of bf16 */
     PANEL_BYTES = CHUNK_UNITS * 512, /* a panel of a chunk, unpacked */
-    ROWS = 256,                      /* of a pass; all facts of a chunk fit scratch */
-    BLOCK_BYTES = 32 * 32 * 4,       /* sums of a block */
-    FACTS = 3 * 32,                  /* floats of a block and segment at most */
-    FACTS_BYTES = ROWS / 32 * CHUNK_UNITS * FACTS * 4,
-    WAITING = 128 /* blocks whose sums wait between slices */
+    ROWS = 256,                      /* of a pass: the driver's units are no larger */
+    PIECES = 128,                    /* of k that are cut, and have their facts turned, at once */
+    FACTS = 3 * 32                   /* floats of a block and piece at most */
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
 struct scratch {
     uint8_t b[2][PANEL_BYTES];
     int32_t dots[2][32][32];
-    float facts[2][FACTS_BYTES / 4];
-    int32_t waiting[WAITING][32][32];
+    int32_t waiting[ROWS / 32][32][32]; /* sums of slices of a pair */
+    float facts[ROWS / 32 * PIECES * FACTS];
+    struct qni_amx_columns columns[4][PIECES];
 };
-_Static_assert(sizeof(struct scratch) == 647168, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 475136, "kernels.inc says so");
 
 /* Units [unit, unit + n) of a panel to signed bytes in tile order. */
 QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const int8_t *table8,
@@ -179,10 +180,12 @@ static push_fn *push_for(const struct qni_matmul_tile *t, int reads)
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
-/* Units of one segment, or a slice of one; `at` in the unpacked panel, `units` there (with a unit
- * of zeros after an odd last one). */
+/* Units of one segment, or a slice of one. at: where in the unpacked panel of its chunk; 0 begins a
+ * chunk. */
 struct piece {
     int64_t group, segment, unit, units, at;
+    bool begins, ends; /* the segment */
+    bool again;        /* float: a later part of a long group, whose offset has been added */
 };
 
 struct job {
@@ -241,6 +244,8 @@ static void turn_facts(const struct job *j, const struct piece *p, int64_t count
                         _mm512_castps_si512(rows_of_fact(t, t->a_sum, row, segment, lanes));
                     _mm512_store_ps(
                         at, _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
+                } else if (j->reads == QNI_READS_BF16 && p[k].again) {
+                    _mm512_store_ps(at, _mm512_setzero_ps());
                 } else if (j->reads == QNI_READS_BF16) {
                     _mm512_store_ps(at, rows_of_fact(t, t->a_total, row, p[k].group, lanes));
                 } else {
@@ -312,7 +317,7 @@ static const struct qni_amx_columns *columns_of(struct job *j, struct pair pair,
                                                 const struct piece *p, int64_t count)
 {
     const struct qni_matmul_tile *t = j->t;
-    struct qni_amx_columns *const c = j->columns[j->pairs++ & 3];
+    struct qni_amx_columns *const c = j->s->columns[j->pairs++ & 3];
     const size_t scale_bytes = t->scale_is_f16 ? 32 : 64;
     for (int64_t k = 0; k < count; k++)
         for (int64_t i = 0; i < 2; i++) {
@@ -327,27 +332,29 @@ static const struct qni_amx_columns *columns_of(struct job *j, struct pair pair,
     return c;
 }
 
-/* A block, and what becomes of its sums. */
-QNI_TEMPLATE struct qni_amx_add *begin_block(struct job *j, struct qni_amx_block *b,
-                                             struct pair pair, struct qni_amx_rows r,
-                                             const struct piece *p)
+/* A block of rows and a piece; what becomes of its sums is written to the stream. */
+QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair, int64_t i,
+                                           const struct piece *p)
 {
     const struct qni_matmul_tile *t = j->t;
+    const struct qni_amx_rows r = qni_amx_rows_at(t->m, i);
     struct qni_amx_add *const add = qni_amx_add_of(&j->stream, 0);
-    b->a = (const char *)t->a + (size_t)r.base * t->lda + p->unit * j->a_bytes;
-    b->b0 = (const char *)j->s->b[0] + p->at * j->b_bytes;
-    b->b1 = pair.n == 2 ? (const char *)j->s->b[1] + p->at * j->b_bytes : b->b0;
-    b->units = (p->units + j->tile_units - 1) / j->tile_units;
-    b->c_in = NULL;
-    b->c_out = (char *)j->s->dots[j->blocks++ & 1];
-    b->two = r.two;
-    add->dot = (const int32_t *)(void *)b->c_out;
+    char *const waiting = (char *)j->s->waiting[i];
+    struct qni_amx_block b;
+    b.a = (const char *)t->a + (size_t)r.base * t->lda + p->unit * j->a_bytes;
+    b.b0 = (const char *)j->s->b[0] + p->at * j->b_bytes;
+    b.b1 = pair.n == 2 ? (const char *)j->s->b[1] + p->at * j->b_bytes : b.b0;
+    b.units = (p->units + j->tile_units - 1) / j->tile_units;
+    b.two = r.two;
+    b.c_in = p->begins ? NULL : waiting;
+    b.c_out = p->ends ? (char *)j->s->dots[j->blocks++ & 1] : waiting;
+    add->dot = (const int32_t *)(void *)b.c_out;
     add->c = t->c + (size_t)r.base * t->ldc + (size_t)pair.panel * QNI_PANEL;
     add->ldc = t->ldc;
-    add->row = r.skip;
-    add->end = r.end;
+    add->row = p->ends ? r.skip : 0;
+    add->end = p->ends ? r.end : 0;
     add->second_panel = pair.n == 2;
-    return add;
+    return b;
 }
 
 static struct pair pair_at(const struct job *j, int64_t panel)
@@ -356,96 +363,103 @@ static struct pair pair_at(const struct job *j, int64_t panel)
     return p;
 }
 
-/* Whole segments that make up at most a chunk, for all rows and panels. */
-static void chunk(struct job *j, const struct piece *p, int64_t count)
+/* Pieces of the chunk that begins at p. */
+static int64_t chunk_length(const struct piece *p, int64_t count)
+{
+    int64_t n = 1;
+    while (n < count && p[n].at != 0)
+        n++;
+    return n;
+}
+
+/* A pair of panels and a chunk, for all rows. facts: of the chunk's first piece in the first block
+ * of rows; `stride` from block to block. */
+static void chunk(struct job *j, struct pair pair, const struct piece *p, int64_t count,
+                  const struct qni_amx_columns *columns, const float *facts, int64_t stride)
+{
+    bring(j, pair, p, count);
+    for (int64_t i = 0; i < j->n_rows; i++)
+        for (int64_t k = 0; k < count; k++) {
+            const struct qni_amx_block b = block_of(j, pair, i, &p[k]);
+            struct qni_amx_add *const add = qni_amx_add_of(&j->stream, 0);
+            add->columns = &columns[k];
+            add->facts = facts + i * stride + k * 32 * j->n_facts;
+            j->push(&j->stream, &b);
+        }
+}
+
+/* Pieces of k for all panels and rows. */
+static void span(struct job *j, const struct piece *p, int64_t count)
 {
     if (count == 0)
         return;
-    float *const facts = j->s->facts[j->chunks++ & 1];
-    const int64_t tiles = j->n_rows * (p[count - 1].at + p[count - 1].units) / j->tile_units + 1;
-    turn_facts(j, p, count, facts);
+    const int64_t stride = count * 32 * j->n_facts;
+    turn_facts(j, p, count, j->s->facts);
     for (int64_t panel = 0; panel < j->t->n_panels; panel += 2) {
         const struct pair pair = pair_at(j, panel);
-        bring(j, pair, p, count);
-        if (panel + 2 < j->t->n_panels)
-            look_ahead(j, pair_at(j, panel + 2), p, count, tiles);
         const struct qni_amx_columns *const columns = columns_of(j, pair, p, count);
-        const float *f = facts;
-        for (int64_t i = 0; i < j->n_rows; i++) {
-            const struct qni_amx_rows r = qni_amx_rows_at(j->t->m, i);
-            for (int64_t k = 0; k < count; k++, f += 32 * j->n_facts) {
-                struct qni_amx_block b;
-                struct qni_amx_add *const add = begin_block(j, &b, pair, r, &p[k]);
-                add->columns = &columns[k];
-                add->facts = f;
-                j->push(&j->stream, &b);
-            }
+        for (int64_t k = 0; k < count;) {
+            const int64_t n = chunk_length(p + k, count - k);
+            const int64_t tiles = (p[k + n - 1].at + p[k + n - 1].units) / j->tile_units + 1;
+            if (k + n < count)
+                look_ahead(j, pair, p + k + n, chunk_length(p + k + n, count - k - n),
+                           j->n_rows * tiles);
+            else if (panel + 2 < j->t->n_panels)
+                look_ahead(j, pair_at(j, panel + 2), p, chunk_length(p, count), j->n_rows * tiles);
+            chunk(j, pair, p + k, n, columns + k, j->s->facts + k * 32 * j->n_facts, stride);
+            k += n;
         }
     }
+    j->push(&j->stream, NULL);
 }
 
-/* A segment longer than a chunk, for some panels: slices of it, one after another. */
-static void slices(struct job *j, const struct piece *whole, int64_t panel, int64_t end)
+/* A segment in pieces; *filled: units of the chunk so far. */
+static int64_t cut_segment(const struct job *j, const struct piece *segment, struct piece *pieces,
+                           int64_t *filled)
 {
-    float *const facts = j->s->facts[j->chunks++ & 1];
-    turn_facts(j, whole, 1, facts);
-    const int64_t slice = j->chunk_units;
-    for (int64_t u = 0; u < whole->units; u += slice) {
-        const struct piece p = {whole->group, whole->segment, whole->unit + u,
-                                at_most(slice, whole->units - u), 0};
-        const bool last = u + slice >= whole->units;
-        int64_t waiting = 0;
-        for (int64_t at = panel; at < end; at += 2) {
-            const struct pair pair = pair_at(j, at);
-            bring(j, pair, &p, 1);
-            if (at + 2 < end)
-                look_ahead(j, pair_at(j, at + 2), &p, 1, j->n_rows * slice / j->tile_units);
-            const struct qni_amx_columns *const columns = columns_of(j, pair, &p, 1);
-            for (int64_t i = 0; i < j->n_rows; i++, waiting++) {
-                struct qni_amx_block b;
-                struct qni_amx_add *const add =
-                    begin_block(j, &b, pair, qni_amx_rows_at(j->t->m, i), &p);
-                char *const sums = (char *)j->s->waiting[waiting];
-                add->columns = columns;
-                add->facts = facts + i * 32 * j->n_facts;
-                b.c_in = u == 0 ? NULL : sums;
-                if (!last) {
-                    b.c_out = sums;
-                    add->row = add->end = 0;
-                }
-                j->push(&j->stream, &b);
-            }
-        }
+    int64_t count = 0;
+    if (*filled + segment->units > j->chunk_units)
+        *filled = 0; /* a chunk of its own */
+    for (int64_t u = 0; u < segment->units; count++) {
+        struct piece p = *segment;
+        p.unit += u;
+        p.units = at_most(segment->units - u, j->chunk_units);
+        p.at = *filled;
+        p.begins = u == 0;
+        u += p.units;
+        p.ends = u == segment->units;
+        pieces[count] = p;
+        *filled += (p.units + j->tile_units - 1) / j->tile_units * j->tile_units;
+        if (*filled >= j->chunk_units || segment->units > j->chunk_units)
+            *filled = 0;
     }
+    return count;
 }
 
-/* Cut k in segments (float: groups), gather short ones in chunks. */
+/* Cut k in segments. Those of float are groups, or PIECES / 2 chunks of one. */
 static void all_of_k(struct job *j)
 {
     const struct qni_matmul_tile *t = j->t;
-    const int64_t most = j->reads == QNI_READS_BF16 ? t->group_units : t->segment_units;
-    struct piece pieces[CHUNK_UNITS];
+    const int64_t most = j->reads == QNI_READS_BF16
+                             ? at_most(t->group_units, PIECES / 2 * j->chunk_units)
+                             : t->segment_units;
+    const int64_t room = PIECES - (most + j->chunk_units - 1) / j->chunk_units;
+    struct piece pieces[PIECES];
     int64_t count = 0, filled = 0, segment = 0, unit = 0;
     for (int64_t g = 0; g < t->n_groups; g++) {
-        const int64_t end = unit + at_most(t->group_units, t->units - unit);
+        const int64_t begin = unit, end = unit + at_most(t->group_units, t->units - unit);
         for (; unit < end; segment++) {
-            struct piece p = {g, segment, unit, at_most(most, end - unit), filled};
-            unit += p.units;
-            if (filled + p.units > j->chunk_units) {
-                chunk(j, pieces, count);
-                p.at = count = filled = 0;
+            const struct piece whole = {g, segment, unit, at_most(most, end - unit),
+                                        0, true,    true, unit != begin};
+            if (count > room) {
+                span(j, pieces, count);
+                count = filled = 0;
             }
-            if (p.units > j->chunk_units) {
-                const int64_t some = WAITING / j->n_rows * 2;
-                for (int64_t panel = 0; panel < t->n_panels; panel += some)
-                    slices(j, &p, panel, at_most(panel + some, t->n_panels));
-                continue;
-            }
-            pieces[count++] = p;
-            filled += (p.units + j->tile_units - 1) / j->tile_units * j->tile_units;
+            count += cut_segment(j, &whole, pieces + count, &filled);
+            unit += whole.units;
         }
     }
-    chunk(j, pieces, count);
+    span(j, pieces, count);
 }
 
 /* The job for some of its rows. */
@@ -498,7 +512,6 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
             memset(part.c + (size_t)i * part.ldc, 0, (size_t)part.n_panels * QNI_PANEL * 4);
         qni_amx_configure(part.m, st->a_step);
         all_of_k(&j);
-        j.push(st, NULL);
     }
     _tile_release();
 }

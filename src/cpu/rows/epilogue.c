@@ -211,9 +211,27 @@ static void finish_columns(const struct qni_epilogue *e, const struct qni_epilog
     }
 }
 
+/* Nothing but the scale of a row: from the tile to y in one pass. */
+static void store_rows(const struct qni_epilogue *e, const struct qni_epilogue_tile *t)
+{
+    const struct qni_row_sink *s = &e->sink;
+    const int64_t column = t->part->column + t->output;
+    for (int64_t i = 0; i < t->rows; i++) {
+        float *const y = (float *)s->y + offset_of(s, s->stride, number_of(s, t->row + i)) + column;
+        const float *const v = t->c + (size_t)i * t->ldc;
+        const float times = t->x_scale != NULL ? t->x_scale[i] : e->x_scale;
+        if (y != v || times != 1.0f)
+            e->rows->scale_to(y, v, times, t->n);
+    }
+}
+
 void qni_epilogue_run(const struct qni_epilogue *e, const struct qni_epilogue_tile *tile,
                       struct qni_epilogue_scratch *scratch)
 {
+    if (e->is_store && e->sink.dtype == QN_F32 && e->sink.stride[3] == 1) {
+        store_rows(e, tile);
+        return;
+    }
     if (!e->is_store || tile->x_scale != NULL || e->x_scale != 1.0f)
         scale_rows(e, tile, scratch);
     if (e->by_column)

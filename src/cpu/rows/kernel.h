@@ -80,6 +80,8 @@ struct qni_rows {
     int32_t (*encode)(const float *x, int64_t n, const struct qni_scaling *s, int32_t symmetric,
                       int8_t *codes);
     void (*scale)(float *v, const struct qni_scale_step *step);
+    /* y = v * times: all there is to do for most products. y may be v. */
+    void (*scale_to)(float *y, const float *v, float times, int64_t n);
     /* v is changed. y may be v itself (f32, stride 1). */
     void (*finish)(float *v, const struct qni_finish_step *step);
 };

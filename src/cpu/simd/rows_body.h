@@ -241,6 +241,12 @@ static void scale_row(float *v, const struct qni_scale_step *s)
             v[i] += s->bias[i];
 }
 
+static void scale_to(float *y, const float *v, float times, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = v[i] * times;
+}
+
 static void add_residual(float *v, const struct qni_finish_step *s)
 {
     const int64_t n = s->n, stride = s->residual_stride;
@@ -395,6 +401,7 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .range = range,
     .encode = encode,
     .scale = scale_row,
+    .scale_to = scale_to,
     .finish = finish_line,
 };
 
