@@ -27,9 +27,13 @@ bench-peers: all
 	    build/peers-venv/bin/pip install -q -r bench/requirements.txt; } || true
 	@$(quern) bench --peers $(ARGS)
 
-gpu-check gpu-bench:
-	@echo "quern $@: this version has no CUDA kernels; 'make check' and 'make bench' cover the CPU."
-	@exit 1
+# On a machine with a GPU; without nvcc there: GPU_BUILD=DIR with quern-check in it.
+gpu-check:
+	@tools/gpu_check.sh
+
+# Beside cuBLAS and PyTorch, in the same run.
+gpu-bench: all
+	@python3 bench/gpu.py --quern $(quern) $(ARGS)
 
 install: all
 	@cmake --install build/release --prefix $(prefix)

@@ -6,6 +6,8 @@
 #
 #   gcc      build with gcc, warnings are errors
 #   test     every test of that build: units, API, full sweep, ABI, tree, consumers, bare cc
+#   cuda     the CUDA backend for sm_80 and sm_90a, where nvcc is: its build, and every test that
+#            needs no GPU (tools/gpu_check.sh has those that do)
 #   clang    the same build and tests with clang, short sweep
 #   asan     clang, AddressSanitizer and UBSan: the tests, short sweep
 #   fuzz     every libFuzzer target for FUZZ_SECONDS (10) from its corpus
@@ -42,6 +44,15 @@ tests() { # preset [ctest arguments]
 
 run_gcc() { tools/build.sh ci; }
 run_test() { tests ci; }
+
+run_cuda() {
+    if ! PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then
+        echo "skipped: there is no nvcc here"
+        return 0
+    fi
+    tools/build.sh cuda && tests cuda -E 'bare\.|oracle\.|tree\.checkers'
+}
+
 run_clang() { tools/build.sh clang && tests clang -LE once; }
 
 run_asan() {
@@ -105,12 +116,13 @@ if ! prepare_python >build/log/python 2>&1; then
     echo "skipped python   no ONNX Runtime from the Python index (build/log/python)"
 fi
 
-steps=${*:-gcc test clang asan fuzz tsan aarch64}
+steps=${*:-gcc test cuda clang asan fuzz tsan aarch64}
 started=$SECONDS
 for name in $steps; do
     case $name in
         gcc) step gcc "build with gcc, no warning" run_gcc ;;
         test) step test "all tests" run_test ;;
+        cuda) step cuda "the CUDA backend, sm_80 and sm_90a; tests without a GPU" run_cuda ;;
         clang) step clang "build with clang, no warning; tests, short sweep" run_clang ;;
         asan) step asan "AddressSanitizer + UBSan: tests, short sweep" run_asan ;;
         fuzz) step fuzz "libFuzzer, every target for ${FUZZ_SECONDS:-10} s" run_fuzz ;;
