@@ -82,7 +82,8 @@ for name in $steps; do
         build) step build "for the GPU that is there" run_build ;;
         sweep) step sweep "every operation against the reference" run_sweep ;;
         memcheck) step memcheck "compute-sanitizer: accesses" run_sanitizer memcheck ;;
-        racecheck) step racecheck "compute-sanitizer: races in shared memory" run_sanitizer racecheck ;;
+        racecheck)
+            step racecheck "compute-sanitizer: races in shared memory" run_sanitizer racecheck ;;
         torch) step torch "products and convolutions beside PyTorch's" run_torch ;;
         *) echo "tools/gpu_check.sh: no step '$name'" >&2; exit 2 ;;
     esac

@@ -4,7 +4,8 @@
  *
  * Runs (qn_matmul_run() and its kin, the direct calls, qn_quantize_rows()) join the context's
  * stream and return before they are done. They allocate nothing, wait for nothing, compile nothing
- * and can be captured in a CUDA graph. What fails on the device later is told by
+ * and can be captured in a CUDA graph, which keeps the addresses that it saw: of tensors, weights,
+ * scratch, and of the arena, which qn_ctx_reserve() moves. What fails on the device later is told by
  * qn_cuda_synchronize(), by the next call, or by the caller's own CUDA calls. Scratch lies on the
  * device. Packing and unpacking wait for the device.
  *
