@@ -77,33 +77,36 @@ ROWS_DEVICE struct rows_extremes see_row(const struct rows_job &j, const uint32_
     return seen;
 }
 
-/* Columns of the n real positions of piece q. */
+/* Columns of piece q; returns how many of its positions are real. Every column lies in the row, also
+ * those of padding: ptxas 13.0 for sm_90a loads them all before it looks at n. */
 ROWS_DEVICE int32_t columns_of(const struct rows_job &j, int32_t q, int32_t (&columns)[16])
 {
     const struct rows_row origin = {0, 0, 0, true};
-    const int32_t left = j.is_plain ? (int32_t)j.s.k - 16 * q : rows_place_of(j, origin, 16 * q).n;
-    const int32_t n = max(0, min(16, left));
-    if (j.is_plain && n == 16) {
-        const bool is_aligned = ((uintptr_t)j.s.perm & 15) == 0;
+    const int32_t first = 16 * q, last = (int32_t)j.s.k - 1;
+    if (!j.is_plain) {
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            columns[i] = rows_place_of(j, origin, first + i).column;
+        return min(rows_place_of(j, origin, first).n, 16);
+    }
+    const bool is_aligned = ((uintptr_t)j.s.perm & 15) == 0;
+    if (j.s.perm != NULL && is_aligned && first + 15 <= last) {
 #pragma unroll
         for (int i = 0; i < 16; i += 4) {
-            int4 four = make_int4(16 * q + i, 16 * q + i + 1, 16 * q + i + 2, 16 * q + i + 3);
-            if (j.s.perm != NULL && is_aligned)
-                four = __ldg((const int4 *)(j.s.perm + 16 * q + i));
-            else if (j.s.perm != NULL)
-                four = make_int4(j.s.perm[four.x], j.s.perm[four.y], j.s.perm[four.z],
-                                 j.s.perm[four.w]);
+            const int4 four = __ldg((const int4 *)(j.s.perm + first + i));
             columns[i] = four.x;
             columns[i + 1] = four.y;
             columns[i + 2] = four.z;
             columns[i + 3] = four.w;
         }
-        return n;
+        return 16;
     }
 #pragma unroll
-    for (int i = 0; i < 16; i++)
-        columns[i] = i < n ? rows_place_of(j, origin, 16 * q + i).column : 0;
-    return n;
+    for (int i = 0; i < 16; i++) {
+        const int32_t position = min(first + i, last);
+        columns[i] = j.s.perm != NULL ? __ldg(j.s.perm + position) : position;
+    }
+    return min(max(last + 1 - first, 0), 16);
 }
 
 template <int DTYPE>
