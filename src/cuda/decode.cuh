@@ -40,13 +40,16 @@ struct decode {
     int32_t last_bytes;      /* of the last chunk of a panel */
     uint32_t panel_bytes;
     int32_t n_groups, group_units, group_magic;
-    int32_t rows;        /* of tables of 16 in a chunk: one for each of its units, or fewer */
-    int32_t in_line;     /* they lie side by side in the blob */
-    int32_t row_bytes;   /* of scales: 32 or 64 */
-    int32_t extra_bytes; /* of zero points 16, offsets 32 or 64; else 0 */
-    int32_t table_step;  /* scales of unit u: at u * table_step rounded down to row_bytes */
-    size_t sums;         /* of codes, by segment: at_totals in a slot; 0: not wanted */
-    size_t counts;       /* [segment] i32: real positions */
+    int32_t rows;           /* of tables of 16 in a chunk: one for each of its units, or fewer */
+    int32_t in_line;        /* they lie side by side in the blob */
+    int32_t scales, extras; /* bytes of a chunk's */
+    int32_t period;         /* chunks with the same rows */
+    int32_t ragged;         /* a panel's last chunk has fewer */
+    int32_t row_bytes;      /* of scales: 32 or 64 */
+    int32_t extra_bytes;    /* of zero points 16, offsets 32 or 64; else 0 */
+    int32_t table_step;     /* scales of unit u: at u * table_step rounded down to row_bytes */
+    size_t sums;            /* of codes, by segment: at_totals in a slot; 0: not wanted */
+    size_t counts;          /* [segment] i32: real positions */
     int32_t scales_rows, at_facts;
     int32_t at_totals;
     int32_t segment_units, segment_magic, per_group, n_segments;
@@ -158,18 +161,34 @@ DECODE int32_t decode_run_chunks(const struct decode_run &r, int32_t len)
 }
 
 /* The next chunk to ask for: chunk c of the `len` of the stretch at s, of panel `panel`; `left`
- * more of this stretch. */
+ * more of this stretch. Where it lies, and its tables, which change after `until` chunks. */
 struct decode_walk {
-    int32_t s, len, c, left, panel;
+    int32_t s, len, c, left, panel, until;
+    const uint8_t *codes, *scale, *extra;
 };
-DECODE void decode_walk_begin(const struct decode &d, const struct decode_run &r, int32_t first,
-                              int32_t s, struct decode_walk &f)
+template <int UNITS>
+DECODE void decode_walk_point(const struct decode &d, const uint8_t *blob, struct decode_walk &f)
+{
+    const int32_t chunk = f.s + f.c;
+    const int32_t q =
+        decode_divide((uint32_t)(chunk * UNITS), (uint32_t)d.group_units, d.group_magic);
+    const size_t table = (size_t)f.panel * (size_t)d.n_groups + (size_t)q;
+    f.codes = blob + d.codes + (size_t)f.panel * d.panel_bytes + (size_t)chunk * DECODE_CHUNK;
+    f.scale = blob + d.scale + table * (size_t)d.row_bytes;
+    f.extra = blob + d.extra + table * (size_t)d.extra_bytes;
+    f.until = d.period == 1 ? 1 : (q + 1) * d.period - chunk;
+}
+template <int UNITS>
+DECODE void decode_walk_begin(const struct decode &d, const uint8_t *blob,
+                              const struct decode_run &r, int32_t first, int32_t s,
+                              struct decode_walk &f)
 {
     f.s = s;
     f.len = min(d.stretch, d.chunks - s);
     f.c = decode_run_first(r, f.len);
     f.left = decode_run_chunks(r, f.len);
     f.panel = first + (int32_t)r.p_begin;
+    decode_walk_point<UNITS>(d, blob, f);
 }
 
 /* Rows of tables of the chunk whose first unit is u: row i is that of unit u + i * UNITS / rows. */
@@ -189,10 +208,10 @@ DECODE int32_t decode_segment(const struct decode &d, int32_t u)
     return q * d.per_group + min(i, d.per_group - 1);
 }
 
-/* Asks for the chunk at f: by lane 0 on sm_90, by all before. */
+/* Asks for the chunk at f, whatever its tables are: by lane 0 on sm_90, by all before. */
 template <int UNITS>
-DECODE void decode_ask(const struct decode &d, const struct decode_walk &f, const uint8_t *blob,
-                       uint32_t slot, uint32_t bar, int32_t lane)
+DECODE void decode_ask_any(const struct decode &d, const struct decode_walk &f, const uint8_t *blob,
+                           uint32_t slot, uint32_t bar, int32_t lane)
 {
     const int32_t chunk = f.s + f.c, bytes = chunk == d.chunks - 1 ? d.last_bytes : DECODE_CHUNK;
     const uint8_t *const codes =
@@ -256,6 +275,19 @@ DECODE void decode_ask(const struct decode &d, const struct decode_walk &f, cons
 #endif
 }
 
+#if __CUDA_ARCH__ >= 900
+/* The same where its rows of tables lie side by side, and are as many as those of others. */
+DECODE void decode_ask(const struct decode &d, const struct decode_walk &f, uint32_t slot,
+                       uint32_t bar, int32_t bytes)
+{
+    decode_bulk(slot, f.codes, bytes, bar);
+    decode_bulk(slot + DECODE_CHUNK, f.scale, d.scales, bar);
+    if (d.extras != 0)
+        decode_bulk(slot + DECODE_CHUNK + (uint32_t)d.scales, f.extra, d.extras, bar);
+    decode_bar_expect(bar, bytes + d.scales + d.extras);
+}
+#endif
+
 /* Asks for the next chunk, if there is one, into a slot that all lanes have read. first: panel of
  * the CTA, of all in the blob. */
 template <int UNITS>
@@ -266,17 +298,31 @@ DECODE void decode_fetch(const struct decode &d, const uint8_t *blob, const stru
     if (f.left == 0 && f.s + d.stretch < d.chunks)
 #pragma unroll 1
         do
-            decode_walk_begin(d, r, first, f.s + d.stretch, f);
+            decode_walk_begin<UNITS>(d, blob, r, first, f.s + d.stretch, f);
         while (f.left == 0 && f.s + d.stretch < d.chunks);
     if (f.left > 0) {
 #if __CUDA_ARCH__ >= 900
-        if (lane == 0)
+        if (lane == 0) {
+            const bool last = f.s + f.c == d.chunks - 1;
+            if (d.in_line == 0 || (last && d.ragged))
+                decode_ask_any<UNITS>(d, f, blob, slot, bar, lane);
+            else
+                decode_ask(d, f, slot, bar, last ? d.last_bytes : DECODE_CHUNK);
+        }
+#else
+        decode_ask_any<UNITS>(d, f, blob, slot, bar, lane);
 #endif
-            decode_ask<UNITS>(d, f, blob, slot, bar, lane);
         f.left--;
-        if (++f.c == f.len) {
+        f.codes += DECODE_CHUNK;
+        if (--f.until == 0) {
+            f.until = d.period;
+            f.scale += d.scales;
+            f.extra += d.extras;
+        }
+        if (++f.c == f.len && f.left > 0) {
             f.c = 0;
             f.panel++;
+            decode_walk_point<UNITS>(d, blob, f);
         }
     }
 #if __CUDA_ARCH__ < 900
@@ -422,6 +468,10 @@ static inline void decode_plan(struct decode *d, const struct qni_cuda_product *
     d->in_line = gu % units == 0 || units % gu == 0;
     d->rows = gu % units == 0 ? 1 : d->in_line ? units / gu : units;
     d->table_step = d->rows * d->row_bytes / units;
+    d->scales = d->rows * d->row_bytes;
+    d->extras = d->rows * d->extra_bytes;
+    d->period = gu % units == 0 ? gu / units : 1;
+    d->ragged = (int64_t)d->chunks * units > (int64_t)w->n_groups * gu;
     d->slot_bytes = DECODE_CHUNK + d->rows * (d->row_bytes + d->extra_bytes);
     d->x = p->x;
     d->routes = p->routes;

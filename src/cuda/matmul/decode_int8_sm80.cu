@@ -117,10 +117,22 @@ INLINE struct side side_of(const struct decode &d, const uint8_t *slot, int32_t 
     return w;
 }
 
+/* fl(dot), or the int32 itself where it may be long. SHORT: the sum began as 1.5 * 2^23 in the bits
+ * of a float, so that it is one now, 1.5 * 2^23 + dot, for |dot| < 2^22: no conversion. */
+template <int BITS, int SHORT> INLINE float float_of(int32_t dot)
+{
+    if (SHORT)
+        return BITS == 4 ? __fmaf_rn(__int_as_float(dot), 0.0625f, -786432.0f)
+                         : __fadd_rn(__int_as_float(dot), -12582912.0f);
+    return (float)(BITS == 4 ? dot >> 4 : dot);
+}
+enum { SHORT_ZERO = 0x4b400000 };
+
 /* The steps of all sums of a segment. from: its facts of row 2 t. */
-template <int BITS, int MT, int READS>
+template <int BITS, int MT, int READS, int SHORT>
 INLINE void steps(const struct decode &d, const uint8_t *shared, const struct facts &x,
-                  const struct side &w, int32_t from, int32_t (&dot)[MT][4], float (&acc)[MT][4])
+                  const struct side &w, int32_t from, const int32_t (&dot)[MT][4],
+                  float (&acc)[MT][4])
 {
 #pragma unroll
     for (int i = 0; i < MT; i++) {
@@ -134,28 +146,28 @@ INLINE void steps(const struct decode &d, const uint8_t *shared, const struct fa
             total = *(const float2 *)(shared + x.total + at);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const int32_t product = BITS == 4 ? dot[i][j] >> 4 : dot[i][j];
             const int32_t sum = j < 2 ? w.sum.x : w.sum.y;
             float t;
-            if (READS == Q8)
-                t = (float)(product - d.x.x_zero * sum);
+            if (READS == Q8 && SHORT) /* exact: integers below 2^24 */
+                t = __fsub_rn(float_of<BITS, SHORT>(dot[i][j]), (float)(d.x.x_zero * sum));
+            else if (READS == Q8)
+                t = (float)((BITS == 4 ? dot[i][j] >> 4 : dot[i][j]) - d.x.x_zero * sum);
             else if (x.has_offset)
-                t = __fmaf_rn((j & 1) != 0 ? scale.y : scale.x, (float)product,
+                t = __fmaf_rn((j & 1) != 0 ? scale.y : scale.x, float_of<BITS, SHORT>(dot[i][j]),
                               __fmul_rn((j & 1) != 0 ? offset.y : offset.x, (float)sum));
             else
-                t = __fmul_rn((j & 1) != 0 ? scale.y : scale.x, (float)product);
+                t = __fmul_rn((j & 1) != 0 ? scale.y : scale.x, float_of<BITS, SHORT>(dot[i][j]));
             acc[i][j] = __fmaf_rn(j < 2 ? w.scale.x : w.scale.y, t, acc[i][j]);
             if (w.has_offset)
                 acc[i][j] = __fmaf_rn(j < 2 ? w.offset.x : w.offset.y,
                                       (j & 1) != 0 ? total.y : total.x, acc[i][j]);
-            dot[i][j] = 0;
         }
     }
 }
 
 /* A block of 64 positions as it lies, and the rows of x that it meets. */
 template <int BITS, int MT>
-INLINE void block_load(uint32_t (&words)[BITS * 8], uint4 (&rows)[MT], const uint8_t *slot,
+INLINE void block_load(uint32_t (&words)[BITS], uint4 (&rows)[MT], const uint8_t *slot,
                        const uint8_t *x_at, int32_t x_tile)
 {
 #pragma unroll
@@ -186,9 +198,12 @@ INLINE void chunk_of_units(const struct decode &d, const uint8_t *shared, const 
     const int32_t g = lane >> 2, t = lane & 3;
 #pragma unroll 2
     for (int b = 0; b < BLOCKS; b++) {
-        uint32_t words[BITS * 8];
+        uint32_t words[BITS];
         uint4 rows[MT];
-        int32_t dot[2][MT][4] = {};
+        int32_t dot[2][MT][4];
+#pragma unroll
+        for (int i = 0; i < 8 * MT; i++)
+            dot[i / (4 * MT)][i / 4 % MT][i % 4] = SHORT_ZERO;
         block_load<BITS, MT>(words, rows, slot + b * BLOCK + lane * 16, x_at + b * 64, x_tile);
 #pragma unroll
         for (int h = 0; h < 2; h++)
@@ -197,8 +212,8 @@ INLINE void chunk_of_units(const struct decode &d, const uint8_t *shared, const 
         for (int h = 0; h < 2; h++) {
             const int32_t u = 2 * b + h;
             const struct side w = side_of(d, slot, u * d.table_step & -d.row_bytes, u, g);
-            steps<BITS, MT, READS>(d, shared, x, w, (segment + u - x.first) * (MT * 8) + 2 * t,
-                                   dot[h], acc);
+            steps<BITS, MT, READS, 1>(d, shared, x, w, (segment + u - x.first) * (MT * 8) + 2 * t,
+                                      dot[h], acc);
         }
     }
 }
@@ -208,23 +223,29 @@ INLINE void chunk(const struct decode &d, const uint8_t *shared, const uint8_t *
                   const uint8_t *x_at, int32_t x_tile, const struct facts &x, struct place &at,
                   int32_t (&dot)[MT][4], float (&acc)[MT][4], bool is_raw, int32_t lane)
 {
-    enum { BLOCK = BITS * 128, BLOCKS = DECODE_CHUNK / BLOCK };
+    enum { BLOCK = BITS * 128, BLOCKS = DECODE_CHUNK / BLOCK, TOGETHER = 4 };
     const int32_t g = lane >> 2, t = lane & 3, first = at.segment;
-#pragma unroll 2
-    for (int b = 0; b < BLOCKS; b++) {
-        uint32_t words[BITS * 8];
-        uint4 rows[MT];
-        block_load<BITS, MT>(words, rows, slot + b * BLOCK + lane * 16, x_at + b * 64, x_tile);
+#pragma unroll 1
+    for (int b0 = 0; b0 < BLOCKS; b0 += TOGETHER) {
+        uint32_t words[TOGETHER][BITS];
+        uint4 rows[TOGETHER][MT];
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            unit<BITS, MT>(dot, words, rows, h);
+        for (int b = 0; b < TOGETHER; b++)
+            block_load<BITS, MT>(words[b], rows[b], slot + (b0 + b) * BLOCK + lane * 16,
+                                 x_at + (b0 + b) * 64, x_tile);
+#pragma unroll
+        for (int u = 0; u < 2 * TOGETHER; u++) {
+            unit<BITS, MT>(dot, words[u / 2], rows[u / 2], u % 2);
             /* behind the last segment there may be a unit of padding */
             if (is_raw || at.segment >= d.n_segments || !ends_segment(at))
                 continue;
             const struct side w =
-                side_of(d, slot, (2 * b + h) * d.table_step & -d.row_bytes, at.segment - first, g);
-            steps<BITS, MT, READS>(d, shared, x, w, (at.segment - x.first) * (MT * 8) + 2 * t, dot,
-                                   acc);
+                side_of(d, slot, (2 * b0 + u) * d.table_step & -d.row_bytes, at.segment - first, g);
+            steps<BITS, MT, READS, 0>(d, shared, x, w, (at.segment - x.first) * (MT * 8) + 2 * t,
+                                      dot, acc);
+#pragma unroll
+            for (int i = 0; i < 4 * MT; i++)
+                dot[i / 4][i % 4] = 0;
             next_segment(d, at);
         }
     }
@@ -386,7 +407,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
     const struct decode_run run = {p_begin, p_end, 0, 0};
     const int32_t panel = w.part * d.panels + w.first;
     struct decode_walk f;
-    decode_walk_begin(d, run, panel, 0, f);
+    decode_walk_begin<UNITS>(d, w.blob, run, panel, 0, f);
     __syncthreads();
 #pragma unroll 1
     for (int32_t i = 0; i < d.depth; i++)
@@ -501,6 +522,7 @@ static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_ex
         d.sums = p->w.sums;
     if (READS == Q8 && d.extra_bytes != 0)
         d.counts = p->w.counts;
+    d.in_line = d.in_line && d.sums == 0; /* sums come the long way */
     d.at_totals = d.slot_bytes;
     d.slot_bytes += d.sums != 0 ? 64 * UNITS : 0;
     const int32_t facts =

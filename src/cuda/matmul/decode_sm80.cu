@@ -259,7 +259,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, MT == 1 ? 2 : 1)
 #endif
     const int32_t panel = part * d.panels + first;
     struct decode_walk f;
-    decode_walk_begin(d, run, panel, 0, f);
+    decode_walk_begin<UNITS>(d, blob, run, panel, 0, f);
     float *const sums = (float *)(shared + d.at_sums);
     if (d.stretch < d.chunks || d.chunks < DECODE_WARPS)
         for (int32_t i = (int32_t)threadIdx.x; i < (DECODE_WARPS + count) * rows.m * 20;
