@@ -11,7 +11,7 @@
 #   racecheck  the same for races in shared memory
 #   torch      products and convolutions beside PyTorch's, where it is installed
 #
-# GPU_BUILD=DIR takes quern-check and libquern.so out of DIR and builds nothing: for a machine
+# GPU_BUILD=DIR takes quern and quern-check out of DIR and builds nothing: for a machine
 # without nvcc. GPU=1 takes the second GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -64,15 +64,9 @@ run_sanitizer() { # tool
 }
 
 run_torch() {
-    local script found=77
     python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null ||
         { echo "no PyTorch with CUDA"; return 77; }
-    for script in test/oracle/*torch*.py; do
-        [ -e "$script" ] || continue
-        found=0
-        QUERN_LIBRARY=$build/libquern.so QUERN_DEVICE=cuda:$gpu python3 "$script" || return 1
-    done
-    return $found
+    python3 test/oracle/test_torch.py --quern "$build/quern" --device "cuda:$gpu"
 }
 
 started=$SECONDS
