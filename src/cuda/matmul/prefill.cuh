@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both halves of the prefill kernel (prefill_sm90a.cu) stand on: its forms and their shared
+ * memory, barriers and copies, which tile a CTA works on, and the ring of stages between those who
+ * copy and those who multiply. */
+#ifndef QNI_CUDA_MATMUL_PREFILL_CUH
+#define QNI_CUDA_MATMUL_PREFILL_CUH
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <limits.h>
+
+#include "../kernel.h"
+
+namespace
+{
+
+enum {
+    GROUPS = 2, /* warpgroups that multiply, each 64 outputs */
+    PANELS = 4 * GROUPS,
+    OUTPUTS = 64 * GROUPS,
+    CONSUMERS = 128 * GROUPS, /* threads */
+    THREADS = CONSUMERS + 128,
+    CHUNK = 32,        /* tokens that leave at a time, of a warpgroup */
+    LD_CHUNK = 64 + 4, /* f32: writes of a warp fall into 32 banks */
+    LD_SUMS = OUTPUTS + 4,
+    MAX_SHARED = 227 * 1024,
+    /* of 65536: as many for each thread at the start, then what accumulators leave */
+    CONSUMER_REGISTERS = 216,
+    FEEDER_REGISTERS = 72
+};
+/* Groups are whole pairs of blocks, whole blocks, anything. */
+enum { PAIRS = 0, BLOCKS = 1, UNITS = 2 };
+
+struct schedule {
+    int32_t token_tiles, output_tiles; /* output tiles of a part, of `share` CTAs each */
+    int32_t band;                      /* token tiles that are worked on together */
+    int32_t splits, share;             /* CTAs of a cluster: by positions, or by outputs */
+    int32_t pdl;
+};
+
+struct arguments {
+    struct qni_cuda_product p;
+    struct qni_cuda_experts experts; /* n 0: none */
+    struct schedule s;
+    int32_t tiles;
+};
+
+/* A form of the kernel: a tile has 128 outputs and so many tokens. A stage holds `blocks` blocks
+ * of 64 positions: tiles of x one behind the other, then the codes of the panels, each panel's
+ * together; beside it scales and zeros of the one or two groups that it touches. General: tiles as
+ * routes say, images, activations. Such things, or rather the calls of a division that they bring,
+ * make ptxas hold what the lanes of a warp have in common in registers of each lane, also where it
+ * multiplies, which costs 5 to 10 percent: so not where they are not wanted. */
+template <bool BF16, int BITS, int TOKENS, int MODE, bool GENERAL> struct form {
+    static constexpr bool bf16 = BF16, general = GENERAL;
+    static constexpr int bits = BITS, tokens = TOKENS, mode = MODE;
+    static constexpr int blocks = MODE == PAIRS ? 2 : 1;
+    static constexpr int tile_bytes = TOKENS * QNI_CUDA_BLOCK * 2, x_bytes = blocks * tile_bytes;
+    static constexpr int block_bytes = QNI_CUDA_BLOCK * QNI_CUDA_PANEL * BITS / 8;
+    static constexpr int panel_bytes = blocks * block_bytes;
+    static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;
+    static constexpr int scale_bytes = PANELS * 2 * 64, facts_bytes = scale_bytes + PANELS * 2 * 16;
+    static constexpr int chunk_bytes = CHUNK * LD_CHUNK * 4;
+    static constexpr int fixed = 1024 + GROUPS * chunk_bytes + 512;
+    static constexpr int fit = (MAX_SHARED - fixed) / (stage_bytes + facts_bytes);
+    static constexpr int stages = fit < 12 ? fit : 12;
+    static constexpr int bytes = fixed + stages * (stage_bytes + facts_bytes);
+    static_assert(TOKENS * LD_SUMS * 4 <= stages * stage_bytes, "sums of a split lie in the ring");
+};
+
+/* ---- barriers -------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+__device__ __forceinline__ void barrier_init(uint32_t bar, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+/* A barrier of a CTA of this cluster, and an arrival there if `really`: no branch, which would cost
+ * more than all the rest. */
+__device__ __forceinline__ uint32_t barrier_of(uint32_t bar, uint32_t rank)
+{
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(bar), "r"(rank));
+    return there;
+}
+__device__ __forceinline__ void barrier_arrive_there(uint32_t bar, uint32_t really)
+{
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %1, 0;\n"
+                 "@really mbarrier.arrive.shared::cluster.b64 _, [%0];}" ::"r"(bar),
+                 "r"(really)
+                 : "memory");
+}
+/* The same in this CTA. */
+__device__ __forceinline__ void barrier_arrive_if(uint32_t bar, uint32_t really)
+{
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %1, 0;\n"
+                 "@really mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(bar),
+                 "r"(really)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+    do {
+        asm volatile("{.reg .pred done;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, done;}"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+__device__ __forceinline__ void named_sync(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ void copy16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int PENDING> __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, int column, int row,
+                                          int part, int plane, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(part), "r"(plane), "r"(bar)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_tile_shared(uint32_t to, const CUtensorMap *map, int column,
+                                                 int row, int part, int plane, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(part), "r"(plane), "r"(bar), "h"((short)3)
+                 : "memory");
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* Where a CTA stands: a tile of outputs and tokens, and blocks [begin, end) of positions. */
+struct place {
+    const uint8_t *blob;
+    int part, expert;
+    int panel;       /* the first of the part */
+    int first, rows; /* the first of routes.rows, or of the part; rows 0: nothing to do */
+    int begin, end;  /* may be a block behind the last */
+};
+
+template <class F>
+__device__ __forceinline__ place find_place(const arguments &a, int tile, uint32_t rank)
+{
+    const schedule &s = a.s;
+    const int per_part = s.token_tiles * s.output_tiles, part = tile / per_part;
+    const int inside = tile - part * per_part, band = inside / (s.band * s.output_tiles);
+    const int left = s.token_tiles - band * s.band, high = left < s.band ? left : s.band;
+    const int i = inside - band * s.band * s.output_tiles;
+    const int t = band * s.band + i % high, o = i / high;
+    const int turns = (a.p.w.units / 2 + F::blocks - 1) / F::blocks;
+    place at;
+    at.blob = a.p.w.blob;
+    at.part = part;
+    at.expert = 0;
+    at.panel = (o * s.share + (s.share > 1 ? (int)rank : 0)) * PANELS;
+    at.begin = s.splits > 1 ? turns * (int)rank / s.splits * F::blocks : 0; /* turns < 2^25 */
+    at.end = (s.splits > 1 ? turns * ((int)rank + 1) / s.splits : turns) * F::blocks;
+    at.first = t * F::tokens;
+    at.rows = (int)min((int64_t)F::tokens, a.p.m - at.first);
+    if (!F::general || a.p.routes.tiles == NULL)
+        return at;
+    at.expert = a.p.routes.tiles[3 * t];
+    at.first = a.p.routes.tiles[3 * t + 1];
+    at.rows = a.p.routes.tiles[3 * t + 2];
+    if (a.experts.n > 0) {
+        const int e = at.expert - a.experts.first;
+        if (e < 0 || e >= a.experts.n)
+            at.rows = 0;
+        else
+            at.blob = a.experts.blob[e];
+    }
+    return at;
+}
+
+/* ---- the ring -------------------------------------------------------------------------------- */
+
+struct ring {
+    uint32_t data, facts, full, empty; /* addresses of stage 0 */
+    int stage;
+    uint32_t phase;
+};
+template <int STAGES> __device__ __forceinline__ void advance(ring &r)
+{
+    r.phase ^= (uint32_t)(r.stage + 1 == STAGES);
+    r.stage = r.stage + 1 == STAGES ? 0 : r.stage + 1;
+}
+
+/* Which group a unit belongs to, walking along: a division a block would cost more than the rest of
+ * the producer's work. */
+struct walk {
+    int group, left; /* units of it that are still to come */
+};
+__device__ __forceinline__ walk walk_to(const struct qni_cuda_weights &w, int unit)
+{
+    walk k;
+    k.group = min(unit / w.group_units, w.n_groups - 1);
+    k.left = k.group == w.n_groups - 1 ? INT_MAX : (k.group + 1) * w.group_units - unit;
+    return k;
+}
+__device__ __forceinline__ void walk_unit(const struct qni_cuda_weights &w, walk &k)
+{
+    if (--k.left == 0) {
+        k.group++;
+        k.left = k.group == w.n_groups - 1 ? INT_MAX : w.group_units;
+    }
+}
+
+} /* namespace */
+
+#endif

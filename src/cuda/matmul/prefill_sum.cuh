@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The warpgroups of the prefill kernel that multiply: codes to exact integers in 16 bits, products
+ * on the tensor cores, a group's sum scaled into the total in f32. */
+#ifndef QNI_CUDA_MATMUL_PREFILL_SUM_CUH
+#define QNI_CUDA_MATMUL_PREFILL_SUM_CUH
+
+#include "../wgmma.cuh"
+#include "prefill.cuh"
+
+namespace
+{
+
+/* ---- codes ----------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint32_t and_or(uint32_t v, uint32_t mask, uint32_t bits)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(v), "r"(mask), "r"(bits));
+    return d;
+}
+__device__ __forceinline__ uint32_t and_xor(uint32_t v, uint32_t mask, uint32_t bits)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(v), "r"(mask), "r"(bits));
+    return d;
+}
+__device__ __forceinline__ uint32_t sub_f16(uint32_t v, uint32_t w)
+{
+    uint32_t d;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(v), "r"(w));
+    return d;
+}
+__device__ __forceinline__ uint32_t fma_f16(uint32_t v, uint32_t w, uint32_t z)
+{
+    uint32_t d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(v), "r"(w), "r"(z));
+    return d;
+}
+__device__ __forceinline__ uint32_t sub_bf16(uint32_t v, uint32_t w)
+{
+    uint32_t d;
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(v), "r"(w));
+    return d;
+}
+__device__ __forceinline__ uint32_t twice_f16(float v)
+{
+    const __half2 h = __float2half2_rn(v);
+    return *(const uint32_t *)&h;
+}
+__device__ __forceinline__ uint32_t twice_bf16(float v)
+{
+    const __nv_bfloat162 h = __float2bfloat162_rn(v);
+    return *(const uint32_t *)&h;
+}
+
+/* What is subtracted from outputs g and g + 8 (kernel.h) of a lane. f16: the bias of the codes and
+ * the zero together: all these numbers are integers below 2048, or sixteenths of them below 128.
+ * bf16 has 8 bits: the zero goes in a step of its own. */
+template <bool BF16, int BITS> struct shifts {
+    uint32_t lo, hi;
+    __device__ __forceinline__ void set(int z0, int z1)
+    {
+        if (BF16) {
+            lo = twice_bf16((float)z0);
+            hi = twice_bf16((float)z1);
+        } else if (BITS == 4) {
+            lo = twice_f16((float)(1024 + 8 + z0));
+            hi = twice_f16((float)(-64 - 8 - z1));
+        } else {
+            lo = twice_f16((float)(1024 + 128 + z0));
+            hi = twice_f16((float)(1024 + 128 + z1));
+        }
+    }
+};
+
+/* The words of a unit: 4 bits: two, one for each step; 8 bits: four. to: registers of two steps. */
+template <bool BF16>
+__device__ __forceinline__ void unpack4(uint32_t w, const shifts<BF16, 4> &z, bool has_zero,
+                                        uint32_t *to)
+{
+    if (BF16) {
+        const uint32_t ones = 0x43004300u, eight = twice_bf16(136.0f); /* 128 + code */
+        to[0] = sub_bf16(and_or(w, 0x000f000fu, ones), eight);
+        to[1] = sub_bf16(and_or(w >> 4, 0x000f000fu, ones), eight);
+        to[2] = sub_bf16(and_or(w >> 8, 0x000f000fu, ones), eight);
+        to[3] = sub_bf16(and_or(w >> 12, 0x000f000fu, ones), eight);
+        if (has_zero) {
+            to[0] = sub_bf16(to[0], z.lo);
+            to[1] = sub_bf16(to[1], z.hi);
+            to[2] = sub_bf16(to[2], z.lo);
+            to[3] = sub_bf16(to[3], z.hi);
+        }
+    } else {
+        /* 0x6400 is 1024: a nibble in its last bits counts ones, four bits higher sixteens */
+        const uint32_t ones = 0x64006400u, sixteenth = 0x2c002c00u, h = w >> 8;
+        to[0] = sub_f16(and_or(w, 0x000f000fu, ones), z.lo);
+        to[1] = fma_f16(and_or(w, 0x00f000f0u, ones), sixteenth, z.hi);
+        to[2] = sub_f16(and_or(h, 0x000f000fu, ones), z.lo);
+        to[3] = fma_f16(and_or(h, 0x00f000f0u, ones), sixteenth, z.hi);
+    }
+}
+template <bool BF16>
+__device__ __forceinline__ void unpack8(uint32_t w, uint32_t z, bool has_zero, uint32_t *to)
+{
+    const uint32_t h = w >> 8; /* bytes 0, 2 are positions 2t, 2t + 1; 1, 3 are those + 8 */
+    if (BF16) {
+        /* 128 + low 7 bits, less 128 if the upper bit is set, else 256: code - 128 */
+        to[0] = sub_bf16(and_or(w, 0x007f007fu, 0x43004300u), and_xor(w, 0x00800080u, 0x43804380u));
+        to[2] = sub_bf16(and_or(h, 0x007f007fu, 0x43004300u), and_xor(h, 0x00800080u, 0x43804380u));
+        if (has_zero) {
+            to[0] = sub_bf16(to[0], z);
+            to[2] = sub_bf16(to[2], z);
+        }
+    } else {
+        to[0] = sub_f16(and_or(w, 0x00ff00ffu, 0x64006400u), z);
+        to[2] = sub_f16(and_or(h, 0x00ff00ffu, 0x64006400u), z);
+    }
+}
+template <bool BF16, int BITS>
+__device__ __forceinline__ void unpack(const uint32_t *w, const shifts<BF16, BITS> &z,
+                                       bool has_zero, uint32_t *to)
+{
+    if constexpr (BITS == 4) {
+        unpack4<BF16>(w[0], z, has_zero, to);
+        unpack4<BF16>(w[1], z, has_zero, to + 4);
+    } else {
+        unpack8<BF16>(w[0], z.lo, has_zero, to);
+        unpack8<BF16>(w[1], z.hi, has_zero, to + 1);
+        unpack8<BF16>(w[2], z.lo, has_zero, to + 4);
+        unpack8<BF16>(w[3], z.hi, has_zero, to + 5);
+    }
+}
+
+/* ---- a lane ---------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ void load16(uint32_t from, uint32_t *to)
+{
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from));
+}
+
+/* A value the compiler keeps in a register instead of computing it again and again. */
+__device__ __forceinline__ uint32_t keep(uint32_t v)
+{
+    uint32_t d;
+    asm volatile("mov.u32 %0, %1;" : "=r"(d) : "r"(v));
+    return d;
+}
+/* Values that are to be there from here on. */
+template <int COUNT> __device__ __forceinline__ void pin(uint32_t (&v)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        asm volatile("" : "+r"(v[i])::"memory");
+}
+
+/* What a lane of a consumer needs all along. */
+template <class F> struct consumer {
+    ring r;
+    uint32_t codes_at, scale_at, zero_at; /* of this lane, in a stage */
+    uint32_t scale_other, scale_next;     /* further: of output g + 8 (f16: 0), of the next group */
+    uint32_t signal_at, signals; /* where it tells that a stage is free, and whether it does */
+    uint32_t word[F::blocks]
+                 [F::bits]; /* codes of a block: unit u has bits / 2 from u * bits / 2 on */
+    shifts<F::bf16, F::bits> z;
+    uint32_t has_zero;
+    uint32_t take_at, give_at, turn_phase, is_first; /* turns at the tensor cores */
+
+    __device__ __forceinline__ void take_codes(int stage)
+    {
+        const uint32_t at = codes_at + stage * F::stage_bytes;
+#pragma unroll
+        for (int i = 0; i < F::blocks; i++)
+#pragma unroll
+            for (int j = 0; j < F::bits / 4; j++)
+                load16(at + i * F::block_bytes + j * 512, word[i] + 4 * j);
+    }
+    __device__ __forceinline__ void take_zero(int stage, int which)
+    {
+        uint32_t v;
+        asm volatile("ld.shared.u16 %0, [%1];"
+                     : "=r"(v)
+                     : "r"(zero_at + stage * F::facts_bytes + which * 16));
+        z.set((int8_t)(v & 255), (int8_t)(v >> 8));
+    }
+    /* Two f16 in a word, or two words: without a branch. */
+    __device__ __forceinline__ float2 take_scale(int stage, int which) const
+    {
+        const uint32_t at = scale_at + stage * F::facts_bytes + (which ? scale_next : 0);
+        uint32_t v, w;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(w) : "r"(at + scale_other));
+        const float2 h = __half22float2(*(const __half2 *)&v);
+        return make_float2(scale_other == 0 ? h.x : __uint_as_float(v),
+                           scale_other == 0 ? h.y : __uint_as_float(w));
+    }
+    /* Half of a stage's codes: a block of two, or a unit of two. */
+    template <int PART> __device__ __forceinline__ void unpack_part(uint32_t (&to)[F::blocks * 8])
+    {
+        if constexpr (F::blocks == 2) {
+            unpack<F::bf16, F::bits>(word[PART], z, has_zero, to);
+            unpack<F::bf16, F::bits>(word[PART] + F::bits / 2, z, has_zero, to + 8);
+        } else {
+            unpack<F::bf16, F::bits>(word[0] + PART * (F::bits / 2), z, has_zero, to);
+        }
+    }
+    __device__ __forceinline__ void unpack_unit(int unit, uint32_t (&to)[8])
+    {
+        unpack<F::bf16, F::bits>(word[0] + unit * (F::bits / 2), z, has_zero, to);
+    }
+    /* A barrier in memory: behind a named one ptxas would unpack, in our turn, and hold the ring's
+     * state in registers of each lane. */
+    __device__ __forceinline__ void turn_take()
+    {
+        barrier_wait(take_at, turn_phase);
+        turn_phase ^= 1;
+    }
+    __device__ __forceinline__ void turn_give()
+    {
+        barrier_arrive_if(give_at, is_first);
+    }
+    __device__ __forceinline__ uint32_t tile(int stage, int part) const
+    {
+        return qni_wgmma::tile(r.data + stage * F::stage_bytes) +
+               part * (F::blocks == 2 ? F::tile_bytes / 16 : 4);
+    }
+    __device__ __forceinline__ void release(int stage, uint32_t really)
+    {
+        barrier_arrive_there(signal_at + stage * 8, really);
+    }
+    /* COUNT registers of codes: 4 a step */
+    template <int COUNT>
+    __device__ __forceinline__ void multiply(float (&p)[F::tokens / 2], const uint32_t (&w)[COUNT],
+                                             uint32_t x, int32_t add)
+    {
+        qni_wgmma::product<F::tokens>::template run<F::bf16>(p, w, x, add);
+#pragma unroll
+        for (int i = 1; i < COUNT / 4; i++)
+            qni_wgmma::product<F::tokens>::template run<F::bf16>(p, w + 4 * i, x + 2 * i, 1);
+    }
+    __device__ __forceinline__ void scale(float (&acc)[F::tokens / 2],
+                                          const float (&p)[F::tokens / 2], float2 s)
+    {
+#pragma unroll
+        for (int i = 0; i < F::tokens / 2; i += 4) {
+            acc[i] = fmaf(p[i], s.x, acc[i]);
+            acc[i + 1] = fmaf(p[i + 1], s.x, acc[i + 1]);
+            acc[i + 2] = fmaf(p[i + 2], s.y, acc[i + 2]);
+            acc[i + 3] = fmaf(p[i + 3], s.y, acc[i + 3]);
+        }
+    }
+};
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* Groups of whole turns, of F::blocks blocks and in two parts each. While one warpgroup's products
+ * run, back to back, the other waits for its own to end, scales them if their group has ended,
+ * unpacks the second part and waits for its turn; the first part it has unpacked while the products
+ * of its second part still ran. 2 * TOKENS clocks a block of 64 positions for some 110
+ * instructions. No product stands behind a condition: ptxas would wait for each one by itself. */
+template <class F>
+__device__ __forceinline__ void sum_groups(consumer<F> &c, const arguments &a, const place &at,
+                                           float (&acc)[F::tokens / 2])
+{
+    const int planes = a.p.x.planes, group = a.p.w.group_units / 2 * planes / F::blocks;
+    float p[F::tokens / 2];
+    uint32_t w0[F::blocks * 8], w1[F::blocks * 8];
+    int q = (at.end - at.begin) / F::blocks * planes; /* turns that are still to come */
+    int groups = a.p.w.n_groups, left = q;            /* of this group */
+    if (groups > 1) {
+        const int first = min(at.begin / (a.p.w.group_units / 2), groups - 1);
+        groups -= first;
+        if (groups > 1)
+            left = min((first + 1) * group - at.begin / F::blocks * planes, q);
+    }
+    float2 s = make_float2(0, 0), s_next;
+    uint32_t signals = 0;
+    int32_t add = 0, before = 0;
+    bool ended = false;
+    barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
+    c.take_codes(c.r.stage);
+    if (c.has_zero)
+        c.take_zero(c.r.stage, 0);
+    s_next = c.take_scale(c.r.stage, 0);
+    c.template unpack_part<0>(w0);
+#pragma unroll 1
+    for (; q > 0; q--) {
+        const int stage = c.r.stage;
+        qni_wgmma::wait<0>();
+        qni_wgmma::hold(p);
+        c.release(before, signals);
+        if (ended)
+            c.scale(acc, p, s);
+        c.template unpack_part<1>(w1);
+        pin(w0);
+        pin(w1); /* not in our turn */
+        c.turn_take();
+        qni_wgmma::fence();
+        c.multiply(p, w0, c.tile(stage, 0), add);
+        qni_wgmma::commit();
+        c.multiply(p, w1, c.tile(stage, 1), 1);
+        qni_wgmma::commit();
+        c.turn_give();
+        signals = c.signals;
+        before = stage;
+        s = s_next;
+        add = --left;
+        ended = left == 0;
+        if (ended)
+            left = --groups > 1 ? group : INT_MAX;
+        advance<F::stages>(c.r);
+        if (q > 1)
+            barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
+        c.take_codes(c.r.stage); /* whatever lies there if there is no next turn */
+        if (c.has_zero)
+            c.take_zero(c.r.stage, 0);
+        s_next = c.take_scale(c.r.stage, 0);
+        qni_wgmma::wait<1>();
+        c.template unpack_part<0>(w0);
+    }
+    qni_wgmma::wait<0>();
+    qni_wgmma::hold(p);
+    c.release(before, c.signals);
+    c.scale(acc, p, s);
+}
+
+/* Every unit is scaled by itself: groups of 32, or that end in the middle of a block. */
+template <class F>
+__device__ __forceinline__ void sum_units(consumer<F> &c, const arguments &a, const place &at,
+                                          float (&acc)[F::tokens / 2])
+{
+    const int planes = a.p.x.planes;
+    float p[F::tokens / 2];
+    uint32_t w0[8], w1[8];
+    walk k = walk_to(a.p.w, 2 * at.begin);
+    int second = 0, plane = 0; /* of a block: is its second unit of another group than the first */
+    barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
+    c.take_codes(c.r.stage);
+    if (c.has_zero)
+        c.take_zero(c.r.stage, 0);
+    c.unpack_unit(0, w0);
+#pragma unroll 1
+    for (int q = (at.end - at.begin) * planes; q > 0; q--) {
+        const int stage = c.r.stage;
+        if (plane == 0) {
+            const int group = k.group;
+            walk_unit(a.p.w, k);
+            second = k.group != group;
+            walk_unit(a.p.w, k);
+        }
+        plane = plane + 1 == planes ? 0 : plane + 1;
+        c.turn_take();
+        qni_wgmma::fence();
+        c.multiply(p, w0, c.tile(stage, 0), 0);
+        qni_wgmma::commit();
+        c.turn_give();
+        const float2 s0 = c.take_scale(stage, 0), s1 = c.take_scale(stage, second);
+        if (c.has_zero)
+            c.take_zero(stage, second);
+        c.unpack_unit(1, w1);
+        qni_wgmma::wait<0>();
+        qni_wgmma::hold(p);
+        c.scale(acc, p, s0);
+        c.turn_take();
+        qni_wgmma::fence();
+        c.multiply(p, w1, c.tile(stage, 1), 0);
+        qni_wgmma::commit();
+        c.turn_give();
+        advance<F::stages>(c.r);
+        if (q > 1)
+            barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
+        c.take_codes(c.r.stage); /* whatever lies there if there is none */
+        if (c.has_zero)
+            c.take_zero(c.r.stage, 0);
+        c.unpack_unit(0, w0);
+        qni_wgmma::wait<0>();
+        qni_wgmma::hold(p);
+        c.scale(acc, p, s1);
+        c.release(stage, c.signals);
+    }
+}
+
+/* acc += offset[output, group] * total[row, group] for groups that begin in these blocks. */
+template <class F>
+__device__ __forceinline__ void add_offsets(const arguments &a, const place &at,
+                                            float (&acc)[F::tokens / 2])
+{
+    const struct qni_cuda_weights &w = a.p.w;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int panel = at.panel + warp;
+    if (panel >= w.panels)
+        return;
+    const int begin = at.begin == 0 ? 0 : (2 * at.begin + w.group_units - 1) / w.group_units;
+    const int end = 2 * at.end >= w.units
+                        ? w.n_groups
+                        : min((2 * at.end + w.group_units - 1) / w.group_units, w.n_groups);
+    const size_t from = ((size_t)at.part * w.panels + panel) * w.n_groups * 16 + lane / 4 * 2;
+    const uint8_t *const offset = at.blob + w.offset;
+#pragma unroll
+    for (int i = 0; i < F::tokens / 8; i++) {
+        const float *total[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const int token = min(i * 8 + lane % 4 * 2 + j, at.rows - 1);
+            int64_t row = at.first + token;
+            if (F::general && a.p.routes.rows != NULL)
+                row = a.p.routes.rows[row];
+            total[j] = a.p.x.total + (at.part * a.p.x.part_rows + row) * a.p.x.ld_segment;
+        }
+#pragma unroll 1
+        for (int g = begin; g < end; g++) {
+            const size_t k = from + (size_t)g * 16;
+            const float2 o = w.scale_is_f16 ? __half22float2(((const __half2 *)offset)[k / 2])
+                                            : ((const float2 *)offset)[k / 2];
+            const float t0 = total[0][g], t1 = total[1][g];
+            acc[4 * i] = fmaf(o.x, t0, acc[4 * i]);
+            acc[4 * i + 1] = fmaf(o.x, t1, acc[4 * i + 1]);
+            acc[4 * i + 2] = fmaf(o.y, t0, acc[4 * i + 2]);
+            acc[4 * i + 3] = fmaf(o.y, t1, acc[4 * i + 3]);
+        }
+    }
+}
+
+} /* namespace */
+
+#endif
