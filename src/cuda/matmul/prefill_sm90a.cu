@@ -461,6 +461,16 @@ void consider(struct choice &best, const struct qni_cuda_product *p,
     }
 }
 
+/* Tiles of ROWS tokens; of 64, too, unless routes are cut to ROWS. */
+template <int MODE, bool BF16, int BITS, int ROWS, bool GENERAL>
+void both(struct choice &best, const struct qni_cuda_product *p, const struct qni_cuda_launch *l,
+          int ns64, int ns128)
+{
+    consider<form<BF16, BITS, ROWS, MODE, GENERAL>>(best, p, l, ROWS == 64 ? ns64 : ns128);
+    if (ROWS != 64 && p->routes.tiles == NULL)
+        consider<form<BF16, BITS, 64, MODE, GENERAL>>(best, p, l, ns64);
+}
+
 bool is_general(const struct qni_cuda_product *p)
 {
     return p->routes.tiles != NULL || p->out.act != QN_ACT_NONE || p->out.is_image;
@@ -475,15 +485,13 @@ int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_experts *
     if (p->m == 0 || p->w.panels == 0)
         return 0;
     if (alone || p->w.group_units % 4 == 0) {
-        consider<form<BF16, BITS, ROWS, PAIRS, GENERAL>>(best, p, l, ROWS == 64 ? 470 : 700);
-        if constexpr (ROWS == 128 && !GENERAL) {
-            consider<form<BF16, BITS, 64, PAIRS, false>>(best, p, l, 470);
+        both<PAIRS, BF16, BITS, ROWS, GENERAL>(best, p, l, 470, 700);
+        if constexpr (ROWS == 128 && !GENERAL)
             consider<form<BF16, BITS, 96, PAIRS, false>>(best, p, l, 560);
-        }
     } else if (p->w.group_units % 2 == 0) {
-        consider<form<BF16, BITS, ROWS, BLOCKS, GENERAL>>(best, p, l, 900);
+        both<BLOCKS, BF16, BITS, ROWS, GENERAL>(best, p, l, 650, 980);
     } else {
-        consider<form<BF16, BITS, ROWS, UNITS, GENERAL>>(best, p, l, 1300);
+        both<UNITS, BF16, BITS, ROWS, GENERAL>(best, p, l, 850, 1300);
     }
     return best.start(p, experts, l, best.splits, 1);
 }
