@@ -107,8 +107,8 @@ def fit_table(rows):
     groups = {}
     for r in rows:
         groups.setdefault((r["weights"], r["strategy"]), []).append(r)
-    lines = ["| weights | strategy | m = 1 | of the bandwidth | m = 512 | Top/s | worst against the "
-             "fit |", "|---|---|--:|--:|--:|--:|---|"]
+    lines = ["| weights | strategy | m = 1 | of bandwidth | m = 512 | Top/s | worst to the fit |",
+             "|---|---|--:|--:|--:|--:|---|"]
     for (weights, strategy), group in groups.items():
         group.sort(key=lambda r: r["m"])
         model = fit(group)

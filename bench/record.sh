@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# bench/record.sh QUERN matmul|conv|sweep [WORD...]: the figures of README.md and docs/performance.md,
-# into bench/results. WORDs are put before each command (nice, taskset, a lock). QUERN is a command
-# with peers beside it (`make bench-peers`). Then: bench/plot.py
+# bench/record.sh QUERN matmul|conv|sweep [WORD...]: the figures of README.md and
+# docs/performance.md, into bench/results. WORDs are put before each command (nice, taskset).
+# QUERN is a command with peers beside it (`make bench-peers`). Then: bench/plot.py
 set -eu
 quern=$1 what=$2
 shift 2
@@ -19,19 +19,19 @@ before=("$@")
 
 case $what in
     matmul)
-        shape='--n 4096 --k 4096 --min-time 0.25 --peers'
+        shape='--n 4096 --k 4096 --min-time 0.2 --peers'
         for m in 1 8 32 128 512; do
             record $shape --m $m --weights int8:pc --strategy int8-row
             record $shape --m $m --weights int4:pc --strategy int8-row
-            record $shape --m $m --weights int4:g128,int4:g32 --strategy int8-block
-            record $shape --m $m --weights int4:g128:off --strategy float
+            record $shape --m $m --weights int4:g128 --strategy int8-block
+            record $shape --m $m --weights int4:g32 --strategy int8-block
         done
         ;;
     conv)
         for m in 1 8; do
             for layers in conv1 'layer1*' 'layer2*' 'layer3*' 'layer4*'; do
                 record --layers "resnet50/$layers" --m $m --weights int8:pc --image nhwc --y i8 \
-                    --strategy int8-static --warm --min-time 0.25 --peers
+                    --strategy int8-static --warm --min-time 0.2 --peers
             done
         done
         ;;

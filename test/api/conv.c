@@ -368,13 +368,78 @@ static void test_static(void **state)
     qn_ctx_destroy(ctx);
 }
 
+/* A plan for nine images serves fewer in the scratch it asked for, with the same bits: kernels that
+ * cut an image differently when there are few of them must not need more. */
+static void check_fewer(int64_t c, int64_t side, int32_t taps, int32_t stride)
+{
+    enum { MOST = 9, O = 96, GUARD = 4096 };
+    qn_ctx *ctx = ctx_make(3);
+    const struct shape s = {.n = O, .k = taps * taps * c, .kh = taps, .kw = taps};
+    const int64_t out = (side + taps / 2 * 2 - taps) / stride + 1;
+    float *dense;
+    qn_packed *w = packed_make(ctx, "int8:pc", s, 5, &dense);
+    int8_t *x = take((size_t)(MOST * side * side * c)), *y = take((size_t)(MOST * out * out * O));
+    int8_t *again = take((size_t)(MOST * out * out * O));
+    uint64_t seed = 1;
+    for (int64_t i = 0; i < MOST * side * side * c; i++)
+        x[i] = (int8_t)draw(&seed);
+    const int64_t x_shape[4] = {MOST, side, side, c}, y_shape[4] = {MOST, out, out, O};
+    qn_conv_args args;
+    qn_conv_args_init(&args);
+    args.w = w;
+    args.strategy = QN_STRATEGY_INT8_STATIC;
+    args.image = QN_NHWC;
+    args.x = qn_tensor_make(x, QN_I8, 4, x_shape);
+    args.y = qn_tensor_make(y, QN_I8, 4, y_shape);
+    args.stride[0] = args.stride[1] = stride;
+    for (int i = 0; i < 4; i++)
+        args.pad[i] = taps / 2;
+    args.quant.x_scale = 0.0125f;
+    args.quant.x_zero = 3;
+    args.epilogue.y_scale = 0.5f;
+    qn_plan *plan = NULL;
+    assert_ok(qn_conv2d_plan(ctx, &args, &plan, NULL));
+    const size_t bytes = qn_plan_scratch_bytes(plan);
+    uint8_t guard[GUARD], *scratch = aligned_alloc(64, (bytes + GUARD + 63) / 64 * 64);
+    assert_non_null(scratch);
+    memset(scratch + bytes, 0xa5, GUARD);
+    memset(guard, 0xa5, GUARD);
+    assert_ok(qn_conv2d_run(plan, &args, scratch, bytes));
+    args.y.data = again;
+    for (int64_t batch = MOST; batch >= 1; batch--) {
+        args.x.shape[0] = args.y.shape[0] = batch;
+        assert_ok(qn_conv2d_run(plan, &args, scratch, bytes));
+        assert_memory_equal(again, y, (size_t)(batch * out * out * O));
+        assert_memory_equal(scratch + bytes, guard, GUARD);
+    }
+    qn_plan_destroy(plan);
+    qn_packed_destroy(w);
+    qn_ctx_destroy(ctx);
+    free(dense);
+    free(scratch);
+    free(again);
+    free(x);
+    free(y);
+}
+
+static void test_fewer_images(void **state)
+{
+    (void)state;
+    check_fewer(64, 14, 3, 1);
+    check_fewer(64, 15, 3, 2);
+    check_fewer(128, 14, 1, 1);
+    check_fewer(256, 7, 3, 1);
+    check_fewer(3, 32, 7, 2);
+    check_fewer(40, 9, 3, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),         cmocka_unit_test(test_pointwise),
         cmocka_unit_test(test_groups),        cmocka_unit_test(test_depthwise),
         cmocka_unit_test(test_one_dimension), cmocka_unit_test(test_transposed),
-        cmocka_unit_test(test_static),
+        cmocka_unit_test(test_static),        cmocka_unit_test(test_fewer_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,8 +33,9 @@ struct qni_direct_shape {
     int64_t n_blocks, blocks_per_item, items_per_band; /* of 32 outputs */
     int32_t reads_codes; /* weights as they are packed: kernel.h, row_sums */
     int64_t blocks_per_call;
-    size_t a_bytes;      /* of a band's copy */
-    size_t most_a_bytes; /* for this batch and every smaller one */
+    int64_t unpacked_blocks; /* the most of a call that unpacks, whatever the batch */
+    size_t a_bytes;          /* of a band's copy */
+    size_t most_a_bytes;     /* for this batch and every smaller one */
     int64_t most_rows;
 };
 
