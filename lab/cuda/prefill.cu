@@ -157,6 +157,17 @@ static const struct variant variants[] = {
     V3(0, 4, 64), V3(0, 4, 128), V3(1, 4, 128), V3(0, 8, 128), V3(1, 8, 128), V(0, 4, 96, PAIRS),
 };
 
+/* As the library launches them: the kernel chooses its form. */
+static qni_cuda_matmul_fn *entry_of(int bf16, int bits, int rows)
+{
+    static qni_cuda_matmul_fn *const list[8] = {
+        qni_matmul_f16_q4frag_mr64_sm90a,  qni_matmul_f16_q4frag_mr128_sm90a,
+        qni_matmul_f16_q8frag_mr64_sm90a,  qni_matmul_f16_q8frag_mr128_sm90a,
+        qni_matmul_bf16_q4frag_mr64_sm90a, qni_matmul_bf16_q4frag_mr128_sm90a,
+        qni_matmul_bf16_q8frag_mr64_sm90a, qni_matmul_bf16_q8frag_mr128_sm90a};
+    return list[bf16 * 4 + (bits == 8) * 2 + (rows == 128)];
+}
+
 struct shape_of {
     int n, k, m, bits, group, bf16, zero, scale_is_f16, y_dtype, parts;
 };
@@ -433,6 +444,16 @@ static void check_all(cudaStream_t stream, bool quick)
                 }
             }
         }
+        for (int rows : {64, 128}) {
+            CHECK(cudaMemset(q.y, 0xff, q.y_elements * 4));
+            CHECK(entry_of(s.bf16, s.bits, rows)(&q.p, NULL, &l));
+            CHECK(cudaStreamSynchronize(stream));
+            const double e = check(s, q, at, exact);
+            if (e < 0 || e > 1) {
+                printf(" [mr%d: %g WRONG]", rows, e);
+                failures++;
+            }
+        }
         printf("\n");
         fflush(stdout);
         release(q);
@@ -536,6 +557,12 @@ static void time_shape(cudaStream_t stream, const struct blas &b, const struct s
             best = std::min(best, us);
         }
     }
+    struct qni_cuda_launch l = {stream, 0, 132, 90};
+    const double chosen = time_graph(stream, large ? 4 : 20, [&](int c) {
+        q.p.w.blob = q.blobs + q.blob_bytes * (c % q.copies);
+        CHECK(entry_of(s.bf16, s.bits, s.m <= 64 ? 64 : 128)(&q.p, NULL, &l));
+    });
+    printf(" chosen %.1f", chosen);
     q.p.w.blob = q.blobs;
     printf(" | %.1f, %.0f TF\n", best, 2e-6 * (double)s.m * s.n * s.k / best);
     fflush(stdout);
