@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How weights reach the warps of the decode kernels (at most 16 rows of x), which do little but
  * wait for them. Each of the 8 warps of a CTA has a ring of its own in shared memory, filled
- * `depth` chunks ahead, so that 64 KB are on their way to a multiprocessor whatever its warps are
- * doing:
+ * `depth` chunks ahead, so that 64 to 96 KB are on their way to a multiprocessor whatever its warps
+ * are doing:
  *
  *     chunk   4 KB of codes (512 positions of 4 bits, 256 of 8, of one panel), then the scales of
  *             the groups it touches, then their zero points or offsets

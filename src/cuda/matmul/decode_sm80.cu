@@ -10,9 +10,12 @@
  * weights arrive, and which warp has which.
  *
  * Roofline: bytes of the weights / bandwidth. At 3.35 TB/s and 1.6 GHz a multiprocessor of an H100
- * gets 512 bytes of codes in 34 cycles, in which its four schedulers issue 136 instructions; a
- * block of 64 positions of 4 bits takes about 65 with up to 8 rows of x (36 of them make integers).
- * */
+ * gets 512 bytes of codes in 34 cycles; its four schedulers have 136 for a block of 64 positions of
+ * 4 bits. They need 115 with up to 8 rows of x (62 instructions, 36 of which make integers, 4
+ * products that keep the scheduler for some 8 cycles each), 145 with 16. Reached (W4, groups of
+ * 128, f16, weights rotated past L2; us without / with programmatic dependent launch): m = 1: 4096
+ * x 4096 6.7 / 5.2, 14336 x 4096 14.2 / 12.2, 8192 x 8192 15.2 / 14.4, 28672 x 8192 45.2 / 43.4; m
+ * = 16: 9.1 / 8.4, 17.6 / 16.7, 20.8 / 20.0, 53.5 / 52.2. lab/cuda/NOTES.md says where it goes. */
 #include "../decode.cuh"
 #include "../dequant.cuh"
 #include "../epilogue.cuh"
@@ -352,8 +355,7 @@ static int32_t cluster_for(const struct decode *d, const struct qni_cuda_launch 
     return launch->sm == 90 && d->m * d->x.planes > 4 ? 2 : 1;
 }
 /* CTAs for the panels of a part or of a tile. A tile of an expert: enough chunks for each warp to
- * be worth the way in and out; else as many as there are multiprocessors, or two for each where
- * there is work enough to keep both busy to the end. */
+ * be worth the way in and out; else as many as there are multiprocessors. */
 static int32_t ctas_for(const struct decode *d, const struct qni_cuda_product *p,
                         const struct qni_cuda_launch *launch)
 {
