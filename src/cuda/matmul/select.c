@@ -122,6 +122,8 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         return "reads another type of activations than the strategy gives";
     if (k->layout != layout)
         return "reads another layout than the weights have";
+    if (op->k == 0 && k->family != QNI_CUDA_FAMILY_TILE)
+        return "is for products of something, and k is 0";
     if (facts->sm < k->sm)
         return "needs a newer GPU";
     if (k->sm_exact && facts->sm != k->sm)

@@ -233,8 +233,9 @@ DEVICE struct facts facts_of(const struct loaded &l, const struct qni_cuda_weigh
     f.scale = pair_of(l.scale, w.scale_is_f16);
     f.offset = pair_of(l.offset, w.scale_is_f16);
     if (w.shift == QNI_CUDA_SHIFT_ZERO)
-        f.offset = make_float2((float)-(int8_t)l.zero * f.scale.x,
-                               (float)-(int8_t)(l.zero >> 8) * f.scale.y);
+        /* A zero point of 0 is an offset of -0. */
+        f.offset = make_float2(-(float)(int8_t)l.zero * f.scale.x,
+                               -(float)(int8_t)(l.zero >> 8) * f.scale.y);
     if (KIND == TABLE4 && w.table8_doubled)
         f.scale = make_float2(0.5f * f.scale.x, 0.5f * f.scale.y);
     f.sum = l.sum;
@@ -508,8 +509,9 @@ __global__ void __launch_bounds__(threads_of(TILE), 2)
 #pragma unroll
     for (int p = 0; p < panels; p++) {
         my_panel[p] = ptx_keep((uint32_t)(at.panel + min(panel + p, at.panels - 1)));
-        if (blocks > 0)
-            load_facts(facts[p], w, at.blob, my_panel[p], g, now, has_sums);
+        /* Without any position there is still the scale that an integer bias is in units of. */
+        if (blocks > 0 || (e.is_raw && w.n_groups > 0))
+            load_facts(facts[p], w, at.blob, my_panel[p], g, now, has_sums && blocks > 0);
     }
     float acc[panels][columns][4] = {};
     int32_t dot[panels][columns][4] = {};
