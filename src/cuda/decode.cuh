@@ -74,6 +74,12 @@ DECODE int32_t decode_divide(uint32_t u, uint32_t d, int32_t magic)
 
 /* ---- bulk copies ----------------------------------------------------------------------------- */
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+enum { DECODE_MULTICAST = 1 };
+#else
+enum { DECODE_MULTICAST = 0 };
+#endif
+
 #if __CUDA_ARCH__ >= 900
 DECODE void decode_bar_init(uint32_t bar, int32_t count)
 {
@@ -101,14 +107,17 @@ DECODE void decode_bar_wait(uint32_t bar, int32_t parity)
                  "r"(parity)
                  : "memory");
 }
-/* To the same place in every CTA of the cluster; each one's barrier hears of it. */
+/* To the same place in every CTA of the cluster; each one's barrier hears of it. Fast on sm_90a
+ * alone: in PTX for later GPUs each CTA asks for itself. */
 DECODE void decode_bulk_to_all(uint32_t to, const void *from, int32_t bytes, uint32_t bar,
                                int32_t cluster)
 {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(bar), "h"((uint16_t)((1 << cluster) - 1))
                  : "memory");
+#endif
 }
 DECODE int32_t decode_cluster_rank(void)
 {
@@ -347,7 +356,7 @@ DECODE int64_t decode_row_of(const struct decode_rows &rows, int32_t i)
 DECODE const uint8_t *decode_x_row(const struct decode &d, const struct decode_rows &rows,
                                    int32_t i)
 {
-    const int32_t plane = i / rows.m;
+    const int32_t plane = d.x.planes > 1 ? i / rows.m : 0;
     return (const uint8_t *)d.x.a + plane * d.x.plane_stride +
            decode_row_of(rows, i - plane * rows.m) * d.x.lda;
 }
@@ -367,13 +376,14 @@ DECODE void decode_x_ask(const struct decode &d, const struct decode_rows &rows,
     uint8_t *const to = shared + d.at_x;
 #if __CUDA_ARCH__ >= 900
     if (lane == 0 && whole > 0) {
-        const int32_t rank = d.cluster > 1 ? decode_cluster_rank() : 0;
+        const int32_t among = DECODE_MULTICAST ? d.cluster : 1;
+        const int32_t rank = among > 1 ? decode_cluster_rank() : 0;
 #pragma unroll 1
-        for (int32_t i = warp * d.cluster + rank; i < n; i += DECODE_WARPS * d.cluster) {
+        for (int32_t i = warp * among + rank; i < n; i += DECODE_WARPS * among) {
             const uint32_t row = ptx_shared(to) + (uint32_t)(i * d.x_stride);
             const uint8_t *const x = decode_x_row(d, rows, i) + (size_t)from * SIZE;
-            if (d.cluster > 1)
-                decode_bulk_to_all(row, x, whole, bar, d.cluster);
+            if (among > 1)
+                decode_bulk_to_all(row, x, whole, bar, among);
             else
                 decode_bulk(row, x, whole, bar);
         }
