@@ -128,6 +128,11 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         return "needs a newer GPU";
     if (k->sm_exact && facts->sm != k->sm)
         return "is for one generation of GPUs, and this is another";
+    if (k->family == QNI_CUDA_FAMILY_PREFILL && op->w[0]->head->conv_groups > 1)
+        return "multiplies one convolution group";
+    if (k->family == QNI_CUDA_FAMILY_PREFILL && k->reads == QNI_CUDA_READS_BF16 &&
+        qni_cuda_planes(op) > 1)
+        return "reads one plane of x";
     if (k->reads == QNI_CUDA_READS_F16 &&
         (op->x.dtype != QN_F16 || has_section(op, QNI_SECTION_PRESCALE)))
         return "reads f16, which x (times the prescale) is not";
@@ -242,7 +247,12 @@ double qni_cuda_cost(const struct qni_cuda_facts *facts, const struct qni_op *op
     const double x = x_bytes(op, m);
     const double bytes = n_weights(op, m) * weight_bytes(head) + x + y;
     const double by_bytes = bytes / c.bandwidth * 1e-3;
-    const double by_blocks = turns_of(facts, op, kernel, &c, m) * blocks * c.block_ns * 1e-3;
+    /* wgmma's sums are scaled after every group: 1.4 times the time at 64 positions, 1.8 at 32. */
+    const bool is_prefill = kernel->family == QNI_CUDA_FAMILY_PREFILL && head->n_groups > 1;
+    const double ends = !is_prefill || head->group_units % 4 == 0 ? 1.0
+                        : head->group_units % 2 == 0              ? 1.4
+                                                                  : 1.8;
+    const double by_blocks = ends * turns_of(facts, op, kernel, &c, m) * blocks * c.block_ns * 1e-3;
     double us = c.t0_us + (by_bytes > by_blocks ? by_bytes : by_blocks);
     if (!qni_cuda_reads_x(op, kernel)) /* prepared first: read, written, read */
         us += 2.0 + 2.0 * x / c.bandwidth * 1e-3;
