@@ -4,7 +4,8 @@
 # plain C, and of that only device.c sees a CUDA header; so all the rest of src/cuda is compiled and
 # tested in every build, and joins the library where nvcc is found.
 #
-#   QN_CUDA        AUTO (default): build it if that is possible; ON: stop if it is not; OFF
+#   QN_CUDA        AUTO (default): build it if that is possible; ON: stop if it is not; OFF (default
+#                  inside of another project)
 #   QN_CUDA_ARCHS  e.g. "80;90a"; default: what the kernels are written for
 #   QN_ONLY        stems of matmul kernel files, e.g. "decode_f16_sm80;tile_q8_sm75": these alone,
 #                  for development. Empty (default): all
@@ -14,7 +15,11 @@
 # a letter, for GPUs that do not exist yet. A matmul kernel file that is left out leaves its rows
 # out, too: select.c and kernel.h see QN_WITHOUT_<STEM>.
 
-set(QN_CUDA OFF CACHE STRING "CUDA backend: AUTO, ON or OFF")
+set(cuda_default OFF)
+if(PROJECT_IS_TOP_LEVEL)
+  set(cuda_default AUTO)
+endif()
+set(QN_CUDA ${cuda_default} CACHE STRING "CUDA backend: AUTO, ON or OFF")
 set_property(CACHE QN_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(QN_CUDA_ARCHS "75;80;86;89;90a" CACHE STRING "GPU architectures to build kernels for")
 set(QN_ONLY "" CACHE STRING "Stems of the matmul kernel files to build; empty: all")

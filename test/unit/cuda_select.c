@@ -249,6 +249,22 @@ static void what_cannot_be_is_refused(void **state)
     assert_refused(&p, "2^31");
 }
 
+/* Kernels that divide by what there is of k are not asked where there is nothing. */
+static void nothing_is_for_the_general_kernels(void **state)
+{
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t g = 0; g < N_GPUS; g++)
+        for (int64_t m = 1; m < 3000; m *= 3) {
+            start_product(&p, "q4frag", QN_STRATEGY_FLOAT, m);
+            p.op.k = p.head.k = p.head.ci = p.head.units = p.head.n_groups = 0;
+            assert_int_equal(choose(&gpus[g], &p, &c, NULL, NULL), QN_OK);
+            for (int32_t i = 0; i < c.n_choices; i++)
+                assert_int_equal(c.kernel[i]->family, QNI_CUDA_FAMILY_TILE);
+        }
+}
+
 static void tables_of_integers_are_integers(void **state)
 {
     struct qni_cuda_choice c;
@@ -326,6 +342,7 @@ int main(void)
         cmocka_unit_test(every_other_row_says_why),
         cmocka_unit_test(a_name_is_obeyed_or_refused),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(nothing_is_for_the_general_kernels),
         cmocka_unit_test(tables_of_integers_are_integers),
         cmocka_unit_test(costs_rise_with_rows),
         cmocka_unit_test(prepared_rows_do_not_overlap),

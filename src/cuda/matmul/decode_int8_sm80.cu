@@ -110,7 +110,7 @@ INLINE struct side side_of(const struct decode &d, const uint8_t *slot, int32_t 
     if (d.extra_bytes == 16) {
         const char2 z = ((const char2 *)(extra + (d.scale_is_f16 ? at / 2 : at / 4)))[g];
         w.offset =
-            make_float2(__fmul_rn((float)-z.x, w.scale.x), __fmul_rn((float)-z.y, w.scale.y));
+            make_float2(__fmul_rn(-(float)z.x, w.scale.x), __fmul_rn(-(float)z.y, w.scale.y));
     } else if (w.has_offset)
         w.offset = pair_at(extra + at + pair, d.scale_is_f16);
     w.sum = make_int2(0, 0);
