@@ -32,8 +32,10 @@ gpu-check:
 	@tools/gpu_check.sh
 
 # Beside cuBLAS and PyTorch, in the same run.
-gpu-bench: all
-	@python3 bench/gpu.py --quern $(quern) $(ARGS)
+gpu-bench:
+	@[ -n "$(GPU_BUILD)" ] || $(MAKE) --no-print-directory all
+	@python3 bench/gpu.py --quern $(or $(GPU_BUILD),build/release)/quern \
+	    --out bench/results/gpu.jsonl $(ARGS)
 
 install: all
 	@cmake --install build/release --prefix $(prefix)

@@ -3,6 +3,9 @@
 #
 # tools/build.sh PRESET [TARGET...]: configures and builds one preset of CMakePresets.json into
 # build/PRESET. Quiet when all goes well; what went wrong is printed. Compiler warnings always are.
+#
+# The preset release has CUDA kernels for the GPUs of this machine, if there are any (and nvcc), since
+# kernels for all GPUs take minutes; CUDA_ARCHS="80;90a" names others, CUDA_ARCHS=all takes all.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 preset=$1
@@ -10,7 +13,17 @@ shift
 mkdir -p build/log
 log=build/log/$preset.configure
 
-if ! cmake --preset "$preset" >"$log" 2>&1; then
+options=()
+if [ "$preset" = release ]; then
+    archs=${CUDA_ARCHS:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+        tr -d '. ' | sed 's/^90$/90a/' | sort -u | paste -sd ';')}
+    case $archs in
+        all) options=(-DQN_CUDA=AUTO -UQN_CUDA_ARCHS) ;;
+        [0-9]*) options=(-DQN_CUDA=AUTO "-DQN_CUDA_ARCHS=$archs") ;;
+        *) options=(-DQN_CUDA=OFF) ;;
+    esac
+fi
+if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     exit 1
 fi

@@ -43,7 +43,9 @@ run_build() {
     local arch
     arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i "$gpu" | tr -d .) || return 1
     [ "$arch" = 90 ] && arch=90a
-    cmake --preset gpu "-DQN_CUDA_ARCHS=$arch" && cmake --build build/gpu -- --quiet
+    local cli=OFF # the command needs cJSON
+    pkg-config --exists libcjson && cli=ON
+    cmake --preset gpu "-DQN_CUDA_ARCHS=$arch" "-DQN_CLI=$cli" && cmake --build build/gpu -- --quiet
 }
 
 run_sweep() {
@@ -66,6 +68,7 @@ run_sanitizer() { # tool
 run_torch() {
     python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null ||
         { echo "no PyTorch with CUDA"; return 77; }
+    [ -x "$build/quern" ] || { echo "no command in $build: it needs cJSON"; return 77; }
     python3 test/oracle/test_torch.py --quern "$build/quern" --device "cuda:$gpu"
 }
 
