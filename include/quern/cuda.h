@@ -5,9 +5,9 @@
  * Runs (qn_matmul_run() and its kin, the direct calls, qn_quantize_rows()) join the context's
  * stream and return before they are done. They allocate nothing, wait for nothing, compile nothing
  * and can be captured in a CUDA graph, which keeps the addresses that it saw: of tensors, weights,
- * scratch, and of the arena, which qn_ctx_reserve() moves. What fails on the device later is told by
- * qn_cuda_synchronize(), by the next call, or by the caller's own CUDA calls. Scratch lies on the
- * device. Packing and unpacking wait for the device.
+ * scratch, and of the arena, which qn_ctx_reserve() moves. What fails on the device later is told
+ * by qn_cuda_synchronize(), by the next call, or by the caller's own CUDA calls. Scratch lies on
+ * the device. Packing and unpacking wait for the device.
  *
  * This header needs no CUDA header. Where quern was built without CUDA, or finds no driver, every
  * function here returns QN_E_DEVICE with a sentence, and contexts on QN_CUDA cannot be made. */
