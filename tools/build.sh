@@ -4,8 +4,8 @@
 # tools/build.sh PRESET [TARGET...]: configures and builds one preset of CMakePresets.json into
 # build/PRESET. Quiet when all goes well; what went wrong is printed. Compiler warnings always are.
 #
-# The preset release has CUDA kernels for the GPUs of this machine, if there are any (and nvcc), since
-# kernels for all GPUs take minutes; CUDA_ARCHS="80;90a" names others, CUDA_ARCHS=all takes all.
+# The preset release has CUDA kernels for the GPUs of this machine, if there are any (and nvcc),
+# since kernels for all GPUs take minutes; CUDA_ARCHS="80;90a" names others, CUDA_ARCHS=all all.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 preset=$1

@@ -77,8 +77,8 @@ ROWS_DEVICE struct rows_extremes see_row(const struct rows_job &j, const uint32_
     return seen;
 }
 
-/* Columns of piece q; returns how many of its positions are real. Every column lies in the row, also
- * those of padding: ptxas 13.0 for sm_90a loads them all before it looks at n. */
+/* Columns of piece q; returns how many of its positions are real. Every column lies in the row,
+ * also those of padding: ptxas 13.0 for sm_90a loads them all before it looks at n. */
 ROWS_DEVICE int32_t columns_of(const struct rows_job &j, int32_t q, int32_t (&columns)[16])
 {
     const struct rows_row origin = {0, 0, 0, true};
