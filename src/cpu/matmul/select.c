@@ -107,8 +107,8 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
 /* ---- choices --------------------------------------------------------------------------------- */
 
 /* Fewest rows that a kernel pays for. Tiles are stored and their sums scaled once a segment, which
- * costs as much as 128 positions of products: measured with int4 g32, tiles lose to vectors up to 27
- * rows instead of 9. */
+ * costs as much as 128 positions of products: measured with int4 g32, tiles lose to vectors up to
+ * 27 rows instead of 9. */
 static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
     enum { TILES = 32 };
