@@ -88,7 +88,7 @@ static inline qn_ctx *ctx_make(int32_t n_threads)
     qn_ctx *ctx = NULL;
     qn_ctx_options_init(&options);
     options.n_threads = n_threads;
-    options.arena_bytes = 1 << 20;
+    options.arena_bytes = 4 << 20;
     assert_ok(qn_ctx_create(&options, &ctx, NULL));
     return ctx;
 }
