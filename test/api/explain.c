@@ -30,7 +30,7 @@ static void bench_init(struct bench *b, uint64_t mask)
     o.log_arg = &n_warnings;
     o.isa_mask = mask;
     o.n_threads = 2;
-    o.arena_bytes = 1 << 20;
+    o.arena_bytes = 4 << 20;
     assert_ok(qn_ctx_create(&o, &b->ctx, NULL));
     b->w = packed_make(b->ctx, "int4:g32", shape, 1, NULL);
     fill_reals(b->x, M * K, 1);
