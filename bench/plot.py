@@ -50,11 +50,10 @@ def text(x, y, words, anchor="start", color=None):
 
 
 def fit(lines):
-    """The model max(bytes / bandwidth, ops / rate) with the two rates of these lines themselves:
-    bandwidth at the smallest m, operations at the largest."""
-    first, last = lines[0], lines[-1]
-    bandwidth = first["bytes"] / first["us_median"]
-    rate = last["ops"] / last["us_median"]
+    """The model max(bytes / bandwidth, ops / rate), with the best of both rates that any m of these
+    lines reaches."""
+    bandwidth = max(r["bytes"] / r["us_median"] for r in lines)
+    rate = max(r["ops"] / r["us_median"] for r in lines)
     return [max(r["bytes"] / bandwidth, r["ops"] / rate) for r in lines]
 
 
@@ -179,20 +178,31 @@ def onednn(r):
                key=lambda p: p["us_median"], default=None)
 
 
+def best_of_bits(r):
+    """The fastest peer whose weights have 4 bits, where ours have."""
+    if not r["weights"].startswith("int4"):
+        return None
+    return min((p for p in good_peers(r) if "int4" in p["way"]), key=lambda p: p["us_median"],
+               default=None)
+
+
 def matmul_table(rows):
-    lines = ["| weights | strategy | m | quern | best peer | its time | ours / theirs |",
-             "|---|---|--:|--:|---|--:|--:|"]
+    lines = ["| weights | strategy | m | quern | best peer | its time | ours / theirs "
+             "| best with 4 bits | ours / theirs |", "|---|---|--:|--:|---|--:|--:|---|--:|"]
     order = []
     for r in rows:
         key = (r["weights"], r["strategy"])
         if key not in order:
             order.append(key)
     for r in sorted(rows, key=lambda r: (order.index((r["weights"], r["strategy"])), r["m"])):
-        p = best_peer(r)
-        if p is not None:
-            lines.append("| %s | %s | %d | %s us | %s | %s us | %.2f |" % (
-                r["weights"], r["strategy"], r["m"], us(r["us_median"]), short(p),
-                us(p["us_median"]), r["us_median"] / p["us_median"]))
+        p, q = best_peer(r), best_of_bits(r)
+        if p is None:
+            continue
+        same = " | " if q is None else "%s, %s us | %.2f" % (
+            short(q), us(q["us_median"]), r["us_median"] / q["us_median"])
+        lines.append("| %s | %s | %d | %s us | %s | %s us | %.2f | %s |" % (
+            r["weights"], r["strategy"], r["m"], us(r["us_median"]), short(p),
+            us(p["us_median"]), r["us_median"] / p["us_median"], same))
     return lines
 
 
@@ -271,7 +281,7 @@ def main():
     options = parser.parse_args()
     matmul, conv, sweep = (results("cpu-%s.jsonl" % name) for name in ("matmul", "conv", "sweep"))
     tables = {"matmul": matmul_table(matmul), "conv": conv_table(conv), "sweep": fit_table(sweep),
-              "readme": readme_table(matmul, conv), "readme-from": provenance(matmul),
+              "readme": readme_table(matmul, conv), "readme-from": provenance(matmul + conv),
               "matmul-from": provenance(matmul), "conv-from": provenance(conv),
               "sweep-from": provenance(sweep)}
     pictures = {

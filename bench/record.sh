@@ -39,7 +39,7 @@ case $what in
         ms=1,2,3,4,6,8,12,16,20,24,32,48,64,96,128,192,256,384,512
         for how in 'int8:pc int8-row' 'int4:g128 int8-block' 'int4:g32 int8-block' \
             'int4:g128 float'; do
-            record --n 4096 --k 4096 --m $ms --min-time 0.15 --weights "${how% *}" \
+            record --n 4096 --k 4096 --m $ms --min-time 0.1 --weights "${how% *}" \
                 --strategy "${how#* }"
         done
         ;;
