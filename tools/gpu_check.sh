@@ -69,7 +69,7 @@ run_torch() {
     python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null ||
         { echo "no PyTorch with CUDA"; return 77; }
     [ -x "$build/quern" ] || { echo "no command in $build: it needs cJSON"; return 77; }
-    python3 test/oracle/test_torch.py --quern "$build/quern" --device "cuda:$gpu"
+    python3 test/gpu/against_torch.py --quern "$build/quern" --device "cuda:$gpu"
 }
 
 started=$SECONDS

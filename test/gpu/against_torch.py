@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products and convolutions of `quern run` against PyTorch, on a GPU or on the CPU.
 
-    test_torch.py --quern build/release/quern [--device cuda]
+    against_torch.py --quern build/release/quern [--device cuda]
 
 Weights are multiples of a power of two whose largest code is in every group, so that quantizing
 them loses nothing and torch can multiply with the same numbers, in double. x is f16 or bf16 in
