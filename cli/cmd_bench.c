@@ -187,19 +187,11 @@ static double significant(double value)
 
 static void add_conv(cJSON *o, const struct conv_shape *c)
 {
+    json_add_images(o, c);
     const struct {
         const char *key;
         double value;
     } numbers[] = {
-        {"batch", (double)c->batch},
-        {"ci", (double)c->ci},
-        {"h", (double)c->h},
-        {"w", (double)c->w},
-        {"oh", (double)c->oh},
-        {"ow", (double)c->ow},
-        {"kh", c->kh},
-        {"kw", c->kw},
-        {"groups", c->groups},
         {"stride_h", c->stride[0]},
         {"stride_w", c->stride[1]},
         {"pad_top", c->pad[0]},
@@ -211,7 +203,6 @@ static void add_conv(cJSON *o, const struct conv_shape *c)
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
-    cJSON_AddStringToObject(o, "image", c->image == QN_NHWC ? "nhwc" : "nchw");
 }
 
 static void add_peers(cJSON *o, const struct result *r)

@@ -150,17 +150,25 @@ static void print_list(const char *title, const char *(*name)(int32_t))
     putchar('\n');
 }
 
+/* The first GPU from number *i on; 0 past the last. Without CUDA there is none. */
+static int find_gpu(int32_t *i, qn_cuda_info *gpu)
+{
+    int32_t n = 0;
+    qn_cuda_device_count(&n, NULL);
+    for (; *i < n; ++*i) {
+        qn_cuda_info_init(gpu);
+        if (qn_cuda_query(*i, gpu, NULL) == QN_OK)
+            return 1;
+    }
+    return 0;
+}
+
 /* Those this library can use, and those it has no kernels for. */
 static void print_gpus(void)
 {
     char a[3][HUMAN];
-    int32_t n = 0;
-    qn_cuda_device_count(&n, NULL);
-    for (int32_t i = 0; i < n; i++) {
-        qn_cuda_info gpu;
-        qn_cuda_info_init(&gpu);
-        if (qn_cuda_query(i, &gpu, NULL) != QN_OK)
-            continue;
+    qn_cuda_info gpu;
+    for (int32_t i = 0; find_gpu(&i, &gpu); i++) {
         label("");
         printf("cuda:%d: %s, sm_%d, %d multiprocessors, %s of memory, rated %s/s, int8 %s%s\n", i,
                gpu.name, gpu.sm, gpu.multiprocessors, human_bytes((double)gpu.memory_bytes, a[0]),
@@ -171,13 +179,8 @@ static void print_gpus(void)
 
 static void add_gpus(cJSON *devices)
 {
-    int32_t n = 0;
-    qn_cuda_device_count(&n, NULL);
-    for (int32_t i = 0; i < n; i++) {
-        qn_cuda_info gpu;
-        qn_cuda_info_init(&gpu);
-        if (qn_cuda_query(i, &gpu, NULL) != QN_OK)
-            continue;
+    qn_cuda_info gpu;
+    for (int32_t i = 0; find_gpu(&i, &gpu); i++) {
         cJSON *o = cJSON_CreateObject();
         char *device = must_print("cuda:%d", i);
         cJSON_AddStringToObject(o, "device", device);

@@ -24,6 +24,27 @@ const char *op_name(enum op op)
     return names[op];
 }
 
+void json_add_images(cJSON *object, const struct conv_shape *c)
+{
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {
+        {"batch", (double)c->batch},
+        {"ci", (double)c->ci},
+        {"h", (double)c->h},
+        {"w", (double)c->w},
+        {"oh", (double)c->oh},
+        {"ow", (double)c->ow},
+        {"kh", c->kh},
+        {"kw", c->kw},
+        {"groups", c->groups},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        cJSON_AddNumberToObject(object, numbers[i].key, numbers[i].value);
+    cJSON_AddStringToObject(object, "image", c->image == QN_NHWC ? "nhwc" : "nchw");
+}
+
 void problem_of_layer(struct problem *p, const struct layer *layer, int64_t m)
 {
     p->op = layer->op;

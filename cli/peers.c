@@ -231,15 +231,6 @@ static cJSON *describe(const struct peers *peers, const struct workload *w, int 
         {"x_scale", (double)w->quant.x_scale},
         {"x_zero", w->quant.x_zero},
         {"y_scale", (double)w->y_scale},
-        {"batch", (double)c->batch},
-        {"ci", (double)c->ci},
-        {"h", (double)c->h},
-        {"w", (double)c->w},
-        {"oh", (double)c->oh},
-        {"ow", (double)c->ow},
-        {"kh", c->kh},
-        {"kw", c->kw},
-        {"groups", c->groups},
     };
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "do", "make");
@@ -248,7 +239,7 @@ static cJSON *describe(const struct peers *peers, const struct workload *w, int 
     cJSON_AddStringToObject(o, "strategy", qn_strategy_name(p->strategy));
     cJSON_AddStringToObject(o, "x", qn_dtype_name(p->x));
     cJSON_AddStringToObject(o, "y", qn_dtype_name(p->y));
-    cJSON_AddStringToObject(o, "image", c->image == QN_NHWC ? "nhwc" : "nchw");
+    json_add_images(o, c);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
     add_pair(o, "stride", c->stride, 2);

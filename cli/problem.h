@@ -43,6 +43,8 @@ struct problem {
 };
 
 const char *op_name(enum op op);
+/* Images and kernel of a convolution as fields of an object: all but stride, padding, dilation. */
+void json_add_images(cJSON *object, const struct conv_shape *c);
 /* Sizes of the convolution's output from its input, and m, n, k. 0 or EXIT_USAGE. */
 int problem_settle(struct problem *p);
 /* A problem of a layer with m rows (of tokens, or images). */

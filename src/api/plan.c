@@ -195,8 +195,7 @@ static bool same_type(const qn_tensor *a, const qn_tensor *b)
  * zero of the codes. */
 static bool has_zero(const struct qni_op *op)
 {
-    return op->strategy == QN_STRATEGY_INT8_STATIC &&
-           op->quant.x_zero != (op->x.dtype == QN_U8 ? 128 : 0);
+    return qni_op_x_zero(op) != 0;
 }
 
 static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b)

@@ -36,6 +36,23 @@ struct qni_op {
     const char *kernel;            /* wanted row, or NULL */
 };
 
+/* Does the epilogue want int32 sums: to return them, or to add an int32 bias to them? */
+static inline bool qni_op_is_raw(const struct qni_op *op)
+{
+    return op->strategy == QN_STRATEGY_INT8_STATIC &&
+           (op->y.dtype == QN_I32 ||
+            (op->epilogue.bias.rank != 0 && op->epilogue.bias.dtype == QN_I32));
+}
+
+/* The zero point of given codes, which are signed everywhere inside: u8 is read as code - 128. 0
+ * where codes are not given. */
+static inline int32_t qni_op_x_zero(const struct qni_op *op)
+{
+    if (op->strategy != QN_STRATEGY_INT8_STATIC)
+        return 0;
+    return op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
+}
+
 /* What backends choose by: at most so many kernels for one operation, each from some m on. */
 enum { QNI_MAX_CHOICES = 6 };
 /* Told for every row that refuses: name and reason (static texts). */

@@ -446,7 +446,7 @@ void qni_depthwise_run(const qn_ctx *ctx, const struct qni_op *op,
         .kernel = (const struct qni_depthwise_kernel *)(const void *)choice->main,
         .rows = qni_rows_for(ctx->isa),
         .axis = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)},
-        .raw = qni_epilogue_raw(op) != 0,
+        .raw = qni_op_is_raw(op),
         .finish = finish_of(op),
         .y_bytes = qn_dtype_bytes(op->y.dtype),
     };

@@ -84,8 +84,7 @@ static void add_section(struct qni_packed_head *h, int32_t section, int64_t coun
 /* Sums are read for the sake of a zero point, in the scale of int8 codes. */
 static bool has_zero_point(const struct qni_op *op)
 {
-    return op->strategy == QN_STRATEGY_INT8_STATIC &&
-           op->quant.x_zero != (op->x.dtype == QN_U8 ? 128 : 0);
+    return qni_op_x_zero(op) != 0;
 }
 
 /* The head of the weights of n live taps, sections laid out from offset 0 on. */

@@ -33,11 +33,6 @@ static const void *column_sums(const qn_packed *w)
     return qni_section(w, own ? QNI_SECTION_GROUP_SUMS : QNI_SECTION_SUMS);
 }
 
-static int32_t zero_of_x(const struct qni_op *op)
-{
-    return op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
-}
-
 static const char *refusal_of_weights(const struct qni_op *op)
 {
     const struct qni_packed_head *head = op->w[0]->head;
@@ -49,7 +44,7 @@ static const char *refusal_of_weights(const struct qni_op *op)
         return "direct rows know no offsets";
     if (moved || head->section[QNI_SECTION_PRESCALE].bytes != 0)
         return "direct rows read the image as it is";
-    if (zero_of_x(op) != 0 && column_sums(op->w[0]) == NULL)
+    if (qni_op_x_zero(op) != 0 && column_sums(op->w[0]) == NULL)
         return "the weights are packed without column sums";
     return NULL;
 }
@@ -334,7 +329,7 @@ static bool describe_outputs(const struct run *r, int64_t block, int64_t blocks,
     const int32_t *const sums = column_sums(w);
     const float *const bias = r->has_bias ? r->op->epilogue.bias.data : NULL;
     const float most = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
-    const int32_t zero = zero_of_x(r->op);
+    const int32_t zero = qni_op_x_zero(r->op);
     bool is_tame = true;
     for (int64_t j = 0; j < blocks * 32; j++) {
         const int64_t at = block * 32 + j;
@@ -392,7 +387,7 @@ static void multiply_blocks(const struct run *r, const struct band *b, const int
         .kind = r->kind,
         .scale = scratch->scale,
         .zero = scratch->zero,
-        .has_zero = zero_of_x(r->op) != 0,
+        .has_zero = qni_op_x_zero(r->op) != 0,
         .y = scratch->y,
         .n = qni_min(32 * blocks, r->op->n - 32 * block),
         .bias = scratch->bias,

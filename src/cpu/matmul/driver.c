@@ -128,9 +128,7 @@ static void describe_rows(const struct run *r, const struct unit *u,
     t->a_offset = r->op->quant.symmetric ? NULL : prepared->facts.offset;
     t->a_total = prepared->facts.total;
     t->ld_segment = l->ld_segment;
-    t->x_zero = 0;
-    if (r->op->strategy == QN_STRATEGY_INT8_STATIC)
-        t->x_zero = r->op->quant.x_zero - (r->op->x.dtype == QN_U8 ? 128 : 0);
+    t->x_zero = qni_op_x_zero(r->op);
 }
 
 /* Move a description from the first panel to another. */

@@ -70,7 +70,7 @@ static const char *operation_refusal(const struct qni_op *op)
 {
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
     const bool sums = has_section(op, QNI_SECTION_SUMS) || op->k == 0 || op->n == 0;
-    const int32_t x_zero = op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
+    const int32_t x_zero = qni_op_x_zero(op);
     if (is_static && has_section(op, QNI_SECTION_PRESCALE))
         return "the weights have a prescale, which cannot be multiplied into given int8 codes";
     if (is_static && x_zero != 0 && !sums)
@@ -78,7 +78,7 @@ static const char *operation_refusal(const struct qni_op *op)
     if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums &&
         has_integer_table(op->w[0]))
         return "asymmetric activations need the column sums that the packing left out";
-    if (qni_epilogue_raw(op) &&
+    if (qni_op_is_raw(op) &&
         (op->w[0]->head->n_groups > 1 || has_section(op, QNI_SECTION_OFFSET)))
         return "int32 sums and int32 biases are for weights without groups and offsets";
     return NULL;

@@ -23,13 +23,6 @@ static struct qni_row_sink merge(struct qni_row_sink s)
     return s;
 }
 
-int32_t qni_epilogue_raw(const struct qni_op *op)
-{
-    return op->strategy == QN_STRATEGY_INT8_STATIC &&
-           (op->y.dtype == QN_I32 ||
-            (op->epilogue.bias.rank != 0 && op->epilogue.bias.dtype == QN_I32));
-}
-
 struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_rows *rows,
                                       const struct qni_row_sink *sink)
 {
@@ -39,7 +32,7 @@ struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_
     e.op = op;
     e.rows = rows;
     e.sink = sink->size[1] == INT64_MAX ? *sink : merge(*sink);
-    e.raw = qni_epilogue_raw(op);
+    e.raw = qni_op_is_raw(op);
     e.by_column = sink->stride[3] != 1 && sink->stride[2] == 1 && sink->index == NULL;
     e.x_scale = op->strategy == QN_STRATEGY_INT8_STATIC ? op->quant.x_scale : 1.0f;
     if (sink->dtype == QN_I32)

@@ -34,9 +34,6 @@ struct qni_epilogue_scratch {
     float lines[QNI_PANEL][QNI_EPILOGUE_ROWS];
 };
 
-/* Does this operation want int32 sums from the kernel? */
-int32_t qni_epilogue_raw(const struct qni_op *op);
-
 struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_rows *rows,
                                       const struct qni_row_sink *sink);
 

@@ -14,13 +14,6 @@ static bool has_section(const struct qni_op *op, int32_t section)
     return op->w[0]->head->section[section].bytes != 0;
 }
 
-static int32_t x_zero_of(const struct qni_op *op)
-{
-    if (op->strategy != QN_STRATEGY_INT8_STATIC)
-        return 0;
-    return op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
-}
-
 struct qni_cuda_shape qni_cuda_shape_of(const struct qni_op *op)
 {
     return (struct qni_cuda_shape){op->m, is_image(op) ? op->conv.groups : 1};
@@ -61,7 +54,7 @@ size_t qni_cuda_rows_in(const struct qni_op *op, const struct qni_cuda_kernel *k
     rows->lda = (int64_t)rows->columns * (is_int8 ? 1 : 2);
     rows->plane_stride = (int64_t)qni_round_up(all * (size_t)rows->lda, 256);
     rows->part_rows = shape->rows;
-    rows->x_zero = x_zero_of(op);
+    rows->x_zero = qni_op_x_zero(op);
     rows->x_scale = is_static && op->y.dtype != QN_I32 ? op->quant.x_scale : 1.0f;
     rows->ld_segment = (int32_t)(is_int8 ? cut.n_segments : cut.n_groups);
     rows->a = place(memory, &at, (size_t)rows->plane_stride * (size_t)rows->planes);
@@ -180,7 +173,7 @@ void qni_cuda_source_of(const struct qni_op *op, int32_t reads, struct qni_cuda_
     s->segment_units = (int32_t)cut.segment_units;
     s->n_segments = (int32_t)cut.n_segments;
     s->symmetric = op->quant.symmetric;
-    s->x_zero = x_zero_of(op);
+    s->x_zero = qni_op_x_zero(op);
     s->reads = reads;
 }
 

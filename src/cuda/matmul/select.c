@@ -64,13 +64,6 @@ static int32_t layout_of(const struct qni_op *op)
     return -1;
 }
 
-static bool is_raw(const struct qni_op *op)
-{
-    return op->strategy == QN_STRATEGY_INT8_STATIC &&
-           (op->y.dtype == QN_I32 ||
-            (op->epilogue.bias.rank != 0 && op->epilogue.bias.dtype == QN_I32));
-}
-
 /* Why no kernel at all may serve the operation, or NULL. */
 static const char *operation_refusal(const struct qni_op *op)
 {
@@ -79,7 +72,7 @@ static const char *operation_refusal(const struct qni_op *op)
     const bool is_int8 =
         is_static || op->strategy == QN_STRATEGY_INT8_ROW || op->strategy == QN_STRATEGY_INT8_BLOCK;
     const bool sums = has_section(op, QNI_SECTION_SUMS) || op->k == 0 || op->n == 0;
-    const int32_t x_zero = op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
+    const int32_t x_zero = qni_op_x_zero(op);
     if (layout_of(op) < 0)
         return "the weights' layout is none of the GPU's";
     if (op->m > INT32_MAX || head->n > INT32_MAX || head->units > INT32_MAX / QNI_CUDA_UNIT)
@@ -92,7 +85,7 @@ static const char *operation_refusal(const struct qni_op *op)
         return "a zero point of x needs the column sums that the packing left out";
     if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums)
         return "asymmetric activations need the column sums that the packing left out";
-    if (is_raw(op) && (head->n_groups > 1 || head->format.shift != QN_SHIFT_NONE))
+    if (qni_op_is_raw(op) && (head->n_groups > 1 || head->format.shift != QN_SHIFT_NONE))
         return "int32 sums and int32 biases are for weights without groups and offsets";
     return NULL;
 }
