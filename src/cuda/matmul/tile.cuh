@@ -258,4 +258,20 @@ static inline int32_t tile_launch(const void *kernel, const struct tile_shape *s
     return (int32_t)cudaGetLastError();
 }
 
+/* The two rows of kernels.inc for this reads and layout, of a file that has
+ * launch_tile<READS, KIND, TILE>. */
+#define TILE_LAUNCHERS(reads, layout, READS, KIND)                                                 \
+    extern "C" int32_t qni_matmul_##reads##_##layout##_mr32_sm75(                                  \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *launch)                                                      \
+    {                                                                                              \
+        return launch_tile<READS, KIND, TILE32>(product, experts, launch);                         \
+    }                                                                                              \
+    extern "C" int32_t qni_matmul_##reads##_##layout##_mr64_sm75(                                  \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *launch)                                                      \
+    {                                                                                              \
+        return launch_tile<READS, KIND, TILE64>(product, experts, launch);                         \
+    }
+
 #endif

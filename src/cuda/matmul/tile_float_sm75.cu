@@ -549,24 +549,11 @@ int32_t launch_tile(const struct qni_cuda_product *product, const struct qni_cud
 
 } // namespace
 
-#define LAUNCHER(reads, layout, READS, KIND)                                                       \
-    extern "C" int32_t qni_matmul_##reads##_##layout##_mr32_sm75(                                  \
-        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
-        const struct qni_cuda_launch *launch)                                                      \
-    {                                                                                              \
-        return launch_tile<READS, KIND, TILE32>(product, experts, launch);                         \
-    }                                                                                              \
-    extern "C" int32_t qni_matmul_##reads##_##layout##_mr64_sm75(                                  \
-        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
-        const struct qni_cuda_launch *launch)                                                      \
-    {                                                                                              \
-        return launch_tile<READS, KIND, TILE64>(product, experts, launch);                         \
-    }
-LAUNCHER(f16, q4frag, F16, CODES4)
-LAUNCHER(f16, q8frag, F16, CODES8)
-LAUNCHER(f16, t4frag, F16, TABLES)
-LAUNCHER(f16, t8frag, F16, TABLES)
-LAUNCHER(bf16, q4frag, BF16, CODES4)
-LAUNCHER(bf16, q8frag, BF16, CODES8)
-LAUNCHER(bf16, t4frag, BF16, TABLES)
-LAUNCHER(bf16, t8frag, BF16, TABLES)
+TILE_LAUNCHERS(f16, q4frag, F16, CODES4)
+TILE_LAUNCHERS(f16, q8frag, F16, CODES8)
+TILE_LAUNCHERS(f16, t4frag, F16, TABLES)
+TILE_LAUNCHERS(f16, t8frag, F16, TABLES)
+TILE_LAUNCHERS(bf16, q4frag, BF16, CODES4)
+TILE_LAUNCHERS(bf16, q8frag, BF16, CODES8)
+TILE_LAUNCHERS(bf16, t4frag, BF16, TABLES)
+TILE_LAUNCHERS(bf16, t8frag, BF16, TABLES)

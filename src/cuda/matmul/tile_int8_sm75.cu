@@ -581,22 +581,9 @@ int32_t launch_tile(const struct qni_cuda_product *product, const struct qni_cud
 
 } // namespace
 
-#define LAUNCHER(reads, layout, READS, KIND)                                                       \
-    extern "C" int32_t qni_matmul_##reads##_##layout##_mr32_sm75(                                  \
-        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
-        const struct qni_cuda_launch *launch)                                                      \
-    {                                                                                              \
-        return launch_tile<READS, KIND, TILE32>(product, experts, launch);                         \
-    }                                                                                              \
-    extern "C" int32_t qni_matmul_##reads##_##layout##_mr64_sm75(                                  \
-        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
-        const struct qni_cuda_launch *launch)                                                      \
-    {                                                                                              \
-        return launch_tile<READS, KIND, TILE64>(product, experts, launch);                         \
-    }
-LAUNCHER(q8, q4frag, Q8, CODES4)
-LAUNCHER(q8, t4frag, Q8, TABLE4)
-LAUNCHER(q8, q8frag, Q8, CODES8)
-LAUNCHER(q8b, q4frag, Q8B, CODES4)
-LAUNCHER(q8b, t4frag, Q8B, TABLE4)
-LAUNCHER(q8b, q8frag, Q8B, CODES8)
+TILE_LAUNCHERS(q8, q4frag, Q8, CODES4)
+TILE_LAUNCHERS(q8, t4frag, Q8, TABLE4)
+TILE_LAUNCHERS(q8, q8frag, Q8, CODES8)
+TILE_LAUNCHERS(q8b, q4frag, Q8B, CODES4)
+TILE_LAUNCHERS(q8b, t4frag, Q8B, TABLE4)
+TILE_LAUNCHERS(q8b, q8frag, Q8B, CODES8)
