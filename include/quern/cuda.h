@@ -16,6 +16,7 @@
 
 #include "base.h"
 #include "context.h"
+#include "ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -129,6 +130,69 @@ typedef qn_status (*qn_cuda_call_fn)(void *arg, int32_t i);
  */
 QN_API qn_status qn_cuda_measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n_calls,
                                  int32_t replays, double *us, qn_error *err);
+
+/* --------------------------------------------------------------------------------------- costs */
+
+/**
+ * Plans choose kernels by a model of what m rows of x would cost:
+ *     us = t0_us + max( bytes / bandwidth, steps * block_ns ) + before_us
+ * A line of constants belongs to all kernels of one family that work on as many rows at a time,
+ * with the same arithmetic, on codes of as many bits. The library brings constants for each GPU; a
+ * program that has measured its own (`quern tune` does) sets them on its contexts.
+ */
+typedef struct qn_cuda_cost {
+    size_t size;
+    char family[16];    /**< "decode", "tile", "prefill". */
+    int32_t rows;       /**< Of x, that a kernel works on at a time. */
+    int32_t is_int8;    /**< 1: kernels of the int8 strategies. */
+    int32_t bits;       /**< Of a code as it lies: 4 or 8. */
+    int32_t is_given;   /**< 1: set on this context; 0: the library's. Ignored on the way in. */
+    const char *kernel; /**< One of these kernels, static text; ignored on the way in. */
+    double t0_us;       /**< Microseconds of a call whatever its size; 0 to 1e6. */
+    double bandwidth;   /**< Bytes a second; 1e6 to 1e18. */
+    double block_ns;    /**< Nanoseconds of a tile for 64 positions of k; 0 to 1e9. */
+} qn_cuda_cost;
+
+static inline void qn_cuda_cost_init(qn_cuda_cost *cost)
+{
+    qn_zero_(cost, sizeof *cost);
+    cost->size = sizeof *cost;
+}
+
+/**
+ * The i-th line that kernels of the context's GPU have, i from 0. Any thread that does not set one.
+ * @return QN_OK; QN_E_ARGUMENT: NULL, size unset, ctx on the CPU; QN_E_NOT_FOUND: i is past the
+ *         end; QN_E_DEVICE: built without CUDA.
+ */
+QN_API qn_status qn_cuda_get_cost(const qn_ctx *ctx, int32_t i, qn_cuda_cost *cost, qn_error *err);
+/**
+ * From now on plans of this context, and direct calls, count with these constants for the line of
+ * this family, rows, is_int8 and bits. Plans that are there keep their kernels. No other call on
+ * the context may be running. What is computed does not depend on it beyond the choice of kernels.
+ * @return QN_OK; QN_E_ARGUMENT: NULL, size unset, ctx on the CPU; QN_E_NOT_FOUND: this GPU has no
+ *         such line; QN_E_VALUE: a constant is out of its range, or no number; QN_E_DEVICE.
+ */
+QN_API qn_status qn_cuda_set_cost(qn_ctx *ctx, const qn_cuda_cost *cost, qn_error *err);
+
+/** What the model says of the largest m of a plan. All 0 for depthwise convolutions, which have one
+ * kernel, but roofline_us. */
+typedef struct qn_cuda_prediction {
+    size_t size;
+    double us;
+    double roofline_us; /**< By the rated speed of memory and arithmetic. */
+    double bytes;       /**< What bandwidth divides. */
+    double steps;       /**< What block_ns multiplies. */
+    double before_us;   /**< Preparing rows of x, where the kernel cannot read them as they lie. */
+} qn_cuda_prediction;
+
+static inline void qn_cuda_prediction_init(qn_cuda_prediction *prediction)
+{
+    qn_zero_(prediction, sizeof *prediction);
+    prediction->size = sizeof *prediction;
+}
+
+/** @return QN_OK; QN_E_ARGUMENT: NULL, size unset, or the plan is for the CPU. */
+QN_API qn_status qn_cuda_predict(const qn_plan *plan, qn_cuda_prediction *prediction);
 
 #ifdef __cplusplus
 }

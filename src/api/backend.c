@@ -103,6 +103,7 @@ static void cuda_facts(const union qni_choice *choice, struct qni_choice_facts *
     }
     facts->predicted_us = c->predicted_us;
     facts->roofline_us = c->roofline_us;
+    facts->terms = c->terms;
 }
 
 static qn_status cuda_run(const qn_ctx *ctx, const struct qni_op *op,
@@ -150,6 +151,8 @@ static const struct qni_device_calls cuda_device = {
     .download = qni_cuda_download,
     .wait = qni_cuda_wait,
     .measure = qni_cuda_measure,
+    .get_cost = qni_cuda_get_cost,
+    .set_cost = qni_cuda_set_cost,
     .check_pointer = qni_cuda_check_pointer,
 };
 

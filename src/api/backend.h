@@ -33,6 +33,7 @@ struct qni_choice_facts {
     const char *kernels[QNI_MAX_CHOICES];
     int64_t m_from[QNI_MAX_CHOICES];
     double predicted_us, roofline_us; /* 0: not known */
+    struct qni_cuda_terms terms;      /* where predicted_us comes from */
 };
 
 /* What only a device of its own has: memory, streams, time. Arguments are checked. */
@@ -49,6 +50,8 @@ struct qni_device_calls {
     qn_status (*wait)(const qn_ctx *ctx, qn_error *err);
     qn_status (*measure)(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n_calls,
                          int32_t replays, double *us, qn_error *err);
+    qn_status (*get_cost)(const qn_ctx *ctx, int32_t i, qn_cuda_cost *cost, qn_error *err);
+    qn_status (*set_cost)(qn_ctx *ctx, const qn_cuda_cost *cost, qn_error *err);
     /* Is this memory of the context's device? name: for the sentence. */
     qn_status (*check_pointer)(const qn_ctx *ctx, const void *memory, const char *name,
                                qn_error *err);

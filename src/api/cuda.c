@@ -131,3 +131,25 @@ qn_status qn_cuda_measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t 
                         n_calls, replays);
     return device->measure(ctx, call, arg, n_calls, replays, us, err);
 }
+
+qn_status qn_cuda_get_cost(const qn_ctx *ctx, int32_t i, qn_cuda_cost *cost, qn_error *err)
+{
+    const struct qni_device_calls *device = NULL;
+    qn_cuda_cost own;
+    qn_cuda_cost_init(&own);
+    if (cost == NULL || cost->size < sizeof cost->size)
+        return qni_fail(err, QN_E_ARGUMENT, "cost is NULL or its size unset");
+    QNI_TRY(find_of(ctx, &device, err));
+    QNI_TRY(device->get_cost(ctx, i, &own, err));
+    return qni_sized_write(cost, &own, sizeof own);
+}
+
+qn_status qn_cuda_set_cost(qn_ctx *ctx, const qn_cuda_cost *cost, qn_error *err)
+{
+    const struct qni_device_calls *device = NULL;
+    qn_cuda_cost own;
+    qn_cuda_cost_init(&own);
+    QNI_TRY(find_of(ctx, &device, err));
+    QNI_TRY(qni_sized_read(&own, sizeof own, cost, err));
+    return device->set_cost(ctx, &own, err);
+}

@@ -79,6 +79,22 @@ qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info)
     return qni_sized_write(info, &own, sizeof own);
 }
 
+qn_status qn_cuda_predict(const qn_plan *plan, qn_cuda_prediction *prediction)
+{
+    if (plan == NULL || plan->ctx->device.kind != QN_CUDA)
+        return QN_E_ARGUMENT;
+    struct qni_choice_facts facts = {.kernel = NULL};
+    plan->backend->facts(&plan->choice, &facts);
+    qn_cuda_prediction own;
+    qn_cuda_prediction_init(&own);
+    own.us = facts.predicted_us;
+    own.roofline_us = facts.roofline_us;
+    own.bytes = facts.terms.bytes;
+    own.steps = facts.terms.steps;
+    own.before_us = facts.terms.before_us;
+    return qni_sized_write(prediction, &own, sizeof own);
+}
+
 /* ----------------------------------------------------------------------------------------- text */
 
 struct writer {

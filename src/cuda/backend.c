@@ -25,6 +25,18 @@ qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
     return QN_OK;
 }
 
+qn_status qni_cuda_get_cost(const qn_ctx *ctx, int32_t i, qn_cuda_cost *cost, qn_error *err)
+{
+    const struct qni_cuda_offer offer = qni_cuda_offer_of(&ctx->cuda->facts);
+    return qni_cuda_cost_get(ctx->cuda, offer.rows, offer.n_rows, i, cost, err);
+}
+
+qn_status qni_cuda_set_cost(qn_ctx *ctx, const qn_cuda_cost *cost, qn_error *err)
+{
+    const struct qni_cuda_offer offer = qni_cuda_offer_of(&ctx->cuda->facts);
+    return qni_cuda_cost_set(ctx->cuda, offer.rows, offer.n_rows, cost, err);
+}
+
 /* Hot calls have no qn_error: what CUDA said goes to the log. */
 static qn_status report(const qn_ctx *ctx, qn_status status, const qn_error *err)
 {

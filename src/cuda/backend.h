@@ -4,6 +4,7 @@
 #ifndef QNI_CUDA_BACKEND_H
 #define QNI_CUDA_BACKEND_H
 
+#include <quern/cuda.h>
 #include <quern/ops.h>
 
 #include "../base/context.h"
@@ -12,6 +13,13 @@
 #include "../quant/packed.h"
 
 struct qni_cuda_kernel; /* a row of matmul/kernels.inc */
+
+/* The terms of the cost model: us = t0 + max( bytes / bandwidth, steps * block_ns ) + before. */
+struct qni_cuda_terms {
+    double bytes; /* that must move */
+    double steps; /* turns * blocks: what a multiprocessor does one after another */
+    double before_us;
+};
 
 /* What was chosen for an operation and every smaller m. Plain data, no pointer into the heap. */
 struct qni_cuda_choice {
@@ -29,6 +37,7 @@ struct qni_cuda_choice {
     int64_t n;                        /* outputs of a part */
     const char *note;                 /* for the plan's text; static, or NULL */
     double predicted_us, roofline_us; /* for the planned m */
+    struct qni_cuda_terms terms;
 };
 
 /* Pure: depends on op and on the facts of the context's device. QN_E_UNSUPPORTED if no row serves;
@@ -40,6 +49,9 @@ qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
  * or CUDA refuses. */
 qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
                        const struct qni_cuda_choice *choice, void *scratch);
+/* qn_cuda_get_cost(), qn_cuda_set_cost(): arguments are not NULL. */
+qn_status qni_cuda_get_cost(const qn_ctx *ctx, int32_t i, qn_cuda_cost *cost, qn_error *err);
+qn_status qni_cuda_set_cost(qn_ctx *ctx, const qn_cuda_cost *cost, qn_error *err);
 /* kernel may be NULL: depthwise. Static texts: the row's name, and for which GPUs it is. */
 const char *qni_cuda_kernel_name(const struct qni_cuda_choice *choice,
                                  const struct qni_cuda_kernel *kernel);

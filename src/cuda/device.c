@@ -147,6 +147,7 @@ qn_status qni_cuda_open(qn_ctx *ctx, qn_error *err)
         return fail(err, code, "making a stream");
     }
     cuda->facts = facts;
+    cuda->facts.tuned = cuda->tuned;
     cuda->stream = cuda->own_stream = stream;
     ctx->cuda = cuda;
     return QN_OK;

@@ -12,6 +12,13 @@
 #include "../base/context.h"
 #include "kernel.h"
 
+/* A line of the cost model (matmul/tuning.inc): bandwidth in GB/s. */
+struct qni_cuda_costs {
+    int32_t sm, family, mr, is_int8, bits, outputs, splits;
+    double t0_us, bandwidth, block_ns;
+};
+enum { QNI_CUDA_MAX_TUNED = 32 };
+
 /* What a GPU is. */
 struct qni_cuda_facts {
     char name[64];
@@ -20,6 +27,8 @@ struct qni_cuda_facts {
     double bandwidth; /* bytes a second, rated; 0: unknown */
     int32_t is_served;
     double f16_ops, int8_ops; /* products and sums a second of the tensor cores, rated */
+    const struct qni_cuda_costs *tuned; /* that a context was given, before those of the table */
+    int32_t n_tuned;
 };
 
 /* What a context on a GPU has (qn_ctx.cuda). */
@@ -28,6 +37,7 @@ struct qni_cuda {
     void *stream;     /* cudaStream_t that work joins */
     void *own_stream; /* made with the context */
     int32_t pdl;
+    struct qni_cuda_costs tuned[QNI_CUDA_MAX_TUNED]; /* facts.n_tuned of them */
 };
 
 /* ---- devices and contexts -------------------------------------------------------------------- */

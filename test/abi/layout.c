@@ -2,6 +2,7 @@
 /* The structs that cross the ABI, field by field, on 64-bit machines; compiling this file is the
  * test. A struct that begins with its size may grow at the end: then its SIZE line changes and
  * nothing else. Of the others nothing ever moves. */
+#include <quern/cuda.h>
 #include <quern/quern.h>
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed its size");
@@ -207,4 +208,24 @@ FIELD(qn_entry, offset, 136)
 FIELD(qn_entry, bytes, 144)
 FIELD(qn_entry, is_aligned, 152)
 FIELD(qn_entry, reserved, 156)
+
+SIZE(qn_cuda_cost, 72)
+FIELD(qn_cuda_cost, size, 0)
+FIELD(qn_cuda_cost, family, 8)
+FIELD(qn_cuda_cost, rows, 24)
+FIELD(qn_cuda_cost, is_int8, 28)
+FIELD(qn_cuda_cost, bits, 32)
+FIELD(qn_cuda_cost, is_given, 36)
+FIELD(qn_cuda_cost, kernel, 40)
+FIELD(qn_cuda_cost, t0_us, 48)
+FIELD(qn_cuda_cost, bandwidth, 56)
+FIELD(qn_cuda_cost, block_ns, 64)
+
+SIZE(qn_cuda_prediction, 48)
+FIELD(qn_cuda_prediction, size, 0)
+FIELD(qn_cuda_prediction, us, 8)
+FIELD(qn_cuda_prediction, roofline_us, 16)
+FIELD(qn_cuda_prediction, bytes, 24)
+FIELD(qn_cuda_prediction, steps, 32)
+FIELD(qn_cuda_prediction, before_us, 40)
 #endif

@@ -4,6 +4,7 @@
  * kernel that takes it, every row that is not chosen says why. */
 #include "unit.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "cuda/matmul/prepared.h"
@@ -37,12 +38,12 @@ static const struct qni_cuda_kernel rows[] = {
 enum { N_ROWS = (int)(sizeof rows / sizeof *rows) };
 
 static const struct qni_cuda_facts gpus[] = {
-    {"a T4", 75, 40, (size_t)16 << 30, 4 << 20, 320e9, 1, 65e12, 130e12},
-    {"an A100", 80, 108, (size_t)80 << 30, 40 << 20, 2039e9, 1, 312e12, 624e12},
-    {"an RTX 3090", 86, 82, (size_t)24 << 30, 6 << 20, 936e9, 1, 71e12, 142e12},
-    {"an L40", 89, 142, (size_t)48 << 30, 96 << 20, 864e9, 1, 181e12, 362e12},
-    {"an H100", 90, 132, (size_t)80 << 30, 50 << 20, 3352e9, 1, 989e12, 1978e12},
-    {"one of later", 120, 188, (size_t)96 << 30, 128 << 20, 1792e9, 1, 500e12, 1000e12},
+    {"a T4", 75, 40, (size_t)16 << 30, 4 << 20, 320e9, 1, 65e12, 130e12, NULL, 0},
+    {"an A100", 80, 108, (size_t)80 << 30, 40 << 20, 2039e9, 1, 312e12, 624e12, NULL, 0},
+    {"an RTX 3090", 86, 82, (size_t)24 << 30, 6 << 20, 936e9, 1, 71e12, 142e12, NULL, 0},
+    {"an L40", 89, 142, (size_t)48 << 30, 96 << 20, 864e9, 1, 181e12, 362e12, NULL, 0},
+    {"an H100", 90, 132, (size_t)80 << 30, 50 << 20, 3352e9, 1, 989e12, 1978e12, NULL, 0},
+    {"one of later", 120, 188, (size_t)96 << 30, 128 << 20, 1792e9, 1, 500e12, 1000e12, NULL, 0},
 };
 enum { N_GPUS = (int)(sizeof gpus / sizeof *gpus) };
 
@@ -300,6 +301,153 @@ static void costs_rise_with_rows(void **state)
         }
 }
 
+/* ---- constants that are given ---------------------------------------------------------------- */
+
+static void start_gpu(struct qni_cuda *cuda, const struct qni_cuda_facts *facts)
+{
+    memset(cuda, 0, sizeof *cuda);
+    cuda->facts = *facts;
+    cuda->facts.tuned = cuda->tuned;
+}
+
+static int32_t count_lines(const struct qni_cuda *cuda)
+{
+    qn_cuda_cost cost;
+    int32_t n = 0;
+    while (qni_cuda_cost_get(cuda, rows, N_ROWS, n, &cost, NULL) == QN_OK)
+        n++;
+    return n;
+}
+
+/* Every row of a GPU has one line, what is given is read back, and nothing else changes. */
+static void lines_are_kept(void **state)
+{
+    (void)state;
+    for (int32_t g = 0; g < N_GPUS; g++) {
+        struct qni_cuda cuda;
+        start_gpu(&cuda, &gpus[g]);
+        const int32_t n = count_lines(&cuda);
+        assert_in_range(n, 1, QNI_CUDA_MAX_TUNED);
+        for (int32_t i = 0; i < n; i++) {
+            qn_cuda_cost cost, again, other;
+            assert_int_equal(qni_cuda_cost_get(&cuda, rows, N_ROWS, i, &cost, NULL), QN_OK);
+            assert_int_equal(cost.is_given, 0);
+            assert_true(cost.bandwidth > 1e9 && cost.bandwidth <= gpus[g].bandwidth);
+            assert_int_equal(qni_cuda_cost_get(&cuda, rows, N_ROWS, i + 1, &other, NULL),
+                             i + 1 < n ? QN_OK : QN_E_NOT_FOUND);
+            cost.t0_us = 3.0 + i;
+            cost.bandwidth = 1e12 + i;
+            cost.block_ns = 7.0;
+            assert_int_equal(qni_cuda_cost_set(&cuda, rows, N_ROWS, &cost, NULL), QN_OK);
+            assert_int_equal(cuda.facts.n_tuned, i + 1);
+            assert_int_equal(qni_cuda_cost_get(&cuda, rows, N_ROWS, i, &again, NULL), QN_OK);
+            assert_int_equal(again.is_given, 1);
+            assert_true(again.t0_us == cost.t0_us && again.block_ns == 7.0);
+            assert_true(again.bandwidth / cost.bandwidth - 1.0 < 1e-12);
+            assert_int_equal(qni_cuda_cost_set(&cuda, rows, N_ROWS, &cost, NULL), QN_OK);
+            assert_int_equal(cuda.facts.n_tuned, i + 1);
+            if (i + 1 < n) {
+                assert_int_equal(qni_cuda_cost_get(&cuda, rows, N_ROWS, i + 1, &again, NULL),
+                                 QN_OK);
+                assert_true(again.is_given == 0 && again.block_ns == other.block_ns);
+            }
+        }
+    }
+}
+
+static void assert_cost_refused(const qn_cuda_cost *cost, qn_status status, const char *part)
+{
+    struct qni_cuda cuda;
+    qn_error err = {0};
+    start_gpu(&cuda, &gpus[0]);
+    assert_int_equal(qni_cuda_cost_set(&cuda, rows, N_ROWS, cost, &err), status);
+    assert_non_null(strstr(err.text, part));
+    assert_int_equal(cuda.facts.n_tuned, 0);
+}
+
+static void impossible_constants_are_refused(void **state)
+{
+    struct qni_cuda t4;
+    qn_cuda_cost good, bad;
+    (void)state;
+    start_gpu(&t4, &gpus[0]);
+    assert_int_equal(qni_cuda_cost_get(&t4, rows, N_ROWS, 0, &good, NULL), QN_OK);
+    const double numbers[] = {-1.0, 1e30, (double)NAN};
+    for (size_t i = 0; i < 3; i++) {
+        bad = good;
+        bad.t0_us = numbers[i];
+        assert_cost_refused(&bad, QN_E_VALUE, "t0_us");
+        bad = good;
+        bad.bandwidth = numbers[i];
+        assert_cost_refused(&bad, QN_E_VALUE, "bandwidth");
+        bad = good;
+        bad.block_ns = numbers[i];
+        assert_cost_refused(&bad, QN_E_VALUE, "block_ns");
+    }
+    bad = good;
+    bad.rows = 77;
+    assert_cost_refused(&bad, QN_E_NOT_FOUND, "77");
+    bad = good;
+    bad.bits = 5;
+    assert_cost_refused(&bad, QN_E_NOT_FOUND, "5 bits");
+    bad = good;
+    memcpy(bad.family, "prefill", 8); /* a T4 has no such kernel */
+    assert_cost_refused(&bad, QN_E_NOT_FOUND, "prefill");
+    memset(bad.family, 'x', sizeof bad.family);
+    assert_cost_refused(&bad, QN_E_NOT_FOUND, "xxx");
+}
+
+/* Each row that may serve is chosen once its line costs nothing, and what is predicted is what the
+ * formula says. */
+static void constants_decide(void **state)
+{
+    struct product p;
+    struct qni_cuda_choice c;
+    (void)state;
+    start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 13);
+    for (int32_t i = 0;; i++) {
+        struct qni_cuda cuda;
+        qn_cuda_cost cost;
+        start_gpu(&cuda, &gpus[4]);
+        if (qni_cuda_cost_get(&cuda, rows, N_ROWS, i, &cost, NULL) != QN_OK) {
+            assert_true(i >= 6);
+            return;
+        }
+        if (cost.is_int8 || cost.bits != 4 ||
+            (strcmp(cost.family, "decode") == 0 && cost.rows < 13))
+            continue;
+        cost.t0_us = 0.001;
+        cost.bandwidth = 1e15;
+        cost.block_ns = 0.001;
+        assert_int_equal(qni_cuda_cost_set(&cuda, rows, N_ROWS, &cost, NULL), QN_OK);
+        assert_int_equal(choose(&cuda.facts, &p, &c, NULL, NULL), QN_OK);
+        assert_string_equal(c.main->name, cost.kernel);
+        const double by_bytes = c.terms.bytes / 1e15 * 1e6, by_steps = c.terms.steps * 1e-6;
+        const double us = 0.001 + (by_bytes > by_steps ? by_bytes : by_steps) + c.terms.before_us;
+        assert_true(c.predicted_us / us - 1.0 < 1e-9 && us / c.predicted_us - 1.0 < 1e-9);
+        assert_true(c.terms.bytes > 4096.0 * 2048.0 && c.terms.steps > 0.0);
+    }
+}
+
+/* The kernel for the m that was planned is the cheapest for that m, whatever its range. */
+static void the_planned_m_gets_the_cheapest(void **state)
+{
+    struct product p;
+    struct qni_cuda_choice c;
+    (void)state;
+    for (int32_t g = 0; g < N_GPUS; g++)
+        for (int64_t m = 1; m < 6000; m += 1 + m / 9) {
+            start_product(&p, "q4frag", QN_STRATEGY_FLOAT, m);
+            assert_int_equal(choose(&gpus[g], &p, &c, NULL, NULL), QN_OK);
+            for (int32_t r = 0; r < N_ROWS; r++) {
+                struct qni_cuda_choice named;
+                p.op.kernel = rows[r].name;
+                if (choose(&gpus[g], &p, &named, NULL, NULL) == QN_OK)
+                    assert_true(c.predicted_us <= named.predicted_us * (1.0 + 1e-12));
+            }
+        }
+}
+
 /* ---- sizes of prepared rows ------------------------------------------------------------------ */
 
 static void prepared_rows_do_not_overlap(void **state)
@@ -347,6 +495,10 @@ int main(void)
         cmocka_unit_test(nothing_is_for_the_general_kernels),
         cmocka_unit_test(tables_of_integers_are_integers),
         cmocka_unit_test(costs_rise_with_rows),
+        cmocka_unit_test(lines_are_kept),
+        cmocka_unit_test(impossible_constants_are_refused),
+        cmocka_unit_test(constants_decide),
+        cmocka_unit_test(the_planned_m_gets_the_cheapest),
         cmocka_unit_test(prepared_rows_do_not_overlap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

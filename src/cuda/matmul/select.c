@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of kernels, reasons to refuse, and a model of what each would cost: select.h. For every
- * range of m the cheapest row wins; ranges are cut at 1, 2, 4, 8, ... rows, and a range is judged
- * by its upper end, which is where tiles are full. Nothing here touches the device. */
+/* The table of kernels, reasons to refuse, and the choice of the cheapest row (cost.c) for every
+ * range of m. Nothing here touches the device. */
 #include "select.h"
 
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "cost.h"
 #include "prepared.h"
 
 #define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
@@ -138,184 +138,113 @@ static bool takes(const struct qni_cuda_kernel *k, const struct qni_op *op, int6
     return k->m_max == 0 || op->kind == QNI_GROUPED || m <= k->m_max;
 }
 
-/* ---- the model ------------------------------------------------------------------------------- */
-
-struct costs {
-    int32_t sm, family, mr, is_int8, outputs, splits;
-    double t0_us, bandwidth, block_ns;
-};
-#define QNI_CUDA_COSTS(sm, family, mr, is_int8, outputs, splits, t0, bandwidth, block_ns)          \
-    {sm, QNI_CUDA_FAMILY_##family, mr, is_int8, outputs, splits, t0, bandwidth, block_ns},
-static const struct costs costs[] = {
-#include "tuning.inc"
-};
-#undef QNI_CUDA_COSTS
-
-enum { N_COSTS = (int)(sizeof costs / sizeof *costs) };
-
-/* The line for a row: of this GPU, then of any; of its mr, then of its family. */
-static struct costs costs_of(const struct qni_cuda_facts *facts, const struct qni_cuda_kernel *k)
-{
-    const int32_t is_int8 = k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B;
-    const struct costs *found = &costs[0];
-    int32_t best = -1;
-    for (int32_t i = 0; i < N_COSTS; i++) {
-        const struct costs *at = &costs[i];
-        if (at->family != k->family || at->is_int8 != is_int8 ||
-            (at->sm != facts->sm && at->sm != 0))
-            continue;
-        const int32_t fits = 2 * (at->sm != 0) + (at->mr == k->mr);
-        if (fits > best) {
-            best = fits;
-            found = at;
-        }
-    }
-    struct costs c = *found;
-    const double rated = facts->bandwidth > 0.0 ? facts->bandwidth * 1e-9 : 500.0;
-    if (c.sm == 0) {
-        const double each = facts->f16_ops / (double)qni_max(1, facts->multiprocessors) * 1e-12;
-        c.bandwidth *= rated / 1000.0;
-        c.block_ns /= each > 0.1 ? each : 1.0;
-    } else if (c.bandwidth > rated) {
-        c.bandwidth = rated;
-    }
-    return c;
-}
-
-/* What kernels stream of a weight. */
-static double weight_bytes(const struct qni_packed_head *head)
-{
-    double bytes = 0.0;
-    static const int32_t hot[] = {QNI_SECTION_CODES, QNI_SECTION_SCALE, QNI_SECTION_ZERO,
-                                  QNI_SECTION_OFFSET};
-    for (size_t i = 0; i < sizeof hot / sizeof *hot; i++)
-        bytes += (double)head->section[hot[i]].bytes;
-    return bytes;
-}
-
-/* Weights that m rows meet. */
-static double n_weights(const struct qni_op *op, int64_t m)
-{
-    return op->kind == QNI_GROUPED ? (double)qni_min(op->n_w, m) : 1.0;
-}
-
-static double x_bytes(const struct qni_op *op, int64_t m)
-{
-    double all = (double)qn_dtype_bytes(op->x.dtype);
-    for (int32_t d = 0; d < op->x.rank; d++)
-        all *= (double)op->x.shape[d];
-    return op->m > 0 ? all * (double)m / (double)op->m : 0.0;
-}
-
-/* Turns of all multiprocessors that the tiles of m rows take. */
-static double turns_of(const struct qni_cuda_facts *facts, const struct qni_op *op,
-                       const struct qni_cuda_kernel *kernel, const struct costs *c, int64_t m)
-{
-    const struct qni_packed_head *head = op->w[0]->head;
-    const double weights = n_weights(op, m);
-    const int64_t mr = kernel->mr > 0 ? kernel->mr : 1,
-                  machines = qni_max(1, facts->multiprocessors);
-    /* Of each weight the last tile is half full, when there are several. */
-    const double rows =
-        weights > 1.0 ? (double)m / (double)mr + weights / 2.0 : (double)qni_ceil_div(m, mr);
-    const double parts = op->kind == QNI_GROUPED ? 1.0 : (double)head->conv_groups;
-    const double outputs = (double)qni_ceil_div(head->n / head->conv_groups, c->outputs);
-    const double turns = rows * outputs * parts / (double)machines;
-    if (turns > 1.0) /* over many turns, tiles fill each other's gaps */
-        return turns > 8.0 ? turns + 0.5 : (double)(int64_t)(turns + 0.999);
-    int32_t pieces = 1; /* along k */
-    while (2 * pieces <= c->splits && 2 * pieces * turns <= 1.0)
-        pieces *= 2;
-    return 1.0 / pieces;
-}
-
-double qni_cuda_cost(const struct qni_cuda_facts *facts, const struct qni_op *op,
-                     const struct qni_cuda_kernel *kernel, int64_t m)
-{
-    const struct costs c = costs_of(facts, kernel);
-    const struct qni_packed_head *head = op->w[0]->head;
-    const double planes = kernel->reads == QNI_CUDA_READS_BF16 ? qni_cuda_planes(op) : 1;
-    const double blocks = (double)qni_ceil_div(head->units, 2) * planes;
-    const double y = (double)m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
-    const double x = x_bytes(op, m);
-    const double bytes = n_weights(op, m) * weight_bytes(head) + x + y;
-    const double by_bytes = bytes / c.bandwidth * 1e-3;
-    /* wgmma's sums are scaled after every group: 1.4 times the time at 64 positions, 1.8 at 32. */
-    const bool is_prefill = kernel->family == QNI_CUDA_FAMILY_PREFILL && head->n_groups > 1;
-    const double ends = !is_prefill || head->group_units % 4 == 0 ? 1.0
-                        : head->group_units % 2 == 0              ? 1.4
-                                                                  : 1.8;
-    const double by_blocks = ends * turns_of(facts, op, kernel, &c, m) * blocks * c.block_ns * 1e-3;
-    double us = c.t0_us + (by_bytes > by_blocks ? by_bytes : by_blocks);
-    if (!qni_cuda_reads_x(op, kernel)) /* prepared first: read, written, read */
-        us += 2.0 + 2.0 * x / c.bandwidth * 1e-3;
-    return us;
-}
-
-double qni_cuda_roofline(const struct qni_cuda_facts *facts, const struct qni_op *op)
-{
-    const bool is_float = op->strategy == QN_STRATEGY_FLOAT || op->strategy == QN_STRATEGY_DENSE;
-    const double rated = is_float ? facts->f16_ops : facts->int8_ops;
-    const double ops = 2.0 * (double)op->m * (double)op->n * (double)op->k;
-    const double y = (double)op->m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
-    const double bytes =
-        n_weights(op, op->m) * weight_bytes(op->w[0]->head) + x_bytes(op, op->m) + y;
-    const double by_bytes = facts->bandwidth > 0.0 ? bytes / facts->bandwidth * 1e6 : 0.0;
-    const double by_ops = rated > 0.0 ? ops / rated * 1e6 : 0.0;
-    return by_bytes > by_ops ? by_bytes : by_ops;
-}
-
 /* ---- choices --------------------------------------------------------------------------------- */
 
-enum { MAX_CANDIDATES = 32 };
+/* Ranges of m end at 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, ... rows, which is where the tiles of
+ * some kernel are full, and are judged by their upper end; the last by the m that was planned. */
+enum { MAX_CANDIDATES = 32, MAX_RANGES = 64 };
 
 struct candidates {
     const struct qni_cuda_kernel *row[MAX_CANDIDATES];
+    struct qni_cuda_costs costs[MAX_CANDIDATES];
     int32_t n;
 };
 
-static const struct qni_cuda_kernel *cheapest(const struct qni_cuda_offer *offer,
-                                              const struct qni_op *op, const struct candidates *c,
-                                              int64_t m)
+static int64_t next_end(int64_t end)
 {
-    const struct qni_cuda_kernel *best = NULL;
+    if (end < 8)
+        return 2 * end;
+    return (end & (end - 1)) == 0 ? end + end / 2 : end / 3 * 4;
+}
+
+static double cost_of(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                      const struct candidates *c, int32_t i, int64_t m)
+{
+    const struct qni_cuda_terms terms =
+        qni_cuda_terms_of(offer->facts, op, c->row[i], &c->costs[i], m);
+    return qni_cuda_predict(&c->costs[i], &terms);
+}
+
+/* The cheapest that takes m rows; -1: none does. */
+static int32_t cheapest(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                        const struct candidates *c, int64_t m)
+{
+    int32_t best = -1;
     double least = 0.0;
     for (int32_t i = 0; i < c->n; i++) {
         if (!takes(c->row[i], op, m))
             continue;
-        const double us = c->n == 1 ? 0.0 : qni_cuda_cost(offer->facts, op, c->row[i], m);
-        if (best == NULL || us < least) {
-            best = c->row[i];
+        const double us = c->n == 1 ? 0.0 : cost_of(offer, op, c, i, m);
+        if (best < 0 || us < least) {
+            best = i;
             least = us;
         }
     }
     return best;
 }
 
+/* A range of m with one kernel: rows from `from` to `end`. */
+struct range {
+    int64_t from, end;
+    int32_t row; /* of the candidates */
+};
+
+/* Times what it would cost at its upper end with the kernel of the range after it. */
+static double harm(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                   const struct candidates *c, const struct range *at)
+{
+    return cost_of(offer, op, c, at[1].row, at->end) / cost_of(offer, op, c, at->row, at->end);
+}
+
+/* While there are too many, the range that loses least goes to the one after it, whose kernel takes
+ * more rows and so takes these. */
+static int32_t join_ranges(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                           const struct candidates *c, struct range *ranges, int32_t n)
+{
+    while (n > QNI_MAX_CHOICES) {
+        int32_t least = 0;
+        for (int32_t i = 1; i + 1 < n; i++)
+            if (harm(offer, op, c, &ranges[i]) < harm(offer, op, c, &ranges[least]))
+                least = i;
+        ranges[least + 1].from = ranges[least].from;
+        memmove(&ranges[least], &ranges[least + 1], (size_t)(n - least - 1) * sizeof *ranges);
+        n--;
+        if (least > 0 && ranges[least - 1].row == ranges[least].row) {
+            ranges[least].from = ranges[least - 1].from;
+            memmove(&ranges[least - 1], &ranges[least], (size_t)(n - least) * sizeof *ranges);
+            n--;
+        }
+    }
+    return n;
+}
+
 static qn_status cut_ranges(const struct qni_cuda_offer *offer, const struct qni_op *op,
                             const struct candidates *candidates, struct qni_cuda_choice *c)
 {
-    for (int64_t from = 1; from <= qni_max(op->m, 1); from = from == 1 ? 2 : from * 2 - 1) {
-        /* Ranges 1, 2, 3 to 4, 5 to 8, 9 to 16, ... */
-        const int64_t end = from == 1 ? 1 : (from - 1) * 2;
-        const struct qni_cuda_kernel *best =
-            cheapest(offer, op, candidates, qni_min(end, qni_max(op->m, 1)));
-        if (best == NULL)
+    struct range ranges[MAX_RANGES];
+    const int64_t most = qni_max(op->m, 1);
+    int32_t n = 0;
+    for (int64_t from = 0, end = 1; from <= most; from = end + 1, end = next_end(end)) {
+        const int64_t last = qni_min(end, most);
+        const int32_t best = cheapest(offer, op, candidates, last);
+        if (best < 0)
             return QN_E_UNSUPPORTED; /* a row that was asked for takes fewer rows of x */
-        if (c->n_choices > 0 && c->kernel[c->n_choices - 1] == best)
-            continue;
-        if (c->n_choices == QNI_MAX_CHOICES) { /* the third gives its range to the fourth */
-            for (int32_t i = 2; i + 1 < QNI_MAX_CHOICES; i++)
-                c->kernel[i] = c->kernel[i + 1];
-            for (int32_t i = 3; i + 1 < QNI_MAX_CHOICES; i++)
-                c->m_from[i] = c->m_from[i + 1];
-            c->n_choices--;
-        }
-        c->kernel[c->n_choices] = best;
-        c->m_from[c->n_choices] = c->n_choices == 0 ? 0 : from;
-        c->n_choices++;
+        if (n > 0 && ranges[n - 1].row == best)
+            ranges[n - 1].end = last;
+        else
+            ranges[n++] = (struct range){from, last, best};
     }
-    c->main = c->kernel[c->n_choices - 1];
+    n = join_ranges(offer, op, candidates, ranges, n);
+    for (int32_t i = 0; i < n; i++) {
+        c->kernel[i] = candidates->row[ranges[i].row];
+        c->m_from[i] = ranges[i].from;
+    }
+    c->m_from[0] = 0;
+    c->n_choices = n;
+    c->main = c->kernel[n - 1];
+    const int32_t main = ranges[n - 1].row;
+    c->terms = qni_cuda_terms_of(offer->facts, op, c->main, &candidates->costs[main], op->m);
+    c->predicted_us = qni_cuda_predict(&candidates->costs[main], &c->terms);
     return QN_OK;
 }
 
@@ -357,8 +286,10 @@ qn_status qni_cuda_choose(const struct qni_cuda_offer *offer, const struct qni_o
     struct candidates candidates = {.n = 0};
     for (int32_t i = 0; i < offer->n_rows && general == NULL; i++)
         if (candidates.n < MAX_CANDIDATES &&
-            refusal(&offer->rows[i], op, layout, offer->facts) == NULL)
+            refusal(&offer->rows[i], op, layout, offer->facts) == NULL) {
+            candidates.costs[candidates.n] = qni_cuda_costs_of(offer->facts, &offer->rows[i]);
             candidates.row[candidates.n++] = &offer->rows[i];
+        }
     qn_status status = candidates.n == 0 ? QN_E_UNSUPPORTED : cut_ranges(offer, op, &candidates, c);
     if (status != QN_OK)
         c->n_choices = 0;
@@ -367,7 +298,6 @@ qn_status qni_cuda_choose(const struct qni_cuda_offer *offer, const struct qni_o
     QNI_TRY(status);
     c->n = op->n / op->w[0]->head->conv_groups;
     c->is_fallback = is_fallback(offer, op, &candidates);
-    c->predicted_us = qni_cuda_cost(offer->facts, op, c->main, op->m);
     c->roofline_us = qni_cuda_roofline(offer->facts, op);
     if (op->strategy == QN_STRATEGY_DENSE)
         c->note = "weights are dequantized in registers, as by the float strategy";

@@ -6,6 +6,7 @@
 
 #include "../backend.h"
 #include "../device.h"
+#include "cost.h"
 
 /* The rows that were built in; NULL past the end. */
 const struct qni_cuda_kernel *qni_cuda_kernel_at(int32_t i);
@@ -26,11 +27,5 @@ qn_status qni_cuda_choose_depthwise(const struct qni_cuda_offer *offer, const st
                                     struct qni_cuda_choice *choice, qni_refusal_fn tell, void *arg);
 /* What is built in, on this GPU. */
 struct qni_cuda_offer qni_cuda_offer_of(const struct qni_cuda_facts *facts);
-
-/* Microseconds of m rows (each part), by the model and by the memory's and the arithmetic's rated
- * speed. */
-double qni_cuda_cost(const struct qni_cuda_facts *facts, const struct qni_op *op,
-                     const struct qni_cuda_kernel *kernel, int64_t m);
-double qni_cuda_roofline(const struct qni_cuda_facts *facts, const struct qni_op *op);
 
 #endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cost model of tuning.inc: bytes against the memory, tiles against the multiprocessors. It
+ * knows rows of the table by family, rows of a tile and arithmetic alone, and touches no device. */
+#include "cost.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../../base/compiler.h"
+#include "../../base/error.h"
+#include "prepared.h"
+
+#define QNI_CUDA_COSTS(sm, family, mr, is_int8, bits, outputs, splits, t0, bandwidth, block_ns)    \
+    {sm, QNI_CUDA_FAMILY_##family, mr, is_int8, bits, outputs, splits, t0, bandwidth, block_ns},
+static const struct qni_cuda_costs shipped[] = {
+#include "tuning.inc"
+};
+#undef QNI_CUDA_COSTS
+
+enum { N_SHIPPED = (int)(sizeof shipped / sizeof *shipped) };
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static int32_t is_int8(const struct qni_cuda_kernel *k)
+{
+    return k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B;
+}
+
+static int32_t bits_of(const struct qni_cuda_kernel *k)
+{
+    return k->layout == QNI_CUDA_Q4FRAG || k->layout == QNI_CUDA_T4FRAG ? 4 : 8;
+}
+
+/* Is it the line of kernels like this one? */
+static bool is_of(const struct qni_cuda_costs *c, const struct qni_cuda_kernel *k)
+{
+    return c->family == k->family && c->mr == k->mr && c->is_int8 == is_int8(k) &&
+           c->bits == bits_of(k);
+}
+
+/* How well a shipped line fits: of this GPU before any; then its mr, then its bits. -1: it does
+ * not. */
+static int32_t fits(const struct qni_cuda_costs *c, const struct qni_cuda_facts *facts,
+                    const struct qni_cuda_kernel *k)
+{
+    if (c->family != k->family || c->is_int8 != is_int8(k) || (c->sm != facts->sm && c->sm != 0) ||
+        (c->bits != bits_of(k) && c->bits != 0))
+        return -1;
+    return 4 * (c->sm != 0) + 2 * (c->mr == k->mr) + (c->bits != 0);
+}
+
+static struct qni_cuda_costs shipped_for(const struct qni_cuda_facts *facts,
+                                         const struct qni_cuda_kernel *k)
+{
+    struct qni_cuda_costs found = shipped[0];
+    int32_t best = -1;
+    for (int32_t i = 0; i < N_SHIPPED; i++) {
+        const int32_t fit = fits(&shipped[i], facts, k);
+        if (fit > best) {
+            best = fit;
+            found = shipped[i];
+        }
+    }
+    const double rated = facts->bandwidth > 0.0 ? facts->bandwidth * 1e-9 : 500.0;
+    if (found.sm == 0) {
+        const double each = facts->f16_ops / (double)qni_max(1, facts->multiprocessors) * 1e-12;
+        found.bandwidth *= rated / 1000.0;
+        found.block_ns /= each > 0.1 ? each : 1.0;
+    } else if (found.bandwidth > rated) {
+        found.bandwidth = rated;
+    }
+    found.family = k->family;
+    found.mr = k->mr;
+    found.is_int8 = is_int8(k);
+    found.bits = bits_of(k);
+    return found;
+}
+
+struct qni_cuda_costs qni_cuda_costs_of(const struct qni_cuda_facts *facts,
+                                        const struct qni_cuda_kernel *k)
+{
+    for (int32_t i = 0; i < facts->n_tuned; i++)
+        if (is_of(&facts->tuned[i], k))
+            return facts->tuned[i];
+    return shipped_for(facts, k);
+}
+
+/* ---- terms ----------------------------------------------------------------------------------- */
+
+/* What kernels stream of a weight. */
+static double weight_bytes(const struct qni_packed_head *head)
+{
+    double bytes = 0.0;
+    static const int32_t hot[] = {QNI_SECTION_CODES, QNI_SECTION_SCALE, QNI_SECTION_ZERO,
+                                  QNI_SECTION_OFFSET};
+    for (size_t i = 0; i < sizeof hot / sizeof *hot; i++)
+        bytes += (double)head->section[hot[i]].bytes;
+    return bytes;
+}
+
+/* Weights that m rows meet. */
+static double n_weights(const struct qni_op *op, int64_t m)
+{
+    return op->kind == QNI_GROUPED ? (double)qni_min(op->n_w, m) : 1.0;
+}
+
+static double x_bytes(const struct qni_op *op, int64_t m)
+{
+    double all = (double)qn_dtype_bytes(op->x.dtype);
+    for (int32_t d = 0; d < op->x.rank; d++)
+        all *= (double)op->x.shape[d];
+    return op->m > 0 ? all * (double)m / (double)op->m : 0.0;
+}
+
+/* Turns of all multiprocessors that the tiles of m rows take. */
+static double turns_of(const struct qni_cuda_facts *facts, const struct qni_op *op,
+                       const struct qni_cuda_kernel *kernel, const struct qni_cuda_costs *c,
+                       int64_t m)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const double weights = n_weights(op, m);
+    const int64_t mr = kernel->mr > 0 ? kernel->mr : 1,
+                  machines = qni_max(1, facts->multiprocessors);
+    /* Of each weight the last tile is half full, when there are several. */
+    const double rows =
+        weights > 1.0 ? (double)m / (double)mr + weights / 2.0 : (double)qni_ceil_div(m, mr);
+    const double parts = op->kind == QNI_GROUPED ? 1.0 : (double)head->conv_groups;
+    const double outputs = (double)qni_ceil_div(head->n / head->conv_groups, c->outputs);
+    const double turns = rows * outputs * parts / (double)machines;
+    if (turns > 1.0) /* over many turns, tiles fill each other's gaps */
+        return turns > 8.0 ? turns + 0.5 : (double)(int64_t)(turns + 0.999);
+    int32_t pieces = 1; /* along k */
+    while (2 * pieces <= c->splits && 2 * pieces * turns <= 1.0)
+        pieces *= 2;
+    return 1.0 / pieces;
+}
+
+struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, const struct qni_op *op,
+                                        const struct qni_cuda_kernel *kernel,
+                                        const struct qni_cuda_costs *costs, int64_t m)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const double planes = kernel->reads == QNI_CUDA_READS_BF16 ? qni_cuda_planes(op) : 1;
+    const double blocks = (double)qni_ceil_div(head->units, 2) * planes;
+    const double y = (double)m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
+    const double x = x_bytes(op, m);
+    /* wgmma's sums are scaled after every group: 1.4 times the time at 64 positions, 1.8 at 32. */
+    const bool is_prefill = kernel->family == QNI_CUDA_FAMILY_PREFILL && head->n_groups > 1;
+    const double ends = !is_prefill || head->group_units % 4 == 0 ? 1.0
+                        : head->group_units % 2 == 0              ? 1.4
+                                                                  : 1.8;
+    const double rated = facts->bandwidth > 0.0 ? facts->bandwidth : 500e9;
+    return (struct qni_cuda_terms){
+        .bytes = n_weights(op, m) * weight_bytes(head) + x + y,
+        .steps = ends * turns_of(facts, op, kernel, costs, m) * blocks,
+        /* Prepared rows are read, written, and read again, at four fifths of the rated speed. */
+        .before_us = qni_cuda_reads_x(op, kernel) ? 0.0 : 2.0 + 2.5 * x / rated * 1e6,
+    };
+}
+
+double qni_cuda_predict(const struct qni_cuda_costs *costs, const struct qni_cuda_terms *terms)
+{
+    const double by_bytes = terms->bytes / costs->bandwidth * 1e-3;
+    const double by_steps = terms->steps * costs->block_ns * 1e-3;
+    return costs->t0_us + (by_bytes > by_steps ? by_bytes : by_steps) + terms->before_us;
+}
+
+double qni_cuda_cost(const struct qni_cuda_facts *facts, const struct qni_op *op,
+                     const struct qni_cuda_kernel *kernel, int64_t m)
+{
+    const struct qni_cuda_costs costs = qni_cuda_costs_of(facts, kernel);
+    const struct qni_cuda_terms terms = qni_cuda_terms_of(facts, op, kernel, &costs, m);
+    return qni_cuda_predict(&costs, &terms);
+}
+
+double qni_cuda_roofline(const struct qni_cuda_facts *facts, const struct qni_op *op)
+{
+    const bool is_float = op->strategy == QN_STRATEGY_FLOAT || op->strategy == QN_STRATEGY_DENSE;
+    const double rated = is_float ? facts->f16_ops : facts->int8_ops;
+    const double ops = 2.0 * (double)op->m * (double)op->n * (double)op->k;
+    const double y = (double)op->m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
+    const double bytes =
+        n_weights(op, op->m) * weight_bytes(op->w[0]->head) + x_bytes(op, op->m) + y;
+    const double by_bytes = facts->bandwidth > 0.0 ? bytes / facts->bandwidth * 1e6 : 0.0;
+    const double by_ops = rated > 0.0 ? ops / rated * 1e6 : 0.0;
+    return by_bytes > by_ops ? by_bytes : by_ops;
+}
+
+/* ---- constants given ------------------------------------------------------------------------- */
+
+static const char *const families[QNI_CUDA_N_FAMILIES] = {"decode", "tile", "prefill"};
+
+static bool runs_on(const struct qni_cuda_facts *facts, const struct qni_cuda_kernel *k)
+{
+    return k->sm_exact ? facts->sm == k->sm : facts->sm >= k->sm;
+}
+
+/* The first row of each line stands for it. */
+static bool is_first(const struct qni_cuda_kernel *rows, int32_t at)
+{
+    struct qni_cuda_costs line = {.family = rows[at].family,
+                                  .mr = rows[at].mr,
+                                  .is_int8 = is_int8(&rows[at]),
+                                  .bits = bits_of(&rows[at])};
+    for (int32_t i = 0; i < at; i++)
+        if (is_of(&line, &rows[i]))
+            return false;
+    return true;
+}
+
+qn_status qni_cuda_cost_get(const struct qni_cuda *cuda, const struct qni_cuda_kernel *rows,
+                            int32_t n_rows, int32_t i, qn_cuda_cost *cost, qn_error *err)
+{
+    const struct qni_cuda_facts *facts = &cuda->facts;
+    int32_t seen = 0;
+    for (int32_t r = 0; r < n_rows; r++) {
+        if (!runs_on(facts, &rows[r]) || !is_first(rows, r) || seen++ != i)
+            continue;
+        const struct qni_cuda_costs c = qni_cuda_costs_of(facts, &rows[r]);
+        snprintf(cost->family, sizeof cost->family, "%s", families[rows[r].family]);
+        cost->rows = c.mr;
+        cost->is_int8 = c.is_int8;
+        cost->bits = c.bits;
+        cost->is_given = 0;
+        for (int32_t t = 0; t < facts->n_tuned; t++)
+            cost->is_given = cost->is_given || is_of(&facts->tuned[t], &rows[r]);
+        cost->kernel = rows[r].name;
+        cost->t0_us = c.t0_us;
+        cost->bandwidth = c.bandwidth * 1e9;
+        cost->block_ns = c.block_ns;
+        return QN_OK;
+    }
+    return qni_fail(err, QN_E_NOT_FOUND, "there is no line %d of costs: %d on this GPU", i, seen);
+}
+
+static qn_status check_constants(const qn_cuda_cost *cost, qn_error *err)
+{
+    if (!(cost->t0_us >= 0.0 && cost->t0_us <= 1e6))
+        return qni_fail(err, QN_E_VALUE, "t0_us is not from 0 to 1e6");
+    if (!(cost->bandwidth >= 1e6 && cost->bandwidth <= 1e18))
+        return qni_fail(err, QN_E_VALUE, "bandwidth is not from 1e6 to 1e18 bytes a second");
+    if (!(cost->block_ns >= 0.0 && cost->block_ns <= 1e9))
+        return qni_fail(err, QN_E_VALUE, "block_ns is not from 0 to 1e9");
+    return QN_OK;
+}
+
+qn_status qni_cuda_cost_set(struct qni_cuda *cuda, const struct qni_cuda_kernel *rows,
+                            int32_t n_rows, const qn_cuda_cost *cost, qn_error *err)
+{
+    struct qni_cuda_facts *facts = &cuda->facts;
+    QNI_TRY(check_constants(cost, err));
+    for (int32_t r = 0; r < n_rows; r++) {
+        const struct qni_cuda_kernel *row = &rows[r];
+        if (!runs_on(facts, row) || row->mr != cost->rows || is_int8(row) != cost->is_int8 ||
+            bits_of(row) != cost->bits ||
+            strncmp(families[row->family], cost->family, sizeof cost->family) != 0)
+            continue;
+        int32_t at = 0;
+        while (at < facts->n_tuned && !is_of(&cuda->tuned[at], row))
+            at++;
+        if (at == QNI_CUDA_MAX_TUNED)
+            return qni_fail(err, QN_E_MEMORY, "a context keeps %d lines", QNI_CUDA_MAX_TUNED);
+        cuda->tuned[at] = shipped_for(facts, row);
+        cuda->tuned[at].t0_us = cost->t0_us;
+        cuda->tuned[at].bandwidth = cost->bandwidth * 1e-9;
+        cuda->tuned[at].block_ns = cost->block_ns;
+        facts->n_tuned = qni_max(facts->n_tuned, at + 1);
+        return QN_OK;
+    }
+    return qni_fail(err, QN_E_NOT_FOUND,
+                    "no kernel of this GPU is of family '%.15s' with %d rows, int8 %d and %d bits",
+                    cost->family, cost->rows, cost->is_int8, cost->bits);
+}
