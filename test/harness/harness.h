@@ -137,6 +137,7 @@ struct check_weight_options {
     int32_t data;
     bool perm, prescale;
     bool f16_scales; /* scales and offsets that f16 can hold */
+    bool small;      /* CHECK_EXTREME: scales and offsets so small that any x gives a number */
 };
 void check_weight_make(struct check *c, const struct check_weight_options *options,
                        struct check_weight *weight);
@@ -158,6 +159,8 @@ qn_tensor check_tensor(struct check *c, const char *name, qn_dtype dtype, int32_
 /* Fill activations. Rows (the first dimension): CHECK_EXTREME makes some hold one NaN or infinity
  * when bad_rows. */
 void check_fill_x(struct check *c, const qn_tensor *x, int32_t data, bool bad_rows);
+/* Make many of them as large as their type allows: for weights that are small. */
+void check_enlarge_x(struct check *c, const qn_tensor *x);
 void check_put(const qn_tensor *t, int64_t at, double value);
 
 /* ---------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ void check_put(const qn_tensor *t, int64_t at, double value)
 }
 
 /* One activation. Extremes stay so small that f32 sums of a thousand of them times any weight of
- * weights.c cannot overflow: 2^10 * 2^60 * 2^8 * 2^40 < 2^127. */
+ * weights.c cannot overflow: 2^10 * 2^60 * 2^8 * 2^40 < 2^127. check_enlarge_x() has the others. */
 static double draw(struct check *c, qn_dtype dtype, int32_t data, double level)
 {
     static const double extreme[] = {0.0,       -0.0,   1.0,       0x1p-149,
@@ -105,6 +105,29 @@ void check_fill_x(struct check *c, const qn_tensor *x, int32_t data, bool bad_ro
         }
         const double v = draw(c, x->dtype, data, level);
         check_put(x, at, i == bad_at ? bad : v);
+        for (int32_t d = x->rank - 1; d >= 0 && ++index[d] == x->shape[d]; d--)
+            index[d] = 0;
+    }
+}
+
+void check_enlarge_x(struct check *c, const qn_tensor *x)
+{
+    static const double large[] = {0x1.fep127, -0x1.fep127, 0x1p127, -0x1.8p126, 0x1p100, 0x1p-100};
+    int64_t index[QN_MAX_RANK] = {0};
+    int64_t elements = 1;
+    int32_t percent = 0;
+    for (int32_t d = 0; d < x->rank; d++)
+        elements *= x->shape[d];
+    const int64_t row = x->rank > 0 && x->shape[0] > 0 ? elements / x->shape[0] : 0;
+    for (int64_t i = 0; i < elements; i++) {
+        int64_t at = 0;
+        for (int32_t d = 0; d < x->rank; d++)
+            at += index[d] * x->stride[d];
+        if (i % row == 0) /* some rows stay, some nearly all take the largest */
+            percent = (int32_t)check_random_in(&c->random, 0, 3) * 33;
+        if (isfinite(qni_ref_get(x->data, x->dtype, at)) &&
+            check_random_chance(&c->random, percent))
+            check_put(x, at, large[percent == 99 ? 0 : check_random_in(&c->random, 0, 5)]);
         for (int32_t d = x->rank - 1; d >= 0 && ++index[d] == x->shape[d]; d--)
             index[d] = 0;
     }

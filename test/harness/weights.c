@@ -147,6 +147,15 @@ static uint8_t draw_code(struct check *c, const struct check_weight *weight, int
     }
 }
 
+/* The largest x (2^128), prescale (2^3) and k (2^11) times code (2^8) and scale stay below 2^128. */
+static float draw_small_scale(struct check *c, bool f16)
+{
+    static const float small[] = {0.0f, 0x1p-149f, -0x1.8p-126f, 0x1p-60f, 0x1.4p-40f, -0x1p-30f};
+    static const float small_f16[] = {0.0f, 0x1p-24f, -0x1p-24f, 0x1p-23f};
+    return f16 ? small_f16[check_random_in(&c->random, 0, 3)]
+               : small[check_random_in(&c->random, 0, 5)];
+}
+
 static float draw_scale(struct check *c, int32_t data, bool f16)
 {
     static const float extreme[] = {0.0f,  0x1p-24f, -0x1p-14f, 0.75f, 1.0f,
@@ -181,7 +190,8 @@ static void fill_groups(struct check *c, const struct check_weight_options *o,
                               ? (w->format.bits < 8 ? 1 << (w->format.bits - 1) : 63)
                               : 1 << (w->format.bits - 1);
     for (int64_t i = 0; i < w->n * w->n_groups; i++) {
-        w->scale[i] = draw_scale(c, o->data, o->f16_scales);
+        w->scale[i] =
+            o->small ? draw_small_scale(c, o->f16_scales) : draw_scale(c, o->data, o->f16_scales);
         if (w->format.group == QN_GROUP_PER_TENSOR)
             w->scale[i] = w->scale[0];
         const int32_t zero = (int32_t)check_random_in(&c->random, -limit, limit - 1);
@@ -190,6 +200,7 @@ static void fill_groups(struct check *c, const struct check_weight_options *o,
         if (w->offset == NULL)
             continue;
         float offset = o->data == CHECK_EXACT     ? w->scale[i] * (float)zero
+                       : o->small                 ? draw_small_scale(c, o->f16_scales)
                        : o->data == CHECK_EXTREME ? draw_scale(c, o->data, o->f16_scales)
                                                   : (float)(0.1 * check_random_normal(&c->random));
         if (o->f16_scales)

@@ -122,6 +122,7 @@ static void conv_case(struct check *c, const void *arg)
         .perm = check_random_chance(r, 10),
         .prescale = !is_static && check_random_chance(r, 15),
         .f16_scales = check_random_chance(r, 40),
+        .small = sweep_draw_small(c, cc->strategy, cc->data),
     };
     struct check_weight weight;
     check_weight_make(c, &o, &weight);
@@ -137,6 +138,8 @@ static void conv_case(struct check *c, const void *arg)
     int32_t rank = image_shape(&g, args.image, g.groups * g.ci, g.h, g.w, shape);
     args.x = check_tensor(c, "x", sweep_draw_x_type(c, cc->strategy), rank, shape, true);
     check_fill_x(c, &args.x, cc->data, cc->data == CHECK_EXTREME && check_random_chance(r, 30));
+    if (o.small && args.x.dtype != QN_F16)
+        check_enlarge_x(c, &args.x);
     check_memory_freeze(args.x.data);
     rank = image_shape(&g, args.image, o.n, oh, ow, shape);
     args.y = check_tensor(c, "y", sweep_draw_y_type(c, cc->strategy, one_unit), rank, shape, true);

@@ -73,6 +73,7 @@ static void grouped_case(struct check *c, const void *arg)
         .perm = check_random_chance(r, 20),
         .prescale = !is_static && check_random_chance(r, 20),
         .f16_scales = check_random_chance(r, 40),
+        .small = sweep_draw_small(c, gc->strategy, gc->data),
     };
     struct check_weight weights[SWEEP_MAX_EXPERTS];
     const struct qn_weight *w[SWEEP_MAX_EXPERTS];
@@ -89,6 +90,8 @@ static void grouped_case(struct check *c, const void *arg)
     args.x = check_tensor(c, "x", sweep_draw_x_type(c, gc->strategy), 2,
                           (const int64_t[]){routed ? x_rows : m, k}, true);
     check_fill_x(c, &args.x, gc->data, gc->data == CHECK_EXTREME);
+    if (o.small && args.x.dtype != QN_F16)
+        check_enlarge_x(c, &args.x);
     check_memory_freeze(args.x.data);
     args.y = check_tensor(c, "y", sweep_draw_y_type(c, gc->strategy, false), 2,
                           (const int64_t[]){m, n}, true);

@@ -52,6 +52,7 @@ static void matmul_case(struct check *c, const void *arg)
         .perm = check_random_chance(r, 20),
         .prescale = k > 0 && check_random_chance(r, is_static ? 3 : 20),
         .f16_scales = check_random_chance(r, 40),
+        .small = sweep_draw_small(c, mc->strategy, mc->data),
     };
     struct check_weight weight;
     check_weight_make(c, &o, &weight);
@@ -62,6 +63,8 @@ static void matmul_case(struct check *c, const void *arg)
     args.x =
         check_tensor(c, "x", sweep_draw_x_type(c, mc->strategy), 2, (const int64_t[]){m, k}, true);
     check_fill_x(c, &args.x, mc->data, mc->data == CHECK_EXTREME);
+    if (o.small && args.x.dtype != QN_F16)
+        check_enlarge_x(c, &args.x);
     check_memory_freeze(args.x.data);
     args.y = check_tensor(c, "y", sweep_draw_y_type(c, mc->strategy, one_unit), 2,
                           (const int64_t[]){m, n}, true);

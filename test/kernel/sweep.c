@@ -450,6 +450,12 @@ bool sweep_is_one_unit(const struct check_weight *weight)
            weight->w.format.shift == QN_SHIFT_NONE;
 }
 
+bool sweep_draw_small(struct check *c, qn_strategy strategy, int32_t data)
+{
+    return c->options->device->kind == QN_CPU && data == CHECK_EXTREME &&
+           !sweep_is_int8(strategy) && check_random_chance(&c->random, 50);
+}
+
 const char *sweep_draw_layout(struct check *c, qn_strategy strategy)
 {
     int32_t n = 0;

@@ -50,6 +50,9 @@ struct sweep_epilogue {
 };
 void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epilogue *epilogue);
 
+/* Small weights for very large x? Only where the numbers promise that no sum overflows on the way
+ * (docs/numerics.md). */
+bool sweep_draw_small(struct check *c, qn_strategy strategy, int32_t data);
 /* NULL (mostly), or the name of a layout that kernels of this strategy read. */
 const char *sweep_draw_layout(struct check *c, qn_strategy strategy);
 /* Types of x and y for a strategy. raw: y may be i32. */

@@ -16,6 +16,7 @@
  * Pieces differ in nothing but where they lie: the bits do not depend on the cut. */
 #include "depthwise.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -149,15 +150,34 @@ static void begin_tile(const struct piece *p)
     memset(p->ring + r->n_slots * qni_ring_slot(r), 0, (size_t)qni_ring_slot(r) * sizeof(float));
 }
 
+/* Sums that passed through an infinity although all inputs are numbers are added up again in
+ * double, which no x and weights of f32 overflow (matmul/overflow.h has the same for products). */
+static void mend(const struct qni_depthwise_tile *t, int64_t lanes)
+{
+    for (int64_t i = 0; i < t->vectors * QNI_DEPTHWISE_LANES; i++) {
+        const int64_t v = i / QNI_DEPTHWISE_LANES, lane = i % QNI_DEPTHWISE_LANES;
+        float *const c = t->c + v * t->ldc + lane;
+        double sum = 0.0;
+        bool is_good = lane < lanes && !isfinite(*c);
+        for (int64_t tap = 0; is_good && tap < t->n_taps; tap++) {
+            const float x = t->in[tap][v * t->advance + lane];
+            is_good = isfinite(x);
+            sum += (double)x * (double)t->w[tap * QNI_DEPTHWISE_LANES + lane];
+        }
+        if (is_good)
+            *c = (float)sum;
+    }
+}
+
 /* One row of a tile through the kernel, 16 lanes of it: the first ones, or those behind the last
  * call's. */
-static void multiply(const struct piece *p, const struct qni_lane_weights *w, bool is_first,
-                     float *c, int64_t ldc)
+static void multiply(const struct piece *p, int64_t panel, float *c, int64_t ldc)
 {
     const struct run *run = p->run;
     const struct qni_ring *r = &run->ring;
     const int64_t advance = r->is_apart ? 1 : qni_axis_advance(&run->axis[1]);
-    for (int32_t t = 0; !is_first && t < run->list.n_taps; t++)
+    const struct qni_lane_weights *const w = r->by_pixel ? &p->one : &p->panels[panel];
+    for (int32_t t = 0; panel > 0 && t < run->list.n_taps; t++)
         if (p->in[t] != NULL)
             p->in[t] += QNI_DEPTHWISE_LANES;
     const struct qni_depthwise_tile tile = {
@@ -178,6 +198,14 @@ static void multiply(const struct piece *p, const struct qni_lane_weights *w, bo
         .ldc = ldc,
     };
     run->kernel->fn(&tile);
+    if (run->kernel->kind != QNI_DEPTHWISE_FLOAT)
+        return;
+    /* Pixels past the end of a row are made of what lies behind it. */
+    const int64_t lanes =
+        r->by_pixel ? p->columns : qni_min(QNI_DEPTHWISE_LANES, p->n - panel * QNI_PANEL);
+    const bool is_good = run->rows->is_finite(c, r->by_pixel ? 1 : tile.vectors, lanes, ldc);
+    if (QNI_UNLIKELY(!is_good))
+        mend(&tile, qni_min(QNI_DEPTHWISE_LANES, lanes));
 }
 
 /* ---- the epilogue ---------------------------------------------------------------------------- */
@@ -298,7 +326,7 @@ static void run_row(const struct piece *p, int64_t jy)
     const struct run *run = p->run;
     find_inputs(p, jy);
     if (run->ring.by_pixel) {
-        multiply(p, &p->one, true, p->c, QNI_DEPTHWISE_LANES);
+        multiply(p, 0, p->c, QNI_DEPTHWISE_LANES);
         finish_line(p, p->c, jy, p->column, p->columns);
         return;
     }
@@ -309,7 +337,7 @@ static void run_row(const struct piece *p, int64_t jy)
         ldc = run->op->conv.ys[3] * run->phase[1].step;
     }
     for (int64_t i = 0; i * QNI_PANEL < p->n; i++)
-        multiply(p, &p->panels[i], i == 0, c + i * QNI_PANEL, ldc);
+        multiply(p, i, c + i * QNI_PANEL, ldc);
     if (p->is_direct && !p->is_scaled && !run->is_finished)
         return;
     for (int64_t j = 0; j < p->columns; j++)

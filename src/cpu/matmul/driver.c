@@ -7,8 +7,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "product.h"
+#include "../../base/compiler.h"
 #include "../rows/rows.h"
+#include "overflow.h"
+#include "product.h"
 
 /* Everything workers read. */
 struct run {
@@ -158,6 +160,28 @@ static void multiply(struct qni_matmul_tile *t, const struct unit *u)
         memset(t->c + (size_t)i * t->ldc, 0, (size_t)t->n_panels * QNI_PANEL * sizeof *t->c);
 }
 
+/* Sums that overflowed on the way are made again from x. */
+static void mend(const struct run *r, const struct unit *u, const struct qni_matmul_tile *t,
+                 int64_t panel, const struct qni_thread_scratch *scratch)
+{
+    const int64_t n = t->n_panels * QNI_PANEL;
+    if (u->kernel->numerics != QNI_NUMERICS_BOUND ||
+        QNI_LIKELY(r->rows->is_finite(t->c, t->m, n, (int64_t)t->ldc)))
+        return;
+    const struct qni_row_scratch rows =
+        qni_row_scratch_in(r->op, r->shape.source_bytes, r->shape.is_made, scratch->rows);
+    const struct qni_overflow_tile tile = {
+        .part = u->part,
+        .row = u->row,
+        .rows = u->rows,
+        .panel = u->part->panel + panel,
+        .n_panels = t->n_panels,
+        .c = t->c,
+        .ldc = t->ldc,
+    };
+    qni_overflow_mend(r->op, r->rows, &r->product->source, &tile, &rows, scratch->exact);
+}
+
 /* Panels [panel, end) of a unit whose rows are ready: tile by tile to y. */
 static void multiply_panels(const struct run *r, const struct unit *u,
                             const struct qni_prepared *prepared,
@@ -190,6 +214,7 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         t.c = to_y ? direct + output : scratch->tile;
         t.ldc = to_y ? ldy : (size_t)(n * QNI_PANEL + QNI_TILE_PAD);
         multiply(&t, u);
+        mend(r, u, &t, panel, scratch);
         const struct qni_epilogue_tile tile = {
             .part = u->part,
             .row = u->row,

@@ -36,6 +36,7 @@ size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice
 struct qni_thread_scratch {
     void *rows;     /* of prepare.h */
     void *prepared; /* block_m rows */
+    double *exact;  /* [units * 32], for overflow.h; float kernels */
     float *tile;
     struct qni_epilogue_scratch *epilogue;
     void *kernel;

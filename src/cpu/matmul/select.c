@@ -78,8 +78,7 @@ static const char *operation_refusal(const struct qni_op *op)
     if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums &&
         has_integer_table(op->w[0]))
         return "asymmetric activations need the column sums that the packing left out";
-    if (qni_op_is_raw(op) &&
-        (op->w[0]->head->n_groups > 1 || has_section(op, QNI_SECTION_OFFSET)))
+    if (qni_op_is_raw(op) && (op->w[0]->head->n_groups > 1 || has_section(op, QNI_SECTION_OFFSET)))
         return "int32 sums and int32 biases are for weights without groups and offsets";
     return NULL;
 }
@@ -238,6 +237,9 @@ size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shap
     }
     scratch->rows = place(memory, &at, qni_row_scratch_bytes(op, shape));
     scratch->prepared = place(memory, &at, prepared);
+    const bool sums_floats = choice->main->numerics == QNI_NUMERICS_BOUND;
+    const int64_t positions = sums_floats ? op->w[0]->head->units * QNI_UNIT : 0;
+    scratch->exact = place(memory, &at, (size_t)positions * sizeof(double));
     const size_t pads = (size_t)choice->block_m * QNI_TILE_PAD * sizeof(float);
     scratch->tile = place(memory, &at, QNI_TILE_BYTES + pads);
     scratch->epilogue = place(memory, &at, sizeof *scratch->epilogue);

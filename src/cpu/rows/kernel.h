@@ -84,6 +84,8 @@ struct qni_rows {
     void (*scale_to)(float *y, const float *v, float times, int64_t n);
     /* v is changed. y may be v itself (f32, stride 1). */
     void (*finish)(float *v, const struct qni_finish_step *step);
+    /* Is there no infinity and no NaN in rows of n floats, ld apart? */
+    bool (*is_finite)(const float *v, int64_t rows, int64_t n, int64_t ld);
 };
 
 #define QNI_ROWS(isa, needs) extern const struct qni_rows qni_rows_##isa;

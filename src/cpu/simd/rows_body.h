@@ -385,6 +385,30 @@ static void finish_line(float *v, const struct qni_finish_step *s)
         store_words(v, s);
 }
 
+/* ---- what overflowed --------------------------------------------------------------------------- */
+
+typedef uint32_t lanes QNI_VECTOR(64);
+
+/* The exponent of all ones, and no other, carries into the sign's place. */
+static bool is_finite(const float *v, int64_t rows, int64_t n, int64_t ld)
+{
+    lanes most = {0};
+    uint32_t rest = 0;
+    for (int64_t r = 0; r < rows; r++, v += ld) {
+        int64_t i = 0;
+        for (; i + 16 <= n; i += 16) {
+            lanes bits;
+            memcpy(&bits, v + i, sizeof bits);
+            most |= (bits & 0x7fffffffu) + 0x00800000u;
+        }
+        for (; i < n; i++)
+            rest |= (qni_bits_of(v[i]) & 0x7fffffffu) + 0x00800000u;
+    }
+    for (int i = 0; i < 16; i++)
+        rest |= most[i];
+    return (rest & 0x80000000u) == 0;
+}
+
 #define QNI_ROWS_TEXT_(isa) #isa
 #define QNI_ROWS_TEXT(isa)  QNI_ROWS_TEXT_(isa)
 #define QNI_ROWS_NAME_(isa) qni_rows_##isa
@@ -403,6 +427,7 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .scale = scale_row,
     .scale_to = scale_to,
     .finish = finish_line,
+    .is_finite = is_finite,
 };
 
 #undef QNI_ROWS_TEXT_

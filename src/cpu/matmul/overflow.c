@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Results that overflowed on the way, once more in double: overflow.h. Plain loops over the packed
+ * codes, 16 outputs at a time, positions in ascending order. */
+#include "overflow.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../../base/half.h"
+
+/* A row of x in packed order, times the prescale. False if it holds an infinity or a NaN. */
+static bool bring_row(const struct qni_op *op, const struct qni_rows *rows,
+                      const struct qni_row_source *source, const struct qni_overflow_tile *t,
+                      int64_t row, const struct qni_row_scratch *scratch, double *exact)
+{
+    const qn_packed *w = t->part->w;
+    const int32_t *const perm = qni_section(w, QNI_SECTION_PERM);
+    const float *const prescale = qni_section(w, QNI_SECTION_PRESCALE);
+    const struct qni_run *const runs = qni_section(w, QNI_SECTION_RUNS);
+    const struct qni_run all = {0, 0, w->head->k};
+    const int32_t n_runs = runs != NULL ? w->head->n_runs : 1;
+    const void *raw = scratch->raw;
+    if (source->fill != NULL) {
+        source->fill(source->arg, t->part, row, 1, scratch->raw, scratch->raw_ld, scratch->source);
+    } else {
+        const int64_t at = source->index == NULL ? row : source->index[row * source->index_stride];
+        raw =
+            (const uint8_t *)source->x + (size_t)(at * source->ldx) * qn_dtype_bytes(source->dtype);
+    }
+    rows->widen(scratch->wide, raw, op->x.dtype, NULL, w->head->k);
+    if (!rows->is_finite(scratch->wide, 1, w->head->k, 0))
+        return false;
+    memset(exact, 0, (size_t)(w->head->units * QNI_UNIT) * sizeof *exact);
+    for (int32_t i = 0; i < n_runs; i++) {
+        const struct qni_run *const r = runs != NULL ? &runs[i] : &all;
+        for (int64_t q = 0; q < r->len; q++) {
+            const int64_t column = perm != NULL ? perm[r->src + q] : r->src + q;
+            exact[r->dst + q] =
+                (double)scratch->wide[column] * (prescale != NULL ? (double)prescale[column] : 1.0);
+        }
+    }
+    return true;
+}
+
+/* What the codes of a layout stand for. */
+struct codes {
+    const uint8_t *at; /* of the panel */
+    const float *table;
+    int32_t is_nibble, zero;
+};
+
+/* dot[j] += sum over a unit of x * value. */
+static void add_unit(const struct codes *c, int64_t unit, const double *x, double dot[QNI_PANEL])
+{
+    const uint8_t *const at = c->at + unit * (c->is_nibble ? 256 : 512);
+    for (int32_t p = 0; p < QNI_UNIT; p++) {
+        const int32_t q = c->is_nibble ? p % 16 : p, shift = c->is_nibble && p >= 16 ? 4 : 0;
+        const uint8_t *const words = at + q / 4 * 64 + q % 4;
+        for (int32_t j = 0; j < QNI_PANEL; j++) {
+            const int32_t u = words[4 * j] >> shift & (c->is_nibble ? 15 : 255);
+            dot[j] += x[p] * (c->table != NULL ? (double)c->table[u] : (double)(u - c->zero));
+        }
+    }
+}
+
+static double scale_at(const void *scales, int64_t i, bool is_f16)
+{
+    return is_f16 ? (double)qni_f32_from_f16(((const uint16_t *)scales)[i])
+                  : (double)((const float *)scales)[i];
+}
+
+static void sum_panel(const qn_packed *w, int64_t panel, const double *x, double sum[QNI_PANEL])
+{
+    const struct qni_layout *const layout = qni_layout_find(w->head->layout);
+    const struct qni_cut cut = qni_cut_of(w->head, QNI_READS_F32);
+    const void *const scale = qni_section(w, QNI_SECTION_SCALE);
+    const void *const offset = qni_section(w, QNI_SECTION_OFFSET);
+    const bool is_f16 = w->head->scale_dtype == QN_F16;
+    const int32_t l = layout->layout;
+    const bool has_table = l == QNI_LAYOUT_T4N16 || l == QNI_LAYOUT_T8N16;
+    struct codes c;
+    c.at = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
+           (size_t)(panel * cut.units) * qni_layout_unit_bytes(l);
+    c.table = has_table ? qni_section(w, QNI_SECTION_TABLE) : NULL;
+    c.is_nibble = l == QNI_LAYOUT_Q4N16 || l == QNI_LAYOUT_T4N16;
+    c.zero = c.is_nibble ? 8 : 128;
+    memset(sum, 0, QNI_PANEL * sizeof *sum);
+    for (int64_t g = 0, unit = 0; g < cut.n_groups; g++) {
+        const int64_t end = qni_min(unit + cut.group_units, cut.units);
+        double dot[QNI_PANEL] = {0.0}, total = 0.0;
+        for (; unit < end; unit++) {
+            add_unit(&c, unit, x + unit * QNI_UNIT, dot);
+            for (int32_t p = 0; p < QNI_UNIT; p++)
+                total += x[unit * QNI_UNIT + p];
+        }
+        for (int32_t j = 0; j < QNI_PANEL; j++) {
+            const int64_t at = (panel * cut.n_groups + g) * QNI_PANEL + j;
+            sum[j] += scale_at(scale, at, is_f16) * dot[j];
+            if (offset != NULL)
+                sum[j] += scale_at(offset, at, is_f16) * total;
+        }
+    }
+}
+
+void qni_overflow_mend(const struct qni_op *op, const struct qni_rows *rows,
+                       const struct qni_row_source *source, const struct qni_overflow_tile *tile,
+                       const struct qni_row_scratch *scratch, double *exact)
+{
+    const int64_t n = tile->n_panels * QNI_PANEL;
+    for (int64_t i = 0; i < tile->rows; i++) {
+        float *const line = tile->c + (size_t)i * tile->ldc;
+        if (rows->is_finite(line, 1, n, 0) ||
+            !bring_row(op, rows, source, tile, tile->row + i, scratch, exact))
+            continue;
+        for (int64_t p = 0; p < tile->n_panels; p++) {
+            float *const c = line + p * QNI_PANEL;
+            double sum[QNI_PANEL];
+            if (rows->is_finite(c, 1, QNI_PANEL, 0))
+                continue;
+            sum_panel(tile->part->w, tile->panel + p, exact, sum);
+            for (int32_t j = 0; j < QNI_PANEL; j++)
+                c[j] = isfinite(c[j]) ? c[j] : (float)sum[j];
+        }
+    }
+}
