@@ -69,6 +69,10 @@ if(cmocka_FOUND)
         set(backend quern_cuda_plain) # else it is in the library
       endif()
       quern_internal_program(${program} ${harness} ${backend} PkgConfig::cmocka)
+      if(name STREQUAL "cli_fit") # a pure part of the command
+        target_sources(${program} PRIVATE cli/fit.c)
+        target_link_libraries(${program} PRIVATE m)
+      endif()
       target_compile_definitions(${program} PRIVATE
         QN_TEST_DATA="${PROJECT_SOURCE_DIR}/test/data")
       set_target_properties(${program} PROPERTIES
