@@ -147,7 +147,7 @@ static uint8_t draw_code(struct check *c, const struct check_weight *weight, int
     }
 }
 
-/* The largest x (2^128), prescale (2^3) and k (2^11) times code (2^8) and scale stay below 2^128. */
+/* The largest x (2^128), prescale (2^3) and k (2^11) times code (2^8) and scale stay in f32. */
 static float draw_small_scale(struct check *c, bool f16)
 {
     static const float small[] = {0.0f, 0x1p-149f, -0x1.8p-126f, 0x1p-60f, 0x1.4p-40f, -0x1p-30f};
