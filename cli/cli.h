@@ -41,7 +41,7 @@ struct example {
 
 struct args;
 
-enum { MAX_TABLES = 4 };
+enum { MAX_TABLES = 5 };
 struct command {
     const char *name;
     const char *summary;                         /* one line, no full stop */
@@ -55,11 +55,12 @@ struct command {
 };
 
 extern const struct command command_info, command_demo, command_quantize, command_inspect,
-    command_compare, command_run, command_bench, command_explain;
+    command_compare, command_run, command_bench, command_explain, command_tune;
 
 /* Tables that several commands use. */
 extern const struct option_row options_common[];  /* --help, --color */
 extern const struct option_row options_context[]; /* --device, --isa, --threads */
+extern const struct option_row options_tuning[];  /* --tuning */
 extern const struct option_row options_problem[]; /* the shape and types of bench and explain */
 
 struct given {

@@ -53,7 +53,7 @@ const struct command command_bench = {
         "get the same x and weights, as many copies and as many threads, and are timed in turn "
         "with ours in short stretches; ours / theirs is the ratio of the medians. They may do what "
         "suits them before the time begins: reorder weights, and quantize them to their formats.",
-    .tables = {options_problem, own, options_context, options_common},
+    .tables = {options_problem, own, options_context, options_tuning, options_common},
     .examples = examples,
     .max_operands = 0,
     .shows_plans = 1,

@@ -41,7 +41,7 @@ const struct command command_demo = {
         "Error is the root mean square deviation from the exact product with the weights before "
         "quantization, relative to it. The limit is what measured memory bandwidth and measured "
         "peak allow.",
-    .tables = {own, options_context, options_common},
+    .tables = {own, options_context, options_tuning, options_common},
     .examples = examples,
     .max_operands = 0,
     .shows_plans = 1,

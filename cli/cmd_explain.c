@@ -29,7 +29,7 @@ const struct command command_explain = {
     .about = "Plans the problem and prints what was chosen - kernel, tiles, scratch, bytes, "
              "operations - and then every other kernel with its reason for refusing. Nothing is "
              "run.\n\nThe options are those of bench.",
-    .tables = {options_problem, own, options_context, options_common},
+    .tables = {options_problem, own, options_context, options_tuning, options_common},
     .examples = examples,
     .max_operands = 0,
     .shows_plans = 1,

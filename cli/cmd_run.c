@@ -58,7 +58,7 @@ const struct command command_run = {
     .operands = "",
     .about = "Computes y = act(x . W^T + bias) with quantized weights W, or a convolution with "
              "them, and writes y as npy. FILE:NAME picks a tensor of a safetensors file.",
-    .tables = {own, options_context, options_common},
+    .tables = {own, options_context, options_tuning, options_common},
     .examples = examples,
     .max_operands = 0,
     .run = run,

@@ -209,6 +209,8 @@ void dump_man(const struct command *const *commands)
           ".Sh ENVIRONMENT\n.Bl -tag -width QUERN_THREADS\n"
           ".It Ev QUERN_ISA\nWhat\n.Fl -isa\nsays, where it is not given.\n"
           ".It Ev QUERN_THREADS\nWhat\n.Fl -threads\nsays, where it is not given.\n"
+          ".It Ev XDG_CONFIG_HOME\nThe constants that\n.Cm tune\nmeasures are in\n"
+          ".Pa quern/tuning.json\nbelow it, or below\n.Pa ~/.config .\n"
           ".It Ev NO_COLOR\nIf set and not empty, no colour unless\n.Fl -color Cm always .\n"
           ".El\n"
           ".Sh EXIT STATUS\n.Bl -tag -width 130\n"

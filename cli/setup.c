@@ -9,12 +9,20 @@
 
 #include "cli.h"
 #include "term.h"
+#include "tuning.h"
 
 const struct option_row options_context[] = {
     {"device", 0, "DEVICE", "cpu (default), cuda or cuda:INDEX"},
     {"isa", 0, "LIST",
      "instructions that may be used: all, portable, avx2, -amx_int8, ...; else QUERN_ISA"},
     {"threads", 't', "N", "threads; 0: as many as this process may use; else QUERN_THREADS"},
+    {NULL, 0, NULL, NULL},
+};
+
+const struct option_row options_tuning[] = {
+    {"tuning", 0, "FILE",
+     "GPU: choose kernels by the constants that 'quern tune' has written there (default: where it "
+     "writes them); none: by those of the library"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -75,9 +83,14 @@ int context_make_on(const struct args *args, const char *device, qn_ctx **ctx)
         options.n_threads = (int32_t)n;
     }
     const qn_status made = qn_ctx_create(&options, ctx, &err);
-    if (made == QN_OK)
-        return 0;
-    return complain_status(args_text(args, "device", device), made, &err);
+    if (made != QN_OK)
+        return complain_status(args_text(args, "device", device), made, &err);
+    status = tuning_use(args, *ctx);
+    if (status != 0) {
+        qn_ctx_destroy(*ctx);
+        *ctx = NULL;
+    }
+    return status;
 }
 
 qn_device device_of(const qn_ctx *ctx)

@@ -215,9 +215,9 @@ static void draw(struct progress *p)
     draw_bar(bar, 24, p->total > 0 ? p->done / p->total : 1);
     const int room = term.width - 72 > 0 ? term.width - 72 : 0;
     erase(p);
-    fprintf(stderr, "%s%s%s %3.0f %%  %s/s  %s left  %.*s", style_on(stderr, CYAN), bar,
+    fprintf(stderr, "%s%s%s %3.0f %%  %s%s%s left  %.*s", style_on(stderr, CYAN), bar,
             style_off(stderr), p->total > 0 ? 100 * p->done / p->total : 100,
-            human_bytes(speed, rate),
+            p->is_count ? "" : human_bytes(speed, rate), p->is_count ? "" : "/s  ",
             speed > 0 ? human_time((p->total - p->done) / speed, left) : "?", room < 95 ? room : 95,
             p->what);
     fflush(stderr);

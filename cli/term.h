@@ -46,6 +46,7 @@ const char *human_error(double fraction, char text[HUMAN]);
 struct progress {
     double total, done, begun, drawn, at_begin;
     int is_quiet, is_shown;
+    int is_count; /* 1: things, not bytes: no rate is shown */
     char what[96];
 };
 void progress_begin(struct progress *p, double total, double already, int is_quiet);

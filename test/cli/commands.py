@@ -23,7 +23,7 @@ import time
 import unittest
 
 QUERN = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "quern"
-COMMANDS = ["info", "demo", "quantize", "inspect", "compare", "run", "bench", "explain"]
+COMMANDS = ["info", "demo", "quantize", "inspect", "compare", "run", "bench", "explain", "tune"]
 # One line, "quern: what: why; what to do".
 COMPLAINT = re.compile(r"^quern: .+: .+; .+$")
 CODES = {"F32": "f", "F16": "e", "I32": "i", "I64": "q", "U8": "B", "I8": "b"}
@@ -764,6 +764,70 @@ for line in sys.stdin:
         time.sleep(2)
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(timeout=60), 130)
+
+
+class Tuning(Case):
+    """The file of constants is read and checked wherever it is asked for, also without a GPU."""
+    LINE = {"family": "decode", "rows": 8, "int8": False, "bits": 4, "t0_us": 4.2,
+            "gb_per_s": 2950, "block_ns": 16}
+    PLAN = ("explain", "--n", 32, "--k", 32, "--device", "cpu")
+
+    def write(self, change=None, name="t.json", **gpu):
+        entry = {"gpu": "a GPU", "version": "0", "lines": [dict(self.LINE), dict(self.LINE)]}
+        entry.update(gpu)
+        entry["lines"][1:2] = [{**self.LINE, **(change or {})}] if entry["lines"] else []
+        for key, value in list((change or {}).items()):
+            if value is None:
+                del entry["lines"][1][key]
+        with open(name, "w", encoding="utf-8") as file:
+            json.dump({"format": "quern tuning 1", "gpus": [entry]}, file)
+
+    def test_good(self):
+        self.write()
+        text = quern(*self.PLAN)
+        for tuning in ("t.json", "none"):
+            self.assertEqual(quern(*self.PLAN, "--tuning", tuning), text)
+        os.makedirs("config/quern")
+        with open("config/quern/tuning.json", "w", encoding="utf-8") as file:
+            file.write("{")
+        # A file that nobody asked for is no matter of the CPU.
+        quern(*self.PLAN, env={"XDG_CONFIG_HOME": os.path.abspath("config")})
+
+    def test_bad_fields(self):
+        for field, values in (("family", [None, 3, "", "x" * 99]), ("int8", [None, 1]),
+                              ("rows", [None, "8", 0, 1.5, 1e9]), ("bits", [None, -4, 99]),
+                              ("t0_us", [None, "x", -1, 1e300]), ("gb_per_s", [None, 0, -5]),
+                              ("block_ns", [None, [], -1e-9])):
+            for value in values:
+                self.write({field: value})
+                self.complains(*self.PLAN, "--tuning", "t.json", status=3,
+                               says=["t.json", f"gpus[0].lines[1].{field}:"])
+        self.write(gpu=7)
+        self.complains(*self.PLAN, "--tuning", "t.json", status=3, says="gpus[0].gpu:")
+        self.write(lines=[])
+        quern(*self.PLAN, "--tuning", "t.json")
+
+    def test_bad_files(self):
+        for text in ("", "{", "[]", "{}", '{"format": "quern tuning 2", "gpus": []}',
+                     '{"format": "quern tuning 1"}', '{"format": "quern tuning 1", "gpus": [3]}',
+                     '{"format": "quern tuning 1", "gpus": [{"gpu": "x", "lines": 3}]}',
+                     '{"format": "quern tuning 1", "gpus": []} x', "[" * 100000,
+                     '{"format": "quern tuning 1", "gpus": []}\0', " " * (2 << 20)):
+            with open("t.json", "w", encoding="utf-8") as file:
+                file.write(text)
+            for command in (self.PLAN, ("bench", *self.PLAN[1:])):
+                self.complains(*command, "--tuning", "t.json", status=3, says="t.json: ")
+        self.complains(*self.PLAN, "--tuning", "absent.json", status=3, says="absent.json: ")
+        self.complains(*self.PLAN, "--tuning", ".", status=3, says="not a plain file")
+        os.mkfifo("pipe")
+        self.complains(*self.PLAN, "--tuning", "pipe", status=3, says="not a plain file")
+
+    def test_tune(self):
+        self.complains("tune", "--device", "cpu", "-o", "t.json", status=2, says="cpu")
+        self.complains("tune", "--device", "gpu", "-o", "t.json", status=2, says="gpu")
+        if "cuda:0:" not in quern("info", "--quick"):
+            self.complains("tune", "-o", "new/t.json", status=4)
+        self.assertEqual(os.listdir("."), [])
 
 
 class Demo(Case):

@@ -264,7 +264,7 @@ qn_status qni_cuda_cost_set(struct qni_cuda *cuda, const struct qni_cuda_kernel 
         cuda->tuned[at].t0_us = cost->t0_us;
         cuda->tuned[at].bandwidth = cost->bandwidth * 1e-9;
         cuda->tuned[at].block_ns = cost->block_ns;
-        facts->n_tuned = qni_max(facts->n_tuned, at + 1);
+        facts->n_tuned = at < facts->n_tuned ? facts->n_tuned : at + 1;
         return QN_OK;
     }
     return qni_fail(err, QN_E_NOT_FOUND,
