@@ -13,6 +13,8 @@
 static const struct option_row own[] = {
     {"warm", 0, NULL, "one copy of the weights; else copies larger than the caches take turns"},
     {"min-time", 0, "SECONDS", "time for the runs of each case (default 0.5)"},
+    {"pdl", 0, NULL,
+     "GPU: programmatic dependent launch: weights are read while the call before ends"},
     {"plain", 0, NULL, "also time plain C loops over the same codes (slow), and compare"},
     {"peers", 0, NULL, "also time other libraries, in turn with ours, and compare"},
     {"peer-folder", 0, "FOLDER", "where their programs are (default: peers, beside the command)"},
@@ -66,7 +68,7 @@ struct bench {
     const char *device;
     struct table *table;
     double min_time;
-    int is_json, is_warm, with_plain;
+    int is_json, is_warm, with_plain, with_pdl;
     struct peers *peers; /* NULL: none */
     char machine[192];
     char *command;
@@ -76,6 +78,7 @@ struct result {
     struct timing time;
     struct verdict verdict;
     double bytes, ops, bound, plain;
+    double predicted_us; /* on a GPU; else 0 */
     enum peak peak;
     int is_memory_bound;
     struct contest contests[MAX_CONTESTS];
@@ -192,14 +195,9 @@ static void add_conv(cJSON *o, const struct conv_shape *c)
         const char *key;
         double value;
     } numbers[] = {
-        {"stride_h", c->stride[0]},
-        {"stride_w", c->stride[1]},
-        {"pad_top", c->pad[0]},
-        {"pad_left", c->pad[1]},
-        {"pad_bottom", c->pad[2]},
-        {"pad_right", c->pad[3]},
-        {"dilation_h", c->dilation[0]},
-        {"dilation_w", c->dilation[1]},
+        {"stride_h", c->stride[0]},     {"stride_w", c->stride[1]},     {"pad_top", c->pad[0]},
+        {"pad_left", c->pad[1]},        {"pad_bottom", c->pad[2]},      {"pad_right", c->pad[3]},
+        {"dilation_h", c->dilation[0]}, {"dilation_w", c->dilation[1]},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
@@ -267,6 +265,10 @@ static void print_json(const struct bench *b, const struct workload *w, const st
     cJSON_AddNumberToObject(o, "bound_us", rounded(r->bound * 1e6, step));
     cJSON_AddStringToObject(o, "bound_by", r->is_memory_bound ? "memory" : peak_name(r->peak));
     cJSON_AddNumberToObject(o, "fraction", significant(r->bound / r->time.median));
+    if (r->predicted_us > 0)
+        cJSON_AddNumberToObject(o, "predicted_us", rounded(r->predicted_us, step));
+    if (device_of(b->ctx).kind == QN_CUDA)
+        cJSON_AddBoolToObject(o, "pdl", b->with_pdl);
     cJSON_AddNumberToObject(o, "limit_gb_per_s", significant(measure_bandwidth(b->ctx) / 1e9));
     cJSON_AddNumberToObject(o, "limit_gop_per_s", significant(measure_peak(b->ctx, r->peak) / 1e9));
     cJSON_AddNumberToObject(o, "error", significant(r->verdict.error));
@@ -422,46 +424,77 @@ static int measure(struct bench *b, struct workload *w, struct result *r)
     r->peak = peak_of(w->p.strategy, w->info.kernel);
     const double by_memory = r->bytes / measure_bandwidth(b->ctx);
     const double by_peak = r->ops / measure_peak(b->ctx, r->peak);
+    qn_cuda_prediction prediction;
+    qn_cuda_prediction_init(&prediction);
+    if (qn_cuda_predict(w->plan, &prediction) == QN_OK)
+        r->predicted_us = prediction.us;
     r->is_memory_bound = by_memory > by_peak;
     r->bound = r->is_memory_bound ? by_memory : by_peak;
     return 0;
 }
 
-static int run_one(struct bench *b, const struct problem *p)
+/* Do the weights of problem a serve b? */
+static int has_same_weights(const struct problem *a, const struct problem *b)
 {
-    struct workload w;
+    return a->op == b->op && a->op != OP_CONV2D && a->layer == b->layer && a->n == b->n &&
+           a->k == b->k && a->experts == b->experts && a->top_k == b->top_k &&
+           a->strategy == b->strategy && a->x == b->x && a->x != QN_I8 && a->x != QN_U8 &&
+           a->y == b->y && strcmp(a->weights, b->weights) == 0;
+}
+
+/* w: of the problem before, or nothing yet. */
+static int run_one(struct bench *b, struct workload *w, const struct problem *p)
+{
     struct result r = {0};
-    int status = workload_make(&w, b->ctx, p);
+    int status;
+    if (w->plan != NULL && has_same_weights(&w->p, p)) {
+        status = workload_again(w, p->m, p->strategy);
+    } else {
+        workload_free(w);
+        status = workload_make(w, b->ctx, p);
+    }
     if (status == 0)
-        status = measure(b, &w, &r);
+        status = measure(b, w, &r);
     if (status == 0) {
         if (b->is_json)
-            print_json(b, &w, &r);
+            print_json(b, w, &r);
         else
-            print_row(b, &w, &r);
+            print_row(b, w, &r);
         if (!r.verdict.is_good)
             status = complain(EXIT_DIFFERS, "please report it with this command line",
-                              "%s by %s: the result is wrong: %s", p->weights, w.info.kernel,
+                              "%s by %s: the result is wrong: %s", p->weights, w->info.kernel,
                               r.verdict.why);
     }
-    workload_free(&w);
     return status;
 }
 
 static int run_all(struct bench *b, const struct args *args)
 {
     struct problem_list list;
+    struct workload w = {0};
     int status = problems_from_args(args, &list);
     if (status == 0) {
         for (int i = 0; i < list.n; i++) {
-            const int one = is_stopped() ? EXIT_STOPPED : run_one(b, &list.items[i]);
+            const int one = is_stopped() ? EXIT_STOPPED : run_one(b, &w, &list.items[i]);
             status = status == 0 || one == EXIT_STOPPED ? one : status;
             if (one == EXIT_STOPPED)
                 break;
         }
     }
+    workload_free(&w);
     problems_free(&list);
     return status;
+}
+
+/* --pdl, on the context that is there. */
+static int choose_launches(struct bench *b)
+{
+    if (!b->with_pdl)
+        return 0;
+    const qn_status status = qn_cuda_set_pdl(b->ctx, 1);
+    return status == QN_OK
+               ? 0
+               : complain(EXIT_USAGE, "give --device cuda", "--pdl: launches are a matter of GPUs");
 }
 
 static int run(const struct args *args)
@@ -474,6 +507,7 @@ static int run(const struct args *args)
     b.is_json = args_has(args, "json");
     b.is_warm = args_has(args, "warm");
     b.with_plain = args_has(args, "plain");
+    b.with_pdl = args_has(args, "pdl");
     int status = args_real(args, "min-time", 0, 3600, &b.min_time);
     status = status != 0 ? status : context_make(args, &b.ctx);
     if (status != 0)
@@ -483,6 +517,7 @@ static int run(const struct args *args)
                           "--peers: these are peers on the CPU");
     else if (args_has(args, "peers"))
         status = peers_start(args_text(args, "peer-folder", NULL), &b.peers);
+    status = status != 0 ? status : choose_launches(&b);
     if (status != 0) {
         qn_ctx_destroy(b.ctx);
         return status;

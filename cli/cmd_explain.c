@@ -61,6 +61,12 @@ static void print_json(const struct workload *w, const char *text)
     cJSON_AddNumberToObject(o, "scratch_bytes", (double)w->info.scratch_bytes);
     cJSON_AddNumberToObject(o, "bytes", w->info.bytes);
     cJSON_AddNumberToObject(o, "ops", w->info.ops);
+    qn_cuda_prediction prediction;
+    qn_cuda_prediction_init(&prediction);
+    if (qn_cuda_predict(w->plan, &prediction) == QN_OK) {
+        cJSON_AddNumberToObject(o, "predicted_us", prediction.us);
+        cJSON_AddNumberToObject(o, "roofline_us", prediction.roofline_us);
+    }
     cJSON_AddStringToObject(o, "text", text);
     json_print(o, 1);
 }

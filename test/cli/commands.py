@@ -645,6 +645,19 @@ class Bench(Case):
         for kind in ("f16", "bf16"):
             self.lines("--n", 64, "--k", 128, "--m", "1,5", "--x", kind, "--y", kind)
 
+    def test_same_weights(self):
+        """Cases that share weights have the same answers as on their own."""
+        words = ["bench", "--n", 48, "--k", 96, "--min-time", 0, "--warm", "--json",
+                 "--strategy", "float,int8-row", "--weights", "int4:g32,int8:pc"]
+        together = [json.loads(line) for line in quern(*words, "--m", "9,1,4").splitlines()]
+        alone = [json.loads(line) for m in (9, 1, 4)
+                 for line in quern(*words, "--m", m).splitlines()]
+        key = ("m", "weights", "strategy", "kernel", "error", "verified", "bytes", "ops")
+        facts = [sorted(tuple(str(r[k]) for k in key) for r in rows) for rows in (together, alone)]
+        self.assertEqual(len(facts[0]), 12)
+        self.assertEqual(facts[0], facts[1])
+        self.complains(*words, "--pdl", status=2, says="--pdl")
+
     def test_isa(self):
         for isa in ("portable", "avx2", "all"):
             found = self.lines("--n", 64, "--k", 128, "--m", "1,8", "--strategy",
