@@ -59,7 +59,9 @@ typedef void *(*qn_alloc_fn)(void *arg, size_t bytes, size_t alignment);
 typedef void (*qn_free_fn)(void *arg, void *memory, size_t bytes);
 
 /** Severity for the log callback: 0 debug, 1 information, 2 warning. Without a callback nothing is
- * written. */
+ * written. Calls that have no qn_error (runs, direct calls, sizes of scratch) tell it in a sentence
+ * why they fail, as a warning, before they return; so it may be called by any thread that uses the
+ * context, and must not call quern. */
 typedef void (*qn_log_fn)(void *arg, int32_t severity, const char *text);
 
 typedef struct qn_ctx_options {

@@ -6,8 +6,11 @@
  * stream and return before they are done. They allocate nothing, wait for nothing, compile nothing
  * and can be captured in a CUDA graph, which keeps the addresses that it saw: of tensors, weights,
  * scratch, and of the arena, which qn_ctx_reserve() moves. What fails on the device later is told
- * by qn_cuda_synchronize(), by the next call, or by the caller's own CUDA calls. Scratch lies on
- * the device. Packing and unpacking wait for the device.
+ * by qn_cuda_synchronize(), by the next call, or by the caller's own CUDA calls. What a kernel
+ * cannot survive (an address that is none) ends the use of that device for the whole process; every
+ * later call says so. Scratch lies on the device. Packing and unpacking wait for the device, and
+ * refuse (QN_E_DEVICE) while the context's stream is being captured. No call leaves an error in
+ * CUDA's per-thread state, or another device current than it found.
  *
  * This header needs no CUDA header. Where quern was built without CUDA, or finds no driver, every
  * function here returns QN_E_DEVICE with a sentence, and contexts on QN_CUDA cannot be made. */
@@ -86,22 +89,30 @@ QN_API qn_status qn_cuda_set_pdl(qn_ctx *ctx, int32_t pdl);
 
 /* -------------------------------------------------------------------------------------- memory */
 
+/* Tensors and scratch may lie in any memory of the context's device (of this library, cudaMalloc(),
+ * pools, a framework's), in managed memory, and in pinned host memory which the device knows by the
+ * same address (slow: every access crosses the bus). Pageable host memory and memory of another GPU
+ * are refused, QN_E_DEVICE. Pointers of 0 elements are not looked at. */
+
 /**
  * Memory on the context's device, 256-byte aligned; the caller frees it with qn_cuda_free(). bytes
  * 0 gives NULL. For programs without CUDA calls of their own: any device memory will do for
- * tensors. Any thread; not during a capture.
+ * tensors. Any thread.
  * @return QN_OK; QN_E_ARGUMENT: ctx or memory is NULL, ctx is on the CPU; QN_E_MEMORY (*memory is
  *         NULL); QN_E_DEVICE.
  */
 QN_API qn_status qn_cuda_alloc(const qn_ctx *ctx, size_t bytes, void **memory, qn_error *err);
-/** Waits until the device is idle. memory NULL is legal. @return as above. */
+/** Waits until the device is idle. memory NULL is legal.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE: memory did not come from the device, or the device is
+ * lost. */
 QN_API qn_status qn_cuda_free(const qn_ctx *ctx, void *memory);
 
 /**
  * Copy between host and device in the order of the context's stream; return when it is done, so the
  * host memory may be anything. bytes 0: nothing happens, pointers may be NULL.
  * @return QN_OK; QN_E_ARGUMENT: a pointer is NULL, ctx is on the CPU; QN_E_DEVICE: the copy or
- *         anything before it in the stream has failed.
+ *         anything before it in the stream has failed; device is host memory; the stream is being
+ *         captured (the capture goes on without the copy).
  */
 QN_API qn_status qn_cuda_upload(const qn_ctx *ctx, void *device, const void *host, size_t bytes,
                                 qn_error *err);
@@ -109,7 +120,8 @@ QN_API qn_status qn_cuda_download(const qn_ctx *ctx, void *host, const void *dev
                                   qn_error *err);
 /**
  * Wait for all work of the context's stream.
- * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE: something in the stream has failed; err says what.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE: something in the stream has failed, err says what; the
+ *         stream is being captured (the capture goes on).
  */
 QN_API qn_status qn_cuda_synchronize(const qn_ctx *ctx, qn_error *err);
 

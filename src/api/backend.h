@@ -43,7 +43,7 @@ struct qni_device_calls {
     qn_status (*set_stream)(qn_ctx *ctx, struct CUstream_st *stream);
     qn_status (*set_pdl)(qn_ctx *ctx, int32_t pdl);
     qn_status (*alloc)(const qn_ctx *ctx, size_t bytes, void **memory, qn_error *err);
-    void (*free)(int32_t device, void *memory);
+    qn_status (*free)(int32_t device, void *memory);
     qn_status (*upload)(const qn_ctx *ctx, void *to, const void *from, size_t bytes, qn_error *err);
     qn_status (*download)(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
                           qn_error *err);

@@ -52,7 +52,7 @@ static void free_memory(const qn_ctx *ctx, void *memory, size_t bytes)
     if (backend->device == NULL)
         qni_free(&ctx->allocator, memory, bytes);
     else
-        backend->device->free(ctx->device.index, memory);
+        (void)backend->device->free(ctx->device.index, memory);
 }
 
 static qn_status start_threads(const qn_ctx_options *o, struct qn_ctx *ctx, qn_error *err)

@@ -79,8 +79,7 @@ qn_status qn_cuda_free(const qn_ctx *ctx, void *memory)
 {
     const struct qni_device_calls *device = NULL;
     QNI_TRY(find_of(ctx, &device, NULL));
-    device->free(ctx->device.index, memory);
-    return QN_OK;
+    return device->free(ctx->device.index, memory);
 }
 
 static qn_status check_copy(const void *device, const void *host, qn_error *err)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls of the four operations. Each reads the caller's struct into one of this
- * version, validates it into a qni_op, and hands that to plan.c. */
+ * version, validates it into a qni_op, and hands that to plan.c. Those without a qn_error tell the
+ * context's log why they fail (log.h). */
 #include "../base/error.h"
+#include "log.h"
 #include "plan.h"
 #include "sized.h"
 #include "validate.h"
@@ -42,9 +44,13 @@ qn_status qn_matmul_run(const qn_plan *plan, const qn_matmul_args *args, void *s
 {
     qn_matmul_args own;
     struct qni_op op;
+    struct qni_words words;
     QNI_TRY(check_plan(plan, QNI_MATMUL));
-    QNI_TRY(read_matmul(plan->ctx, args, QNI_WITH_DATA, &own, &op, NULL));
-    return qni_plan_run(plan, &op, scratch, scratch_bytes);
+    qn_error *const err = qni_log_listen(plan->ctx, &words);
+    qn_status status = read_matmul(plan->ctx, args, QNI_WITH_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_plan_run(plan, &op, scratch, scratch_bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 qn_status qn_matmul(const qn_ctx *ctx, const qn_matmul_args *args, void *scratch,
@@ -52,16 +58,24 @@ qn_status qn_matmul(const qn_ctx *ctx, const qn_matmul_args *args, void *scratch
 {
     qn_matmul_args own;
     struct qni_op op;
-    QNI_TRY(read_matmul(ctx, args, QNI_WITH_DATA, &own, &op, NULL));
-    return qni_direct_run(ctx, &op, scratch, scratch_bytes);
+    struct qni_words words;
+    qn_error *const err = qni_log_listen(ctx, &words);
+    qn_status status = read_matmul(ctx, args, QNI_WITH_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_direct_run(ctx, &op, scratch, scratch_bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 qn_status qn_matmul_scratch(const qn_ctx *ctx, const qn_matmul_args *args, size_t *bytes)
 {
     qn_matmul_args own;
     struct qni_op op;
-    QNI_TRY(read_matmul(ctx, args, QNI_WITHOUT_DATA, &own, &op, NULL));
-    return qni_direct_scratch(ctx, &op, bytes);
+    struct qni_words words;
+    qn_error *const err = qni_log_listen(ctx, &words);
+    qn_status status = read_matmul(ctx, args, QNI_WITHOUT_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_direct_scratch(ctx, &op, bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 /* -------------------------------------------------------------------------------------- grouped */
@@ -89,9 +103,13 @@ qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args, void 
 {
     qn_grouped_args own;
     struct qni_op op;
+    struct qni_words words;
     QNI_TRY(check_plan(plan, QNI_GROUPED));
-    QNI_TRY(read_grouped(plan->ctx, args, QNI_WITH_DATA, &own, &op, NULL));
-    return qni_plan_run(plan, &op, scratch, scratch_bytes);
+    qn_error *const err = qni_log_listen(plan->ctx, &words);
+    qn_status status = read_grouped(plan->ctx, args, QNI_WITH_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_plan_run(plan, &op, scratch, scratch_bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 qn_status qn_grouped(const qn_ctx *ctx, const qn_grouped_args *args, void *scratch,
@@ -99,16 +117,24 @@ qn_status qn_grouped(const qn_ctx *ctx, const qn_grouped_args *args, void *scrat
 {
     qn_grouped_args own;
     struct qni_op op;
-    QNI_TRY(read_grouped(ctx, args, QNI_WITH_DATA, &own, &op, NULL));
-    return qni_direct_run(ctx, &op, scratch, scratch_bytes);
+    struct qni_words words;
+    qn_error *const err = qni_log_listen(ctx, &words);
+    qn_status status = read_grouped(ctx, args, QNI_WITH_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_direct_run(ctx, &op, scratch, scratch_bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 qn_status qn_grouped_scratch(const qn_ctx *ctx, const qn_grouped_args *args, size_t *bytes)
 {
     qn_grouped_args own;
     struct qni_op op;
-    QNI_TRY(read_grouped(ctx, args, QNI_WITHOUT_DATA, &own, &op, NULL));
-    return qni_direct_scratch(ctx, &op, bytes);
+    struct qni_words words;
+    qn_error *const err = qni_log_listen(ctx, &words);
+    qn_status status = read_grouped(ctx, args, QNI_WITHOUT_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_direct_scratch(ctx, &op, bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 /* --------------------------------------------------------------------------------- convolutions */
@@ -136,9 +162,13 @@ static qn_status run_conv(const qn_plan *plan, const qn_conv_args *args, int32_t
 {
     qn_conv_args own;
     struct qni_op op;
+    struct qni_words words;
     QNI_TRY(check_plan(plan, kind));
-    QNI_TRY(read_conv(plan->ctx, args, kind, QNI_WITH_DATA, &own, &op, NULL));
-    return qni_plan_run(plan, &op, scratch, scratch_bytes);
+    qn_error *const err = qni_log_listen(plan->ctx, &words);
+    qn_status status = read_conv(plan->ctx, args, kind, QNI_WITH_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_plan_run(plan, &op, scratch, scratch_bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 static qn_status direct_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind,
@@ -146,8 +176,12 @@ static qn_status direct_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_
 {
     qn_conv_args own;
     struct qni_op op;
-    QNI_TRY(read_conv(ctx, args, kind, QNI_WITH_DATA, &own, &op, NULL));
-    return qni_direct_run(ctx, &op, scratch, scratch_bytes);
+    struct qni_words words;
+    qn_error *const err = qni_log_listen(ctx, &words);
+    qn_status status = read_conv(ctx, args, kind, QNI_WITH_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_direct_run(ctx, &op, scratch, scratch_bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 static qn_status scratch_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind,
@@ -155,8 +189,12 @@ static qn_status scratch_conv(const qn_ctx *ctx, const qn_conv_args *args, int32
 {
     qn_conv_args own;
     struct qni_op op;
-    QNI_TRY(read_conv(ctx, args, kind, QNI_WITHOUT_DATA, &own, &op, NULL));
-    return qni_direct_scratch(ctx, &op, bytes);
+    struct qni_words words;
+    qn_error *const err = qni_log_listen(ctx, &words);
+    qn_status status = read_conv(ctx, args, kind, QNI_WITHOUT_DATA, &own, &op, err);
+    if (status == QN_OK)
+        status = qni_direct_scratch(ctx, &op, bytes, err);
+    return qni_log_tell(&words, status);
 }
 
 static qn_status shape_conv(qn_conv_args *args, int32_t kind)

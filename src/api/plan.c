@@ -140,29 +140,36 @@ size_t qn_plan_scratch_bytes(const qn_plan *plan)
     return plan == NULL ? 0 : plan->backend->scratch_bytes(&plan->choice);
 }
 
-/* Scratch of the caller, or the arena: run, and give the arena back. */
-static qn_status execute(const qn_ctx *ctx, const struct qni_backend *backend,
-                         const struct qni_op *op, const union qni_choice *choice, void *scratch,
-                         size_t scratch_bytes)
+static qn_status check_scratch(const qn_ctx *ctx, const struct qni_op *op, const void *scratch,
+                               size_t bytes, size_t needed, qn_error *err)
 {
+    if (bytes < needed)
+        return qni_fail(err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed", bytes, needed);
+    if ((uintptr_t)scratch % 64 != 0)
+        return qni_fail(err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
+    QNI_TRY(qni_check_apart_bytes(&op->y, "y", scratch, needed, "scratch", err));
+    QNI_TRY(qni_check_apart_bytes(&op->x, "x", scratch, needed, "scratch", err));
+    return qni_check_place(ctx, scratch, "scratch", err);
+}
+
+/* Scratch of the caller, or the arena: run, and give the arena back. */
+static qn_status execute(const qn_ctx *ctx, const struct qni_op *op, const union qni_choice *choice,
+                         void *scratch, size_t scratch_bytes, qn_error *err)
+{
+    const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
     const size_t needed = backend->scratch_bytes(choice);
     if (op->m == 0 || op->n == 0)
         return QN_OK;
     if (needed == 0)
         return backend->run(ctx, op, choice, NULL);
     if (scratch != NULL) {
-        if (scratch_bytes < needed)
-            return QN_E_SCRATCH;
-        if ((uintptr_t)scratch % 64 != 0)
-            return QN_E_ALIGN;
-        QNI_TRY(qni_check_apart_bytes(&op->y, "y", scratch, needed, "scratch", NULL));
-        QNI_TRY(qni_check_apart_bytes(&op->x, "x", scratch, needed, "scratch", NULL));
-        QNI_TRY(qni_check_place(ctx, scratch, "scratch", NULL));
+        QNI_TRY(check_scratch(ctx, op, scratch, scratch_bytes, needed, err));
         return backend->run(ctx, op, choice, scratch);
     }
     void *arena = qni_arena_take(ctx, needed);
     if (arena == NULL)
-        return QN_E_SCRATCH;
+        return qni_fail(err, QN_E_SCRATCH,
+                        "no scratch was given, and the arena has not the %zu bytes needed", needed);
     const qn_status status = backend->run(ctx, op, choice, arena);
     qni_arena_give(ctx);
     return status;
@@ -170,12 +177,12 @@ static qn_status execute(const qn_ctx *ctx, const struct qni_backend *backend,
 
 /* Weights that a kernel chosen for the planned ones can read: same geometry, format, layout and
  * sections. */
-static qn_status compare_weights(const qn_packed *planned, const qn_packed *w)
+static qn_status compare_weights(const qn_packed *planned, const qn_packed *w, qn_error *err)
 {
     const struct qni_packed_head *a = planned->head, *b = w->head;
     if (a->n != b->n || a->k != b->k || a->ci != b->ci || a->kh != b->kh || a->kw != b->kw ||
         a->conv_groups != b->conv_groups)
-        return QN_E_SHAPE;
+        return qni_fail(err, QN_E_SHAPE, "the weights have another shape than the planned ones");
     bool same = strncmp(a->layout, b->layout, sizeof a->layout) == 0 && a->x_block == b->x_block &&
                 a->group_units == b->group_units && a->segment_units == b->segment_units &&
                 a->n_groups == b->n_groups && a->units == b->units &&
@@ -183,7 +190,10 @@ static qn_status compare_weights(const qn_packed *planned, const qn_packed *w)
                 a->format.shift == b->format.shift;
     for (int32_t s = 0; s < QNI_N_SECTIONS; s++)
         same = same && (a->section[s].bytes == 0) == (b->section[s].bytes == 0);
-    return same && qni_same_table(planned, w) ? QN_OK : QN_E_LAYOUT;
+    if (!same || !qni_same_table(planned, w))
+        return qni_fail(err, QN_E_LAYOUT,
+                        "the weights are packed in another way than the planned ones");
+    return QN_OK;
 }
 
 static bool same_type(const qn_tensor *a, const qn_tensor *b)
@@ -198,11 +208,15 @@ static bool has_zero(const struct qni_op *op)
     return qni_op_x_zero(op) != 0;
 }
 
-static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b)
+static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b, qn_error *err)
 {
     const struct qni_conv *p = &a->conv, *q = &b->conv;
-    if (b->m > a->m || a->n_w != b->n_w)
-        return QN_E_SHAPE;
+    if (b->m > a->m)
+        return qni_fail(err, QN_E_SHAPE, "there are %lld rows; the plan is for %lld at most",
+                        (long long)b->m, (long long)a->m);
+    if (a->n_w != b->n_w)
+        return qni_fail(err, QN_E_SHAPE, "there are %d experts; the plan is for %d", b->n_w,
+                        a->n_w);
     if (a->kind != QNI_CONV && a->kind != QNI_CONV_TRANSPOSE)
         return QN_OK;
     const bool same = p->h == q->h && p->w == q->w && p->oh == q->oh && p->ow == q->ow &&
@@ -210,48 +224,56 @@ static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b
                       memcmp(p->dilation, q->dilation, sizeof p->dilation) == 0 &&
                       memcmp(p->pad, q->pad, sizeof p->pad) == 0 &&
                       (p->xs[1] == 1) == (q->xs[1] == 1); /* pixels in one piece, or planes */
-    return same ? QN_OK : QN_E_SHAPE;
+    if (!same)
+        return qni_fail(err, QN_E_SHAPE,
+                        "the image, or how the kernel steps over it, is another "
+                        "than the planned one");
+    return QN_OK;
 }
 
 /* Is op one of the problems that the plan was made for? */
-static qn_status compare(const qn_plan *plan, const struct qni_op *op)
+static qn_status compare(const qn_plan *plan, const struct qni_op *op, qn_error *err)
 {
     const struct qni_op *p = &plan->op;
-    QNI_TRY(compare_geometry(p, op));
-    QNI_TRY(compare_weights(&plan->stand_in, op->w[0]));
+    QNI_TRY(compare_geometry(p, op, err));
+    QNI_TRY(compare_weights(&plan->stand_in, op->w[0], err));
     if (p->strategy != op->strategy || p->quant.symmetric != op->quant.symmetric ||
         (has_zero(op) && !has_zero(p)))
-        return QN_E_ARGUMENT;
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "strategy, quant.symmetric or x_zero is another than the planned one");
     const qn_epilogue *a = &p->epilogue, *b = &op->epilogue;
     if (!same_type(&p->x, &op->x) || !same_type(&p->y, &op->y) || !same_type(&a->bias, &b->bias) ||
         !same_type(&a->residual, &b->residual) || !same_type(&a->row_scale, &b->row_scale) ||
         !same_type(&a->col_scale, &b->col_scale) || !same_type(&p->ids, &op->ids) ||
         !same_type(&p->x_rows, &op->x_rows))
-        return QN_E_DTYPE;
+        return qni_fail(err, QN_E_DTYPE,
+                        "a tensor has another type than the planned one, or only "
+                        "one of the two is there");
     return QN_OK;
 }
 
 qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scratch,
-                       size_t scratch_bytes)
+                       size_t scratch_bytes, qn_error *err)
 {
-    QNI_TRY(compare(plan, op));
-    return execute(plan->ctx, plan->backend, op, &plan->choice, scratch, scratch_bytes);
+    QNI_TRY(compare(plan, op, err));
+    return execute(plan->ctx, op, &plan->choice, scratch, scratch_bytes, err);
 }
 
 qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scratch,
-                         size_t scratch_bytes)
+                         size_t scratch_bytes, qn_error *err)
 {
     union qni_choice choice;
-    QNI_TRY(choose(ctx, op, &choice, NULL));
-    return execute(ctx, qni_backend_of(ctx->device.kind), op, &choice, scratch, scratch_bytes);
+    QNI_TRY(choose(ctx, op, &choice, err));
+    return execute(ctx, op, &choice, scratch, scratch_bytes, err);
 }
 
-qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t *bytes)
+qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t *bytes,
+                             qn_error *err)
 {
     union qni_choice choice;
     if (bytes == NULL)
-        return QN_E_ARGUMENT;
-    QNI_TRY(choose(ctx, op, &choice, NULL));
+        return qni_fail(err, QN_E_ARGUMENT, "bytes is NULL: there is no place for the result");
+    QNI_TRY(choose(ctx, op, &choice, err));
     *bytes = qni_backend_of(ctx->device.kind)->scratch_bytes(&choice);
     return QN_OK;
 }

@@ -26,10 +26,11 @@ qn_status qni_plan_create(const qn_ctx *ctx, const struct qni_op *op, qn_plan **
                           qn_error *err);
 /* op as validated with data: is it what was planned, and run it. */
 qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scratch,
-                       size_t scratch_bytes);
+                       size_t scratch_bytes, qn_error *err);
 /* Choose and run without a plan. */
 qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scratch,
-                         size_t scratch_bytes);
-qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t *bytes);
+                         size_t scratch_bytes, qn_error *err);
+qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t *bytes,
+                             qn_error *err);
 
 #endif

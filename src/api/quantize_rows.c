@@ -3,17 +3,23 @@
 #include "../base/error.h"
 #include "backend.h"
 #include "check.h"
+#include "log.h"
 #include "sized.h"
 #include "validate.h"
 
 qn_status qn_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args)
 {
+    struct qni_words words;
     if (ctx == NULL)
         return QN_E_ARGUMENT;
+    qn_error *const err = qni_log_listen(ctx, &words);
     qn_quantize_rows_args own;
     qn_quantize_rows_args_init(&own);
-    QNI_TRY(qni_sized_read(&own, sizeof own, args, NULL));
-    QNI_TRY(qni_validate_quantize_rows(ctx, &own, NULL));
+    qn_status status = qni_sized_read(&own, sizeof own, args, err);
+    if (status == QN_OK)
+        status = qni_validate_quantize_rows(ctx, &own, err);
+    if (status != QN_OK)
+        return qni_log_tell(&words, status);
     if (own.x.shape[0] == 0)
         return QN_OK;
     double nothing; /* an address for rows of length 0: offsets from NULL are undefined */

@@ -3,7 +3,12 @@
  * turned into a status and a sentence, and taken out of CUDA's per-thread state, where the next
  * call of somebody else would stumble over it. (An error that destroyed the device's context stays
  * with the device, and every later call says so.) The runtime is linked in and binds the driver
- * when it is first asked: without a driver these calls fail, and nothing else does. */
+ * when it is first asked: without a driver these calls fail, and nothing else does.
+ *
+ * A stream that is being captured in a graph bears launches and nothing that waits: CUDA would
+ * refuse the wait and throw the whole capture away. So what waits looks first, refuses by itself
+ * and leaves the capture as it was; and what only might disturb somebody else's capture (memory,
+ * work on streams of ours) is done with CUDA's thread told that it knows what it does. */
 #include "device.h"
 
 #include <cuda_runtime_api.h>
@@ -11,13 +16,40 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "archs.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
+
+/* Errors that a kernel or the machine left: all that this process had on the device is lost. */
+static bool is_fatal(cudaError_t code)
+{
+    switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorAssert:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorContextIsDestroyed:
+        return true;
+    default:
+        return false;
+    }
+}
 
 static qn_status fail(qn_error *err, cudaError_t code, const char *what)
 {
     const qn_status status = code == cudaErrorMemoryAllocation ? QN_E_MEMORY : QN_E_DEVICE;
     (void)cudaGetLastError();
+    if (is_fatal(code))
+        return qni_fail(err, status,
+                        "%s: earlier work on the GPU has failed, and this process can use it no "
+                        "more: %s (%s)",
+                        what, cudaGetErrorString(code), cudaGetErrorName(code));
     if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
         return qni_fail(err, status, "%s: this library has no kernel for the GPU's architecture",
                         what);
@@ -53,6 +85,38 @@ static void leave(int32_t device, int32_t before)
 {
     if (before != device && cudaSetDevice(before) != cudaSuccess)
         (void)cudaGetLastError();
+}
+
+/* The same around calls that are no launches: legal whatever some other stream captures. */
+struct visit {
+    int32_t device, before;
+    enum cudaStreamCaptureMode mode;
+};
+
+static cudaError_t visit(int32_t device, struct visit *v)
+{
+    v->device = v->before = device;
+    v->mode = cudaStreamCaptureModeRelaxed;
+    const cudaError_t code = cudaThreadExchangeStreamCaptureMode(&v->mode);
+    return code != cudaSuccess ? code : enter(device, &v->before);
+}
+
+static void depart(struct visit *v)
+{
+    (void)cudaThreadExchangeStreamCaptureMode(&v->mode);
+    leave(v->device, v->before);
+}
+
+/* For what waits for the context's stream. */
+static cudaError_t visit_stream(const qn_ctx *ctx, struct visit *v)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t code = visit(ctx->device.index, v);
+    if (code == cudaSuccess)
+        code = cudaStreamIsCapturing(ctx->cuda->stream, &status);
+    if (code == cudaSuccess && status != cudaStreamCaptureStatusNone)
+        return cudaErrorStreamCaptureUnsupported;
+    return code;
 }
 
 /* ---- devices and contexts -------------------------------------------------------------------- */
@@ -118,7 +182,7 @@ qn_status qni_cuda_look(int32_t index, struct qni_cuda_facts *facts, qn_error *e
     /* kHz times bits of the bus; both edges of the clock carry data. */
     facts->bandwidth = 2000.0 * attribute(index, cudaDevAttrMemoryClockRate) *
                        attribute(index, cudaDevAttrGlobalMemoryBusWidth) / 8.0;
-    facts->is_served = facts->sm >= QN_CUDA_OLDEST;
+    facts->is_served = qni_cuda_archs_serve(&qni_cuda_archs_built, facts->sm);
     facts->f16_ops = 2 * products_per_clock(facts->sm) * facts->multiprocessors * 1000.0 *
                      attribute(index, cudaDevAttrClockRate);
     facts->int8_ops = 2 * facts->f16_ops;
@@ -128,20 +192,22 @@ qn_status qni_cuda_look(int32_t index, struct qni_cuda_facts *facts, qn_error *e
 qn_status qni_cuda_open(qn_ctx *ctx, qn_error *err)
 {
     struct qni_cuda_facts facts;
-    int32_t before = 0;
+    struct visit v;
     cudaStream_t stream = NULL;
     QNI_TRY(qni_cuda_look(ctx->device.index, &facts, err));
-    if (!facts.is_served)
-        return qni_fail(err, QN_E_DEVICE,
-                        "GPU %d (%s) is sm_%d; this library has kernels from sm_%d on",
-                        ctx->device.index, facts.name, facts.sm, QN_CUDA_OLDEST);
+    if (!facts.is_served) {
+        char archs[96];
+        qni_cuda_archs_text(&qni_cuda_archs_built, archs, sizeof archs);
+        return qni_fail(err, QN_E_DEVICE, "GPU %d (%s) is sm_%d; this library has kernels for %s",
+                        ctx->device.index, facts.name, facts.sm, archs);
+    }
     struct qni_cuda *cuda = qni_alloc_zero(&ctx->allocator, sizeof *cuda);
     if (cuda == NULL)
         return qni_fail(err, QN_E_MEMORY, "no memory for a context");
-    cudaError_t code = enter(ctx->device.index, &before);
+    cudaError_t code = visit(ctx->device.index, &v);
     if (code == cudaSuccess)
         code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    leave(ctx->device.index, before);
+    depart(&v);
     if (code != cudaSuccess) {
         qni_free(&ctx->allocator, cuda, sizeof *cuda);
         return fail(err, code, "making a stream");
@@ -155,13 +221,13 @@ qn_status qni_cuda_open(qn_ctx *ctx, qn_error *err)
 
 void qni_cuda_close(qn_ctx *ctx)
 {
-    int32_t before = 0;
+    struct visit v;
     if (ctx->cuda == NULL)
         return;
-    if (enter(ctx->device.index, &before) == cudaSuccess)
+    if (visit(ctx->device.index, &v) == cudaSuccess)
         (void)cudaStreamDestroy(ctx->cuda->own_stream);
     (void)cudaGetLastError();
-    leave(ctx->device.index, before);
+    depart(&v);
     qni_free(&ctx->allocator, ctx->cuda, sizeof *ctx->cuda);
     ctx->cuda = NULL;
 }
@@ -170,12 +236,12 @@ void qni_cuda_close(qn_ctx *ctx)
 
 qn_status qni_cuda_alloc(const qn_ctx *ctx, size_t bytes, void **memory, qn_error *err)
 {
-    int32_t before = 0;
+    struct visit v;
     *memory = NULL;
-    cudaError_t code = enter(ctx->device.index, &before);
+    cudaError_t code = visit(ctx->device.index, &v);
     if (code == cudaSuccess)
         code = cudaMalloc(memory, bytes);
-    leave(ctx->device.index, before);
+    depart(&v);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         *memory = NULL;
@@ -184,29 +250,51 @@ qn_status qni_cuda_alloc(const qn_ctx *ctx, size_t bytes, void **memory, qn_erro
     return check(err, code, "getting memory of the GPU");
 }
 
-void qni_cuda_free(int32_t device, void *memory)
+qn_status qni_cuda_free(int32_t device, void *memory)
 {
-    int32_t before = 0;
+    struct visit v;
     if (memory == NULL)
-        return;
-    if (enter(device, &before) == cudaSuccess)
-        (void)cudaFree(memory);
-    (void)cudaGetLastError();
-    leave(device, before);
+        return QN_OK;
+    cudaError_t code = visit(device, &v);
+    if (code == cudaSuccess)
+        code = cudaFree(memory);
+    depart(&v);
+    return check(NULL, code, "");
+}
+
+qn_status qni_cuda_check_pointer(const qn_ctx *ctx, const void *memory, const char *name,
+                                 qn_error *err)
+{
+    struct cudaPointerAttributes facts;
+    memset(&facts, 0, sizeof facts);
+    const cudaError_t code = cudaPointerGetAttributes(&facts, memory);
+    if (code != cudaSuccess && code != cudaErrorInvalidValue)
+        return fail(err, code, name);
+    if (code != cudaSuccess)
+        (void)cudaGetLastError();
+    if (code != cudaSuccess || facts.type == cudaMemoryTypeUnregistered ||
+        (facts.type == cudaMemoryTypeHost && facts.devicePointer != memory))
+        return qni_fail(err, QN_E_DEVICE, "%s is host memory: its data must lie on GPU %d", name,
+                        ctx->device.index);
+    if (facts.type == cudaMemoryTypeDevice && facts.device != ctx->device.index)
+        return qni_fail(err, QN_E_DEVICE, "%s lies on GPU %d, the context is on GPU %d", name,
+                        facts.device, ctx->device.index);
+    return QN_OK;
 }
 
 static qn_status copy(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
                       enum cudaMemcpyKind kind, qn_error *err)
 {
-    int32_t before = 0;
+    struct visit v;
     if (bytes == 0)
         return QN_OK;
-    cudaError_t code = enter(ctx->device.index, &before);
+    QNI_TRY(qni_cuda_check_pointer(ctx, kind == cudaMemcpyHostToDevice ? to : from, "device", err));
+    cudaError_t code = visit_stream(ctx, &v);
     if (code == cudaSuccess)
         code = cudaMemcpyAsync(to, from, bytes, kind, ctx->cuda->stream);
     if (code == cudaSuccess)
         code = cudaStreamSynchronize(ctx->cuda->stream);
-    leave(ctx->device.index, before);
+    depart(&v);
     return check(err, code, "copying between host and GPU");
 }
 
@@ -220,26 +308,6 @@ qn_status qni_cuda_download(const qn_ctx *ctx, void *to, const void *from, size_
                             qn_error *err)
 {
     return copy(ctx, to, from, bytes, cudaMemcpyDeviceToHost, err);
-}
-
-qn_status qni_cuda_check_pointer(const qn_ctx *ctx, const void *memory, const char *name,
-                                 qn_error *err)
-{
-    struct cudaPointerAttributes facts;
-    memset(&facts, 0, sizeof facts);
-    const cudaError_t code = cudaPointerGetAttributes(&facts, memory);
-    if (code != cudaSuccess && code != cudaErrorInvalidValue)
-        return fail(err, code, "looking at a pointer");
-    if (code != cudaSuccess)
-        (void)cudaGetLastError();
-    if (code != cudaSuccess || facts.type == cudaMemoryTypeUnregistered ||
-        (facts.type == cudaMemoryTypeHost && facts.devicePointer != memory))
-        return qni_fail(err, QN_E_DEVICE, "%s is host memory: its data must lie on GPU %d", name,
-                        ctx->device.index);
-    if (facts.type == cudaMemoryTypeDevice && facts.device != ctx->device.index)
-        return qni_fail(err, QN_E_DEVICE, "%s lies on GPU %d, the context is on GPU %d", name,
-                        facts.device, ctx->device.index);
-    return QN_OK;
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -261,7 +329,7 @@ qn_status qni_cuda_enter(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_err
         code = cudaPeekAtLastError();
     if (code != cudaSuccess) {
         leave(ctx->device.index, scope->device_before);
-        return fail(err, code, "an earlier launch or CUDA call has failed");
+        return fail(err, code, "an earlier launch or CUDA call of this thread has failed");
     }
     describe(ctx, &scope->launch);
     return QN_OK;
@@ -272,33 +340,40 @@ void qni_cuda_leave(const qn_ctx *ctx, const struct qni_cuda_scope *scope)
     leave(ctx->device.index, scope->device_before);
 }
 
-qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_launch *launch, qn_error *err)
+qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_error *err)
 {
-    int32_t before = 0;
-    QNI_TRY(check(err, enter(ctx->device.index, &before), "using the GPU"));
-    describe(ctx, launch);
-    launch->pdl = 0;
-    launch->device_before = before;
+    struct visit v;
+    const cudaError_t code = visit_stream(ctx, &v);
+    if (code != cudaSuccess) {
+        depart(&v);
+        return fail(err, code, "using the GPU");
+    }
+    scope->device_before = v.before;
+    scope->capture_mode_before = v.mode;
+    describe(ctx, &scope->launch);
+    scope->launch.pdl = 0;
     return QN_OK;
 }
 
-qn_status qni_cuda_end(const qn_ctx *ctx, const struct qni_cuda_launch *launch, int32_t launched,
+qn_status qni_cuda_end(const qn_ctx *ctx, const struct qni_cuda_scope *scope, int32_t launched,
                        qn_error *err)
 {
+    struct visit v = {ctx->device.index, scope->device_before,
+                      (enum cudaStreamCaptureMode)scope->capture_mode_before};
     cudaError_t code = (cudaError_t)launched;
     if (code == cudaSuccess)
-        code = cudaStreamSynchronize(launch->stream);
-    leave(ctx->device.index, launch->device_before);
+        code = cudaStreamSynchronize(scope->launch.stream);
+    depart(&v);
     return check(err, code, "work on the GPU");
 }
 
 qn_status qni_cuda_wait(const qn_ctx *ctx, qn_error *err)
 {
-    int32_t before = 0;
-    cudaError_t code = enter(ctx->device.index, &before);
+    struct visit v;
+    cudaError_t code = visit_stream(ctx, &v);
     if (code == cudaSuccess)
         code = cudaStreamSynchronize(ctx->cuda->stream);
-    leave(ctx->device.index, before);
+    depart(&v);
     return check(err, code, "waiting for the stream");
 }
 
@@ -383,10 +458,11 @@ static qn_status measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n
 qn_status qni_cuda_measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n_calls,
                            int32_t replays, double *us, qn_error *err)
 {
-    int32_t before = 0;
+    struct visit v;
     QNI_TRY(qni_cuda_wait(ctx, err));
-    QNI_TRY(check(err, enter(ctx->device.index, &before), "using the GPU"));
-    const qn_status status = measure(ctx, call, arg, n_calls, replays, us, err);
-    leave(ctx->device.index, before);
+    qn_status status = check(err, visit(ctx->device.index, &v), "using the GPU");
+    if (status == QN_OK)
+        status = measure(ctx, call, arg, n_calls, replays, us, err);
+    depart(&v);
     return status;
 }

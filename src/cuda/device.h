@@ -54,10 +54,12 @@ void qni_cuda_close(qn_ctx *ctx);
 
 /* Memory of the context's device, 256-byte aligned; bytes > 0. QN_E_MEMORY; QN_E_DEVICE. */
 qn_status qni_cuda_alloc(const qn_ctx *ctx, size_t bytes, void **memory, qn_error *err);
-/* NULL is legal. Needs no context: packed weights may outlive theirs. */
-void qni_cuda_free(int32_t device, void *memory);
+/* Waits until the device is idle. NULL is legal. Needs no context: packed weights may outlive
+ * theirs. QN_E_DEVICE: it is none of the device's memory. */
+qn_status qni_cuda_free(int32_t device, void *memory);
 
-/* Host to device and back; done when the call returns. bytes may be 0. QN_E_DEVICE. */
+/* Host to device and back; done when the call returns. bytes may be 0. QN_E_DEVICE; also while the
+ * stream is being captured, and the capture goes on. */
 qn_status qni_cuda_upload(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
                           qn_error *err);
 qn_status qni_cuda_download(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
@@ -74,7 +76,7 @@ qn_status qni_cuda_check_pointer(const qn_ctx *ctx, const void *memory, const ch
  * back. Neither waits. */
 struct qni_cuda_scope {
     struct qni_cuda_launch launch;
-    int32_t device_before;
+    int32_t device_before, capture_mode_before;
 };
 qn_status qni_cuda_enter(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_error *err);
 void qni_cuda_leave(const qn_ctx *ctx, const struct qni_cuda_scope *scope);
@@ -83,12 +85,13 @@ qn_status qni_cuda_launched(int32_t code, const char *what, qn_error *err);
 
 /* How a launch outside of a hot call goes: _begin makes the context's device current and tells
  * stream and machine; _end takes what the launcher returned, waits for the work and makes the
- * device current that was so before. QN_E_DEVICE. _end follows a _begin that succeeded, in the same
- * thread. */
-qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_launch *launch, qn_error *err);
-qn_status qni_cuda_end(const qn_ctx *ctx, const struct qni_cuda_launch *launch, int32_t launched,
+ * device current that was so before. QN_E_DEVICE; also while the stream is being captured, and the
+ * capture goes on. _end follows a _begin that succeeded, in the same thread. */
+qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_error *err);
+qn_status qni_cuda_end(const qn_ctx *ctx, const struct qni_cuda_scope *scope, int32_t launched,
                        qn_error *err);
 
+/* QN_E_DEVICE; also while the stream is being captured, and the capture goes on. */
 qn_status qni_cuda_wait(const qn_ctx *ctx, qn_error *err);
 /* As qn_cuda_measure(), arguments checked. */
 qn_status qni_cuda_measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, int32_t n_calls,

@@ -152,8 +152,7 @@ struct qni_cuda_launch {
     void *stream; /* cudaStream_t */
     int32_t pdl;  /* 1: programmatic dependent launch, weights read before the wait */
     int32_t multiprocessors;
-    int32_t sm;            /* 75, 80, 86, 89, 90 */
-    int32_t device_before; /* not for launchers: qni_cuda_end() makes it current again */
+    int32_t sm; /* 75, 80, 86, 89, 90 */
 };
 
 typedef int32_t qni_cuda_matmul_fn(const struct qni_cuda_product *product,
@@ -266,9 +265,17 @@ struct qni_cuda_depthwise {
 int32_t qni_cuda_depthwise_sm75(const struct qni_cuda_depthwise *args,
                                 const struct qni_cuda_launch *launch);
 
-/* Canonical codes [n][k] on the device to fragment order (codes section only); and back. outputs
- * [panels * 16]: which row of codes each lane has, -1: padding. runs: struct qni_run of the blob.
- * */
+/* Where the sums of code values go, a section of qni_cuda_weights.sums with its cut: added to what
+ * is there, integers in any order. sums NULL: not wanted. */
+struct qni_cuda_repack_sums {
+    int32_t *sums; /* [panels_total][n_segments][16] */
+    int32_t units; /* those that belong to groups */
+    int32_t group_units, n_segments, segment_units, segments_per_group;
+};
+
+/* Canonical codes [n][k] on the device to fragment order, and the sums of their values. outputs
+ * [panels * 16]: which row of codes each row of a panel is, -1: padding. runs: struct qni_run of
+ * the blob. */
 struct qni_cuda_repack {
     uint8_t *codes; /* canonical, one byte each */
     uint8_t *packed;
@@ -279,6 +286,10 @@ struct qni_cuda_repack {
     int32_t n_runs;
     int32_t shift;   /* added to a code */
     int32_t padding; /* as stored */
+    /* The value of a code is value[code] if is_table, else code - half. */
+    int32_t half, is_table;
+    int8_t value[16];
+    struct qni_cuda_repack_sums sums[2]; /* by block; by row, if that is another cut */
 };
 int32_t qni_cuda_repack_sm75(const struct qni_cuda_repack *args,
                              const struct qni_cuda_launch *launch);

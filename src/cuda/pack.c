@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packed weights on a GPU. Everything but the codes is made by the host (src/quant/pack.c) and
- * copied; the codes go over in canonical order, a slab of panels at a time through a staging buffer
- * of bounded size, and are put in their places by a kernel. The blob is the same, byte for byte, as
- * the one that the host alone would make. Back again, and to files, goes the blob as it is. */
+/* Packed weights on a GPU. The codes go over in canonical order, a slab of panels at a time through
+ * a staging buffer of bounded size; a kernel puts them in their places and adds up the sums of
+ * their values. What there is once for a group of codes or less often (scales, zero points, where
+ * columns go) is made by the host (src/quant/pack.c) and copied. The blob is the same, byte for
+ * byte, as the one that the host alone would make. Back again, and to files, goes the blob as it
+ * is. */
 #include <string.h>
 
 #include "../base/compiler.h"
@@ -24,7 +26,7 @@ struct cuda_packed {
 static void release(struct qn_packed *packed)
 {
     const struct qni_allocator allocator = packed->allocator;
-    qni_cuda_free(packed->device.index, packed->owner);
+    (void)qni_cuda_free(packed->device.index, packed->owner);
     qni_free(&allocator, packed, sizeof(struct cuda_packed));
 }
 
@@ -86,13 +88,37 @@ static void look_up_outputs(const struct qni_packed_head *head, struct slab *s)
     }
 }
 
+/* Where the kernel adds up sums of a slab; the host left zeros there. */
+static struct qni_cuda_repack_sums sums_of(const struct qni_packed_head *h, int32_t section,
+                                           const struct qni_cut *cut, int64_t panel, uint8_t *blob)
+{
+    uint8_t *const all = blob + h->section[section].offset;
+    const bool wanted = h->section[section].bytes != 0;
+    return (struct qni_cuda_repack_sums){
+        .sums = wanted ? (int32_t *)(void *)all + panel * cut->n_segments * QNI_PANEL : NULL,
+        .units = (int32_t)cut->units,
+        .group_units = (int32_t)cut->group_units,
+        .n_segments = (int32_t)cut->n_segments,
+        .segment_units = (int32_t)cut->segment_units,
+        .segments_per_group = (int32_t)qni_cut_per_group(cut),
+    };
+}
+
+static void describe_values(const struct qni_pack *p, struct qni_cuda_repack *args)
+{
+    args->is_table = p->w->table != NULL;
+    args->half = p->half;
+    for (int32_t i = 0; args->is_table && p->has_values && i < 1 << p->w->format.bits; i++)
+        args->value[i] = (int8_t)p->value[i]; /* 16 at most: qni_table_integers() */
+}
+
 static qn_status repack_slab(const qn_ctx *ctx, const struct qni_pack *p, const struct slab *s,
                              uint8_t *blob, uint8_t *staged, size_t codes_at, qn_error *err)
 {
     const struct qni_packed_head *h = &p->head;
     const int64_t k = p->w->k;
     const size_t panel_bytes = (size_t)h->units * qni_packed_unit_bytes(p->layout->code_bits);
-    const struct qni_cuda_repack args = {
+    struct qni_cuda_repack args = {
         .codes = staged + codes_at,
         .packed = blob + h->section[QNI_SECTION_CODES].offset + (size_t)s->panel * panel_bytes,
         .outputs = (const int32_t *)(const void *)staged,
@@ -104,14 +130,17 @@ static qn_status repack_slab(const qn_ctx *ctx, const struct qni_pack *p, const 
         .n_runs = h->n_runs,
         .shift = p->w->table != NULL ? 0 : p->shift,
         .padding = p->padding,
+        .sums = {sums_of(h, QNI_SECTION_SUMS, &p->cut, s->panel, blob),
+                 sums_of(h, QNI_SECTION_GROUP_SUMS, &p->row_cut, s->panel, blob)},
     };
-    struct qni_cuda_launch launch;
+    struct qni_cuda_scope scope;
+    describe_values(p, &args);
     QNI_TRY(qni_cuda_upload(ctx, staged, s->outputs,
                             (size_t)s->n_panels * QNI_PANEL * sizeof *s->outputs, err));
     QNI_TRY(qni_cuda_upload(ctx, args.codes, p->w->codes + s->first * k,
                             (size_t)((s->end - s->first) * k), err));
-    QNI_TRY(qni_cuda_begin(ctx, &launch, err));
-    return qni_cuda_end(ctx, &launch, qni_cuda_repack_sm75(&args, &launch), err);
+    QNI_TRY(qni_cuda_begin(ctx, &scope, err));
+    return qni_cuda_end(ctx, &scope, qni_cuda_repack_sm75(&args, &scope.launch), err);
 }
 
 static qn_status repack(const qn_ctx *ctx, const struct qni_pack *p, uint8_t *blob, qn_error *err)
@@ -135,7 +164,7 @@ static qn_status repack(const qn_ctx *ctx, const struct qni_pack *p, uint8_t *bl
         status = repack_slab(ctx, p, &s, blob, staged, codes_at, err);
     }
     qni_free(&ctx->allocator, s.outputs, places);
-    qni_cuda_free(ctx->device.index, staged);
+    (void)qni_cuda_free(ctx->device.index, staged);
     return status;
 }
 
@@ -148,7 +177,7 @@ static qn_status plan_pack(const struct qn_weight *w, const qn_pack_options *opt
     return qni_cuda_head_fits(&p->head, err);
 }
 
-/* All sections but the codes, around the place that these will have. */
+/* All sections but the codes, around the place that these will have; the sums as zeros. */
 static qn_status upload_rest(const qn_ctx *ctx, const struct qni_pack *p, uint8_t *blob,
                              qn_error *err)
 {

@@ -2,9 +2,12 @@
 /* Canonical codes to fragment order: what store_block() of layouts.c does, for all blocks of some
  * panels. A warp makes a block: it reads 16 rows of 64 packed positions, lanes along a row, so that
  * a run of codes is read in whole sectors; through shared memory every lane then picks the bytes
- * that kernel.h gives it and writes 16 or 2 x 16 neighbouring ones. Nothing is computed but code +
- * shift in a byte: the bits are those of the host. Bound by memory: a byte read and 1/2 or 1
- * written for each code. Runs are sorted by dst. */
+ * that kernel.h gives it and writes 16 or 2 x 16 neighbouring ones. Beside it lie the values of the
+ * codes (0 where there is none), which a lane for each output and unit adds up with dp4a and sends
+ * to the segments of the sums: |value| <= 128, so a unit's sum has 13 bits, and sums of integers
+ * are the same in any order. Nothing else is computed but code + shift in a byte: the bits are
+ * those of the host. Bound by memory: a byte read and 1/2 or 1 written for each code. Runs are
+ * sorted by dst. */
 #include <cuda_runtime.h>
 
 #include "kernel.h"
@@ -13,6 +16,12 @@ namespace
 {
 
 enum { WARPS = 4, LANES = 32, ROW_BYTES = QNI_CUDA_BLOCK + 4 }; /* + 4: rows in other banks */
+
+/* What a warp has of a block. */
+struct tile {
+    uint8_t stored[QNI_CUDA_PANEL][ROW_BYTES];
+    int8_t value[QNI_CUDA_PANEL][ROW_BYTES];
+};
 
 /* The canonical position of a packed one; -1: padding. */
 __device__ int64_t source_of(const struct qni_cuda_repack &args, int64_t position)
@@ -33,7 +42,7 @@ __device__ int64_t source_of(const struct qni_cuda_repack &args, int64_t positio
 }
 
 __device__ void load_rows(const struct qni_cuda_repack &args, int64_t panel, int64_t block,
-                          uint8_t (*rows)[ROW_BYTES])
+                          struct tile *tile)
 {
     const int32_t lane = threadIdx.x % LANES;
     for (int32_t unit = 0; unit < QNI_CUDA_BLOCK / QNI_CUDA_UNIT; unit++) {
@@ -43,8 +52,10 @@ __device__ void load_rows(const struct qni_cuda_repack &args, int64_t panel, int
         for (int32_t j = 0; j < QNI_CUDA_PANEL; j++) {
             const int64_t output = args.outputs[panel * QNI_CUDA_PANEL + j];
             const bool is_real = output >= 0 && source >= 0;
-            rows[j][at] = (uint8_t)(is_real ? args.codes[output * args.k + source] + args.shift
-                                            : args.padding);
+            const int32_t code = is_real ? args.codes[output * args.k + source] : 0;
+            const int32_t value = args.is_table ? args.value[code & 15] : code - args.half;
+            tile->stored[j][at] = (uint8_t)(is_real ? code + args.shift : args.padding);
+            tile->value[j][at] = (int8_t)(is_real ? value : 0);
         }
     }
 }
@@ -56,20 +67,40 @@ __device__ uint32_t word_of(const uint8_t *row, int32_t step, int32_t t)
     return at[0] | (uint32_t)at[8] << 8 | (uint32_t)at[1] << 16 | (uint32_t)at[9] << 24;
 }
 
+/* Lane 2 j + u: output j of unit u of the block. Tables of 16 have outputs 0, 8, 1, 9, ... */
+__device__ void add_sums(const struct qni_cuda_repack_sums &to, int64_t panel, int64_t block,
+                         const struct tile *tile)
+{
+    const int32_t lane = threadIdx.x % LANES, j = lane / 2;
+    const int32_t unit = (int32_t)block * (QNI_CUDA_BLOCK / QNI_CUDA_UNIT) + lane % 2;
+    const int32_t *from = (const int32_t *)(tile->value[j] + lane % 2 * QNI_CUDA_UNIT);
+    if (to.sums == nullptr || unit >= to.units)
+        return;
+    int32_t sum = 0;
+    for (int32_t i = 0; i < QNI_CUDA_UNIT / 4; i++)
+        sum = __dp4a(from[i], 0x01010101, sum);
+    const int64_t segment = (int64_t)(unit / to.group_units) * to.segments_per_group +
+                            unit % to.group_units / to.segment_units;
+    atomicAdd(to.sums + (panel * to.n_segments + segment) * QNI_CUDA_PANEL + j % 8 * 2 + j / 8,
+              sum);
+}
+
 __global__ void __launch_bounds__(WARPS *LANES) repack(const struct qni_cuda_repack args)
 {
-    __shared__ uint8_t memory[WARPS][QNI_CUDA_PANEL][ROW_BYTES];
+    __shared__ __align__(16) struct tile memory[WARPS];
     const int32_t lane = threadIdx.x % LANES, g = lane / 4, t = lane % 4;
-    uint8_t(*rows)[ROW_BYTES] = memory[threadIdx.x / LANES];
+    struct tile *tile = &memory[threadIdx.x / LANES];
     const bool nibbles = args.layout == QNI_CUDA_Q4FRAG || args.layout == QNI_CUDA_T4FRAG;
     const int64_t n = args.panels_total * args.blocks, stride = (int64_t)gridDim.x * WARPS;
     for (int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES; i < n; i += stride) {
-        load_rows(args, i / args.blocks, i % args.blocks, rows);
+        load_rows(args, i / args.blocks, i % args.blocks, tile);
         __syncwarp();
+        add_sums(args.sums[0], i / args.blocks, i % args.blocks, tile);
+        add_sums(args.sums[1], i / args.blocks, i % args.blocks, tile);
         uint32_t low[4], high[4];
         for (int32_t s = 0; s < 4; s++) {
-            low[s] = word_of(rows[g], s, t);
-            high[s] = word_of(rows[g + 8], s, t);
+            low[s] = word_of(tile->stored[g], s, t);
+            high[s] = word_of(tile->stored[g + 8], s, t);
         }
         __syncwarp(); /* all have read before the next block is loaded */
         uint4 *const out = (uint4 *)args.packed + i * (nibbles ? LANES : 2 * LANES) + lane;

@@ -299,7 +299,7 @@ static void write_codes(const struct job *job, int64_t panel, const int64_t outp
     struct qni_unit_codes block[QNI_MAX_BLOCK_UNITS];
     int32_t unit_sums[QNI_PANEL];
     int64_t run = 0;
-    if (codes == NULL && sums == NULL)
+    if (codes == NULL)
         return;
     for (int64_t unit = 0; unit < p->head.units; unit++) {
         const int64_t inside = unit % per_block;
@@ -308,7 +308,7 @@ static void write_codes(const struct job *job, int64_t panel, const int64_t outp
             add_sums(job, sums, &p->cut, panel, unit, unit_sums);
             add_sums(job, row_sums, &p->row_cut, panel, unit, unit_sums);
         }
-        if (codes != NULL && inside == per_block - 1)
+        if (inside == per_block - 1)
             p->packing->store(block, code_bits,
                               codes + (size_t)(panel * p->head.units + unit - inside) * unit_bytes);
     }

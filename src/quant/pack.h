@@ -65,7 +65,8 @@ struct qni_pack {
 qn_status qni_pack_plan(const struct qni_packing *packing, const struct qn_weight *w,
                         const qn_pack_options *options, struct qni_pack *pack, qn_error *err);
 /* Write the planned blob into memory that is zero. Without codes: for a backend that makes them
- * elsewhere; their section is left out, and what lies behind moves up to its place. */
+ * elsewhere, with their sums, which stay zero; the section of the codes is left out, and what lies
+ * behind moves up to its place. */
 void qni_pack_write(const struct qni_threads *threads, const struct qni_pack *pack, bool with_codes,
                     uint8_t *blob);
 /* The bytes of the codes' section with its padding: what a blob without codes lacks. */

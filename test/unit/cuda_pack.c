@@ -43,11 +43,12 @@ qn_status qni_cuda_alloc(const qn_ctx *ctx, size_t bytes, void **memory, qn_erro
     return QN_OK;
 }
 
-void qni_cuda_free(int32_t index, void *memory)
+qn_status qni_cuda_free(int32_t index, void *memory)
 {
     assert_int_equal(index, 3);
     device.live -= memory != NULL;
     free(memory);
+    return QN_OK;
 }
 
 qn_status qni_cuda_upload(const qn_ctx *ctx, void *to, const void *from, size_t bytes,
@@ -65,18 +66,18 @@ qn_status qni_cuda_download(const qn_ctx *ctx, void *to, const void *from, size_
     return qni_cuda_upload(ctx, to, from, bytes, err);
 }
 
-qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_launch *launch, qn_error *err)
+qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_error *err)
 {
     (void)ctx;
-    memset(launch, 0, sizeof *launch);
+    memset(scope, 0, sizeof *scope);
     return count_call(QN_E_DEVICE, err);
 }
 
-qn_status qni_cuda_end(const qn_ctx *ctx, const struct qni_cuda_launch *launch, int32_t launched,
+qn_status qni_cuda_end(const qn_ctx *ctx, const struct qni_cuda_scope *scope, int32_t launched,
                        qn_error *err)
 {
     (void)ctx;
-    (void)launch;
+    (void)scope;
     assert_int_equal(launched, 0);
     return count_call(QN_E_DEVICE, err);
 }
@@ -155,6 +156,22 @@ static void put_bits(uint8_t *block, int bits, int output, int position, int cod
             }
 }
 
+/* The sums of the values of a row of codes, segment by segment, where tables have that row. */
+static void add_up(const struct qni_cuda_repack *args, const struct qni_cuda_repack_sums *to)
+{
+    for (int64_t lane = 0; to->sums != NULL && lane < 16 * (int64_t)args->panels_total; lane++)
+        for (int64_t p = 0; p < 32 * (int64_t)to->units; p++) {
+            const int64_t k = canonical_of(args->runs, args->n_runs, p), unit = p / 32;
+            if (args->outputs[lane] < 0 || k < 0)
+                continue;
+            const int code = args->codes[args->outputs[lane] * args->k + k];
+            const int64_t segment = unit / to->group_units * to->segments_per_group +
+                                    unit % to->group_units / to->segment_units;
+            to->sums[(lane / 16 * to->n_segments + segment) * 16 + lane % 8 * 2 + lane % 16 / 8] +=
+                args->is_table ? args->value[code] : code - args->half;
+        }
+}
+
 int32_t qni_cuda_repack_sm75(const struct qni_cuda_repack *args,
                              const struct qni_cuda_launch *launch)
 {
@@ -175,6 +192,8 @@ int32_t qni_cuda_repack_sm75(const struct qni_cuda_repack *args,
                 put_bits(at, bits, (int)(lane % 16), position, code);
             }
         }
+    add_up(args, &args->sums[0]);
+    add_up(args, &args->sums[1]);
     return 0;
 }
 
