@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""peers.py onnxruntime|torch: a peer of `quern bench --peers` in Python. bench/peer.h has the
-conversation.
+"""peers.py onnxruntime|torch|llama.cpp: a peer of `quern bench --peers` in Python. bench/peer.h has
+the conversation.
 
 ONNX Runtime: MatMulNBits, int4 and int8 blocks, with f32 and with int8 activations.
 torch: int4 weights with bf16 activations, int8 weights with dynamic int8 activations, and through
 oneDNN 3 int8 products and convolutions whose activations are codes already.
+llama.cpp: Q4_0 and Q8_0, f32 activations that its product quantizes, in each order of weights that
+its CPU backend has (as they lie in a file, repacked for the CPU, tiles).
 
 Weights arrive as f32 and are quantized here as the operator wants them, before the time begins.
 All loops are calls of one operator from Python; a call costs some microseconds, which count.
 """
+import ctypes
+import importlib.util
 import json
+import os
+import subprocess
 import sys
 import time
 import warnings
@@ -234,6 +240,150 @@ class Torch:
         return found
 
 
+# ------------------------------------------------------------------------------------- llama.cpp
+
+
+class GgmlInit(ctypes.Structure):
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p),
+                ("no_alloc", ctypes.c_bool)]
+
+
+class LlamaCpp:
+    """Through the C interface of ggml, whose shared objects the package llama-cpp-python brings."""
+
+    Q4_0, Q8_0, F32 = 2, 8, 0
+
+    def __init__(self):
+        import numpy
+        self.np = numpy
+        spec = importlib.util.find_spec("llama_cpp")
+        if spec is None:
+            raise ImportError("no module named llama_cpp")
+        folder = os.path.join(os.path.dirname(spec.origin), "lib")
+        self.libraries = [ctypes.CDLL(os.path.join(folder, "lib%s.so" % name), ctypes.RTLD_GLOBAL)
+                          for name in ("ggml-base", "ggml-cpu", "ggml")]
+        from importlib.metadata import version
+        self.version = version("llama-cpp-python")
+        self.backend = self.call("ggml_backend_cpu_init")
+        self.device = self.call("ggml_backend_get_device", self.backend)
+        self.sound = None
+
+    def call(self, name, *args, to=ctypes.c_void_p):
+        """Numbers are 64 bits wide, handles are pointers: so is every answer unless `to` says."""
+        function = next(getattr(lib, name) for lib in self.libraries if hasattr(lib, name))
+        function.restype = to
+        return function(*[ctypes.c_void_p(a) if a is None or isinstance(a, int) else a
+                          for a in args])
+
+    def orders(self):
+        """Names and handles of the orders of weights that the CPU backend has."""
+        found = [self.call("ggml_backend_get_default_buffer_type", self.backend)]
+        registry = self.call("ggml_backend_dev_backend_reg", self.device)
+        more = self.call("ggml_backend_reg_get_proc_address", registry,
+                         b"ggml_backend_dev_get_extra_bufts")
+        if more:
+            extra = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(more)(
+                self.device)
+            i = 0
+            while extra and extra[i]:
+                found.append(extra[i])
+                i += 1
+        return [(self.call("ggml_backend_buft_name", b, to=ctypes.c_char_p).decode(), b)
+                for b in found]
+
+    def probe(self, order):
+        """One small product in this order, in a process that may die of it."""
+        np, kind = self.np, self.Q4_0
+        x, w = np.ones((8, 256), np.float32), np.ones((64, 256), np.float32)
+        made = self.graphs(dict(self.orders())[order], kind, self.blocks(w, 4), x, 1)
+        if made is not None:
+            self.call("ggml_backend_graph_compute", self.backend, made[0][0], to=ctypes.c_int)
+
+    def sound_orders(self):
+        """Those whose kernels run: with gcc 12 the tiles of ggml are loaded with a configuration
+        that the compiler never stored, and the process ends."""
+        sound = []
+        for name, order in self.orders():
+            command = [sys.executable, os.path.abspath(__file__), "llama.cpp", name]
+            if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, check=False).returncode == 0:
+                sound.append((name, order))
+            else:
+                print("peers.py: llama.cpp %s: its kernels crash as they were compiled here" % name,
+                      file=sys.stderr)
+        return sound
+
+    def context(self, tensors):
+        return self.call("ggml_init", GgmlInit(1024 * (tensors + 8) + (1 << 17), None, True))
+
+    def blocks(self, w, bits):
+        """Q4_0: f16 scale, byte i has the codes of positions i and i + 16. Q8_0: f16, 32 bytes."""
+        np, (n, k) = self.np, w.shape
+        if bits == 4:
+            codes, scale = group_codes(np, w, 32, 4)
+            codes = codes.reshape(n, k // 32, 32)
+            body = codes[..., :16] | codes[..., 16:] << 4
+        else:
+            codes, scale = row_codes(np, w.reshape(n * k // 32, 32))
+            body, scale = codes.reshape(n, k // 32, 32).view(np.uint8), scale.reshape(n, k // 32)
+        head = scale.astype(np.float16)[..., None].view(np.uint8)
+        return np.ascontiguousarray(np.concatenate([head, body], axis=2))
+
+    def graphs(self, order, kind, blob, x, copies):
+        """A graph of one product for each copy of the weights; None: this order has no such."""
+        m, k = x.shape
+        n = blob.shape[0]
+        weights, values = self.context(copies), self.context(8 * copies)
+        ws = [self.call("ggml_new_tensor_2d", weights, kind, k, n) for _ in range(copies)]
+        if not self.call("ggml_backend_alloc_ctx_tensors_from_buft", weights, order):
+            return None
+        xt = self.call("ggml_new_tensor_2d", values, self.F32, k, m)
+        ys = [self.call("ggml_mul_mat", values, w, xt) for w in ws]
+        if not self.call("ggml_backend_dev_supports_op", self.device, ys[0], to=ctypes.c_bool):
+            return None
+        self.call("ggml_backend_alloc_ctx_tensors_from_buft", values,
+                  self.call("ggml_backend_get_default_buffer_type", self.backend))
+        for w in ws:
+            self.call("ggml_backend_tensor_set", w, blob.ctypes.data, 0, blob.nbytes, to=None)
+        self.call("ggml_backend_tensor_set", xt, x.ctypes.data, 0, x.nbytes, to=None)
+        made = []
+        for y in ys:
+            place = self.context(4)
+            graph = self.call("ggml_new_graph_custom", place, 8, False)
+            self.call("ggml_build_forward_expand", graph, y, to=None)
+            made.append((graph, y))
+        return made
+
+    def ways(self, problem, x, w):
+        np = self.np
+        if (problem["op"] != "matmul" or problem["x"] != "f32" or problem["bits"] not in (4, 8) or
+                not problem["strategy"].startswith("int8") or x.shape[1] % 32 != 0):
+            return []
+        bits, m, n = int(problem["bits"]), x.shape[0], w.shape[0]
+        self.call("ggml_backend_cpu_set_n_threads", self.backend, int(problem["threads"]), to=None)
+        blob, x = self.blocks(w, bits), np.ascontiguousarray(x)
+        found = []
+        if self.sound is None:
+            self.sound = self.sound_orders()
+        for name, order in self.sound:
+            made = self.graphs(order, self.Q4_0 if bits == 4 else self.Q8_0, blob, x,
+                               copies_of(problem, blob.nbytes))
+            if made is None:
+                continue
+
+            def run(i, made=made):
+                self.call("ggml_backend_graph_compute", self.backend, made[i][0], to=ctypes.c_int)
+                return made[i][1]
+
+            def values(y):
+                out = np.empty((m, n), np.float32)
+                self.call("ggml_backend_tensor_get", y, out.ctypes.data, 0, out.nbytes, to=None)
+                return out
+            found.append(Way("%s, int8 x, %s" % ("Q4_0" if bits == 4 else "Q8_0", name), run,
+                             len(made), values))
+        return found
+
+
 # --------------------------------------------------------------------------------- conversation
 
 
@@ -261,9 +411,12 @@ def run(way, seconds):
 
 def main():
     try:
-        peer = {"onnxruntime": OnnxRuntime, "torch": Torch}[sys.argv[1]]()
+        peer = {"onnxruntime": OnnxRuntime, "torch": Torch, "llama.cpp": LlamaCpp}[sys.argv[1]]()
     except (ImportError, OSError) as error:
         print(json.dumps({"skip": str(error).split("\n")[0]}), flush=True)
+        return
+    if len(sys.argv) > 2:
+        peer.probe(sys.argv[2])
         return
     print(json.dumps({"peer": sys.argv[1], "version": peer.version}), flush=True)
     ways = []

@@ -43,7 +43,7 @@ else()
 endif()
 
 # In Python: the interpreter of build/peers-venv where there is one.
-foreach(name onnxruntime torch)
+foreach(name onnxruntime torch llama.cpp)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/peers.in/${name} @ONLY CONTENT "#!/bin/sh
 python=@PROJECT_SOURCE_DIR@/build/peers-venv/bin/python
 [ -x \"$python\" ] || python=python3
