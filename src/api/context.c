@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "../cpu/cpuid.h"
 #include "arena.h"
 #include "backend.h"
 #include "isa.h"
@@ -89,6 +90,7 @@ qn_status qn_ctx_create(const qn_ctx_options *options, qn_ctx **ctx, qn_error *e
     c->base.allocator = allocator;
     c->base.device = o.device;
     c->base.isa = qni_isa_usable(qn_isa_detect() & o.isa_mask);
+    c->base.bf16_is_fast = qni_cpuid_bf16_is_fast();
     c->base.log = o.log;
     c->base.log_arg = o.log_arg;
     qn_status status = qni_backend_of(o.device.kind)->attach(&c->base, err);

@@ -16,6 +16,7 @@ struct qn_ctx {
     qn_device device;
     uint64_t isa;            /* detected and not masked */
     size_t cache_bytes[3];
+    int32_t bf16_is_fast;    /* of src/cpu/cpuid.h */
     qn_log_fn log;
     void *log_arg;
     void *arena;             /* scratch of calls that pass none; on the context's device */

@@ -8,8 +8,6 @@
 #endif
 #include "cpuid.h"
 
-#include <stdbool.h>
-
 #include <quern/context.h>
 
 #if defined(__x86_64__)
@@ -103,6 +101,12 @@ uint64_t qni_cpuid_detect(void)
     return isa;
 }
 
+bool qni_cpuid_bf16_is_fast(void)
+{
+    const struct leaf zero = leaf_of(0, 0); /* "AuthenticAMD" */
+    return zero.r[EBX] == 0x68747541u && zero.r[EDX] == 0x69746e65u && zero.r[ECX] == 0x444d4163u;
+}
+
 #elif defined(__aarch64__)
 
 uint64_t qni_cpuid_detect(void)
@@ -127,4 +131,11 @@ uint64_t qni_cpuid_detect(void)
     return QN_ISA_PORTABLE;
 }
 
+#endif
+
+#if !defined(__x86_64__)
+bool qni_cpuid_bf16_is_fast(void)
+{
+    return false;
+}
 #endif

@@ -3,10 +3,16 @@
 #ifndef QNI_CPU_CPUID_H
 #define QNI_CPU_CPUID_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Bundles whose parts are all there (each bit implies the lower ones it builds on), that the
  * operating system saves (XGETBV) and permits (AMX: asked once; refused means absent). */
 uint64_t qni_cpuid_detect(void);
+
+/* Do pairs of bf16 multiply faster in vectors (AVX-512 BF16) than f32 does? No instruction set says
+ * so, only the maker: one vdpbf16ps a cycle beside one vfmadd of 512 bits on Zen 4, two beside two
+ * on Zen 5; every other cycle beside two on Intel's (docs/adr/0009). */
+bool qni_cpuid_bf16_is_fast(void);
 
 #endif

@@ -83,9 +83,22 @@ static const char *operation_refusal(const struct qni_op *op)
     return NULL;
 }
 
+/* Planes of bf16 in vectors pay where bf16 multiplies faster than f32, and one plane is all. */
+static const char *bf16_refusal(const struct qni_matmul_kernel *k, const struct qni_op *op,
+                                const qn_ctx *ctx)
+{
+    if (k->needs != QN_ISA_BF16_512 || op->kernel != NULL)
+        return NULL;
+    if (!ctx->bf16_is_fast)
+        return "this CPU multiplies f32 faster than bf16";
+    if (op->x.dtype != QN_BF16 || has_section(op, QNI_SECTION_PRESCALE))
+        return "x takes several planes of bf16, and f32 multiplies as fast";
+    return NULL;
+}
+
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. */
-static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_op *op, uint64_t isa,
-                           int32_t layout)
+static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_op *op,
+                           const qn_ctx *ctx, int32_t layout)
 {
     if (op->kernel != NULL && strcmp(op->kernel, k->name) != 0)
         return "another kernel was asked for by name";
@@ -93,14 +106,14 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
         return "reads another type of activations than the strategy gives";
     if (k->layout != layout)
         return "reads another layout than the weights have";
-    if ((k->needs & ~isa) != 0)
+    if ((k->needs & ~ctx->isa) != 0)
         return "needs a CPU feature that is missing or masked";
     const bool needs_integers = k->reads != QNI_READS_F32;
     if (needs_integers && layout == QNI_LAYOUT_T8N16)
         return "multiplies integers, and the codebook is looked up as floats";
     if (needs_integers && !has_integer_table(op->w[0]))
         return "multiplies integers, which the values of the codebook are not";
-    return NULL;
+    return bf16_refusal(k, op, ctx);
 }
 
 /* ---- choices --------------------------------------------------------------------------------- */
@@ -118,7 +131,7 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
 }
 
 /* Among the rows that can serve: for each m the first of the list with m_min <= m. */
-static qn_status choose(const struct qni_op *op, uint64_t isa, int64_t part_m,
+static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, int64_t part_m,
                         struct qni_cpu_choice *c)
 {
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
@@ -130,7 +143,7 @@ static qn_status choose(const struct qni_op *op, uint64_t isa, int64_t part_m,
         int64_t next = INT64_MAX; /* the next m at which the answer may change */
         for (int32_t i = 0; i < N_KERNELS; i++) {
             const struct qni_matmul_kernel *k = &kernels[i];
-            if (refusal(k, op, isa, layout->layout) != NULL)
+            if (refusal(k, op, ctx, layout->layout) != NULL)
                 continue;
             const int64_t from = pays_from(k, op);
             const bool reaches = m >= from || from <= 1 || op->kernel != NULL;
@@ -156,8 +169,8 @@ static qn_status choose(const struct qni_op *op, uint64_t isa, int64_t part_m,
     return QN_OK;
 }
 
-static void tell_refusals(const struct qni_op *op, uint64_t isa, const struct qni_cpu_choice *c,
-                          qni_refusal_fn tell, void *arg)
+static void tell_refusals(const qn_ctx *ctx, const struct qni_op *op,
+                          const struct qni_cpu_choice *c, qni_refusal_fn tell, void *arg)
 {
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
     const char *general =
@@ -168,7 +181,7 @@ static void tell_refusals(const struct qni_op *op, uint64_t isa, const struct qn
             chosen = chosen || c->kernel[j] == &kernels[i];
         if (chosen)
             continue;
-        const char *why = general != NULL ? general : refusal(&kernels[i], op, isa, layout->layout);
+        const char *why = general != NULL ? general : refusal(&kernels[i], op, ctx, layout->layout);
         if (why == NULL)
             why = pays_from(&kernels[i], op) > op->m ? "pays only for more rows"
                                                      : "a better kernel serves these rows";
@@ -254,9 +267,9 @@ qn_status qni_product_select(const qn_ctx *ctx, const struct qni_op *op,
 {
     enum { SHARED_BYTES = 8 << 20 }; /* prepared at once: stays in the last cache */
     memset(choice, 0, sizeof *choice);
-    const qn_status status = choose(op, ctx->isa, shape->part_m, choice);
+    const qn_status status = choose(ctx, op, shape->part_m, choice);
     if (tell != NULL)
-        tell_refusals(op, ctx->isa, choice, tell, arg);
+        tell_refusals(ctx, op, choice, tell, arg);
     QNI_TRY(status);
 
     choice->n_threads = (int32_t)qni_max(1, ctx->threads.n_threads);
