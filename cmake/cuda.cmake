@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The CUDA backend. The only place that names GPU architectures. Everything above the .cu files is
-# plain C, and of that only device.c sees a CUDA header; so all the rest of src/cuda is compiled and
-# tested in every build, and joins the library where nvcc is found.
+# plain C, and of that only device.c sees a CUDA header (and blas.c that of cuBLASLt, where there is
+# one); so all the rest of src/cuda is compiled and tested in every build, and joins the library
+# where nvcc is found.
 #
 #   QN_CUDA        AUTO (default): build it if that is possible; ON: stop if it is not; OFF (default
 #                  inside of another project)
@@ -130,6 +131,13 @@ add_library(quern_cuda OBJECT ${cuda_plain_c} ${PROJECT_SOURCE_DIR}/src/cuda/dev
 quern_library_options(quern_cuda)
 target_compile_definitions(quern_cuda PRIVATE ${cuda_defines})
 target_include_directories(quern_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+# The dense tier: cuBLASLt is opened when it is first asked for, and never linked.
+find_file(QN_CUBLASLT_HEADER cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
+if(QN_CUBLASLT_HEADER)
+  target_compile_definitions(quern_cuda PRIVATE QN_HAS_CUBLASLT=1)
+else()
+  message(STATUS "quern: no cublasLt.h: the dense strategy of GPUs is without cuBLASLt")
+endif()
 set(cuda_objects quern_cuda)
 
 foreach(class sm75 sm80 sm90a)

@@ -7,20 +7,60 @@
 
 #include "../base/compiler.h"
 #include "device.h"
+#include "matmul/dense.h"
 #include "matmul/driver.h"
 #include "matmul/prepared.h"
 #include "matmul/select.h"
 
+/* The algorithms of the dense tier, where it is among the chosen. */
+static qn_status plan_dense(const qn_ctx *ctx, const struct qni_cuda_blas *blas,
+                            const struct qni_op *op, struct qni_cuda_choice *choice)
+{
+    struct qni_cuda_scope scope;
+    const struct qni_cuda_kernel *row = NULL;
+    for (int32_t i = 0; i < choice->n_choices; i++)
+        if (qni_cuda_is_dense(choice->kernel[i]))
+            row = choice->kernel[i];
+    if (row == NULL)
+        return QN_OK;
+    QNI_TRY(qni_cuda_enter(ctx, &scope, NULL));
+    const qn_status status = qni_cuda_dense_plan(blas, op, row, &choice->dense);
+    qni_cuda_leave(ctx, &scope);
+    return status;
+}
+
+static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, struct qni_cuda_choice *choice,
+                        qni_refusal_fn tell, void *arg)
+{
+    struct qni_cuda_facts facts = ctx->cuda->facts;
+    const struct qni_cuda_offer offer = qni_cuda_offer_of(&facts);
+    const struct qni_cuda_blas *blas = NULL;
+    if (op->strategy == QN_STRATEGY_DENSE)
+        blas = qni_cuda_blas_of(ctx, &facts.no_blas);
+    qn_status status = qni_cuda_choose(&offer, op, choice, NULL, NULL);
+    if (status == QN_OK)
+        status = plan_dense(ctx, blas, op, choice);
+    if (status == QN_E_UNSUPPORTED && facts.no_blas == NULL && choice->n_choices > 0) {
+        facts.no_blas = "cuBLASLt knows no way to do this product";
+        memset(choice, 0, sizeof *choice);
+        status = qni_cuda_choose(&offer, op, choice, NULL, NULL);
+    }
+    struct qni_cuda_choice same = {.n_choices = 0};
+    if (tell != NULL)
+        (void)qni_cuda_choose(&offer, op, &same, tell, arg);
+    return status;
+}
+
 qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
                           struct qni_cuda_choice *choice, qni_refusal_fn tell, void *arg)
 {
-    const struct qni_cuda_offer offer = qni_cuda_offer_of(&ctx->cuda->facts);
     memset(choice, 0, sizeof *choice);
     if (qni_cuda_is_depthwise(op)) {
+        const struct qni_cuda_offer offer = qni_cuda_offer_of(&ctx->cuda->facts);
         choice->chunk = op->m;
         return qni_cuda_choose_depthwise(&offer, op, choice, tell, arg);
     }
-    QNI_TRY(qni_cuda_choose(&offer, op, choice, tell, arg));
+    QNI_TRY(choose(ctx, op, choice, tell, arg));
     qni_cuda_size(op, choice);
     return QN_OK;
 }
@@ -45,6 +85,18 @@ static qn_status report(const qn_ctx *ctx, qn_status status, const qn_error *err
     return status;
 }
 
+static qn_status run_product(const qn_ctx *ctx, const struct qni_op *op,
+                             const struct qni_cuda_choice *choice, void *scratch,
+                             const struct qni_cuda_launch *launch, qn_error *err)
+{
+    const struct qni_cuda_kernel *row = qni_cuda_kernel_for(choice, op->m);
+    const char *why;
+    if (!qni_cuda_is_dense(row))
+        return qni_cuda_product_run(op, choice, scratch, launch, err);
+    return qni_cuda_dense_run(qni_cuda_blas_of(ctx, &why), op, row, &choice->dense, scratch, launch,
+                              err);
+}
+
 qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
                        const struct qni_cuda_choice *choice, void *scratch)
 {
@@ -56,7 +108,7 @@ qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
     if (choice->is_depthwise)
         status = qni_cuda_depthwise_run(op, &scope.launch, &err);
     else
-        status = qni_cuda_product_run(op, choice, scratch, &scope.launch, &err);
+        status = run_product(ctx, op, choice, scratch, &scope.launch, &err);
     qni_cuda_leave(ctx, &scope);
     return report(ctx, status, &err);
 }

@@ -11,14 +11,30 @@
 #include "../quant/canonical.h"
 #include "../quant/op.h"
 #include "../quant/packed.h"
+#include "blas.h"
 
-struct qni_cuda_kernel; /* a row of matmul/kernels.inc */
+struct qni_cuda_kernel; /* a row of matmul/kernels.inc, or of the dense tier */
 
 /* The terms of the cost model: us = t0 + max( bytes / bandwidth, steps * block_ns ) + before. */
 struct qni_cuda_terms {
     double bytes; /* that must move */
     double steps; /* turns * blocks: what a multiprocessor does one after another */
     double before_us;
+};
+
+/* What the dense tier needs of a choice (matmul/dense.h). */
+enum { QNI_CUDA_MAX_ALGOS = 4 };
+struct qni_cuda_dense {
+    int64_t k;       /* that are multiplied: of x as it lies, or packed positions */
+    int64_t outputs; /* whose weights are written out at once: whole panels */
+    int64_t rows;    /* of a product */
+    int32_t reads_x, is_direct; /* x as it lies and y by cuBLASLt itself, if they are aligned */
+    size_t weights_bytes, rows_bytes, sums_bytes, workspace_bytes, scratch_bytes;
+    int32_t n_algos;
+    struct qni_cuda_dense_algo {
+        int64_t m; /* for at most so many rows; falling */
+        struct qni_cuda_gemm_algo how;
+    } algo[QNI_CUDA_MAX_ALGOS];
 };
 
 /* What was chosen for an operation and every smaller m. Plain data, no pointer into the heap. */
@@ -38,6 +54,7 @@ struct qni_cuda_choice {
     const char *note;                 /* for the plan's text; static, or NULL */
     double predicted_us, roofline_us; /* for the planned m */
     struct qni_cuda_terms terms;
+    struct qni_cuda_dense dense; /* where one of the kernels is of the dense tier */
 };
 
 /* Pure: depends on op and on the facts of the context's device. QN_E_UNSUPPORTED if no row serves;

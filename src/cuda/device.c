@@ -17,6 +17,7 @@
 
 #include "../base/error.h"
 #include "archs.h"
+#include "blas.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
@@ -224,8 +225,10 @@ void qni_cuda_close(qn_ctx *ctx)
     struct visit v;
     if (ctx->cuda == NULL)
         return;
-    if (visit(ctx->device.index, &v) == cudaSuccess)
+    if (visit(ctx->device.index, &v) == cudaSuccess) {
+        qni_cuda_blas_close(ctx);
         (void)cudaStreamDestroy(ctx->cuda->own_stream);
+    }
     (void)cudaGetLastError();
     depart(&v);
     qni_free(&ctx->allocator, ctx->cuda, sizeof *ctx->cuda);

@@ -9,6 +9,8 @@
 
 #include <quern/cuda.h>
 
+#include <stdatomic.h>
+
 #include "../base/context.h"
 #include "kernel.h"
 
@@ -29,7 +31,11 @@ struct qni_cuda_facts {
     double f16_ops, int8_ops; /* products and sums a second of the tensor cores, rated */
     const struct qni_cuda_costs *tuned; /* that a context was given, before those of the table */
     int32_t n_tuned;
+    const char *no_blas; /* why there is no cuBLASLt, a static text; NULL: there is, or nobody has
+                            asked */
 };
+
+struct qni_cuda_blas; /* blas.h */
 
 /* What a context on a GPU has (qn_ctx.cuda). */
 struct qni_cuda {
@@ -38,6 +44,7 @@ struct qni_cuda {
     void *own_stream; /* made with the context */
     int32_t pdl;
     struct qni_cuda_costs tuned[QNI_CUDA_MAX_TUNED]; /* facts.n_tuned of them */
+    _Atomic(struct qni_cuda_blas *) blas;            /* NULL: nobody has asked for it */
 };
 
 /* ---- devices and contexts -------------------------------------------------------------------- */

@@ -164,7 +164,8 @@ enum {
     QNI_CUDA_FAMILY_DECODE = 0,  /* streams the weights, few rows */
     QNI_CUDA_FAMILY_TILE = 1,    /* mma.sync */
     QNI_CUDA_FAMILY_PREFILL = 2, /* wgmma */
-    QNI_CUDA_N_FAMILIES = 3
+    QNI_CUDA_N_FAMILIES = 3,
+    QNI_CUDA_FAMILY_DENSE = 3 /* no row of the table, no line of tuning.inc: matmul/dense.h */
 };
 
 /* A row of matmul/kernels.inc. */
@@ -264,6 +265,35 @@ struct qni_cuda_depthwise {
 };
 int32_t qni_cuda_depthwise_sm75(const struct qni_cuda_depthwise *args,
                                 const struct qni_cuda_launch *launch);
+
+/* Packed weights as plain rows of f16 or bf16 for a dense product: docs/numerics.md, "dense". Panels
+ * [panel, panel + n_panels) of a single part; ld is units * 32. */
+struct qni_cuda_dequantize {
+    struct qni_cuda_weights w; /* shift ZERO also where zero_is_i32: int32 in place of int8 */
+    int32_t zero_is_i32;
+    int32_t panel, n_panels;
+    int32_t is_bf16;
+    float times;   /* a power of two: out = round(weight * times) */
+    uint16_t *out; /* [n_panels * 16][units * 32], 16-byte aligned */
+    /* Only where there is a prescale: group g has columns of canonical positions g * group_len ...
+     * (the last: last_len of them). */
+    const float *prescale; /* by column; NULL */
+    const int32_t *perm;   /* canonical position -> column; NULL */
+    int64_t group_len, last_len;
+};
+int32_t qni_cuda_dequantize_sm75(const struct qni_cuda_dequantize *args,
+                                 const struct qni_cuda_launch *launch);
+
+/* Sums [m][ld] in f32 through the epilogue to y: rows row + i, outputs output + j of the sink. */
+struct qni_cuda_finish {
+    const float *sums; /* 16-byte aligned */
+    int64_t ld;        /* a multiple of 4 */
+    int64_t m, row;
+    int32_t n, output;
+    struct qni_cuda_sink out;
+};
+int32_t qni_cuda_finish_sm75(const struct qni_cuda_finish *args,
+                             const struct qni_cuda_launch *launch);
 
 /* Where the sums of code values go, a section of qni_cuda_weights.sums with its cut: added to what
  * is there, integers in any order. sums NULL: not wanted. */

@@ -9,6 +9,7 @@
 
 #include "../base/compiler.h"
 #include "../base/error.h"
+#include "../quant/magnitude.h"
 #include "backend.h"
 #include "device.h"
 #include "layouts.h"
@@ -211,6 +212,7 @@ qn_status qni_cuda_pack(const qn_ctx *ctx, const struct qn_weight *w,
     struct cuda_packed *made = NULL;
     QNI_TRY(plan_pack(w, options, &p, err));
     QNI_TRY(make_packed(ctx, &p.head, w->table, sizeof(float) << w->format.bits, &made, err));
+    made->packed.magnitude = qni_weight_magnitude(w);
     qn_status status = upload_rest(ctx, &p, made->packed.owner, err);
     if (status == QN_OK)
         status = repack(ctx, &p, made->packed.owner, err);
@@ -258,6 +260,7 @@ qn_status qni_cuda_packed_upload(const qn_ctx *ctx, const struct qn_packed *host
     const struct qni_packed_head *h = host->head;
     QNI_TRY(
         make_packed(ctx, h, host->table, (size_t)h->section[QNI_SECTION_TABLE].bytes, &made, err));
+    made->packed.magnitude = qni_packed_magnitude(h, host->blob);
     const qn_status status =
         qni_cuda_upload(ctx, made->packed.owner, host->blob, (size_t)h->bytes, err);
     if (status != QN_OK) {

@@ -67,6 +67,7 @@ struct qn_packed {
                                             head) */
     const uint8_t *blob;                 /* on the device */
     const float *table;                  /* the codebook in host memory; NULL: none */
+    double magnitude;                    /* qni_packed_magnitude(); 0 where nothing reads it */
     void (*release)(struct qn_packed *); /* frees blob and struct */
     void *owner;                         /* of release */
     /* Bytes [at, at + bytes) of the blob to host memory, ctx being of the same device; NULL where

@@ -6,6 +6,7 @@
 
 #include "../../base/compiler.h"
 #include "../weights.h"
+#include "dense.h"
 #include "prepared.h"
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
@@ -19,8 +20,7 @@ enum {
     CHUNK_ROWS = 128 /* a multiple of every tile */
 };
 
-/* The row of a choice for m rows. */
-static const struct qni_cuda_kernel *kernel_for(const struct qni_cuda_choice *c, int64_t m)
+const struct qni_cuda_kernel *qni_cuda_kernel_for(const struct qni_cuda_choice *c, int64_t m)
 {
     int32_t i = c->n_choices - 1;
     while (i > 0 && c->m_from[i] > m)
@@ -35,6 +35,8 @@ static size_t rows_bytes(const struct qni_op *op, const struct qni_cuda_choice *
     struct qni_cuda_rows unused;
     size_t most = 0;
     for (int32_t i = 0; i < c->n_choices; i++) {
+        if (qni_cuda_is_dense(c->kernel[i]))
+            continue;
         const size_t bytes = qni_cuda_rows_in(op, c->kernel[i], &shape, NULL, &unused);
         most = bytes > most ? bytes : most;
     }
@@ -66,7 +68,8 @@ void qni_cuda_size(const struct qni_op *op, struct qni_cuda_choice *c)
     const bool grouped = op->kind == QNI_GROUPED;
     c->reads_x = 1;
     for (int32_t i = 0; i < c->n_choices; i++)
-        c->reads_x = c->reads_x && qni_cuda_reads_x(op, c->kernel[i]);
+        c->reads_x = c->reads_x &&
+                     (qni_cuda_is_dense(c->kernel[i]) || qni_cuda_reads_x(op, c->kernel[i]));
     c->chunk = qni_max(op->m, 1);
     /* Tiles of a grouped product may name any row, so all rows are there. */
     const size_t limit = c->reads_x ? SPARE_BYTES : CHUNK_BYTES;
@@ -80,6 +83,10 @@ void qni_cuda_size(const struct qni_op *op, struct qni_cuda_choice *c)
         c->routes_bytes = l.bytes > c->routes_bytes ? l.bytes : c->routes_bytes;
     }
     c->scratch_bytes = c->chunk_bytes + c->routes_bytes;
+    if (c->dense.scratch_bytes > c->scratch_bytes)
+        c->scratch_bytes = c->dense.scratch_bytes;
+    if (c->n_choices == 1 && qni_cuda_is_dense(c->main))
+        c->chunk = c->dense.rows;
 }
 
 /* ---- a product ------------------------------------------------------------------------------- */
@@ -195,7 +202,7 @@ qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_ch
     struct run r;
     memset(&r, 0, sizeof r);
     r.op = op;
-    r.kernel = kernel_for(choice, op->m);
+    r.kernel = qni_cuda_kernel_for(choice, op->m);
     r.launch = launch;
     r.prepared = scratch;
     r.err = err;

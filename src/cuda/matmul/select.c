@@ -7,6 +7,7 @@
 
 #include "../../base/compiler.h"
 #include "cost.h"
+#include "dense.h"
 #include "prepared.h"
 
 #define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
@@ -157,11 +158,18 @@ static int64_t next_end(int64_t end)
     return (end & (end - 1)) == 0 ? end + end / 2 : end / 3 * 4;
 }
 
+static struct qni_cuda_terms terms_of(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                                      const struct candidates *c, int32_t i, int64_t m)
+{
+    return qni_cuda_is_dense(c->row[i])
+               ? qni_cuda_dense_terms(offer->facts, op, m)
+               : qni_cuda_terms_of(offer->facts, op, c->row[i], &c->costs[i], m);
+}
+
 static double cost_of(const struct qni_cuda_offer *offer, const struct qni_op *op,
                       const struct candidates *c, int32_t i, int64_t m)
 {
-    const struct qni_cuda_terms terms =
-        qni_cuda_terms_of(offer->facts, op, c->row[i], &c->costs[i], m);
+    const struct qni_cuda_terms terms = terms_of(offer, op, c, i, m);
     return qni_cuda_predict(&c->costs[i], &terms);
 }
 
@@ -243,9 +251,42 @@ static qn_status cut_ranges(const struct qni_cuda_offer *offer, const struct qni
     c->n_choices = n;
     c->main = c->kernel[n - 1];
     const int32_t main = ranges[n - 1].row;
-    c->terms = qni_cuda_terms_of(offer->facts, op, c->main, &candidates->costs[main], op->m);
+    c->terms = terms_of(offer, op, candidates, main, op->m);
     c->predicted_us = qni_cuda_predict(&candidates->costs[main], &c->terms);
     return QN_OK;
+}
+
+static bool is_chosen(const struct qni_cuda_choice *c, const struct qni_cuda_kernel *row)
+{
+    bool chosen = false;
+    for (int32_t i = 0; i < c->n_choices; i++)
+        chosen = chosen || c->kernel[i] == row;
+    return chosen;
+}
+
+/* Would the dense tier take less time, by the model? For m > 0. */
+static bool is_faster_dense(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                            const struct qni_cuda_choice *c)
+{
+    const struct qni_cuda_costs costs = qni_cuda_dense_costs(offer->facts);
+    const struct qni_cuda_terms terms = qni_cuda_dense_terms(offer->facts, op, op->m);
+    return c->n_choices > 0 && qni_cuda_predict(&costs, &terms) < c->predicted_us;
+}
+
+static void tell_of_dense(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                          const char *general, const struct qni_cuda_choice *c, qni_refusal_fn tell,
+                          void *arg)
+{
+    const struct qni_cuda_kernel *row;
+    for (int32_t i = 0; (row = qni_cuda_dense_at(i)) != NULL; i++) {
+        if (is_chosen(c, row))
+            continue;
+        const char *why = general != NULL ? general : qni_cuda_dense_refusal(row, op, offer->facts);
+        if (why == qni_cuda_dense_unasked && is_faster_dense(offer, op, c))
+            why = "would be faster by the cost model: ask for the dense strategy, which rounds "
+                  "weights to the type of x";
+        tell(arg, row->name, why != NULL ? why : "would take longer by the cost model");
+    }
 }
 
 static void tell_refusals(const struct qni_cuda_offer *offer, const struct qni_op *op,
@@ -255,10 +296,7 @@ static void tell_refusals(const struct qni_cuda_offer *offer, const struct qni_o
     const int32_t layout = layout_of(op);
     for (int32_t i = 0; i < offer->n_rows; i++) {
         const struct qni_cuda_kernel *row = &offer->rows[i];
-        bool chosen = false;
-        for (int32_t j = 0; j < c->n_choices; j++)
-            chosen = chosen || c->kernel[j] == row;
-        if (chosen)
+        if (is_chosen(c, row))
             continue;
         const char *why = general != NULL ? general : refusal(row, op, layout, offer->facts);
         if (why == NULL)
@@ -266,6 +304,7 @@ static void tell_refusals(const struct qni_cuda_offer *offer, const struct qni_o
                                         : "takes fewer rows of x";
         tell(arg, row->name, why);
     }
+    tell_of_dense(offer, op, general, c, tell, arg);
 }
 
 /* A kernel of an older generation where nothing of the GPU's own serves. */
@@ -274,8 +313,47 @@ static bool is_fallback(const struct qni_cuda_offer *offer, const struct qni_op 
 {
     bool older = op->kernel == NULL && offer->facts->sm >= 80;
     for (int32_t i = 0; i < candidates->n; i++)
-        older = older && candidates->row[i]->sm < 80;
+        older = older && candidates->row[i]->sm < 80 && !qni_cuda_is_dense(candidates->row[i]);
     return older;
+}
+
+/* Is cuBLASLt all that keeps the dense tier, which would be faster, from serving? */
+static bool lacks_library(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                          const struct qni_cuda_choice *c)
+{
+    const struct qni_cuda_kernel *row;
+    bool lacks = false;
+    if (op->kernel != NULL || offer->facts->no_blas == NULL)
+        return false;
+    for (int32_t i = 0; (row = qni_cuda_dense_at(i)) != NULL; i++)
+        lacks = lacks || qni_cuda_dense_refusal(row, op, offer->facts) == offer->facts->no_blas;
+    return lacks && is_faster_dense(offer, op, c);
+}
+
+/* How it is done, where that is not plain from the kernel's name. */
+static const char *note_of(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                           const struct qni_cuda_choice *c, bool without_library)
+{
+    if (op->strategy != QN_STRATEGY_DENSE)
+        return c->is_fallback
+                   ? "tensor cores by instructions of older GPUs: none of this one's serves"
+                   : NULL;
+    if (qni_cuda_is_dense(c->main))
+        return "weights are written out in the type of x and multiplied by cuBLASLt";
+    return without_library ? offer->facts->no_blas
+                           : "weights are dequantized in registers, as by the float strategy";
+}
+
+static void add_dense(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                      struct candidates *candidates)
+{
+    const struct qni_cuda_kernel *row;
+    for (int32_t i = 0; (row = qni_cuda_dense_at(i)) != NULL; i++)
+        if (candidates->n < MAX_CANDIDATES &&
+            qni_cuda_dense_refusal(row, op, offer->facts) == NULL) {
+            candidates->costs[candidates->n] = qni_cuda_dense_costs(offer->facts);
+            candidates->row[candidates->n++] = row;
+        }
 }
 
 qn_status qni_cuda_choose(const struct qni_cuda_offer *offer, const struct qni_op *op,
@@ -290,6 +368,8 @@ qn_status qni_cuda_choose(const struct qni_cuda_offer *offer, const struct qni_o
             candidates.costs[candidates.n] = qni_cuda_costs_of(offer->facts, &offer->rows[i]);
             candidates.row[candidates.n++] = &offer->rows[i];
         }
+    if (general == NULL)
+        add_dense(offer, op, &candidates);
     qn_status status = candidates.n == 0 ? QN_E_UNSUPPORTED : cut_ranges(offer, op, &candidates, c);
     if (status != QN_OK)
         c->n_choices = 0;
@@ -297,12 +377,10 @@ qn_status qni_cuda_choose(const struct qni_cuda_offer *offer, const struct qni_o
         tell_refusals(offer, op, general, c, tell, arg);
     QNI_TRY(status);
     c->n = op->n / op->w[0]->head->conv_groups;
-    c->is_fallback = is_fallback(offer, op, &candidates);
+    const bool without_library = lacks_library(offer, op, c);
+    c->is_fallback = is_fallback(offer, op, &candidates) || without_library;
     c->roofline_us = qni_cuda_roofline(offer->facts, op);
-    if (op->strategy == QN_STRATEGY_DENSE)
-        c->note = "weights are dequantized in registers, as by the float strategy";
-    else if (c->is_fallback)
-        c->note = "tensor cores by instructions of older GPUs: none of this one's serves";
+    c->note = note_of(offer, op, c, without_library);
     return QN_OK;
 }
 

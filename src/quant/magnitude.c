@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The largest magnitude that weights may have: magnitude.h. In double, where a product of four f32
+ * neither overflows nor loses more than its last bits; the exponent is what is asked for, and a
+ * bound that is off by a rounding is still a bound below the next power of two. */
+#include "magnitude.h"
+
+#include <string.h>
+
+#include "../base/half.h"
+
+/* ---- largest of many ------------------------------------------------------------------------- */
+
+/* Bits of f32 without the sign are ordered as magnitudes are. */
+static uint32_t larger(uint32_t most, float v)
+{
+    const uint32_t bits = qni_bits_of(v) & 0x7fffffffu;
+    return bits < 0x7f800000u && bits > most ? bits : most;
+}
+
+static double value_of(uint32_t bits)
+{
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return (double)v;
+}
+
+static double largest(const float *v, int64_t n)
+{
+    uint32_t most = 0;
+    for (int64_t i = 0; v != NULL && i < n; i++)
+        most = larger(most, v[i]);
+    return value_of(most);
+}
+
+static double largest_f16(const uint16_t *v, int64_t n)
+{
+    uint32_t most = 0;
+    for (int64_t i = 0; v != NULL && i < n; i++)
+        most = larger(most, qni_f32_from_f16(v[i]));
+    return value_of(most);
+}
+
+static double largest_i32(const int32_t *v, int64_t n)
+{
+    double most = 0.0;
+    for (int64_t i = 0; v != NULL && i < n; i++) {
+        const double size = v[i] < 0 ? -(double)v[i] : (double)v[i];
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+static double largest_i8(const int8_t *v, int64_t n)
+{
+    int32_t most = 0;
+    for (int64_t i = 0; v != NULL && i < n; i++) {
+        const int32_t size = v[i] < 0 ? -v[i] : v[i];
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+struct sizes {
+    double scale, value, zero, offset, prescale;
+};
+
+static double combine(const struct sizes *s)
+{
+    return (s->scale * (s->value + s->zero) + s->offset) * s->prescale;
+}
+
+static double value_of_format(const qn_format *format, const float *table)
+{
+    return table != NULL ? largest(table, (int64_t)1 << format->bits)
+                         : (double)((int64_t)1 << (format->bits - 1));
+}
+
+double qni_weight_magnitude(const struct qn_weight *w)
+{
+    const int64_t n = w->n * w->n_groups;
+    const struct sizes s = {
+        .scale = largest(w->scale, n),
+        .value = value_of_format(&w->format, w->table),
+        .zero = largest_i32(w->zero, n),
+        .offset = w->zero == NULL ? largest(w->offset, n) : 0.0,
+        .prescale = w->prescale != NULL ? largest(w->prescale, w->k) : 1.0,
+    };
+    return combine(&s);
+}
+
+static const void *section_of(const struct qni_packed_head *head, const uint8_t *blob, int32_t i)
+{
+    return head->section[i].bytes == 0 ? NULL : blob + head->section[i].offset;
+}
+
+static double largest_scale(const struct qni_packed_head *head, const uint8_t *blob, int32_t i)
+{
+    const void *const from = section_of(head, blob, i);
+    const int64_t bytes = (int64_t)head->section[i].bytes;
+    return head->scale_dtype == QN_F16 ? largest_f16(from, bytes / 2) : largest(from, bytes / 4);
+}
+
+double qni_packed_magnitude(const struct qni_packed_head *head, const uint8_t *blob)
+{
+    const void *const zero = section_of(head, blob, QNI_SECTION_ZERO);
+    const int64_t n_zeros = (int64_t)head->section[QNI_SECTION_ZERO].bytes;
+    const float *const prescale = section_of(head, blob, QNI_SECTION_PRESCALE);
+    const float *const table = section_of(head, blob, QNI_SECTION_TABLE);
+    const struct sizes s = {
+        .scale = largest_scale(head, blob, QNI_SECTION_SCALE),
+        .value = value_of_format(&head->format, table),
+        .zero =
+            head->zero_dtype == QN_I8 ? largest_i8(zero, n_zeros) : largest_i32(zero, n_zeros / 4),
+        .offset = zero == NULL ? largest_scale(head, blob, QNI_SECTION_OFFSET) : 0.0,
+        .prescale = prescale != NULL ? largest(prescale, head->k) : 1.0,
+    };
+    return combine(&s);
+}
+
+int32_t qni_magnitude_exponent(double magnitude, qn_dtype dtype)
+{
+    const int32_t top = dtype == QN_F16 ? 15 : 7;
+    uint64_t bits;
+    memcpy(&bits, &magnitude, sizeof bits);
+    if (magnitude == 0.0)
+        return 0;
+    /* magnitude < 2^(biased - 1022); no product of f32 is subnormal in double but one with 0. */
+    const int32_t e = top - ((int32_t)(bits >> 52 & 0x7ff) - 1022);
+    return e < -126 ? -126 : e > 126 ? 126 : e;
+}
