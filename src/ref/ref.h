@@ -27,10 +27,11 @@ struct qni_ref_op {
     qn_tensor offsets, ids, x_rows; /* grouped */
     qn_epilogue epilogue;
     qn_quant_args quant;
-    int64_t x_block;    /* int8-block, as qn_packed_info tells it */
-    bool rounds_bf16;   /* float: the kernel rounds to bf16, as its variant says */
-    bool no_subnormals; /* float: its instructions take them for zero (reads bf16) */
-    qn_image image;     /* convolutions, from here on */
+    int64_t x_block;         /* int8-block, as qn_packed_info tells it */
+    bool rounds_bf16;        /* float: the kernel rounds to bf16, as its variant says */
+    bool no_subnormals;      /* float: its instructions take them for zero (reads bf16) */
+    qn_dtype rounds_weights; /* dense: to f16 or bf16, once; 0: not */
+    qn_image image;          /* convolutions, from here on */
     int32_t stride[2], dilation[2], pad[2]; /* of pad only top and left: the rest is oh, ow */
     int64_t batch, ih, iw, oh, ow;
     int64_t kh, kw, ci, co, groups; /* ci, co: of one group */
@@ -68,6 +69,11 @@ int64_t qni_ref_group(const struct qn_weight *w, int64_t row, int64_t p);
  * the magnitude that the bound of the float strategies is made of. */
 void qni_ref_dequantize(const struct qn_weight *w, bool apply_prescale, double *values,
                         double *sizes);
+
+/* The same as a dense product gets them: the f32 that qn_weight_dequantize() gives, prescale and
+ * all, times 2^e rounded to f16 or bf16, and times 2^-e again. */
+void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, double *values,
+                           double *sizes);
 
 /* Packed order and segments (docs/numerics.md): position order[q] of the codes comes q-th; segment
  * s is [start[s], start[s + 1]) of these. length: positions of a full segment. */

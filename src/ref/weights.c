@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "../base/half.h"
+#include "../quant/magnitude.h"
 #include "ref.h"
 
 double qni_ref_value(const struct qn_weight *w, int64_t row, int64_t p)
@@ -45,6 +47,34 @@ void qni_ref_dequantize(const struct qn_weight *w, bool apply_prescale, double *
             values[row * w->k + column] = (scaled + offset) * s;
             if (sizes != NULL)
                 sizes[row * w->k + column] = (fabs(scaled) + fabs(offset)) * fabs(s);
+        }
+}
+
+/* One code as f32, rounded where docs/numerics.md says so. */
+static float dequantize(const struct qn_weight *w, int64_t row, int64_t p)
+{
+    const int64_t g = qni_ref_group(w, row, p);
+    const float value = (float)qni_ref_value(w, row, p);
+    float v = w->scale[g] * value;
+    if (w->zero != NULL)
+        v = w->scale[g] * (value - (float)w->zero[g]);
+    else if (w->offset != NULL)
+        v = fmaf(w->scale[g], value, w->offset[g]);
+    return w->prescale != NULL ? v * w->prescale[w->perm != NULL ? w->perm[p] : p] : v;
+}
+
+void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, double *values, double *sizes)
+{
+    const int32_t e = qni_magnitude_exponent(qni_weight_magnitude(w), dtype);
+    qni_ref_dequantize(w, true, values, sizes);
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t p = 0; p < w->k; p++) {
+            const int64_t at = row * w->k + (w->perm != NULL ? w->perm[p] : p);
+            const float v = ldexpf(dequantize(w, row, p), e);
+            const float rounded = dtype == QN_F16 ? qni_f32_from_f16(qni_f16_from_f32(v))
+                                                  : qni_f32_from_bf16(qni_bf16_from_f32(v));
+            values[at] = ldexp((double)rounded, -e);
+            sizes[at] = fmax(sizes[at], fabs(values[at]));
         }
 }
 

@@ -169,6 +169,7 @@ void check_put(const qn_tensor *t, int64_t at, double value);
 /* What y must be, for one op: bits where the numbers are EXACT, a bound elsewhere. */
 struct check_expected {
     struct qni_ref_op op;
+    int32_t data;
     bool exact;
     uint32_t *bits;   /* [m, n] */
     double *y;        /* [m, n], before rounding to the type of y */
@@ -177,6 +178,7 @@ struct check_expected {
     uint8_t *before;  /* image of y before the calls */
     uint8_t *after;
     size_t y_bytes;
+    struct check_expected *dense; /* of kernels that round weights; NULL: not needed yet */
 };
 /* data: of weights and activations together; CHECK_EXACT asks for equal bits of float strategies
  * too. */

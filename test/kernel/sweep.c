@@ -131,6 +131,8 @@ static const struct row rows[] = {
 
 #include "../../src/cuda/matmul/kernels.inc"
     {"qni_cuda_depthwise_sm75", 0, QN_CUDA},
+    {"qni_matmul_f16_frag_dense_sm75", 0, QN_CUDA},
+    {"qni_matmul_bf16_frag_dense_sm80", 0, QN_CUDA},
 };
 #undef QNI_MATMUL_KERNEL
 #undef QNI_DEPTHWISE_KERNEL

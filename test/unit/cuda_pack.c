@@ -9,6 +9,7 @@
 #include "cuda/device.h"
 #include "cuda/layouts.h"
 #include "cuda/weights.h"
+#include "quant/magnitude.h"
 #include "random_weight.h"
 
 /* ---- a device -------------------------------------------------------------------------------- */
@@ -310,6 +311,47 @@ static void check_tables(const struct qn_weight *w, const struct qn_packed *pack
         }
 }
 
+/* ---- magnitudes ------------------------------------------------------------------------------ */
+
+/* Canonical and packed weights agree, and no weight is larger; nor is there more than the slack of
+ * taking each largest number for itself. */
+static void check_magnitude(const struct qn_weight *w, const struct qn_packed *packed)
+{
+    const double magnitude = qni_weight_magnitude(w);
+    double most = 0.0;
+    assert_true(qni_packed_magnitude(packed->head, packed->blob) == magnitude);
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t p = 0; p < w->k; p++) {
+            const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
+            const double value = (double)qni_code_value(w, w->codes[row * w->k + p]);
+            double v = (double)w->scale[i] * (value - (w->zero != NULL ? w->zero[i] : 0));
+            v += w->offset != NULL && w->zero == NULL ? (double)w->offset[i] : 0.0;
+            v *= w->prescale != NULL ? (double)w->prescale[w->perm != NULL ? w->perm[p] : p] : 1.0;
+            most = v > most ? v : -v > most ? -v : most;
+        }
+    assert_true(most <= magnitude);
+    for (qn_dtype type = QN_F16; type <= QN_BF16; type++) {
+        const int32_t e = qni_magnitude_exponent(magnitude, type);
+        const double top = type == QN_F16 ? 0x1p15 : 0x1p7;
+        double scaled = magnitude;
+        for (int32_t i = 0; i < e; i++)
+            scaled *= 2.0;
+        for (int32_t i = 0; i < -e; i++)
+            scaled /= 2.0;
+        assert_true(scaled < top && (magnitude == 0.0 || e == 126 || scaled >= top / 2));
+    }
+}
+
+static void exponents_stay_normal(void **state)
+{
+    (void)state;
+    assert_int_equal(qni_magnitude_exponent(0.0, QN_F16), 0);
+    assert_int_equal(qni_magnitude_exponent(1.0, QN_F16), 14); /* 1 < 2^1 */
+    assert_int_equal(qni_magnitude_exponent(0x1.fffp0, QN_BF16), 6);
+    assert_int_equal(qni_magnitude_exponent(0x1p-149, QN_F16), 126);
+    assert_int_equal(qni_magnitude_exponent(0x1p300, QN_F16), -126);
+}
+
 static void every_format_goes_round(void **state)
 {
     (void)state;
@@ -330,6 +372,7 @@ static void every_format_goes_round(void **state)
             assert_int_equal(qni_packed_head_check(host->head, host->head->bytes, &err), QN_OK);
             check_codes(w, host);
             check_tables(w, host);
+            check_magnitude(w, host);
             assert_int_equal(qni_unpack_host(&u.ctx, &qni_cuda_packing, host, &back, &err), QN_OK);
             assert_same(random_specs[f], w, back);
 
@@ -339,6 +382,7 @@ static void every_format_goes_round(void **state)
             assert_int_equal(bytes, host->head->bytes);
             assert_memory_equal(packed->blob, host->blob, bytes);
             assert_memory_equal(packed->head, host->head, sizeof *host->head);
+            assert_true(packed->magnitude == qni_weight_magnitude(w));
             assert_int_equal(qni_cuda_unpack(&u.ctx, packed, &again, &err), QN_OK);
             assert_same(random_specs[f], w, again);
             packed->release(packed);
@@ -617,6 +661,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nibbles_are_fragments),
         cmocka_unit_test(every_format_goes_round),
+        cmocka_unit_test(exponents_stay_normal),
         cmocka_unit_test(zero_points_stay_integers),
         cmocka_unit_test(numbers_are_those_of_the_contract),
         cmocka_unit_test(codebooks_of_integers_are_known),

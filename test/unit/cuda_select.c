@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "cuda/matmul/dense.h"
 #include "cuda/matmul/prepared.h"
 #include "cuda/matmul/select.h"
 
@@ -35,15 +36,15 @@ static const struct qni_cuda_kernel rows[] = {
 #include "cuda/matmul/kernels.inc"
 };
 #undef QNI_CUDA_KERNEL
-enum { N_ROWS = (int)(sizeof rows / sizeof *rows) };
+enum { N_ROWS = (int)(sizeof rows / sizeof *rows), N_DENSE = 2 };
 
 static const struct qni_cuda_facts gpus[] = {
-    {"a T4", 75, 40, (size_t)16 << 30, 4 << 20, 320e9, 1, 65e12, 130e12, NULL, 0},
-    {"an A100", 80, 108, (size_t)80 << 30, 40 << 20, 2039e9, 1, 312e12, 624e12, NULL, 0},
-    {"an RTX 3090", 86, 82, (size_t)24 << 30, 6 << 20, 936e9, 1, 71e12, 142e12, NULL, 0},
-    {"an L40", 89, 142, (size_t)48 << 30, 96 << 20, 864e9, 1, 181e12, 362e12, NULL, 0},
-    {"an H100", 90, 132, (size_t)80 << 30, 50 << 20, 3352e9, 1, 989e12, 1978e12, NULL, 0},
-    {"one of later", 120, 188, (size_t)96 << 30, 128 << 20, 1792e9, 1, 500e12, 1000e12, NULL, 0},
+    {"a T4", 75, 40, (size_t)16 << 30, 4 << 20, 320e9, 1, 65e12, 130e12, NULL, 0, NULL},
+    {"an A100", 80, 108, (size_t)80 << 30, 40 << 20, 2039e9, 1, 312e12, 624e12, NULL, 0, NULL},
+    {"an RTX 3090", 86, 82, (size_t)24 << 30, 6 << 20, 936e9, 1, 71e12, 142e12, NULL, 0, NULL},
+    {"an L40", 89, 142, (size_t)48 << 30, 96 << 20, 864e9, 1, 181e12, 362e12, NULL, 0, NULL},
+    {"an H100", 90, 132, (size_t)80 << 30, 50 << 20, 3352e9, 1, 989e12, 1978e12, NULL, 0, NULL},
+    {"one of later", 120, 188, (size_t)96 << 30, 128 << 20, 1792e9, 1, 500e12, 1000e12, NULL, 0, NULL},
 };
 enum { N_GPUS = (int)(sizeof gpus / sizeof *gpus) };
 
@@ -186,7 +187,7 @@ static void every_other_row_says_why(void **state)
                 chosen = chosen || c.kernel[i] == &rows[r];
             distinct += chosen;
         }
-        assert_int_equal(h.n + distinct, N_ROWS);
+        assert_int_equal(h.n + distinct, N_ROWS + N_DENSE);
     }
 }
 
@@ -219,7 +220,7 @@ static void assert_refused(const struct product *p, const char *part)
     struct qni_cuda_choice c;
     assert_int_equal(choose(&gpus[4], p, &c, hear, &h), QN_E_UNSUPPORTED);
     assert_int_equal(c.n_choices, 0);
-    assert_int_equal(h.n, N_ROWS);
+    assert_int_equal(h.n, N_ROWS + N_DENSE);
     assert_non_null(strstr(h.last, part));
 }
 
@@ -281,6 +282,129 @@ static void tables_of_integers_are_integers(void **state)
     p.packed.table = p.table;
     assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
     assert_int_equal(c.main->layout, QNI_CUDA_T4FRAG);
+}
+
+/* ---- the dense tier -------------------------------------------------------------------------- */
+
+static bool has_dense(const struct qni_cuda_choice *c)
+{
+    bool has = false;
+    for (int32_t i = 0; i < c->n_choices; i++)
+        has = has || qni_cuda_is_dense(c->kernel[i]);
+    return has;
+}
+
+/* What is said of the dense rows. */
+struct heard_of_dense {
+    const char *why[N_DENSE];
+};
+
+static void hear_of_dense(void *arg, const char *kernel, const char *why)
+{
+    struct heard_of_dense *h = arg;
+    for (int32_t i = 0; i < N_DENSE; i++)
+        if (strcmp(kernel, qni_cuda_dense_at(i)->name) == 0)
+            h->why[i] = why;
+}
+
+static void the_dense_tier_serves_who_asks(void **state)
+{
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    assert_null(qni_cuda_dense_at(N_DENSE));
+    assert_null(qni_cuda_dense_at(-1));
+    for (int32_t bf16 = 0; bf16 < 2; bf16++) {
+        struct heard_of_dense h = {{NULL, NULL}};
+        start_product(&p, "q4frag", QN_STRATEGY_DENSE, 4096);
+        p.op.x.dtype = p.op.y.dtype = bf16 ? QN_BF16 : QN_F16;
+        assert_int_equal(choose(&gpus[4], &p, &c, hear_of_dense, &h), QN_OK);
+        assert_ptr_equal(c.main, qni_cuda_dense_at(bf16));
+        assert_false(qni_cuda_is_dense(c.kernel[0])); /* few rows stay with the weights packed */
+        assert_false(c.is_fallback);
+        assert_non_null(strstr(c.note, "cuBLASLt"));
+        assert_null(h.why[bf16]);
+        assert_non_null(h.why[1 - bf16]);
+        p.op.strategy = QN_STRATEGY_FLOAT; /* not asked for: told of */
+        assert_int_equal(choose(&gpus[4], &p, &c, hear_of_dense, &h), QN_OK);
+        assert_false(has_dense(&c));
+        assert_non_null(strstr(h.why[bf16], "dense strategy"));
+        assert_non_null(strstr(h.why[bf16], "faster"));
+    }
+    start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 1);
+    struct heard_of_dense h = {{NULL, NULL}};
+    assert_int_equal(choose(&gpus[4], &p, &c, hear_of_dense, &h), QN_OK);
+    assert_null(strstr(h.why[0], "faster"));
+    start_product(&p, "q4frag", QN_STRATEGY_DENSE, 7);
+    p.op.kernel = qni_cuda_dense_at(0)->name;
+    assert_int_equal(choose(&gpus[0], &p, &c, NULL, NULL), QN_OK);
+    assert_ptr_equal(c.main, qni_cuda_dense_at(0));
+}
+
+static void without_its_library_floats_serve(void **state)
+{
+    struct qni_cuda_facts gpu = gpus[4];
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    gpu.no_blas = "cuBLASLt is not here";
+    for (int64_t m = 1; m < 5000; m *= 8) {
+        struct heard_of_dense h = {{NULL, NULL}};
+        start_product(&p, "q4frag", QN_STRATEGY_DENSE, m);
+        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
+        const bool wanted = qni_cuda_is_dense(c.main);
+        assert_int_equal(choose(&gpu, &p, &c, hear_of_dense, &h), QN_OK);
+        assert_false(has_dense(&c));
+        assert_ptr_equal(h.why[0], gpu.no_blas);
+        assert_int_equal(c.is_fallback, wanted); /* which a strict plan refuses */
+        if (wanted)
+            assert_ptr_equal(c.note, gpu.no_blas);
+    }
+    start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 4096);
+    assert_int_equal(choose(&gpu, &p, &c, NULL, NULL), QN_OK);
+    assert_false(c.is_fallback);
+    start_product(&p, "q4frag", QN_STRATEGY_DENSE, 4096);
+    p.op.kernel = qni_cuda_dense_at(0)->name;
+    assert_int_equal(choose(&gpu, &p, &c, NULL, NULL), QN_E_UNSUPPORTED);
+}
+
+static void what_is_not_for_the_dense_tier_says_why(void **state)
+{
+    static const char *const parts[] = {"16 bits",           "k is 0",   "expert",
+                                        "convolution group", "prescale", "newer"};
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t i = 0; i < 6; i++) {
+        struct heard_of_dense h = {{NULL, NULL}};
+        start_product(&p, "q4frag", QN_STRATEGY_DENSE, 4096);
+        if (i == 0)
+            p.op.x.dtype = QN_F32;
+        else if (i == 1)
+            p.op.k = p.head.k = p.head.ci = p.head.units = p.head.n_groups = 0;
+        else if (i == 2)
+            p.op.kind = QNI_GROUPED;
+        else if (i == 3)
+            p.head.conv_groups = 2;
+        else if (i == 4)
+            p.head.section[QNI_SECTION_PRESCALE].bytes = 4096 * 4;
+        if (i == 3 || i == 4) {
+            p.op.kind = QNI_CONV;
+            p.op.conv = (struct qni_conv){.batch = 1,
+                                          .h = 64,
+                                          .w = 64,
+                                          .oh = 64,
+                                          .ow = 64,
+                                          .kh = 1,
+                                          .kw = 1,
+                                          .groups = i == 3 ? 2 : 1};
+        }
+        if (i == 5)
+            p.op.x.dtype = p.op.y.dtype = QN_BF16; /* on a T4 */
+        assert_int_equal(choose(&gpus[i == 5 ? 0 : 4], &p, &c, hear_of_dense, &h), QN_OK);
+        assert_false(has_dense(&c));
+        assert_non_null(strstr(h.why[i == 5], parts[i]));
+    }
 }
 
 /* The model: more rows never cost less, and nothing costs less than the memory allows. */
@@ -494,6 +618,9 @@ int main(void)
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(nothing_is_for_the_general_kernels),
         cmocka_unit_test(tables_of_integers_are_integers),
+        cmocka_unit_test(the_dense_tier_serves_who_asks),
+        cmocka_unit_test(without_its_library_floats_serve),
+        cmocka_unit_test(what_is_not_for_the_dense_tier_says_why),
         cmocka_unit_test(costs_rise_with_rows),
         cmocka_unit_test(lines_are_kept),
         cmocka_unit_test(impossible_constants_are_refused),
