@@ -6,9 +6,17 @@
 #include "term.h"
 
 static const struct command *const commands[] = {
-    &command_info,    &command_demo,    &command_quantize,
-    &command_inspect, &command_compare, &command_run,
-    &command_bench,   &command_explain, &command_tune,    NULL,
+    &command_info,
+    &command_demo,
+    &command_quantize,
+    &command_pack,
+    &command_inspect,
+    &command_compare,
+    &command_run,
+    &command_bench,
+    &command_explain,
+    &command_tune,
+    NULL,
 };
 
 /* Letters to change to get from a to b, for short words: the usual table, one row at a time. */

@@ -112,6 +112,17 @@ QN_API qn_status qn_writer_put(qn_writer *writer, int64_t index, const qn_tensor
                                qn_error *err);
 QN_API qn_status qn_writer_put_weight(qn_writer *writer, int64_t index, const qn_weight *weight,
                                       qn_error *err);
+/** Declare packed weights as qn_packed_save() keeps them: size, layout and format are taken from
+ * `packed`, which is not kept. One by one, so that a file can be larger than memory; and a run that
+ * was interrupted can resume.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_EXISTS: the name is taken; QN_E_MEMORY. */
+QN_API qn_status qn_writer_add_packed(qn_writer *writer, const char *name, const qn_packed *packed,
+                                      int64_t *index, qn_error *err);
+/** Write packed weights as large as those declared. ctx: of their device.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE: another size than declared; QN_E_WRITE; QN_E_DEVICE;
+ *         QN_E_MEMORY. */
+QN_API qn_status qn_writer_put_packed(qn_writer *writer, int64_t index, const qn_ctx *ctx,
+                                      const qn_packed *packed, qn_error *err);
 /** All done: flush, rename to path, free the writer. On failure the part file stays for a resume;
  * the writer is freed. */
 QN_API qn_status qn_writer_finish(qn_writer *writer, qn_error *err);

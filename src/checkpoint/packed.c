@@ -18,7 +18,7 @@
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 static qn_status declare(qn_writer *writer, const char *name, const qn_packed *packed,
-                         qn_error *err)
+                         int64_t *index, qn_error *err)
 {
     const struct qni_packed_head *head = packed->head;
     char format[96], text[320];
@@ -28,7 +28,7 @@ static qn_status declare(qn_writer *writer, const char *name, const qn_packed *p
         return qni_fail(err, QN_E_MEMORY, "out of memory");
     const int64_t shape = (int64_t)qni_round_up((size_t)head->bytes, QNI_DATA_ALIGNMENT);
     snprintf(full, bytes, "%s.packed", name);
-    qn_status status = qn_writer_add(writer, full, QN_U8, 1, &shape, NULL, err);
+    qn_status status = qn_writer_add(writer, full, QN_U8, 1, &shape, index, err);
     qn_format_print(&head->format, format, sizeof format);
     snprintf(text, sizeof text,
              "{\"version\":%" PRIu32 ",\"layout\":\"%.23s\",\"device\":\"%s\",\"isa\":\"0x%" PRIx64
@@ -77,6 +77,41 @@ static qn_status put(qn_writer *writer, int64_t index, const qn_ctx *ctx, const 
     return qni_sink_close(&sink, err);
 }
 
+qn_status qn_writer_add_packed(qn_writer *writer, const char *name, const qn_packed *packed,
+                               int64_t *index, qn_error *err)
+{
+    if (writer == NULL || name == NULL || packed == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_writer_add_packed: an argument is NULL");
+    return declare(writer, name, packed, index, err);
+}
+
+/* Does the device of ctx reach the weights? */
+static bool is_there(const qn_ctx *ctx, const qn_packed *packed)
+{
+    const qn_device d = packed->device;
+    return packed->read == NULL ||
+           (ctx != NULL && d.kind == ctx->device.kind && d.index == ctx->device.index);
+}
+
+qn_status qn_writer_put_packed(qn_writer *writer, int64_t index, const qn_ctx *ctx,
+                               const qn_packed *packed, qn_error *err)
+{
+    if (packed == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_writer_put_packed: packed is NULL");
+    QNI_TRY(qni_writer_expect(writer, true, "qn_writer_put_packed", err));
+    if (index < 0 || (size_t)index >= writer->n_items || writer->items[index].is_weight)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_writer_put_packed: item %lld is not declared",
+                        (long long)index);
+    const struct qni_slot *slot = &writer->slots[writer->items[index].slot];
+    if (qni_round_up((size_t)packed->head->bytes, QNI_DATA_ALIGNMENT) != slot->bytes)
+        return qni_fail(err, QN_E_SHAPE, "qn_writer_put_packed: %llu bytes, declared were %zu",
+                        (unsigned long long)packed->head->bytes, slot->bytes);
+    if (!is_there(ctx, packed))
+        return qni_fail(err, QN_E_DEVICE,
+                        "qn_writer_put_packed: the context is not of the weights' device");
+    return put(writer, index, ctx, packed, err);
+}
+
 static qn_status check_save(const qn_ctx *ctx, int32_t count, const char *const *names,
                             const qn_packed *const *packed, qn_error *err)
 {
@@ -107,7 +142,7 @@ qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count,
     QNI_TRY(qn_writer_create(ctx, path, &writer, err));
     qn_status status = QN_OK;
     for (int32_t i = 0; status == QN_OK && i < count; i++)
-        status = declare(writer, names[i], packed[i], err);
+        status = declare(writer, names[i], packed[i], NULL, err);
     if (status == QN_OK)
         status = qn_writer_begin(writer, overwrite, 0, err);
     for (int32_t i = 0; status == QN_OK && i < count; i++) {

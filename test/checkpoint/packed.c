@@ -304,14 +304,68 @@ static void test_damage(void **state)
     counted_destroy(&c);
 }
 
+/* One by one, as qn_packed_save() does it at once: the same file to the byte; a run that ends before
+ * the last one goes on. */
+static void test_one_by_one(void **state)
+{
+    enum { COUNT = 3 };
+    static const char *const names[COUNT] = {"a", "b", "c"};
+    static const char *const specs[COUNT] = {"int4:g32", "int8:pc:zp", "nf4:g64"};
+    const char *folder = folder_make();
+    struct counted_ctx c;
+    qn_packed *packed[COUNT];
+    int64_t index[COUNT];
+    qn_writer *writer = NULL;
+    (void)state;
+    counted_make(&c);
+    for (int i = 0; i < COUNT; i++)
+        packed[i] = packed_make(c.ctx, specs[i], shape, 5 + (uint64_t)i, NULL);
+    char whole[512], single[512];
+    snprintf(whole, sizeof whole, "%s", in(folder, "whole"));
+    snprintf(single, sizeof single, "%s", in(folder, "single"));
+    assert_ok(
+        qn_packed_save(c.ctx, whole, COUNT, names, (const qn_packed *const *)packed, 0, NULL));
+    for (int run = 0; run < 2; run++) {
+        assert_ok(qn_writer_create(c.ctx, single, &writer, NULL));
+        for (int i = 0; i < COUNT; i++)
+            assert_ok(qn_writer_add_packed(writer, names[i], packed[i], &index[i], NULL));
+        assert_error(qn_writer_add_packed(writer, "a", packed[1], NULL, &err), QN_E_EXISTS, "a");
+        assert_error(qn_writer_add_packed(writer, NULL, packed[1], NULL, &err), QN_E_ARGUMENT,
+                     "NULL");
+        assert_error(qn_writer_put_packed(writer, index[0], c.ctx, packed[0], &err), QN_E_ARGUMENT,
+                     "begin");
+        assert_ok(qn_writer_begin(writer, 0, run, NULL));
+        assert_int_equal(qn_writer_is_done(writer, index[0]), run);
+        assert_error(qn_writer_put_packed(writer, 3, c.ctx, packed[0], &err), QN_E_ARGUMENT, "3");
+        assert_error(qn_writer_put_packed(writer, -1, c.ctx, packed[0], &err), QN_E_ARGUMENT, "-1");
+        assert_error(qn_writer_put_packed(writer, index[1], c.ctx, packed[0], &err), QN_E_SHAPE,
+                     "declared");
+        assert_error(qn_writer_put_packed(writer, index[1], c.ctx, NULL, &err), QN_E_ARGUMENT,
+                     "NULL");
+        for (int i = run; i < (run == 0 ? 1 : COUNT); i++)
+            assert_ok(qn_writer_put_packed(writer, index[i], c.ctx, packed[i], NULL));
+        if (run == 0)
+            qn_writer_abort(writer, 1);
+    }
+    assert_ok(qn_writer_finish(writer, NULL));
+    size_t bytes[2];
+    uint8_t *a = file_bytes(whole, &bytes[0]), *b = file_bytes(single, &bytes[1]);
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(a, b, bytes[0]);
+    free(a);
+    free(b);
+    for (int i = 0; i < COUNT; i++)
+        qn_packed_destroy(packed[i]);
+    counted_destroy(&c);
+    folder_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_save_errors),
-        cmocka_unit_test(test_save_from_device),
-        cmocka_unit_test(test_other_device),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_save_errors),
+        cmocka_unit_test(test_one_by_one),   cmocka_unit_test(test_save_from_device),
+        cmocka_unit_test(test_other_device), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,7 @@ import time
 import unittest
 
 QUERN = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "quern"
-COMMANDS = ["info", "demo", "quantize", "inspect", "compare", "run", "bench", "explain", "tune"]
+COMMANDS = ["info", "demo", "quantize", "pack", "inspect", "compare", "run", "bench", "explain", "tune"]
 # One line, "quern: what: why; what to do".
 COMPLAINT = re.compile(r"^quern: .+: .+; .+$")
 CODES = {"F32": "f", "F16": "e", "I32": "i", "I64": "q", "U8": "B", "I8": "b"}
@@ -841,6 +841,106 @@ class Tuning(Case):
         if "cuda:0:" not in quern("info", "--quick"):
             self.complains("tune", "-o", "new/t.json", status=4)
         self.assertEqual(os.listdir("."), [])
+
+
+class Pack(Case):
+    def setUp(self):
+        super().setUp()
+        self.model()
+        quern("quantize", "model.safetensors", "-o", "q.safetensors", "-q", "--group", 32)
+
+    def packed(self, path="p.safetensors"):
+        with open(path, "rb") as file:
+            length = struct.unpack("<Q", file.read(8))[0]
+            header = json.loads(file.read(length))
+        return {key[len("quern.packed."):]: json.loads(value)
+                for key, value in header["__metadata__"].items()
+                if key.startswith("quern.packed.")}
+
+    def test_round_trip(self):
+        """The same y from quantized weights and from packed ones, on any instruction set."""
+        out = quern("pack", "q.safetensors", "-o", "p.safetensors")
+        self.assertIn("5 weights", out)
+        names = {"embed.weight", "layers.0.up.weight", "layers.0.down.weight",
+                 "layers.0.conv.weight", "layers.0.depthwise.weight"}
+        self.assertEqual(set(self.packed()), names)
+        npy_write("x.npy", [3, 160], normal(480, 5))
+        for isa in ("all", "portable"):
+            for strategy in ("float", "int8-row", "int8-block"):
+                for weights, y in (("q", "a.npy"), ("p", "b.npy")):
+                    quern("run", "-w", f"{weights}.safetensors:layers.0.up.weight", "-x", "x.npy",
+                          "-o", y, "-s", strategy, "--isa", isa, "--force")
+                self.assertEqual(npy_read("a.npy"), npy_read("b.npy"))
+        npy_write("image.npy", [1, 8, 6, 6], normal(288, 6))
+        for weights, y in (("q", "a.npy"), ("p", "b.npy")):
+            quern("run", "-w", f"{weights}.safetensors:layers.0.conv.weight", "-x", "image.npy",
+                  "-o", y, "--pad", "1", "--force")
+        self.assertEqual(npy_read("a.npy"), npy_read("b.npy"))
+        with open("p.safetensors", "rb") as file:
+            first = file.read()
+        quern("pack", "q.safetensors", "-o", "p.safetensors", "--force", "-q", "-t", "1")
+        with open("p.safetensors", "rb") as file:
+            self.assertEqual(file.read(), first)
+
+    def test_options(self):
+        out = json.loads(quern("pack", "q.safetensors", "-o", "p.safetensors", "--json", "-q",
+                               "-i", "layers.*", "-e", "*conv*", "-e", "*depthwise*"))
+        self.assertEqual({w["name"]: w["layout"] for w in out["weights"]},
+                         {"layers.0.up.weight": "q4n16", "layers.0.down.weight": "q4n16"})
+        self.assertEqual(out["bytes_after"], sum(w["bytes"] for w in out["weights"]))
+        self.assertEqual(set(self.packed()), {"layers.0.up.weight", "layers.0.down.weight"})
+        quern("pack", "q.safetensors", "-o", "p.safetensors", "--force", "-q", "--layout", "q8n16",
+              "--no-sums", "--x-block", 64)
+        self.assertEqual({w["layout"] for w in self.packed().values()}, {"q8n16"})
+        npy_write("x.npy", [1, 160], normal(160, 5))
+        self.complains("run", "-w", "p.safetensors:layers.0.up.weight", "-x", "x.npy", "-o",
+                       "y.npy", "-s", "int8-block", status=4)
+        before = sorted(os.listdir("."))
+        text = quern("pack", "q.safetensors", "--dry-run")
+        self.assertIn("q4n16", text)
+        self.assertIn("layers.0.conv.weight", text)
+        self.assertEqual(sorted(os.listdir(".")), before)
+
+    def test_bad_input(self):
+        self.complains("pack", "q.safetensors", status=2, says="-o FILE")
+        self.complains("pack", "no.safetensors", "-o", "p", status=3, says="no.safetensors")
+        self.complains("pack", "model.safetensors", "-o", "p", status=3, says="quern quantize")
+        self.complains("pack", "q.safetensors", "-o", "p", "-i", "lay", status=2, says="--include")
+        self.complains("pack", "q.safetensors", "-o", "p", "-e", "*", status=3, says="--exclude")
+        self.complains("pack", "q.safetensors", "-o", "p", "--x-block", "0", status=2)
+        self.complains("pack", "q.safetensors", "-o", "no/p", status=3)
+        for layout in ("t4n16", "odd"):
+            line = quern("pack", "q.safetensors", "-o", "p", "--layout", layout, status=4).err
+            self.assertIn(layout, line)
+        with open("q.safetensors", "rb") as file:
+            raw = file.read()
+        with open("cut.safetensors", "wb") as file:
+            file.write(raw[:len(raw) // 2])
+        self.complains("pack", "cut.safetensors", "-o", "p", status=3, says="cut")
+        self.assertFalse(os.path.exists("p"))
+        self.assertFalse(os.path.exists("p.part"))
+        with open("p", "w", encoding="utf-8") as file:
+            file.write("mine")
+        self.complains("pack", "q.safetensors", "-o", "p", status=2, says="--force")
+        with open("p", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "mine")
+
+    def test_resume(self):
+        """A disk that is full in the middle; then the rest."""
+        quern("pack", "q.safetensors", "-o", "whole.safetensors", "-q")
+        size = os.path.getsize("whole.safetensors") * 3 // 4
+
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+        self.complains("pack", "q.safetensors", "-o", "p.safetensors", status=4,
+                       preexec_fn=small_files)
+        self.assertFalse(os.path.exists("p.safetensors"))
+        quern("pack", "q.safetensors", "-o", "p.safetensors", "--resume", "-q")
+        with open("p.safetensors", "rb") as a, open("whole.safetensors", "rb") as b:
+            self.assertEqual(a.read(), b.read())
+        self.assertFalse(os.path.exists("p.safetensors.part"))
 
 
 class Demo(Case):

@@ -215,8 +215,7 @@ QNI_TEMPLATE void rows_of(const struct qni_matmul_tile *t, int64_t panel, const 
     }
 }
 
-/* Several planes: x of f16 and f32, where the f32 rows are as fast or faster. Correct, not tuned.
- * */
+/* Several planes: x of f16 and f32, where the f32 rows are as fast or faster. */
 static void several_planes(const struct qni_matmul_tile *t, int kind)
 {
     for (struct where at = {0, 0}; at.panel < t->n_panels; at.panel++)

@@ -385,7 +385,7 @@ static void finish_line(float *v, const struct qni_finish_step *s)
         store_words(v, s);
 }
 
-/* ---- what overflowed --------------------------------------------------------------------------- */
+/* ---- what overflowed ------------------------------------------------------------------------- */
 
 typedef uint32_t lanes QNI_VECTOR(64);
 

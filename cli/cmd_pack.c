@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quern pack: quantized weights from quern files, packed for a device, to a file that is used where
+ * it lies. The sizes of packed weights depend on their values (scales that f16 holds, and so on), so
+ * everything is packed once to declare it; what fits into KEEP bytes is kept for writing, the rest
+ * is packed again. So memory holds KEEP bytes and one weight whatever the size of the model. */
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "source.h"
+#include "term.h"
+
+static const struct option_row own[] = {
+    {"out", 'o', "FILE", "the file to write"},
+    {"include", 'i', "GLOB", "pack only weights of such names; may be given several times"},
+    {"exclude", 'e', "GLOB", "leave out weights of such names; likewise"},
+    {"layout", 0, "NAME", "q4n16, q8n16, ... (default: the best for each weight)"},
+    {"x-block", 0, "N", "block of the int8-block strategy (default: the group, at most 128)"},
+    {"no-sums", 0, NULL,
+     "leave out column sums: smaller, but no int8 activations with offsets or zero points"},
+    {"dry-run", 'n', NULL, "show what would happen to each weight, write nothing"},
+    {"resume", 0, NULL, "continue what an interrupted run has left in FILE.part"},
+    {"force", 0, NULL, "replace FILE if it exists"},
+    {"quiet", 'q', NULL, "no progress"},
+    {"json", 0, NULL, "the result as one JSON object"},
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct example examples[] = {
+    {"quantize, pack, and use it",
+     "quern quantize model.safetensors -o int4.safetensors\n"
+     "quern pack int4.safetensors -o packed.safetensors\n"
+     "quern run -w packed.safetensors:layers.0.mlp.up.weight -x x.npy -o y.npy"},
+    {"for a GPU", "quern pack int4.safetensors -o packed.safetensors --device cuda"},
+    {"one layer", "quern pack int4.safetensors -o up.safetensors -i '*.mlp.up.weight'"},
+    {NULL, NULL},
+};
+
+static int run(const struct args *args);
+
+const struct command command_pack = {
+    .name = "pack",
+    .summary = "pack quantized weights for a device, ready to be mapped and used",
+    .operands = "FILE|FOLDER...",
+    .about =
+        "Reads quantized weights (what 'quern quantize' writes), packs them in the order in which "
+        "the kernels of a device read them, and writes them to a safetensors file. Packed weights "
+        "are used where they lie in the file, without a copy on a CPU; 'quern run' and "
+        "qn_packed_load() take them. Plain tensors are left out.\n\n"
+        "The output appears under its name only when it is complete. Ctrl-C keeps FILE.part, and "
+        "--resume continues there. Layouts of CPUs are the same on all of them.",
+    .tables = {own, options_context, options_common},
+    .examples = examples,
+    .min_operands = 1,
+    .max_operands = -1,
+    .run = run,
+};
+
+enum { KEEP = 256 << 20, MAX_PATTERNS = 64 };
+
+struct item {
+    const qn_file *file;
+    const char *name;
+    qn_packed *packed; /* kept for writing, or NULL */
+    qn_packed_info info;
+    int64_t index; /* in the writer */
+    size_t bytes;  /* of the canonical weight */
+};
+
+struct job {
+    qn_ctx *ctx;
+    struct source source;
+    struct item *items;
+    int64_t n;
+    qn_pack_options options;
+    qn_writer *writer;
+    struct progress progress;
+    const char *out;
+    double bytes_in, bytes_out, kept;
+    int is_quiet, is_json, is_dry, is_resumed;
+    int64_t skipped;
+};
+
+/* ---------------------------------------------------------------------------------- one weight */
+
+static int pack_one(const struct job *job, const struct item *item, qn_packed **packed)
+{
+    qn_weight *weight = NULL;
+    qn_error err = {0};
+    qn_status status = qn_file_load_weight(job->ctx, item->file, item->name, &weight, &err);
+    if (status == QN_OK)
+        status = qn_pack(job->ctx, weight, &job->options, packed, &err);
+    qn_weight_destroy(weight);
+    return status == QN_OK ? 0 : complain_status(item->name, status, &err);
+}
+
+/* How large it becomes. */
+static int declare_one(struct job *job, struct item *item)
+{
+    qn_packed *packed = NULL;
+    qn_error err = {0};
+    const int failed = pack_one(job, item, &packed);
+    if (failed != 0)
+        return failed;
+    qn_packed_info_init(&item->info);
+    qn_packed_query(packed, &item->info);
+    job->bytes_out += (double)item->info.bytes;
+    qn_status status = QN_OK;
+    if (!job->is_dry)
+        status = qn_writer_add_packed(job->writer, item->name, packed, &item->index, &err);
+    if (!job->is_dry && !job->is_resumed && job->kept + (double)item->info.bytes <= (double)KEEP) {
+        job->kept += (double)item->info.bytes;
+        item->packed = packed;
+    } else {
+        qn_packed_destroy(packed);
+    }
+    return status == QN_OK ? 0 : complain_status(item->name, status, &err);
+}
+
+static int write_one(const struct job *job, struct item *item)
+{
+    qn_error err = {0};
+    const int failed = item->packed == NULL ? pack_one(job, item, &item->packed) : 0;
+    if (failed != 0)
+        return failed;
+    const qn_status status =
+        qn_writer_put_packed(job->writer, item->index, job->ctx, item->packed, &err);
+    qn_packed_destroy(item->packed);
+    item->packed = NULL;
+    return status == QN_OK ? 0 : complain_status(job->out, status, &err);
+}
+
+/* ------------------------------------------------------------------------------------- choosing */
+
+static int matches(const struct args *args, const char *option, const char *name, int *used)
+{
+    const char *pattern;
+    int found = 0;
+    for (int i = 0; (pattern = args_each(args, option, i)) != NULL; i++) {
+        if (fnmatch(pattern, name, 0) == 0)
+            found = used[i] = 1;
+    }
+    return found;
+}
+
+static int check_patterns(const struct args *args, const char *option, const int *used)
+{
+    const char *pattern;
+    for (int i = 0; (pattern = args_each(args, option, i)) != NULL; i++) {
+        if (!used[i])
+            return complain(EXIT_USAGE, "'quern inspect FILE' lists the names",
+                            "--%s '%s': no quantized weight has such a name", option, pattern);
+    }
+    return 0;
+}
+
+static int choose(const struct args *args, struct job *job)
+{
+    int used[2][MAX_PATTERNS] = {{0}};
+    if (args_each(args, "include", MAX_PATTERNS - 1) != NULL ||
+        args_each(args, "exclude", MAX_PATTERNS - 1) != NULL)
+        return complain(EXIT_USAGE, "use wider patterns", "pack: more than %d patterns",
+                        MAX_PATTERNS - 1);
+    int64_t all = 0;
+    for (int f = 0; f < job->source.n_files; f++)
+        all += qn_file_weight_count(job->source.files[f]);
+    if (all == 0)
+        return complain(EXIT_INPUT, "'quern quantize' makes some of plain tensors",
+                        "%s: no quantized weights in it", args->operands[0]);
+    job->items = must_alloc(sizeof *job->items * (size_t)all);
+    for (int f = 0; f < job->source.n_files; f++) {
+        const qn_file *const file = job->source.files[f];
+        for (int64_t i = 0; i < qn_file_weight_count(file); i++) {
+            struct item item = {.file = file, .name = qn_file_weight_name(file, i)};
+            const int is_in =
+                !args_has(args, "include") || matches(args, "include", item.name, used[0]);
+            if (matches(args, "exclude", item.name, used[1]) || !is_in)
+                continue;
+            qn_error err = {0};
+            const qn_status status = qn_file_weight_info(file, item.name, NULL, &item.bytes, &err);
+            if (status != QN_OK)
+                return complain_status(item.name, status, &err);
+            job->bytes_in += (double)item.bytes;
+            job->items[job->n++] = item;
+        }
+    }
+    int status = check_patterns(args, "include", used[0]);
+    status = status != 0 ? status : check_patterns(args, "exclude", used[1]);
+    if (status == 0 && job->n == 0)
+        status = complain(EXIT_INPUT, "take away an --exclude", "pack: no weight is left");
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------- the whole */
+
+/* Pack everything once for its size. */
+static int measure(struct job *job)
+{
+    qn_error err = {0};
+    int status = 0;
+    if (!job->is_dry) {
+        const qn_status made = qn_writer_create(job->ctx, job->out, &job->writer, &err);
+        if (made != QN_OK)
+            return complain_status(job->out, made, &err);
+    }
+    progress_begin(&job->progress, job->bytes_in, 0, job->is_quiet);
+    for (int64_t i = 0; i < job->n && status == 0; i++) {
+        progress_what(&job->progress, job->items[i].name);
+        status = is_stopped() ? EXIT_STOPPED : declare_one(job, &job->items[i]);
+        progress_set(&job->progress, job->progress.done + (double)job->items[i].bytes);
+    }
+    progress_end(&job->progress);
+    return status;
+}
+
+static int write_all(struct job *job)
+{
+    int status = 0;
+    double already = 0;
+    for (int64_t i = 0; i < job->n; i++) {
+        if (qn_writer_is_done(job->writer, job->items[i].index)) {
+            already += (double)job->items[i].info.bytes;
+            job->skipped++;
+        }
+    }
+    if (job->is_resumed && !job->is_quiet)
+        fprintf(stderr, "quern: %lld of %lld weights are there already\n", (long long)job->skipped,
+                (long long)job->n);
+    progress_begin(&job->progress, job->bytes_out, already, job->is_quiet);
+    for (int64_t i = 0; i < job->n && status == 0; i++) {
+        struct item *const item = &job->items[i];
+        if (qn_writer_is_done(job->writer, item->index))
+            continue;
+        progress_what(&job->progress, item->name);
+        status = is_stopped() ? EXIT_STOPPED : write_one(job, item);
+        progress_set(&job->progress, job->progress.done + (double)item->info.bytes);
+        if (status == 0 && !term_is_tty(stderr))
+            progress_line(&job->progress, "[%lld/%lld] %s -> %s", (long long)i + 1,
+                          (long long)job->n, item->name, item->info.layout);
+    }
+    progress_end(&job->progress);
+    return status;
+}
+
+static int write_file(struct job *job, const struct args *args)
+{
+    qn_error err = {0};
+    int status = measure(job);
+    if (status == 0) {
+        const qn_status begun =
+            qn_writer_begin(job->writer, args_has(args, "force"), job->is_resumed, &err);
+        if (begun != QN_OK)
+            status = complain_status(job->out, begun, &err);
+    }
+    if (status != 0) {
+        qn_writer_abort(job->writer, job->is_resumed);
+        return status == EXIT_STOPPED
+                   ? complain(status, "run it again", "stopped: nothing was written yet")
+                   : status;
+    }
+    status = write_all(job);
+    if (status == 0) {
+        const qn_status finished = qn_writer_finish(job->writer, &err);
+        return finished == QN_OK ? 0 : complain_status(job->out, finished, &err);
+    }
+    /* A failed disk or Ctrl-C: the work done is kept. */
+    const int is_kept = status == EXIT_STOPPED || status == EXIT_LIBRARY || job->is_resumed;
+    qn_writer_abort(job->writer, is_kept);
+    return status == EXIT_STOPPED
+               ? complain(status, "the same command with --resume goes on from there",
+                          "stopped: what is done is kept in %s.part", job->out)
+               : status;
+}
+
+/* --------------------------------------------------------------------------------------- output */
+
+static void report_json(const struct job *job, double took)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (!job->is_dry)
+        cJSON_AddStringToObject(o, "out", job->out);
+    cJSON_AddStringToObject(o, "device", device_of(job->ctx).kind == QN_CPU ? "cpu" : "cuda");
+    cJSON_AddNumberToObject(o, "bytes_before", job->bytes_in);
+    cJSON_AddNumberToObject(o, "bytes_after", job->bytes_out);
+    cJSON_AddNumberToObject(o, "resumed", (double)job->skipped);
+    cJSON_AddNumberToObject(o, "seconds", took);
+    cJSON *list = cJSON_AddArrayToObject(o, "weights");
+    for (int64_t i = 0; i < job->n; i++) {
+        const qn_packed_info *const info = &job->items[i].info;
+        char format[96];
+        qn_format_print(&info->format, format, sizeof format);
+        cJSON *w = cJSON_CreateObject();
+        cJSON_AddStringToObject(w, "name", job->items[i].name);
+        cJSON_AddStringToObject(w, "format", format);
+        cJSON_AddStringToObject(w, "layout", info->layout);
+        cJSON_AddNumberToObject(w, "n", (double)info->n);
+        cJSON_AddNumberToObject(w, "k", (double)info->k);
+        cJSON_AddNumberToObject(w, "bytes", (double)info->bytes);
+        cJSON_AddItemToArray(list, w);
+    }
+    json_print(o, 0);
+}
+
+static void report_table(const struct job *job)
+{
+    static const struct column columns[] = {
+        {"weight", '<', 0, 1}, {"n x k", '<', 0, 0},  {"format", '<', 0, 0}, {"layout", '<', 0, 0},
+        {"before", '>', 0, 0}, {"packed", '>', 0, 0}, {NULL, 0, 0, 0},
+    };
+    struct table *t = table_create(columns);
+    char a[HUMAN], format[96];
+    for (int64_t i = 0; i < job->n; i++) {
+        const struct item *const item = &job->items[i];
+        qn_format_print(&item->info.format, format, sizeof format);
+        table_cell(t, PLAIN, "%s", item->name);
+        table_cell(t, PLAIN, "%lld x %lld", (long long)item->info.n, (long long)item->info.k);
+        table_cell(t, PLAIN, "%s", format);
+        table_cell(t, GREEN, "%s", item->info.layout);
+        table_cell(t, PLAIN, "%s", human_bytes((double)item->bytes, a));
+        table_cell(t, PLAIN, "%s", human_bytes((double)item->info.bytes, a));
+    }
+    table_print(t);
+    table_destroy(t);
+}
+
+static void report(const struct job *job, double took)
+{
+    char a[HUMAN], b[HUMAN], c[HUMAN];
+    if (job->is_json)
+        report_json(job, took);
+    else if (job->is_dry)
+        report_table(job);
+    else if (!job->is_quiet)
+        printf("%s: %lld weights packed for %s; %s -> %s in %s\n", job->out, (long long)job->n,
+               device_of(job->ctx).kind == QN_CPU ? "CPUs" : "the GPU",
+               human_bytes(job->bytes_in, a), human_bytes(job->bytes_out, b), human_time(took, c));
+}
+
+static int prepare(struct job *job, const struct args *args)
+{
+    qn_pack_options_init(&job->options);
+    job->options.layout = args_text(args, "layout", NULL);
+    job->options.without_sums = args_has(args, "no-sums");
+    if (job->out == NULL && !job->is_dry)
+        return complain(EXIT_USAGE, "add -o FILE, or --dry-run to see what would happen",
+                        "pack: no output");
+    int status = args_int(args, "x-block", 1, INT32_MAX, &job->options.x_block);
+    status = status != 0 ? status : context_make(args, &job->ctx);
+    if (status == 0)
+        status = source_open(&job->source, job->ctx, args->operands, args->n_operands);
+    return status != 0 ? status : choose(args, job);
+}
+
+static int run(const struct args *args)
+{
+    struct job job = {.out = args_text(args, "out", NULL)};
+    job.is_quiet = args_has(args, "quiet");
+    job.is_json = args_has(args, "json");
+    job.is_dry = args_has(args, "dry-run");
+    job.is_resumed = args_has(args, "resume");
+    int status = prepare(&job, args);
+    const double begin = seconds_now();
+    if (status == 0) {
+        stop_on_interrupt();
+        status = job.is_dry ? measure(&job) : write_file(&job, args);
+    }
+    if (status == 0)
+        report(&job, seconds_now() - begin);
+    for (int64_t i = 0; i < job.n; i++)
+        qn_packed_destroy(job.items[i].packed);
+    free(job.items);
+    source_close(&job.source);
+    qn_ctx_destroy(job.ctx);
+    return status;
+}
