@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quern pack: quantized weights from quern files, packed for a device, to a file that is used where
- * it lies. The sizes of packed weights depend on their values (scales that f16 holds, and so on), so
- * everything is packed once to declare it; what fits into KEEP bytes is kept for writing, the rest
- * is packed again. So memory holds KEEP bytes and one weight whatever the size of the model. */
+ * it lies. The sizes of packed weights depend on their values (scales that f16 holds, and so on),
+ * so everything is packed once to declare it; what fits into KEEP bytes is kept for writing, the
+ * rest is packed again. So memory holds KEEP bytes and one weight whatever the model. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +91,9 @@ static int pack_one(const struct job *job, const struct item *item, qn_packed **
     if (status == QN_OK)
         status = qn_pack(job->ctx, weight, &job->options, packed, &err);
     qn_weight_destroy(weight);
+    if (status == QN_E_LAYOUT && job->options.layout != NULL)
+        return complain(EXIT_USAGE, "leave --layout out, or choose weights with --include",
+                        "%s: %s", item->name, err.text);
     return status == QN_OK ? 0 : complain_status(item->name, status, &err);
 }
 

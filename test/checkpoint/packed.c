@@ -304,8 +304,8 @@ static void test_damage(void **state)
     counted_destroy(&c);
 }
 
-/* One by one, as qn_packed_save() does it at once: the same file to the byte; a run that ends before
- * the last one goes on. */
+/* One by one, as qn_packed_save() does it at once: the same file to the byte; a run that ends
+ * before the last one goes on. */
 static void test_one_by_one(void **state)
 {
     enum { COUNT = 3 };
