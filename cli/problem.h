@@ -107,6 +107,8 @@ struct workload {
     int32_t *ids, *x_rows; /* grouped */
     qn_plan *plan;
     qn_plan_info info;
+    double *folded, *spread; /* what the check of all outputs needs of weights[0]; NULL: not yet */
+    int8_t *sign;
 };
 
 /* Make the weights, pack one copy, make x, y and the plan. 0 or the exit status. */
@@ -141,7 +143,7 @@ struct verdict {
 };
 /* Compare y (of the last run) with sums in double: all outputs, or a thousand of them; if thorough,
  * also the residual of all of them against random signs (Freivalds). */
-void workload_check(const struct workload *w, int is_thorough, struct verdict *verdict);
+void workload_check(struct workload *w, int is_thorough, struct verdict *verdict);
 
 /* Row `row` of a weight in double, by input column, without prescale; and |scale value| + |offset|
  * of each (may be NULL), what rounding errors grow with. */

@@ -25,21 +25,32 @@ static int64_t group_of(const qn_weight_parts *w, int64_t position)
     return w->format.blocks == QN_BLOCKS_CHANNELS ? position % ci / group : position / group;
 }
 
-void weight_row(const qn_weight_parts *w, int64_t row, double *out, double *size)
+/* `count` positions from p on, which are of one group. */
+static void weight_piece(const qn_weight_parts *w, int64_t row, int64_t p, int64_t count,
+                         double *out, double *size)
 {
     const uint8_t *codes = w->codes + row * w->k;
     const int32_t middle = 1 << (w->format.bits - 1);
-    for (int64_t p = 0; p < w->k; p++) {
-        const int64_t g = row * w->n_groups + group_of(w, p), at = w->perm != NULL ? w->perm[p] : p;
+    const int64_t g = row * w->n_groups + group_of(w, p);
+    const double scale = (double)w->scale[g];
+    const double offset = w->zero != NULL     ? -scale * w->zero[g]
+                          : w->offset != NULL ? (double)w->offset[g]
+                                              : 0;
+    for (int64_t end = p + count; p < end; p++) {
+        const int64_t at = w->perm != NULL ? w->perm[p] : p;
         const double value = w->table != NULL ? (double)w->table[codes[p]] : codes[p] - middle;
-        const double scale = (double)w->scale[g];
-        const double offset = w->zero != NULL     ? -scale * w->zero[g]
-                              : w->offset != NULL ? (double)w->offset[g]
-                                                  : 0;
         out[at] = scale * value + offset;
         if (size != NULL)
             size[at] = fabs(scale * value) + fabs(offset);
     }
+}
+
+void weight_row(const qn_weight_parts *w, int64_t row, double *out, double *size)
+{
+    const int64_t group = w->format.group > 0 ? w->format.group : w->k;
+    const int64_t piece = w->format.blocks == QN_BLOCKS_CHANNELS ? 1 : group;
+    for (int64_t p = 0; p < w->k; p += piece)
+        weight_piece(w, row, p, w->k - p < piece ? w->k - p : piece, out, size);
 }
 
 /* ------------------------------------------------------------------------- rows of activations */
@@ -255,36 +266,47 @@ static void check_sample(struct checker *c)
 
 /* ------------------------------------------------------------------------------------ residual */
 
-static void check_residual(struct checker *c)
+/* For random signs t: the sums over n of t_n w_nk, and the roots of those of size squared. They
+ * are of the weights alone, so all cases with these weights share them. */
+static void fold_weights(struct checker *c, struct workload *w)
 {
-    const struct workload *w = c->w;
-    const int64_t n = w->p.n, k = w->p.k;
-    double *folded = must_alloc(sizeof *folded * (size_t)k);
-    double *square = must_alloc(sizeof *square * (size_t)k);
-    int8_t *sign = must_alloc((size_t)n + 1);
     uint64_t state = 99;
-    for (int64_t j = 0; j < n; j++) {
-        sign[j] = (random_next(&state) & 1) != 0 ? 1 : -1;
+    w->folded = must_alloc(sizeof *w->folded * (size_t)w->p.k);
+    w->spread = must_alloc(sizeof *w->spread * (size_t)w->p.k);
+    w->sign = must_alloc((size_t)w->p.n + 1);
+    for (int64_t j = 0; j < w->p.n; j++) {
+        w->sign[j] = (random_next(&state) & 1) != 0 ? 1 : -1;
         weight_row(&c->parts[0], j, c->row, c->size);
-        for (int64_t i = 0; i < k; i++) {
-            folded[i] += sign[j] * c->row[i];
-            square[i] += c->size[i] * c->size[i];
+        for (int64_t i = 0; i < w->p.k; i++) {
+            w->folded[i] += w->sign[j] * c->row[i];
+            w->spread[i] += c->size[i] * c->size[i];
         }
     }
+    for (int64_t i = 0; i < w->p.k; i++)
+        w->spread[i] = sqrt(w->spread[i]);
+}
+
+static void check_residual(struct checker *c, struct workload *w)
+{
+    const int64_t n = w->p.n, k = w->p.k;
+    const double step = w->p.y == QN_F32 ? 0 : w->p.y == QN_BF16 ? 0x1p-8 : 0x1p-11;
+    float *y = must_alloc(sizeof *y * (size_t)n);
+    if (w->folded == NULL)
+        fold_weights(c, w);
     for (int64_t r = 0; r < w->y_rows && c->verdict->is_good; r++) {
         double left = 0, right = 0, rounding = 0, spread = 0;
         load_row(c, r, 0);
+        floats_from((const uint8_t *)w->y + (size_t)(r * n) * qn_dtype_bytes(w->p.y), w->p.y, n, y);
         for (int64_t j = 0; j < n; j++) {
-            double half_step;
-            left += sign[j] * output_at(w, r, j, &half_step);
-            rounding += half_step * half_step;
+            left += w->sign[j] * (double)y[j];
+            rounding += (double)y[j] * (double)y[j];
         }
         for (int64_t i = 0; i < k; i++) {
-            right += c->x[i] * folded[i];
-            spread += fabs(c->x[i]) * sqrt(square[i]);
+            right += c->x[i] * w->folded[i];
+            spread += fabs(c->x[i]) * w->spread[i];
         }
         /* spread >= the root of the sum over n of (sum |x| |w|)^2 */
-        double bound = 2 * (double)(k + 8) * 0x1p-24 * spread + 8 * sqrt(rounding) + 1e-30;
+        double bound = 2 * (double)(k + 8) * 0x1p-24 * spread + 8 * step * sqrt(rounding) + 1e-30;
         if (strstr(w->info.kernel, "bf16") != NULL)
             bound += 0x1p-8 * spread;
         if (!(fabs(left - right) <= bound)) {
@@ -294,9 +316,7 @@ static void check_residual(struct checker *c)
                      fabs(left - right), bound);
         }
     }
-    free(folded);
-    free(square);
-    free(sign);
+    free(y);
 }
 
 /* ---------------------------------------------------------------------------------------- both */
@@ -319,7 +339,7 @@ static void order_positions(struct checker *c)
     }
 }
 
-void workload_check(const struct workload *w, int is_thorough, struct verdict *verdict)
+void workload_check(struct workload *w, int is_thorough, struct verdict *verdict)
 {
     const size_t k = (size_t)w->p.k;
     struct checker c = {.w = w, .verdict = verdict};
@@ -341,7 +361,7 @@ void workload_check(const struct workload *w, int is_thorough, struct verdict *v
     const int can_fold =
         w->p.op == OP_MATMUL && w->p.y != QN_I32 && w->p.y != QN_I8 && w->p.y != QN_U8;
     if (is_thorough && can_fold && verdict->is_good && w->y_elements > 0)
-        check_residual(&c);
+        check_residual(&c, w);
     verdict->error = c.sum_exact > 0 ? sqrt(c.sum_error / c.sum_exact) : sqrt(c.sum_error);
     verdict->model_error = c.sum_model_exact > 0 ? sqrt(c.sum_model / c.sum_model_exact) : 0;
     free(c.order);

@@ -428,6 +428,9 @@ void workload_free(struct workload *w)
     for (int i = 0; i < w->n_weights; i++)
         qn_weight_destroy(w->weights[i]);
     free(w->packed);
+    free(w->folded);
+    free(w->spread);
+    free(w->sign);
     if (w->host != w->ctx)
         qn_ctx_destroy(w->host);
     *w = (struct workload){0};
