@@ -4,6 +4,7 @@
  * Descriptors are made on the stack; what the library keeps on the host is its own matter. */
 #include "blas.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "../base/error.h"
@@ -23,13 +24,21 @@
                 call(cublasLtMatmulPreferenceInit_internal)                                        \
                     call(cublasLtMatmulPreferenceSetAttribute)
 
-struct qni_cuda_blas {
-    const char *why; /* not NULL: there is no library, and nothing else here */
-    void *library;
+struct library {
+    const char *why; /* not NULL: there is none, and nothing else here */
+    void *file;
     cublasLtHandle_t handle;
 #define QNI_BLAS_MEMBER(name) __typeof__(&name) name;
     QNI_BLAS_CALLS(QNI_BLAS_MEMBER)
 #undef QNI_BLAS_MEMBER
+};
+
+/* Nobody has opened it; somebody is writing down that he has; it is there to read. */
+enum { CLOSED = 0, BUSY = 1, OPEN = 2 };
+
+struct qni_cuda_blas {
+    _Atomic int32_t state;
+    struct library lt;
 };
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(((struct qni_cuda_gemm_algo *)0)->words),
@@ -48,85 +57,96 @@ static void *open_library(void)
         "libcublasLt.so.13"
 #endif
     };
-    void *library = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names && library == NULL; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return library;
+    void *file = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && file == NULL; i++)
+        file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return file;
 }
 
 /* A pointer to an object as one to a function, which C does not convert. */
-static int find_call(void *library, const char *name, void *call)
+static int find_call(void *file, const char *name, void *call)
 {
-    void *const found = dlsym(library, name);
+    void *const found = dlsym(file, name);
     memcpy(call, &found, sizeof found);
     return found != NULL;
 }
 
-static int find_calls(struct qni_cuda_blas *b)
+static int find_calls(struct library *lt)
 {
     int all = 1;
-#define QNI_BLAS_FIND(name) all &= find_call(b->library, #name, &b->name);
+#define QNI_BLAS_FIND(name) all &= find_call(lt->file, #name, &lt->name);
     QNI_BLAS_CALLS(QNI_BLAS_FIND)
 #undef QNI_BLAS_FIND
     return all;
 }
 
 /* The context's device is current. */
-static const char *start(struct qni_cuda_blas *b)
+static const char *start(struct library *lt)
 {
-    b->library = open_library();
-    if (b->library == NULL)
+    lt->file = open_library();
+    if (lt->file == NULL)
         return "cuBLASLt (libcublasLt.so.13 or .12) was not found on this machine";
-    if (!find_calls(b) || b->cublasLtGetVersion() / 10000 < 12)
+    if (!find_calls(lt) || lt->cublasLtGetVersion() / 10000 < 12)
         return "the cuBLASLt of this machine is of another version";
-    if (b->cublasLtCreate(&b->handle) != CUBLAS_STATUS_SUCCESS) {
-        b->handle = NULL;
+    if (lt->cublasLtCreate(&lt->handle) != CUBLAS_STATUS_SUCCESS) {
+        lt->handle = NULL;
         return "cuBLASLt was found, but does not start on this GPU";
     }
     return NULL;
 }
 
-static void stop(const qn_ctx *ctx, struct qni_cuda_blas *b)
+static void stop(struct library *lt)
 {
-    if (b->handle != NULL)
-        (void)b->cublasLtDestroy(b->handle);
-    if (b->library != NULL)
-        (void)dlclose(b->library);
+    if (lt->handle != NULL)
+        (void)lt->cublasLtDestroy(lt->handle);
+    if (lt->file != NULL)
+        (void)dlclose(lt->file);
+}
+
+/* Whoever is first to write it down has opened it; who opens it at the same time lets it go, and
+ * waits for the end of a copy at most. */
+static void open_once(struct qni_cuda_blas *b)
+{
+    int32_t expected = CLOSED;
+    struct library lt;
+    memset(&lt, 0, sizeof lt);
+    lt.why = start(&lt);
+    if (atomic_compare_exchange_strong(&b->state, &expected, BUSY)) {
+        b->lt = lt;
+        atomic_store(&b->state, OPEN);
+        return;
+    }
+    stop(&lt);
+    while (atomic_load(&b->state) != OPEN)
+        continue;
+}
+
+struct qni_cuda_blas *qni_cuda_blas_make(const qn_ctx *ctx)
+{
+    return qni_alloc_zero(&ctx->allocator, sizeof(struct qni_cuda_blas));
+}
+
+void qni_cuda_blas_close(const qn_ctx *ctx, struct qni_cuda_blas *b)
+{
+    if (b == NULL)
+        return;
+    stop(&b->lt);
     qni_free(&ctx->allocator, b, sizeof *b);
 }
 
-/* Whoever comes first opens it; who comes at the same time opens it, too, and lets it go. */
 const struct qni_cuda_blas *qni_cuda_blas_of(const qn_ctx *ctx, const char **why)
 {
-    struct qni_cuda_blas *found = atomic_load(&ctx->cuda->blas);
-    if (found == NULL) {
+    struct qni_cuda_blas *const b = ctx->cuda->blas;
+    if (atomic_load(&b->state) != OPEN) {
         struct qni_cuda_scope scope;
-        struct qni_cuda_blas *const made = qni_alloc_zero(&ctx->allocator, sizeof *made);
-        *why = "there was no memory for cuBLASLt";
-        if (made == NULL)
-            return NULL;
         *why = "the GPU was not ready when cuBLASLt was looked for";
-        if (qni_cuda_enter(ctx, &scope, NULL) != QN_OK) {
-            qni_free(&ctx->allocator, made, sizeof *made);
+        if (qni_cuda_enter(ctx, &scope, NULL) != QN_OK)
             return NULL;
-        }
-        made->why = start(made);
-        if (atomic_compare_exchange_strong(&ctx->cuda->blas, &found, made))
-            found = made;
-        else
-            stop(ctx, made);
+        open_once(b);
         qni_cuda_leave(ctx, &scope);
     }
-    *why = found->why;
-    return found->why == NULL ? found : NULL;
-}
-
-void qni_cuda_blas_close(qn_ctx *ctx)
-{
-    struct qni_cuda_blas *const b = atomic_load(&ctx->cuda->blas);
-    if (b != NULL)
-        stop(ctx, b);
-    atomic_store(&ctx->cuda->blas, NULL);
+    *why = b->lt.why;
+    return b->lt.why == NULL ? b : NULL;
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -141,23 +161,23 @@ static cudaDataType_t type_of(qn_dtype dtype)
     return dtype == QN_F32 ? CUDA_R_32F : dtype == QN_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-static int lay_out(const struct qni_cuda_blas *b, cublasLtMatrixLayoutOpaque_t *to, qn_dtype dtype,
+static int lay_out(const struct library *lt, cublasLtMatrixLayoutOpaque_t *to, qn_dtype dtype,
                    int64_t rows, int64_t columns, int64_t ld)
 {
-    return b->cublasLtMatrixLayoutInit_internal(to, sizeof *to, type_of(dtype), (uint64_t)rows,
-                                                (uint64_t)columns, ld) == CUBLAS_STATUS_SUCCESS;
+    return lt->cublasLtMatrixLayoutInit_internal(to, sizeof *to, type_of(dtype), (uint64_t)rows,
+                                                 (uint64_t)columns, ld) == CUBLAS_STATUS_SUCCESS;
 }
 
-static int describe(const struct qni_cuda_blas *b, const struct qni_cuda_gemm *g, struct views *v)
+static int describe(const struct library *lt, const struct qni_cuda_gemm *g, struct views *v)
 {
     const int32_t transposed = CUBLAS_OP_T;
-    return b->cublasLtMatmulDescInit_internal(&v->product, sizeof v->product, CUBLAS_COMPUTE_32F,
-                                              CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-           b->cublasLtMatmulDescSetAttribute(&v->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                             sizeof transposed) == CUBLAS_STATUS_SUCCESS &&
-           lay_out(b, &v->w, g->dtype, g->k, g->n, g->ldw) &&
-           lay_out(b, &v->x, g->dtype, g->k, g->m, g->ldx) &&
-           lay_out(b, &v->d, g->d_dtype, g->n, g->m, g->ldd);
+    return lt->cublasLtMatmulDescInit_internal(&v->product, sizeof v->product, CUBLAS_COMPUTE_32F,
+                                               CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           lt->cublasLtMatmulDescSetAttribute(&v->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                              sizeof transposed) == CUBLAS_STATUS_SUCCESS &&
+           lay_out(lt, &v->w, g->dtype, g->k, g->n, g->ldw) &&
+           lay_out(lt, &v->x, g->dtype, g->k, g->m, g->ldx) &&
+           lay_out(lt, &v->d, g->d_dtype, g->n, g->m, g->ldd);
 }
 
 struct wish {
@@ -177,21 +197,22 @@ qn_status qni_cuda_blas_find(const struct qni_cuda_blas *b, const struct qni_cud
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint64_t)g->d_alignment, 4},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint64_t)g->d_alignment, 4},
     };
+    const struct library *const lt = &b->lt;
     struct views v;
     cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulHeuristicResult_t found;
     int n_found = 0;
     memset(&found, 0, sizeof found);
-    if (!describe(b, g, &v) || b->cublasLtMatmulPreferenceInit_internal(
-                                   &preference, sizeof preference) != CUBLAS_STATUS_SUCCESS)
+    if (!describe(lt, g, &v) || lt->cublasLtMatmulPreferenceInit_internal(
+                                    &preference, sizeof preference) != CUBLAS_STATUS_SUCCESS)
         return QN_E_UNSUPPORTED;
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++)
-        if (b->cublasLtMatmulPreferenceSetAttribute(&preference, wishes[i].what, &wishes[i].value,
-                                                    wishes[i].bytes) != CUBLAS_STATUS_SUCCESS)
+        if (lt->cublasLtMatmulPreferenceSetAttribute(&preference, wishes[i].what, &wishes[i].value,
+                                                     wishes[i].bytes) != CUBLAS_STATUS_SUCCESS)
             return QN_E_UNSUPPORTED;
-    if (b->cublasLtMatmulAlgoGetHeuristic(b->handle, &v.product, &v.w, &v.x, &v.d, &v.d,
-                                          &preference, 1, &found,
-                                          &n_found) != CUBLAS_STATUS_SUCCESS ||
+    if (lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, &v.product, &v.w, &v.x, &v.d, &v.d,
+                                           &preference, 1, &found,
+                                           &n_found) != CUBLAS_STATUS_SUCCESS ||
         n_found < 1 || found.state != CUBLAS_STATUS_SUCCESS ||
         found.workspaceSize > workspace_bytes)
         return QN_E_UNSUPPORTED;
@@ -204,14 +225,15 @@ qn_status qni_cuda_blas_run(const struct qni_cuda_blas *b, const struct qni_cuda
                             const struct qni_cuda_gemm_algo *algo,
                             const struct qni_cuda_gemm_data *data, void *stream, qn_error *err)
 {
+    const struct library *const lt = &b->lt;
     const float zero = 0.0f;
     struct views v;
     cublasLtMatmulAlgo_t how;
     memcpy(&how, algo->words, sizeof how);
-    if (!describe(b, g, &v))
+    if (!describe(lt, g, &v))
         return qni_fail(err, QN_E_DEVICE, "cuBLASLt does not take the product's description");
-    const cublasStatus_t status = b->cublasLtMatmul(
-        b->handle, &v.product, &data->alpha, data->w, &v.w, data->x, &v.x, &zero, data->d, &v.d,
+    const cublasStatus_t status = lt->cublasLtMatmul(
+        lt->handle, &v.product, &data->alpha, data->w, &v.w, data->x, &v.x, &zero, data->d, &v.d,
         data->d, &v.d, &how, data->workspace, (size_t)algo->workspace_bytes, stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         return qni_fail(err, QN_E_DEVICE, "cuBLASLt refuses a product (its status %d)",
@@ -225,16 +247,21 @@ struct qni_cuda_blas {
     char none;
 };
 
+struct qni_cuda_blas *qni_cuda_blas_make(const qn_ctx *ctx)
+{
+    return qni_alloc_zero(&ctx->allocator, sizeof(struct qni_cuda_blas));
+}
+
+void qni_cuda_blas_close(const qn_ctx *ctx, struct qni_cuda_blas *blas)
+{
+    qni_free(&ctx->allocator, blas, sizeof *blas);
+}
+
 const struct qni_cuda_blas *qni_cuda_blas_of(const qn_ctx *ctx, const char **why)
 {
     (void)ctx;
     *why = "this library was built without cuBLASLt's header";
     return NULL;
-}
-
-void qni_cuda_blas_close(qn_ctx *ctx)
-{
-    (void)ctx;
 }
 
 qn_status qni_cuda_blas_find(const struct qni_cuda_blas *blas, const struct qni_cuda_gemm *gemm,

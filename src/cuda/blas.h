@@ -31,11 +31,12 @@ struct qni_cuda_gemm_algo {
     uint64_t workspace_bytes; /* 16-byte aligned */
 };
 
-/* The library, opened if need be; the context is on a GPU. Any thread. NULL: *why says why, a
- * static text. */
+/* A place for the library, where nothing is opened yet. NULL: no memory. */
+struct qni_cuda_blas *qni_cuda_blas_make(const qn_ctx *ctx);
+/* Closes what was opened. blas may be NULL. */
+void qni_cuda_blas_close(const qn_ctx *ctx, struct qni_cuda_blas *blas);
+/* The context's library, opened if need be. Any thread. NULL: *why says why, a static text. */
 const struct qni_cuda_blas *qni_cuda_blas_of(const qn_ctx *ctx, const char **why);
-/* Nothing happens where nothing was opened. */
-void qni_cuda_blas_close(qn_ctx *ctx);
 
 /* How to do this product with at most so much workspace. QN_E_UNSUPPORTED. The context's device is
  * current. */

@@ -205,11 +205,17 @@ qn_status qni_cuda_open(qn_ctx *ctx, qn_error *err)
     struct qni_cuda *cuda = qni_alloc_zero(&ctx->allocator, sizeof *cuda);
     if (cuda == NULL)
         return qni_fail(err, QN_E_MEMORY, "no memory for a context");
+    cuda->blas = qni_cuda_blas_make(ctx);
+    if (cuda->blas == NULL) {
+        qni_free(&ctx->allocator, cuda, sizeof *cuda);
+        return qni_fail(err, QN_E_MEMORY, "no memory for a context");
+    }
     cudaError_t code = visit(ctx->device.index, &v);
     if (code == cudaSuccess)
         code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     depart(&v);
     if (code != cudaSuccess) {
+        qni_cuda_blas_close(ctx, cuda->blas);
         qni_free(&ctx->allocator, cuda, sizeof *cuda);
         return fail(err, code, "making a stream");
     }
@@ -225,10 +231,10 @@ void qni_cuda_close(qn_ctx *ctx)
     struct visit v;
     if (ctx->cuda == NULL)
         return;
-    if (visit(ctx->device.index, &v) == cudaSuccess) {
-        qni_cuda_blas_close(ctx);
+    const cudaError_t code = visit(ctx->device.index, &v);
+    qni_cuda_blas_close(ctx, ctx->cuda->blas);
+    if (code == cudaSuccess)
         (void)cudaStreamDestroy(ctx->cuda->own_stream);
-    }
     (void)cudaGetLastError();
     depart(&v);
     qni_free(&ctx->allocator, ctx->cuda, sizeof *ctx->cuda);

@@ -9,8 +9,6 @@
 
 #include <quern/cuda.h>
 
-#include <stdatomic.h>
-
 #include "../base/context.h"
 #include "kernel.h"
 
@@ -44,7 +42,7 @@ struct qni_cuda {
     void *own_stream; /* made with the context */
     int32_t pdl;
     struct qni_cuda_costs tuned[QNI_CUDA_MAX_TUNED]; /* facts.n_tuned of them */
-    _Atomic(struct qni_cuda_blas *) blas;            /* NULL: nobody has asked for it */
+    struct qni_cuda_blas *blas;                      /* for the dense tier */
 };
 
 /* ---- devices and contexts -------------------------------------------------------------------- */

@@ -125,7 +125,7 @@ static void compare(struct check *c, struct product *p, const char *who)
         for (int64_t j = 0; j < n; j++) {
             const double expected = (double)p->expected[i * n + j];
             const double got = (double)value_at(&p->y, i * p->y.stride[0] + j);
-            if (!(fabs(got - expected) <= p->rms / 64.0)) {
+            if (!(fabs(got - expected) <= p->rms / 64.0 + fabs(expected) / 512.0)) {
                 check_fail(c, "%s: y[%lld, %lld] is %.9g, by floats %.9g", who, (long long)i,
                            (long long)j, got, expected);
                 return;

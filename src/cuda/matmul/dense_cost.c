@@ -52,8 +52,8 @@ const char *qni_cuda_dense_refusal(const struct qni_cuda_kernel *row, const stru
         return "rounds weights to the type of x, and multiplies types of 16 bits";
     if (op->x.dtype != type)
         return "reads another type of activations than the strategy gives";
-    if (op->k == 0)
-        return "is for products of something, and k is 0";
+    if (op->k == 0 || op->n == 0)
+        return "is for products of something, and n or k is 0";
     if (op->kind == QNI_GROUPED)
         return "multiplies by one weight: how many rows an expert has is known on the device alone";
     if (op->w[0]->head->conv_groups > 1)
