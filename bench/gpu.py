@@ -2,39 +2,86 @@
 # SPDX-License-Identifier: Apache-2.0
 """quern on a GPU beside what PyTorch brings: cuBLAS in fp16, int8 and fp8, and torch's int4 kernel.
 
-    bench/gpu.py [--quern build/release/quern] [--shapes 4096x4096,...] [--m 1,16,256,...]
-                 [--weights int4:g128,...] [--x f16] [--device 0] [--out bench/results/gpu.jsonl]
+    bench/gpu.py [--quern build/release/quern] [--quick] [--shapes 4096x4096,...] [--m 1,16,...]
+                 [--sets decode,int8-row,...] [--device 0] [--no-peers] [--out FILE]
 
-Same shapes, same run, one after another: for every shape and m first the peers, then `quern bench
---device cuda`, which checks its result before it measures. All times are microseconds of a call
-inside a CUDA graph; every call reads weights of its own, and all copies together exceed the second
-level cache several times. One JSON object a line goes to --out; a table goes to standard output.
-For m = 1 the fixed cost and the slope of each kind are fitted apart: t = t0 + bytes / bandwidth.
+The same shapes in one run: for every shape first the peers, then `quern bench --device cuda`, which
+checks each result against sums in double before it measures. All times are microseconds of a call
+inside a CUDA graph; the calls of a graph read weights of their own, which together exceed the
+second level cache several times. For m = 1 and 16 fixed cost and slope are fitted apart, over the
+shapes: t = t0 + bytes / bandwidth.
+
+A table goes to standard output as it comes. --out gets one JSON object a line: first what was run
+on what, then every case; the file is FILE.part until all is done, and replaces what was there.
+bench/plot.py makes pictures and tables of it. Exit status 1: a case failed or was wrong.
 """
 import argparse
+import glob
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
+import time
 
 ROTATE = 400 << 20  # eight times the second level cache of an H100
 REPLAYS = 15
+LONG_US = 6000      # calls of a graph take about so long together
+
+SHAPES = "4096x4096,14336x4096,8192x8192,28672x8192"
+ROWS = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096"
+# What is measured of quern: name, weights, strategy, programmatic dependent launch, rows (None: all
+# of --m).
+SETS = [
+    ("float", "int4:g128", "float", False, None),
+    ("float-pdl", "int4:g128", "float", True, (1, 2, 4, 8, 16)),
+    ("w8a16", "int8:pc", "float", False, (1, 16, 256, 1024, 4096)),
+    ("int8-block", "int4:g128", "int8-block", False, (1, 16, 64, 256, 1024, 4096)),
+    ("int8-row", "int8:pc", "int8-row", False, (1, 16, 64, 256, 1024, 4096)),
+    ("q4_0", "q4_0", "int8-block", False, (1, 16, 64, 256, 1024, 4096)),
+    ("int8-pdl", "int4:g128", "int8-block", True, (1, 16)),
+    ("dense", "int4:g128", "dense", False, (256, 1024, 4096)),
+]
+# Shapes and rows that no table was made for.
+ODD_SHAPES, ODD_ROWS = "13824x5120,3584x18944", "1,3,16,24,200,3000"
+QUICK_ROWS, QUICK_SETS = "1,16,256,4096", "float,float-pdl,int8-row"
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--quern", default="build/release/quern")
-    p.add_argument("--shapes", default="4096x4096,14336x4096,8192x8192,28672x8192")
-    p.add_argument("--m", default="1,16,64,256,1024,4096")
-    p.add_argument("--weights", default="int4:g128")
-    p.add_argument("--strategy", default="float")
+    p.add_argument("--quick", action="store_true", help="fewer rows, sets and shapes")
+    p.add_argument("--shapes", default=None, help="n x k, as in 4096x4096,8192x8192")
+    p.add_argument("--m", default=None, help="numbers of rows")
+    p.add_argument("--sets", default=None, help=", ".join(s[0] for s in SETS))
     p.add_argument("--x", default="f16", choices=("f16", "bf16", "f32"))
     p.add_argument("--device", type=int, default=0)
-    p.add_argument("--no-peers", action="store_true")
-    p.add_argument("--out", default=None, help="a file of JSON lines; added to")
-    return p.parse_args()
+    p.add_argument("--no-peers", action="store_true", help="quern alone; needs no torch")
+    p.add_argument("--out", default=None, help="a file of JSON lines; replaced when all is done")
+    args = p.parse_args()
+    known = [s[0] for s in SETS]
+    args.odd = not (args.quick or args.shapes or args.m or args.sets)
+    args.shapes = numbers(p, args.shapes or SHAPES)
+    args.m = [m for (m,) in numbers(p, args.m or (QUICK_ROWS if args.quick else ROWS), 1)]
+    args.sets = (args.sets or (QUICK_SETS if args.quick else ",".join(known))).split(",")
+    for name in args.sets:
+        if name not in known:
+            p.error("--sets: '%s' is none of %s" % (name, ", ".join(known)))
+    return args
+
+
+def numbers(parser, text, count=2):
+    try:
+        found = [tuple(int(v) for v in one.split("x")) for one in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or any(len(one) != count or min(one) < 1 for one in found):
+        parser.error("'%s' is no list of %s" % (text, "sizes like 4096x4096" if count == 2
+                                                else "numbers of rows"))
+    return found
+
+
+# --------------------------------------------------------------------------------------- peers
 
 
 class Peers:
@@ -47,12 +94,13 @@ class Peers:
         torch.cuda.set_device(self.device)
         torch.set_grad_enabled(False)
         self.name = torch.cuda.get_device_name(index)
+        self.copies = {}
 
     def fp16(self, n, k, m):
         t = self.torch
         x = t.randn(m, k, device=self.device, dtype=t.float16)
         y = t.empty(m, n, device=self.device, dtype=t.float16)
-        return (n * k * 2, lambda: t.randn(n, k, device=self.device, dtype=t.float16),
+        return (n * k * 2, 2, lambda: t.randn(n, k, device=self.device, dtype=t.float16) / 64,
                 lambda w: t.mm(x, w.t(), out=y))
 
     def int8(self, n, k, m):
@@ -60,7 +108,7 @@ class Peers:
         if m <= 16:
             return None  # the operator wants more rows
         x = t.randint(-127, 128, (m, k), device=self.device, dtype=t.int8)
-        return (n * k, lambda: t.randint(-127, 128, (n, k), device=self.device, dtype=t.int8),
+        return (n * k, 1, lambda: t.randint(-127, 128, (n, k), device=self.device, dtype=t.int8),
                 lambda w: t._int_mm(x, w.t()))
 
     def fp8(self, n, k, m):
@@ -68,9 +116,12 @@ class Peers:
         if m % 16 != 0:
             return None
         e4m3 = t.float8_e4m3fn
-        x = t.randn(m, k, device=self.device).to(e4m3)
+        x = t.randn(m, k, device=self.device, dtype=t.float16).to(e4m3)
         one = t.ones((), device=self.device)
-        return (n * k, lambda: t.randn(n, k, device=self.device).to(e4m3),
+
+        def make():
+            return t.randn(n, k, device=self.device, dtype=t.float16).to(e4m3)
+        return (n * k, 1, make,
                 lambda w: t._scaled_mm(x, w.t(), one, one, out_dtype=t.bfloat16))
 
     def int4(self, n, k, m):
@@ -83,115 +134,227 @@ class Peers:
         def make():
             codes = t.randint(0, 256, (n, k // 2), device=self.device, dtype=t.uint8)
             return t.ops.aten._convert_weight_to_int4pack(codes, 8)
-        return (n * k // 2, make, lambda w: t.ops.aten._weight_int4pack_mm(x, w, 128, facts))
+        return (n * k // 2 + n * k // 32, 2, make,
+                lambda w: t.ops.aten._weight_int4pack_mm(x, w, 128, facts))
 
     def ways(self):
         return {"cublas fp16": self.fp16, "cublas int8": self.int8, "cublas fp8": self.fp8,
                 "torch int4 g128": self.int4}
 
-    def time(self, way):
-        """Microseconds of a call: [median, p10, p90]."""
+    def weights(self, name, n, k, size, make):
+        """Copies of one shape serve all numbers of rows."""
+        if (name, n, k) not in self.copies:
+            self.copies = {key: c for key, c in self.copies.items() if key[1:] == (n, k)}
+            self.torch.cuda.empty_cache()
+            count = min(max(2, -(-ROTATE // size)), 64)
+            self.copies[name, n, k] = [make() for _ in range(count)]
+        return self.copies[name, n, k]
+
+    def replay(self, graph, stream):
+        """Milliseconds of one replay."""
         t = self.torch
-        size, make, call = way
-        copies = [make() for _ in range(max(2, -(-ROTATE // size)))]
-        calls = len(copies) * max(1, 24 // len(copies))
+        begin, end = (t.cuda.Event(enable_timing=True) for _ in range(2))
+        with t.cuda.stream(stream):
+            begin.record(stream)
+            graph.replay()
+            end.record(stream)
+            end.synchronize()
+        return begin.elapsed_time(end)
+
+    def capture(self, copies, call, calls, stream):
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph, stream=stream):
+            for i in range(calls):
+                call(copies[i % len(copies)])
+        return graph
+
+    def time(self, copies, call):
+        """Microseconds of a call: (median, p10, p90)."""
+        t = self.torch
         stream = t.cuda.Stream()
         with t.cuda.stream(stream):
             for w in copies[:2]:
                 call(w)
         stream.synchronize()
-        graph = t.cuda.CUDAGraph()
-        with t.cuda.graph(graph, stream=stream):
-            for i in range(calls):
-                call(copies[i % len(copies)])
-        begin, end = (t.cuda.Event(enable_timing=True) for _ in range(2))
-        us = []
-        with t.cuda.stream(stream):
-            for _ in range(REPLAYS + 1):
-                begin.record(stream)
-                graph.replay()
-                end.record(stream)
-                end.synchronize()
-                us.append(begin.elapsed_time(end) * 1e3 / calls)
-        us = sorted(us[1:])
-        return [statistics.median(us), us[len(us) // 10], us[-1 - len(us) // 10]]
+        once = self.capture(copies, call, 2, stream)
+        self.replay(once, stream)
+        guess = self.replay(once, stream) * 1e3 / 2
+        # All copies have a turn, unless a call is so long that it clears the cache by itself.
+        calls = len(copies) * max(1, 24 // len(copies))
+        if guess > 100:
+            calls = max(4, min(calls, int(LONG_US / guess)))
+        graph = self.capture(copies, call, calls, stream)
+        us = sorted([self.replay(graph, stream) * 1e3 / calls for _ in range(REPLAYS + 1)][1:])
+        return statistics.median(us), us[len(us) // 10], us[-1 - len(us) // 10]
+
+    def records(self, n, k, m):
+        for name, way in self.ways().items():
+            made = way(n, k, m)
+            if made is None:
+                continue
+            size, x_bytes, make, call = made
+            try:
+                us = self.time(self.weights(name, n, k, size, make), call)
+            except RuntimeError as error:
+                complain("%s, n=%d k=%d m=%d: %s" % (name, n, k, m, str(error).split("\n")[0]))
+                continue
+            y_bytes = 4 if name == "cublas int8" else 2
+            yield {"op": "matmul", "set": "peer", "n": n, "k": k, "m": m, "weights": name,
+                   "strategy": "peer", "machine": self.name, "kernel": name, "us_median": us[0],
+                   "us_p10": us[1], "us_p90": us[2],
+                   "bytes": size + m * k * x_bytes + m * n * y_bytes, "ops": 2 * m * n * k}
 
 
-def peer_record(peers, name, n, k, m, us, size):
-    return {"op": "matmul", "n": n, "k": k, "m": m, "weights": name, "strategy": "peer",
-            "device": peers.name, "kernel": name, "us_median": us[0], "us_p10": us[1],
-            "us_p90": us[2], "bytes": size, "ops": 2 * m * n * k}
+# ---------------------------------------------------------------------------------------- quern
 
 
-def ours(args, n, k, m):
+def environment():
+    """Where pip put cuBLAS beside torch, for a quern that looks for it."""
+    folders = [f for base in sys.path for name in ("cublas/lib", "cu1[23]/lib")
+               for f in glob.glob(os.path.join(base, "nvidia", name)) if os.path.isdir(f)]
+    old = os.environ.get("LD_LIBRARY_PATH", "")
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join([old] * (old != "") + folders)}
+
+
+def ours(args, one, n, k, rows):
+    name, weights, strategy, pdl, _ = one
     command = [args.quern, "bench", "--device", "cuda:%d" % args.device, "--n", str(n), "--k",
-               str(k), "--m", str(m), "--weights", args.weights, "--strategy", args.strategy, "--x",
-               args.x, "--y", args.x, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in (0, 1):
-        sys.exit("gpu.py: %s: exit status %d" % (" ".join(command), done.returncode))
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+               str(k), "--m", ",".join(str(m) for m in rows), "--weights", weights, "--strategy",
+               strategy, "--x", args.x, "--y", args.x, "--min-time", "0.03", "--json"]
+    command += ["--pdl"] if pdl else []
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False, env=environment())
+    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0:
+        complain("%s: exit status %d: %s" % (" ".join(command), done.returncode,
+                                             done.stderr.strip().split("\n")[-1]))
+    return [{**r, "set": name} for r in records]
+
+
+# ---------------------------------------------------------------------------------------- output
+
+failures = []
+
+
+def complain(words):
+    failures.append(words)
+    print("gpu.py: " + words, file=sys.stderr, flush=True)
+
+
+def label(r):
+    if r["strategy"] == "peer":
+        return r["kernel"]
+    return "quern %s %s%s" % (r["weights"], r["strategy"], ", pdl" if r.get("pdl") else "")
+
+
+class Output:
+    """The table, and the file: FILE.part until the end."""
+
+    def __init__(self, path):
+        self.path, self.file, self.begun = path, None, time.monotonic()
+        self.fixed, self.cases = {}, 0
+        if path:
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            self.file = open(path + ".part", "w", encoding="utf-8")
+        print("%5s  %-13s %5s  %-36s %9s %8s %8s %9s" % (
+            "s", "n x k", "m", "", "us", "GB/s", "Top/s", "of limit"), flush=True)
+
+    def add(self, record):
+        if self.file:
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+
+    def case(self, r):
+        us = r["us_median"]
+        print("%5.0f  %-13s %5d  %-36s %9.2f %8.0f %8.1f %9s%s" % (
+            time.monotonic() - self.begun, "%dx%d" % (r["n"], r["k"]), r["m"], label(r), us,
+            r["bytes"] / us * 1e-3, r["ops"] / us * 1e-6,
+            "%.0f %%" % (100 * r["fraction"]) if "fraction" in r else "",
+            "" if r.get("verified", True) else "  WRONG"), flush=True)
+        self.cases += 1
+        if r["m"] in (1, 16):
+            self.fixed.setdefault((r["m"], label(r)), []).append((r["bytes"], us))
+        self.add(r)
+
+    def end(self):
+        for (m, name), points in sorted(self.fixed.items()):
+            t = fit(points)
+            if t is not None:
+                print("m = %-2d %-42s t0 %6.2f us, then %5.2f TB/s" % (m, name, *t))
+                self.add({"op": "fit", "m": m, "kernel": name, "t0_us": t[0], "tb_s": t[1],
+                          "shapes": len(points)})
+        if self.file:
+            self.file.close()
+            if self.cases:
+                os.replace(self.path + ".part", self.path)
+            else:
+                os.remove(self.path + ".part")
 
 
 def fit(points):
-    """Least squares of us = t0 + bytes / rate; None with fewer than two sizes."""
-    if len({b for b, _ in points}) < 2:
+    """Least squares of us = t0 + bytes / rate, relative to us; None with fewer than three
+    sizes."""
+    if len({b for b, _ in points}) < 3:
         return None
-    mean_b = statistics.fmean(b for b, _ in points)
-    mean_t = statistics.fmean(t for _, t in points)
-    slope = (sum((b - mean_b) * (t - mean_t) for b, t in points) /
-             sum((b - mean_b) ** 2 for b, _ in points))
+    weights = [1 / (t * t) for _, t in points]
+    total = sum(weights)
+    mean_b = sum(w * b for w, (b, _) in zip(weights, points)) / total
+    mean_t = sum(w * t for w, (_, t) in zip(weights, points)) / total
+    slope = (sum(w * (b - mean_b) * (t - mean_t) for w, (b, t) in zip(weights, points)) /
+             sum(w * (b - mean_b) ** 2 for w, (b, _) in zip(weights, points)))
+    if slope <= 0:
+        return None
     return mean_t - slope * mean_b, 1 / (slope * 1e6)  # us; TB/s
 
 
-def save(path, records):
-    """All lines so far and the new ones, under a name of its own until they are complete."""
-    old = b""
-    if os.path.exists(path):
-        with open(path, "rb") as f:
-            old = f.read()
-    folder = os.path.dirname(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    with tempfile.NamedTemporaryFile("wb", dir=folder, delete=False) as f:
-        f.write(old)
-        for r in records:
-            f.write((json.dumps(r) + "\n").encode())
-    os.replace(f.name, path)
+def about(args, peers):
+    """What was run, on what."""
+    words, given = ["bench/gpu.py"], sys.argv[1:]
+    for i, word in enumerate(given):  # places on this machine are nobody's matter
+        if not word.startswith(("--quern", "--out")) and given[i - 1:i] not in (["--quern"],
+                                                                              ["--out"]):
+            words.append(word)
+    record = {"op": "about", "command": " ".join(words), "date": time.strftime("%Y-%m-%d")}
+    try:
+        asked = subprocess.run(["nvidia-smi", "-i", str(args.device), "--format=csv,noheader",
+                                "--query-gpu=name,driver_version,clocks.max.sm,power.limit"],
+                               stdout=subprocess.PIPE, text=True, check=True).stdout
+        names = ("gpu", "driver", "clock_limit", "power_limit")
+        record.update(zip(names, (word.strip() for word in asked.strip().split(","))))
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    if peers:
+        record.update(gpu=peers.name, torch=peers.torch.__version__,
+                      cuda=str(peers.torch.version.cuda))
+    return record
+
+
+def run_shape(args, peers, out, n, k, rows, sets):
+    for m in rows if peers else ():
+        for record in peers.records(n, k, m):
+            out.case(record)
+    for one in sets:
+        wanted = [m for m in rows if one[4] is None or m in one[4]]
+        for record in ours(args, one, n, k, wanted) if wanted else ():
+            out.case(record)
 
 
 def main():
     args = parse()
     peers = None if args.no_peers else Peers(args.device)
-    shapes = [tuple(int(v) for v in s.split("x")) for s in args.shapes.split(",")]
-    records, at_one = [], {}
-    print("%-13s %5s  %-34s %9s %9s %9s" % ("n x k", "m", "", "us", "GB/s", "Top/s"))
-    for n, k in shapes:
-        for m in (int(v) for v in args.m.split(",")):
-            found = []
-            for name, way in (peers.ways() if peers else {}).items():
-                made = way(n, k, m)
-                if made is not None:
-                    found.append(peer_record(peers, name, n, k, m, peers.time(made), made[0]))
-                peers.torch.cuda.empty_cache()
-            found += ours(args, n, k, m)
-            for r in found:
-                us = r["us_median"]
-                name = r["kernel"] if r["strategy"] == "peer" else "quern %s %s" % (
-                    r["weights"], r["strategy"])
-                print("%-13s %5d  %-34s %9.2f %9.0f %9.1f" % (
-                    "%dx%d" % (n, k), m, name, us, r["bytes"] / us * 1e-3, r["ops"] / us * 1e-6),
-                    flush=True)
-                if m == 1:
-                    at_one.setdefault(name, []).append((r["bytes"], us))
-            records += found
-    for name, points in at_one.items():
-        t = fit(points)
-        if t is not None:
-            print("m = 1: %-34s t0 %6.2f us, then %5.2f TB/s" % (name, *t))
-            records.append({"op": "fit", "m": 1, "kernel": name, "t0_us": t[0], "tb_s": t[1]})
-    if args.out:
-        save(args.out, records)
+    sets = [s for s in SETS if s[0] in args.sets]
+    out = Output(args.out)
+    out.add(about(args, peers))
+    for n, k in args.shapes:
+        run_shape(args, peers, out, n, k, args.m, sets)
+    if args.odd:
+        rows = [int(m) for m in ODD_ROWS.split(",")]
+        for n, k in (tuple(int(v) for v in s.split("x")) for s in ODD_SHAPES.split(",")):
+            run_shape(args, peers, out, n, k, rows, [s for s in sets if s[0] == "float"])
+    out.end()
+    print("%.0f s, %d failed" % (time.monotonic() - out.begun, len(failures)))
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,8 +5,9 @@
     bench/plot.py            writes docs/performance-*.svg and the tables between the markers
                              <!-- table NAME --> and <!-- end --> of docs/performance.md, README.md
     bench/plot.py --check    says what would change
+    --results FOLDER --to FOLDER: other lines than those, and copies of the pages elsewhere
 
-Pictures need nothing but this file: SVG written as text, with the reader's colours in the dark.
+Pictures need nothing but Python: SVG written as text, with the reader's colours in the dark.
 """
 import argparse
 import json
@@ -15,35 +16,18 @@ import os
 import re
 import sys
 
+import plot_gpu
+from svg import COLORS, svg, text, us
+
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-COLORS = ["#1f6feb", "#d1600a", "#1a7f4b", "#a33ea1", "#7a6a00", "#c4314b"]
-STYLE = """<style>
-text{font:12px sans-serif;fill:#24292f}.axis{stroke:#8c959f;fill:none}.grid{stroke:#d0d7de}
-@media (prefers-color-scheme:dark){text{fill:#e6edf3}.axis{stroke:#6e7681}.grid{stroke:#30363d}}
-</style>"""
 
 
-def results(name):
-    path = os.path.join(ROOT, "bench", "results", name)
+def results(folder, name):
+    path = os.path.join(folder, name)
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
-
-
-def us(value):
-    return "%.0f" % value if value >= 100 else "%.1f" % value
-
-
-def svg(width, height, parts):
-    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d">\n' % (width, height)
-            + STYLE + "\n" + "\n".join(parts) + "\n</svg>\n")
-
-
-def text(x, y, words, anchor="start", color=None):
-    words = words.replace("&", "&amp;").replace("<", "&lt;")
-    fill = ' style="fill:%s"' % color if color else ""
-    return '<text x="%.1f" y="%.1f" text-anchor="%s"%s>%s</text>' % (x, y, anchor, fill, words)
 
 
 # ------------------------------------------------------------------------------- time against m
@@ -269,7 +253,7 @@ def put_tables(path, tables):
 
     def replace(match):
         lines = tables.get(match.group(1))
-        if lines is None:
+        if not lines:
             return match.group(0)
         return "<!-- table %s -->\n%s\n<!-- end -->" % (match.group(1), "\n".join(lines))
     return old, re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", replace, old, flags=re.S)
@@ -278,8 +262,11 @@ def put_tables(path, tables):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--results", default=os.path.join(ROOT, "bench", "results"))
+    parser.add_argument("--to", default=ROOT, help="where changed files are written")
     options = parser.parse_args()
-    matmul, conv, sweep = (results("cpu-%s.jsonl" % name) for name in ("matmul", "conv", "sweep"))
+    matmul, conv, sweep = (results(options.results, "cpu-%s.jsonl" % name)
+                           for name in ("matmul", "conv", "sweep"))
     tables = {"matmul": matmul_table(matmul), "conv": conv_table(conv), "sweep": fit_table(sweep),
               "readme": readme_table(matmul, conv), "readme-from": provenance(matmul + conv),
               "matmul-from": provenance(matmul), "conv-from": provenance(conv),
@@ -292,6 +279,9 @@ def main():
         "docs/performance-conv.svg": ratio_bars(
             conv, "Times as fast as oneDNN's int8 convolution, ResNet-50", onednn),
     }
+    gpu_tables, gpu_pictures = plot_gpu.tables_and_pictures(results(options.results, "gpu.jsonl"))
+    tables.update(gpu_tables)
+    pictures.update(gpu_pictures)
     changes = []
     for path, words in pictures.items():
         full = os.path.join(ROOT, path)
@@ -306,7 +296,8 @@ def main():
         if options.check:
             print("plot.py: %s is out of date; run bench/plot.py" % path)
         else:
-            with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
+            os.makedirs(os.path.dirname(os.path.join(options.to, path)), exist_ok=True)
+            with open(os.path.join(options.to, path), "w", encoding="utf-8") as file:
                 file.write(words)
     return 1 if options.check and changes else 0
 
