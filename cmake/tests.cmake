@@ -95,6 +95,7 @@ if(QN_CUDA_BUILT)
     get_filename_component(name ${source} NAME_WE)
     add_executable(test_gpu_${name} ${source})
     quern_internal_program(test_gpu_${name})
+    target_include_directories(test_gpu_${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     set_target_properties(test_gpu_${name} PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
     add_test(NAME gpu.${name} COMMAND test_gpu_${name})

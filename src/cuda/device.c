@@ -338,7 +338,10 @@ qn_status qni_cuda_enter(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_err
         code = cudaPeekAtLastError();
     if (code != cudaSuccess) {
         leave(ctx->device.index, scope->device_before);
-        return fail(err, code, "an earlier launch or CUDA call of this thread has failed");
+        (void)fail(err, code, "an earlier launch or CUDA call of this thread has failed");
+        if (err != NULL)
+            err->status = QN_E_DEVICE; /* whatever went wrong there */
+        return QN_E_DEVICE;
     }
     describe(ctx, &scope->launch);
     return QN_OK;

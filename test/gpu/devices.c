@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Several GPUs in one process: contexts on two of them, used by two threads at the same time and by
+ * one thread in turns, plainly and through graphs, with the bits of one GPU alone. Memory and
+ * weights of the other GPU are refused. The caller's device stays current whatever happens. Ends
+ * with 77 where there are fewer than two GPUs. */
+#include <pthread.h>
+
+#include "scene.h"
+
+enum { GPUS = 2, ROUNDS = 25 };
+
+struct side {
+    int32_t index;
+    qn_ctx *ctx;
+    cudaStream_t stream;
+    struct scene scene[N_SCENES];
+    uint8_t *wanted[N_SCENES]; /* of GPU 0 */
+    cudaGraphExec_t exec[N_SCENES];
+};
+
+static void start(struct side *a, int32_t index)
+{
+    a->index = index;
+    a->ctx = context_on(QN_CUDA, index);
+    (void)cudaSetDevice(index);
+    expect(cudaStreamCreateWithFlags(&a->stream, cudaStreamNonBlocking) == cudaSuccess, "stream",
+           "none");
+    (void)cudaSetDevice(home);
+    expect_status("stream", qn_cuda_set_stream(a->ctx, a->stream), QN_OK, NULL, "");
+    for (int32_t kind = 0; kind < N_SCENES; kind++)
+        scene_start(&a->scene[kind], a->ctx, kind);
+}
+
+static void stop(struct side *a)
+{
+    for (int32_t kind = 0; kind < N_SCENES; kind++) {
+        scene_stop(&a->scene[kind]);
+        if (a->exec[kind] != NULL)
+            (void)cudaGraphExecDestroy(a->exec[kind]);
+    }
+    qn_ctx_destroy(a->ctx);
+    expect(cudaStreamDestroy(a->stream) == cudaSuccess, "stream", "not destroyed");
+}
+
+static void check(struct side *a, int32_t kind, const char *what)
+{
+    scene_compare(&a->scene[kind], a->wanted[kind], what);
+}
+
+/* Captured and replayed with GPU `home` current: the stream knows its device. */
+static void capture(struct side *a)
+{
+    for (int32_t kind = 0; kind < N_SCENES; kind++) {
+        struct scene *const s = &a->scene[kind];
+        cudaGraph_t graph = NULL;
+        expect(cudaStreamBeginCapture(a->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess,
+               s->name, "no capture begins");
+        expect_status(s->name, scene_run(s), QN_OK, NULL, "");
+        if (a->exec[kind] != NULL)
+            (void)cudaGraphExecDestroy(a->exec[kind]);
+        expect(cudaStreamEndCapture(a->stream, &graph) == cudaSuccess &&
+                   cudaGraphInstantiate(&a->exec[kind], graph, 0) == cudaSuccess,
+               s->name, "no graph is made");
+        (void)cudaGraphDestroy(graph);
+        scene_clear(s);
+        expect(cudaGraphLaunch(a->exec[kind], a->stream) == cudaSuccess, s->name, "no replay");
+        check(a, kind, "a replay has other bits");
+    }
+}
+
+/* Plain runs and replays by turns, as fast as they go. */
+static void *work(void *arg)
+{
+    struct side *const a = arg;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int32_t kind = 0; kind < N_SCENES; kind++) {
+            struct scene *const s = &a->scene[kind];
+            scene_clear(s);
+            if (round % 2 == 0)
+                expect_status(s->name, scene_run(s), QN_OK, NULL, "");
+            else
+                expect(cudaGraphLaunch(a->exec[kind], a->stream) == cudaSuccess, s->name,
+                       "no replay");
+            check(a, kind, "with two threads: other bits");
+        }
+    return NULL;
+}
+
+static void in_turns(struct side a[GPUS])
+{
+    for (int round = 0; round < ROUNDS; round++)
+        for (int32_t kind = 0; kind < N_SCENES; kind++) {
+            for (int i = 0; i < GPUS; i++) {
+                scene_clear(&a[i].scene[kind]);
+                expect_status("in turns", scene_run(&a[i].scene[kind]), QN_OK, NULL, "");
+            }
+            for (int i = 0; i < GPUS; i++)
+                check(&a[i], kind, "in turns: other bits");
+        }
+}
+
+/* Every operand, scratch and the weights of the other GPU. */
+static void of_the_other_gpu(struct side a[GPUS])
+{
+    for (int i = 0; i < GPUS; i++)
+        for (int32_t kind = 0; kind < N_SCENES; kind++) {
+            struct scene *const s = &a[i].scene[kind], *const t = &a[!i].scene[kind];
+            for (int32_t j = 0; j < s->n; j++) {
+                const qn_tensor good = *s->operand[j].tensor;
+                s->operand[j].tensor->data = t->operand[j].tensor->data;
+                expect_status("memory of the other GPU", scene_run(s), QN_E_DEVICE, NULL,
+                              s->operand[j].name);
+                *s->operand[j].tensor = *t->operand[j].tensor;
+                expect_status("tensors of the other GPU", scene_run(s), QN_E_DEVICE, NULL,
+                              s->operand[j].name);
+                *s->operand[j].tensor = good;
+            }
+            if (s->scratch_bytes > 0)
+                expect_status("scratch of the other GPU",
+                              scene_run_with(s, t->scratch, s->scratch_bytes), QN_E_DEVICE, NULL,
+                              "scratch");
+            expect_status("the right call", scene_run(s), QN_OK, NULL, "");
+        }
+    qn_error err = {QN_OK, -1, ""};
+    qn_weight *back = NULL;
+    for (int i = 0; i < GPUS; i++) {
+        qn_matmul_args *const m = &a[i].scene[SCENE_MATMUL].args.matmul;
+        const qn_packed *const good = m->w, *const other = a[!i].scene[SCENE_MATMUL].args.matmul.w;
+        m->w = other;
+        expect_status("weights of the other GPU", scene_run(&a[i].scene[SCENE_MATMUL]), QN_E_DEVICE,
+                      NULL, "w is packed for device");
+        m->w = good;
+        expect_status("unpacking them", qn_unpack(a[i].ctx, other, &back, &err), QN_E_DEVICE, &err,
+                      "device");
+        qn_matmul_args *const o = &a[!i].scene[SCENE_MATMUL].args.matmul;
+        expect_status("upload to the other GPU", qn_cuda_upload(a[i].ctx, o->y.data, &err, 4, &err),
+                      QN_E_DEVICE, &err, "the context is on GPU");
+    }
+}
+
+int main(void)
+{
+    static struct side a[GPUS];
+    qn_error err = {QN_OK, -1, ""};
+    int32_t count = 0;
+    pthread_t thread[GPUS];
+    size_t bytes = 0;
+    if (qn_cuda_device_count(&count, &err) != QN_OK || count < GPUS) {
+        printf("skipped: %d GPUs\n", count);
+        return 77;
+    }
+    for (int i = 0; i < GPUS; i++)
+        start(&a[i], i);
+    for (int32_t kind = 0; kind < N_SCENES; kind++) {
+        expect_status("GPU 0", scene_run(&a[0].scene[kind]), QN_OK, NULL, "");
+        a[0].wanted[kind] = a[1].wanted[kind] = scene_result(&a[0].scene[kind], &bytes);
+    }
+    /* The second time with the other GPU current. */
+    for (home = 0; home < GPUS; home++) {
+        (void)cudaSetDevice(home);
+        for (int i = 0; i < GPUS; i++)
+            capture(&a[i]);
+        in_turns(a);
+        of_the_other_gpu(a);
+    }
+    home = 0;
+    (void)cudaSetDevice(home);
+    for (int i = 0; i < GPUS; i++)
+        expect(pthread_create(&thread[i], NULL, work, &a[i]) == 0, "thread", "none");
+    for (int i = 0; i < GPUS; i++)
+        (void)pthread_join(thread[i], NULL);
+    for (int i = 0; i < GPUS; i++)
+        stop(&a[i]);
+    for (int32_t kind = 0; kind < N_SCENES; kind++)
+        free(a[0].wanted[kind]);
+    expect_clean("at the end");
+    return report("devices");
+}
