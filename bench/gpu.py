@@ -208,9 +208,10 @@ class Peers:
 # ---------------------------------------------------------------------------------------- quern
 
 
-def environment():
-    """Where pip put cuBLAS beside torch, for a quern that looks for it."""
-    folders = [f for base in sys.path for name in ("cublas/lib", "cu1[23]/lib")
+def environment(quern):
+    """quern's own library lies beside it; where pip put cuBLAS beside torch, quern finds it."""
+    folders = [os.path.dirname(os.path.abspath(quern))]
+    folders += [f for base in sys.path for name in ("cublas/lib", "cu1[23]/lib")
                for f in glob.glob(os.path.join(base, "nvidia", name)) if os.path.isdir(f)]
     old = os.environ.get("LD_LIBRARY_PATH", "")
     return {**os.environ, "LD_LIBRARY_PATH": ":".join([old] * (old != "") + folders)}
@@ -223,7 +224,7 @@ def ours(args, one, n, k, rows):
                strategy, "--x", args.x, "--y", args.x, "--min-time", "0.03", "--json"]
     command += ["--pdl"] if pdl else []
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          check=False, env=environment())
+                          check=False, env=environment(args.quern))
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0:
         complain("%s: exit status %d: %s" % (" ".join(command), done.returncode,

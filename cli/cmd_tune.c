@@ -3,6 +3,7 @@
  * asked for by name, for products of several shapes, and timed in a graph (qn_cuda_measure); the
  * library tells the model's terms of each (qn_cuda_predict), a fit gives the constants. What the
  * numbers multiply does not matter here, so weights are random codes. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ static const struct option_row own[] = {
     {"device", 0, "DEVICE", "cuda (default) or cuda:INDEX"},
     {"output", 'o', "FILE", "where the constants are kept (default: where --tuning looks)"},
     {"quick", 'q', NULL, "fewer shapes"},
+    {"weights", 'w', "SPEC,...", "formats to measure with (default int4:g128,int8:pc)"},
     {"dry-run", 0, NULL, "measure and report; write nothing"},
     {"json", 0, NULL, "one JSON object a line: what was measured, then the constants"},
     {NULL, 0, NULL, NULL},
@@ -23,7 +25,8 @@ static const struct option_row own[] = {
 
 static const struct example examples[] = {
     {"measure this machine's first GPU; bench, run, explain and demo use the result", "quern tune"},
-    {"how good are the constants that are there?", "quern tune --dry-run"},
+    {"how good are the library's constants?", "quern tune --dry-run"},
+    {"and for groups of 32 and zero points?", "quern tune --dry-run -q --weights q4_0,int4:g64:zp"},
     {"keep them somewhere else", "quern tune --device cuda:1 -o gpu1.json"},
     {NULL, NULL},
 };
@@ -60,9 +63,8 @@ static const int64_t shapes_quick[][2] = {{4096, 4096}, {8192, 8192}};
 static const int64_t rows_all[] = {1,  2,   4,   8,   12,  16,  24,   32,   48,  64,
                                    96, 128, 192, 256, 384, 512, 1024, 2048, 4096};
 static const int64_t rows_quick[] = {1, 8, 16, 32, 64, 128, 256, 1024};
-static const char *const weights_all[] = {"int4:g128", "int8:pc"};
 
-enum { MAX_COPIES = 64, MAX_SAMPLES = 4096, REPLAYS = 7 };
+enum { MAX_WEIGHTS_OF_TUNE = 8, MAX_COPIES = 64, MAX_SAMPLES = 4096, REPLAYS = 7 };
 
 struct sample {
     int line;
@@ -81,6 +83,8 @@ struct tune {
     struct sample *samples;
     int n_samples, n_cases;
     int is_quick, is_json;
+    char *weights[MAX_WEIGHTS_OF_TUNE];
+    int n_weights;
     int64_t most_m;
     struct progress progress;
 };
@@ -106,30 +110,34 @@ static int failed(const struct stage *s, qn_status status, const qn_error *err)
     return exit_status;
 }
 
-static qn_status make_weight(const struct stage *s, qn_weight **weight, qn_error *err)
+static qn_status make_weight(const struct stage *s, const qn_format *format, qn_weight **weight,
+                             qn_error *err)
 {
     qn_weight_parts parts;
     qn_weight_parts_init(&parts);
-    qn_status status = qn_format_parse(s->weights, &parts.format, err);
-    const int64_t groups = qn_format_groups(&parts.format, s->k, s->k);
+    parts.format = *format;
+    const size_t groups = (size_t)(s->n * qn_format_groups(format, s->k, s->k));
     uint8_t *codes = must_alloc((size_t)(s->n * s->k) + 8);
-    float *scale = must_alloc(sizeof *scale * (size_t)(s->n * groups));
-    const uint64_t mask = s->bits == 4 ? UINT64_C(0x0f0f0f0f0f0f0f0f) : ~UINT64_C(0);
+    float *facts = must_alloc(sizeof *facts * groups);
+    const uint64_t mask = (UINT64_C(1) << format->bits) - 1;
     uint64_t state = 7;
     for (int64_t i = 0; i < s->n * s->k; i += 8) {
-        const uint64_t eight = random_next(&state) & mask;
+        const uint64_t eight = random_next(&state) & mask * UINT64_C(0x0101010101010101);
         memcpy(codes + i, &eight, sizeof eight);
     }
-    for (int64_t i = 0; i < s->n * groups; i++)
-        scale[i] = 0.01f;
+    for (size_t i = 0; i < groups; i++)
+        facts[i] = 0.015625f;
     parts.n = s->n;
     parts.k = s->k;
     parts.codes = codes;
-    parts.scale = scale;
-    if (status == QN_OK)
-        status = qn_weight_create(s->t->ctx, &parts, weight, err);
+    parts.scale = facts;
+    parts.offset = format->shift == QN_SHIFT_OFFSET ? facts : NULL;
+    int32_t *zero = format->shift == QN_SHIFT_ZERO ? must_alloc(sizeof *zero * groups) : NULL;
+    parts.zero = zero;
+    const qn_status status = qn_weight_create(s->t->ctx, &parts, weight, err);
     free(codes);
-    free(scale);
+    free(facts);
+    free(zero);
     return status;
 }
 
@@ -184,7 +192,11 @@ static int stage_make(struct stage *s)
 {
     qn_error err = {0};
     qn_weight *weight = NULL;
-    qn_status status = make_weight(s, &weight, &err);
+    qn_format format;
+    qn_status status = qn_format_parse(s->weights, &format, &err);
+    s->bits = format.bits <= 4 ? 4 : 8;
+    if (status == QN_OK)
+        status = make_weight(s, &format, &weight, &err);
     if (status == QN_OK)
         status = pack_copies(s, weight, &err);
     qn_weight_destroy(weight);
@@ -347,7 +359,6 @@ static int measure_shape(struct tune *t, const int64_t shape[2], const char *wei
     snprintf(what, sizeof what, "%lld x %lld, %s", (long long)s.n, (long long)s.k, weights);
     progress_what(&t->progress, what);
     progress_line(&t->progress, "measuring %s", what);
-    s.bits = strncmp(weights, "int4", 4) == 0 ? 4 : 8;
     int status = stage_make(&s);
     for (int is_int8 = 0; is_int8 < 2 && status == 0; is_int8++) {
         for (int i = 0; i < n_rows && status == 0; i++) {
@@ -366,14 +377,13 @@ static int measure_all(struct tune *t)
                                      : (int)(sizeof shapes_all / sizeof *shapes_all);
     const int n_rows = t->is_quick ? (int)(sizeof rows_quick / sizeof *rows_quick)
                                    : (int)(sizeof rows_all / sizeof *rows_all);
-    const int n_weights = (int)(sizeof weights_all / sizeof *weights_all);
     int status = 0;
     t->most_m = t->is_quick ? rows_quick[n_rows - 1] : rows_all[n_rows - 1];
-    progress_begin(&t->progress, n_shapes * n_rows * n_weights * 2, 0, 0);
+    progress_begin(&t->progress, n_shapes * n_rows * t->n_weights * 2, 0, 0);
     t->progress.is_count = 1;
-    for (int w = 0; w < n_weights && status == 0; w++)
+    for (int w = 0; w < t->n_weights && status == 0; w++)
         for (int i = 0; i < n_shapes && status == 0; i++)
-            status = measure_shape(t, shapes[i], weights_all[w]);
+            status = measure_shape(t, shapes[i], t->weights[w]);
     progress_end(&t->progress);
     if (status == EXIT_STOPPED)
         complain(EXIT_STOPPED, "run it again when ready", "tune: stopped, nothing was written");
@@ -587,6 +597,23 @@ static int tune(struct tune *t, const char *path)
     return failed_at;
 }
 
+/* --weights, cut at its commas; each is a format. */
+static int read_weights(struct tune *t, char *list)
+{
+    char *rest = NULL;
+    qn_format format;
+    qn_error err = {0};
+    for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        if (t->n_weights == MAX_WEIGHTS_OF_TUNE)
+            return complain(EXIT_USAGE, "run the command several times",
+                            "--weights: more than %d formats", MAX_WEIGHTS_OF_TUNE);
+        if (qn_format_parse(word, &format, &err) != QN_OK)
+            return complain_status("--weights", QN_E_FORMAT, &err);
+        t->weights[t->n_weights++] = word;
+    }
+    return t->n_weights > 0 ? 0 : complain(EXIT_USAGE, "give at least one", "--weights: empty");
+}
+
 static int run(const struct args *args)
 {
     struct tune t = {.is_quick = args_has(args, "quick"), .is_json = args_has(args, "json")};
@@ -598,12 +625,15 @@ static int run(const struct args *args)
             return complain(EXIT_USAGE, "name one with -o FILE",
                             "tune: neither XDG_CONFIG_HOME nor HOME says where the file belongs");
     }
-    int status = context_make_on(args, "cuda", &t.ctx);
+    char *list = must_copy(args_text(args, "weights", "int4:g128,int8:pc"));
+    int status = read_weights(&t, list);
+    status = status != 0 ? status : context_make_on(args, "cuda", &t.ctx);
     if (status == 0) {
         stop_on_interrupt();
         status = tune(&t, path);
     }
     qn_ctx_destroy(t.ctx);
+    free(list);
     free(path);
     return status;
 }

@@ -839,6 +839,7 @@ class Tuning(Case):
     def test_tune(self):
         self.complains("tune", "--device", "cpu", "-o", "t.json", status=2, says="cpu")
         self.complains("tune", "--device", "gpu", "-o", "t.json", status=2, says="gpu")
+        self.complains("tune", "--weights", "int4:x", "--dry-run", status=2, says="--weights")
         if "cuda:0:" not in quern("info", "--quick"):
             self.complains("tune", "-o", "new/t.json", status=4)
         self.assertEqual(os.listdir("."), [])

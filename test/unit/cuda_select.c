@@ -44,7 +44,8 @@ static const struct qni_cuda_facts gpus[] = {
     {"an RTX 3090", 86, 82, (size_t)24 << 30, 6 << 20, 936e9, 1, 71e12, 142e12, NULL, 0, NULL},
     {"an L40", 89, 142, (size_t)48 << 30, 96 << 20, 864e9, 1, 181e12, 362e12, NULL, 0, NULL},
     {"an H100", 90, 132, (size_t)80 << 30, 50 << 20, 3352e9, 1, 989e12, 1978e12, NULL, 0, NULL},
-    {"one of later", 120, 188, (size_t)96 << 30, 128 << 20, 1792e9, 1, 500e12, 1000e12, NULL, 0, NULL},
+    {"a later one", 120, 188, (size_t)96 << 30, 128 << 20, 1792e9, 1, 500e12, 1000e12, NULL, 0,
+     NULL},
 };
 enum { N_GPUS = (int)(sizeof gpus / sizeof *gpus) };
 
@@ -307,18 +308,38 @@ static void hear_of_dense(void *arg, const char *kernel, const char *why)
             h->why[i] = why;
 }
 
+static void start_gpu(struct qni_cuda *cuda, const struct qni_cuda_facts *facts)
+{
+    memset(cuda, 0, sizeof *cuda);
+    cuda->facts = *facts;
+    cuda->facts.tuned = cuda->tuned;
+}
+
+/* The same GPU, with kernels of packed weights that are slow: what others are is no matter then. */
+static void start_slow_gpu(struct qni_cuda *cuda, const struct qni_cuda_facts *facts)
+{
+    qn_cuda_cost cost;
+    start_gpu(cuda, facts);
+    for (int32_t i = 0; qni_cuda_cost_get(cuda, rows, N_ROWS, i, &cost, NULL) == QN_OK; i++) {
+        cost.block_ns *= 10.0;
+        assert_int_equal(qni_cuda_cost_set(cuda, rows, N_ROWS, &cost, NULL), QN_OK);
+    }
+}
+
 static void the_dense_tier_serves_who_asks(void **state)
 {
+    struct qni_cuda slow;
     struct qni_cuda_choice c;
     struct product p;
     (void)state;
+    start_slow_gpu(&slow, &gpus[4]);
     assert_null(qni_cuda_dense_at(N_DENSE));
     assert_null(qni_cuda_dense_at(-1));
     for (int32_t bf16 = 0; bf16 < 2; bf16++) {
         struct heard_of_dense h = {{NULL, NULL}};
         start_product(&p, "q4frag", QN_STRATEGY_DENSE, 4096);
         p.op.x.dtype = p.op.y.dtype = bf16 ? QN_BF16 : QN_F16;
-        assert_int_equal(choose(&gpus[4], &p, &c, hear_of_dense, &h), QN_OK);
+        assert_int_equal(choose(&slow.facts, &p, &c, hear_of_dense, &h), QN_OK);
         assert_ptr_equal(c.main, qni_cuda_dense_at(bf16));
         assert_false(qni_cuda_is_dense(c.kernel[0])); /* few rows stay with the weights packed */
         assert_false(c.is_fallback);
@@ -326,7 +347,7 @@ static void the_dense_tier_serves_who_asks(void **state)
         assert_null(h.why[bf16]);
         assert_non_null(h.why[1 - bf16]);
         p.op.strategy = QN_STRATEGY_FLOAT; /* not asked for: told of */
-        assert_int_equal(choose(&gpus[4], &p, &c, hear_of_dense, &h), QN_OK);
+        assert_int_equal(choose(&slow.facts, &p, &c, hear_of_dense, &h), QN_OK);
         assert_false(has_dense(&c));
         assert_non_null(strstr(h.why[bf16], "dense strategy"));
         assert_non_null(strstr(h.why[bf16], "faster"));
@@ -343,7 +364,10 @@ static void the_dense_tier_serves_who_asks(void **state)
 
 static void without_its_library_floats_serve(void **state)
 {
-    struct qni_cuda_facts gpu = gpus[4];
+    struct qni_cuda slow;
+    start_slow_gpu(&slow, &gpus[4]);
+    struct qni_cuda_facts gpu = slow.facts;
+    bool ever_wanted = false;
     struct qni_cuda_choice c;
     struct product p;
     (void)state;
@@ -351,8 +375,9 @@ static void without_its_library_floats_serve(void **state)
     for (int64_t m = 1; m < 5000; m *= 8) {
         struct heard_of_dense h = {{NULL, NULL}};
         start_product(&p, "q4frag", QN_STRATEGY_DENSE, m);
-        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
+        assert_int_equal(choose(&slow.facts, &p, &c, NULL, NULL), QN_OK);
         const bool wanted = qni_cuda_is_dense(c.main);
+        ever_wanted = ever_wanted || wanted;
         assert_int_equal(choose(&gpu, &p, &c, hear_of_dense, &h), QN_OK);
         assert_false(has_dense(&c));
         assert_ptr_equal(h.why[0], gpu.no_blas);
@@ -360,6 +385,7 @@ static void without_its_library_floats_serve(void **state)
         if (wanted)
             assert_ptr_equal(c.note, gpu.no_blas);
     }
+    assert_true(ever_wanted);
     start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 4096);
     assert_int_equal(choose(&gpu, &p, &c, NULL, NULL), QN_OK);
     assert_false(c.is_fallback);
@@ -426,13 +452,6 @@ static void costs_rise_with_rows(void **state)
 }
 
 /* ---- constants that are given ---------------------------------------------------------------- */
-
-static void start_gpu(struct qni_cuda *cuda, const struct qni_cuda_facts *facts)
-{
-    memset(cuda, 0, sizeof *cuda);
-    cuda->facts = *facts;
-    cuda->facts.tuned = cuda->tuned;
-}
 
 static int32_t count_lines(const struct qni_cuda *cuda)
 {
