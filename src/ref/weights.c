@@ -66,6 +66,8 @@ static float dequantize(const struct qn_weight *w, int64_t row, int64_t p)
 void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, double *values, double *sizes)
 {
     const int32_t e = qni_magnitude_exponent(qni_weight_magnitude(w), dtype);
+    /* Tensor cores add the product of a subnormal as if it were as large as a normal number's. */
+    const double least = ldexp(1.0, (dtype == QN_F16 ? -14 : -126) - e);
     qni_ref_dequantize(w, true, values, sizes);
     for (int64_t row = 0; row < w->n; row++)
         for (int64_t p = 0; p < w->k; p++) {
@@ -74,7 +76,7 @@ void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, double *va
             const float rounded = dtype == QN_F16 ? qni_f32_from_f16(qni_f16_from_f32(v))
                                                   : qni_f32_from_bf16(qni_bf16_from_f32(v));
             values[at] = ldexp((double)rounded, -e);
-            sizes[at] = fmax(sizes[at], fabs(values[at]));
+            sizes[at] = fmax(fmax(sizes[at], fabs(values[at])), least);
         }
 }
 

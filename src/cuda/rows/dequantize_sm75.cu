@@ -4,12 +4,13 @@
  *     w = fl(scale * (value - zero)), or fma(scale, value, offset); times the prescale
  *     out = round(w * 2^e)
  *
- * in f32 step by step, so that the bits are those of the reference. Of 32 packed positions a warp
- * has 16 outputs: lane 4 g + t makes positions 8 t to 8 t + 7 of outputs g and g + 8, whose codes
- * are one byte (two, of 8-bit codes) of the words of the lanes 4 g ... 4 g + 3 of kernel.h; so a
- * store writes 64 neighbouring bytes of 8 rows, whole sectors. The codes are read twice, the second
- * time from L1. Bound by memory: 1/2 or 1 byte read and 2 written for a weight; unpacking and
- * rounding take some 5 instructions a weight, a fifth of that time on an H100. */
+ * in f32 step by step, so that the bits are those of the reference. A warp takes a block of 64
+ * packed positions of 16 outputs in two turns: lane 8 r + c makes positions 8 c to 8 c + 7 of
+ * outputs g and g + 8, g = r and then r + 4. Their codes are a byte (or two, of 8-bit codes) of the
+ * same word of the lanes 4 g ... 4 g + 3 of kernel.h. So a store writes 128 bytes of each of 4
+ * rows, whole lines, which is what L2 takes fastest; words are read by several lanes, from L1.
+ * Bound by memory: 1/2 or 1 byte read and 2 written for a weight; unpacking and rounding take some
+ * 5 instructions a weight, a fifth of that time on an H100. */
 #include "../dequant.cuh"
 #include "../rows.cuh"
 
@@ -18,27 +19,28 @@ namespace
 
 enum { WARPS = 8, BLOCKS = 4 }; /* of 64 positions that a warp takes after each other */
 
-/* Words of 4 lanes: for an output, the byte pair of step and half that a lane makes floats of. */
+/* Words of 4 lanes: of outputs g and g + 8, the codes of positions 8 c ... 8 c + 7 (half of a step)
+ * in the lowest bits of both halves. */
 struct words {
     uint32_t g[4], g8[4];
 };
 
 template <int LAYOUT>
-__device__ __forceinline__ struct words load_words(const uint8_t *block, int32_t unit, int32_t lane)
+__device__ __forceinline__ struct words load_words(const uint8_t *block, int32_t g, int32_t c)
 {
-    const int32_t t = lane & 3, quad = lane & ~3;
+    const int32_t step = c >> 1, shift = 8 * (c & 1);
     struct words v;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int t = 0; t < 4; t++) {
+        const int32_t lane = 4 * g + t;
         if (LAYOUT == QNI_CUDA_Q4FRAG || LAYOUT == QNI_CUDA_T4FRAG) {
-            const int32_t at = 16 * (quad + i) + 8 * unit + 4 * (t >> 1);
-            v.g[i] = __ldg((const uint32_t *)(block + at)) >> (8 * (t & 1));
-            v.g8[i] = v.g[i] >> 4;
+            v.g[t] = __ldg((const uint32_t *)(block + 16 * lane + 4 * step)) >> shift;
+            v.g8[t] = v.g[t] >> 4;
         } else {
-            const int32_t at = 512 * unit + 16 * (quad + i) + 8 * (t >> 1);
+            const int32_t at = 512 * (step >> 1) + 16 * lane + 8 * (step & 1);
             const uint2 both = __ldg((const uint2 *)(block + at));
-            v.g[i] = both.x >> (8 * (t & 1));
-            v.g8[i] = both.y >> (8 * (t & 1));
+            v.g[t] = both.x >> shift;
+            v.g8[t] = both.y >> shift;
         }
     }
     return v;
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(WARPS * 32, 4)
 {
     __shared__ float table[256];
     const bool is4 = LAYOUT == QNI_CUDA_Q4FRAG || LAYOUT == QNI_CUDA_T4FRAG;
-    const int32_t lane = (int32_t)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int32_t lane = (int32_t)threadIdx.x & 31, r = lane >> 3, c = lane & 7;
     const int32_t blocks = a.w.units / 2, per_panel = (blocks + BLOCKS - 1) / BLOCKS;
     const int64_t item = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int32_t in_out = (int32_t)(item / per_panel), panel = a.panel + in_out;
@@ -149,24 +151,23 @@ __global__ void __launch_bounds__(WARPS * 32, 4)
     const size_t block_bytes = is4 ? 512 : 1024;
     const uint8_t *const codes = a.w.blob + a.w.codes + (size_t)panel * blocks * block_bytes;
     const int64_t ld = (int64_t)a.w.units * QNI_CUDA_UNIT;
-    uint16_t *const out = a.out + (16 * (int64_t)in_out + g) * ld + 8 * t;
+    uint16_t *const out = a.out + (16 * (int64_t)in_out + r) * ld + 8 * c;
 #pragma unroll 2
     for (int32_t b = first; b < min(first + BLOCKS, blocks); b++) {
         const uint8_t *const block = codes + (size_t)b * block_bytes;
-        const struct words words[2] = {load_words<LAYOUT>(block, 0, lane),
-                                       load_words<LAYOUT>(block, 1, lane)};
+        const int32_t unit = 2 * b + (c >> 2);
+        const int32_t group = min(unit / a.w.group_units, a.w.n_groups - 1);
+        const int32_t at = 32 * (unit - group * a.w.group_units) + 8 * (c & 3);
+        const struct words words[2] = {load_words<LAYOUT>(block, r, c),
+                                       load_words<LAYOUT>(block, r + 4, c)};
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int32_t unit = 2 * b + half;
-            const int32_t group = min(unit / a.w.group_units, a.w.n_groups - 1);
-            const int32_t at = 32 * (unit - group * a.w.group_units) + 8 * t;
+        for (int turn = 0; turn < 2; turn++) {
             struct group groups[2];
-            load_groups(a, panel, group, g, groups);
-            uint16_t *const to = out + 32 * (int64_t)unit;
-            *(uint4 *)to =
-                make_row<LAYOUT, IS_BF16>(a, words[half].g, groups[0], group, at, table);
+            load_groups(a, panel, group, r + 4 * turn, groups);
+            uint16_t *const to = out + 4 * turn * ld + QNI_CUDA_BLOCK * (int64_t)b;
+            *(uint4 *)to = make_row<LAYOUT, IS_BF16>(a, words[turn].g, groups[0], group, at, table);
             *(uint4 *)(to + 8 * ld) =
-                make_row<LAYOUT, IS_BF16>(a, words[half].g8, groups[1], group, at, table);
+                make_row<LAYOUT, IS_BF16>(a, words[turn].g8, groups[1], group, at, table);
         }
     }
 }
