@@ -266,8 +266,8 @@ struct qni_cuda_depthwise {
 int32_t qni_cuda_depthwise_sm75(const struct qni_cuda_depthwise *args,
                                 const struct qni_cuda_launch *launch);
 
-/* Packed weights as plain rows of f16 or bf16 for a dense product: docs/numerics.md, "dense". Panels
- * [panel, panel + n_panels) of a single part; ld is units * 32. */
+/* Packed weights as plain rows of f16 or bf16 for a dense product: docs/numerics.md, "dense".
+ * Panels [panel, panel + n_panels) of a single part; ld is units * 32. */
 struct qni_cuda_dequantize {
     struct qni_cuda_weights w; /* shift ZERO also where zero_is_i32: int32 in place of int8 */
     int32_t zero_is_i32;
