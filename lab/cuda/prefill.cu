@@ -6,7 +6,12 @@
  *        -o prefill -ldl && ./prefill check && ./prefill time
  *
  * Codes are random bytes: every byte is a pair of codes. Weights rotate over at least 160 MB. */
+#ifdef LAB_SMALL /* a few forms, for quick trials */
+#include "../../src/cuda/matmul/prefill_kernel.cuh"
+#else
+#include "../../src/cuda/matmul/prefill_q8_sm90a.cu"
 #include "../../src/cuda/matmul/prefill_sm90a.cu"
+#endif
 
 #include <dlfcn.h>
 
@@ -127,25 +132,27 @@ static __global__ void reference(const struct qni_cuda_product p, int bits, int 
     if (lane == 0)
         result[s] = make_double2(sum, magnitude);
 }
-typedef int32_t run_fn(const struct qni_cuda_product *, const struct qni_cuda_launch *, int splits,
-                       int share);
+typedef int32_t run_fn(const struct qni_cuda_product *, const struct qni_cuda_launch *, int splits);
 template <class F>
-static int32_t run(const struct qni_cuda_product *p, const struct qni_cuda_launch *l, int splits,
-                   int share)
+static int32_t run(const struct qni_cuda_product *p, const struct qni_cuda_launch *l, int splits)
 {
-    return start<F>(p, NULL, l, splits, share);
+    return start<F>(p, NULL, l, splits);
 }
 template <class F>
 static int32_t run_routes(const struct qni_cuda_product *p, const struct qni_cuda_experts *e,
                           const struct qni_cuda_launch *l)
 {
-    return start<form<F::bf16, F::bits, F::tokens, F::mode, true>>(p, e, l, 1, 1);
+    return start<form<F::bf16, F::bits, F::tokens, F::mode, true>>(p, e, l, 1);
 }
 struct variant {
     int bf16, bits, tokens, mode;
     run_fn *fn;
     qni_cuda_matmul_fn *routed;
 };
+#define W(bf16, bits, tokens)                                                                      \
+    {                                                                                              \
+        bf16, bits, tokens, WHOLE, run<form<bf16, bits, tokens, WHOLE, false>>, NULL               \
+    }
 #define V(bf16, bits, tokens, mode)                                                                \
     {                                                                                              \
         bf16, bits, tokens, mode, run<form<bf16, bits, tokens, mode, false>>,                      \
@@ -153,8 +160,22 @@ struct variant {
     }
 #define V3(bf16, bits, tokens)                                                                     \
     V(bf16, bits, tokens, PAIRS), V(bf16, bits, tokens, BLOCKS), V(bf16, bits, tokens, UNITS)
+#ifdef LAB_SMALL
+#define S(tokens, mode)                                                                            \
+    {                                                                                              \
+        0, 4, tokens, mode, run<form<0, 4, tokens, mode, false>>, NULL                             \
+    }
+static const struct variant variants[] = {
+    S(128, PAIRS), S(64, PAIRS), S(256, WHOLE), S(128, WHOLE), S(128, BLOCKS), S(128, UNITS),
+};
+static qni_cuda_matmul_fn *entry_of(int, int, int)
+{
+    return NULL;
+}
+#else
 static const struct variant variants[] = {
     V3(0, 4, 64), V3(0, 4, 128), V3(1, 4, 128), V3(0, 8, 128), V3(1, 8, 128), V(0, 4, 96, PAIRS),
+    W(0, 4, 64),  W(0, 4, 128),  W(0, 4, 256),  W(1, 4, 256),  W(0, 8, 256),
 };
 
 /* As the library launches them: the kernel chooses its form. */
@@ -167,6 +188,7 @@ static qni_cuda_matmul_fn *entry_of(int bf16, int bits, int rows)
         qni_matmul_bf16_q8frag_mr64_sm90a, qni_matmul_bf16_q8frag_mr128_sm90a};
     return list[bf16 * 4 + (bits == 8) * 2 + (rows == 128)];
 }
+#endif
 
 struct shape_of {
     int n, k, m, bits, group, bf16, zero, scale_is_f16, y_dtype, parts;
@@ -389,7 +411,14 @@ static double time_blas(const struct blas &b, cudaStream_t stream, int n, int k,
 
 static bool fits(const struct qni_cuda_weights &w, int mode)
 {
-    return w.n_groups == 1 || mode == UNITS || w.group_units % (mode == PAIRS ? 4 : 2) == 0;
+    return mode == WHOLE
+               ? w.n_groups == 1
+               : w.n_groups == 1 || mode == UNITS || w.group_units % (mode == PAIRS ? 4 : 2) == 0;
+}
+
+static int tiles_of(const struct qni_cuda_product &p, int tokens)
+{
+    return (p.w.panels + PANELS - 1) / PANELS * p.w.parts * (int)((p.m + tokens - 1) / tokens);
 }
 
 static int failures;
@@ -427,24 +456,24 @@ static void check_all(cudaStream_t stream, bool quick)
         for (auto &v : variants) {
             if (v.bits != s.bits || v.bf16 != s.bf16 || !fits(q.p.w, v.mode))
                 continue;
-            const int forms[][2] = {{1, 1}, {1, 2}, {2, 1}, {4, 1}, {3, 1}};
-            for (auto &f : forms) {
-                if (f[0] > (q.p.w.units / 2 + (v.mode == PAIRS)) / (v.mode == PAIRS ? 2 : 1))
+            for (int splits : {1, 2}) {
+                if (splits > 1 && tiles_of(q.p, v.tokens) % 132 > 66)
                     continue;
                 CHECK(cudaMemset(q.y, 0xff, q.y_elements * 4));
-                CHECK(v.fn(&q.p, &l, f[0], f[1]));
+                CHECK(v.fn(&q.p, &l, splits));
                 CHECK(cudaStreamSynchronize(stream));
                 const double e = check(s, q, at, exact);
                 if (e < 0 || e > 1) {
-                    printf(" [t%d mode%d split%d share%d: %g WRONG]", v.tokens, v.mode, f[0], f[1],
-                           e);
+                    printf(" [t%d mode%d split%d: %g WRONG]", v.tokens, v.mode, splits, e);
                     failures++;
-                } else if (f[0] == 1 && f[1] == 1) {
+                } else if (splits == 1) {
                     printf(" %.3f", e);
                 }
             }
         }
         for (int rows : {64, 128}) {
+            if (entry_of(s.bf16, s.bits, rows) == NULL)
+                continue;
             CHECK(cudaMemset(q.y, 0xff, q.y_elements * 4));
             CHECK(entry_of(s.bf16, s.bits, rows)(&q.p, NULL, &l));
             CHECK(cudaStreamSynchronize(stream));
@@ -482,7 +511,7 @@ static void check_routes(cudaStream_t stream)
             for (int e = 0; e < ex.n; e++)
                 ex.blob[e] = q.blobs + e * q.blob_bytes;
             for (auto &v : variants) {
-                if (v.bits != 4 || v.bf16 || v.tokens % 32)
+                if (v.bits != 4 || v.bf16 || v.routed == NULL)
                     continue;
                 std::vector<int32_t> rows, tiles;
                 for (int e = 0; e < ex.n; e++) {
@@ -535,32 +564,31 @@ static void time_shape(cudaStream_t stream, const struct blas &b, const struct s
     double best = 1e9;
     for (auto &v : variants) {
         if (v.bits != s.bits || v.bf16 != s.bf16 || !fits(q.p.w, v.mode) ||
-            (fits(q.p.w, BLOCKS) && v.mode == UNITS) ||
-            (fits(q.p.w, PAIRS) && v.mode == BLOCKS && v.tokens <= 128) ||
+            (fits(q.p.w, BLOCKS) && v.mode == UNITS) || (fits(q.p.w, PAIRS) && v.mode == BLOCKS) ||
             (s.m > 192 && v.tokens < 96) || (s.m <= 64 && v.tokens > 64))
             continue;
-        const int tiles = (q.p.w.panels + PANELS - 1) / PANELS * ((s.m + v.tokens - 1) / v.tokens);
-        const int forms[][2] = {{1, 1}, {1, 2}, {2, 1}, {4, 1}};
-        for (auto &f : forms) {
-            if (f[0] > 1 && tiles * f[0] > 140)
+        for (int splits : {1, 2}) {
+            if (splits > 1 && tiles_of(q.p, v.tokens) % 132 > 66)
                 continue;
             struct qni_cuda_launch l = {stream, 0, 132, 90};
             const double us = time_graph(stream, large ? 4 : 20, [&](int c) {
                 q.p.w.blob = q.blobs + q.blob_bytes * (c % q.copies);
-                CHECK(v.fn(&q.p, &l, f[0], f[1]));
+                CHECK(v.fn(&q.p, &l, splits));
             });
-            printf(" %d%s%s%d:%.1f", v.tokens,
-                   v.mode == 0   ? ""
-                   : v.mode == 1 ? "b"
-                                 : "u",
-                   f[0] > 1 ? "k" : "s", f[0] > 1 ? f[0] : f[1], us);
+            printf(" %d%sk%d:%.1f", v.tokens,
+                   v.mode == WHOLE    ? "w"
+                   : v.mode == PAIRS  ? ""
+                   : v.mode == BLOCKS ? "b"
+                                      : "u",
+                   splits, us);
             best = std::min(best, us);
         }
     }
     struct qni_cuda_launch l = {stream, 0, 132, 90};
-    const double chosen = time_graph(stream, large ? 4 : 20, [&](int c) {
+    qni_cuda_matmul_fn *const entry = entry_of(s.bf16, s.bits, s.m <= 64 ? 64 : 128);
+    const double chosen = entry == NULL ? 0 : time_graph(stream, large ? 4 : 20, [&](int c) {
         q.p.w.blob = q.blobs + q.blob_bytes * (c % q.copies);
-        CHECK(entry_of(s.bf16, s.bits, s.m <= 64 ? 64 : 128)(&q.p, NULL, &l));
+        CHECK(entry(&q.p, NULL, &l));
     });
     printf(" chosen %.1f", chosen);
     q.p.w.blob = q.blobs;
@@ -603,17 +631,41 @@ static void time_all(cudaStream_t stream, const struct blas &b, bool others)
         time_shape(stream, b, s);
 }
 
-/* One launch, for profilers: n k m tokens share */
+/* One launch of every form, for profilers and sanitizers: n k m group */
 static void one(cudaStream_t stream, char **v)
 {
-    const struct shape_of s = {atoi(v[0]), atoi(v[1]), atoi(v[2]), 4, 128, 0, 0, 1, QN_F16, 1};
+    const struct shape_of s = {atoi(v[0]), atoi(v[1]), atoi(v[2]), 4,      atoi(v[3]),
+                               0,          1,          1,          QN_F16, 1};
     struct problem q = make(s, 0);
     struct qni_cuda_launch l = {stream, 0, 132, 90};
     for (auto &k : variants)
-        if (k.bits == 4 && !k.bf16 && k.mode != UNITS && k.tokens == atoi(v[3]))
-            CHECK(k.fn(&q.p, &l, 1, atoi(v[4])));
+        if (k.bits == 4 && !k.bf16 && fits(q.p.w, k.mode)) {
+            CHECK(k.fn(&q.p, &l, 1));
+            CHECK(k.fn(&q.p, &l, 2));
+        }
     CHECK(cudaStreamSynchronize(stream));
     release(q);
+}
+
+static void time_brief(cudaStream_t stream, const struct blas &b)
+{
+    const struct shape_of list[] = {
+        {4096, 4096, 256, 4, 128, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 128, 0, 0, 1, QN_F16, 1},
+        {14336, 4096, 1024, 4, 128, 0, 0, 1, QN_F16, 1},
+        {8192, 8192, 4096, 4, 128, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 64, 4, 128, 0, 0, 1, QN_F16, 1},
+        {8192, 8192, 256, 4, 128, 0, 0, 1, QN_F16, 1},
+        {28672, 8192, 256, 4, 128, 0, 0, 1, QN_F16, 1},
+        {8192, 8192, 1024, 4, 128, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 128, 0, 1, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 0, 0, 0, 1, QN_F16, 1},
+        {8192, 8192, 4096, 4, 0, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 64, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 32, 0, 0, 1, QN_F16, 1},
+    };
+    for (auto &s : list)
+        time_shape(stream, b, s);
 }
 
 int main(int argc, char **argv)
@@ -621,7 +673,7 @@ int main(int argc, char **argv)
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "one") && i + 5 < argc)
+        if (!strcmp(argv[i], "one") && i + 4 < argc)
             one(stream, argv + i + 1);
         if (!strcmp(argv[i], "quick"))
             check_all(stream, true);
@@ -631,6 +683,8 @@ int main(int argc, char **argv)
         }
         if (!strcmp(argv[i], "time") && !failures)
             time_all(stream, open_blas(stream), false);
+        if (!strcmp(argv[i], "brief") && !failures)
+            time_brief(stream, open_blas(stream));
         if (!strcmp(argv[i], "more") && !failures)
             time_all(stream, open_blas(stream), true);
     }

@@ -264,8 +264,10 @@ DEQUANT void dequant_table_make(struct dequant_table *t, const float *values, in
         for (int p = 0; p < DEQUANT_PIECES; p++) {
             if (p > 0 && fabsf(left) > enough)
                 atomicMax(&t->rest, p);
-            const uint16_t bits = dequant_piece(&left, is_f16);
-            t->piece[p][i] = bits;
+            /* 32 bits wide: ptxas 13.0 stores the lower byte of what it knows as f16 by turning its
+             * number into an integer (F2I.U8.F16). */
+            const uint32_t bits = ptx_keep(dequant_piece(&left, is_f16));
+            t->piece[p][i] = (uint16_t)bits;
             if (i < 16) {
                 ((uint8_t *)t->bytes4[p][0])[i] = (uint8_t)bits;
                 ((uint8_t *)t->bytes4[p][1])[i] = (uint8_t)(bits >> 8);

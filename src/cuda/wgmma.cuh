@@ -57,6 +57,11 @@ template <int TOKENS> struct product;
 #define QNI_R16 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define QNI_R32 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define QNI_R48 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define QNI_R64                                                                                    \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" ","                          \
+    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" ","                          \
+    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" ","              \
+    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define QNI_WGMMA(TOKENS, TYPE, LIST, A0, A1, A2, A3, DESC, ADD, ...)                              \
     asm volatile("{.reg .pred add; setp.ne.s32 add, " ADD ", 0;\n"                                 \
                  "wgmma.mma_async.sync.aligned.m64n" #TOKENS "k16.f32." TYPE "." TYPE " "          \
@@ -83,6 +88,9 @@ QNI_WGMMA_PRODUCT(96, QNI_R0 "," QNI_R16 "," QNI_R32, "%48", "%49", "%50", "%51"
                   QNI_D32(0), QNI_D16(32))
 QNI_WGMMA_PRODUCT(128, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48, "%64", "%65", "%66", "%67",
                   "%68", "%69", QNI_D32(0), QNI_D32(32))
+QNI_WGMMA_PRODUCT(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "%128", "%129",
+                  "%130", "%131", "%132", "%133", QNI_D32(0), QNI_D32(32), QNI_D32(64),
+                  QNI_D32(96))
 
 #undef QNI_WGMMA_PRODUCT
 #undef QNI_WGMMA
@@ -90,6 +98,7 @@ QNI_WGMMA_PRODUCT(128, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48, "%64", "%65",
 #undef QNI_R16
 #undef QNI_R32
 #undef QNI_R48
+#undef QNI_R64
 #undef QNI_D32
 #undef QNI_D16
 #undef QNI_D8

@@ -203,9 +203,7 @@ static void a_name_is_obeyed_or_refused(void **state)
         const bool fits =
             rows[r].layout == QNI_CUDA_Q4FRAG &&
             (rows[r].reads == QNI_CUDA_READS_F16 || rows[r].reads == QNI_CUDA_READS_BF16) &&
-            (rows[r].m_max == 0 || rows[r].m_max >= 7) &&
-            /* f16 is two planes of bf16 */
-            (rows[r].family != QNI_CUDA_FAMILY_PREFILL || rows[r].reads == QNI_CUDA_READS_F16);
+            (rows[r].m_max == 0 || rows[r].m_max >= 7);
         assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), fits ? QN_OK : QN_E_UNSUPPORTED);
         if (fits)
             assert_ptr_equal(c.main, &rows[r]);

@@ -138,6 +138,18 @@ static double turns_of(const struct qni_cuda_facts *facts, const struct qni_op *
     return 0.5 * (1.0 / pieces + (turns > least ? turns : least));
 }
 
+/* Products of wgmma that a value of a table takes, and what looking it up adds:
+ * prefill_t4_sm90a.cu. NF4's have 24 significant bits, two or three pieces. */
+static double table_products(const struct qni_op *op, const struct qni_cuda_kernel *kernel)
+{
+    const int32_t code = op->w[0]->head->format.code;
+    if (kernel->family != QNI_CUDA_FAMILY_PREFILL || kernel->layout != QNI_CUDA_T4FRAG)
+        return 1.0;
+    if (code == QN_CODE_IQ4_NL || code == QN_CODE_E2M1)
+        return 1.5;
+    return kernel->reads == QNI_CUDA_READS_F16 ? 3.0 : 4.5;
+}
+
 struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, const struct qni_op *op,
                                         const struct qni_cuda_kernel *kernel,
                                         const struct qni_cuda_costs *costs, int64_t m)
@@ -147,15 +159,15 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
     const double blocks = (double)qni_ceil_div(head->units, 2) * planes;
     const double y = (double)m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
     const double x = x_bytes(op, m);
-    /* wgmma's sums are scaled after every group: 1.4 times the time at 64 positions, 1.8 at 32. */
+    /* wgmma's sums are scaled after every group: 1.5 times the time at 64 positions, 2.1 at 32. */
     const bool is_prefill = kernel->family == QNI_CUDA_FAMILY_PREFILL && head->n_groups > 1;
     const double ends = !is_prefill || head->group_units % 4 == 0 ? 1.0
-                        : head->group_units % 2 == 0              ? 1.4
-                                                                  : 1.8;
+                        : head->group_units % 2 == 0              ? 1.5
+                                                                  : 2.1;
     const double rated = facts->bandwidth > 0.0 ? facts->bandwidth : 500e9;
     return (struct qni_cuda_terms){
         .bytes = n_weights(op, m) * weight_bytes(head) + x + y,
-        .steps = ends * turns_of(facts, op, kernel, costs, m) * blocks,
+        .steps = ends * table_products(op, kernel) * turns_of(facts, op, kernel, costs, m) * blocks,
         /* Prepared rows are read, written, and read again, at four fifths of the rated speed. */
         .before_us = qni_cuda_reads_x(op, kernel) ? 0.0 : 2.0 + 2.5 * x / rated * 1e6,
     };

@@ -25,20 +25,27 @@ enum {
     THREADS = CONSUMERS + 128,
     CHUNK = 32,        /* tokens that leave at a time, of a warpgroup */
     LD_CHUNK = 64 + 4, /* f32: writes of a warp fall into 32 banks */
-    LD_SUMS = OUTPUTS + 4,
     MAX_SHARED = 227 * 1024,
     /* of 65536: as many for each thread at the start, then what accumulators leave */
     CONSUMER_REGISTERS = 216,
-    FEEDER_REGISTERS = 72
+    FEEDER_REGISTERS = 72,
+    /* Blobs lie at multiples of this, and fewer than 2^31 of them apart. */
+    BLOB_STEP = 64
 };
-/* Groups are whole pairs of blocks, whole blocks, anything. */
-enum { PAIRS = 0, BLOCKS = 1, UNITS = 2 };
+/* Groups are: one for all positions, whole pairs of blocks, whole blocks, anything. */
+enum { WHOLE = 0, PAIRS = 1, BLOCKS = 2, UNITS = 3 };
 
 struct schedule {
-    int32_t token_tiles, output_tiles; /* output tiles of a part, of `share` CTAs each */
+    int32_t token_tiles, output_tiles; /* of a part */
     int32_t band;                      /* token tiles that are worked on together */
-    int32_t splits, share;             /* CTAs of a cluster: by positions, or by outputs */
+    int32_t splits;                    /* 2: clusters of two CTAs... */
+    int32_t whole;                     /* ... cut the positions of tiles from this one on */
     int32_t pdl;
+};
+
+/* What the copy engine brings: x; of weights that lie in one blob, codes, scales and zeros. */
+struct maps {
+    CUtensorMap x, codes, scale, zero;
 };
 
 struct arguments {
@@ -46,6 +53,7 @@ struct arguments {
     struct qni_cuda_experts experts; /* n 0: none */
     struct schedule s;
     int32_t tiles;
+    const uint8_t *lowest; /* of all blobs of experts */
 };
 
 /* A form of the kernel: a tile has 128 outputs and so many tokens. A stage holds `blocks` blocks
@@ -54,21 +62,25 @@ struct arguments {
  * routes say, images, activations. Such things, or rather the calls of a division that they bring,
  * make ptxas hold what the lanes of a warp have in common in registers of each lane, also where it
  * multiplies, which costs 6 percent: so not where they are not wanted. */
-template <bool BF16, int BITS, int TOKENS, int MODE, bool GENERAL> struct form {
-    static constexpr bool bf16 = BF16, general = GENERAL;
+template <bool BF16, int BITS, int TOKENS, int MODE, bool GENERAL, bool TABLE = false> struct form {
+    static constexpr bool bf16 = BF16, general = GENERAL, table = TABLE;
     static constexpr int bits = BITS, tokens = TOKENS, mode = MODE;
-    static constexpr int blocks = MODE == PAIRS ? 2 : 1;
+    static constexpr int blocks = MODE == PAIRS || (MODE == WHOLE && TOKENS <= 128) ? 2 : 1;
+    static constexpr int groups = MODE == UNITS ? 2 : 1; /* whose facts are in a stage */
     static constexpr int tile_bytes = TOKENS * QNI_CUDA_BLOCK * 2, x_bytes = blocks * tile_bytes;
     static constexpr int block_bytes = QNI_CUDA_BLOCK * QNI_CUDA_PANEL * BITS / 8;
     static constexpr int panel_bytes = blocks * block_bytes;
     static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;
-    static constexpr int scale_bytes = PANELS * 2 * 64, facts_bytes = scale_bytes + PANELS * 2 * 16;
+    static constexpr int scale_bytes = PANELS * groups * 64; /* at most */
+    static constexpr int facts_bytes = MODE == WHOLE ? 0 : scale_bytes + PANELS * groups * 16;
     static constexpr int chunk_bytes = CHUNK * LD_CHUNK * 4;
-    static constexpr int fixed = 1024 + GROUPS * chunk_bytes + 512;
+    static constexpr int table_bytes = TABLE ? 2048 : 0;
+    static constexpr int fixed = 1024 + GROUPS * chunk_bytes + 512 + table_bytes;
     static constexpr int fit = (MAX_SHARED - fixed) / (stage_bytes + facts_bytes);
     static constexpr int stages = fit < 12 ? fit : 12;
     static constexpr int bytes = fixed + stages * (stage_bytes + facts_bytes);
-    static_assert(TOKENS * LD_SUMS * 4 <= stages * stage_bytes, "sums of a split lie in the ring");
+    static_assert((TOKENS / CHUNK + 1) / 2 * (CHUNK / 2) * CONSUMERS * 4 <= stages * stage_bytes,
+                  "what CTAs exchange lies in the ring");
 };
 
 /* ---- barriers -------------------------------------------------------------------------------- */
@@ -86,26 +98,14 @@ __device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
                  : "memory");
 }
-__device__ __forceinline__ void barrier_arrive(uint32_t bar)
+__device__ __forceinline__ void barrier_expect_if(uint32_t bar, uint32_t bytes, uint32_t really)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-/* A barrier of a CTA of this cluster, and an arrival there if `really`: no branch, which would cost
- * more than all the rest. */
-__device__ __forceinline__ uint32_t barrier_of(uint32_t bar, uint32_t rank)
-{
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(bar), "r"(rank));
-    return there;
-}
-__device__ __forceinline__ void barrier_arrive_there(uint32_t bar, uint32_t really)
-{
-    asm volatile("{.reg .pred really; setp.ne.u32 really, %1, 0;\n"
-                 "@really mbarrier.arrive.shared::cluster.b64 _, [%0];}" ::"r"(bar),
-                 "r"(really)
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %2, 0;\n"
+                 "@really mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;}" ::"r"(bar),
+                 "r"(bytes), "r"(really)
                  : "memory");
 }
-/* The same in this CTA. */
+/* An arrival if `really`: no branch, which would cost more than all the rest. */
 __device__ __forceinline__ void barrier_arrive_if(uint32_t bar, uint32_t really)
 {
     asm volatile("{.reg .pred really; setp.ne.u32 really, %1, 0;\n"
@@ -138,19 +138,6 @@ __device__ __forceinline__ void cluster_sync()
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void copy16(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void copy_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int PENDING> __device__ __forceinline__ void copy_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, int column, int row,
                                           int part, int plane, uint32_t bar)
 {
@@ -159,12 +146,23 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, i
                  "l"(map), "r"(column), "r"(row), "r"(part), "r"(plane), "r"(bar)
                  : "memory");
 }
-__device__ __forceinline__ void copy_tile_shared(uint32_t to, const CUtensorMap *map, int column,
-                                                 int row, int part, int plane, uint32_t bar)
+__device__ __forceinline__ void copy_tile_if(uint32_t to, const CUtensorMap *map, int column,
+                                             int row, int part, int plane, uint32_t bar,
+                                             uint32_t really)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(part), "r"(plane), "r"(bar), "h"((short)3)
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %7, 0;\n"
+                 "@really cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::"
+                 "bytes [%0], [%1, {%2, %3, %4, %5}], [%6];}" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(part), "r"(plane), "r"(bar), "r"(really)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_box_if(uint32_t to, const CUtensorMap *map, int column,
+                                            int panel, int box, uint32_t bar, uint32_t really)
+{
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %6, 0;\n"
+                 "@really cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::"
+                 "bytes [%0], [%1, {%2, %3, %4}], [%5];}" ::"r"(to),
+                 "l"(map), "r"(column), "r"(panel), "r"(box), "r"(bar), "r"(really)
                  : "memory");
 }
 
@@ -174,43 +172,63 @@ __device__ __forceinline__ void copy_tile_shared(uint32_t to, const CUtensorMap 
 struct place {
     const uint8_t *blob;
     int part, expert;
+    int box;         /* where its sections are, by the maps of weights: the part, or the blob */
     int panel;       /* the first of the part */
     int first, rows; /* the first of routes.rows, or of the part; rows 0: nothing to do */
     int begin, end;  /* may be a block behind the last */
+    bool split;
 };
 
-template <class F>
-__device__ __forceinline__ place find_place(const arguments &a, int tile, uint32_t rank)
+/* The tile that this CTA works on in round i; -1: none any more. First whole tiles, as many for
+ * every CTA; a last round of few tiles is one of clusters. */
+__device__ __forceinline__ int find_tile(const arguments &a, int i, bool &split)
+{
+    const int grid = (int)gridDim.x, own = (int)blockIdx.x + i * grid;
+    split = false;
+    if (own < a.s.whole)
+        return own;
+    split = a.s.splits > 1;
+    const int cut = a.s.whole + (int)blockIdx.x / 2;
+    return split && i * grid == a.s.whole && cut < a.tiles ? cut : -1;
+}
+
+template <class F> __device__ __forceinline__ bool find_place(const arguments &a, int i, place &at)
 {
     const schedule &s = a.s;
+    const int tile = find_tile(a, i, at.split);
+    if (tile < 0)
+        return false;
     const int per_part = s.token_tiles * s.output_tiles, part = tile / per_part;
     const int inside = tile - part * per_part, band = inside / (s.band * s.output_tiles);
     const int left = s.token_tiles - band * s.band, high = left < s.band ? left : s.band;
-    const int i = inside - band * s.band * s.output_tiles;
-    const int t = band * s.band + i % high, o = i / high;
+    const int j = inside - band * s.band * s.output_tiles;
+    const int t = band * s.band + j % high, o = j / high;
     const int turns = (a.p.w.units / 2 + F::blocks - 1) / F::blocks;
-    place at;
+    const int middle = turns / 2, second = (int)blockIdx.x % 2;
     at.blob = a.p.w.blob;
     at.part = part;
     at.expert = 0;
-    at.panel = (o * s.share + (s.share > 1 ? (int)rank : 0)) * PANELS;
-    at.begin = s.splits > 1 ? turns * (int)rank / s.splits * F::blocks : 0; /* turns < 2^25 */
-    at.end = (s.splits > 1 ? turns * ((int)rank + 1) / s.splits : turns) * F::blocks;
+    at.box = part;
+    at.panel = o * PANELS;
+    at.begin = at.split && second ? middle * F::blocks : 0;
+    at.end = (at.split && !second ? middle : turns) * F::blocks;
     at.first = t * F::tokens;
     at.rows = (int)min((int64_t)F::tokens, a.p.m - at.first);
     if (!F::general || a.p.routes.tiles == NULL)
-        return at;
+        return true;
     at.expert = a.p.routes.tiles[3 * t];
     at.first = a.p.routes.tiles[3 * t + 1];
     at.rows = a.p.routes.tiles[3 * t + 2];
     if (a.experts.n > 0) {
         const int e = at.expert - a.experts.first;
-        if (e < 0 || e >= a.experts.n)
+        if (e < 0 || e >= a.experts.n) {
             at.rows = 0;
-        else
+        } else {
             at.blob = a.experts.blob[e];
+            at.box = (int)((at.blob - a.lowest) / BLOB_STEP);
+        }
     }
-    return at;
+    return true;
 }
 
 /* ---- the ring -------------------------------------------------------------------------------- */
@@ -219,6 +237,8 @@ struct ring {
     uint32_t data, facts, full, empty; /* addresses of stage 0 */
     int stage;
     uint32_t phase;
+    int pieces; /* of a value of a table (dequant.cuh): stages that a block takes, for each plane of
+                   x; else 1 */
 };
 template <int STAGES> __device__ __forceinline__ void advance(ring &r)
 {
@@ -237,6 +257,20 @@ __device__ __forceinline__ walk walk_to(const struct qni_cuda_weights &w, int un
     k.group = min(unit / w.group_units, w.n_groups - 1);
     k.left = k.group == w.n_groups - 1 ? INT_MAX : (k.group + 1) * w.group_units - unit;
     return k;
+}
+/* UNITS further; any: a group may end at any of them, else only behind the last. */
+template <int UNITS_FURTHER, bool ANY>
+__device__ __forceinline__ void walk_units(const struct qni_cuda_weights &w, walk &k)
+{
+    constexpr int step = ANY ? 1 : UNITS_FURTHER;
+#pragma unroll
+    for (int i = 0; i < UNITS_FURTHER; i += step) {
+        k.left -= step;
+        if (k.left <= 0) {
+            k.group++;
+            k.left = k.group == w.n_groups - 1 ? INT_MAX : w.group_units;
+        }
+    }
 }
 __device__ __forceinline__ void walk_unit(const struct qni_cuda_weights &w, walk &k)
 {

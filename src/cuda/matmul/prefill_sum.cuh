@@ -4,6 +4,7 @@
 #ifndef QNI_CUDA_MATMUL_PREFILL_SUM_CUH
 #define QNI_CUDA_MATMUL_PREFILL_SUM_CUH
 
+#include "../dequant.cuh"
 #include "../wgmma.cuh"
 #include "prefill.cuh"
 
@@ -160,12 +161,16 @@ template <class F> struct consumer {
     ring r;
     uint32_t codes_at, scale_at, zero_at; /* of this lane, in a stage */
     uint32_t scale_other, scale_next;     /* further: of output g + 8 (f16: 0), of the next group */
-    uint32_t signal_at, signals; /* where it tells that a stage is free, and whether it does */
     uint32_t word[F::blocks]
                  [F::bits]; /* codes of a block: unit u has bits / 2 from u * bits / 2 on */
     shifts<F::bf16, F::bits> z;
+    uint32_t low[4], high[4]; /* of a table: bytes of the piece whose turn it is to be unpacked */
+    uint32_t table_at;
+    int piece;
+    float times;
     uint32_t has_zero;
-    uint32_t take_at, give_at, turn_phase, is_first; /* turns at the tensor cores */
+    uint32_t take_at, give_at, turn_phase; /* turns at the tensor cores */
+    uint32_t is_first;                     /* lane: it tells others for its warp */
 
     __device__ __forceinline__ void take_codes(int stage)
     {
@@ -184,6 +189,10 @@ template <class F> struct consumer {
                      : "r"(zero_at + stage * F::facts_bytes + which * 16));
         z.set((int8_t)(v & 255), (int8_t)(v >> 8));
     }
+    __device__ __forceinline__ float2 timed(float2 s) const
+    {
+        return F::table ? make_float2(s.x * times, s.y * times) : s;
+    }
     /* Two f16 in a word, or two words: without a branch. */
     __device__ __forceinline__ float2 take_scale(int stage, int which) const
     {
@@ -192,21 +201,72 @@ template <class F> struct consumer {
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(w) : "r"(at + scale_other));
         const float2 h = __half22float2(*(const __half2 *)&v);
-        return make_float2(scale_other == 0 ? h.x : __uint_as_float(v),
-                           scale_other == 0 ? h.y : __uint_as_float(w));
+        return timed(make_float2(scale_other == 0 ? h.x : __uint_as_float(v),
+                                 scale_other == 0 ? h.y : __uint_as_float(w)));
+    }
+    /* Of the next piece, which the next stage is for. */
+    __device__ __forceinline__ void take_table()
+    {
+        load16(table_at + piece * 32, low);
+        load16(table_at + piece * 32 + 16, high);
+        piece = piece + 1 == r.pieces ? 0 : piece + 1;
+    }
+    /* All of a stage for its turn, into registers that wait for it. */
+    uint32_t zero_bits, scale_bits[2];
+    __device__ __forceinline__ void take(int stage)
+    {
+        const uint32_t at = scale_at + stage * F::facts_bytes;
+        take_codes(stage);
+        if (F::table)
+            take_table();
+        asm volatile("ld.shared.u16 %0, [%1];"
+                     : "=r"(zero_bits)
+                     : "r"(zero_at + stage * F::facts_bytes));
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(scale_bits[0]) : "r"(at));
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(scale_bits[1]) : "r"(at + scale_other));
+    }
+    __device__ __forceinline__ void set_zero()
+    {
+        if (!F::table && has_zero)
+            z.set((int8_t)(zero_bits & 255), (int8_t)(zero_bits >> 8));
+    }
+    __device__ __forceinline__ float2 scale_taken() const
+    {
+        const float2 h = __half22float2(*(const __half2 *)scale_bits);
+        return timed(make_float2(scale_other == 0 ? h.x : __uint_as_float(scale_bits[0]),
+                                 scale_other == 0 ? h.y : __uint_as_float(scale_bits[1])));
     }
     /* Half of a stage's codes: a block of two, or a unit of two. */
     template <int PART> __device__ __forceinline__ void unpack_part(uint32_t (&to)[F::blocks * 8])
     {
-        if constexpr (F::blocks == 2) {
+        if constexpr (F::table) {
+#pragma unroll
+            for (int i = 0; i < 2 * F::blocks; i++)
+                unpack_table(word[F::blocks == 2 ? PART : 0][F::blocks == 2 ? i : 2 * PART + i],
+                             to + 4 * i);
+        } else if constexpr (F::blocks == 2) {
             unpack<F::bf16, F::bits>(word[PART], z, has_zero, to);
             unpack<F::bf16, F::bits>(word[PART] + F::bits / 2, z, has_zero, to + 8);
         } else {
             unpack<F::bf16, F::bits>(word[0] + PART * (F::bits / 2), z, has_zero, to);
         }
     }
-    __device__ __forceinline__ void unpack_unit(int unit, uint32_t (&to)[8])
+    __device__ __forceinline__ void unpack_table(uint32_t w, uint32_t *to)
     {
+        uint32_t a[4];
+        dequant_t4(a, dequant_t4_order(w), low, high);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            to[i] = a[i];
+    }
+    template <int UNIT> __device__ __forceinline__ void unpack_unit(uint32_t (&to)[8])
+    {
+        constexpr int unit = UNIT;
+        if constexpr (F::table) {
+            unpack_table(word[0][2 * unit], to);
+            unpack_table(word[0][2 * unit + 1], to + 4);
+            return;
+        }
         unpack<F::bf16, F::bits>(word[0] + unit * (F::bits / 2), z, has_zero, to);
     }
     /* A barrier in memory: behind a named one ptxas would unpack, in our turn, and hold the ring's
@@ -227,7 +287,7 @@ template <class F> struct consumer {
     }
     __device__ __forceinline__ void release(int stage, uint32_t really)
     {
-        barrier_arrive_there(signal_at + stage * 8, really);
+        barrier_arrive_if(r.empty + stage * 8, really);
     }
     /* COUNT registers of codes: 4 a step */
     template <int COUNT>
@@ -254,75 +314,137 @@ template <class F> struct consumer {
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Groups of whole turns, of F::blocks blocks and in two parts each. While one warpgroup's products
- * run, back to back, the other waits for its own to end, scales them if their group has ended,
- * unpacks the second part and waits for its turn; the first part it has unpacked while the products
- * of its second part still ran. 2 * TOKENS clocks a block of 64 positions for some 110
- * instructions. No product stands behind a condition: ptxas would wait for each one by itself. */
-template <class F>
-__device__ __forceinline__ void sum_groups(consumer<F> &c, const arguments &a, const place &at,
-                                           float (&acc)[F::tokens / 2])
-{
-    const int planes = a.p.x.planes, group = a.p.w.group_units / 2 * planes / F::blocks;
+/* Groups of whole turns, of F::blocks blocks and in two parts each. A warpgroup that has asked for
+ * its products unpacks the codes of its next turn, which it loaded before it asked, into a third
+ * set of registers and then into the first, which is free when half of the products are done; asks
+ * for the codes of the turn after that (an answer takes as long as products run: they read shared
+ * memory, too); and when its products have ended, only scales them: meanwhile the other's run. No
+ * product stands behind a condition: ptxas would wait for each one by itself. */
+template <class F> struct turns_of {
+    typedef uint32_t words[F::blocks * 8];
     float p[F::tokens / 2];
-    uint32_t w0[F::blocks * 8], w1[F::blocks * 8];
-    int q = (at.end - at.begin) / F::blocks * planes; /* turns that are still to come */
-    int groups = a.p.w.n_groups, left = q;            /* of this group */
-    if (groups > 1) {
-        const int first = min(at.begin / (a.p.w.group_units / 2), groups - 1);
-        groups -= first;
-        if (groups > 1)
-            left = min((first + 1) * group - at.begin / F::blocks * planes, q);
-    }
-    float2 s = make_float2(0, 0), s_next;
-    uint32_t signals = 0;
-    int32_t add = 0, before = 0;
-    bool ended = false;
-    barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
-    c.take_codes(c.r.stage);
-    if (c.has_zero)
-        c.take_zero(c.r.stage, 0);
-    s_next = c.take_scale(c.r.stage, 0);
-    c.template unpack_part<0>(w0);
-#pragma unroll 1
-    for (; q > 0; q--) {
-        const int stage = c.r.stage;
-        qni_wgmma::wait<0>();
-        qni_wgmma::hold(p);
-        c.release(before, signals);
-        if (ended)
-            c.scale(acc, p, s);
-        c.template unpack_part<1>(w1);
-        pin(w0);
-        pin(w1); /* not in our turn */
+    float2 s;
+    int now; /* the stage whose turn it is */
+
+    __device__ __forceinline__ void turn(consumer<F> &c, float (&acc)[F::tokens / 2], words &u0,
+                                         words &u1, words &u2, int q)
+    {
+        pin(u0);
+        pin(u1); /* not in our turn */
         c.turn_take();
         qni_wgmma::fence();
-        c.multiply(p, w0, c.tile(stage, 0), add);
+        c.multiply(p, u0, c.tile(now, 0), 0);
         qni_wgmma::commit();
-        c.multiply(p, w1, c.tile(stage, 1), 1);
+        c.multiply(p, u1, c.tile(now, 1), 1);
         qni_wgmma::commit();
         c.turn_give();
-        signals = c.signals;
-        before = stage;
+        const int next = c.r.stage;
+        c.set_zero();
+        c.template unpack_part<0>(u2);
+        qni_wgmma::wait<1>();
+        c.template unpack_part<1>(u0);
+        const float2 s_next = c.scale_taken();
+        if (q > 1)
+            advance<F::stages>(c.r);
+        if (q > 2)
+            barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
+        c.take(c.r.stage); /* whatever lies there if there is no such turn */
+        qni_wgmma::wait<0>();
+        qni_wgmma::hold(p);
+        c.release(now, c.is_first);
+        c.scale(acc, p, s);
         s = s_next;
-        add = --left;
-        ended = left == 0;
-        if (ended)
-            left = --groups > 1 ? group : INT_MAX;
+        now = next;
+    }
+};
+
+template <class F>
+__device__ __forceinline__ void sum_turns(consumer<F> &c, const arguments &a, const place &at,
+                                          float (&acc)[F::tokens / 2])
+{
+    turns_of<F> t;
+    c.piece = 0;
+    uint32_t w0[F::blocks * 8], w1[F::blocks * 8], w2[F::blocks * 8];
+    int q = (at.end - at.begin) / F::blocks * a.p.x.planes * c.r.pieces;
+    t.now = c.r.stage;
+    barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
+    c.take(c.r.stage);
+    c.set_zero();
+    c.template unpack_part<0>(w0);
+    c.template unpack_part<1>(w1);
+    t.s = c.scale_taken();
+    advance<F::stages>(c.r);
+    if (q > 1)
+        barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
+    c.take(c.r.stage);
+#pragma unroll 1
+    for (;;) {
+        t.turn(c, acc, w0, w1, w2, q);
+        if (--q == 0)
+            break;
+        t.turn(c, acc, w2, w0, w1, q);
+        if (--q == 0)
+            break;
+        t.turn(c, acc, w1, w2, w0, q);
+        if (--q == 0)
+            break;
+    }
+}
+
+/* One group: products go to the total, which is scaled at the end, and a warpgroup's follow each
+ * other without a pause, each half of a stage's unpacked while the other's run. */
+template <class F>
+__device__ __forceinline__ void sum_whole(consumer<F> &c, const arguments &a, const place &at,
+                                          float (&acc)[F::tokens / 2])
+{
+    uint32_t w0[F::blocks * 8], w1[F::blocks * 8];
+    const struct qni_cuda_weights &w = a.p.w;
+    const int turns = (at.end - at.begin) / F::blocks * a.p.x.planes * c.r.pieces;
+    const size_t panel =
+        (size_t)at.part * w.panels + min(at.panel + (int)threadIdx.x / 32, w.panels - 1);
+    const size_t pair = panel * 8 + threadIdx.x % 32 / 4; /* outputs g and g + 8 */
+    if (c.has_zero) {
+        const char2 z = ((const char2 *)(at.blob + w.zero))[pair];
+        c.z.set(z.x, z.y);
+    }
+    barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
+    c.take_codes(c.r.stage);
+    c.template unpack_part<0>(w0);
+    uint32_t signals = 0;
+    int before = 0;
+#pragma unroll 1
+    for (int q = turns; q > 0; q--) {
+        const int stage = c.r.stage;
+        qni_wgmma::fence();
+        c.multiply(acc, w0, c.tile(stage, 0), 1);
+        qni_wgmma::commit();
+        qni_wgmma::wait<1>();
+        c.release(before, signals);
+        c.template unpack_part<1>(w1);
+        qni_wgmma::fence();
+        c.multiply(acc, w1, c.tile(stage, 1), 1);
+        qni_wgmma::commit();
+        before = stage;
+        signals = c.is_first;
         advance<F::stages>(c.r);
         if (q > 1)
             barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
         c.take_codes(c.r.stage); /* whatever lies there if there is no next turn */
-        if (c.has_zero)
-            c.take_zero(c.r.stage, 0);
-        s_next = c.take_scale(c.r.stage, 0);
         qni_wgmma::wait<1>();
         c.template unpack_part<0>(w0);
     }
     qni_wgmma::wait<0>();
-    qni_wgmma::hold(p);
-    c.release(before, c.signals);
-    c.scale(acc, p, s);
+    qni_wgmma::hold(acc);
+    c.release(before, signals);
+    const float2 s = w.scale_is_f16 ? __half22float2(((const __half2 *)(at.blob + w.scale))[pair])
+                                    : ((const float2 *)(at.blob + w.scale))[pair];
+#pragma unroll
+    for (int i = 0; i < F::tokens / 2; i += 4) {
+        acc[i] *= s.x;
+        acc[i + 1] *= s.x;
+        acc[i + 2] *= s.y;
+        acc[i + 3] *= s.y;
+    }
 }
 
 /* Every unit is scaled by itself: groups of 32, or that end in the middle of a block. */
@@ -330,16 +452,19 @@ template <class F>
 __device__ __forceinline__ void sum_units(consumer<F> &c, const arguments &a, const place &at,
                                           float (&acc)[F::tokens / 2])
 {
-    const int planes = a.p.x.planes;
+    const int planes = a.p.x.planes * c.r.pieces;
     float p[F::tokens / 2];
     uint32_t w0[8], w1[8];
+    c.piece = 0;
     walk k = walk_to(a.p.w, 2 * at.begin);
     int second = 0, plane = 0; /* of a block: is its second unit of another group than the first */
     barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
     c.take_codes(c.r.stage);
+    if (F::table)
+        c.take_table();
     if (c.has_zero)
         c.take_zero(c.r.stage, 0);
-    c.unpack_unit(0, w0);
+    c.template unpack_unit<0>(w0);
 #pragma unroll 1
     for (int q = (at.end - at.begin) * planes; q > 0; q--) {
         const int stage = c.r.stage;
@@ -358,7 +483,7 @@ __device__ __forceinline__ void sum_units(consumer<F> &c, const arguments &a, co
         const float2 s0 = c.take_scale(stage, 0), s1 = c.take_scale(stage, second);
         if (c.has_zero)
             c.take_zero(stage, second);
-        c.unpack_unit(1, w1);
+        c.template unpack_unit<1>(w1);
         qni_wgmma::wait<0>();
         qni_wgmma::hold(p);
         c.scale(acc, p, s0);
@@ -371,13 +496,15 @@ __device__ __forceinline__ void sum_units(consumer<F> &c, const arguments &a, co
         if (q > 1)
             barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
         c.take_codes(c.r.stage); /* whatever lies there if there is none */
+        if (F::table)
+            c.take_table();
         if (c.has_zero)
             c.take_zero(c.r.stage, 0);
-        c.unpack_unit(0, w0);
+        c.template unpack_unit<0>(w0);
         qni_wgmma::wait<0>();
         qni_wgmma::hold(p);
         c.scale(acc, p, s1);
-        c.release(stage, c.signals);
+        c.release(stage, c.is_first);
     }
 }
 

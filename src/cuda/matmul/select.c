@@ -122,11 +122,9 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         return "needs a newer GPU";
     if (k->sm_exact && facts->sm != k->sm)
         return "is for one generation of GPUs, and this is another";
-    if (k->family == QNI_CUDA_FAMILY_PREFILL && op->w[0]->head->conv_groups > 1)
-        return "multiplies one convolution group";
-    if (k->family == QNI_CUDA_FAMILY_PREFILL && k->reads == QNI_CUDA_READS_BF16 &&
-        qni_cuda_planes(op) > 1)
-        return "reads one plane of x";
+    if (k->family == QNI_CUDA_FAMILY_PREFILL && k->layout == QNI_CUDA_T4FRAG &&
+        k->reads == QNI_CUDA_READS_F16 && op->w[0]->head->format.code == QN_CODE_TABLE)
+        return "holds values as f16, and may not those of a table that was given";
     if (k->reads == QNI_CUDA_READS_F16 &&
         (op->x.dtype != QN_F16 || has_section(op, QNI_SECTION_PRESCALE)))
         return "reads f16, which x (times the prescale) is not";
