@@ -91,6 +91,66 @@ static void narrow_case(struct check *c, const void *arg)
     }
 }
 
+/* Planes to rows, whatever the sizes: each element once, and nothing beside them. */
+static void turn_case(struct check *c, const void *arg)
+{
+    const struct qni_rows *rows = ((const struct rows_case *)arg)->rows;
+    struct check_random *r = &c->random;
+    const size_t element = (size_t)CHECK_OF(r, 1, 2, 4);
+    const int64_t pixels = CHECK_OF(r, 1, 7, 15, 16, 17, 31, 33, 64, 100);
+    const int64_t channels = CHECK_OF(r, 1, 3, 15, 16, 17, 32, 40, 65);
+    const size_t plane = ((size_t)pixels + (size_t)check_random_in(r, 0, 9)) * element;
+    const size_t ld = ((size_t)channels + (size_t)check_random_in(r, 0, 9)) * element;
+    const size_t from = (size_t)(channels - 1) * plane + (size_t)pixels * element;
+    const size_t to = (size_t)(pixels - 1) * ld + (size_t)channels * element;
+    uint8_t *src = check_memory(c, "src", from, element);
+    uint8_t *dst = check_memory(c, "dst", to, element);
+    uint8_t *must = check_memory(c, "must", to, element);
+    for (size_t i = 0; i < from; i++)
+        src[i] = (uint8_t)check_random_next(r);
+    for (size_t i = 0; i < to; i++)
+        dst[i] = must[i] = (uint8_t)check_random_next(r);
+    for (int64_t i = 0; i < pixels; i++)
+        for (int64_t j = 0; j < channels; j++)
+            memcpy(must + (size_t)i * ld + (size_t)j * element,
+                   src + (size_t)j * plane + (size_t)i * element, element);
+    check_memory_freeze(src);
+    rows->turn(dst, ld, src, plane, pixels, channels, element);
+    if (memcmp(dst, must, to) != 0)
+        check_fail(c, "%lld pixels, %lld channels of %zu bytes differ", (long long)pixels,
+                   (long long)channels, element);
+}
+
+/* Infinities and NaNs of either sign are found wherever they are, and nothing else is. */
+static void finite_case(struct check *c, const void *arg)
+{
+    static const uint32_t bad[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffffffffu, 0x7f800001u};
+    const struct qni_rows *rows = ((const struct rows_case *)arg)->rows;
+    struct check_random *r = &c->random;
+    const int64_t n = CHECK_OF(r, 1, 15, 16, 17, 40), lines = CHECK_OF(r, 1, 2, 5);
+    const int64_t ld = n + check_random_in(r, 0, 3), count = (lines - 1) * ld + n;
+    float *v = check_memory(c, "v", (size_t)count * sizeof *v, 4);
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t bits = (uint32_t)check_random_next(r);
+        const bool is_bad = (bits & 0x7f800000u) == 0x7f800000u;
+        v[i] = qni_float_of(is_bad ? 0xff7fffffu : bits);
+        if (i % ld >= n)
+            v[i] = qni_float_of(bad[i % 5]); /* between the lines */
+    }
+    if (!rows->is_finite(v, lines, n, ld))
+        check_fail(c, "numbers are not finite");
+    for (int64_t i = 0; i < count; i++) {
+        const float was = v[i];
+        if (i % ld >= n)
+            continue;
+        v[i] = qni_float_of(bad[check_random_in(r, 0, 4)]);
+        if (rows->is_finite(v, lines, n, ld))
+            check_fail(c, "%08x at %lld of %lld is finite", qni_bits_of(v[i]), (long long)i,
+                       (long long)n);
+        v[i] = was;
+    }
+}
+
 /* ------------------------------------------------------------------------------------ quantizer */
 
 /* A row in packed order: groups of whole units, the last one perhaps short. */
@@ -309,6 +369,8 @@ void check_rows(struct check_suite *suite, const struct check_options *options)
         for (int32_t shape = 0; shape < 2; shape++) {
             const struct rows_case rc = {rows, CHECK_NORMAL, shape};
             check_case(suite, widen_case, &rc, "widen/%s/%d", rows->name, shape);
+            check_case(suite, turn_case, &rc, "turn/%s/%d", rows->name, shape);
+            check_case(suite, finite_case, &rc, "finite/%s/%d", rows->name, shape);
         }
         for (int32_t data = 0; data < CHECK_N_DATA; data++)
             for (int32_t shape = 0; shape < (options->quick ? 5 : 60); shape++) {

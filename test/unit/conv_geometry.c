@@ -12,6 +12,8 @@
 #include <cmocka.h>
 
 #include "cpu/conv/patches.h"
+#include "cpu/cpuid.h"
+#include "cpu/rows/rows.h"
 
 static uint32_t seed_state;
 static int32_t pick(int32_t lo, int32_t hi)
@@ -37,7 +39,8 @@ static void random_geometry(struct qni_op *op, bool nhwc)
 {
     struct qni_conv *c = &op->conv;
     c->groups = pick(1, 3);
-    c->ci = pick(1, 3) == 1 ? pick(1, 4) : pick(1, 20);
+    c->ci = pick(1, 3) == 1 ? pick(1, 4) : pick(1, 40);
+    const bool is_flat = pick(1, 5) == 1; /* 1 x 1: an image may be one long row */
     c->batch = pick(1, 2);
     do {
         c->h = pick(1, 9);
@@ -49,7 +52,9 @@ static void random_geometry(struct qni_op *op, bool nhwc)
             c->dilation[i] = pick(1, 3);
         }
         for (int32_t i = 0; i < 4; i++)
-            c->pad[i] = pick(0, 3);
+            c->pad[i] = is_flat ? 0 : pick(0, 3);
+        for (int32_t i = 0; is_flat && i < 2; i++)
+            c->kh = c->kw = c->stride[i] = c->dilation[i] = 1;
         const int64_t rh = c->dilation[0] * (c->kh - 1), rw = c->dilation[1] * (c->kw - 1);
         if (op->kind == QNI_CONV) {
             c->oh = c->h + c->pad[0] + c->pad[2] - rh - 1;
@@ -100,7 +105,7 @@ static void check_block(const struct qni_op *op, const struct qni_patches *p, in
 {
     const size_t columns = (size_t)qni_patches_columns(p), ld = columns * p->element + 7;
     uint8_t *dst = malloc((size_t)rows * ld + 1);
-    const struct qni_patches first = qni_patches_of(op, 0, 0, false);
+    const struct qni_patches first = qni_patches_of(op, NULL, 0, 0, false);
     const size_t line_bytes = qni_patches_line_bytes(&first);
     uint8_t *line = malloc(line_bytes + 1);
     memset(dst, 0xa5, (size_t)rows * ld);
@@ -136,6 +141,8 @@ static void patches_are_the_formula(void **state)
     static const qn_dtype types[4] = {QN_F32, QN_BF16, QN_I8, QN_U8};
     seed_state = 20240601u;
     for (int32_t round = 0; round < 600; round++) {
+        const struct qni_rows *functions =
+            qni_rows_for(round % 3 == 0 ? QN_ISA_PORTABLE : qni_cpuid_detect());
         struct qni_op op;
         memset(&op, 0, sizeof op);
         op.kind = round % 2 == 0 ? QNI_CONV : QNI_CONV_TRANSPOSE;
@@ -152,7 +159,8 @@ static void patches_are_the_formula(void **state)
         int64_t outputs = 0;
         for (int64_t py = 0; py < (op.kind == QNI_CONV ? 1 : op.conv.stride[0]); py++)
             for (int64_t px = 0; px < (op.kind == QNI_CONV ? 1 : op.conv.stride[1]); px++) {
-                const struct qni_patches p = qni_patches_of(&op, py, px, pick(0, 1) == 1);
+                const struct qni_patches p =
+                    qni_patches_of(&op, functions, py, px, pick(0, 1) == 1);
                 const int64_t rows = qni_patches_per_image(&p) * op.conv.batch;
                 const int64_t group = pick(0, op.conv.groups - 1);
                 outputs += rows;

@@ -11,6 +11,7 @@
 
 #include "../../base/compiler.h"
 #include "../direct/direct.h"
+#include "../rows/rows.h"
 #include "patches.h"
 #include "phase_weights.h"
 
@@ -31,7 +32,7 @@ qn_status qni_conv_select(const qn_ctx *ctx, const struct qni_op *op, struct qni
         return qni_depthwise_select(ctx, op, choice, tell, arg);
     if (qni_direct_conv_select(ctx, op, choice, tell, arg))
         return QN_OK;
-    const struct qni_patches first = qni_patches_of(op, 0, 0, false); /* the largest phase */
+    const struct qni_patches first = qni_patches_of(op, NULL, 0, 0, false); /* the largest phase */
     const struct qni_product_shape shape = {
         .m = phase_rows(op, &first) * op->conv.groups,
         .part_m = phase_rows(op, &first),
@@ -139,6 +140,7 @@ void qni_conv_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_c
         qni_direct_conv_run(ctx, op, choice, scratch);
         return;
     }
+    const struct qni_rows *const rows = qni_rows_for(ctx->isa);
     struct qni_part *parts = scratch;
     uint8_t *memory = (uint8_t *)scratch + parts_bytes(op), *rest = memory;
     const bool live = qni_has_phase_weights(op);
@@ -150,7 +152,7 @@ void qni_conv_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_c
     const int64_t n_x = qni_min(qni_axis_phases(&x), x.out);
     for (int64_t py = 0; py < n_y; py++)
         for (int64_t px = 0; px < n_x; px++) {
-            const struct qni_patches p = qni_patches_of(op, py, px, live);
+            const struct qni_patches p = qni_patches_of(op, rows, py, px, live);
             if (live)
                 qni_phase_weights_make(ctx, op, p.taps, memory, &of_phase);
             make_parts(op, live ? &of_phase.packed : op->w[0], phase_rows(op, &p), parts);

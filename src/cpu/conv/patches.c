@@ -19,9 +19,22 @@ struct segment {
     int64_t image, jy, jx, count;
 };
 
-struct qni_patches qni_patches_of(const struct qni_op *op, int64_t py, int64_t px, bool live)
+static bool is_flat(const struct qni_patches *p)
+{
+    for (int32_t i = 0; i < 2; i++) {
+        const struct qni_axis *const a = &p->axis[i];
+        if (a->taps != 1 || a->transposed || qni_axis_advance(a) != 1 || a->pad != 0 ||
+            p->phase[i].count != a->in)
+            return false;
+    }
+    return p->axis[0].in == 1 || p->xs[2] == p->axis[1].in * p->xs[3];
+}
+
+struct qni_patches qni_patches_of(const struct qni_op *op, const struct qni_rows *rows, int64_t py,
+                                  int64_t px, bool live)
 {
     struct qni_patches p;
+    p.rows = rows;
     p.x = op->x.data;
     p.element = qn_dtype_bytes(op->x.dtype);
     p.pad = op->strategy == QN_STRATEGY_INT8_STATIC ? (uint8_t)op->quant.x_zero : 0;
@@ -33,6 +46,7 @@ struct qni_patches qni_patches_of(const struct qni_op *op, int64_t py, int64_t p
         p.taps[i] =
             live ? qni_axis_live_taps(&p.axis[i], &p.phase[i]) : qni_axis_all_taps(&p.axis[i]);
     }
+    p.is_flat = is_flat(&p);
     return p;
 }
 
@@ -123,7 +137,9 @@ static void gather_columns(const struct qni_patches *p, const uint8_t *row, int6
     const size_t plane = (size_t)p->xs[1] * p->element;
     const size_t pixel = (size_t)(advance * p->xs[3]) * p->element;
     const uint8_t *src = row + (size_t)(column * p->xs[3]) * p->element;
-    if (p->element == 4)
+    if (pixel == p->element)
+        p->rows->turn(dst, ld, src, plane, pixels, p->channels, p->element);
+    else if (p->element == 4)
         transpose(dst, ld, src, plane, pixel, pixels, p->channels, 4);
     else if (p->element == 2)
         transpose(dst, ld, src, plane, pixel, pixels, p->channels, 2);
@@ -241,6 +257,16 @@ void qni_patches_gather(const struct qni_patches *p, int64_t row, int64_t rows, 
     const int64_t nx = p->phase[1].count;
     const size_t bytes = (size_t)p->taps[1].count * (size_t)p->channels * p->element;
     while (rows > 0) {
+        if (p->is_flat && is_planar(p)) {
+            const int64_t pixels = qni_patches_per_image(p), first = row % pixels;
+            const int64_t n = qni_min(rows, pixels - first);
+            const int64_t at = row / pixels * p->xs[0] + channel * p->xs[1];
+            gather_columns(p, p->x + (size_t)at * p->element, first, 1, n, dst, ld);
+            dst += (size_t)n * ld;
+            row += n;
+            rows -= n;
+            continue;
+        }
         const struct segment s = {row / qni_patches_per_image(p),
                                   row % qni_patches_per_image(p) / nx, row % nx,
                                   qni_min(qni_min(rows, QNI_SEGMENT), nx - row % nx)};

@@ -18,6 +18,7 @@
 #define QNI_CPU_CONV_PATCHES_H
 
 #include "../matmul/driver.h"
+#include "../rows/kernel.h"
 #include "geometry.h"
 
 /* Outputs that share a line buffer at most. */
@@ -33,10 +34,14 @@ struct qni_patches {
     struct qni_axis axis[2]; /* y, x */
     struct qni_phase phase[2];
     struct qni_taps taps[2];
+    const struct qni_rows *rows;
+    bool is_flat; /* 1 x 1, an input pixel for each output, rows of x without a gap: an
+                                     image is one long row */
 };
 
 /* Patches of phase (py, px); with live, only of the taps that read anything. */
-struct qni_patches qni_patches_of(const struct qni_op *op, int64_t py, int64_t px, bool live);
+struct qni_patches qni_patches_of(const struct qni_op *op, const struct qni_rows *rows, int64_t py,
+                                  int64_t px, bool live);
 
 /* Elements of a row. */
 static inline int64_t qni_patches_columns(const struct qni_patches *p)

@@ -465,7 +465,7 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     r.op = op;
     r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;
     r.shape = qni_direct_shape_of(ctx, op);
-    r.patches = qni_patches_of(op, 0, 0, false);
+    r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
     r.sink = qni_conv_sink(op, &r.patches);
     r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);
     r.part = (struct qni_part){.w = op->w[0], .n_panels = op->w[0]->head->panels, .n = op->n};

@@ -241,7 +241,7 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
 {
     const size_t panel = (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
     const size_t rows = (size_t)s->most_rows, words = (size_t)s->n_blocks * 32 * sizeof(float);
-    const struct qni_patches p = qni_patches_of(op, 0, 0, false);
+    const struct qni_patches p = qni_patches_of(op, NULL, 0, 0, false);
     const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
     const size_t line =
         qni_has_runs(op, s->pixel) ? qni_runs_bytes(op) : qni_patches_line_bytes(&p);

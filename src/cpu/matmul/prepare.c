@@ -79,7 +79,7 @@ static size_t raw_ld(const struct qni_op *op)
 int64_t qni_strip_rows(const struct qni_op *op)
 {
     const int64_t fit = 65536 / qni_max((int64_t)raw_ld(op), 64); /* with room in a cache */
-    return qni_max(1, qni_min(fit, 32));
+    return qni_max(1, qni_min(fit, 64));
 }
 
 struct qni_row_scratch qni_row_scratch_in(const struct qni_op *op, size_t source_bytes,

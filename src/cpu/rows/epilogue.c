@@ -177,6 +177,38 @@ static void finish_rows(const struct qni_epilogue *e, const struct qni_epilogue_
     }
 }
 
+/* Is a finished line what the tile holds? */
+static bool is_bare(const struct qni_epilogue *e)
+{
+    const struct qni_finish_step *f = &e->finish;
+    return (e->sink.dtype == QN_F32 || e->sink.dtype == QN_I32) && e->sink.residual == NULL &&
+           f->act == QN_ACT_NONE && !f->has_clamp;
+}
+
+/* Columns of n rows of the tile, from element (row i, output j) on, as lines of y. */
+static void finish_lines(const struct qni_epilogue *e, const struct qni_epilogue_tile *t, int64_t i,
+                         int64_t j, struct qni_finish_step *f, struct qni_epilogue_scratch *scratch)
+{
+    const struct qni_row_sink *s = &e->sink;
+    const int64_t columns = qni_min(QNI_PANEL, t->n - j), column = t->part->column + t->output + j;
+    const int64_t y = offset_of(s, s->stride, t->row + i) + column * s->stride[3];
+    const int64_t residual =
+        offset_of(s, s->residual_stride, t->row + i) + column * s->residual_stride[3];
+    const uint8_t *const from = (const uint8_t *)(t->c + (size_t)i * t->ldc + j);
+    const size_t ldc = t->ldc * sizeof *t->c;
+    if (is_bare(e)) {
+        e->rows->turn((uint8_t *)((float *)s->y + y), (size_t)s->stride[3] * sizeof(float), from,
+                      ldc, columns, f->n, sizeof(float));
+        return;
+    }
+    e->rows->turn((uint8_t *)scratch->lines, sizeof scratch->lines[0], from, ldc, columns, f->n,
+                  sizeof(float));
+    for (int64_t q = 0; q < columns; q++) {
+        place_line(e, f, y + q * s->stride[3], residual + q * s->residual_stride[3]);
+        e->rows->finish(scratch->lines[q], f);
+    }
+}
+
 /* 16 columns of the tile become lines at a time; a line ends where y's rows are no longer even. */
 static void finish_columns(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
                            struct qni_epilogue_scratch *scratch)
@@ -187,20 +219,8 @@ static void finish_columns(const struct qni_epilogue *e, const struct qni_epilog
     f.residual_stride = s->residual_stride[2];
     for (int64_t i = 0; i < t->rows; i += f.n) {
         f.n = span_of(s, t->row + i, qni_min(t->rows - i, QNI_EPILOGUE_ROWS));
-        const int64_t y = offset_of(s, s->stride, t->row + i);
-        const int64_t residual = offset_of(s, s->residual_stride, t->row + i);
-        for (int64_t j = 0; j < t->n; j += QNI_PANEL) {
-            const int64_t columns = qni_min(QNI_PANEL, t->n - j);
-            for (int64_t r = 0; r < f.n; r++)
-                for (int64_t q = 0; q < columns; q++)
-                    scratch->lines[q][r] = t->c[(size_t)(i + r) * t->ldc + (size_t)(j + q)];
-            for (int64_t q = 0; q < columns; q++) {
-                const int64_t column = t->part->column + t->output + j + q;
-                place_line(e, &f, y + column * s->stride[3],
-                           residual + column * s->residual_stride[3]);
-                e->rows->finish(scratch->lines[q], &f);
-            }
-        }
+        for (int64_t j = 0; j < t->n; j += QNI_PANEL)
+            finish_lines(e, t, i, j, &f, scratch);
     }
 }
 

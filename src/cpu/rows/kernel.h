@@ -84,6 +84,10 @@ struct qni_rows {
     void (*scale_to)(float *y, const float *v, float times, int64_t n);
     /* v is changed. y may be v itself (f32, stride 1). */
     void (*finish)(float *v, const struct qni_finish_step *step);
+    /* dst[i * ld + c * element] = src[c * plane + i * element], i < pixels, c < channels; element is
+     * 1, 2 or 4 bytes. */
+    void (*turn)(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane, int64_t pixels,
+                 int64_t channels, size_t element);
     /* Is there no infinity and no NaN in rows of n floats, ld apart? */
     bool (*is_finite)(const float *v, int64_t rows, int64_t n, int64_t ld);
 };

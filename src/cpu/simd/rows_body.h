@@ -10,7 +10,8 @@
  * including file has: branches are selections, extremes are integers, sums are integers. No step
  * depends on the order of another, nothing is fused but what says so, so every instance gives the
  * same bits. The only intrinsics are the conversions of f16, where the instruction exists and gives
- * the bits of half.h (but for the payload of a NaN, which is never the same anywhere). */
+ * the bits of half.h (but for the payload of a NaN, which is never the same anywhere), and the
+ * moves of transpose.h. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -19,6 +20,9 @@
 
 #if defined(__F16C__)
 #include <immintrin.h>
+#endif
+#if defined(__AVX2__)
+#include "transpose.h"
 #endif
 
 /* ---- conversions ----------------------------------------------------------------------------- */
@@ -385,6 +389,66 @@ static void finish_line(float *v, const struct qni_finish_step *s)
         store_words(v, s);
 }
 
+/* ---- planes to rows and back ----------------------------------------------------------------- */
+
+/* Tiles of 16 x 16 keep both sides in the first cache. */
+QNI_TEMPLATE void turn_plain(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane,
+                             int64_t pixels, int64_t channels, const size_t element)
+{
+    for (int64_t i0 = 0; i0 < pixels; i0 += 16)
+        for (int64_t c0 = 0; c0 < channels; c0 += 16)
+            for (int64_t i = i0; i < pixels && i < i0 + 16; i++)
+                for (int64_t c = c0; c < channels && c < c0 + 16; c++)
+                    memcpy(dst + (size_t)i * ld + (size_t)c * element,
+                           src + (size_t)c * plane + (size_t)i * element, element);
+}
+
+#if defined(__AVX2__)
+/* The last block of each direction reaches back: what it writes twice is the same. Channels are the
+ * outer loop: planes are pages apart, the pixels of a plane are neighbours. */
+QNI_TEMPLATE void turn_blocks(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane,
+                              int64_t pixels, int64_t channels, const size_t element)
+{
+    for (int64_t j = 0; j < channels; j += 16) {
+        const int64_t c = j + 16 <= channels ? j : channels - 16;
+        for (int64_t i = 0; i < pixels; i += 16) {
+            const int64_t p = i + 16 <= pixels ? i : pixels - 16;
+            uint8_t *const to = dst + (size_t)p * ld + (size_t)c * element;
+            const uint8_t *const from = src + (size_t)c * plane + (size_t)p * element;
+            if (element == 4)
+                qni_turn16_u32(to, ld, from, plane);
+            else if (element == 2)
+                qni_turn16_u16(to, ld, from, plane);
+            else
+                qni_turn16_u8(to, ld, from, plane);
+        }
+    }
+}
+#endif
+
+QNI_TEMPLATE void turn_elements(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane,
+                                int64_t pixels, int64_t channels, const size_t element)
+{
+#if defined(__AVX2__)
+    if (pixels >= 16 && channels >= 16) {
+        turn_blocks(dst, ld, src, plane, pixels, channels, element);
+        return;
+    }
+#endif
+    turn_plain(dst, ld, src, plane, pixels, channels, element);
+}
+
+static void turn(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane, int64_t pixels,
+                 int64_t channels, size_t element)
+{
+    if (element == 4)
+        turn_elements(dst, ld, src, plane, pixels, channels, 4);
+    else if (element == 2)
+        turn_elements(dst, ld, src, plane, pixels, channels, 2);
+    else
+        turn_elements(dst, ld, src, plane, pixels, channels, 1);
+}
+
 /* ---- what overflowed ------------------------------------------------------------------------- */
 
 typedef uint32_t lanes QNI_VECTOR(64);
@@ -427,6 +491,7 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .scale = scale_row,
     .scale_to = scale_to,
     .finish = finish_line,
+    .turn = turn,
     .is_finite = is_finite,
 };
 
