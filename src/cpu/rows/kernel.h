@@ -84,7 +84,7 @@ struct qni_rows {
     void (*scale_to)(float *y, const float *v, float times, int64_t n);
     /* v is changed. y may be v itself (f32, stride 1). */
     void (*finish)(float *v, const struct qni_finish_step *step);
-    /* dst[i * ld + c * element] = src[c * plane + i * element], i < pixels, c < channels; element is
+    /* dst[i * ld + c * element] = src[c * plane + i * element]; i < pixels, c < channels; element:
      * 1, 2 or 4 bytes. */
     void (*turn)(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane, int64_t pixels,
                  int64_t channels, size_t element);
