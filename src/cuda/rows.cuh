@@ -88,6 +88,16 @@ ROWS_DEVICE int64_t rows_part_of(const struct rows_job &j, int64_t *row)
     return part;
 }
 
+/* Is it a row of the expert that is asked for, if one is? */
+ROWS_DEVICE bool rows_is_wanted(const struct rows_job &j, int64_t row)
+{
+    row += j.s.row;
+    if (j.s.ids != NULL)
+        return __ldg(j.s.ids + row) == j.s.expert;
+    return j.s.offsets == NULL ||
+           (row >= __ldg(j.s.offsets + j.s.expert) && row < __ldg(j.s.offsets + j.s.expert + 1));
+}
+
 /* row: of all parts. */
 ROWS_DEVICE struct rows_row rows_row_of(const struct rows_job &j, int64_t row)
 {
@@ -410,13 +420,24 @@ ROWS_DEVICE int32_t rows_byte_of(int32_t position)
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Programmatic dependent launch: what comes behind may begin; what lies before must be done. Both
- * are nothing in a launch without it. */
-ROWS_DEVICE void rows_begin(void)
+/* Programmatic dependent launch: what comes behind may begin; what lies before must be done
+ * (weights may be read sooner). Both are nothing in a launch without it. */
+ROWS_DEVICE void rows_release(void)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+ROWS_DEVICE void rows_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+ROWS_DEVICE void rows_begin(void)
+{
+    rows_release();
+    rows_wait();
 }
 
 enum { ROWS_SHARED = 47 << 10 }; /* bytes of shared memory that a kernel has unasked for */

@@ -16,6 +16,8 @@ struct conv_case {
 /* From here on shapes have whole steps of 64 channels and enough outputs for a tile: convolutions
  * that read their image where it lies. */
 enum { DIRECT_SHAPE = 1000 };
+/* And from here on one channel a group, square kernels, images that several threads share. */
+enum { DEPTHWISE_SHAPE = 2000 };
 
 struct geometry {
     int64_t batch, h, w, ci, co, groups;
@@ -41,10 +43,23 @@ static struct geometry draw_direct(struct check *c, int32_t shape)
     return g;
 }
 
+static struct geometry draw_depthwise(struct check *c)
+{
+    struct check_random *r = &c->random;
+    struct geometry g = {.batch = CHECK_OF(r, 1, 2, 3), .ci = 1, .co = 1};
+    g.h = check_random_in(r, 5, 30);
+    g.w = CHECK_OF(r, 7, 8, 12, 14, 16, 20, 23, 28, 36);
+    g.kh = g.kw = (int32_t)CHECK_OF(r, 3, 3, 5, 7);
+    g.groups = CHECK_OF(r, 3, 8, 12, 16, 24, 34, 64, 68);
+    return g;
+}
+
 /* The channels of a group, groups and taps. Every fourth shape is depthwise, every fourth 1 x 1. */
 static struct geometry draw_geometry(struct check *c, int32_t shape)
 {
     struct check_random *r = &c->random;
+    if (shape >= DEPTHWISE_SHAPE)
+        return draw_depthwise(c);
     if (shape >= DIRECT_SHAPE)
         return draw_direct(c, shape);
     struct geometry g = {.batch = CHECK_OF(r, 1, 1, 2, 3)};
@@ -86,6 +101,18 @@ static void draw_window(struct check *c, const struct geometry *g, bool transpos
                           : in[d] + pads >= reach)
                 break;
         }
+}
+
+/* The window of most layers: the same on both axes, half the kernel of padding. */
+static void even_window(struct check *c, const struct geometry *g, qn_conv_args *args)
+{
+    struct check_random *r = &c->random;
+    const int32_t stride = (int32_t)CHECK_OF(r, 1, 1, 2), dilation = (int32_t)CHECK_OF(r, 1, 1, 2);
+    for (int d = 0; d < 2; d++) {
+        args->stride[d] = stride;
+        args->dilation[d] = stride == 1 && g->kh == 3 ? dilation : 1;
+        args->pad[d] = args->pad[d + 2] = args->dilation[d] * (g->kh / 2);
+    }
 }
 
 static int64_t output_length(const qn_conv_args *a, bool transpose, int d, int64_t in, int64_t taps)
@@ -131,7 +158,10 @@ static void conv_case(struct check *c, const void *arg)
     qn_conv_args_init(&args);
     args.strategy = cc->strategy;
     args.image = (qn_image)check_random_in(r, QN_NCHW, QN_NHWC);
-    draw_window(c, &g, cc->transpose, &args);
+    if (cc->shape >= DEPTHWISE_SHAPE && check_random_chance(r, 75))
+        even_window(c, &g, &args);
+    else
+        draw_window(c, &g, cc->transpose, &args);
     const int64_t oh = g.flat ? 1 : output_length(&args, cc->transpose, 0, g.h, g.kh);
     const int64_t ow = output_length(&args, cc->transpose, 1, g.w, g.kw);
     int64_t shape[4];
@@ -173,11 +203,12 @@ static void conv_case(struct check *c, const void *arg)
     sweep_run(c, &s);
 }
 
+static const qn_strategy strategies[4] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
+                                          QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC};
+
 static void enumerate(struct check_suite *suite, const struct check_options *options,
                       bool transpose)
 {
-    static const qn_strategy strategies[] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
-                                             QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC};
     const struct check_format *formats;
     const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 4 : 12;
     for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++)
@@ -204,6 +235,13 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
             const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
                                          i % CHECK_N_DATA, DIRECT_SHAPE + i};
             check_case(suite, conv_case, &cc, "direct/%s/%s/%d", formats[f].name,
+                       check_data_names[i % CHECK_N_DATA], i);
+        }
+        for (int32_t i = 0; i < 4 * shapes; i++) {
+            const struct conv_case cc = {&formats[f], strategies[i % 4], false, i % CHECK_N_DATA,
+                                         DEPTHWISE_SHAPE + i};
+            check_case(suite, conv_case, &cc, "depthwise/%s/%s/%s/%d",
+                       qn_strategy_name(strategies[i % 4]), formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
     }

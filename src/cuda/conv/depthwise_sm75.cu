@@ -14,12 +14,9 @@
  * segment has 32768 taps at most. Bound: the caches; a tap costs a load of x and, shared by the
  * pixels of a thread, one of its weight. Kernels of more than 300 taps decode weights where they
  * need them. */
-#include "../epilogue.cuh"
-#include "../rows.cuh"
+#include "depthwise.cuh"
 
-/* How the patch is quantized. */
-enum { FLOATS = 0, GIVEN = 1, ROW = 2, BLOCK = 3 };
-enum { THREADS = 256, LANES = 32, BYTES = 0 };
+enum { THREADS = 256, LANES = 32, BYTES = DEPTHWISE_BYTES };
 
 struct depthwise_job {
     struct qni_cuda_depthwise d;
@@ -36,82 +33,6 @@ struct depthwise_job {
     uint32_t flip, hole; /* codes as they lie: what makes them i8; that of a zero */
 };
 
-/* ---- weights --------------------------------------------------------------------------------- */
-
-/* The stored code of a packed position of output `output` of its panel: kernel.h draws the blocks.
- * */
-ROWS_DEVICE uint32_t stored_code(const struct qni_cuda_weights &w, int32_t panel, int32_t output,
-                                 int32_t position)
-{
-    const int32_t in_step = position & 15, step = (position >> 4) & 3;
-    const int32_t lane = 4 * (output & 7) + ((in_step & 7) >> 1), upper = output >> 3;
-    const int32_t j = 2 * (in_step & 1) + (in_step >> 3);
-    const size_t block = (size_t)panel * (size_t)(w.units / 2) + (size_t)(position >> 6);
-    const uint8_t *const codes = w.blob + w.codes;
-    if (w.layout == QNI_CUDA_Q4FRAG || w.layout == QNI_CUDA_T4FRAG) {
-        const uint32_t byte = __ldg(codes + 512 * block + 16 * lane + 4 * step + j);
-        return byte >> (4 * upper) & 15u;
-    }
-    return __ldg(codes + 1024 * block + 512 * (step >> 1) + 16 * lane + 8 * (step & 1) + 4 * upper +
-                 j);
-}
-
-ROWS_DEVICE float section_float(const struct qni_cuda_weights &w, size_t section, size_t at)
-{
-    const uint8_t *const from = w.blob + section;
-    return w.scale_is_f16 ? __half2float(((const __half *)from)[at]) : ((const float *)from)[at];
-}
-
-/* An output's constants of a group. */
-struct group_scale {
-    float scale, offset, zero;
-};
-ROWS_DEVICE struct group_scale scale_of(const struct qni_cuda_weights &w, int32_t output,
-                                        int32_t group)
-{
-    const int32_t in_panel = output & 15;
-    const size_t slot = (size_t)(2 * (in_panel & 7) + (in_panel >> 3));
-    const size_t at = ((size_t)(output >> 4) * (size_t)w.n_groups + (size_t)group) * 16 + slot;
-    struct group_scale g = {section_float(w, w.scale, at), 0.0f, 0.0f};
-    if (w.shift == QNI_CUDA_SHIFT_OFFSET)
-        g.offset = section_float(w, w.offset, at);
-    if (w.shift == QNI_CUDA_SHIFT_ZERO)
-        g.zero = (float)((const int8_t *)(w.blob + w.zero))[at];
-    return g;
-}
-
-/* The same for the int8 strategies: w = scale * value + offset, the values those of table8. */
-ROWS_DEVICE struct group_scale exact_scale_of(const struct qni_cuda_weights &w, int32_t output,
-                                              int32_t group)
-{
-    struct group_scale g = scale_of(w, output, group);
-    if (w.shift == QNI_CUDA_SHIFT_ZERO)
-        g.offset = __fmul_rn(-g.zero, g.scale);
-    if (w.table8_doubled)
-        g.scale = __fmul_rn(g.scale, 0.5f);
-    return g;
-}
-
-/* Tap t (a canonical position), as the bits of a float; of an integer for the int8 strategies. */
-template <int KIND>
-ROWS_DEVICE uint32_t weight_at(const struct qni_cuda_depthwise &d, int32_t output, int32_t t)
-{
-    const struct qni_cuda_source &s = d.source;
-    const int32_t group = s.n_groups <= 1 ? 0 : t / (int32_t)s.group_len;
-    const int32_t position = 32 * group * s.group_units + t - group * (int32_t)s.group_len;
-    const uint32_t code = stored_code(d.w, output >> 4, output & 15, position);
-    const bool is_table = d.w.layout == QNI_CUDA_T4FRAG || d.w.layout == QNI_CUDA_T8FRAG;
-    const int32_t bias = d.w.layout == QNI_CUDA_Q4FRAG ? 8 : 128;
-    if (KIND != FLOATS)
-        return (uint32_t)(is_table ? d.w.table8[code & 15u] : (int32_t)code - bias);
-    const float value =
-        is_table ? ((const float *)(d.w.blob + d.w.table))[code] : (float)((int32_t)code - bias);
-    const struct group_scale g = scale_of(d.w, output, group);
-    const float v = __fmaf_rn(g.scale, value - g.zero, g.offset);
-    const int32_t column = s.perm != NULL ? s.perm[t] : t;
-    return __float_as_uint(s.prescale != NULL ? v * s.prescale[column] : v);
-}
-
 /* ---- taps ------------------------------------------------------------------------------------ */
 
 /* Reach of a tap: how far from tap (0, 0), in inputs and in elements. Of a transposed convolution
@@ -121,10 +42,6 @@ struct tap {
     int64_t at;
 };
 
-ROWS_DEVICE int32_t column_of(const struct qni_cuda_source &s, int32_t t)
-{
-    return s.perm != NULL ? s.perm[t] : t;
-}
 ROWS_DEVICE struct tap make_tap(const struct depthwise_job &j, int32_t t)
 {
     const struct qni_cuda_source &s = j.d.source;
@@ -306,7 +223,7 @@ ROWS_DEVICE void float_sums(const struct depthwise_job &j, const struct lane &l,
         v[i] = 0.0f;
 #pragma unroll 3
     for (int32_t t = 0; t < (int32_t)j.d.source.k; t++) {
-        const float w = __uint_as_float(weight_of<FLOATS>(j, l, t));
+        const float w = __uint_as_float(weight_of<DEPTHWISE_FLOATS>(j, l, t));
         uint32_t x[PIXELS];
         read_tap<DTYPE>(j, p, tap_at(j, l, t), x);
 #pragma unroll
@@ -326,7 +243,7 @@ ROWS_DEVICE void given_sums(const struct depthwise_job &j, const struct lane &l,
         int32_t dot[PIXELS] = {0}, sum[PIXELS] = {0};
 #pragma unroll 3
         for (int32_t t = s.first; t < s.first + s.n; t++) {
-            const int32_t w = (int32_t)weight_of<GIVEN>(j, l, t);
+            const int32_t w = (int32_t)weight_of<DEPTHWISE_GIVEN>(j, l, t);
             uint32_t x[PIXELS];
             read_tap<BYTES>(j, p, tap_at(j, l, t), x);
 #pragma unroll
@@ -368,39 +285,20 @@ ROWS_DEVICE void scalings_of(const struct depthwise_job &j, const struct lane &l
         q[i] = rows_scaling_of(rows_range_of(seen[i]), symmetric);
 }
 
-/* One segment of int8-row (t is the plain product) or int8-block joins the sum. */
-template <int KIND>
-ROWS_DEVICE float add_segment(const struct group_scale &g, const struct rows_scaling &q,
-                              const int32_t (&sums)[3], int32_t n, bool symmetric, bool is_shifted,
-                              float v)
-{
-    const int32_t dot = sums[0], sum = sums[1], sum_w = sums[2];
-    if (KIND == ROW) {
-        v = __fmaf_rn(g.scale, (float)dot, v);
-        return is_shifted ? __fmaf_rn(g.offset, (float)sum, v) : v;
-    }
-    const float low = __fmul_rn(q.offset, (float)sum_w);
-    const float t =
-        symmetric ? __fmul_rn(q.scale, (float)dot) : __fmaf_rn(q.scale, (float)dot, low);
-    const float total = __fmaf_rn(q.scale, (float)sum, __fmul_rn(q.offset, (float)n));
-    v = __fmaf_rn(g.scale, t, v);
-    return is_shifted ? __fmaf_rn(g.offset, total, v) : v;
-}
-
 /* int8-row and int8-block: the patch is read twice. */
 template <int KIND, int DTYPE, int PIXELS>
 ROWS_DEVICE void coded_sums(const struct depthwise_job &j, const struct lane &l,
                             const struct strip &p, float (&v)[PIXELS])
 {
-    const bool symmetric = KIND == ROW || j.d.source.symmetric;
+    const bool symmetric = KIND == DEPTHWISE_ROW || j.d.source.symmetric;
     const bool is_shifted = j.d.w.shift != QNI_CUDA_SHIFT_NONE;
     struct rows_scaling q[PIXELS];
     struct segment s = {0, 0, 0};
     const struct segment all = {0, 0, (int32_t)j.d.source.k};
-    if (KIND == ROW)
+    if (KIND == DEPTHWISE_ROW)
         scalings_of<DTYPE>(j, l, p, all, true, q);
     while (next_segment(j, &s)) {
-        if (KIND == BLOCK)
+        if (KIND == DEPTHWISE_BLOCK)
             scalings_of<DTYPE>(j, l, p, s, symmetric, q);
         int32_t sums[PIXELS][3] = {};
 #pragma unroll 3
@@ -420,10 +318,12 @@ ROWS_DEVICE void coded_sums(const struct depthwise_job &j, const struct lane &l,
         const struct group_scale g = exact_scale_of(j.d.w, l.output, s.group);
 #pragma unroll
         for (int i = 0; i < PIXELS; i++)
-            v[i] = add_segment<KIND>(g, q[i], sums[i], s.n, symmetric, is_shifted, v[i]);
+            v[i] = add_segment<KIND>(
+                g, q[i], {(float)sums[i][0], (float)sums[i][1], (float)sums[i][2], (float)s.n},
+                symmetric, is_shifted, v[i]);
     }
 #pragma unroll
-    for (int i = 0; i < PIXELS && KIND == ROW; i++)
+    for (int i = 0; i < PIXELS && KIND == DEPTHWISE_ROW; i++)
         v[i] = __fmul_rn(v[i], q[i].scale);
 }
 
@@ -441,7 +341,7 @@ ROWS_DEVICE void store(const struct depthwise_job &j, const struct strip &p, int
     const struct qni_cuda_sink &out = j.d.out;
     const int64_t y = place_of(out.stride, p, i);
     const int64_t at = y + (int64_t)output * out.stride[3];
-    if (KIND == GIVEN && epilogue_is_raw(out)) {
+    if (KIND == DEPTHWISE_GIVEN && epilogue_is_raw(out)) {
         raw += epilogue_raw_bias(out, output, 0);
         if (out.y_dtype == QN_I32) {
             ((int32_t *)out.y)[at] = raw;
@@ -449,7 +349,7 @@ ROWS_DEVICE void store(const struct depthwise_job &j, const struct strip &p, int
         }
         v = __fmaf_rn(exact_scale_of(j.d.w, output, 0).scale, (float)raw, 0.0f);
     }
-    if (KIND == GIVEN)
+    if (KIND == DEPTHWISE_GIVEN)
         v = __fmul_rn(v, j.d.x_scale);
     if (j.is_bare) {
         epilogue_round(out, at, v);
@@ -487,9 +387,9 @@ static __global__ void __launch_bounds__(THREADS)
         const struct strip p = strip_of<PIXELS>(j, at, channel);
         float v[PIXELS] = {};
         int32_t raw[PIXELS] = {};
-        if constexpr (KIND == FLOATS)
+        if constexpr (KIND == DEPTHWISE_FLOATS)
             float_sums<DTYPE>(j, l, p, v);
-        else if constexpr (KIND == GIVEN)
+        else if constexpr (KIND == DEPTHWISE_GIVEN)
             given_sums(j, l, p, v, raw);
         else
             coded_sums<KIND, DTYPE>(j, l, p, v);
@@ -507,25 +407,21 @@ static __global__ void __launch_bounds__(THREADS)
             (const void *)depthwise_kernel<kind, QN_BF16, pixels>                                  \
     }
 
-int32_t qni_cuda_depthwise_sm75(const struct qni_cuda_depthwise *args,
-                                const struct qni_cuda_launch *launch)
+/* Every kernel, layout and strategy. */
+static int32_t run_general(const struct qni_cuda_depthwise *args,
+                           const struct qni_cuda_launch *launch)
 {
     static const void *const kernels[4][3] = {
-        KERNELS(FLOATS, 4),
-        {(const void *)depthwise_kernel<GIVEN, BYTES, 4>},
-        KERNELS(ROW, 2),
-        KERNELS(BLOCK, 2),
+        KERNELS(DEPTHWISE_FLOATS, 4),
+        {(const void *)depthwise_kernel<DEPTHWISE_GIVEN, BYTES, 4>},
+        KERNELS(DEPTHWISE_ROW, 2),
+        KERNELS(DEPTHWISE_BLOCK, 2),
     };
     const struct qni_cuda_source *const s = &args->source;
     const struct qni_cuda_sink *const out = &args->out;
-    const int32_t kind = args->strategy == QN_STRATEGY_INT8_ROW      ? ROW
-                         : args->strategy == QN_STRATEGY_INT8_BLOCK  ? BLOCK
-                         : args->strategy == QN_STRATEGY_INT8_STATIC ? GIVEN
-                                                                     : FLOATS;
-    const int64_t pixels = kind == FLOATS || kind == GIVEN ? 4 : 2;
+    const int32_t kind = depthwise_kind(args);
+    const int64_t pixels = kind == DEPTHWISE_FLOATS || kind == DEPTHWISE_GIVEN ? 4 : 2;
     struct depthwise_job j = {};
-    if (args->m == 0 || args->w.n == 0)
-        return 0;
     j.d = *args;
     j.kw = rows_divisor_of(s->kw);
     j.oh = rows_divisor_of(s->oh);
@@ -544,8 +440,39 @@ int32_t qni_cuda_depthwise_sm75(const struct qni_cuda_depthwise *args,
     j.is_bare = out->row_scale == NULL && out->col_scale == NULL && out->bias == NULL &&
                 out->residual == NULL && out->act == QN_ACT_NONE && !out->has_clamp;
     j.flip = s->dtype == QN_U8 ? 0x80u : 0u;
-    j.hole = kind == GIVEN ? ((uint32_t)s->x_zero & 0xffu) ^ j.flip : 0u;
+    j.hole = kind == DEPTHWISE_GIVEN ? ((uint32_t)s->x_zero & 0xffu) ^ j.flip : 0u;
     const int64_t grid = (j.strips + j.strips_of_cta - 1) / j.strips_of_cta * j.tiles;
-    return rows_launch_shared(kernels[kind][kind == GIVEN ? 0 : s->dtype - QN_F32], grid,
+    return rows_launch_shared(kernels[kind][kind == DEPTHWISE_GIVEN ? 0 : s->dtype - QN_F32], grid,
                               dim3(THREADS), j.is_kept ? bytes : 0, &j, launch);
+}
+
+/* May the kernels with windows be asked? int8 kernels have one segment there, and int8-static no
+ * sum of x. */
+static bool is_common(const struct qni_cuda_depthwise *args)
+{
+    const struct qni_cuda_source *const s = &args->source;
+    const int32_t kind = depthwise_kind(args);
+    if (!s->is_image || s->transposed || args->per_group != 1 || s->row != 0 ||
+        args->m % (s->oh * s->ow) != 0)
+        return false;
+    if (kind == DEPTHWISE_FLOATS)
+        return true;
+    if (args->w.n_groups > 1 || args->w.n_segments > 1)
+        return false;
+    return kind == DEPTHWISE_GIVEN ? args->w.shift == QNI_CUDA_SHIFT_NONE : s->prescale == NULL;
+}
+
+int32_t qni_cuda_depthwise_sm75(const struct qni_cuda_depthwise *args,
+                                const struct qni_cuda_launch *launch)
+{
+    int32_t failed = DEPTHWISE_PASS;
+    if (args->m == 0 || args->w.n == 0)
+        return 0;
+    if (is_common(args))
+        failed = qni_cuda_depthwise_channels(args, launch);
+    if (is_common(args) && failed == DEPTHWISE_PASS)
+        failed = qni_cuda_depthwise_lines(args, launch);
+    if (is_common(args) && failed == DEPTHWISE_PASS)
+        failed = qni_cuda_depthwise_planes(args, launch);
+    return failed == DEPTHWISE_PASS ? run_general(args, launch) : failed;
 }
