@@ -216,6 +216,10 @@ struct qni_cuda_source {
     int64_t row, n_rows; /* of each part */
     int32_t parts;
     int32_t reads;
+    /* Matrix: only rows of this expert, by one of the two as in qni_cuda_route; what belongs to the
+     * others is not touched. Both NULL: all rows. */
+    const int32_t *offsets, *ids;
+    int32_t expert;
     struct qni_cuda_rows to; /* its pointers are written; part_rows == n_rows */
 };
 
@@ -243,7 +247,7 @@ int32_t qni_cuda_quantize_rows_sm75(const struct qni_cuda_quantize_rows *args,
  * offsets, rows are 0, 1, ... m - 1. scratch: qni_cuda_route_bytes(), 16-byte aligned. */
 struct qni_cuda_route {
     const int32_t *offsets, *ids; /* the other is NULL */
-    int64_t m;
+    int64_t row, m;               /* rows [row, row + m), as 0 ... m - 1 */
     int32_t n_experts, mr;
     int32_t *tiles, *rows;
     void *scratch;

@@ -122,6 +122,112 @@ static void chunks_case(struct check *c, const void *arg)
     drop_product(&p);
 }
 
+/* Routed rows in several chunks of scratch are those of as many calls, by ids and by offsets;
+ * experts with orders of columns of their own prepare what is theirs. */
+enum { CHUNKED_ROWS = 12345, CHUNKED_PART = 4115, CHUNKED_N = 40, CHUNKED_K = 1600, CHUNKED = 3 };
+
+static qn_status run_grouped(struct check *c, const qn_ctx *ctx, const qn_grouped_args *g)
+{
+    size_t bytes = 0;
+    check_status(c, "scratch", qn_grouped_scratch(ctx, g, &bytes), QN_OK, NULL);
+    return qn_grouped(ctx, g, c->options->device->scratch(c, bytes), bytes);
+}
+
+static bool make_experts(struct check *c, const qn_ctx *ctx, bool perm, qn_weight **weights,
+                         qn_packed **packed)
+{
+    for (int32_t e = 0; e < CHUNKED; e++) {
+        const struct check_weight_options o = {
+            .format = {.code = QN_CODE_INT, .bits = 8, .group = 64, .scale_dtype = QN_F32},
+            .n = CHUNKED_N,
+            .k = CHUNKED_K,
+            .kh = 1,
+            .kw = 1,
+            .conv_groups = 1,
+            .perm = perm,
+            .data = CHECK_NORMAL};
+        struct check_weight made;
+        qn_error err = {QN_OK, -1, ""};
+        check_weight_make(c, &o, &made);
+        if (!check_status(c, "qn_weight_create",
+                          qn_weight_create(ctx, &made.parts, &weights[e], &err), QN_OK, &err) ||
+            !check_status(c, "qn_pack", qn_pack(ctx, weights[e], NULL, &packed[e], &err), QN_OK,
+                          &err))
+            return false;
+    }
+    return true;
+}
+
+static void compare_routed(struct check *c, const struct product *p, qn_grouped_args *g,
+                           const qn_tensor *ids, const qn_tensor *offsets)
+{
+    const size_t bytes = (size_t)CHUNKED_ROWS * CHUNKED_N * 4;
+    uint8_t *const all = check_memory(c, "all rows", bytes, 4);
+    const qn_grouped_args whole = *g;
+    g->ids = *ids;
+    check_status(c, "all rows", run_grouped(c, p->ctx, g), QN_OK, NULL);
+    c->options->device->fetch(c, &whole.y, &p->y);
+    memcpy(all, p->y.data, bytes);
+    *g = whole;
+    g->offsets = *offsets;
+    check_status(c, "all rows by offsets", run_grouped(c, p->ctx, g), QN_OK, NULL);
+    c->options->device->fetch(c, &whole.y, &p->y);
+    if (memcmp(all, p->y.data, bytes) != 0)
+        check_fail(c, "rows by offsets differ from the same by ids");
+    *g = whole;
+    g->ids = *ids;
+    for (int64_t row = 0; row < CHUNKED_ROWS && !c->failed; row += CHUNKED_PART) {
+        g->x.data = (float *)whole.x.data + row * CHUNKED_K;
+        g->y.data = (float *)whole.y.data + row * CHUNKED_N;
+        g->ids.data = (int32_t *)ids->data + row;
+        g->x.shape[0] = g->y.shape[0] = g->ids.shape[0] = CHUNKED_PART;
+        check_status(c, "some rows", run_grouped(c, p->ctx, g), QN_OK, NULL);
+    }
+    c->options->device->fetch(c, &whole.y, &p->y);
+    if (memcmp(all, p->y.data, bytes) != 0)
+        check_fail(c, "routed rows in chunks differ from rows in calls of their own");
+}
+
+static void routed_chunks_case(struct check *c, const void *arg)
+{
+    struct product p;
+    const bool perm = *(const bool *)arg;
+    qn_weight *weights[CHUNKED] = {NULL};
+    qn_packed *packed[CHUNKED] = {NULL};
+    const int64_t m = CHUNKED_ROWS, n_offsets = CHUNKED + 1;
+    if (make_product(c, &p, m, CHUNKED_N, CHUNKED_K) &&
+        make_experts(c, p.ctx, perm, weights, packed)) {
+        const qn_tensor ids = check_tensor(c, "ids", QN_I32, 1, &m, false);
+        const qn_tensor offsets = check_tensor(c, "offsets", QN_I32, 1, &n_offsets, false);
+        const qn_packed *w[CHUNKED];
+        qn_grouped_args g;
+        qn_grouped_args_init(&g);
+        for (int64_t e = 0; e <= CHUNKED; e++) {
+            ((int32_t *)offsets.data)[e] = (int32_t)(e * m / CHUNKED);
+            if (e < CHUNKED)
+                w[e] = packed[e];
+        }
+        for (int64_t e = 0, i = 0; i < m; i++) {
+            e += i >= ((const int32_t *)offsets.data)[e + 1];
+            ((int32_t *)ids.data)[i] = (int32_t)e;
+        }
+        const qn_tensor on_ids = c->options->device->make(c, &ids);
+        const qn_tensor on_offsets = c->options->device->make(c, &offsets);
+        c->options->device->send(c, &on_ids, &ids);
+        c->options->device->send(c, &on_offsets, &offsets);
+        g.w = w;
+        g.n_experts = CHUNKED;
+        g.x = p.args.x;
+        g.y = p.args.y;
+        compare_routed(c, &p, &g, &on_ids, &on_offsets);
+    }
+    for (int32_t e = 0; e < CHUNKED; e++) {
+        qn_packed_destroy(packed[e]);
+        qn_weight_destroy(weights[e]);
+    }
+    drop_product(&p);
+}
+
 /* More experts than a launch takes; each row as by qn_matmul() with its expert. int8: equal bits
  * whatever the kernel. */
 enum { EXPERTS = 300, ROWS = 700, N = 24, K = 96 };
@@ -230,8 +336,12 @@ void check_cuda(struct check_suite *suite, const struct check_options *options)
     check_case(suite, calls_case, NULL, "calls");
     check_case(suite, pointers_case, NULL, "pointers");
     check_case(suite, experts_case, NULL, "experts");
-    if (!options->quick)
+    static const bool perms[] = {false, true};
+    if (!options->quick) {
         check_case(suite, chunks_case, NULL, "chunks");
+        check_case(suite, routed_chunks_case, &perms[0], "routed_chunks");
+        check_case(suite, routed_chunks_case, &perms[1], "routed_chunks/perm");
+    }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_case(suite, repeat_case, &rows[i], "repeat/%lld", (long long)rows[i]);
 }

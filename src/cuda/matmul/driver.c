@@ -68,12 +68,11 @@ void qni_cuda_size(const struct qni_op *op, struct qni_cuda_choice *c)
     const bool grouped = op->kind == QNI_GROUPED;
     c->reads_x = 1;
     for (int32_t i = 0; i < c->n_choices; i++)
-        c->reads_x = c->reads_x &&
-                     (qni_cuda_is_dense(c->kernel[i]) || qni_cuda_reads_x(op, c->kernel[i]));
+        c->reads_x =
+            c->reads_x && (qni_cuda_is_dense(c->kernel[i]) || qni_cuda_reads_x(op, c->kernel[i]));
     c->chunk = qni_max(op->m, 1);
-    /* Tiles of a grouped product may name any row, so all rows are there. */
     const size_t limit = c->reads_x ? SPARE_BYTES : CHUNK_BYTES;
-    if (!grouped && rows_bytes(op, c, c->chunk) > limit) {
+    if (rows_bytes(op, c, c->chunk) > limit) {
         const size_t some = rows_bytes(op, c, CHUNK_ROWS);
         c->chunk = qni_min(c->chunk, qni_max(1, (int64_t)(limit / some)) * CHUNK_ROWS);
     }
@@ -155,34 +154,41 @@ static qn_status prepare(struct run *r, int64_t row, int64_t n)
                              r->err);
 }
 
-static bool has_own_columns(const struct qn_packed *w)
+static bool has_own_columns(const struct qni_op *op)
 {
-    return w->head->section[QNI_SECTION_PERM].bytes != 0 ||
-           w->head->section[QNI_SECTION_PRESCALE].bytes != 0;
+    bool has = false;
+    for (int32_t e = 0; e < op->n_w && op->kind == QNI_GROUPED; e++)
+        has = has || op->w[e]->head->section[QNI_SECTION_PERM].bytes != 0 ||
+              op->w[e]->head->section[QNI_SECTION_PRESCALE].bytes != 0;
+    return has;
 }
 
-/* Experts with an order of columns or a prescale of their own: all rows are prepared for each, and
- * the tiles of the others skipped. */
-static qn_status run_one_by_one(struct run *r)
+/* Experts with an order of columns or a prescale of their own: each prepares its rows, and theirs
+ * alone, into what they share. */
+static qn_status prepare_by_expert(struct run *r, int64_t row, int64_t n)
 {
     const struct qni_op *op = r->op;
+    r->source.offsets = op->offsets.rank != 0 ? op->offsets.data : NULL;
+    r->source.ids = op->ids.rank != 0 ? op->ids.data : NULL;
     for (int32_t e = 0; e < op->n_w; e++) {
+        r->source.expert = e;
         r->source.perm = qni_section(op->w[e], QNI_SECTION_PERM);
         r->source.prescale = qni_section(op->w[e], QNI_SECTION_PRESCALE);
-        QNI_TRY(prepare(r, 0, op->m));
-        QNI_TRY(launch_experts(r, e, e + 1));
+        QNI_TRY(prepare(r, row, n));
     }
     return QN_OK;
 }
 
-static qn_status make_routes(struct run *r, uint8_t *memory)
+/* Of rows [row, row + m). */
+static qn_status make_routes(struct run *r, uint8_t *memory, int64_t row, int64_t m)
 {
     const struct qni_op *op = r->op;
-    const struct routes_layout l = lay_out_routes(op, r->kernel->mr, op->m);
+    const struct routes_layout l = lay_out_routes(op, r->kernel->mr, m);
     const struct qni_cuda_route route = {
         .offsets = op->offsets.rank != 0 ? op->offsets.data : NULL,
         .ids = op->ids.rank != 0 ? op->ids.data : NULL,
-        .m = op->m,
+        .row = row,
+        .m = m,
         .n_experts = op->n_w,
         .mr = r->kernel->mr,
         .tiles = (int32_t *)(void *)(memory + l.tiles),
@@ -209,15 +215,19 @@ qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_ch
     r.product.w = qni_cuda_weights_of(op->w[0], r.kernel->reads);
     r.product.m = op->m;
     qni_cuda_sink_of(op, &r.product.out);
-    if (op->kind == QNI_GROUPED)
-        QNI_TRY(make_routes(&r, r.prepared + choice->chunk_bytes));
-    if (qni_cuda_reads_x(op, r.kernel) && qni_cuda_rows_as_they_lie(op, &r.product.x))
+    uint8_t *const routes = r.prepared + choice->chunk_bytes;
+    if (qni_cuda_reads_x(op, r.kernel) && qni_cuda_rows_as_they_lie(op, &r.product.x)) {
+        if (op->kind == QNI_GROUPED)
+            QNI_TRY(make_routes(&r, routes, 0, op->m));
         return launch_product(&r);
+    }
     qni_cuda_source_of(op, r.kernel->reads, &r.source);
-    if (op->kind == QNI_GROUPED && has_own_columns(op->w[0]))
-        return run_one_by_one(&r);
+    const bool is_by_expert = has_own_columns(op);
     for (int64_t row = 0; row < op->m; row += choice->chunk) {
-        QNI_TRY(prepare(&r, row, qni_min(choice->chunk, op->m - row)));
+        const int64_t n = qni_min(choice->chunk, op->m - row);
+        if (op->kind == QNI_GROUPED)
+            QNI_TRY(make_routes(&r, routes, row, n));
+        QNI_TRY(is_by_expert ? prepare_by_expert(&r, row, n) : prepare(&r, row, n));
         QNI_TRY(launch_product(&r));
     }
     return QN_OK;

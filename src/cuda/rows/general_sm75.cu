@@ -86,8 +86,8 @@ static __global__ void __launch_bounds__(512)
     const bool symmetric = KIND == ROW || j.s.symmetric;
     const int64_t at = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     const int64_t row = j.spans == 1 ? at : at / j.spans;
-    if (row >= j.n_rows)
-        return; /* a warp of its own */
+    if (row >= j.n_rows || !rows_is_wanted(j, row))
+        return; /* a warp of its own, or the whole CTA */
     const int32_t span = (int32_t)(at - row * j.spans), lane = (int32_t)threadIdx.x;
     const struct rows_row from = rows_row_of(j, row);
     int32_t first = 0, units = j.s.units;

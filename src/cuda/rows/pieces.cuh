@@ -12,8 +12,9 @@ enum { BYTES = 0 };
 /* Words of a piece as it lies in memory: DTYPE is QN_F32, QN_F16, QN_BF16, or BYTES. */
 template <int DTYPE> static constexpr int WORDS = DTYPE == QN_F32 ? 16 : DTYPE == BYTES ? 4 : 8;
 
-/* n (1 to 16) elements; behind them zeros. */
-template <int DTYPE>
+/* n (1 to 16) elements; behind them zeros. ONCE: nobody reads them again soon, so that the caches
+ * had better keep the codes. */
+template <int DTYPE, int ONCE>
 ROWS_DEVICE void load_piece(const void *x, int64_t at, int32_t n, uint32_t (&raw)[WORDS<DTYPE>])
 {
     constexpr int per_word = 16 / WORDS<DTYPE>;
@@ -21,7 +22,8 @@ ROWS_DEVICE void load_piece(const void *x, int64_t at, int32_t n, uint32_t (&raw
     if (n >= 16) {
 #pragma unroll
         for (int i = 0; i < WORDS<DTYPE>; i += 4) {
-            const uint4 four = __ldg((const uint4 *)(from + 4 * i));
+            const uint4 *const here = (const uint4 *)(from + 4 * i);
+            const uint4 four = ONCE ? __ldcs(here) : __ldg(here);
             raw[i] = four.x;
             raw[i + 1] = four.y;
             raw[i + 2] = four.z;

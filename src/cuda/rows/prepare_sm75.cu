@@ -59,7 +59,10 @@ ROWS_DEVICE int32_t read_piece(const struct rows_job &j, const struct rows_row &
     for (int i = 0; i < WORDS<DTYPE>; i++)
         raw[i] = hole;
     if (n > 0 && p.is_inside) {
-        load_piece<DTYPE>(j.s.x, p.at, n, raw);
+        if (PLAIN && j.s.index == NULL)
+            load_piece<DTYPE, 1>(j.s.x, p.at, n, raw);
+        else
+            load_piece<DTYPE, 0>(j.s.x, p.at, n, raw);
         if (DTYPE == BYTES && j.s.dtype == QN_U8)
 #pragma unroll
             for (int i = 0; i < WORDS<DTYPE>; i++)
@@ -90,7 +93,7 @@ ROWS_DEVICE struct flat flat_of(const struct rows_job &j)
         f.row = warp * (32 / j.team) + lane / j.team;
         f.q = lane & (j.team - 1);
     }
-    f.is_active = f.row < j.n_rows && f.q < 2 * j.s.units;
+    f.is_active = f.row < j.n_rows && f.q < 2 * j.s.units && rows_is_wanted(j, f.row);
     return f;
 }
 
@@ -208,9 +211,11 @@ static __global__ void __launch_bounds__(512) row_kernel(const __grid_constant__
     const int64_t at = (int64_t)blockIdx.x * teams + (teams == 1 ? 0 : thread / j.team);
     const int64_t row = j.spans == 1 ? at : at / j.spans;
     const int32_t span = (int32_t)(at - row * j.spans);
-    const bool is_active = row < j.n_rows;
+    const bool is_active = row < j.n_rows && rows_is_wanted(j, row);
     struct rows_row from = {0, 0, 0, false};
     int32_t first = 0, units = 0;
+    if (teams == 1 && !is_active)
+        return;
     if (is_active) {
         from = row_of<PLAIN>(j, row);
         rows_span(j, span, &first, &units);

@@ -29,7 +29,7 @@ struct route_job {
     int32_t *tiles, *rows;
     int32_t *counts; /* [n_chunks][n_experts]; after the scan places in an expert */
     int32_t *totals; /* [n_experts] */
-    int64_t m;
+    int64_t row, m;
     int32_t n_experts, mr, n_tiles;
     int32_t chunk, n_chunks; /* rows of a chunk: a multiple of 32 */
     int32_t bits;            /* of an expert's number */
@@ -163,11 +163,12 @@ ROWS_DEVICE int64_t scan_block(int64_t value, int64_t *warps, int64_t *sum)
     return v - value + (warp > 0 ? before : 0);
 }
 
-/* Rows [*first, *end) of an expert by the offsets, which may be nonsense. */
+/* Rows [*first, *end) of an expert by the offsets, which may be nonsense: of the m rows from `row`
+ * on, numbered from there. */
 ROWS_DEVICE void range_of(const struct route_job &j, int32_t expert, int64_t *first, int64_t *end)
 {
-    *first = max(j.offsets[expert], 0);
-    *end = min((int64_t)j.offsets[expert + 1], j.m);
+    *first = max(j.offsets[expert] - j.row, (int64_t)0);
+    *end = min(j.offsets[expert + 1] - j.row, j.m);
 }
 
 /* row_base, tile_base from the number of rows of every expert, which row_base holds before (ids) or
@@ -423,9 +424,10 @@ int32_t qni_cuda_route_sm75(const struct qni_cuda_route *args, const struct qni_
 {
     struct route_job j = {};
     j.offsets = args->offsets;
-    j.ids = args->ids;
+    j.ids = args->ids != NULL ? args->ids + args->row : NULL;
     j.tiles = args->tiles;
     j.rows = args->rows;
+    j.row = args->row;
     j.m = args->m;
     j.n_experts = args->n_experts;
     j.mr = args->mr;

@@ -179,6 +179,8 @@ static __global__ void __launch_bounds__(512)
     const int64_t row = blockIdx.x;
     const int32_t thread = (int32_t)threadIdx.x, pieces = 2 * j.s.units;
     const bool is_whole = KIND != FLOATS && j.s.n_segments == 1; /* one segment: of the team */
+    if (!rows_is_wanted(j, row))
+        return;
     stage<DTYPE>(j, rows_row_of(j, row), staged);
     if ((KIND == ROW || KIND == GIVEN) && !is_whole && j.width == 0)
         for (int32_t i = thread; i < j.s.n_segments; i += j.team)
