@@ -245,7 +245,7 @@ static void measure(int m, int n, int k)
     source.to.ld_segment = groups;
     const double pass = time_of(
         [&](int i, cudaStream_t s) {
-            const struct qni_cuda_launch launch = {s, 0, 132, 90, 0};
+            const struct qni_cuda_launch launch = {s, 0, 132, 90};
             source.x = dx[i];
             if (qni_cuda_prepare_sm75(&source, &launch) != 0)
                 exit(1);
@@ -262,8 +262,72 @@ static void measure(int m, int n, int k)
         CHECK(cudaFree(p));
 }
 
-int main()
+/* The pass alone, by kind of scale: codes to one place, as in a plan, and to COPIES of them. */
+static void passes(int m, int k)
 {
+    const int blocks = k / BLOCK;
+    __half *x[COPIES];
+    int8_t *codes[COPIES];
+    std::vector<__half> values((size_t)m * k);
+    uint32_t seed = 1;
+    for (auto &v : values)
+        v = __float2half((float)(int32_t)(seed = seed * 1664525u + 1013904223u) / 2147483648.0f);
+    for (int i = 0; i < COPIES; i++) {
+        x[i] = on_device<__half>(values.size());
+        codes[i] = on_device<int8_t>(values.size());
+        CHECK(cudaMemcpy(x[i], values.data(), values.size() * 2, cudaMemcpyHostToDevice));
+    }
+    float *facts = on_device<float>((size_t)m * blocks * 4);
+    printf("m %d k %d:", m, k);
+    for (const int kind : {0, 1, 2}) { /* a row has one scale; blocks, symmetric; with offsets */
+        struct qni_cuda_source s = {};
+        const int n = kind == 0 ? 1 : blocks, each = k / n;
+        s.dtype = QN_F16;
+        s.ldx = s.k = k;
+        s.x_rows = s.n_rows = m;
+        s.parts = 1;
+        s.n_groups = s.n_segments = n;
+        s.group_units = s.segment_units = each / 32;
+        s.units = k / 32;
+        s.group_len = s.last_len = each;
+        s.symmetric = kind != 2;
+        s.reads = kind == 0 ? QNI_CUDA_READS_Q8 : QNI_CUDA_READS_Q8B;
+        s.to.lda = k;
+        s.to.sum = (int32_t *)facts;
+        s.to.scale = s.to.row_scale = facts + (size_t)m * blocks;
+        s.to.offset = kind == 2 ? facts + (size_t)m * blocks * 2 : nullptr;
+        s.to.total = kind == 0 ? nullptr : facts + (size_t)m * blocks * 3;
+        s.to.ld_segment = n;
+        printf("  |");
+        for (const int places : {1, (int)COPIES})
+            for (const int pdl : {0, 1})
+                printf(" %6.2f", time_of(
+                                     [&](int i, cudaStream_t stream) {
+                                         const struct qni_cuda_launch launch = {stream, pdl, 132, 90};
+                                         s.x = x[i];
+                                         s.to.a = codes[i % places];
+                                         if (qni_cuda_prepare_sm75(&s, &launch) != 0)
+                                             exit(1);
+                                     },
+                                     24));
+    }
+    printf("\n");
+    for (int i = 0; i < COPIES; i++) {
+        CHECK(cudaFree(x[i]));
+        CHECK(cudaFree(codes[i]));
+    }
+    CHECK(cudaFree(facts));
+}
+
+int main(int argc, char **)
+{
+    printf("us of the pass: row | blocks | blocks with offsets; codes to one place, with PDL, to six, with PDL\n");
+    for (const int m : {1, 16, 64, 256, 1024, 4096})
+        passes(m, 4096);
+    passes(4096, 512);
+    passes(4096, 8192);
+    if (argc > 1)
+        return 0;
     measure(64, 4096, 4096);
     measure(1024, 4096, 4096);
     measure(4096, 4096, 4096);
