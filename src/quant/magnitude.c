@@ -107,6 +107,7 @@ double qni_packed_magnitude(const struct qni_packed_head *head, const uint8_t *b
     const void *const zero = section_of(head, blob, QNI_SECTION_ZERO);
     const int64_t n_zeros = (int64_t)head->section[QNI_SECTION_ZERO].bytes;
     const float *const prescale = section_of(head, blob, QNI_SECTION_PRESCALE);
+    const int64_t n_prescale = (int64_t)head->section[QNI_SECTION_PRESCALE].bytes / 4;
     const float *const table = section_of(head, blob, QNI_SECTION_TABLE);
     const struct sizes s = {
         .scale = largest_scale(head, blob, QNI_SECTION_SCALE),
@@ -114,7 +115,7 @@ double qni_packed_magnitude(const struct qni_packed_head *head, const uint8_t *b
         .zero =
             head->zero_dtype == QN_I8 ? largest_i8(zero, n_zeros) : largest_i32(zero, n_zeros / 4),
         .offset = zero == NULL ? largest_scale(head, blob, QNI_SECTION_OFFSET) : 0.0,
-        .prescale = prescale != NULL ? largest(prescale, head->k) : 1.0,
+        .prescale = prescale != NULL ? largest(prescale, n_prescale) : 1.0,
     };
     return combine(&s);
 }
