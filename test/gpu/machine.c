@@ -84,7 +84,7 @@ static int ruined(void)
     s.scratch = block + part;
     s.args.matmul.x.data = block + 3 * part - 4096;
     s.args.matmul.x.stride[0] = (int64_t)1 << 28;
-    expect(scene_run(&s) == QN_OK, "the launch itself", "refused");
+    (void)scene_run(&s); /* the first launch goes well; a later one may already hear of it */
     expect_words("wait", qn_cuda_synchronize(ctx, &err), &err, word);
     printf("%s\n", err.text);
     for (int i = 0; i < 3; i++) {

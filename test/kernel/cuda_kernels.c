@@ -6,16 +6,16 @@
 #include <quern/cuda.h>
 #include <string.h>
 
+#include "../../src/cuda/kernel.h"
 #include "suites.h"
 
-enum { READS_F16, READS_BF16, READS_Q8, READS_Q8B };
-enum { LAYOUT_Q4FRAG, LAYOUT_T4FRAG, LAYOUT_Q8FRAG, LAYOUT_T8FRAG };
 struct row {
     const char *name;
     int32_t sm, exact, reads, layout, m_max, mr;
 };
+#undef QNI_CUDA_KERNEL
 #define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
-    {#fn, sm, exact, READS_##reads, LAYOUT_##layout, m_max, mr},
+    {#fn, sm, exact, QNI_CUDA_READS_##reads, QNI_CUDA_##layout, m_max, mr},
 static const struct row rows[] = {
 #include "../../src/cuda/matmul/kernels.inc"
 };
@@ -26,24 +26,43 @@ struct kernel_case {
     int64_t m;
 };
 
-/* Weights that the row's layout holds and its strategy can read. */
-static qn_format format_of(const struct row *row)
+/* Problems of a row, the hardest first: not every row takes every shift, group and type of x. */
+enum { N_PROBLEMS = 4 };
+static const struct problem {
+    int64_t group, k;
+    qn_shift shift; /* of integers in float strategies */
+    bool f32;       /* x of rows that read bf16; else it is bf16 */
+} problems[N_PROBLEMS] = {
+    {64, 160, QN_SHIFT_ZERO, true},
+    {64, 160, QN_SHIFT_ZERO, false},
+    {32, 256, QN_SHIFT_NONE, false},
+    {128, 256, QN_SHIFT_NONE, false},
+};
+
+static bool is_int8(const struct row *row)
 {
-    const bool is_int8 = row->reads == READS_Q8 || row->reads == READS_Q8B;
-    const bool is_table = row->layout == LAYOUT_T4FRAG || row->layout == LAYOUT_T8FRAG;
-    qn_format f = {.code = QN_CODE_INT, .bits = 4, .group = 64, .scale_dtype = QN_F32};
-    if (row->layout == LAYOUT_Q8FRAG || row->layout == LAYOUT_T8FRAG)
+    return row->reads == QNI_CUDA_READS_Q8 || row->reads == QNI_CUDA_READS_Q8B;
+}
+
+/* Weights that the row's layout holds and its strategy can read. */
+static qn_format format_of(const struct row *row, const struct problem *p)
+{
+    const bool is_table = row->layout == QNI_CUDA_T4FRAG || row->layout == QNI_CUDA_T8FRAG;
+    qn_format f = {.code = QN_CODE_INT, .bits = 4, .scale_dtype = QN_F32};
+    f.group = p->group;
+    if (row->layout == QNI_CUDA_Q8FRAG || row->layout == QNI_CUDA_T8FRAG)
         f.bits = 8;
     if (is_table)
-        f.code = f.bits == 8 ? QN_CODE_E4M3 : is_int8 ? QN_CODE_IQ4_NL : QN_CODE_NF4;
-    if (!is_table && !is_int8)
-        f.shift = QN_SHIFT_ZERO;
+        f.code = f.bits == 8 ? QN_CODE_E4M3 : is_int8(row) ? QN_CODE_IQ4_NL : QN_CODE_NF4;
+    if (!is_table && !is_int8(row))
+        f.shift = p->shift;
     return f;
 }
 
-/* A plan of this row; NULL: it cannot be on this GPU. */
+/* A plan of this row. NULL: it does not take the problem, or is not on this GPU (*is_here: 0).
+ * The last problem is taken by every row that is here. */
 static qn_plan *plan_row(struct check *c, const qn_ctx *ctx, const struct row *row,
-                         qn_matmul_args *args)
+                         qn_matmul_args *args, bool is_last, bool *is_here)
 {
     qn_plan *plan = NULL;
     qn_cuda_info gpu;
@@ -53,10 +72,11 @@ static qn_plan *plan_row(struct check *c, const qn_ctx *ctx, const struct row *r
     args->kernel = row->name;
     const qn_status status = qn_matmul_plan(ctx, args, &plan, &err);
     const bool fits = row->exact ? gpu.sm == row->sm : gpu.sm >= row->sm;
-    if (!fits)
-        check_status(c, "a row of another GPU", status, QN_E_UNSUPPORTED, &err);
     /* What was left out of the build (QN_ONLY) is not even refused with a reason. */
-    else if (status != QN_E_UNSUPPORTED || strstr(err.text, row->name) != NULL)
+    *is_here = fits && (status == QN_OK || strstr(err.text, row->name) != NULL);
+    if (!fits || (status == QN_E_UNSUPPORTED && !is_last))
+        check_status(c, "a row that does not serve", status, QN_E_UNSUPPORTED, &err);
+    else if (*is_here)
         check_status(c, row->name, status, QN_OK, &err);
     return plan;
 }
@@ -81,7 +101,6 @@ static void run_often(struct check *c, const qn_ctx *ctx, struct call *call,
 {
     const struct check_device *device = c->options->device;
     const uint8_t *image = check_remember_y(c, expected);
-    const int32_t times = c->options->quick ? 3 : 100;
     qn_error err = {QN_OK, -1, ""};
     double us[1];
     check_prepare_y(c, expected);
@@ -91,86 +110,106 @@ static void run_often(struct check *c, const qn_ctx *ctx, struct call *call,
                  &err);
     device->fetch(c, &call->args->y, &expected->op.y);
     check_same_y(c, expected, image, "a graph");
-    for (int32_t i = 0; i < times && !c->failed; i++) {
+    for (int32_t i = 0; i < 100 && !c->failed; i++) {
         check_status(c, "a run", run_call(call, i), QN_OK, NULL);
         device->fetch(c, &call->args->y, &expected->op.y);
         check_same_y(c, expected, image, "the same again");
     }
 }
 
-static void kernel_case(struct check *c, const void *arg)
+/* What the reference says of host tensors. */
+static void expect_product(struct check *c, const qn_matmul_args *args,
+                           const struct check_weight *weight, struct check_expected *expected)
 {
-    enum { N = 72, K = 160 };
-    const struct kernel_case *k = arg;
-    const struct row *row = k->row;
-    const struct check_weight_options o = {.format = format_of(row),
-                                           .n = N,
-                                           .k = K,
-                                           .kh = 1,
-                                           .kw = 1,
-                                           .conv_groups = 1,
-                                           .data = CHECK_NORMAL};
-    const qn_ctx *ctx = check_context(c, QN_ISA_ALL, 1);
-    const struct check_device *device = c->options->device;
-    struct check_weight weight;
-    qn_weight *w = NULL;
-    qn_packed *packed = NULL;
-    qn_error err = {QN_OK, -1, ""};
-    qn_matmul_args args;
-    check_weight_make(c, &o, &weight);
-    check_status(c, "qn_weight_create", qn_weight_create(ctx, &weight.parts, &w, &err), QN_OK,
-                 &err);
-    check_status(c, "qn_pack", qn_pack(ctx, w, NULL, &packed, &err), QN_OK, &err);
-    qn_weight_destroy(w);
-    qn_matmul_args_init(&args);
-    args.w = packed;
-    args.strategy = row->reads == READS_Q8    ? QN_STRATEGY_INT8_ROW
-                    : row->reads == READS_Q8B ? QN_STRATEGY_INT8_BLOCK
-                                              : QN_STRATEGY_FLOAT;
-    /* bf16 as it is, or f32 in three planes, which the kernels of sm_90a do not read. */
-    const qn_dtype x_type = row->reads == READS_F16                                       ? QN_F16
-                            : row->reads == READS_BF16 && (row->exact || k->m == row->mr) ? QN_BF16
-                                                                                          : QN_F32;
-    args.x = check_tensor(c, "x", x_type, 2, (const int64_t[]){k->m, K}, false);
-    args.y = check_tensor(c, "y", QN_F32, 2, (const int64_t[]){k->m, N}, false);
-    check_fill_x(c, &args.x, CHECK_NORMAL, false);
-
-    struct check_expected expected;
+    const struct qn_weight *const canonical = &weight->w;
     struct qni_ref_op op;
-    const struct qn_weight *const canonical = &weight.w;
-    memset(&expected, 0, sizeof expected);
-    qni_ref_matmul(&args, &canonical, &op);
     qn_packed_info info;
     qn_packed_info_init(&info);
-    check_status(c, "qn_packed_query", qn_packed_query(packed, &info), QN_OK, NULL);
+    memset(expected, 0, sizeof *expected);
+    qni_ref_matmul(args, &canonical, &op);
+    check_status(c, "qn_packed_query", qn_packed_query(args->w, &info), QN_OK, NULL);
     op.x_block = info.x_block;
-    check_expect(c, &op, CHECK_NORMAL, &expected);
-    const qn_tensor x = args.x, y = args.y;
-    args.x = device->make(c, &x);
-    args.y = device->make(c, &y);
-    device->send(c, &args.x, &x);
-    qn_plan *const plan = plan_row(c, ctx, row, &args);
-    if (plan != NULL) {
-        const size_t bytes = qn_plan_scratch_bytes(plan);
-        struct call call = {plan, &args, device->scratch(c, bytes), bytes};
-        check_prepare_y(c, &expected);
-        device->send(c, &args.y, &expected.op.y);
-        check_status(c, row->name, run_call(&call, 0), QN_OK, NULL);
-        device->fetch(c, &args.y, &expected.op.y);
-        if (check_y(c, &expected, row->name, row->name))
-            run_often(c, ctx, &call, &expected);
-    }
-    qn_plan_destroy(plan);
-    qn_packed_destroy(packed);
+    check_expect(c, &op, CHECK_NORMAL, expected);
 }
 
+/* Plan by name, run, compare. */
+static bool run_problem(struct check *c, const struct kernel_case *k, qn_matmul_args *args,
+                        const struct check_weight *weight, bool is_last, bool *is_here)
+{
+    const struct check_device *device = c->options->device;
+    const qn_ctx *ctx = check_context(c, QN_ISA_ALL, 1);
+    const qn_tensor x = args->x, y = args->y;
+    struct check_expected expected;
+    expect_product(c, args, weight, &expected);
+    args->x = device->make(c, &x);
+    args->y = device->make(c, &y);
+    device->send(c, &args->x, &x);
+    qn_plan *const plan = plan_row(c, ctx, k->row, args, is_last, is_here);
+    if (plan == NULL)
+        return false;
+    const size_t bytes = qn_plan_scratch_bytes(plan);
+    struct call call = {plan, args, device->scratch(c, bytes), bytes};
+    check_prepare_y(c, &expected);
+    device->send(c, &args->y, &expected.op.y);
+    check_status(c, k->row->name, run_call(&call, 0), QN_OK, NULL);
+    device->fetch(c, &args->y, &expected.op.y);
+    if (check_y(c, &expected, k->row->name, k->row->name) && !c->options->quick)
+        run_often(c, ctx, &call, &expected);
+    qn_plan_destroy(plan);
+    return true;
+}
+
+static void kernel_case(struct check *c, const void *arg)
+{
+    enum { N = 72 };
+    const struct kernel_case *k = arg;
+    const struct row *row = k->row;
+    const qn_ctx *ctx = check_context(c, QN_ISA_ALL, 1);
+    bool done = false, is_here = true;
+    for (int32_t i = 0; i < N_PROBLEMS && !done && is_here && !c->failed; i++) {
+        const struct problem *p = &problems[i];
+        const struct check_weight_options o = {.format = format_of(row, p),
+                                               .n = N,
+                                               .k = p->k,
+                                               .kh = 1,
+                                               .kw = 1,
+                                               .conv_groups = 1,
+                                               .data = CHECK_NORMAL};
+        struct check_weight weight;
+        qn_weight *w = NULL;
+        qn_packed *packed = NULL;
+        qn_error err = {QN_OK, -1, ""};
+        qn_matmul_args args;
+        check_weight_make(c, &o, &weight);
+        check_status(c, "qn_weight_create", qn_weight_create(ctx, &weight.parts, &w, &err), QN_OK,
+                     &err);
+        check_status(c, "qn_pack", qn_pack(ctx, w, NULL, &packed, &err), QN_OK, &err);
+        qn_weight_destroy(w);
+        qn_matmul_args_init(&args);
+        args.w = packed;
+        args.strategy = row->reads == QNI_CUDA_READS_Q8    ? QN_STRATEGY_INT8_ROW
+                        : row->reads == QNI_CUDA_READS_Q8B ? QN_STRATEGY_INT8_BLOCK
+                                                           : QN_STRATEGY_FLOAT;
+        const qn_dtype other = p->f32 || is_int8(row) ? QN_F32 : QN_BF16;
+        const qn_dtype x_type = row->reads == QNI_CUDA_READS_F16 ? QN_F16 : other;
+        args.x = check_tensor(c, "x", x_type, 2, (const int64_t[]){k->m, p->k}, false);
+        args.y = check_tensor(c, "y", QN_F32, 2, (const int64_t[]){k->m, N}, false);
+        check_fill_x(c, &args.x, CHECK_NORMAL, false);
+        if (!c->failed)
+            done = run_problem(c, k, &args, &weight, i == N_PROBLEMS - 1, &is_here);
+        qn_packed_destroy(packed);
+    }
+}
+
+/* Quick: the partly filled tile alone, if there is one. */
 void check_cuda_kernels(struct check_suite *suite, const struct check_options *options)
 {
-    (void)options;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct kernel_case some = {&rows[i], rows[i].mr + 3}, all = {&rows[i], rows[i].mr};
-        check_case(suite, kernel_case, &all, "%s/%lld", rows[i].name, (long long)all.m);
-        if (rows[i].m_max == 0)
+        const bool is_short = rows[i].m_max != 0;
+        if (is_short || !options->quick)
+            check_case(suite, kernel_case, &all, "%s/%lld", rows[i].name, (long long)all.m);
+        if (!is_short)
             check_case(suite, kernel_case, &some, "%s/%lld", rows[i].name, (long long)some.m);
     }
 }
