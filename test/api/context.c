@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <quern/cuda.h>
+
 #include "api.h"
 
 /* Sanitizers end the program over a size that no machine has, unless they are told not to. */
@@ -79,6 +81,33 @@ static void test_absent_cuda(void **state)
     o.device.index = 63;
     assert_error(qn_ctx_create(&o, &ctx, &err), QN_E_DEVICE, "CUDA");
     assert_null(ctx);
+}
+
+/* Constants of the GPU's cost model are none of the CPU's, and NULL is none of anybody's. */
+static void test_costs(void **state)
+{
+    (void)state;
+    qn_ctx *ctx = NULL;
+    qn_cuda_cost cost;
+    qn_cuda_prediction prediction;
+    int32_t gpus = 0;
+    qn_error first = {0};
+    const bool built =
+        qn_cuda_device_count(&gpus, &first) == QN_OK || strstr(first.text, "without CUDA") == NULL;
+    const qn_status status = built ? QN_E_ARGUMENT : QN_E_DEVICE;
+    const char *why = built ? "CPU" : "without CUDA";
+    qn_cuda_cost_init(&cost);
+    qn_cuda_prediction_init(&prediction);
+    assert_ok(qn_ctx_create(NULL, &ctx, NULL));
+    assert_error(qn_cuda_get_cost(ctx, 0, &cost, &err), status, why);
+    assert_error(qn_cuda_set_cost(ctx, &cost, &err), status, why);
+    assert_error(qn_cuda_get_cost(ctx, 0, NULL, &err), QN_E_ARGUMENT, "cost is NULL");
+    assert_status(qn_cuda_get_cost(NULL, 0, &cost, NULL), status);
+    assert_status(qn_cuda_set_cost(NULL, &cost, NULL), status);
+    cost.size = 0;
+    assert_error(qn_cuda_get_cost(ctx, 0, &cost, &err), QN_E_ARGUMENT, "size unset");
+    assert_status(qn_cuda_predict(NULL, &prediction), QN_E_ARGUMENT);
+    qn_ctx_destroy(ctx);
 }
 
 static void test_sizes(void **state)
@@ -229,9 +258,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),    cmocka_unit_test(test_bad_options),
-        cmocka_unit_test(test_absent_cuda), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_reserve),     cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_absent_cuda), cmocka_unit_test(test_costs),
+        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_reserve),
+        cmocka_unit_test(test_memory),      cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

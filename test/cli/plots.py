@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""bench/gpu.py and bench/plot.py on made-up lines: what a run on a GPU would record becomes tables
+and pictures, twice the same, and figures appear where they belong."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.dom.minidom
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import gpu  # noqa: E402
+
+BANDWIDTH, PEAK = 3352.0, 989.0  # GB/s, Top/s
+
+
+def case(name, n, k, m, us, **more):
+    size = n * k // 2 + m * (n + k) * 2
+    bound = max(size / BANDWIDTH * 1e-3, 2 * n * k * m / PEAK * 1e-6)
+    record = {"op": "matmul", "set": name, "n": n, "k": k, "m": m, "us_median": us, "bytes": size,
+              "ops": 2 * n * k * m, "kernel": name, "strategy": "peer", "machine": "a GPU"}
+    if name != "peer":
+        record.update(weights="int4:g128", strategy="float", fraction=bound / us, bound_us=bound,
+                      commit="c0ffee", verified=True, pdl=name.endswith("pdl"))
+    return {**record, **more}
+
+
+def lines():
+    found = [{"op": "about", "command": "bench/gpu.py", "driver": "1.2.3", "torch": "9", "cuda": "8"}]
+    for n, k in ((4096, 4096), (8192, 8192), (28672, 8192)):
+        for m in (1, 16, 256, 4096):
+            us = 3.125 + n * k * m ** 0.5 / 1e7
+            found.append(case("float", n, k, m, us))
+            found.append(case("peer", n, k, m, 2 * us, kernel="cublas fp16"))
+            found.append(case("dense", n, k, m, 1.5 * us))
+            if m <= 16:
+                found.append(case("float-pdl", n, k, m, us - 1.5))
+    found.append({"op": "fit", "m": 1, "kernel": "quern int4:g128 float", "t0_us": 3.125,
+                  "tb_s": 2.875, "shapes": 3})
+    return found
+
+
+def plot(*words):
+    return subprocess.run([sys.executable, os.path.join(ROOT, "bench", "plot.py"), *words],
+                          stdout=subprocess.PIPE, text=True, check=False)
+
+
+def main():
+    points = [(size, 4.0 + size / 2e6) for size in (8e6, 33e6, 117e6)]
+    t0, rate = gpu.fit(points)
+    assert abs(t0 - 4) < 1e-6 and abs(rate - 2) < 1e-6, (t0, rate)
+    assert gpu.fit(points[:2]) is None
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "gpu.jsonl"), "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(r) + "\n" for r in lines())
+        out = os.path.join(folder, "out")
+        done = plot("--results", folder, "--to", out)
+        assert done.returncode == 0, done.stdout
+        for name in ("performance-gpu", "performance-gpu-limit"):
+            picture = xml.dom.minidom.parse(os.path.join(out, "docs", name + ".svg"))
+            assert len(picture.getElementsByTagName("circle")) >= 30, name
+        with open(os.path.join(out, "docs", "performance.md"), encoding="utf-8") as file:
+            page = file.read()
+        for words in ("| 8192 x 8192 | 1 | 9.8 | 8.3 |", "driver 1.2.3", "commit c0ffee", "0 wrong",
+                      "| quern int4:g128 float | 1 | 3.1 us | 2.88 TB/s |", "| 0.50 |",
+                      "(performance-gpu.svg)", "| 4096 x 4096 | int4:g128 | float | 7.2 ("):
+            assert words in page, words
+        with open(os.path.join(out, "README.md"), encoding="utf-8") as file:
+            assert "| 8192 x 8192 | 8.3 (19.7) |" in file.read()
+        check = plot("--results", folder, "--check")
+        assert check.returncode == 1 and "performance-gpu.svg" in check.stdout, check.stdout
+
+
+if __name__ == "__main__":
+    main()
