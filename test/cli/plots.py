@@ -28,7 +28,8 @@ def case(name, n, k, m, us, **more):
 
 
 def lines():
-    found = [{"op": "about", "command": "bench/gpu.py", "driver": "1.2.3", "torch": "9", "cuda": "8"}]
+    found = [{"op": "about", "command": "bench/gpu.py", "driver": "1.2.3", "torch": "9",
+              "cuda": "8"}]
     for n, k in ((4096, 4096), (8192, 8192), (28672, 8192)):
         for m in (1, 16, 256, 4096):
             us = 3.125 + n * k * m ** 0.5 / 1e7
