@@ -128,7 +128,8 @@ static double turns_of(const struct qni_cuda_facts *facts, const struct qni_op *
     const double outputs = (double)qni_ceil_div(head->n / head->conv_groups, c->outputs);
     const double turns = rows * outputs * parts / (double)machines;
     /* The last turn is not full, but those that work in it have the memory to themselves, and some
-     * multiprocessors work on two tiles at once: measured, it costs about half of what is missing. */
+     * multiprocessors work on two tiles at once: measured, it costs about half of what is
+     * missing. */
     if (turns > 1.0)
         return 0.5 * (turns + (double)(int64_t)(turns + 0.999));
     int32_t pieces = 1; /* along k */
@@ -138,16 +139,17 @@ static double turns_of(const struct qni_cuda_facts *facts, const struct qni_op *
     return 0.5 * (1.0 / pieces + (turns > least ? turns : least));
 }
 
-/* Products of wgmma that a value of a table takes, and what looking it up adds:
- * prefill_t4_sm90a.cu. NF4's have 24 significant bits, two or three pieces. */
+/* Products that a value of a table takes: one where 16 bits hold it, else two pieces of f16 or
+ * three of bf16 (dequant.cuh). Looking values up is half of wgmma's time again:
+ * prefill_t4_sm90a.cu. */
 static double table_products(const struct qni_op *op, const struct qni_cuda_kernel *kernel)
 {
     const int32_t code = op->w[0]->head->format.code;
-    if (kernel->family != QNI_CUDA_FAMILY_PREFILL || kernel->layout != QNI_CUDA_T4FRAG)
+    const bool is_f16 = kernel->reads == QNI_CUDA_READS_F16;
+    if (kernel->layout != QNI_CUDA_T4FRAG || (!is_f16 && kernel->reads != QNI_CUDA_READS_BF16))
         return 1.0;
-    if (code == QN_CODE_IQ4_NL || code == QN_CODE_E2M1)
-        return 1.5;
-    return kernel->reads == QNI_CUDA_READS_F16 ? 3.0 : 4.5;
+    const double pieces = code == QN_CODE_IQ4_NL || code == QN_CODE_E2M1 ? 1.0 : is_f16 ? 2.0 : 3.0;
+    return kernel->family == QNI_CUDA_FAMILY_PREFILL ? 1.5 * pieces : pieces;
 }
 
 struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, const struct qni_op *op,
