@@ -80,7 +80,7 @@ enum { DECODE_MULTICAST = 1 };
 enum { DECODE_MULTICAST = 0 };
 #endif
 
-#if __CUDA_ARCH__ >= 900
+#if !defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 900
 DECODE void decode_bar_init(uint32_t bar, int32_t count)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
@@ -284,7 +284,7 @@ DECODE void decode_ask_any(const struct decode &d, const struct decode_walk &f, 
 #endif
 }
 
-#if __CUDA_ARCH__ >= 900
+#if !defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 900
 /* The same where its rows of tables lie side by side, and are as many as those of others. */
 DECODE void decode_ask(const struct decode &d, const struct decode_walk &f, uint32_t slot,
                        uint32_t bar, int32_t bytes)
@@ -520,10 +520,11 @@ static inline bool decode_plan_fits(struct decode *d, int32_t depth, int32_t x_r
     d->bytes = (int32_t)(bytes < INT32_MAX ? bytes : INT32_MAX);
     return bytes <= limit;
 }
-static inline void decode_plan_shared(struct decode *d, const struct qni_cuda_launch *launch,
-                                      int32_t units, int32_t size)
+/* chunk: bytes of a row of x in shared memory, of the positions of a chunk. */
+static inline void decode_plan_rows(struct decode *d, const struct qni_cuda_launch *launch,
+                                    int32_t chunk)
 {
-    const int32_t x_rows = d->m * d->x.planes, chunk = units * 32 * size;
+    const int32_t x_rows = d->m * d->x.planes;
     const int32_t one = decode_shared_limit(launch, 1), two = decode_shared_limit(launch, 2);
     const int32_t most = launch->sm == 90 ? DECODE_MAX_DEPTH : DECODE_MIN_DEPTH;
     d->stretch = d->chunks;
@@ -537,6 +538,12 @@ static inline void decode_plan_shared(struct decode *d, const struct qni_cuda_la
     const int32_t pieces = (d->chunks + most_chunks - 1) / most_chunks;
     d->stretch = (d->chunks + pieces - 1) / pieces;
     (void)decode_plan_fits(d, DECODE_MIN_DEPTH, x_rows, d->stretch * chunk, one);
+}
+/* size: bytes of an element of x. */
+static inline void decode_plan_shared(struct decode *d, const struct qni_cuda_launch *launch,
+                                      int32_t units, int32_t size)
+{
+    decode_plan_rows(d, launch, units * 32 * size);
 }
 
 static inline int32_t decode_launch(const void *kernel, struct decode *d,

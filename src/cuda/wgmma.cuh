@@ -51,6 +51,7 @@ template <int TOKENS> struct product;
 /* clang-format off */
 #define QNI_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]),                      \
                   "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define QNI_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define QNI_D16(i) QNI_D8(i), QNI_D8(i + 8)
 #define QNI_D32(i) QNI_D16(i), QNI_D16(i + 16)
 #define QNI_R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
@@ -83,6 +84,8 @@ template <int TOKENS> struct product;
         }                                                                                          \
     };
 
+QNI_WGMMA_PRODUCT(8, "%0,%1,%2,%3", "%4", "%5", "%6", "%7", "%8", "%9", QNI_D4(0))
+QNI_WGMMA_PRODUCT(16, "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", "%10", "%11", "%12", "%13", QNI_D8(0))
 QNI_WGMMA_PRODUCT(64, QNI_R0 "," QNI_R16, "%32", "%33", "%34", "%35", "%36", "%37", QNI_D32(0))
 QNI_WGMMA_PRODUCT(96, QNI_R0 "," QNI_R16 "," QNI_R32, "%48", "%49", "%50", "%51", "%52", "%53",
                   QNI_D32(0), QNI_D16(32))
@@ -101,6 +104,7 @@ QNI_WGMMA_PRODUCT(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "
 #undef QNI_R64
 #undef QNI_D32
 #undef QNI_D16
+#undef QNI_D4
 #undef QNI_D8
 /* clang-format on */
 

@@ -12,46 +12,18 @@
  * Roofline: bytes of the weights / bandwidth. At 3.35 TB/s and 1.6 GHz a multiprocessor of an H100
  * gets 512 bytes of codes in 34 cycles; its four schedulers have 136 for a block of 64 positions of
  * 4 bits. They need 115 with up to 8 rows of x (62 instructions, 36 of which make integers, 4
- * products that keep the scheduler for some 8 cycles each), 145 with 16. Reached (W4, groups of
- * 128, f16, weights rotated past L2; us without / with programmatic dependent launch): m = 1: 4096
- * x 4096 6.7 / 5.2, 14336 x 4096 14.2 / 12.2, 8192 x 8192 15.2 / 14.4, 28672 x 8192 45.2 / 43.4; m
- * = 16: 9.1 / 8.4, 17.6 / 16.7, 20.8 / 20.0, 53.5 / 52.2. lab/cuda/NOTES.md says where it goes. */
+ * products that keep the scheduler for some 8 cycles each), 145 with 16: there, and for one row of
+ * f16, other kernels are faster (decode_sm90a.cu, decode_one_sm80.cu). lab/cuda/NOTES.md has the
+ * times and says where they go.
+ */
 #include "../decode.cuh"
-#include "../dequant.cuh"
+#include "../decode_float.cuh"
 #include "../epilogue.cuh"
 #include "../mma.cuh"
-
-/* What is multiplied: bit 0: bf16; bit 1: codes of 8 bits; bit 2: x has several planes. */
-enum { F16_Q4 = 0, BF16_Q4 = 1, F16_Q8 = 2, BF16_Q8 = 3, PLANES = 4 };
-#define IS_BF16(format) (((format)&1) != 0)
-#define IS_Q8(format)   (((format)&2) != 0)
+#include "decode_sm90a.cuh"
 
 #define INLINE static __device__ __forceinline__
 
-/* A fragment of one step. words: of steps one after another. */
-template <int FORMAT>
-INLINE void integers(uint32_t (&a)[4], const uint32_t *words, const struct dequant_bias &bias,
-                     int32_t has_zero)
-{
-    if (FORMAT == F16_Q4)
-        dequant_q4_f16(a, words[0], bias);
-    else if (FORMAT == F16_Q8)
-        dequant_q8_f16(a, words[0], words[1], bias);
-    else if (!IS_Q8(FORMAT))
-        dequant_q4_bf16(a, words[0]);
-    else
-        dequant_q8_bf16(a, words[0], words[1]);
-    if (IS_BF16(FORMAT) && has_zero)
-        dequant_zero_bf16(a, bias);
-}
-template <int FORMAT> INLINE struct dequant_bias bias_of(int32_t zero, int32_t zero8)
-{
-    if (FORMAT == F16_Q4)
-        return dequant_q4_bias_f16(zero, zero8);
-    if (FORMAT == F16_Q8)
-        return dequant_q8_bias_f16(zero, zero8);
-    return dequant_bias_bf16(zero, zero8);
-}
 template <int FORMAT>
 INLINE void product(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -60,12 +32,6 @@ INLINE void product(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
     else
         mma_f16(c, a, b0, b1);
 }
-/* Scales or offsets of outputs g and g + 8. */
-INLINE float2 pair_at(const uint8_t *at, int32_t is_f16)
-{
-    return is_f16 ? __half22float2(*(const __half2 *)at) : *(const float2 *)at;
-}
-
 /* Sums of a warp, rows 0 to 7 and 8 to 15: of x times integers, and of x, in what is scaled next.
  * */
 struct decode_sums {
@@ -402,12 +368,25 @@ static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_ex
                            : launch_shift<FORMAT, MT>(p, experts, launch);
 }
 
+/* On Hopper its own kernel, where it serves and is there. */
+static bool launched(const struct qni_cuda_product *p, int32_t format,
+                     const struct qni_cuda_launch *how, int32_t *status)
+{
+#ifdef QN_WITHOUT_DECODE_SM90A
+    (void)p, (void)format, (void)how, (void)status;
+    return false;
+#else
+    return !IS_BF16(format) && qni_decode_sm90a(p, IS_Q8(format), how, status) != 0;
+#endif
+}
+
 #define DECODE_KERNEL(name, format, mt)                                                            \
     extern "C" int32_t name(const struct qni_cuda_product *p,                                      \
                             const struct qni_cuda_experts *experts,                                \
                             const struct qni_cuda_launch *how)                                     \
     {                                                                                              \
-        return launch<format, mt>(p, experts, how);                                                \
+        int32_t status = 0;                                                                        \
+        return launched(p, format, how, &status) ? status : launch<format, mt>(p, experts, how);   \
     }
 DECODE_KERNEL(qni_matmul_f16_q4frag_mr8_sm80, F16_Q4, 1)
 DECODE_KERNEL(qni_matmul_f16_q4frag_mr16_sm80, F16_Q4, 2)

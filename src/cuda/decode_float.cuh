@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From codes to A fragments for the decode kernels of floats: which function of dequant.cuh serves
+ * which product. */
+#ifndef QNI_CUDA_DECODE_FLOAT_CUH
+#define QNI_CUDA_DECODE_FLOAT_CUH
+
+#include "dequant.cuh"
+
+/* What is multiplied: bit 0: bf16; bit 1: codes of 8 bits; bit 2: x has several planes. */
+enum { F16_Q4 = 0, BF16_Q4 = 1, F16_Q8 = 2, BF16_Q8 = 3, PLANES = 4 };
+#define IS_BF16(format) (((format)&1) != 0)
+#define IS_Q8(format)   (((format)&2) != 0)
+
+#define DECODE_FLOAT static __device__ __forceinline__
+
+/* A fragment of one step. words: of steps one after another. */
+template <int FORMAT>
+DECODE_FLOAT void integers(uint32_t (&a)[4], const uint32_t *words, const struct dequant_bias &bias,
+                           int32_t has_zero)
+{
+    if (FORMAT == F16_Q4)
+        dequant_q4_f16(a, words[0], bias);
+    else if (FORMAT == F16_Q8)
+        dequant_q8_f16(a, words[0], words[1], bias);
+    else if (!IS_Q8(FORMAT))
+        dequant_q4_bf16(a, words[0]);
+    else
+        dequant_q8_bf16(a, words[0], words[1]);
+    if (IS_BF16(FORMAT) && has_zero)
+        dequant_zero_bf16(a, bias);
+}
+template <int FORMAT> DECODE_FLOAT struct dequant_bias bias_of(int32_t zero, int32_t zero8)
+{
+    if (FORMAT == F16_Q4)
+        return dequant_q4_bias_f16(zero, zero8);
+    if (FORMAT == F16_Q8)
+        return dequant_q8_bias_f16(zero, zero8);
+    return dequant_bias_bf16(zero, zero8);
+}
+
+/* Scales or offsets of outputs g and g + 8. */
+DECODE_FLOAT float2 pair_at(const uint8_t *at, int32_t is_f16)
+{
+    return is_f16 ? __half22float2(*(const __half2 *)at) : *(const float2 *)at;
+}
+
+#undef DECODE_FLOAT
+#endif

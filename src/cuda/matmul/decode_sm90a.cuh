@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The decode kernel of Hopper, which stands behind the rows of decode_sm80.cu for 9 to 16 rows of
+ * f16. */
+#ifndef QNI_CUDA_MATMUL_DECODE_SM90A_CUH
+#define QNI_CUDA_MATMUL_DECODE_SM90A_CUH
+
+#include "../kernel.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 0: not a product or a GPU for it, nothing was done. 1: *status is what the launch came to. */
+int32_t qni_decode_sm90a(const struct qni_cuda_product *product, int32_t is_q8,
+                         const struct qni_cuda_launch *launch, int32_t *status);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
