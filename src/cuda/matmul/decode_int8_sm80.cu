@@ -7,6 +7,9 @@
  *     Q8B           acc = fma(scale_w, fma(scale_x, fl(dot), fl(offset_x fl(sum_w))), acc)
  *     offsets       acc = fma(offset_w, fl(sum_x - x_zero count) or total_x, acc)
  *
+ * Two ways. decode_int8_chunks.cuh cuts k between warps and is near the bandwidth; what is here
+ * does experts and raw int32 sums, too, and is as fast as one warp goes through a panel:
+ *
  * The order of segments is kept by giving each warp whole panels of 16 outputs: it goes through k
  * from the begin to the end with its sums in registers, and no warp waits for another. Codes are
  * the A operand of mma.m16n8k32 as they lie (one lop3 for four; integers of 4 bits as 16 times
@@ -23,11 +26,10 @@
 #include "../dequant.cuh"
 #include "../epilogue.cuh"
 #include "../mma.cuh"
+#include "decode_int8_chunks.cuh"
 
 namespace
 {
-
-#define INLINE static __device__ __forceinline__
 
 enum { Q8 = QNI_CUDA_READS_Q8, Q8B = QNI_CUDA_READS_Q8B };
 /* What is known of x lies in shared memory, [segment - first][rows]: where. */
@@ -556,6 +558,8 @@ static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_ex
                             const struct qni_cuda_experts *experts,                                \
                             const struct qni_cuda_launch *how)                                     \
     {                                                                                              \
+        if (chunks::takes(p))                                                                      \
+            return chunks::launch<bits, 8 * mt>(p, how, reads == Q8B);                             \
         return launch<bits, mt, reads>(p, experts, how);                                           \
     }
 DECODE_KERNEL(qni_matmul_q8_q4frag_mr8_sm80, 4, 1, Q8)

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How weights and x reach the warps of the int8 decode kernels, which need the chunks of a panel
+ * one after another: the f32 steps of an output have an order.
+ *
+ *     item    chunk c of panel p: 4 KB of codes (512 positions of 4 bits, 256 of 8), then the
+ *             scales of the groups it touches, then their zero points or offsets
+ *
+ * The items of a CTA are dealt to its 8 warps like cards, chunk by chunk and all panels of a chunk
+ * before the next chunk: item i = c * panels + p goes to warp i % 8. So whatever must be done
+ * before an item (chunk c - 1 of its panel) was asked for `panels` items earlier, and is done when
+ * a warp comes to it; where a CTA has few panels it waits. Each warp has a ring of `depth` items of
+ * its own in shared memory, filled by the copy engine on sm_90 (an mbarrier tells when an item is
+ * there) and by cp.async before.
+ *
+ * x of all positions lies in shared memory, row by row, and so do the facts of its segments; where
+ * they do not fit, k is cut in stretches. */
+#ifndef QNI_CUDA_MATMUL_DECODE_INT8_CUH
+#define QNI_CUDA_MATMUL_DECODE_INT8_CUH
+
+#include <cuda_runtime.h>
+
+#include <string.h>
+
+#include "../kernel.h"
+#include "../ptx.cuh"
+
+#define INLINE static __device__ __forceinline__
+
+namespace chunks
+{
+
+enum { WARPS = 8, THREADS = 256, CHUNK = 4096, MIN_DEPTH = 2, MAX_DEPTH = 4 };
+/* Shared memory: MAX_DEPTH barriers for each warp, how many chunks of each panel are done, the
+ * scales of rows, a barrier for x, the rings. */
+enum { MOST_PANELS = 64, AT_DONE = 256, AT_ROWS = 512, AT_BAR = 576, AT_RING = 640 };
+enum { LINE = 20 };  /* words from row to row of 16 outputs: lanes meet in no bank */
+enum { TRADE = 36 }; /* words of an output: 16 dots, 16 sums of codes */
+
+/* What is worked out once for a launch. */
+struct job {
+    const uint8_t *blob;
+    size_t codes, scale, extra, counts;
+    int32_t share, more, ctas; /* panels of a CTA: the first `more` have share + 1 */
+    int32_t panels, n;         /* of a part */
+    int32_t chunks, stretch;   /* of a panel, of a stretch of it */
+    int32_t last_bytes;        /* of the last chunk of a panel */
+    uint32_t panel_bytes;
+    int32_t units, n_groups, group_units, group_magic;
+    int32_t segment_units, segment_magic, per_group, n_segments;
+    int32_t rows;        /* of tables of 16 in a chunk: one for each of its units, or fewer */
+    int32_t in_line;     /* they lie side by side in the blob */
+    int32_t row_bytes;   /* of scales: 32 or 64 */
+    int32_t extra_bytes; /* of zero points 16, offsets 32 or 64; else 0 */
+    int32_t table_step;  /* scales of unit u: at u * table_step rounded down to row_bytes */
+    int32_t scale_is_f16;
+    int32_t is_q8b, has_sums; /* facts of segments; sums of codes are wanted */
+    int32_t slot_bytes, depth;
+    int32_t ahead; /* items of a warp that are asked for before x, where x is not there yet */
+    int32_t at_sums, at_dots, at_totals, at_trade, at_scale, at_offset, at_total, at_x;
+    int32_t facts_stride, x_stride; /* floats, bytes */
+    int32_t bytes;                  /* of shared memory */
+    int32_t pdl, m;
+    int64_t row;
+    struct qni_cuda_rows x;
+};
+
+/* u / d; magic = floor(2^32 / d) (2^32 - 1 for d = 1) is never more than one below. */
+INLINE int32_t divide(uint32_t u, uint32_t d, int32_t magic)
+{
+    const uint32_t q = __umulhi(u, (uint32_t)magic);
+    return (int32_t)(q + (u - q * d >= d));
+}
+INLINE int32_t group_of(const struct job &d, int32_t unit)
+{
+    return min(divide((uint32_t)unit, (uint32_t)d.group_units, d.group_magic), d.n_groups - 1);
+}
+
+/* ---- barriers and bulk copies ---------------------------------------------------------------- */
+
+#if __CUDA_ARCH__ >= 900
+INLINE void bar_init(uint32_t bar, int32_t count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+INLINE void bar_fence(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+INLINE void bar_expect(uint32_t bar, int32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+INLINE void bar_wait(uint32_t bar, int32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "AGAIN:\n"
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@done bra DONE;\n"
+                 "bra AGAIN;\n"
+                 "DONE:\n"
+                 "}" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+/* 16-byte aligned, a multiple of 16 bytes. */
+INLINE void bulk(uint32_t to, const void *from, int32_t bytes, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+#endif
+
+/* A panel's number of chunks that are done, and what was written before it. */
+INLINE void done_set(uint32_t at, int32_t chunks)
+{
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(chunks) : "memory");
+}
+INLINE void done_wait(uint32_t at, int32_t chunks)
+{
+    int32_t n;
+    do
+        asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(n) : "r"(at) : "memory");
+    while (n < chunks);
+}
+
+/* ---- items ----------------------------------------------------------------------------------- */
+
+/* Chunk c of the `len` of the stretch at s, panel p of the CTA's. */
+struct item {
+    int32_t s, len, c, p;
+};
+INLINE void item_settle(struct item &i, int32_t count)
+{
+#pragma unroll 1
+    for (; i.p >= count; i.p -= count)
+        i.c++;
+}
+INLINE void item_begin(const struct job &d, struct item &i, int32_t s, int32_t warp, int32_t count)
+{
+    i.s = s;
+    i.len = min(d.stretch, d.chunks - s);
+    i.c = 0;
+    i.p = warp;
+    item_settle(i, count);
+}
+
+/* What a CTA has: panels [first, first + count) of a part's. */
+struct whose {
+    int32_t first, count, part;
+};
+
+/* Asks for an item: by lane 0 on sm_90, by all before. */
+template <int UNITS>
+INLINE void ask(const struct job &d, const struct whose &w, const struct item &i, uint32_t slot,
+                uint32_t bar, int32_t lane)
+{
+    const int32_t chunk = i.s + i.c, u = chunk * UNITS;
+    const int32_t bytes = chunk == d.chunks - 1 ? d.last_bytes : CHUNK;
+    const int32_t panel = w.part * d.panels + w.first + i.p;
+    const uint8_t *const codes =
+        d.blob + d.codes + (size_t)panel * d.panel_bytes + (size_t)chunk * CHUNK;
+    const size_t table = (size_t)panel * (size_t)d.n_groups;
+    const uint8_t *const scale = d.blob + d.scale + table * (size_t)d.row_bytes;
+    const uint8_t *const extra = d.blob + d.extra + table * (size_t)d.extra_bytes;
+    const int32_t scales = d.rows * d.row_bytes, extras = d.rows * d.extra_bytes;
+#if __CUDA_ARCH__ >= 900
+    if (lane != 0)
+        return;
+    bar_expect(bar, bytes + scales + extras);
+    bulk(slot, codes, bytes, bar);
+    slot += CHUNK;
+    const int32_t q = divide((uint32_t)u, (uint32_t)d.group_units, d.group_magic);
+    if (d.in_line && q + d.rows <= d.n_groups) {
+        bulk(slot, scale + q * d.row_bytes, scales, bar);
+        if (extras != 0)
+            bulk(slot + (uint32_t)scales, extra + q * d.extra_bytes, extras, bar);
+        return;
+    }
+#pragma unroll 1
+    for (int32_t r = 0; r < d.rows; r++) {
+        const int32_t at = group_of(d, u + r * (UNITS / d.rows));
+        bulk(slot + (uint32_t)(r * d.row_bytes), scale + at * d.row_bytes, d.row_bytes, bar);
+        if (extras != 0)
+            bulk(slot + (uint32_t)(scales + r * d.extra_bytes), extra + at * d.extra_bytes,
+                 d.extra_bytes, bar);
+    }
+#else
+#pragma unroll
+    for (int at = 0; at < CHUNK; at += 512)
+        if (at < bytes)
+            ptx_copy16(slot + (uint32_t)(at + lane * 16), codes + at + lane * 16, true);
+    slot += CHUNK;
+    const int32_t pieces = d.row_bytes / 16, more = d.extra_bytes / 16;
+    for (int32_t r = lane; r < d.rows * pieces; r += 32)
+        ptx_copy16(slot + (uint32_t)(r * 16),
+                   scale + group_of(d, u + r / pieces * (UNITS / d.rows)) * d.row_bytes +
+                       r % pieces * 16,
+                   true);
+    slot += (uint32_t)scales;
+    for (int32_t r = lane; r * 16 < extras; r += 32)
+        ptx_copy16(slot + (uint32_t)(r * 16),
+                   extra + group_of(d, u + r / more * (UNITS / d.rows)) * d.extra_bytes +
+                       r % more * 16,
+                   true);
+    (void)bar;
+#endif
+}
+
+/* Asks for the warp's next item, if there is one, into a slot that all lanes have read. */
+template <int UNITS>
+INLINE void fetch(const struct job &d, const struct whose &w, struct item &i, uint32_t slot,
+                  uint32_t bar, int32_t warp, int32_t lane)
+{
+#pragma unroll 1
+    while (i.c >= i.len && i.s + d.stretch < d.chunks)
+        item_begin(d, i, i.s + d.stretch, warp, w.count);
+    if (i.c < i.len) {
+        ask<UNITS>(d, w, i, slot, bar, lane);
+        i.p += WARPS;
+        item_settle(i, w.count);
+    }
+#if __CUDA_ARCH__ < 900
+    ptx_copies_commit();
+#endif
+}
+
+/* ---- x --------------------------------------------------------------------------------------- */
+
+/* Rows of the part: row r of x is base + r. */
+struct tile_rows {
+    int64_t base;
+    int32_t m;
+};
+
+/* x at position `from`, `positions` long, to shared memory; zeros behind its columns. ONE: there is
+ * one row, which comes by cp.async (behind weights in the queue of the copy engine it would wait
+ * for them), and a second one of ones (of zeros where sums of codes are not wanted). More rows are
+ * too many for that. Nobody reads before x_wait(). */
+template <int ONE>
+INLINE void x_ask(const struct job &d, const struct tile_rows &rows, int32_t from,
+                  int32_t positions, uint8_t *shared, uint32_t bar, int32_t warp, int32_t lane)
+{
+    const int32_t valid = min(positions, d.x.columns - from);
+    uint8_t *const to = shared + d.at_x;
+    if constexpr (ONE) {
+        const uint8_t *const x = (const uint8_t *)d.x.a + (rows.base + 0) * d.x.lda + from;
+        for (int32_t c = (int32_t)threadIdx.x * 16; c < positions; c += THREADS * 16) {
+            const uint32_t one = d.has_sums && c < valid ? 0x01010101 : 0;
+            ptx_copy16(ptx_shared(to + c), x + (c < valid ? c : 0), c < valid);
+            *(uint4 *)(to + d.x_stride + c) = make_uint4(one, one, one, one);
+        }
+    } else {
+#pragma unroll 1
+        for (int32_t r = warp; r < rows.m; r += WARPS) {
+            const uint8_t *const x = (const uint8_t *)d.x.a + (rows.base + r) * d.x.lda + from;
+            const uint32_t row = ptx_shared(to) + (uint32_t)(r * d.x_stride);
+#if __CUDA_ARCH__ >= 900
+            if (lane == 0)
+                bulk(row, x, valid, bar);
+#else
+            for (int32_t c = lane * 16; c < valid; c += 512)
+                ptx_copy16(row + (uint32_t)c, x + c, true);
+#endif
+            for (int32_t c = valid + lane * 16; c < positions; c += 512)
+                *(uint4 *)(to + r * d.x_stride + c) = make_uint4(0, 0, 0, 0);
+        }
+#if __CUDA_ARCH__ >= 900
+        if (threadIdx.x == 0)
+            bar_expect(bar, rows.m * valid);
+#endif
+    }
+}
+
+/* Scales of rows, or of all: at the end they would take as long as memory does. */
+INLINE void row_scales_ask(const struct job &d, const struct tile_rows &rows, uint8_t *shared)
+{
+    const int32_t r = (int32_t)threadIdx.x;
+    if (d.is_q8b || r >= rows.m)
+        return;
+    float *const to = (float *)(shared + AT_ROWS) + r;
+    if (d.x.row_scale != NULL)
+        ptx_copy4(ptx_shared(to), d.x.row_scale + (rows.base + r), true);
+    else
+        *to = d.x.x_scale;
+}
+/* What the steps need of x, segments [first, first + n), row by row. Rows with one scale have 1 and
+ * -x_zero, for which the steps of the others are theirs, exactly. */
+INLINE void facts_ask(const struct job &d, const struct tile_rows &rows, int32_t first, int32_t n,
+                      uint8_t *shared, int32_t warp, int32_t lane)
+{
+    const int32_t *const counts = (const int32_t *)(d.blob + d.counts) + first;
+    float *const scale = (float *)(shared + d.at_scale),
+                 *const offset = (float *)(shared + d.at_offset),
+                 *const total = (float *)(shared + d.at_total);
+#pragma unroll 1
+    for (int32_t r = warp; r < rows.m; r += WARPS) {
+        const int64_t from = (rows.base + r) * d.x.ld_segment + first;
+        const int32_t to = r * d.facts_stride;
+#pragma unroll 4
+        for (int32_t s = lane; s < n; s += 32) {
+            if (d.is_q8b) {
+                ptx_copy4(ptx_shared(scale + to + s), d.x.scale + from + s, true);
+                if (d.has_sums)
+                    ptx_copy4(ptx_shared(offset + to + s), d.x.offset + from + s, true);
+                if (d.extra_bytes != 0)
+                    ptx_copy4(ptx_shared(total + to + s), d.x.total + from + s, true);
+                continue;
+            }
+            scale[to + s] = 1.0f;
+            if (d.has_sums)
+                offset[to + s] = (float)-d.x.x_zero;
+            if (d.extra_bytes != 0)
+                total[to + s] = (float)(d.x.sum[from + s] - d.x.x_zero * counts[s]);
+        }
+    }
+    ptx_copies_commit();
+}
+/* All of it is there, and each thread sees what the others wrote. */
+template <int ONE> INLINE void x_wait(uint32_t bar, int32_t parity)
+{
+    ptx_copies_wait<0>();
+#if __CUDA_ARCH__ >= 900
+    if (!ONE)
+        bar_wait(bar, parity);
+#endif
+    __syncthreads();
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static inline int32_t magic_of(int32_t d)
+{
+    return (int32_t)(0xffffffffu / (uint32_t)(d < 1 ? 1 : d));
+}
+
+/* What does not depend on the shared memory. units: of a chunk; mr: rows of a tile. */
+static inline void plan(struct job *d, const struct qni_cuda_product *p,
+                        const struct qni_cuda_launch *launch, int32_t units, int32_t mr)
+{
+    const struct qni_cuda_weights *const w = &p->w;
+    const int32_t unit_bytes = CHUNK / units;
+    memset(d, 0, sizeof *d);
+    d->blob = w->blob;
+    d->codes = w->codes;
+    d->scale = w->scale;
+    d->counts = w->counts;
+    d->units = w->units;
+    d->chunks = (w->units + units - 1) / units;
+    d->last_bytes = (w->units - (d->chunks - 1) * units) * unit_bytes;
+    d->panel_bytes = (uint32_t)(w->units * unit_bytes);
+    d->panels = w->panels;
+    d->n = w->n;
+    d->scale_is_f16 = w->scale_is_f16;
+    d->row_bytes = w->scale_is_f16 ? 32 : 64;
+    if (w->shift == QNI_CUDA_SHIFT_ZERO) {
+        d->extra = w->zero;
+        d->extra_bytes = 16;
+    } else if (w->shift == QNI_CUDA_SHIFT_OFFSET) {
+        d->extra = w->offset;
+        d->extra_bytes = d->row_bytes;
+    }
+    const int32_t gu = w->n_groups == 1 ? 1 << 30 : w->group_units;
+    d->n_groups = w->n_groups;
+    d->group_units = gu;
+    d->group_magic = magic_of(gu);
+    d->segment_units = w->segment_units;
+    d->segment_magic = magic_of(w->segment_units);
+    d->per_group = w->segments_per_group;
+    d->n_segments = w->n_segments;
+    d->in_line = gu % units == 0 || units % gu == 0;
+    d->rows = gu % units == 0 ? 1 : d->in_line ? units / gu : units;
+    d->table_step = d->rows * d->row_bytes / units;
+    d->slot_bytes = CHUNK + d->rows * (d->row_bytes + d->extra_bytes);
+    d->x = p->x;
+    d->row = p->row;
+    d->m = (int32_t)(p->m < mr ? p->m : mr);
+    d->pdl = launch->pdl;
+}
+
+static inline void plan_share(struct job *d, int32_t ctas)
+{
+    const int32_t least = (d->panels + MOST_PANELS - 1) / MOST_PANELS;
+    ctas = ctas < least ? least : ctas;
+    d->ctas = ctas > d->panels ? d->panels : ctas;
+    d->share = d->panels / d->ctas;
+    d->more = d->panels % d->ctas;
+}
+
+/* Where things lie, with this depth and stretch. is_fast: segments of SEG units, none of which
+ * crosses a chunk. True: it fits in `limit` bytes. */
+static inline bool plan_fits(struct job *d, int32_t units, bool is_fast, int32_t rows,
+                             int32_t limit)
+{
+    const int64_t panels = d->share + (d->more > 0), lines = panels * rows * LINE * 4;
+    const int64_t reach = (int64_t)d->stretch * units;
+    const int32_t gu = d->group_units < d->units ? d->group_units : d->units;
+    const int64_t segments =
+        is_fast ? reach / d->segment_units : reach / d->segment_units + reach / gu + 2;
+    const int64_t stride = (segments + 31) / 32 * 32 + 4, facts = stride * 4 * d->m;
+    int64_t at = AT_RING + (int64_t)WARPS * d->depth * d->slot_bytes;
+    const int64_t sums = at;
+    at += lines;
+    const int64_t dots = at;
+    at += is_fast ? 0 : lines;
+    const int64_t totals = at;
+    at += is_fast || !d->has_sums ? 0 : panels * 64;
+    const int64_t trade = at;
+    at += rows == 1 ? WARPS * 16 * TRADE * 4 : 0;
+    const int64_t scale = at;
+    at += facts;
+    const int64_t offset = at;
+    at += d->has_sums ? facts : 0;
+    const int64_t total = at;
+    at += d->extra_bytes != 0 ? facts : 0;
+    const int64_t x = (at + 127) / 128 * 128, x_stride = reach * 32 + 64;
+    at = x + (d->m + (rows == 1)) * x_stride;
+    if (at > limit)
+        return false;
+    d->at_sums = (int32_t)sums;
+    d->at_dots = (int32_t)dots;
+    d->at_totals = (int32_t)totals;
+    d->at_trade = (int32_t)trade;
+    d->at_scale = (int32_t)scale;
+    d->at_offset = (int32_t)offset;
+    d->at_total = (int32_t)total;
+    d->facts_stride = (int32_t)stride;
+    d->at_x = (int32_t)x;
+    d->x_stride = (int32_t)x_stride; /* lanes of two rows meet in no bank */
+    d->bytes = (int32_t)at;
+    return true;
+}
+
+/* All of k at once with a ring as deep as there is room for; else in stretches; else with fewer
+ * panels a CTA. One panel, one chunk, 16 rows fit everywhere. */
+static inline void plan_shared(struct job *d, const struct qni_cuda_launch *launch, int32_t units,
+                               bool is_fast, int32_t rows, int32_t ctas)
+{
+    const int32_t all = launch->sm == 90 ? 228 : launch->sm == 80 ? 164 : 100;
+    const int32_t most = launch->sm == 90 ? MAX_DEPTH : MIN_DEPTH;
+    for (;; ctas *= 2) {
+        plan_share(d, ctas);
+        for (d->stretch = d->chunks;; d->stretch = (d->stretch + 1) / 2) {
+            for (d->depth = most; d->depth >= MIN_DEPTH; d->depth--)
+                if (plan_fits(d, units, is_fast, rows, (all - 1) * 1024))
+                    return;
+            if (d->stretch <= 1)
+                break;
+        }
+        if (d->share + (d->more > 0) <= 1)
+            return; /* the launch says so */
+    }
+}
+
+static inline int32_t launch_job(const void *kernel, struct job *d,
+                                 const struct qni_cuda_product *p,
+                                 const struct qni_cuda_launch *launch)
+{
+    struct qni_cuda_sink out = p->out;
+    void *arguments[] = {d, &out};
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = dim3((unsigned)p->w.parts, (unsigned)d->ctas);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = (size_t)d->bytes;
+    config.stream = (cudaStream_t)launch->stream;
+    config.attrs = &attribute;
+    config.numAttrs = launch->pdl ? 1 : 0;
+    cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d->bytes);
+    if (status == cudaSuccess)
+        status = cudaLaunchKernelExC(&config, kernel, arguments);
+    (void)cudaGetLastError();
+    return (int32_t)status;
+}
+
+} // namespace chunks
+
+#endif

@@ -1,0 +1,833 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* At most 16 rows of int8 x times weights of 4 or 8 bits, exactly: the int32 dot products of whole
+ * segments, then the f32 steps of docs/numerics.md in their order. Bit-equal to the CPU.
+ *
+ *     per segment   dot = sum over its positions of code_x * value_w
+ *     Q8            acc = fma(scale_w, fl(dot - x_zero sum_w), acc)
+ *     Q8B           acc = fma(scale_w, fma(scale_x, fl(dot), fl(offset_x fl(sum_w))), acc)
+ *     offsets       acc = fma(offset_w, fl(sum_x - x_zero count) or total_x, acc)
+ *
+ * k is cut between the warps of a CTA (decode_int8.cuh). What a warp does with a chunk has two
+ * parts: the dots and the inner fma or product, which need nothing from anybody; then one fma a
+ * segment on the sums that the warp with the chunk before left in shared memory. So the order of
+ * the steps costs the fma's and one hand-over a chunk, not the products.
+ *
+ * Codes are the A operand of mma.m16n8k32 as they lie (one lop3 for four; integers of 4 bits as 16
+ * times themselves, and the sum is scaled back, exactly), rows of x the B operand. A sum begins as
+ * 1.5 * 2^23 in the bits of a float: then it is one, with no conversion. Sums of codes, for offsets
+ * of x, are products with ones: they cost no byte. One row alone would use one column of eight of
+ * the B operand: there column j has the segments j, j + 4, ... and column 4 + j ones for them, so
+ * that a few fragments hold the dots of all segments, and a lane an output takes the steps.
+ *
+ * Roofline: bytes of the weights / bandwidth. A unit of a panel of 4 bits (288 bytes with a scale)
+ * reaches a multiprocessor of an H100 every 20 cycles at 3.35 TB/s: 79 cycles of a scheduler, which
+ * needs some 50 with one row of x, 80 with 16. Reached (us, as in decode_sm80.cu, without / with
+ * programmatic dependent launch), m = 1: q4_0 x q8_1 4096 x 4096 7.3 / 6.1, 14336 x 4096 15.0 /
+ * 12.6, 8192 x 8192 16.7 / 14.1, 28672 x 8192 49.8 / 46.2; q8_0 x q8_1 9.8 / 8.1, 24.8 / 21.9, 26.7
+ * / 24.4, 85.5 / 82.5; m = 16: 9.1 / 8.6, 18.5 / 16.6, 19.6 / 17.7, 54.9 / 52.4. */
+#ifndef QNI_CUDA_MATMUL_DECODE_INT8_CHUNKS_CUH
+#define QNI_CUDA_MATMUL_DECODE_INT8_CHUNKS_CUH
+
+#include "../dequant.cuh"
+#include "../epilogue.cuh"
+#include "../mma.cuh"
+#include "decode_int8.cuh"
+
+namespace chunks
+{
+
+enum { ANY = 0 };
+enum { MAGIC = 0x4b400000 }; /* 1.5 * 2^23 */
+/* fma(+0, NOTHING, v) is v, whatever v is. */
+#define NOTHING (-0.0f)
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* c = begin + A . B */
+INLINE void mma_begin(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                      const int32_t (&begin)[4])
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%11,%12,%13};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(begin[0]),
+          "r"(begin[1]), "r"(begin[2]), "r"(begin[3]));
+}
+/* A sum that began as MAGIC, |dot| < 2^22: 128 positions at most. */
+template <int BITS> INLINE float float_of(int32_t dot)
+{
+    return BITS == 4 ? __fmaf_rn(__int_as_float(dot), 0.0625f, -786432.0f)
+                     : __fadd_rn(__int_as_float(dot), -12582912.0f);
+}
+
+/* A of one unit: steps 2 h and 2 h + 1 of a block. words: of the block. */
+template <int BITS> INLINE void bytes_of(uint32_t (&a)[4], const uint32_t *words, int h)
+{
+    if (BITS == 4) {
+        dequant_q4_bytes16(a[0], a[1], words[2 * h]);
+        dequant_q4_bytes16(a[2], a[3], words[2 * h + 1]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = dequant_q8_bytes(words[4 * h + i]);
+    }
+}
+template <int BITS> INLINE void words_of(uint32_t (&words)[BITS], const uint8_t *block)
+{
+#pragma unroll
+    for (int i = 0; i < BITS / 4; i++)
+        *(uint4 *)(words + 4 * i) = *(const uint4 *)(block + i * 512);
+}
+
+/* ---- tables of weights ----------------------------------------------------------------------- */
+
+INLINE float one_at(const uint8_t *table, int32_t i, int32_t is_f16)
+{
+    return is_f16 ? __half2float(((const __half *)table)[i]) : ((const float *)table)[i];
+}
+INLINE float2 pair_at(const uint8_t *table, int32_t i, int32_t is_f16)
+{
+    return is_f16 ? __half22float2(((const __half2 *)table)[i]) : ((const float2 *)table)[i];
+}
+/* Where the scales of unit u begin, in bytes; offsets of the same row of tables lie as they do. */
+INLINE int32_t table_of(const struct job &d, int32_t u)
+{
+    return (u * d.table_step) & -d.row_bytes;
+}
+/* Bytes of zero points for a byte of scales: 1 << -shift. */
+INLINE int32_t zero_shift(const struct job &d)
+{
+    return d.scale_is_f16 ? 1 : 2;
+}
+
+/* Scales of the N segments of a chunk: of outputs g and g + 8, or (ONE) of output i0 of a row. */
+template <int N, int SEG, class T, T (*AT)(const uint8_t *, int32_t, int32_t)>
+INLINE void scales_of(T (&to)[N], const struct job &d, const uint8_t *table, int32_t i0)
+{
+    if (d.scale_is_f16 && d.rows == N) { /* a row for each: no address to work out */
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            to[i] = AT(table + i * 32, i0, 1);
+    } else if (d.scale_is_f16) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            to[i] = AT(table + table_of(d, i * SEG), i0, 1);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            to[i] = AT(table + table_of(d, i * SEG), i0, 0);
+    }
+}
+INLINE float shifted(const int8_t *zero, float scale)
+{
+    return __fmul_rn(-(float)*zero, scale);
+}
+INLINE float2 shifted(const int8_t *zero, const float2 &scale)
+{
+    return make_float2(shifted(zero, scale.x), shifted(zero + 1, scale.y));
+}
+/* Their offsets: fl(-zero scale), or as they are. */
+template <int N, int SEG, class T, T (*AT)(const uint8_t *, int32_t, int32_t)>
+INLINE void offsets_of(T (&to)[N], const T (&scale)[N], const struct job &d, const uint8_t *extra,
+                       int32_t i0)
+{
+    if (d.extra_bytes == 16) {
+        const int32_t shift = zero_shift(d);
+        const int8_t *const zero = (const int8_t *)extra + i0 * (int32_t)(sizeof(T) / 4);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            to[i] = shifted(zero + (table_of(d, i * SEG) >> shift), scale[i]);
+    } else
+        scales_of<N, SEG, T, AT>(to, d, extra, i0);
+}
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+/* What a lane needs to go through chunks. */
+struct lane {
+    const uint8_t *x; /* its row and quarter, of the stretch */
+    int32_t x_tile;   /* bytes to row + 8 */
+    const float
+        *scale[4]; /* facts of rows 2t, 2t + 1, 2t + 8, 2t + 9, of the stretch; one row: [0] */
+    int32_t to_offset, to_total; /* floats from a scale to the others */
+    uint32_t on[4];              /* one row: is column j, or 4 + j, the lane's? */
+    float *trade;                /* of the warp */
+    int32_t begin[4];            /* MAGIC */
+};
+
+template <int N> INLINE void load_run(float *to, const float *from)
+{
+#pragma unroll
+    for (int i = 0; i < N; i += N % 4 == 0 ? 4 : 2)
+        if (N % 4 == 0)
+            *(float4 *)(to + i) = *(const float4 *)(from + i);
+        else
+            *(float2 *)(to + i) = *(const float2 *)(from + i);
+}
+
+/* The sums of a chunk's segments to `trade`: [output][dots, from 16 on sums of codes]. */
+template <int BITS, int SEG>
+INLINE void dots_of_one(const struct lane &l, const uint8_t *slot, const uint8_t *x, int32_t lane)
+{
+    enum { BLOCK = BITS * 128, BLOCKS = CHUNK / BLOCK, UNITS = 2 * BLOCKS, SET = 4 * SEG };
+    enum { SETS = UNITS < SET ? 1 : UNITS / SET };
+    int32_t c[SETS][4];
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        uint32_t words[BITS];
+        words_of<BITS>(words, slot + b * BLOCK + lane * 16);
+        const uint4 v = *(const uint4 *)(x + b * 64);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int u = 2 * b + h;
+            const uint32_t on = l.on[u / SEG % 4];
+            const uint32_t b0 = (h == 0 ? v.x : v.z) & on, b1 = (h == 0 ? v.y : v.w) & on;
+            uint32_t a[4];
+            bytes_of<BITS>(a, words, h);
+            if (u % SET == 0)
+                mma_begin(c[u / SET], a, b0, b1, l.begin);
+            else
+                mma_s8(c[u / SET], a, b0, b1);
+        }
+    }
+    const int32_t g = lane >> 2, t = lane & 3;
+    float *const to = l.trade + g * TRADE + (t >> 1) * 16 + (t & 1) * 2;
+#pragma unroll
+    for (int s = 0; s < SETS; s++) {
+        *(float2 *)(to + 4 * s) = make_float2(float_of<BITS>(c[s][0]), float_of<BITS>(c[s][1]));
+        *(float2 *)(to + 8 * TRADE + 4 * s) =
+            make_float2(float_of<BITS>(c[s][2]), float_of<BITS>(c[s][3]));
+    }
+    __syncwarp();
+}
+
+/* What the chunk before left of an output. */
+INLINE float meet_one(const float *sum, uint32_t at, int32_t chunk)
+{
+    if (chunk == 0)
+        return 0.0f;
+    done_wait(at, chunk);
+    return *sum;
+}
+
+/* A chunk: a lane has output lane % 16. segment: the first, of the stretch; n: how many are real.
+ * sum: where the output's sum is; at: its panel's count of chunks. */
+template <int BITS, int SEG>
+INLINE void chunk_of_one(const struct job &d, const struct lane &l, const uint8_t *slot,
+                         const uint8_t *x, int32_t segment, int32_t n, float *sum, uint32_t at,
+                         int32_t chunk, int32_t lane)
+{
+    enum { UNITS = CHUNK / (BITS * 64), N = UNITS / SEG };
+    dots_of_one<BITS, SEG>(l, slot, x, lane);
+    const int32_t o = lane & 15, i0 = 2 * (o & 7) + (o >> 3);
+    const float *const facts = l.scale[0] + segment;
+    const uint8_t *const table = slot + CHUNK;
+    float t[N], s[N], f[N];
+    load_run<N>(t, l.trade + o * TRADE);
+    load_run<N>(f, facts);
+    if (d.has_sums) {
+        float offset[N];
+        load_run<N>(s, l.trade + o * TRADE + 16);
+        load_run<N>(offset, facts + l.to_offset);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            t[i] = __fmaf_rn(f[i], t[i], __fmul_rn(offset[i], s[i]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            t[i] = __fmul_rn(f[i], t[i]);
+    }
+    scales_of<N, SEG, float, one_at>(s, d, table, i0);
+    if (n < N) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            s[i] = i < n ? s[i] : 0.0f;
+            t[i] = i < n ? t[i] : NOTHING;
+        }
+    }
+    if (d.extra_bytes == 0) {
+        float acc = meet_one(sum, at, chunk);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            acc = __fmaf_rn(s[i], t[i], acc);
+        if (lane < 16)
+            *sum = acc;
+        return;
+    }
+    float offset[N];
+    offsets_of<N, SEG, float, one_at>(offset, s, d, table + d.rows * d.row_bytes, i0);
+    load_run<N>(f, facts + l.to_total);
+    if (n < N) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            offset[i] = i < n ? offset[i] : 0.0f;
+            f[i] = i < n ? f[i] : NOTHING;
+        }
+    }
+    float acc = meet_one(sum, at, chunk);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        acc = __fmaf_rn(offset[i], f[i], __fmaf_rn(s[i], t[i], acc));
+    if (lane < 16)
+        *sum = acc;
+}
+
+/* ---- more rows ------------------------------------------------------------------------------- */
+
+/* t of all segments of a chunk. valid: its blocks; what lies behind them is anything. */
+template <int BITS, int MT, int SEG, int SUMS>
+INLINE void inner(float (&to)[CHUNK / (BITS * 64) / SEG][MT][4], const struct lane &l,
+                  const uint8_t *slot, const uint8_t *x, int32_t segment, int32_t valid,
+                  int32_t lane)
+{
+    enum { BLOCK = BITS * 128, BLOCKS = CHUNK / BLOCK, N = 2 * BLOCKS / SEG };
+    enum { RUN = N % 4 == 0 ? 4 : 2 };
+    int32_t c[MT][4], e[4];
+    float f[2 * MT][RUN], o[2 * MT][RUN];
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        uint32_t words[BITS];
+        uint4 rows[MT];
+        words_of<BITS>(words, slot + b * BLOCK + lane * 16);
+#pragma unroll
+        for (int i = 0; i < MT; i++)
+            rows[i] = *(const uint4 *)(x + b * 64 + i * l.x_tile);
+        const uint32_t one = SUMS && b < valid ? 0x01010101 : 0;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int u = 2 * b + h, s = u / SEG;
+            uint32_t a[4];
+            bytes_of<BITS>(a, words, h);
+#pragma unroll
+            for (int i = 0; i < MT; i++) {
+                const uint32_t b0 = h == 0 ? rows[i].x : rows[i].z;
+                const uint32_t b1 = h == 0 ? rows[i].y : rows[i].w;
+                if (u % SEG == 0)
+                    mma_begin(c[i], a, b0, b1, l.begin);
+                else
+                    mma_s8(c[i], a, b0, b1);
+            }
+            if (SUMS && u % SEG == 0)
+                mma_begin(e, a, one, one, l.begin);
+            else if (SUMS)
+                mma_s8(e, a, one, one);
+            if (u % SEG != SEG - 1)
+                continue;
+#pragma unroll
+            for (int r = 0; r < 2 * MT && s % RUN == 0; r++) {
+                load_run<RUN>(f[r], l.scale[r] + segment + s);
+                if (SUMS)
+                    load_run<RUN>(o[r], l.scale[r] + l.to_offset + segment + s);
+            }
+#pragma unroll
+            for (int i = 0; i < MT; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float scale = f[2 * i + (j & 1)][s % RUN];
+                    const float dot = float_of<BITS>(c[i][j]);
+                    if (SUMS)
+                        to[s][i][j] = __fmaf_rn(
+                            scale, dot,
+                            __fmul_rn(o[2 * i + (j & 1)][s % RUN], float_of<BITS>(e[j & 2])));
+                    else
+                        to[s][i][j] = __fmul_rn(scale, dot);
+                }
+        }
+    }
+}
+
+/* A lane's sums of a panel, to shared memory or back: [row][16 outputs], from row 2 t, output g.
+ * There is room for all rows that there may be. */
+template <int MT, class T> INLINE void put(const T (&from)[MT][4], T *panel)
+{
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            panel[(i * 8 + (j & 1)) * LINE + (j >> 1) * 8] = from[i][j];
+}
+template <int MT, class T> INLINE void get(T (&to)[MT][4], const T *panel)
+{
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            to[i][j] = panel[(i * 8 + (j & 1)) * LINE + (j >> 1) * 8];
+}
+
+template <int MT>
+INLINE void fma_all(float (&acc)[MT][4], const float2 &scale, const float (&t)[MT][4])
+{
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            acc[i][j] = __fmaf_rn(j < 2 ? scale.x : scale.y, t[i][j], acc[i][j]);
+}
+/* Offsets of outputs g, g + 8 times totals of the rows. */
+template <int MT>
+INLINE void fma_totals(float (&acc)[MT][4], const float2 &offset, const float (&total)[2 * MT])
+{
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            acc[i][j] = __fmaf_rn(j < 2 ? offset.x : offset.y, total[2 * i + (j & 1)], acc[i][j]);
+}
+
+/* The lane's part of a panel in `panel`; n segments of the chunk are real. */
+template <int BITS, int MT, int SEG>
+INLINE void chunk_of_rows(const struct job &d, const struct lane &l, const uint8_t *slot,
+                          const uint8_t *x, int32_t segment, int32_t n, float *panel, uint32_t at,
+                          int32_t chunk, int32_t lane)
+{
+    enum { UNITS = CHUNK / (BITS * 64), N = UNITS / SEG };
+    const uint8_t *const table = slot + CHUNK;
+    float t[N][MT][4], acc[MT][4] = {};
+    float2 s[N];
+    const int32_t valid = (d.units - chunk * UNITS) / 2;
+    if (d.has_sums)
+        inner<BITS, MT, SEG, 1>(t, l, slot, x, segment, valid, lane);
+    else
+        inner<BITS, MT, SEG, 0>(t, l, slot, x, segment, valid, lane);
+    scales_of<N, SEG, float2, pair_at>(s, d, table, lane >> 2);
+    if (n < N) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            s[i].x = i < n ? s[i].x : 0.0f;
+            s[i].y = i < n ? s[i].y : 0.0f;
+#pragma unroll
+            for (int j = 0; j < 4 * MT; j++)
+                t[i][j / 4][j % 4] = i < n ? t[i][j / 4][j % 4] : NOTHING;
+        }
+    }
+    if (d.extra_bytes == 0) {
+        if (chunk > 0) {
+            done_wait(at, chunk);
+            get<MT>(acc, panel);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            fma_all<MT>(acc, s[i], t[i]);
+    } else {
+        float2 o[N];
+        offsets_of<N, SEG, float2, pair_at>(o, s, d, table + d.rows * d.row_bytes, lane >> 2);
+        if (chunk > 0) {
+            done_wait(at, chunk);
+            get<MT>(acc, panel);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float total[2 * MT];
+            o[i].x = i < n ? o[i].x : 0.0f;
+            o[i].y = i < n ? o[i].y : 0.0f;
+#pragma unroll
+            for (int r = 0; r < 2 * MT; r++)
+                total[r] = i < n ? l.scale[r][l.to_total + segment + i] : NOTHING;
+            fma_all<MT>(acc, s[i], t[i]);
+            fma_totals<MT>(acc, o[i], total);
+        }
+    }
+    put<MT>(acc, panel);
+}
+
+/* ---- segments of any length ------------------------------------------------------------------ */
+
+/* Where the warp is in k. */
+struct place {
+    int32_t unit, segment, group_left, left; /* units of the group and of the segment to come */
+};
+
+INLINE struct place place_at(const struct job &d, int32_t unit)
+{
+    struct place at;
+    const int32_t q = group_of(d, unit),
+                  end = q == d.n_groups - 1 ? d.units : (q + 1) * d.group_units;
+    const int32_t i =
+        divide((uint32_t)(unit - q * d.group_units), (uint32_t)d.segment_units, d.segment_magic);
+    at.unit = unit;
+    at.segment = q * d.per_group + min(i, d.per_group - 1);
+    at.group_left = end - unit;
+    const int32_t into =
+        unit - q * d.group_units - (at.segment - q * d.per_group) * d.segment_units;
+    at.left = at.segment + 1 == (q + 1) * d.per_group ? at.group_left : d.segment_units - into;
+    at.left = min(at.left, at.group_left);
+    return at;
+}
+/* Over the unit; true: it was the last of its segment, which at.segment still names. */
+INLINE bool ends_segment(struct place &at)
+{
+    at.unit++;
+    at.group_left--;
+    return --at.left == 0;
+}
+INLINE void next_segment(const struct job &d, struct place &at)
+{
+    at.segment++;
+    if (at.group_left == 0)
+        at.group_left =
+            at.segment / d.per_group == d.n_groups - 1 ? d.units - at.unit : d.group_units;
+    at.left = min(d.segment_units, at.group_left);
+}
+
+/* What goes from a chunk to the next: sums, the dots of the segment that has begun, and its sums of
+ * codes (of output g and, at 2, g + 8). */
+template <int MT> struct carried {
+    float acc[MT][4];
+    int32_t dot[MT][4], sum[4];
+};
+struct carried_at {
+    float *acc;
+    int32_t *dot, *sum;
+    uint32_t done;
+    int32_t chunk;
+};
+
+/* Adds what the chunk before left. */
+template <int MT>
+INLINE void meet(const struct job &d, struct carried<MT> &c, const struct carried_at &at, int32_t g)
+{
+    int32_t dot[MT][4];
+    if (at.chunk == 0)
+        return;
+    done_wait(at.done, at.chunk);
+    get<MT>(c.acc, at.acc);
+    get<MT>(dot, at.dot);
+#pragma unroll
+    for (int i = 0; i < 4 * MT; i++)
+        c.dot[i / 4][i % 4] += dot[i / 4][i % 4];
+    if (d.has_sums) {
+        c.sum[0] += at.sum[g];
+        c.sum[2] += at.sum[g + 8];
+    }
+}
+
+/* The steps of a segment; its facts are at s of the stretch, its weights' at `table`. */
+template <int BITS, int MT>
+INLINE void steps(const struct job &d, const struct lane &l, const uint8_t *slot, int32_t table,
+                  int32_t s, struct carried<MT> &c, int32_t g)
+{
+    enum { SHIFT = BITS == 4 ? 4 : 0 };
+    const float2 scale = pair_at(slot + CHUNK + table, g, d.scale_is_f16);
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int32_t dot = c.dot[i][j] >> SHIFT, sum = c.sum[j & 2] >> SHIFT;
+            const float *const fact = l.scale[2 * i + (j & 1)] + s;
+            float t;
+            if (!d.is_q8b)
+                t = (float)(dot - (d.has_sums ? d.x.x_zero * sum : 0));
+            else if (d.has_sums)
+                t = __fmaf_rn(*fact, (float)dot, __fmul_rn(fact[l.to_offset], (float)sum));
+            else
+                t = __fmul_rn(*fact, (float)dot);
+            c.acc[i][j] = __fmaf_rn(j < 2 ? scale.x : scale.y, t, c.acc[i][j]);
+        }
+    if (d.extra_bytes != 0) {
+        const uint8_t *const extra = slot + CHUNK + d.rows * d.row_bytes;
+        float total[2 * MT];
+#pragma unroll
+        for (int r = 0; r < 2 * MT; r++)
+            total[r] = l.scale[r][l.to_total + s];
+        fma_totals<MT>(
+            c.acc,
+            d.extra_bytes == 16
+                ? shifted((const int8_t *)extra + (table >> zero_shift(d)) + 2 * g, scale)
+                : pair_at(extra + table, g, d.scale_is_f16),
+            total);
+    }
+}
+
+/* Unit h of a block into the dots; sums of codes times `one`. */
+template <int BITS, int MT>
+INLINE void products(struct carried<MT> &c, const uint32_t (&words)[BITS], const uint4 (&rows)[MT],
+                     int h, uint32_t one, bool has_sums)
+{
+    uint32_t a[4];
+    bytes_of<BITS>(a, words, h);
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+        mma_s8(c.dot[i], a, h == 0 ? rows[i].x : rows[i].z, h == 0 ? rows[i].y : rows[i].w);
+    if (has_sums)
+        mma_s8(c.sum, a, one, one);
+}
+
+/* Facts of segment s of all are at s - first. */
+template <int BITS, int MT>
+INLINE void chunk_of_any(const struct job &d, const struct lane &l, const uint8_t *slot,
+                         const uint8_t *x, int32_t first, const struct carried_at &at, int32_t lane)
+{
+    enum { BLOCK = BITS * 128, BLOCKS = CHUNK / BLOCK, UNITS = 2 * BLOCKS, TOGETHER = 4 };
+    struct carried<MT> c = {
+    };
+    struct place where = place_at(d, at.chunk * UNITS);
+    const bool is_inside = where.left > UNITS; /* no segment ends here */
+    bool has_met = false;
+#pragma unroll 1
+    for (int b0 = 0; b0 < BLOCKS; b0 += TOGETHER) {
+        uint32_t words[TOGETHER][BITS];
+        uint4 rows[TOGETHER][MT];
+#pragma unroll
+        for (int b = 0; b < TOGETHER; b++) {
+            words_of<BITS>(words[b], slot + (b0 + b) * BLOCK + lane * 16);
+#pragma unroll
+            for (int i = 0; i < MT; i++)
+                rows[b][i] = *(const uint4 *)(x + (b0 + b) * 64 + i * l.x_tile);
+        }
+        if (is_inside) {
+#pragma unroll
+            for (int u = 0; u < 2 * TOGETHER; u++)
+                products<BITS, MT>(c, words[u / 2], rows[u / 2], u % 2, 0x01010101, d.has_sums);
+            continue;
+        }
+#pragma unroll
+        for (int u = 0; u < 2 * TOGETHER; u++) {
+            products<BITS, MT>(c, words[u / 2], rows[u / 2], u % 2, 0x01010101, d.has_sums);
+            /* behind the last segment there may be a unit of padding, and anything */
+            if (where.segment >= d.n_segments || !ends_segment(where))
+                continue;
+            if (!has_met)
+                meet<MT>(d, c, at, lane >> 2);
+            has_met = true;
+            steps<BITS, MT>(d, l, slot, table_of(d, 2 * b0 + u), where.segment - first, c,
+                            lane >> 2);
+#pragma unroll
+            for (int i = 0; i < 4 * MT; i++)
+                c.dot[i / 4][i % 4] = 0;
+            c.sum[0] = c.sum[2] = 0;
+            next_segment(d, where);
+        }
+    }
+    if (!has_met)
+        meet<MT>(d, c, at, lane >> 2);
+    put<MT>(c.acc, at.acc);
+    put<MT>(c.dot, at.dot);
+    if (d.has_sums && (lane & 3) == 0) {
+        at.sum[lane >> 2] = c.sum[0];
+        at.sum[(lane >> 2) + 8] = c.sum[2];
+    }
+}
+
+/* ---- the CTA --------------------------------------------------------------------------------- */
+
+/* Apart, so that its polynomials cost the fast path no register. */
+static __device__ __noinline__ void store_any(const struct qni_cuda_sink *out, int64_t row,
+                                              int32_t j, float v)
+{
+    epilogue_store(*out, epilogue_row_of(*out, row), j, 0, v);
+}
+/* The last steps of every sum. */
+template <int ROWS>
+INLINE void finish(const struct job &d, const struct qni_cuda_sink &out, const uint8_t *shared,
+                   const struct tile_rows &rows, const struct whose &w)
+{
+    const float *const sums = (const float *)(shared + d.at_sums);
+    const int32_t shift = ROWS == 1 ? 0 : 32 - __clz(rows.m - 1); /* rows up to a power of two */
+    const int32_t o = (int32_t)threadIdx.x & 15, line = (int32_t)threadIdx.x >> 4;
+    const int32_t r = line & ((1 << shift) - 1);
+    if (r >= rows.m)
+        return;
+#pragma unroll 1
+    for (int32_t p = line >> shift; p < w.count; p += THREADS / 16 >> shift) {
+        const int32_t j = (w.first + p) * 16 + o;
+        if (j >= d.n)
+            return;
+        const int32_t at = (p * ROWS + r) * LINE + o, output = w.part * d.n + j;
+        const int64_t row = d.row + r;
+        float v = sums[at];
+        if (!d.is_q8b) /* the scale of the row, or of all rows */
+            v = __fmul_rn(v, ((const float *)(shared + AT_ROWS))[r]);
+        if (out.is_plain)
+            epilogue_round(out, row * out.stride[2] + output, v);
+        else
+            store_any(&out, row, output, v);
+    }
+}
+
+/* Segments [first, end) that the stretch of `len` chunks from `from` touches. */
+struct reach {
+    int32_t first, end;
+};
+template <int UNITS, int SEG>
+INLINE struct reach reach_of(const struct job &d, int32_t from, int32_t len)
+{
+    struct reach r;
+    if constexpr (SEG != ANY) {
+        r.first = from * (UNITS / SEG);
+        r.end = min((from + len) * (UNITS / SEG), d.n_segments);
+    } else {
+        r.first = place_at(d, from * UNITS).segment;
+        r.end = min(place_at(d, min((from + len) * UNITS, d.units) - 1).segment + 1, d.n_segments);
+    }
+    return r;
+}
+
+/* ROWS: 1, 8 or 16. SEG: units of a segment, none of which crosses a chunk; or ANY. */
+template <int BITS, int ROWS, int SEG>
+static __global__ void __launch_bounds__(THREADS, 1)
+    decode_int8(const __grid_constant__ struct job d,
+                const __grid_constant__ struct qni_cuda_sink out)
+{
+    enum { UNITS = CHUNK / (BITS * 64), POSITIONS = UNITS * 32, MT = ROWS == 16 ? 2 : 1 };
+    extern __shared__ __align__(128) uint8_t shared[];
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x >> 5, 0);
+    const int32_t cta = (int32_t)blockIdx.y;
+    const struct whose w = {cta * d.share + min(cta, d.more), d.share + (cta < d.more),
+                            (int32_t)blockIdx.x};
+    const uint32_t bars = ptx_shared(shared) + (uint32_t)(warp * MAX_DEPTH * 8);
+    const uint32_t x_bar = ptx_shared(shared) + AT_BAR, all_done = ptx_shared(shared) + AT_DONE;
+    const uint8_t *const slots = shared + AT_RING + warp * d.depth * d.slot_bytes;
+    const struct tile_rows rows = {w.part * d.x.part_rows, d.m};
+#if __CUDA_ARCH__ >= 900
+    if (lane < d.depth)
+        bar_init(bars + 8 * (uint32_t)lane, 1);
+    if (threadIdx.x == 0)
+        bar_init(x_bar, 1);
+    bar_fence();
+#endif
+    if (threadIdx.x < MOST_PANELS)
+        ((int32_t *)(shared + AT_DONE))[threadIdx.x] = 0;
+    struct item next, at;
+    item_begin(d, next, 0, warp, w.count);
+    at = next;
+    __syncthreads();
+
+    /* A few items first, then x: behind all of them in the queues it would wait for them. Where the
+     * launch before this one makes x, its end is still to come, and there is time for more. */
+    struct reach r = reach_of<UNITS, SEG>(d, 0, at.len);
+    if (!d.pdl)
+        ptx_dependency_wait();
+#pragma unroll 1
+    for (int32_t i = 0; i < d.depth; i++) {
+        if (i == d.ahead) {
+            ptx_dependents_launch();
+            ptx_dependency_wait();
+            x_ask<ROWS == 1>(d, rows, 0, at.len * POSITIONS, shared, x_bar, warp, lane);
+            row_scales_ask(d, rows, shared);
+            facts_ask(d, rows, r.first, r.end - r.first, shared, warp, lane);
+        }
+        fetch<UNITS>(d, w, next, ptx_shared(slots) + (uint32_t)(i * d.slot_bytes),
+                     bars + 8 * (uint32_t)i, warp, lane);
+    }
+
+    struct lane l;
+    const int32_t g = lane >> 2, t = lane & 3;
+    const int32_t row = ROWS == 1 ? g >> 2 : min(g, rows.m - 1), row8 = min(g + 8, rows.m - 1);
+    l.x = shared + d.at_x + row * d.x_stride + t * 16;
+    l.x_tile = (row8 - row) * d.x_stride;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int32_t r = ROWS == 1 ? 0 : min((i >> 1) * 8 + 2 * t + (i & 1), rows.m - 1);
+        l.scale[i] = (const float *)(shared + d.at_scale) + r * d.facts_stride;
+        l.on[i] = (g & 3) == i ? 0xffffffffu : 0;
+        l.begin[i] = (int32_t)ptx_keep(MAGIC);
+    }
+    const int32_t to_line = ROWS == 1 ? lane & 15 : 2 * t * LINE + g;
+    l.to_offset = (d.at_offset - d.at_scale) / 4;
+    l.to_total = (d.at_total - d.at_scale) / 4;
+    l.trade = (float *)(shared + d.at_trade) + warp * (16 * TRADE);
+
+    int32_t stage = 0, parity = 0, x_parity = 0;
+#pragma unroll 1
+    for (int32_t from = 0; from < d.chunks; from += d.stretch) {
+        if (from > 0) {
+            __syncthreads();
+            item_begin(d, at, from, warp, w.count);
+            r = reach_of<UNITS, SEG>(d, from, at.len);
+            x_ask<ROWS == 1>(d, rows, from * POSITIONS, at.len * POSITIONS, shared, x_bar, warp,
+                             lane);
+            facts_ask(d, rows, r.first, r.end - r.first, shared, warp, lane);
+        }
+        x_wait<ROWS == 1>(x_bar, x_parity);
+        x_parity ^= 1;
+#pragma unroll 1
+        while (at.c < at.len) {
+#if __CUDA_ARCH__ >= 900
+            bar_wait(bars + 8 * (uint32_t)stage, parity);
+#else
+            ptx_copies_wait<MIN_DEPTH - 1>();
+            __syncwarp();
+#endif
+            const uint8_t *const slot = slots + stage * d.slot_bytes, *const x =
+                                                                          l.x + at.c * POSITIONS;
+            const int32_t lines = at.p * (ROWS * LINE) + to_line;
+            float *const panel = (float *)(shared + d.at_sums) + lines;
+            const uint32_t done = all_done + (uint32_t)at.p * 4;
+            const int32_t chunk = from + at.c;
+            if constexpr (SEG == ANY) {
+                const struct carried_at carried = {panel, (int32_t *)(shared + d.at_dots) + lines,
+                                                   (int32_t *)(shared + d.at_totals) + at.p * 16,
+                                                   done, chunk};
+                chunk_of_any<BITS, MT>(d, l, slot, x, r.first, carried, lane);
+            } else {
+                const int32_t segment = at.c * (UNITS / SEG);
+                const int32_t n = r.end - r.first - segment;
+                if constexpr (ROWS == 1)
+                    chunk_of_one<BITS, SEG>(d, l, slot, x, segment, n, panel, done, chunk, lane);
+                else
+                    chunk_of_rows<BITS, MT, SEG>(d, l, slot, x, segment, n, panel, done, chunk,
+                                                 lane);
+            }
+            __syncwarp();
+            if (lane == 0)
+                done_set(done, chunk + 1);
+            fetch<UNITS>(d, w, next, ptx_shared(slot), bars + 8 * (uint32_t)stage, warp, lane);
+            if (++stage == d.depth) {
+                stage = 0;
+                parity ^= 1;
+            }
+            at.p += WARPS;
+            item_settle(at, w.count);
+        }
+    }
+    __syncthreads();
+    finish<ROWS>(d, out, shared, rows, w);
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+template <int BITS, int ROWS> static const void *kernel_for(int32_t seg)
+{
+    enum { MANY = ROWS == 1 ? 8 : ROWS };
+    if (seg == 1)
+        return (const void *)decode_int8<BITS, ROWS, 1>;
+    if (seg == 2)
+        return (const void *)decode_int8<BITS, ROWS, 2>;
+    if (seg == 4)
+        return (const void *)decode_int8<BITS, ROWS, 4>;
+    return (const void *)decode_int8<BITS, MANY, ANY>;
+}
+
+/* What these kernels are for; raw sums and experts are for those of whole panels. */
+static inline bool takes(const struct qni_cuda_product *p)
+{
+    return p->routes.tiles == NULL && p->out.y_dtype != QN_I32 &&
+           (p->out.bias == NULL || p->out.bias_dtype != QN_I32);
+}
+
+template <int BITS, int ROWS>
+static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_launch *launch,
+                      int32_t is_q8b)
+{
+    enum { UNITS = CHUNK / (BITS * 64) };
+    struct job d;
+    plan(&d, p, launch, UNITS, ROWS);
+    d.is_q8b = is_q8b;
+    d.has_sums = is_q8b ? p->x.offset != NULL : p->x.x_zero != 0;
+    /* Segments that no chunk cuts: the length divides the chunk and the groups. */
+    const int32_t seg = d.segment_units;
+    const bool is_fast = (seg == 1 || seg == 2 || seg == 4) && d.group_units % seg == 0;
+    const bool is_one = is_fast && ROWS == 8 && d.m == 1;
+    plan_shared(&d, launch, UNITS, is_fast, is_one ? 1 : ROWS,
+                (launch->multiprocessors + p->w.parts - 1) / p->w.parts);
+    d.ahead = launch->pdl ? d.depth / 2 : 1;
+    const void *const kernel =
+        is_one ? kernel_for<BITS, 1>(seg) : kernel_for<BITS, ROWS>(is_fast ? seg : ANY);
+    return launch_job(kernel, &d, p, launch);
+}
+
+} // namespace chunks
+
+#endif
