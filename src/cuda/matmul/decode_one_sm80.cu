@@ -328,6 +328,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 2)
         part = (int32_t)blockIdx.x;
         rows.base = part * d.x.part_rows;
     }
+    /* nvcc 13.0 may take a pointer chosen between two parameters for always the second. */
+    asm volatile("" : "+l"(blob));
     /* x first, which would wait behind weights; but weights first where x is not there yet. */
     const int32_t step = (int32_t)threadIdx.x, steps = min(d.stretch, d.chunks) * STEPS;
     uint32_t some[8] = {};
