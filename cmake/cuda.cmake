@@ -109,7 +109,10 @@ set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES "") # the C++ library: not for a C progra
 
 list(LENGTH codes n_codes)
 list(JOIN codes "," codes)
-set(cuda_defines QN_CUDA_N_CODE=${n_codes} QN_CUDA_CODE=${codes} QN_CUDA_PTX=${newest})
+# Not for nvcc, which takes a definition with commas for several.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cuda/archs.c PROPERTIES COMPILE_DEFINITIONS
+  "QN_CUDA_N_CODE=${n_codes};QN_CUDA_CODE=${codes};QN_CUDA_PTX=${newest}")
+set(cuda_defines)
 foreach(source IN LISTS cuda_matmul cuda_others)
   get_filename_component(stem ${source} NAME_WE)
   string(TOUPPER ${stem} name)
