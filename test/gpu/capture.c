@@ -128,6 +128,8 @@ static void *other_work(void *arg)
     size_t bytes = 0;
     (void)arg;
     for (int32_t kind = 0; kind < N_SCENES; kind++) {
+        if (kind == SCENE_DENSE)
+            continue; /* what cuBLASLt does when it is opened is not ours to promise */
         scene_start(&s, ctx, kind);
         expect_status(s.name, scene_run(&s), QN_OK, NULL, "");
         free(scene_result(&s, &bytes));
