@@ -361,7 +361,7 @@ qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_err
         return fail(err, code, "using the GPU");
     }
     scope->device_before = v.before;
-    scope->capture_mode_before = v.mode;
+    scope->capture_mode_before = (int32_t)v.mode;
     describe(ctx, &scope->launch);
     scope->launch.pdl = 0;
     return QN_OK;
