@@ -94,6 +94,7 @@ struct run {
     const struct qni_op *op;
     const struct qni_cuda_kernel *kernel;
     const struct qni_cuda_launch *launch;
+    struct qni_cuda_launch after; /* how the next product is launched */
     struct qni_cuda_product product;
     struct qni_cuda_source source;
     uint8_t *prepared;
@@ -107,10 +108,12 @@ static bool is_same_blob(const struct qni_packed_head *a, const struct qni_packe
            memcmp(a->section, b->section, sizeof a->section) == 0;
 }
 
-static qn_status launch_kernel(const struct run *r, const struct qni_cuda_product *product,
+static qn_status launch_kernel(struct run *r, const struct qni_cuda_product *product,
                                const struct qni_cuda_experts *experts)
 {
-    return qni_cuda_launched(r->kernel->fn(product, experts, r->launch), r->kernel->name, r->err);
+    const struct qni_cuda_launch how = r->after;
+    r->after = *r->launch;
+    return qni_cuda_launched(r->kernel->fn(product, experts, &how), r->kernel->name, r->err);
 }
 
 /* Experts [first, end), those of equal make together, as many as a launch takes at a time. */
@@ -141,6 +144,16 @@ static qn_status launch_product(struct run *r)
     return launch_kernel(r, &r->product, &none);
 }
 
+/* May the product begin, and read weights, while its rows are quantized? Both launches are ours,
+ * and the first began when all that was before it in the stream had ended; so that the caller's
+ * word on programmatic launches, which is about what others launch, need not be asked. */
+static bool begins_early(const struct run *r)
+{
+    return r->launch->sm >= 90 && r->op->kind != QNI_GROUPED &&
+           r->kernel->family == QNI_CUDA_FAMILY_DECODE &&
+           (r->kernel->reads == QNI_CUDA_READS_Q8 || r->kernel->reads == QNI_CUDA_READS_Q8B);
+}
+
 static qn_status prepare(struct run *r, int64_t row, int64_t n)
 {
     const struct qni_cuda_shape shape = {n, qni_cuda_shape_of(r->op).parts};
@@ -150,6 +163,8 @@ static qn_status prepare(struct run *r, int64_t row, int64_t n)
     r->source.to = r->product.x;
     r->product.m = n;
     r->product.row = row;
+    if (n > 0 && begins_early(r))
+        r->after.pdl = 1;
     return qni_cuda_launched(qni_cuda_prepare_sm75(&r->source, r->launch), "preparing rows",
                              r->err);
 }
@@ -210,6 +225,7 @@ qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_ch
     r.op = op;
     r.kernel = qni_cuda_kernel_for(choice, op->m);
     r.launch = launch;
+    r.after = *launch;
     r.prepared = scratch;
     r.err = err;
     r.product.w = qni_cuda_weights_of(op->w[0], r.kernel->reads);
