@@ -23,20 +23,26 @@ static const struct row rows[] = {
 
 struct kernel_case {
     const struct row *row;
-    int64_t m;
+    int64_t m, n;
+    int32_t first; /* problem; a wide case is this one alone */
 };
 
 /* Problems of a row, the hardest first: not every row takes every shift, group and type of x. */
-enum { N_PROBLEMS = 4 };
+enum { N_PROBLEMS = 4, N_WIDE = 4 };
 static const struct problem {
     int64_t group, k;
     qn_shift shift; /* of integers in float strategies */
     bool f32;       /* x of rows that read bf16; else it is bf16 */
-} problems[N_PROBLEMS] = {
+} problems[N_PROBLEMS + N_WIDE] = {
     {64, 160, QN_SHIFT_ZERO, true},
     {64, 160, QN_SHIFT_ZERO, false},
     {32, 256, QN_SHIFT_NONE, false},
     {128, 256, QN_SHIFT_NONE, false},
+    /* With outputs for every multiprocessor: kernels that share panels out otherwise then. */
+    {128, 4160, QN_SHIFT_ZERO, false},
+    {64, 1184, QN_SHIFT_NONE, false},
+    {32, 544, QN_SHIFT_ZERO, false},
+    {1024, 1024, QN_SHIFT_NONE, false},
 };
 
 static bool is_int8(const struct row *row)
@@ -161,15 +167,15 @@ static bool run_problem(struct check *c, const struct kernel_case *k, qn_matmul_
 
 static void kernel_case(struct check *c, const void *arg)
 {
-    enum { N = 72 };
     const struct kernel_case *k = arg;
+    const int32_t end = k->first < N_PROBLEMS ? N_PROBLEMS : k->first + 1;
     const struct row *row = k->row;
     const qn_ctx *ctx = check_context(c, QN_ISA_ALL, 1);
     bool done = false, is_here = true;
-    for (int32_t i = 0; i < N_PROBLEMS && !done && is_here && !c->failed; i++) {
+    for (int32_t i = k->first; i < end && !done && is_here && !c->failed; i++) {
         const struct problem *p = &problems[i];
         const struct check_weight_options o = {.format = format_of(row, p),
-                                               .n = N,
+                                               .n = k->n,
                                                .k = p->k,
                                                .kh = 1,
                                                .kw = 1,
@@ -193,23 +199,38 @@ static void kernel_case(struct check *c, const void *arg)
         const qn_dtype other = p->f32 || is_int8(row) ? QN_F32 : QN_BF16;
         const qn_dtype x_type = row->reads == QNI_CUDA_READS_F16 ? QN_F16 : other;
         args.x = check_tensor(c, "x", x_type, 2, (const int64_t[]){k->m, p->k}, false);
-        args.y = check_tensor(c, "y", QN_F32, 2, (const int64_t[]){k->m, N}, false);
+        args.y = check_tensor(c, "y", QN_F32, 2, (const int64_t[]){k->m, k->n}, false);
         check_fill_x(c, &args.x, CHECK_NORMAL, false);
         if (!c->failed)
-            done = run_problem(c, k, &args, &weight, i == N_PROBLEMS - 1, &is_here);
+            done = run_problem(c, k, &args, &weight, i == end - 1, &is_here);
         qn_packed_destroy(packed);
     }
+}
+
+/* Few rows of x times weights that give every multiprocessor panels in fours. */
+static void wide_cases(struct check_suite *suite, const struct row *row)
+{
+    for (int32_t i = N_PROBLEMS; i < N_PROBLEMS + N_WIDE; i++)
+        for (int64_t m = row->m_max; m > row->m_max / 2; m -= (row->m_max + 4) / 5) {
+            const struct kernel_case wide = {row, m, 4096 - 40 * (i % 2), i};
+            check_case(suite, kernel_case, &wide, "%s/%lldx%lldx%lld", row->name, (long long)m,
+                       (long long)wide.n, (long long)problems[i].k);
+        }
 }
 
 /* Quick: the partly filled tile alone, if there is one. */
 void check_cuda_kernels(struct check_suite *suite, const struct check_options *options)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct kernel_case some = {&rows[i], rows[i].mr + 3}, all = {&rows[i], rows[i].mr};
+        enum { N = 72 };
+        const struct kernel_case some = {&rows[i], rows[i].mr + 3, N, 0};
+        const struct kernel_case all = {&rows[i], rows[i].mr, N, 0};
         const bool is_short = rows[i].m_max != 0;
         if (is_short || !options->quick)
             check_case(suite, kernel_case, &all, "%s/%lld", rows[i].name, (long long)all.m);
         if (!is_short)
             check_case(suite, kernel_case, &some, "%s/%lld", rows[i].name, (long long)some.m);
+        if (is_short && !options->quick)
+            wide_cases(suite, &rows[i]);
     }
 }
