@@ -454,18 +454,23 @@ static void turn(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane, int6
 typedef uint32_t lanes QNI_VECTOR(64);
 
 /* The exponent of all ones, and no other, carries into the sign's place. */
+QNI_TEMPLATE void collect(lanes *most, const float *v)
+{
+    lanes bits;
+    memcpy(&bits, v, sizeof bits);
+    *most |= (bits & 0x7fffffffu) + 0x00800000u;
+}
+
 static bool is_finite(const float *v, int64_t rows, int64_t n, int64_t ld)
 {
     lanes most = {0};
     uint32_t rest = 0;
     for (int64_t r = 0; r < rows; r++, v += ld) {
-        int64_t i = 0;
-        for (; i + 16 <= n; i += 16) {
-            lanes bits;
-            memcpy(&bits, v + i, sizeof bits);
-            most |= (bits & 0x7fffffffu) + 0x00800000u;
-        }
-        for (; i < n; i++)
+        for (int64_t i = 0; i + 16 <= n; i += 16)
+            collect(&most, v + i);
+        if (n >= 16 && n % 16 != 0) /* some twice */
+            collect(&most, v + n - 16);
+        for (int64_t i = 0; n < 16 && i < n; i++)
             rest |= (qni_bits_of(v[i]) & 0x7fffffffu) + 0x00800000u;
     }
     for (int i = 0; i < 16; i++)
