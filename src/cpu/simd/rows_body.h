@@ -473,9 +473,11 @@ static bool is_finite(const float *v, int64_t rows, int64_t n, int64_t ld)
         for (int64_t i = 0; n < 16 && i < n; i++)
             rest |= (qni_bits_of(v[i]) & 0x7fffffffu) + 0x00800000u;
     }
-    for (int i = 0; i < 16; i++)
-        rest |= most[i];
-    return (rest & 0x80000000u) == 0;
+    uint64_t pairs[8];
+    memcpy(pairs, &most, sizeof pairs);
+    const uint64_t any = ((pairs[0] | pairs[1]) | (pairs[2] | pairs[3])) |
+                         ((pairs[4] | pairs[5]) | (pairs[6] | pairs[7])) | rest;
+    return (any & 0x8000000080000000u) == 0;
 }
 
 #define QNI_ROWS_TEXT_(isa) #isa
