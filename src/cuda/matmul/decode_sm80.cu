@@ -230,8 +230,10 @@ static __global__ void __launch_bounds__(DECODE_THREADS, MT == 1 ? 2 : 1)
     struct decode_walk f;
     decode_walk_begin<UNITS>(d, blob, run, panel, 0, f);
     float *const sums = (float *)(shared + d.at_sums);
+    /* Warps and panels share places where runs meet: one less than both. x lies right behind, and
+     * the other CTA of a cluster may be sending it already. */
     if (d.stretch < d.chunks || d.chunks < DECODE_WARPS)
-        for (int32_t i = (int32_t)threadIdx.x; i < (DECODE_WARPS + count) * rows.m * 20;
+        for (int32_t i = (int32_t)threadIdx.x; i < (DECODE_WARPS + count - 1) * rows.m * 20;
              i += DECODE_THREADS)
             sums[i] = 0.0f;
     __syncthreads();
