@@ -104,7 +104,7 @@ static void chunks_case(struct check *c, const void *arg)
     struct product p;
     (void)arg;
     if (make_product(c, &p, 12345, 40, 1600)) {
-        /* By name: a plan may choose another kernel for fewer rows, and the order of sums with it. */
+        /* By name: a plan may choose another kernel for fewer rows, with another order of sums. */
         p.args.kernel = "qni_matmul_bf16_q4frag_mr64_sm75";
         check_status(c, "all rows", run_product(c, &p), QN_OK, NULL);
         c->options->device->fetch(c, &p.args.y, &p.y);
