@@ -17,12 +17,7 @@
 #ifndef QNI_CUDA_MATMUL_DECODE_INT8_CUH
 #define QNI_CUDA_MATMUL_DECODE_INT8_CUH
 
-#include <cuda_runtime.h>
-
-#include <string.h>
-
-#include "../kernel.h"
-#include "../ptx.cuh"
+#include "../decode.cuh"
 
 #define INLINE static __device__ __forceinline__
 
@@ -64,55 +59,11 @@ struct job {
     struct qni_cuda_rows x;
 };
 
-/* u / d; magic = floor(2^32 / d) (2^32 - 1 for d = 1) is never more than one below. */
-INLINE int32_t divide(uint32_t u, uint32_t d, int32_t magic)
-{
-    const uint32_t q = __umulhi(u, (uint32_t)magic);
-    return (int32_t)(q + (u - q * d >= d));
-}
 INLINE int32_t group_of(const struct job &d, int32_t unit)
 {
-    return min(divide((uint32_t)unit, (uint32_t)d.group_units, d.group_magic), d.n_groups - 1);
+    return min(decode_divide((uint32_t)unit, (uint32_t)d.group_units, d.group_magic),
+               d.n_groups - 1);
 }
-
-/* ---- barriers and bulk copies ---------------------------------------------------------------- */
-
-#if __CUDA_ARCH__ >= 900
-INLINE void bar_init(uint32_t bar, int32_t count)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-INLINE void bar_fence(void)
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-INLINE void bar_expect(uint32_t bar, int32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-                 : "memory");
-}
-INLINE void bar_wait(uint32_t bar, int32_t parity)
-{
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "AGAIN:\n"
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@done bra DONE;\n"
-                 "bra AGAIN;\n"
-                 "DONE:\n"
-                 "}" ::"r"(bar),
-                 "r"(parity)
-                 : "memory");
-}
-/* 16-byte aligned, a multiple of 16 bytes. */
-INLINE void bulk(uint32_t to, const void *from, int32_t bytes, uint32_t bar)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
-                 "%2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(bar)
-                 : "memory");
-}
-#endif
 
 /* A panel's number of chunks that are done, and what was written before it. */
 INLINE void done_set(uint32_t at, int32_t chunks)
@@ -170,23 +121,23 @@ INLINE void ask(const struct job &d, const struct whose &w, const struct item &i
 #if __CUDA_ARCH__ >= 900
     if (lane != 0)
         return;
-    bar_expect(bar, bytes + scales + extras);
-    bulk(slot, codes, bytes, bar);
+    decode_bar_expect(bar, bytes + scales + extras);
+    decode_bulk(slot, codes, bytes, bar);
     slot += CHUNK;
-    const int32_t q = divide((uint32_t)u, (uint32_t)d.group_units, d.group_magic);
+    const int32_t q = decode_divide((uint32_t)u, (uint32_t)d.group_units, d.group_magic);
     if (d.in_line && q + d.rows <= d.n_groups) {
-        bulk(slot, scale + q * d.row_bytes, scales, bar);
+        decode_bulk(slot, scale + q * d.row_bytes, scales, bar);
         if (extras != 0)
-            bulk(slot + (uint32_t)scales, extra + q * d.extra_bytes, extras, bar);
+            decode_bulk(slot + (uint32_t)scales, extra + q * d.extra_bytes, extras, bar);
         return;
     }
 #pragma unroll 1
     for (int32_t r = 0; r < d.rows; r++) {
         const int32_t at = group_of(d, u + r * (UNITS / d.rows));
-        bulk(slot + (uint32_t)(r * d.row_bytes), scale + at * d.row_bytes, d.row_bytes, bar);
+        decode_bulk(slot + (uint32_t)(r * d.row_bytes), scale + at * d.row_bytes, d.row_bytes, bar);
         if (extras != 0)
-            bulk(slot + (uint32_t)(scales + r * d.extra_bytes), extra + at * d.extra_bytes,
-                 d.extra_bytes, bar);
+            decode_bulk(slot + (uint32_t)(scales + r * d.extra_bytes), extra + at * d.extra_bytes,
+                        d.extra_bytes, bar);
     }
 #else
 #pragma unroll
@@ -260,7 +211,7 @@ INLINE void x_ask(const struct job &d, const struct tile_rows &rows, int32_t fro
             const uint32_t row = ptx_shared(to) + (uint32_t)(r * d.x_stride);
 #if __CUDA_ARCH__ >= 900
             if (lane == 0)
-                bulk(row, x, valid, bar);
+                decode_bulk(row, x, valid, bar);
 #else
             for (int32_t c = lane * 16; c < valid; c += 512)
                 ptx_copy16(row + (uint32_t)c, x + c, true);
@@ -270,7 +221,7 @@ INLINE void x_ask(const struct job &d, const struct tile_rows &rows, int32_t fro
         }
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x == 0)
-            bar_expect(bar, rows.m * valid);
+            decode_bar_expect(bar, rows.m * valid);
 #endif
     }
 }
@@ -325,17 +276,12 @@ template <int ONE> INLINE void x_wait(uint32_t bar, int32_t parity)
     ptx_copies_wait<0>();
 #if __CUDA_ARCH__ >= 900
     if (!ONE)
-        bar_wait(bar, parity);
+        decode_bar_wait(bar, parity);
 #endif
     __syncthreads();
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
-
-static inline int32_t magic_of(int32_t d)
-{
-    return (int32_t)(0xffffffffu / (uint32_t)(d < 1 ? 1 : d));
-}
 
 /* What does not depend on the shared memory. units: of a chunk; mr: rows of a tile. */
 static inline void plan(struct job *d, const struct qni_cuda_product *p,
@@ -366,9 +312,9 @@ static inline void plan(struct job *d, const struct qni_cuda_product *p,
     const int32_t gu = w->n_groups == 1 ? 1 << 30 : w->group_units;
     d->n_groups = w->n_groups;
     d->group_units = gu;
-    d->group_magic = magic_of(gu);
+    d->group_magic = decode_magic(gu);
     d->segment_units = w->segment_units;
-    d->segment_magic = magic_of(w->segment_units);
+    d->segment_magic = decode_magic(w->segment_units);
     d->per_group = w->segments_per_group;
     d->n_segments = w->n_segments;
     d->in_line = gu % units == 0 || units % gu == 0;

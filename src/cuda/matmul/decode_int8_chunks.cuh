@@ -443,8 +443,8 @@ INLINE struct place place_at(const struct job &d, int32_t unit)
     struct place at;
     const int32_t q = group_of(d, unit),
                   end = q == d.n_groups - 1 ? d.units : (q + 1) * d.group_units;
-    const int32_t i =
-        divide((uint32_t)(unit - q * d.group_units), (uint32_t)d.segment_units, d.segment_magic);
+    const int32_t i = decode_divide((uint32_t)(unit - q * d.group_units), (uint32_t)d.segment_units,
+                                    d.segment_magic);
     at.unit = unit;
     at.segment = q * d.per_group + min(i, d.per_group - 1);
     at.group_left = end - unit;
@@ -682,10 +682,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const struct tile_rows rows = {w.part * d.x.part_rows, d.m};
 #if __CUDA_ARCH__ >= 900
     if (lane < d.depth)
-        bar_init(bars + 8 * (uint32_t)lane, 1);
+        decode_bar_init(bars + 8 * (uint32_t)lane, 1);
     if (threadIdx.x == 0)
-        bar_init(x_bar, 1);
-    bar_fence();
+        decode_bar_init(x_bar, 1);
+    decode_bar_fence();
 #endif
     if (threadIdx.x < MOST_PANELS)
         ((int32_t *)(shared + AT_DONE))[threadIdx.x] = 0;
@@ -745,7 +745,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll 1
         while (at.c < at.len) {
 #if __CUDA_ARCH__ >= 900
-            bar_wait(bars + 8 * (uint32_t)stage, parity);
+            decode_bar_wait(bars + 8 * (uint32_t)stage, parity);
 #else
             ptx_copies_wait<MIN_DEPTH - 1>();
             __syncwarp();
