@@ -264,6 +264,9 @@ class LlamaCpp:
                           for name in ("ggml-base", "ggml-cpu", "ggml")]
         from importlib.metadata import version
         self.version = version("llama-cpp-python")
+        self.silence = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(
+            lambda level, text, data: None)  # a line for each tensor otherwise
+        self.call("ggml_log_set", self.silence, None, to=None)
         self.backend = self.call("ggml_backend_cpu_init")
         self.device = self.call("ggml_backend_get_device", self.backend)
         self.sound = None
