@@ -166,8 +166,8 @@ def best_of_bits(r):
     """The fastest peer whose weights have 4 bits, where ours have."""
     if not r["weights"].startswith("int4"):
         return None
-    return min((p for p in good_peers(r) if "int4" in p["way"] or "Q4" in p["way"]), key=lambda p: p["us_median"],
-               default=None)
+    peers = [p for p in good_peers(r) if "int4" in p["way"] or "Q4" in p["way"]]
+    return min(peers, key=lambda p: p["us_median"], default=None)
 
 
 def matmul_table(rows):
