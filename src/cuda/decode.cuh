@@ -207,14 +207,50 @@ template <int UNITS> DECODE int32_t decode_group(const struct decode &d, int32_t
     return min(decode_divide(unit, (uint32_t)d.group_units, d.group_magic), d.n_groups - 1);
 }
 
-/* The segment that unit u belongs to. */
-DECODE int32_t decode_segment(const struct decode &d, int32_t u)
+/* The segment that unit u belongs to. D: struct decode, or another with the same numbers of the
+ * weights (decode_plan_weights). */
+template <class D> DECODE int32_t decode_segment(const D &d, int32_t u)
 {
     const int32_t q =
         min(decode_divide((uint32_t)u, (uint32_t)d.group_units, d.group_magic), d.n_groups - 1);
     const int32_t i = decode_divide((uint32_t)(u - q * d.group_units), (uint32_t)d.segment_units,
                                     d.segment_magic);
     return q * d.per_group + min(i, d.per_group - 1);
+}
+
+/* Where a warp is in k. */
+struct decode_place {
+    int32_t unit, segment, group_left, left; /* units of the group and of the segment to come */
+};
+template <class D> DECODE struct decode_place decode_place_at(const D &d, int32_t unit)
+{
+    struct decode_place at;
+    const int32_t q =
+        min(decode_divide((uint32_t)unit, (uint32_t)d.group_units, d.group_magic), d.n_groups - 1);
+    const int32_t end = q == d.n_groups - 1 ? d.units : (q + 1) * d.group_units;
+    at.unit = unit;
+    at.segment = decode_segment(d, unit);
+    at.group_left = end - unit;
+    const int32_t into =
+        unit - q * d.group_units - (at.segment - q * d.per_group) * d.segment_units;
+    at.left = at.segment + 1 == (q + 1) * d.per_group ? at.group_left : d.segment_units - into;
+    at.left = min(at.left, at.group_left);
+    return at;
+}
+/* Over the unit; true: it was the last of its segment, which at.segment still names. */
+DECODE bool decode_ends_segment(struct decode_place &at)
+{
+    at.unit++;
+    at.group_left--;
+    return --at.left == 0;
+}
+template <class D> DECODE void decode_next_segment(const D &d, struct decode_place &at)
+{
+    at.segment++;
+    if (at.group_left == 0)
+        at.group_left =
+            at.segment / d.per_group == d.n_groups - 1 ? d.units - at.unit : d.group_units;
+    at.left = min(d.segment_units, at.group_left);
 }
 
 /* Asks for the chunk at f, whatever its tables are: by lane 0 on sm_90, by all before. */
@@ -446,9 +482,12 @@ static inline int32_t decode_shared_limit(const struct qni_cuda_launch *launch, 
     return (all / ctas - 1) * 1024;
 }
 
-/* What does not depend on the shared memory. units: of a chunk; mr: rows of a tile. */
-static inline void decode_plan(struct decode *d, const struct qni_cuda_product *p,
-                               const struct qni_cuda_launch *launch, int32_t units, int32_t mr)
+/* What is worked out of the product alone. units: of a chunk; mr: rows of a tile; gives the units
+ * of a group. D as above. */
+template <class D>
+static inline int32_t decode_plan_weights(D *d, const struct qni_cuda_product *p,
+                                          const struct qni_cuda_launch *launch, int32_t units,
+                                          int32_t mr)
 {
     const struct qni_cuda_weights *const w = &p->w;
     const int32_t unit_bytes = DECODE_CHUNK / units;
@@ -478,17 +517,25 @@ static inline void decode_plan(struct decode *d, const struct qni_cuda_product *
     d->in_line = gu % units == 0 || units % gu == 0;
     d->rows = gu % units == 0 ? 1 : d->in_line ? units / gu : units;
     d->table_step = d->rows * d->row_bytes / units;
+    d->slot_bytes = DECODE_CHUNK + d->rows * (d->row_bytes + d->extra_bytes);
+    d->x = p->x;
+    d->row = p->row;
+    d->m = (int32_t)(p->m < mr ? p->m : mr);
+    d->pdl = launch->pdl;
+    return gu;
+}
+
+/* What does not depend on the shared memory. */
+static inline void decode_plan(struct decode *d, const struct qni_cuda_product *p,
+                               const struct qni_cuda_launch *launch, int32_t units, int32_t mr)
+{
+    const int32_t gu = decode_plan_weights(d, p, launch, units, mr);
     d->scales = d->rows * d->row_bytes;
     d->extras = d->rows * d->extra_bytes;
     d->period = gu % units == 0 ? gu / units : 1;
-    d->ragged = (int64_t)d->chunks * units > (int64_t)w->n_groups * gu;
-    d->slot_bytes = DECODE_CHUNK + d->rows * (d->row_bytes + d->extra_bytes);
-    d->x = p->x;
+    d->ragged = (int64_t)d->chunks * units > (int64_t)p->w.n_groups * gu;
     d->routes = p->routes;
-    d->row = p->row;
-    d->m = (int32_t)(p->m < mr ? p->m : mr);
     d->m_magic = decode_magic(d->m);
-    d->pdl = launch->pdl;
     d->at_ring = 1152; /* behind the barriers */
 }
 

@@ -24,7 +24,8 @@
 namespace chunks
 {
 
-enum { WARPS = 8, THREADS = 256, CHUNK = 4096, MIN_DEPTH = 2, MAX_DEPTH = 4 };
+enum { WARPS = DECODE_WARPS, THREADS = DECODE_THREADS, CHUNK = DECODE_CHUNK };
+enum { MIN_DEPTH = 2, MAX_DEPTH = 4 };
 /* Shared memory: MAX_DEPTH barriers for each warp, how many chunks of each panel are done, the
  * scales of rows, a barrier for x, the rings. */
 enum { MOST_PANELS = 64, AT_DONE = 256, AT_ROWS = 512, AT_BAR = 576, AT_RING = 640 };
@@ -288,43 +289,12 @@ static inline void plan(struct job *d, const struct qni_cuda_product *p,
                         const struct qni_cuda_launch *launch, int32_t units, int32_t mr)
 {
     const struct qni_cuda_weights *const w = &p->w;
-    const int32_t unit_bytes = CHUNK / units;
-    memset(d, 0, sizeof *d);
-    d->blob = w->blob;
-    d->codes = w->codes;
-    d->scale = w->scale;
+    (void)decode_plan_weights(d, p, launch, units, mr);
     d->counts = w->counts;
-    d->units = w->units;
-    d->chunks = (w->units + units - 1) / units;
-    d->last_bytes = (w->units - (d->chunks - 1) * units) * unit_bytes;
-    d->panel_bytes = (uint32_t)(w->units * unit_bytes);
-    d->panels = w->panels;
-    d->n = w->n;
-    d->scale_is_f16 = w->scale_is_f16;
-    d->row_bytes = w->scale_is_f16 ? 32 : 64;
-    if (w->shift == QNI_CUDA_SHIFT_ZERO) {
-        d->extra = w->zero;
-        d->extra_bytes = 16;
-    } else if (w->shift == QNI_CUDA_SHIFT_OFFSET) {
-        d->extra = w->offset;
-        d->extra_bytes = d->row_bytes;
-    }
-    const int32_t gu = w->n_groups == 1 ? 1 << 30 : w->group_units;
-    d->n_groups = w->n_groups;
-    d->group_units = gu;
-    d->group_magic = decode_magic(gu);
     d->segment_units = w->segment_units;
     d->segment_magic = decode_magic(w->segment_units);
     d->per_group = w->segments_per_group;
     d->n_segments = w->n_segments;
-    d->in_line = gu % units == 0 || units % gu == 0;
-    d->rows = gu % units == 0 ? 1 : d->in_line ? units / gu : units;
-    d->table_step = d->rows * d->row_bytes / units;
-    d->slot_bytes = CHUNK + d->rows * (d->row_bytes + d->extra_bytes);
-    d->x = p->x;
-    d->row = p->row;
-    d->m = (int32_t)(p->m < mr ? p->m : mr);
-    d->pdl = launch->pdl;
 }
 
 static inline void plan_share(struct job *d, int32_t ctas)

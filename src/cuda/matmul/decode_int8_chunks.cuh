@@ -433,43 +433,6 @@ INLINE void chunk_of_rows(const struct job &d, const struct lane &l, const uint8
 
 /* ---- segments of any length ------------------------------------------------------------------ */
 
-/* Where the warp is in k. */
-struct place {
-    int32_t unit, segment, group_left, left; /* units of the group and of the segment to come */
-};
-
-INLINE struct place place_at(const struct job &d, int32_t unit)
-{
-    struct place at;
-    const int32_t q = group_of(d, unit),
-                  end = q == d.n_groups - 1 ? d.units : (q + 1) * d.group_units;
-    const int32_t i = decode_divide((uint32_t)(unit - q * d.group_units), (uint32_t)d.segment_units,
-                                    d.segment_magic);
-    at.unit = unit;
-    at.segment = q * d.per_group + min(i, d.per_group - 1);
-    at.group_left = end - unit;
-    const int32_t into =
-        unit - q * d.group_units - (at.segment - q * d.per_group) * d.segment_units;
-    at.left = at.segment + 1 == (q + 1) * d.per_group ? at.group_left : d.segment_units - into;
-    at.left = min(at.left, at.group_left);
-    return at;
-}
-/* Over the unit; true: it was the last of its segment, which at.segment still names. */
-INLINE bool ends_segment(struct place &at)
-{
-    at.unit++;
-    at.group_left--;
-    return --at.left == 0;
-}
-INLINE void next_segment(const struct job &d, struct place &at)
-{
-    at.segment++;
-    if (at.group_left == 0)
-        at.group_left =
-            at.segment / d.per_group == d.n_groups - 1 ? d.units - at.unit : d.group_units;
-    at.left = min(d.segment_units, at.group_left);
-}
-
 /* What goes from a chunk to the next: sums, the dots of the segment that has begun, and its sums of
  * codes (of output g and, at 2, g + 8). */
 template <int MT> struct carried {
@@ -561,7 +524,7 @@ INLINE void chunk_of_any(const struct job &d, const struct lane &l, const uint8_
     enum { BLOCK = BITS * 128, BLOCKS = CHUNK / BLOCK, UNITS = 2 * BLOCKS, TOGETHER = 4 };
     struct carried<MT> c = {
     };
-    struct place where = place_at(d, at.chunk * UNITS);
+    struct decode_place where = decode_place_at(d, at.chunk * UNITS);
     const bool is_inside = where.left > UNITS; /* no segment ends here */
     bool has_met = false;
 #pragma unroll 1
@@ -585,7 +548,7 @@ INLINE void chunk_of_any(const struct job &d, const struct lane &l, const uint8_
         for (int u = 0; u < 2 * TOGETHER; u++) {
             products<BITS, MT>(c, words[u / 2], rows[u / 2], u % 2, 0x01010101, d.has_sums);
             /* behind the last segment there may be a unit of padding, and anything */
-            if (where.segment >= d.n_segments || !ends_segment(where))
+            if (where.segment >= d.n_segments || !decode_ends_segment(where))
                 continue;
             if (!has_met)
                 meet<MT>(d, c, at, lane >> 2);
@@ -596,7 +559,7 @@ INLINE void chunk_of_any(const struct job &d, const struct lane &l, const uint8_
             for (int i = 0; i < 4 * MT; i++)
                 c.dot[i / 4][i % 4] = 0;
             c.sum[0] = c.sum[2] = 0;
-            next_segment(d, where);
+            decode_next_segment(d, where);
         }
     }
     if (!has_met)
@@ -657,8 +620,9 @@ INLINE struct reach reach_of(const struct job &d, int32_t from, int32_t len)
         r.first = from * (UNITS / SEG);
         r.end = min((from + len) * (UNITS / SEG), d.n_segments);
     } else {
-        r.first = place_at(d, from * UNITS).segment;
-        r.end = min(place_at(d, min((from + len) * UNITS, d.units) - 1).segment + 1, d.n_segments);
+        r.first = decode_place_at(d, from * UNITS).segment;
+        r.end = min(decode_place_at(d, min((from + len) * UNITS, d.units) - 1).segment + 1,
+                    d.n_segments);
     }
     return r;
 }

@@ -38,42 +38,6 @@ struct facts {
     bool has_offset;
 };
 
-/* Where the warp is in k. */
-struct place {
-    int32_t unit, segment, group_left, left; /* units of the group and of the segment to come */
-};
-
-INLINE struct place place_at(const struct decode &d, int32_t unit)
-{
-    struct place at;
-    const int32_t q =
-        min(decode_divide((uint32_t)unit, (uint32_t)d.group_units, d.group_magic), d.n_groups - 1);
-    const int32_t end = q == d.n_groups - 1 ? d.units : (q + 1) * d.group_units;
-    at.unit = unit;
-    at.segment = decode_segment(d, unit);
-    at.group_left = end - unit;
-    const int32_t into =
-        unit - q * d.group_units - (at.segment - q * d.per_group) * d.segment_units;
-    at.left = at.segment + 1 == (q + 1) * d.per_group ? at.group_left : d.segment_units - into;
-    at.left = min(at.left, at.group_left);
-    return at;
-}
-/* Over the unit; true: it was the last of its segment, which at.segment still names. */
-INLINE bool ends_segment(struct place &at)
-{
-    at.unit++;
-    at.group_left--;
-    return --at.left == 0;
-}
-INLINE void next_segment(const struct decode &d, struct place &at)
-{
-    at.segment++;
-    if (at.group_left == 0)
-        at.group_left =
-            at.segment / d.per_group == d.n_groups - 1 ? d.units - at.unit : d.group_units;
-    at.left = min(d.segment_units, at.group_left);
-}
-
 /* A of one unit: steps 2 h and 2 h + 1 of a block. words: of the block. */
 template <int BITS> INLINE void bytes_of(uint32_t (&a)[4], const uint32_t *words, int h)
 {
@@ -224,8 +188,9 @@ INLINE void chunk_of_units(const struct decode &d, const uint8_t *shared, const 
 
 template <int BITS, int MT, int READS>
 INLINE void chunk(const struct decode &d, const uint8_t *shared, const uint8_t *slot,
-                  const uint8_t *x_at, int32_t x_tile, const struct facts &x, struct place &at,
-                  int32_t (&dot)[MT][4], float (&acc)[MT][4], bool is_raw, int32_t lane)
+                  const uint8_t *x_at, int32_t x_tile, const struct facts &x,
+                  struct decode_place &at, int32_t (&dot)[MT][4], float (&acc)[MT][4], bool is_raw,
+                  int32_t lane)
 {
     enum { BLOCK = BITS * 128, BLOCKS = DECODE_CHUNK / BLOCK, TOGETHER = 4 };
     const int32_t g = lane >> 2, t = lane & 3, first = at.segment;
@@ -241,7 +206,7 @@ INLINE void chunk(const struct decode &d, const uint8_t *shared, const uint8_t *
         for (int u = 0; u < 2 * TOGETHER; u++) {
             unit<BITS, MT>(dot, words[u / 2], rows[u / 2], u % 2);
             /* behind the last segment there may be a unit of padding */
-            if (is_raw || at.segment >= d.n_segments || !ends_segment(at))
+            if (is_raw || at.segment >= d.n_segments || !decode_ends_segment(at))
                 continue;
             const struct side w =
                 side_of(d, slot, (2 * b0 + u) * d.table_step & -d.row_bytes, at.segment - first, g);
@@ -250,7 +215,7 @@ INLINE void chunk(const struct decode &d, const uint8_t *shared, const uint8_t *
 #pragma unroll
             for (int i = 0; i < 4 * MT; i++)
                 dot[i / 4][i % 4] = 0;
-            next_segment(d, at);
+            decode_next_segment(d, at);
         }
     }
 }
@@ -434,7 +399,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
         if (from > 0)
             decode_x_free(d);
         decode_x_ask<1>(d, rows, from * POSITIONS, len * POSITIONS, shared, x_bar, warp, lane);
-        const struct place begin = place_at(d, from * UNITS);
+        const struct decode_place begin = decode_place_at(d, from * UNITS);
         const int32_t last =
             min(decode_segment(d, min((from + len) * UNITS, d.units) - 1), d.n_segments - 1);
         if (!is_raw)
@@ -450,7 +415,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
             float *const to = sums + (int32_t)p * rows.m * 20;
             int32_t *const to_dots = dots + (int32_t)p * rows.m * 20;
             put<MT>(acc, dot, to, to_dots, from > 0 ? rows.m : 0, true, lane);
-            struct place at = begin;
+            struct decode_place at = begin;
 #pragma unroll 1
             for (int32_t c = 0; c < len; c++) {
 #if __CUDA_ARCH__ >= 900
@@ -466,7 +431,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
                                                     (g8 - g) * d.x_stride, x, segment, acc, lane);
                 } else {
                     if (d.segment_units == 1)
-                        at = place_at(d, segment);
+                        at = decode_place_at(d, segment);
                     chunk<BITS, MT, READS>(d, shared, slots + slot, x_lane + c * POSITIONS,
                                            (g8 - g) * d.x_stride, x, at, dot, acc, is_raw, lane);
                 }
