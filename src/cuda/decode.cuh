@@ -45,6 +45,7 @@ struct decode {
     int32_t scales, extras; /* bytes of a chunk's */
     int32_t period;         /* chunks with the same rows */
     int32_t ragged;         /* a panel's last chunk has fewer */
+    int32_t x_short;        /* x has fewer columns than the chunks have positions */
     int32_t row_bytes;      /* of scales: 32 or 64 */
     int32_t extra_bytes;    /* of zero points 16, offsets 32 or 64; else 0 */
     int32_t table_step;     /* scales of unit u: at u * table_step rounded down to row_bytes */
@@ -93,6 +94,10 @@ DECODE void decode_bar_expect(uint32_t bar, int32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
                  : "memory");
+}
+DECODE void decode_bar_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 DECODE void decode_bar_wait(uint32_t bar, int32_t parity)
 {
@@ -397,10 +402,19 @@ DECODE const uint8_t *decode_x_row(const struct decode &d, const struct decode_r
            decode_row_of(rows, i - plane * rows.m) * d.x.lda;
 }
 
+#if !defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 900
+/* An arrival for each warp; where there are bytes behind the columns, for each thread that clears
+ * some of them. */
+DECODE void decode_x_bar_init(const struct decode &d, uint32_t bar)
+{
+    decode_bar_init(bar, d.x_short ? DECODE_THREADS : DECODE_WARPS);
+}
+#endif
+
 /* x of the stretch at position `from`, `positions` of SIZE bytes long, of m rows and all planes
  * (row i of plane p is row p * m + i), to shared memory; zeros behind the columns. By all threads
- * of the cluster: its CTAs need the same rows, and each asks for some of them for all. `bar` has an
- * arrival for each warp. Nobody reads before decode_x_wait(). */
+ * of the cluster: its CTAs need the same rows, and each asks for some of them for all. Nobody reads
+ * before decode_x_wait(). */
 template <int SIZE>
 DECODE void decode_x_ask(const struct decode &d, const struct decode_rows &rows, int32_t from,
                          int32_t positions, uint8_t *shared, uint32_t bar, int32_t warp,
@@ -441,9 +455,10 @@ DECODE void decode_x_ask(const struct decode &d, const struct decode_rows &rows,
                 to[i * d.x_stride + c] = c < valid ? x[c] : (uint8_t)0;
         }
 #if __CUDA_ARCH__ >= 900
-    __syncwarp();
     if (lane == 0)
         decode_bar_expect(bar, warp == 0 ? n * whole : 0);
+    else if (d.x_short)
+        decode_bar_arrive(bar);
 #endif
 }
 /* All have read what there is of x, in all CTAs that the next will go to. */
@@ -534,6 +549,7 @@ static inline void decode_plan(struct decode *d, const struct qni_cuda_product *
     d->extras = d->rows * d->extra_bytes;
     d->period = gu % units == 0 ? gu / units : 1;
     d->ragged = (int64_t)d->chunks * units > (int64_t)p->w.n_groups * gu;
+    d->x_short = p->x.columns < (int64_t)d->chunks * units * 32;
     d->routes = p->routes;
     d->m_magic = decode_magic(d->m);
     d->at_ring = 1152; /* behind the barriers */

@@ -350,7 +350,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
     if (lane < d.depth)
         decode_bar_init(bars + 8 * (uint32_t)lane, 1);
     if (threadIdx.x == 0)
-        decode_bar_init(x_bar, DECODE_WARPS);
+        decode_x_bar_init(d, x_bar);
     decode_bar_fence();
 #endif
     if (d.routes.tiles != NULL) { /* which weights, the launch before this one may have decided */
