@@ -81,6 +81,7 @@ struct qni_cuda_weights {
     int32_t n_segments, segment_units; /* of Q8 or Q8B. A group holds whole segments, its last
                                             may be short: segments_per_group each */
     int32_t segments_per_group;
+    int32_t exponent; /* kernels that round weights: times 2^exponent (docs/numerics.md, "dense") */
 };
 
 /* Every weight of a grouped product; kernels take it by value. More experts: more launches. */

@@ -61,11 +61,12 @@ static void capture(struct side *a)
     for (int32_t kind = 0; kind < N_SCENES; kind++) {
         struct scene *const s = &a->scene[kind];
         cudaGraph_t graph = NULL;
+        if (a->exec[kind] != NULL) /* not while a stream is captured: CUDA ends the capture */
+            (void)cudaGraphExecDestroy(a->exec[kind]);
+        a->exec[kind] = NULL;
         expect(cudaStreamBeginCapture(a->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess,
                s->name, "no capture begins");
         expect_status(s->name, scene_run(s), QN_OK, NULL, "");
-        if (a->exec[kind] != NULL)
-            (void)cudaGraphExecDestroy(a->exec[kind]);
         expect(cudaStreamEndCapture(a->stream, &graph) == cudaSuccess &&
                    cudaGraphInstantiate(&a->exec[kind], graph, 0) == cudaSuccess,
                s->name, "no graph is made");

@@ -34,6 +34,9 @@ enum {
 };
 /* Groups are: one for all positions, whole pairs of blocks, whole blocks, anything. */
 enum { WHOLE = 0, PAIRS = 1, BLOCKS = 2, UNITS = 3 };
+/* Weights: codes are multiplied as they are, and sums scaled; or each is rounded to the type of x
+ * (prefill_round.cuh), by one product of f16 or in f32. */
+enum { EXACT = 0, BY_F16 = 1, BY_F32 = 2 };
 
 struct schedule {
     int32_t token_tiles, output_tiles; /* of a part */
@@ -43,9 +46,10 @@ struct schedule {
     int32_t pdl;
 };
 
-/* What the copy engine brings: x; of weights that lie in one blob, codes, scales and zeros. */
+/* What the copy engine brings: x; of weights that lie in one blob, codes, scales, zeros and, where
+ * weights are rounded in f32, offsets. */
 struct maps {
-    CUtensorMap x, codes, scale, zero;
+    CUtensorMap x, codes, scale, zero, offset;
 };
 
 struct arguments {
@@ -62,17 +66,23 @@ struct arguments {
  * routes say, images, activations. Such things, or rather the calls of a division that they bring,
  * make ptxas hold what the lanes of a warp have in common in registers of each lane, also where it
  * multiplies, which costs 6 percent: so not where they are not wanted. */
-template <bool BF16, int BITS, int TOKENS, int MODE, bool GENERAL, bool TABLE = false> struct form {
+template <bool BF16, int BITS, int TOKENS, int MODE, bool GENERAL, bool TABLE = false,
+          int ROUNDING = EXACT>
+struct form {
     static constexpr bool bf16 = BF16, general = GENERAL, table = TABLE;
-    static constexpr int bits = BITS, tokens = TOKENS, mode = MODE;
-    static constexpr int blocks = MODE == PAIRS || (MODE == WHOLE && TOKENS <= 128) ? 2 : 1;
-    static constexpr int groups = MODE == UNITS ? 2 : 1; /* whose facts are in a stage */
+    static constexpr int bits = BITS, tokens = TOKENS, mode = MODE, rounding = ROUNDING;
+    static constexpr bool codes_bf16 = BF16 && ROUNDING == EXACT; /* the type of unpacked codes */
+    static constexpr bool one_sum = MODE == WHOLE || ROUNDING != EXACT;
+    static constexpr int blocks = (one_sum ? TOKENS <= 128 : MODE == PAIRS) ? 2 : 1;
+    /* whose facts are in a stage */
+    static constexpr int groups = MODE != UNITS ? 1 : ROUNDING == EXACT ? 2 : 2 * blocks;
     static constexpr int tile_bytes = TOKENS * QNI_CUDA_BLOCK * 2, x_bytes = blocks * tile_bytes;
     static constexpr int block_bytes = QNI_CUDA_BLOCK * QNI_CUDA_PANEL * BITS / 8;
     static constexpr int panel_bytes = blocks * block_bytes;
     static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;
     static constexpr int scale_bytes = PANELS * groups * 64; /* at most */
-    static constexpr int facts_bytes = MODE == WHOLE ? 0 : scale_bytes + PANELS * groups * 16;
+    static constexpr int zero_at = ROUNDING == BY_F32 ? 2 * scale_bytes : scale_bytes;
+    static constexpr int facts_bytes = MODE == WHOLE ? 0 : zero_at + PANELS * groups * 16;
     static constexpr int chunk_bytes = CHUNK * LD_CHUNK * 4;
     static constexpr int table_bytes = TABLE ? 2048 : 0;
     static constexpr int fixed = 1024 + GROUPS * chunk_bytes + 512 + table_bytes;

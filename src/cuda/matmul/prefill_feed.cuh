@@ -40,7 +40,7 @@ __device__ __forceinline__ void feed_tiles(const CUtensorMap *map, const argumen
     }
 }
 
-/* Codes, scales and zeros, all panels of a tile at once. A warp. */
+/* Codes, scales, zeros and offsets, all panels of a tile at once. A warp. */
 template <class F>
 __device__ __forceinline__ void feed_weights(const maps &m, const arguments &a, ring r)
 {
@@ -49,8 +49,9 @@ __device__ __forceinline__ void feed_weights(const maps &m, const arguments &a, 
     const int scale_words = w.scale_is_f16 ? 8 : 16;
     const bool facts = F::mode != WHOLE;
     const uint32_t zeros = facts && w.shift == QNI_CUDA_SHIFT_ZERO;
+    const uint32_t offsets = F::rounding == BY_F32 && w.shift == QNI_CUDA_SHIFT_OFFSET;
     const uint32_t bytes = PANELS * F::panel_bytes +
-                           (facts ? PANELS * F::groups * scale_words * 4 : 0) +
+                           (facts ? PANELS * F::groups * scale_words * (offsets ? 8 : 4) : 0) +
                            (zeros ? PANELS * F::groups * 16 : 0);
     place at;
     for (int round = 0; find_place<F>(a, round, at); round++) {
@@ -70,8 +71,11 @@ __device__ __forceinline__ void feed_weights(const maps &m, const arguments &a, 
                 if (facts) {
                     copy_box_if(facts_to, &m.scale, k.group * scale_words, at.panel, at.box, full,
                                 first);
-                    copy_box_if(facts_to + F::scale_bytes, &m.zero, k.group * 4, at.panel, at.box,
-                                full, first & zeros);
+                    copy_box_if(facts_to + F::zero_at, &m.zero, k.group * 4, at.panel, at.box, full,
+                                first & zeros);
+                    if (F::rounding == BY_F32)
+                        copy_box_if(facts_to + F::scale_bytes, &m.offset, k.group * scale_words,
+                                    at.panel, at.box, full, first & offsets);
                 }
                 advance<F::stages>(r);
             }

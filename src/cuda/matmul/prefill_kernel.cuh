@@ -7,6 +7,7 @@
 #include "../epilogue.cuh"
 #include "prefill.cuh"
 #include "prefill_feed.cuh"
+#include "prefill_round.cuh"
 #include "prefill_sum.cuh"
 
 #include <math.h>
@@ -217,7 +218,7 @@ __device__ __forceinline__ void prepare_lane(consumer<F> &c, const arguments &a,
         keep(r.facts + (uint32_t)panel * F::groups * scale_size + lane / 4 * scale_size / 8);
     c.scale_other = keep(a.p.w.scale_is_f16 ? 0 : 4);
     c.scale_next = scale_size;
-    c.zero_at = keep(r.facts + F::scale_bytes + (uint32_t)panel * F::groups * 16 + lane / 4 * 2);
+    c.zero_at = keep(r.facts + F::zero_at + (uint32_t)panel * F::groups * 16 + lane / 4 * 2);
     c.has_zero = keep(a.p.w.shift == QNI_CUDA_SHIFT_ZERO);
     c.take_at = keep(r.empty + (F::stages + wg) * 8);
     c.give_at = keep(r.empty + (F::stages + 1 - wg) * 8);
@@ -250,13 +251,15 @@ __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8
         for (int i = 0; i < F::tokens / 2; i++)
             acc[i] = 0;
         if (at.begin < at.end) {
-            if constexpr (F::mode == UNITS)
+            if constexpr (F::rounding != EXACT)
+                sum_rounded<F>(c, a, at, acc);
+            else if constexpr (F::mode == UNITS)
                 sum_units<F>(c, a, at, acc);
             else if constexpr (F::mode == WHOLE)
                 sum_whole<F>(c, a, at, acc);
             else
                 sum_turns<F>(c, a, at, acc);
-            if (a.p.w.shift == QNI_CUDA_SHIFT_OFFSET)
+            if (F::rounding == EXACT && a.p.w.shift == QNI_CUDA_SHIFT_OFFSET)
                 add_offsets<F>(a, at, acc);
         }
         if (at.split)
@@ -385,6 +388,9 @@ int32_t describe(const struct qni_cuda_product *p, const uint8_t *lowest, maps *
     if (F::mode != WHOLE && w.shift == QNI_CUDA_SHIFT_ZERO)
         ok = ok && describe_section(encode, w, lowest, w.zero, (int64_t)w.n_groups * 16, 4,
                                     F::groups * 4, &m->zero);
+    if (F::rounding == BY_F32 && w.shift == QNI_CUDA_SHIFT_OFFSET)
+        ok = ok && describe_section(encode, w, lowest, w.offset, (int64_t)w.n_groups * scale, 4,
+                                    F::groups * scale / 4, &m->offset);
     return ok ? 0 : (int32_t)cudaErrorInvalidValue;
 }
 
@@ -521,7 +527,50 @@ int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_experts *
     return best.start(p, experts, l, best.splits);
 }
 
+/* Weights rounded on the way: nothing ends with a group, so tiles of 256 tokens, too. */
+template <bool BF16, int BITS, int MODE, bool GENERAL, int ROUNDING>
+int32_t launch_rounded(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
+                       const struct qni_cuda_launch *l)
+{
+    struct choice best = {};
+    if (p->m == 0 || p->w.panels == 0)
+        return 0;
+    consider<form<BF16, BITS, 64, MODE, GENERAL, false, ROUNDING>>(best, p, l, 500);
+    consider<form<BF16, BITS, 128, MODE, GENERAL, false, ROUNDING>>(best, p, l, 690);
+    consider<form<BF16, BITS, 256, MODE, GENERAL, false, ROUNDING>>(best, p, l, 1360);
+    return best.start(p, experts, l, best.splits);
+}
+
+/* One product of f16 for a pair: see prefill_round.cuh. */
+template <int BITS>
+int32_t launch_rounded_f16(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
+                           const struct qni_cuda_launch *l)
+{
+    const bool by_f16 =
+        p->w.scale_is_f16 && p->w.exponent >= 0 && p->w.shift != QNI_CUDA_SHIFT_OFFSET;
+    const bool pairs = p->w.n_groups <= 1 || p->w.group_units % 4 == 0;
+    if (is_general(p) || !by_f16)
+        return launch_rounded<false, BITS, UNITS, true, BY_F32>(p, experts, l);
+    return pairs ? launch_rounded<false, BITS, PAIRS, false, BY_F16>(p, experts, l)
+                 : launch_rounded<false, BITS, UNITS, false, BY_F16>(p, experts, l);
+}
+
 } /* namespace */
+
+#define QNI_PREFILL_DENSE_F16(layout, bits)                                                        \
+    extern "C" int32_t qni_matmul_f16_##layout##_mr128_dense_sm90a(                                \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *l)                                                           \
+    {                                                                                              \
+        return launch_rounded_f16<bits>(product, experts, l);                                      \
+    }
+#define QNI_PREFILL_DENSE_BF16(layout, bits)                                                       \
+    extern "C" int32_t qni_matmul_bf16_##layout##_mr128_dense_sm90a(                               \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *l)                                                           \
+    {                                                                                              \
+        return launch_rounded<true, bits, UNITS, true, BY_F32>(product, experts, l);               \
+    }
 
 #define QNI_PREFILL(reads, layout, rows, is_bf16, bits, is_table)                                  \
     extern "C" int32_t qni_matmul_##reads##_##layout##_mr##rows##_sm90a(                           \

@@ -163,7 +163,7 @@ template <class F> struct consumer {
     uint32_t scale_other, scale_next;     /* further: of output g + 8 (f16: 0), of the next group */
     uint32_t word[F::blocks]
                  [F::bits]; /* codes of a block: unit u has bits / 2 from u * bits / 2 on */
-    shifts<F::bf16, F::bits> z;
+    shifts<F::codes_bf16, F::bits> z;
     uint32_t low[4], high[4]; /* of a table: bytes of the piece whose turn it is to be unpacked */
     uint32_t table_at;
     int piece;
