@@ -4,7 +4,9 @@
  * timed. NOTES.md has the results.
  *
  *   nvcc -O3 -std=c++17 --fmad=false -Iinclude -gencode=arch=compute_90a,code=sm_90a \
- *        lab/cuda/decode_int8.cu -o decode_int8 && ./decode_int8 check && ./decode_int8 time
+ *        lab/cuda/decode_int8.cu -o decode_int8
+ *   ./decode_int8 check; ./decode_int8 time; ./decode_int8 experts
+ *   compute-sanitizer --tool racecheck ./decode_int8 few
  *
  * Codes are random bytes: every byte is a pair of codes. Weights rotate over at least 400 MB. */
 #include "../../src/cuda/matmul/decode_int8_sm80.cu"
@@ -111,16 +113,19 @@ static struct problem make(const struct shape &s, size_t rotate)
     w.offset = (w.zero + facts + 15) / 16 * 16;
     w.counts = w.offset + facts * 4;
     q.blob_bytes = (w.counts + w.n_segments * 4 + 255) / 256 * 256;
-    q.copies = (int)std::min<size_t>(64, rotate / q.blob_bytes + 1);
+    q.copies = (int)std::min<size_t>(128, rotate / q.blob_bytes + 1);
     CHECK(cudaMalloc(&q.blobs, q.blob_bytes * q.copies));
     fill<<<1024, 256>>>(q.blobs, q.blob_bytes, 0, 1);
     fill<<<1024, 256>>>(q.blobs + w.scale, facts, s.f16 ? 1 : 2, 5);
     fill<<<1024, 256>>>(q.blobs + w.zero, facts, 3, 6);
     fill<<<1024, 256>>>(q.blobs + w.offset, facts, s.f16 ? 1 : 2, 7);
     fill<<<16, 256>>>(q.blobs + w.counts, w.n_segments, 4, 8);
-    for (int c = 1; c < q.copies; c++)
+    for (int c = 1; c < q.copies; c++) {
         CHECK(cudaMemcpy(q.blobs + q.blob_bytes * c, q.blobs, q.blob_bytes,
                          cudaMemcpyDeviceToDevice));
+        fill<<<1024, 256>>>(q.blobs + q.blob_bytes * c, w.scale, 0, 100 + c);
+        fill<<<1024, 256>>>(q.blobs + q.blob_bytes * c + w.scale, facts, s.f16 ? 1 : 2, 200 + c);
+    }
     w.blob = q.blobs;
     struct qni_cuda_rows &x = q.p.x;
     const size_t all = (size_t)s.m * s.parts, per = (all * w.n_segments * 4 + 255) / 256 * 256;
@@ -321,6 +326,35 @@ static int check_all(cudaStream_t stream)
     return failed != 0;
 }
 
+/* A problem of each kind, of several chunks, for a sanitizer. */
+static int check_few(cudaStream_t stream)
+{
+    static const int cut[][3] = {{32, 32, 1}, {64, 64, 1}, {128, 128, 1}, {256, 256, 1},
+                                 {32, 0, 0},  {0, 128, 1}, {0, 0, 1},     {0, 0, 0}};
+    int failed = 0;
+    for (int i = 0; i < 8 * 2 * 3; i++) {
+        struct shape s = {};
+        s.n = i % 16 == 0 ? 2200 : 140; /* two panels a CTA, or one */
+        s.k = 2112;
+        s.m = i / 16 == 0 ? 1 : i / 16 == 1 ? 5 : 13;
+        s.bits = i / 8 % 2 ? 8 : 4;
+        s.group = cut[i % 8][0];
+        s.segment = cut[i % 8][1];
+        s.q8b = cut[i % 8][2];
+        s.f16 = 1;
+        s.shift = i % 3;
+        s.offsets = i % 2;
+        s.parts = 1;
+        s.plain = 1;
+        const int64_t bad = check(s, stream);
+        failed += bad != 0;
+        if (bad != 0)
+            printf("FAIL %d: %lld\n", i, (long long)bad);
+    }
+    printf("few: %d failed\n", failed);
+    return failed != 0;
+}
+
 template <class F> static double time_graph(cudaStream_t stream, int calls, F call)
 {
     cudaGraph_t graph;
@@ -399,6 +433,95 @@ static void time_all(cudaStream_t stream, int which)
         }
 }
 
+/* Experts: `tiles` of them have `each` rows, the others none. Checked against products of one. */
+static const struct mixture {
+    const char *name;
+    int experts, tiles, each, n, k;
+} mixtures[] = {
+    {"8 experts, all", 8, 8, 2, 14336, 4096}, {"8 experts, 2", 8, 2, 1, 14336, 4096},
+    {"64 experts, 8", 64, 8, 1, 2048, 7168},  {"64 experts, all", 64, 64, 4, 2048, 7168},
+    {"128 experts, 8", 128, 8, 1, 768, 2048}, {"128 experts, 56", 128, 56, 1, 768, 2048}};
+
+static int time_experts(cudaStream_t stream)
+{
+    int failed = 0;
+    for (int i = 0; i < 12; i++) {
+        const struct mixture &mix = mixtures[i / 2];
+        const struct kind &kind = kinds[i % 2 ? 6 : 0];
+        struct shape s = {
+            mix.n, mix.k,    mix.tiles * mix.each, kind.bits, kind.group, kind.segment, kind.f16,
+            0,     kind.q8b, kind.offsets,         1,         1};
+        struct problem q = make(s, (size_t)4 << 30);
+        static struct qni_cuda_experts experts[12];
+        const int n_tiles = (s.m + 7) / 8 + mix.experts;
+        std::vector<int32_t> tiles(3 * n_tiles, 0), rows;
+        for (int t = 0; t < mix.tiles; t++) {
+            tiles[3 * t] = t * (mix.experts / mix.tiles);
+            tiles[3 * t + 1] = t * mix.each;
+            tiles[3 * t + 2] = mix.each;
+        }
+        for (int r = 0; r < s.m; r++)
+            rows.push_back(s.m - 1 - r);
+        int32_t *routes;
+        CHECK(cudaMalloc(&routes, (tiles.size() + rows.size()) * 4));
+        CHECK(cudaMemcpy(routes, tiles.data(), tiles.size() * 4, cudaMemcpyHostToDevice));
+        CHECK(cudaMemcpy(routes + tiles.size(), rows.data(), rows.size() * 4,
+                         cudaMemcpyHostToDevice));
+        const int apart = mix.experts == 8 ? 8 : 1; /* other blobs each time, past L2 */
+        for (int e = 0; e < 12; e++) {
+            experts[e].n = mix.experts;
+            for (int x = 0; x < mix.experts; x++)
+                experts[e].blob[x] = q.blobs + (size_t)((e * apart + x) % q.copies) * q.blob_bytes;
+        }
+        const struct qni_cuda_launch how = launch_of(stream, 0);
+        struct shape one = s;
+        one.m = mix.each;
+        /* each expert's rows by themselves: last first */
+        struct qni_cuda_product p = q.p;
+        for (int t = 0; t < mix.tiles; t++)
+            for (int r = 0; r < mix.each; r++) {
+                const int row = s.m - 1 - (t * mix.each + r);
+                p.w.blob = experts[0].blob[tiles[3 * t]];
+                p.x = q.p.x;
+                p.x.a = (const uint8_t *)q.p.x.a + row * q.p.x.lda;
+                p.x.sum += (int64_t)row * p.x.ld_segment;
+                if (s.q8b) {
+                    p.x.scale += (int64_t)row * p.x.ld_segment;
+                    p.x.total += (int64_t)row * p.x.ld_segment;
+                } else
+                    p.x.row_scale += row;
+                p.out.y = q.expect + (int64_t)row * s.n;
+                p.m = 1;
+                reference<<<dim3((unsigned)(s.n + 255) / 256, 1, 1), 256>>>(
+                    p, s.bits, s.q8b, q.expect + (int64_t)row * s.n);
+            }
+        q.p.w.blob = NULL;
+        q.p.routes.tiles = routes;
+        q.p.routes.rows = routes + tiles.size();
+        q.p.routes.n_tiles = n_tiles;
+        const size_t count = (size_t)s.m * s.n;
+        std::vector<uint32_t> y(count), expect(count);
+        CHECK(entry_of(one)(&q.p, &experts[0], &how));
+        CHECK(cudaStreamSynchronize(stream));
+        CHECK(cudaDeviceSynchronize());
+        CHECK(cudaMemcpy(y.data(), q.y, count * 4, cudaMemcpyDeviceToHost));
+        CHECK(cudaMemcpy(expect.data(), q.expect, count * 4, cudaMemcpyDeviceToHost));
+        int64_t bad = 0;
+        for (size_t j = 0; j < count; j++)
+            bad += y[j] != expect[j];
+        const double us =
+            time_graph(stream, 12, [&](int c) { CHECK(entry_of(one)(&q.p, &experts[c], &how)); });
+        const double bytes = (double)q.p.w.zero * mix.tiles;
+        printf("%-16s %-16s %9.2f us  %6.2f MB  %5.2f TB/s  %lld differ\n", mix.name, kind.name, us,
+               bytes * 1e-6, bytes / us * 1e-6, (long long)bad);
+        fflush(stdout);
+        failed += bad != 0;
+        CHECK(cudaFree(routes));
+        release(q);
+    }
+    return failed != 0;
+}
+
 int main(int argc, char **argv)
 {
     cudaStream_t stream;
@@ -406,6 +529,10 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "check";
     if (strcmp(what, "check") == 0)
         return check_all(stream);
+    if (strcmp(what, "few") == 0)
+        return check_few(stream);
+    if (strcmp(what, "experts") == 0)
+        return time_experts(stream);
     time_all(stream, argc > 2 ? atoi(argv[2]) : -1);
     return 0;
 }

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How weights and x reach the warps of the int8 decode kernels, which need the chunks of a panel
- * one after another: the f32 steps of an output have an order.
+/* How weights and x reach the warps of the int8 decode kernels.
  *
  *     item    chunk c of panel p: 4 KB of codes (512 positions of 4 bits, 256 of 8), then the
  *             scales of the groups it touches, then their zero points or offsets
  *
- * The items of a CTA are dealt to its 8 warps like cards, chunk by chunk and all panels of a chunk
- * before the next chunk: item i = c * panels + p goes to warp i % 8. So whatever must be done
- * before an item (chunk c - 1 of its panel) was asked for `panels` items earlier, and is done when
- * a warp comes to it; where a CTA has few panels it waits. Each warp has a ring of `depth` items of
- * its own in shared memory, filled by the copy engine on sm_90 (an mbarrier tells when an item is
- * there) and by cp.async before.
+ * Segments: the f32 steps of an output have an order, so a panel's chunks are needed one after
+ * another. The items of a CTA are dealt to its 8 warps like cards, chunk by chunk and all panels of
+ * a chunk before the next chunk: item i = c * panels + p goes to warp i % 8. So whatever must be
+ * done before an item (chunk c - 1 of its panel) was asked for `panels` items earlier, and is done
+ * when a warp comes to it; where a CTA has few panels it waits.
+ *
+ * WHOLE, one segment for all of k: sums of integers need no order. Each warp has a run of items,
+ * panel by panel, as long as the others' within one item, and keeps its sums in registers until
+ * the panel ends; scales are needed once a panel and come apart from the codes.
+ *
+ * Each warp has a ring of `depth` items of its own in shared memory, filled by the copy engine on
+ * sm_90 (an mbarrier tells when an item is there) and by cp.async before.
  *
  * x of all positions lies in shared memory, row by row, and so do the facts of its segments; where
  * they do not fit, k is cut in stretches. */
@@ -29,12 +34,14 @@ enum { MIN_DEPTH = 2, MAX_DEPTH = 4 };
 /* Shared memory: MAX_DEPTH barriers for each warp, how many chunks of each panel are done, the
  * scales of rows, a barrier for x, the rings. */
 enum { MOST_PANELS = 64, AT_DONE = 256, AT_ROWS = 512, AT_BAR = 576, AT_RING = 640 };
+/* Units of a segment, none of which crosses a chunk; or segments of any length; or one for all. */
+enum { ANY = 0, WHOLE = -1 };
 enum { LINE = 20 };  /* words from row to row of 16 outputs: lanes meet in no bank */
 enum { TRADE = 36 }; /* words of an output: 16 dots, 16 sums of codes */
 
 /* What is worked out once for a launch. */
 struct job {
-    const uint8_t *blob;
+    const uint8_t *blob; /* NULL: of the tile's expert */
     size_t codes, scale, extra, counts;
     int32_t share, more, ctas; /* panels of a CTA: the first `more` have share + 1 */
     int32_t panels, n;         /* of a part */
@@ -50,14 +57,17 @@ struct job {
     int32_t table_step;  /* scales of unit u: at u * table_step rounded down to row_bytes */
     int32_t scale_is_f16;
     int32_t is_q8b, has_sums; /* facts of segments; sums of codes are wanted */
+    int32_t is_raw;           /* WHOLE: a bias for the sums, or they are y */
     int32_t slot_bytes, depth;
     int32_t ahead; /* items of a warp that are asked for before x, where x is not there yet */
     int32_t at_sums, at_dots, at_totals, at_trade, at_scale, at_offset, at_total, at_x;
+    int32_t at_table, at_extra;     /* WHOLE: scales and zero points or offsets of the panels */
     int32_t facts_stride, x_stride; /* floats, bytes */
     int32_t bytes;                  /* of shared memory */
     int32_t pdl, m;
     int64_t row;
     struct qni_cuda_rows x;
+    struct qni_cuda_routes routes;
 };
 
 INLINE int32_t group_of(const struct job &d, int32_t unit)
@@ -66,10 +76,14 @@ INLINE int32_t group_of(const struct job &d, int32_t unit)
                d.n_groups - 1);
 }
 
-/* A panel's number of chunks that are done, and what was written before it. */
-INLINE void done_set(uint32_t at, int32_t chunks)
+/* How many chunks of a panel are done: a word, which tells of what was written before it. All lanes
+ * of a warp come here. (A barrier at which every lane arrives, which racecheck could follow, costs
+ * 7 % at m = 1: lab/cuda/NOTES.md.) */
+INLINE void done_set(uint32_t at, int32_t chunks, int32_t lane)
 {
-    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(chunks) : "memory");
+    __syncwarp();
+    if (lane == 0)
+        asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(chunks) : "memory");
 }
 INLINE void done_wait(uint32_t at, int32_t chunks)
 {
@@ -81,32 +95,59 @@ INLINE void done_wait(uint32_t at, int32_t chunks)
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-/* Chunk c of the `len` of the stretch at s, panel p of the CTA's. */
+/* Chunk c of the `len` of the stretch at s, panel p of the CTA's; WHOLE: the first of `left`. */
 struct item {
-    int32_t s, len, c, p;
+    int32_t s, len, c, p, left;
 };
+template <int SEG> INLINE bool item_is(const struct item &i)
+{
+    return SEG == WHOLE ? i.left > 0 : i.c < i.len;
+}
 INLINE void item_settle(struct item &i, int32_t count)
 {
 #pragma unroll 1
     for (; i.p >= count; i.p -= count)
         i.c++;
 }
+template <int SEG> INLINE void item_next(struct item &i, int32_t count)
+{
+    if (SEG != WHOLE) {
+        i.p += WARPS;
+        item_settle(i, count);
+        return;
+    }
+    i.left--;
+    if (++i.c == i.len) {
+        i.c = 0;
+        i.p++;
+    }
+}
+template <int SEG>
 INLINE void item_begin(const struct job &d, struct item &i, int32_t s, int32_t warp, int32_t count)
 {
     i.s = s;
     i.len = min(d.stretch, d.chunks - s);
     i.c = 0;
     i.p = warp;
-    item_settle(i, count);
+    i.left = 0;
+    if (SEG != WHOLE) {
+        item_settle(i, count);
+        return;
+    }
+    const uint32_t first = (uint32_t)(count * i.len) * (uint32_t)warp / WARPS;
+    i.left = (int32_t)((uint32_t)(count * i.len) * (uint32_t)(warp + 1) / WARPS - first);
+    i.p = (int32_t)(first / (uint32_t)i.len);
+    i.c = (int32_t)first - i.p * i.len;
 }
 
-/* What a CTA has: panels [first, first + count) of a part's. */
+/* What a CTA has: panels [first, first + count) of a part's, or of an expert's. */
 struct whose {
-    int32_t first, count, part;
+    int32_t first, count, part, expert;
+    const uint8_t *blob;
 };
 
 /* Asks for an item: by lane 0 on sm_90, by all before. */
-template <int UNITS>
+template <int UNITS, int SEG>
 INLINE void ask(const struct job &d, const struct whose &w, const struct item &i, uint32_t slot,
                 uint32_t bar, int32_t lane)
 {
@@ -114,16 +155,19 @@ INLINE void ask(const struct job &d, const struct whose &w, const struct item &i
     const int32_t bytes = chunk == d.chunks - 1 ? d.last_bytes : CHUNK;
     const int32_t panel = w.part * d.panels + w.first + i.p;
     const uint8_t *const codes =
-        d.blob + d.codes + (size_t)panel * d.panel_bytes + (size_t)chunk * CHUNK;
+        w.blob + d.codes + (size_t)panel * d.panel_bytes + (size_t)chunk * CHUNK;
     const size_t table = (size_t)panel * (size_t)d.n_groups;
-    const uint8_t *const scale = d.blob + d.scale + table * (size_t)d.row_bytes;
-    const uint8_t *const extra = d.blob + d.extra + table * (size_t)d.extra_bytes;
-    const int32_t scales = d.rows * d.row_bytes, extras = d.rows * d.extra_bytes;
+    const uint8_t *const scale = w.blob + d.scale + table * (size_t)d.row_bytes;
+    const uint8_t *const extra = w.blob + d.extra + table * (size_t)d.extra_bytes;
+    const int32_t rows = SEG == WHOLE ? 0 : d.rows;
+    const int32_t scales = rows * d.row_bytes, extras = rows * d.extra_bytes;
 #if __CUDA_ARCH__ >= 900
     if (lane != 0)
         return;
     decode_bar_expect(bar, bytes + scales + extras);
     decode_bulk(slot, codes, bytes, bar);
+    if (SEG == WHOLE)
+        return;
     slot += CHUNK;
     const int32_t q = decode_divide((uint32_t)u, (uint32_t)d.group_units, d.group_magic);
     if (d.in_line && q + d.rows <= d.n_groups) {
@@ -145,6 +189,8 @@ INLINE void ask(const struct job &d, const struct whose &w, const struct item &i
     for (int at = 0; at < CHUNK; at += 512)
         if (at < bytes)
             ptx_copy16(slot + (uint32_t)(at + lane * 16), codes + at + lane * 16, true);
+    if (SEG == WHOLE)
+        return;
     slot += CHUNK;
     const int32_t pieces = d.row_bytes / 16, more = d.extra_bytes / 16;
     for (int32_t r = lane; r < d.rows * pieces; r += 32)
@@ -163,17 +209,16 @@ INLINE void ask(const struct job &d, const struct whose &w, const struct item &i
 }
 
 /* Asks for the warp's next item, if there is one, into a slot that all lanes have read. */
-template <int UNITS>
+template <int UNITS, int SEG>
 INLINE void fetch(const struct job &d, const struct whose &w, struct item &i, uint32_t slot,
                   uint32_t bar, int32_t warp, int32_t lane)
 {
 #pragma unroll 1
-    while (i.c >= i.len && i.s + d.stretch < d.chunks)
-        item_begin(d, i, i.s + d.stretch, warp, w.count);
-    if (i.c < i.len) {
-        ask<UNITS>(d, w, i, slot, bar, lane);
-        i.p += WARPS;
-        item_settle(i, w.count);
+    while (!item_is<SEG>(i) && i.s + d.stretch < d.chunks)
+        item_begin<SEG>(d, i, i.s + d.stretch, warp, w.count);
+    if (item_is<SEG>(i)) {
+        ask<UNITS, SEG>(d, w, i, slot, bar, lane);
+        item_next<SEG>(i, w.count);
     }
 #if __CUDA_ARCH__ < 900
     ptx_copies_commit();
@@ -182,24 +227,18 @@ INLINE void fetch(const struct job &d, const struct whose &w, struct item &i, ui
 
 /* ---- x --------------------------------------------------------------------------------------- */
 
-/* Rows of the part: row r of x is base + r. */
-struct tile_rows {
-    int64_t base;
-    int32_t m;
-};
-
 /* x at position `from`, `positions` long, to shared memory; zeros behind its columns. ONE: there is
  * one row, which comes by cp.async (behind weights in the queue of the copy engine it would wait
  * for them), and a second one of ones (of zeros where sums of codes are not wanted). More rows are
  * too many for that. Nobody reads before x_wait(). */
 template <int ONE>
-INLINE void x_ask(const struct job &d, const struct tile_rows &rows, int32_t from,
+INLINE void x_ask(const struct job &d, const struct decode_rows &rows, int32_t from,
                   int32_t positions, uint8_t *shared, uint32_t bar, int32_t warp, int32_t lane)
 {
     const int32_t valid = min(positions, d.x.columns - from);
     uint8_t *const to = shared + d.at_x;
     if constexpr (ONE) {
-        const uint8_t *const x = (const uint8_t *)d.x.a + (rows.base + 0) * d.x.lda + from;
+        const uint8_t *const x = (const uint8_t *)d.x.a + decode_row_of(rows, 0) * d.x.lda + from;
         for (int32_t c = (int32_t)threadIdx.x * 16; c < positions; c += THREADS * 16) {
             const uint32_t one = d.has_sums && c < valid ? 0x01010101 : 0;
             ptx_copy16(ptx_shared(to + c), x + (c < valid ? c : 0), c < valid);
@@ -208,7 +247,8 @@ INLINE void x_ask(const struct job &d, const struct tile_rows &rows, int32_t fro
     } else {
 #pragma unroll 1
         for (int32_t r = warp; r < rows.m; r += WARPS) {
-            const uint8_t *const x = (const uint8_t *)d.x.a + (rows.base + r) * d.x.lda + from;
+            const uint8_t *const x =
+                (const uint8_t *)d.x.a + decode_row_of(rows, r) * d.x.lda + from;
             const uint32_t row = ptx_shared(to) + (uint32_t)(r * d.x_stride);
 #if __CUDA_ARCH__ >= 900
             if (lane == 0)
@@ -228,29 +268,29 @@ INLINE void x_ask(const struct job &d, const struct tile_rows &rows, int32_t fro
 }
 
 /* Scales of rows, or of all: at the end they would take as long as memory does. */
-INLINE void row_scales_ask(const struct job &d, const struct tile_rows &rows, uint8_t *shared)
+INLINE void row_scales_ask(const struct job &d, const struct decode_rows &rows, uint8_t *shared)
 {
     const int32_t r = (int32_t)threadIdx.x;
     if (d.is_q8b || r >= rows.m)
         return;
     float *const to = (float *)(shared + AT_ROWS) + r;
     if (d.x.row_scale != NULL)
-        ptx_copy4(ptx_shared(to), d.x.row_scale + (rows.base + r), true);
+        ptx_copy4(ptx_shared(to), d.x.row_scale + decode_row_of(rows, r), true);
     else
         *to = d.x.x_scale;
 }
 /* What the steps need of x, segments [first, first + n), row by row. Rows with one scale have 1 and
  * -x_zero, for which the steps of the others are theirs, exactly. */
-INLINE void facts_ask(const struct job &d, const struct tile_rows &rows, int32_t first, int32_t n,
-                      uint8_t *shared, int32_t warp, int32_t lane)
+INLINE void facts_ask(const struct job &d, const struct whose &w, const struct decode_rows &rows,
+                      int32_t first, int32_t n, uint8_t *shared, int32_t warp, int32_t lane)
 {
-    const int32_t *const counts = (const int32_t *)(d.blob + d.counts) + first;
+    const int32_t *const counts = (const int32_t *)(w.blob + d.counts) + first;
     float *const scale = (float *)(shared + d.at_scale),
                  *const offset = (float *)(shared + d.at_offset),
                  *const total = (float *)(shared + d.at_total);
 #pragma unroll 1
     for (int32_t r = warp; r < rows.m; r += WARPS) {
-        const int64_t from = (rows.base + r) * d.x.ld_segment + first;
+        const int64_t from = decode_row_of(rows, r) * d.x.ld_segment + first;
         const int32_t to = r * d.facts_stride;
 #pragma unroll 4
         for (int32_t s = lane; s < n; s += 32) {
@@ -295,6 +335,7 @@ static inline void plan(struct job *d, const struct qni_cuda_product *p,
     d->segment_magic = decode_magic(w->segment_units);
     d->per_group = w->segments_per_group;
     d->n_segments = w->n_segments;
+    d->routes = p->routes;
 }
 
 static inline void plan_share(struct job *d, int32_t ctas)
@@ -306,24 +347,52 @@ static inline void plan_share(struct job *d, int32_t ctas)
     d->more = d->panels % d->ctas;
 }
 
-/* Where things lie, with this depth and stretch. is_fast: segments of SEG units, none of which
- * crosses a chunk. True: it fits in `limit` bytes. */
-static inline bool plan_fits(struct job *d, int32_t units, bool is_fast, int32_t rows,
-                             int32_t limit)
+/* CTAs for the panels of a part: as many as there are multiprocessors. Of a tile of an expert:
+ * there is one tile for each expert that has rows, as far as one can tell here; a turn of all
+ * multiprocessors takes as long as a CTA's panels, and some microseconds for the way in and out, in
+ * which 48 KB would have come. */
+static inline int32_t plan_ctas(const struct job *d, const struct qni_cuda_product *p,
+                                const struct qni_cuda_launch *launch)
+{
+    const int64_t machines = launch->multiprocessors;
+    const int64_t tiles = p->m < p->routes.n_tiles ? p->m : p->routes.n_tiles;
+    int64_t best = 0, least = 0;
+    if (p->routes.tiles == NULL)
+        return (launch->multiprocessors + p->w.parts - 1) / p->w.parts;
+    for (int64_t share = 1; share <= MOST_PANELS && share <= d->panels; share++) {
+        const int64_t ctas = (d->panels + share - 1) / share;
+        const int64_t turns = (tiles * ctas + machines - 1) / machines;
+        const int64_t cost = turns * ((48 << 10) + share * d->panel_bytes);
+        if (best == 0 || cost < least) {
+            best = ctas;
+            least = cost;
+        }
+    }
+    return (int32_t)best;
+}
+
+/* Where things lie, with this depth and stretch. seg: as of the kernel. True: it fits in `limit`
+ * bytes. */
+static inline bool plan_fits(struct job *d, int32_t units, int32_t seg, int32_t rows, int32_t limit)
 {
     const int64_t panels = d->share + (d->more > 0), lines = panels * rows * LINE * 4;
     const int64_t reach = (int64_t)d->stretch * units;
     const int32_t gu = d->group_units < d->units ? d->group_units : d->units;
-    const int64_t segments =
-        is_fast ? reach / d->segment_units : reach / d->segment_units + reach / gu + 2;
+    const int64_t segments = seg == WHOLE ? 1
+                             : seg != ANY ? reach / seg
+                                          : reach / d->segment_units + reach / gu + 2;
     const int64_t stride = (segments + 31) / 32 * 32 + 4, facts = stride * 4 * d->m;
     int64_t at = AT_RING + (int64_t)WARPS * d->depth * d->slot_bytes;
+    const int64_t table = at;
+    at += seg == WHOLE ? panels * d->row_bytes : 0;
+    const int64_t extra = at;
+    at += seg == WHOLE ? panels * d->extra_bytes : 0;
     const int64_t sums = at;
-    at += lines;
+    at += seg == WHOLE ? 0 : lines;
     const int64_t dots = at;
-    at += is_fast ? 0 : lines;
+    at += seg == ANY || seg == WHOLE ? lines : 0;
     const int64_t totals = at;
-    at += is_fast || !d->has_sums ? 0 : panels * 64;
+    at += (seg == ANY || seg == WHOLE) && d->has_sums ? panels * 64 : 0;
     const int64_t trade = at;
     at += rows == 1 ? WARPS * 16 * TRADE * 4 : 0;
     const int64_t scale = at;
@@ -336,6 +405,8 @@ static inline bool plan_fits(struct job *d, int32_t units, bool is_fast, int32_t
     at = x + (d->m + (rows == 1)) * x_stride;
     if (at > limit)
         return false;
+    d->at_table = (int32_t)table;
+    d->at_extra = (int32_t)extra;
     d->at_sums = (int32_t)sums;
     d->at_dots = (int32_t)dots;
     d->at_totals = (int32_t)totals;
@@ -353,15 +424,15 @@ static inline bool plan_fits(struct job *d, int32_t units, bool is_fast, int32_t
 /* All of k at once with a ring as deep as there is room for; else in stretches; else with fewer
  * panels a CTA. One panel, one chunk, 16 rows fit everywhere. */
 static inline void plan_shared(struct job *d, const struct qni_cuda_launch *launch, int32_t units,
-                               bool is_fast, int32_t rows, int32_t ctas)
+                               int32_t seg, int32_t rows, int32_t ctas)
 {
-    const int32_t all = launch->sm == 90 ? 228 : launch->sm == 80 ? 164 : 100;
+    const int32_t limit = decode_shared_limit(launch, 1);
     const int32_t most = launch->sm == 90 ? MAX_DEPTH : MIN_DEPTH;
     for (;; ctas *= 2) {
         plan_share(d, ctas);
         for (d->stretch = d->chunks;; d->stretch = (d->stretch + 1) / 2) {
             for (d->depth = most; d->depth >= MIN_DEPTH; d->depth--)
-                if (plan_fits(d, units, is_fast, rows, (all - 1) * 1024))
+                if (plan_fits(d, units, seg, rows, limit))
                     return;
             if (d->stretch <= 1)
                 break;
@@ -373,15 +444,20 @@ static inline void plan_shared(struct job *d, const struct qni_cuda_launch *laun
 
 static inline int32_t launch_job(const void *kernel, struct job *d,
                                  const struct qni_cuda_product *p,
+                                 const struct qni_cuda_experts *experts,
                                  const struct qni_cuda_launch *launch)
 {
+    static const struct qni_cuda_experts none = {0, 0, {NULL}};
     struct qni_cuda_sink out = p->out;
-    void *arguments[] = {d, &out};
+    void *arguments[] = {d, &out, (void *)(experts != NULL ? experts : &none)};
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3((unsigned)p->w.parts, (unsigned)d->ctas);
+    /* Tiles that have rows are the first ones, and no more than there are rows. */
+    const int64_t tiles = p->m < p->routes.n_tiles ? p->m : p->routes.n_tiles;
+    config.gridDim =
+        dim3((unsigned)(p->routes.tiles != NULL ? tiles : p->w.parts), (unsigned)d->ctas);
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = (size_t)d->bytes;
     config.stream = (cudaStream_t)launch->stream;

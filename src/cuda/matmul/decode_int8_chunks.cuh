@@ -1,30 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* At most 16 rows of int8 x times weights of 4 or 8 bits, exactly: the int32 dot products of whole
- * segments, then the f32 steps of docs/numerics.md in their order. Bit-equal to the CPU.
- *
- *     per segment   dot = sum over its positions of code_x * value_w
- *     Q8            acc = fma(scale_w, fl(dot - x_zero sum_w), acc)
- *     Q8B           acc = fma(scale_w, fma(scale_x, fl(dot), fl(offset_x fl(sum_w))), acc)
- *     offsets       acc = fma(offset_w, fl(sum_x - x_zero count) or total_x, acc)
- *
- * k is cut between the warps of a CTA (decode_int8.cuh). What a warp does with a chunk has two
- * parts: the dots and the inner fma or product, which need nothing from anybody; then one fma a
- * segment on the sums that the warp with the chunk before left in shared memory. So the order of
- * the steps costs the fma's and one hand-over a chunk, not the products.
+/* What a warp of the int8 decode kernels does with a chunk of a panel. It has two parts: the dots
+ * and the inner fma or product, which need nothing from anybody; then one fma a segment on the sums
+ * that the warp with the chunk before left in shared memory. So the order of the steps costs the
+ * fma's and one hand-over a chunk, not the products. One segment for all of k: dots alone.
  *
  * Codes are the A operand of mma.m16n8k32 as they lie (one lop3 for four; integers of 4 bits as 16
  * times themselves, and the sum is scaled back, exactly), rows of x the B operand. A sum begins as
  * 1.5 * 2^23 in the bits of a float: then it is one, with no conversion. Sums of codes, for offsets
  * of x, are products with ones: they cost no byte. One row alone would use one column of eight of
  * the B operand: there column j has the segments j, j + 4, ... and column 4 + j ones for them, so
- * that a few fragments hold the dots of all segments, and a lane an output takes the steps.
- *
- * Roofline: bytes of the weights / bandwidth. A unit of a panel of 4 bits (288 bytes with a scale)
- * reaches a multiprocessor of an H100 every 20 cycles at 3.35 TB/s: 79 cycles of a scheduler, which
- * needs some 50 with one row of x, 80 with 16. Reached (us, as in decode_sm80.cu, without / with
- * programmatic dependent launch), m = 1: q4_0 x q8_1 4096 x 4096 7.3 / 6.1, 14336 x 4096 15.0 /
- * 12.6, 8192 x 8192 16.7 / 14.1, 28672 x 8192 49.8 / 46.2; q8_0 x q8_1 9.8 / 8.1, 24.8 / 21.9, 26.7
- * / 24.4, 85.5 / 82.5; m = 16: 9.1 / 8.6, 18.5 / 16.6, 19.6 / 17.7, 54.9 / 52.4. */
+ * that a few fragments hold the dots of all segments, and a lane an output takes the steps. */
 #ifndef QNI_CUDA_MATMUL_DECODE_INT8_CHUNKS_CUH
 #define QNI_CUDA_MATMUL_DECODE_INT8_CHUNKS_CUH
 
@@ -36,7 +21,6 @@
 namespace chunks
 {
 
-enum { ANY = 0 };
 enum { MAGIC = 0x4b400000 }; /* 1.5 * 2^23 */
 /* fma(+0, NOTHING, v) is v, whatever v is. */
 #define NOTHING (-0.0f)
@@ -210,6 +194,14 @@ INLINE float meet_one(const float *sum, uint32_t at, int32_t chunk)
     return *sum;
 }
 
+/* Both lanes of an output have read it. */
+INLINE void leave_one(float *sum, float acc, int32_t lane)
+{
+    __syncwarp();
+    if (lane < 16)
+        *sum = acc;
+}
+
 /* A chunk: a lane has output lane % 16. segment: the first, of the stretch; n: how many are real.
  * sum: where the output's sum is; at: its panel's count of chunks. */
 template <int BITS, int SEG>
@@ -250,8 +242,7 @@ INLINE void chunk_of_one(const struct job &d, const struct lane &l, const uint8_
 #pragma unroll
         for (int i = 0; i < N; i++)
             acc = __fmaf_rn(s[i], t[i], acc);
-        if (lane < 16)
-            *sum = acc;
+        leave_one(sum, acc, lane);
         return;
     }
     float offset[N];
@@ -268,8 +259,7 @@ INLINE void chunk_of_one(const struct job &d, const struct lane &l, const uint8_
 #pragma unroll
     for (int i = 0; i < N; i++)
         acc = __fmaf_rn(offset[i], f[i], __fmaf_rn(s[i], t[i], acc));
-    if (lane < 16)
-        *sum = acc;
+    leave_one(sum, acc, lane);
 }
 
 /* ---- more rows ------------------------------------------------------------------------------- */
@@ -566,230 +556,11 @@ INLINE void chunk_of_any(const struct job &d, const struct lane &l, const uint8_
         meet<MT>(d, c, at, lane >> 2);
     put<MT>(c.acc, at.acc);
     put<MT>(c.dot, at.dot);
+    __syncwarp(); /* all lanes of an output have read its sum */
     if (d.has_sums && (lane & 3) == 0) {
         at.sum[lane >> 2] = c.sum[0];
         at.sum[(lane >> 2) + 8] = c.sum[2];
     }
-}
-
-/* ---- the CTA --------------------------------------------------------------------------------- */
-
-/* Apart, so that its polynomials cost the fast path no register. */
-static __device__ __noinline__ void store_any(const struct qni_cuda_sink *out, int64_t row,
-                                              int32_t j, float v)
-{
-    epilogue_store(*out, epilogue_row_of(*out, row), j, 0, v);
-}
-/* The last steps of every sum. */
-template <int ROWS>
-INLINE void finish(const struct job &d, const struct qni_cuda_sink &out, const uint8_t *shared,
-                   const struct tile_rows &rows, const struct whose &w)
-{
-    const float *const sums = (const float *)(shared + d.at_sums);
-    const int32_t shift = ROWS == 1 ? 0 : 32 - __clz(rows.m - 1); /* rows up to a power of two */
-    const int32_t o = (int32_t)threadIdx.x & 15, line = (int32_t)threadIdx.x >> 4;
-    const int32_t r = line & ((1 << shift) - 1);
-    if (r >= rows.m)
-        return;
-#pragma unroll 1
-    for (int32_t p = line >> shift; p < w.count; p += THREADS / 16 >> shift) {
-        const int32_t j = (w.first + p) * 16 + o;
-        if (j >= d.n)
-            return;
-        const int32_t at = (p * ROWS + r) * LINE + o, output = w.part * d.n + j;
-        const int64_t row = d.row + r;
-        float v = sums[at];
-        if (!d.is_q8b) /* the scale of the row, or of all rows */
-            v = __fmul_rn(v, ((const float *)(shared + AT_ROWS))[r]);
-        if (out.is_plain)
-            epilogue_round(out, row * out.stride[2] + output, v);
-        else
-            store_any(&out, row, output, v);
-    }
-}
-
-/* Segments [first, end) that the stretch of `len` chunks from `from` touches. */
-struct reach {
-    int32_t first, end;
-};
-template <int UNITS, int SEG>
-INLINE struct reach reach_of(const struct job &d, int32_t from, int32_t len)
-{
-    struct reach r;
-    if constexpr (SEG != ANY) {
-        r.first = from * (UNITS / SEG);
-        r.end = min((from + len) * (UNITS / SEG), d.n_segments);
-    } else {
-        r.first = decode_place_at(d, from * UNITS).segment;
-        r.end = min(decode_place_at(d, min((from + len) * UNITS, d.units) - 1).segment + 1,
-                    d.n_segments);
-    }
-    return r;
-}
-
-/* ROWS: 1, 8 or 16. SEG: units of a segment, none of which crosses a chunk; or ANY. */
-template <int BITS, int ROWS, int SEG>
-static __global__ void __launch_bounds__(THREADS, 1)
-    decode_int8(const __grid_constant__ struct job d,
-                const __grid_constant__ struct qni_cuda_sink out)
-{
-    enum { UNITS = CHUNK / (BITS * 64), POSITIONS = UNITS * 32, MT = ROWS == 16 ? 2 : 1 };
-    extern __shared__ __align__(128) uint8_t shared[];
-    const int32_t lane = (int32_t)threadIdx.x & 31;
-    const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x >> 5, 0);
-    const int32_t cta = (int32_t)blockIdx.y;
-    const struct whose w = {cta * d.share + min(cta, d.more), d.share + (cta < d.more),
-                            (int32_t)blockIdx.x};
-    const uint32_t bars = ptx_shared(shared) + (uint32_t)(warp * MAX_DEPTH * 8);
-    const uint32_t x_bar = ptx_shared(shared) + AT_BAR, all_done = ptx_shared(shared) + AT_DONE;
-    const uint8_t *const slots = shared + AT_RING + warp * d.depth * d.slot_bytes;
-    const struct tile_rows rows = {w.part * d.x.part_rows, d.m};
-#if __CUDA_ARCH__ >= 900
-    if (lane < d.depth)
-        decode_bar_init(bars + 8 * (uint32_t)lane, 1);
-    if (threadIdx.x == 0)
-        decode_bar_init(x_bar, 1);
-    decode_bar_fence();
-#endif
-    if (threadIdx.x < MOST_PANELS)
-        ((int32_t *)(shared + AT_DONE))[threadIdx.x] = 0;
-    struct item next, at;
-    item_begin(d, next, 0, warp, w.count);
-    at = next;
-    __syncthreads();
-
-    /* A few items first, then x: behind all of them in the queues it would wait for them. Where the
-     * launch before this one makes x, its end is still to come, and there is time for more. */
-    struct reach r = reach_of<UNITS, SEG>(d, 0, at.len);
-    if (!d.pdl)
-        ptx_dependency_wait();
-#pragma unroll 1
-    for (int32_t i = 0; i < d.depth; i++) {
-        if (i == d.ahead) {
-            ptx_dependents_launch();
-            ptx_dependency_wait();
-            x_ask<ROWS == 1>(d, rows, 0, at.len * POSITIONS, shared, x_bar, warp, lane);
-            row_scales_ask(d, rows, shared);
-            facts_ask(d, rows, r.first, r.end - r.first, shared, warp, lane);
-        }
-        fetch<UNITS>(d, w, next, ptx_shared(slots) + (uint32_t)(i * d.slot_bytes),
-                     bars + 8 * (uint32_t)i, warp, lane);
-    }
-
-    struct lane l;
-    const int32_t g = lane >> 2, t = lane & 3;
-    const int32_t row = ROWS == 1 ? g >> 2 : min(g, rows.m - 1), row8 = min(g + 8, rows.m - 1);
-    l.x = shared + d.at_x + row * d.x_stride + t * 16;
-    l.x_tile = (row8 - row) * d.x_stride;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int32_t r = ROWS == 1 ? 0 : min((i >> 1) * 8 + 2 * t + (i & 1), rows.m - 1);
-        l.scale[i] = (const float *)(shared + d.at_scale) + r * d.facts_stride;
-        l.on[i] = (g & 3) == i ? 0xffffffffu : 0;
-        l.begin[i] = (int32_t)ptx_keep(MAGIC);
-    }
-    const int32_t to_line = ROWS == 1 ? lane & 15 : 2 * t * LINE + g;
-    l.to_offset = (d.at_offset - d.at_scale) / 4;
-    l.to_total = (d.at_total - d.at_scale) / 4;
-    l.trade = (float *)(shared + d.at_trade) + warp * (16 * TRADE);
-
-    int32_t stage = 0, parity = 0, x_parity = 0;
-#pragma unroll 1
-    for (int32_t from = 0; from < d.chunks; from += d.stretch) {
-        if (from > 0) {
-            __syncthreads();
-            item_begin(d, at, from, warp, w.count);
-            r = reach_of<UNITS, SEG>(d, from, at.len);
-            x_ask<ROWS == 1>(d, rows, from * POSITIONS, at.len * POSITIONS, shared, x_bar, warp,
-                             lane);
-            facts_ask(d, rows, r.first, r.end - r.first, shared, warp, lane);
-        }
-        x_wait<ROWS == 1>(x_bar, x_parity);
-        x_parity ^= 1;
-#pragma unroll 1
-        while (at.c < at.len) {
-#if __CUDA_ARCH__ >= 900
-            decode_bar_wait(bars + 8 * (uint32_t)stage, parity);
-#else
-            ptx_copies_wait<MIN_DEPTH - 1>();
-            __syncwarp();
-#endif
-            const uint8_t *const slot = slots + stage * d.slot_bytes, *const x =
-                                                                          l.x + at.c * POSITIONS;
-            const int32_t lines = at.p * (ROWS * LINE) + to_line;
-            float *const panel = (float *)(shared + d.at_sums) + lines;
-            const uint32_t done = all_done + (uint32_t)at.p * 4;
-            const int32_t chunk = from + at.c;
-            if constexpr (SEG == ANY) {
-                const struct carried_at carried = {panel, (int32_t *)(shared + d.at_dots) + lines,
-                                                   (int32_t *)(shared + d.at_totals) + at.p * 16,
-                                                   done, chunk};
-                chunk_of_any<BITS, MT>(d, l, slot, x, r.first, carried, lane);
-            } else {
-                const int32_t segment = at.c * (UNITS / SEG);
-                const int32_t n = r.end - r.first - segment;
-                if constexpr (ROWS == 1)
-                    chunk_of_one<BITS, SEG>(d, l, slot, x, segment, n, panel, done, chunk, lane);
-                else
-                    chunk_of_rows<BITS, MT, SEG>(d, l, slot, x, segment, n, panel, done, chunk,
-                                                 lane);
-            }
-            __syncwarp();
-            if (lane == 0)
-                done_set(done, chunk + 1);
-            fetch<UNITS>(d, w, next, ptx_shared(slot), bars + 8 * (uint32_t)stage, warp, lane);
-            if (++stage == d.depth) {
-                stage = 0;
-                parity ^= 1;
-            }
-            at.p += WARPS;
-            item_settle(at, w.count);
-        }
-    }
-    __syncthreads();
-    finish<ROWS>(d, out, shared, rows, w);
-}
-
-/* ---- launches -------------------------------------------------------------------------------- */
-
-template <int BITS, int ROWS> static const void *kernel_for(int32_t seg)
-{
-    enum { MANY = ROWS == 1 ? 8 : ROWS };
-    if (seg == 1)
-        return (const void *)decode_int8<BITS, ROWS, 1>;
-    if (seg == 2)
-        return (const void *)decode_int8<BITS, ROWS, 2>;
-    if (seg == 4)
-        return (const void *)decode_int8<BITS, ROWS, 4>;
-    return (const void *)decode_int8<BITS, MANY, ANY>;
-}
-
-/* What these kernels are for; raw sums and experts are for those of whole panels. */
-static inline bool takes(const struct qni_cuda_product *p)
-{
-    return p->routes.tiles == NULL && p->out.y_dtype != QN_I32 &&
-           (p->out.bias == NULL || p->out.bias_dtype != QN_I32);
-}
-
-template <int BITS, int ROWS>
-static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_launch *launch,
-                      int32_t is_q8b)
-{
-    enum { UNITS = CHUNK / (BITS * 64) };
-    struct job d;
-    plan(&d, p, launch, UNITS, ROWS);
-    d.is_q8b = is_q8b;
-    d.has_sums = is_q8b ? p->x.offset != NULL : p->x.x_zero != 0;
-    /* Segments that no chunk cuts: the length divides the chunk and the groups. */
-    const int32_t seg = d.segment_units;
-    const bool is_fast = (seg == 1 || seg == 2 || seg == 4) && d.group_units % seg == 0;
-    const bool is_one = is_fast && ROWS == 8 && d.m == 1;
-    plan_shared(&d, launch, UNITS, is_fast, is_one ? 1 : ROWS,
-                (launch->multiprocessors + p->w.parts - 1) / p->w.parts);
-    d.ahead = launch->pdl ? d.depth / 2 : 1;
-    const void *const kernel =
-        is_one ? kernel_for<BITS, 1>(seg) : kernel_for<BITS, ROWS>(is_fast ? seg : ANY);
-    return launch_job(kernel, &d, p, launch);
 }
 
 } // namespace chunks

@@ -149,8 +149,7 @@ static qn_status launch_product(struct run *r)
  * word on programmatic launches, which is about what others launch, need not be asked. */
 static bool begins_early(const struct run *r)
 {
-    return r->launch->sm >= 90 && r->op->kind != QNI_GROUPED &&
-           r->kernel->family == QNI_CUDA_FAMILY_DECODE &&
+    return r->launch->sm >= 90 && r->kernel->family == QNI_CUDA_FAMILY_DECODE &&
            (r->kernel->reads == QNI_CUDA_READS_Q8 || r->kernel->reads == QNI_CUDA_READS_Q8B);
 }
 
