@@ -164,9 +164,10 @@ static double time_plain(const struct workload *w)
         codes[i] = (int8_t)fminf(fmaxf(w->x_exact[i] * 16, -127), 127);
     double best = 1e30;
     for (int try = 0; try < 3 && !is_stopped(); try++) {
-        const double took = peak_of(w->p.strategy, "") == PEAK_INT8
-                                ? plain_int8(&parts, codes, w->p.m, y)
-                                : plain_float(&parts, w->x_exact, w->p.m, y);
+        const bool is_int8 =
+            w->p.strategy != QN_STRATEGY_FLOAT && w->p.strategy != QN_STRATEGY_DENSE;
+        const double took = is_int8 ? plain_int8(&parts, codes, w->p.m, y)
+                                    : plain_float(&parts, w->x_exact, w->p.m, y);
         best = took < best ? took : best;
     }
     free(y);
@@ -421,7 +422,7 @@ static int measure(struct bench *b, struct workload *w, struct result *r)
     r->plain = b->with_plain ? time_plain(w) : 0;
     r->bytes = workload_bytes(w);
     r->ops = workload_ops(w);
-    r->peak = peak_of(w->p.strategy, w->info.kernel);
+    r->peak = peak_of(b->ctx, w->p.strategy, w->info.kernel);
     const double by_memory = r->bytes / measure_bandwidth(b->ctx);
     const double by_peak = r->ops / measure_peak(b->ctx, r->peak);
     qn_cuda_prediction prediction;

@@ -311,7 +311,7 @@ static int shoot(struct demo *demo, struct workload *w, struct demo_row *r)
     r->seconds = time.median;
     r->bytes = workload_bytes(w);
     r->ops = workload_ops(w);
-    r->peak = peak_of(w->p.strategy, w->info.kernel);
+    r->peak = peak_of(demo->ctx, w->p.strategy, w->info.kernel);
     if (!verdict.is_good)
         return complain(EXIT_DIFFERS, "please report it", "%s %s by %s: the result is wrong: %s",
                         r->layer, r->weights, r->kernel, verdict.why);

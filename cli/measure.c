@@ -244,13 +244,15 @@ const char *peak_instruction(const qn_ctx *ctx, enum peak peak)
 
 const char *peak_name(enum peak peak)
 {
-    static const char *const names[] = {"f32", "bf16", "int8"};
+    static const char *const names[] = {"f32", "bf16", "int8", "f16"};
     return names[peak];
 }
 
-enum peak peak_of(qn_strategy strategy, const char *kernel)
+enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, const char *kernel)
 {
     if (strategy != QN_STRATEGY_FLOAT && strategy != QN_STRATEGY_DENSE)
         return PEAK_INT8;
+    if (device_of(ctx).kind != QN_CPU)
+        return PEAK_F16;
     return strstr(kernel, "bf16") != NULL ? PEAK_BF16 : PEAK_F32;
 }

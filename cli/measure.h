@@ -7,7 +7,8 @@
 
 #include "cli.h"
 
-enum peak { PEAK_F32, PEAK_BF16, PEAK_INT8 };
+/* PEAK_F16: of a GPU's tensor cores, alone; it has the other floats' place there. */
+enum peak { PEAK_F32, PEAK_BF16, PEAK_INT8, PEAK_F16 };
 
 /* Bytes a second that n_threads read from a buffer larger than the caches. */
 double measure_bandwidth(const qn_ctx *ctx);
@@ -20,7 +21,7 @@ const char *peak_name(enum peak peak);
 /* Which instruction that was: "vpdpbusd zmm". */
 const char *peak_instruction(const qn_ctx *ctx, enum peak peak);
 /* The peak that a kernel of this name and strategy is held to. */
-enum peak peak_of(qn_strategy strategy, const char *kernel);
+enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, const char *kernel);
 /* What weights must exceed to be read from memory: 1.25 times the last level cache, at most
  * 512 MiB (as much as there is sense in waiting for); of a GPU, whose cache keeps what is used
  * again rather than what is new, eight times. */

@@ -97,7 +97,7 @@ static void draw_grid(FILE *f, const struct axes *a)
 static void draw_roof(FILE *f, const struct axes *a, const struct demo *d)
 {
     const double bandwidth = measure_bandwidth(d->ctx), x_end = pow(10, a->x1);
-    const enum peak peaks[] = {PEAK_INT8, PEAK_F32};
+    const enum peak peaks[] = {PEAK_INT8, peak_of(d->ctx, QN_STRATEGY_FLOAT, "")};
     double top = 0;
     char rate[HUMAN];
     for (int i = 0; i < 2; i++) {
@@ -237,7 +237,8 @@ static void draw_table(FILE *f, const struct demo *d)
 
 static void write_page(FILE *f, const struct demo *d)
 {
-    char isa[256], machine[192], memory[HUMAN], f32[HUMAN], int8[HUMAN];
+    char isa[256], machine[192], memory[HUMAN], rate[HUMAN], int8[HUMAN];
+    const enum peak floats = peak_of(d->ctx, QN_STRATEGY_FLOAT, "");
     char *where;
     machine_words(d->ctx, machine, sizeof machine);
     if (d->info.device.kind == QN_CPU)
@@ -250,11 +251,12 @@ static void write_page(FILE *f, const struct demo *d)
             "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n"
             "<meta name=viewport content=\"width=device-width\">\n"
             "<meta name=color-scheme content=\"light dark\">\n<title>quern demo</title>\n%s"
-            "<h1>quern demo</h1>\n<p>quern %s (%s), %s limits: memory %s/s, f32 %s (%s), "
+            "<h1>quern demo</h1>\n<p>quern %s (%s), %s limits: memory %s/s, %s %s (%s), "
             "int8 %s (%s).</p>\n",
             style, qn_version(), qn_commit(), where, human_bytes(measure_bandwidth(d->ctx), memory),
-            human_rate(measure_peak(d->ctx, PEAK_F32), f32), peak_instruction(d->ctx, PEAK_F32),
-            human_rate(measure_peak(d->ctx, PEAK_INT8), int8), peak_instruction(d->ctx, PEAK_INT8));
+            peak_name(floats), human_rate(measure_peak(d->ctx, floats), rate),
+            peak_instruction(d->ctx, floats), human_rate(measure_peak(d->ctx, PEAK_INT8), int8),
+            peak_instruction(d->ctx, PEAK_INT8));
     free(where);
     fputs("<h2>How near the limit</h2>\n<p>Each mark is one case; the line above it is what this "
           "machine could do at most. Left of the bend memory is the limit, right of it the "
