@@ -11,6 +11,7 @@
  * work on streams of ours) is done with CUDA's thread told that it knows what it does. */
 #include "device.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,41 +72,106 @@ qn_status qni_cuda_launched(int32_t code, const char *what, qn_error *err)
     return check(err, (cudaError_t)code, what);
 }
 
-/* Make a device current; what was current before. */
-static cudaError_t enter(int32_t device, int32_t *before)
+/* A function of the driver, which is not linked. */
+static cudaError_t driver(const char *name, void **function)
 {
-    int current = device;
-    const cudaError_t code = cudaGetDevice(&current);
-    *before = current;
-    if (code != cudaSuccess || current == device)
-        return code;
-    return cudaSetDevice(device);
+    enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t code =
+        cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, &result);
+    if (code == cudaSuccess && result != cudaDriverEntryPointSuccess)
+        return cudaErrorSymbolNotFound;
+    return code;
 }
 
-static void leave(int32_t device, int32_t before)
+/* The device's context onto the thread's stack of contexts, and off again. cudaSetDevice() would do,
+ * but for the caller's device, where putting it back makes a context if there is none yet: half
+ * a gigabyte of a GPU that nobody uses. */
+static void release(int32_t device)
 {
-    if (before != device && cudaSetDevice(before) != cudaSuccess)
-        (void)cudaGetLastError();
+    union {
+        void *address;
+        CUresult (*release)(CUdevice);
+    } f;
+    if (driver("cuDevicePrimaryCtxRelease", &f.address) == cudaSuccess)
+        (void)f.release(device);
+}
+static cudaError_t push(int32_t device)
+{
+    union {
+        void *address;
+        CUresult (*retain)(CUcontext *, CUdevice);
+        CUresult (*push)(CUcontext);
+    } f;
+    CUcontext context = NULL;
+    cudaError_t code = driver("cuDevicePrimaryCtxRetain", &f.address);
+    if (code == cudaSuccess && f.retain(&context, device) != CUDA_SUCCESS)
+        code = cudaErrorDeviceUninitialized;
+    if (code != cudaSuccess)
+        return code;
+    code = driver("cuCtxPushCurrent", &f.address);
+    if (code == cudaSuccess && f.push(context) != CUDA_SUCCESS)
+        code = cudaErrorDeviceUninitialized;
+    if (code != cudaSuccess)
+        release(device);
+    return code;
+}
+static void pop(int32_t device)
+{
+    union {
+        void *address;
+        CUresult (*pop)(CUcontext *);
+    } f;
+    CUcontext context = NULL;
+    if (driver("cuCtxPopCurrent", &f.address) == cudaSuccess)
+        (void)f.pop(&context);
+    release(device);
+}
+
+/* Make a device current; whether leave() has to put another one back. */
+static cudaError_t enter(int32_t device, int32_t *is_pushed)
+{
+    int current = device;
+    *is_pushed = 0;
+    cudaError_t code = cudaGetDevice(&current);
+    if (code != cudaSuccess || current == device)
+        return code;
+    code = push(device);
+    *is_pushed = code == cudaSuccess;
+    return code;
+}
+
+static void leave(int32_t device, int32_t is_pushed)
+{
+    if (is_pushed)
+        pop(device);
 }
 
 /* The same around calls that are no launches: legal whatever some other stream captures. */
 struct visit {
-    int32_t device, before;
+    int32_t device, is_pushed, is_told;
     enum cudaStreamCaptureMode mode;
 };
 
 static cudaError_t visit(int32_t device, struct visit *v)
 {
-    v->device = v->before = device;
+    v->device = device;
+    v->is_pushed = 0;
     v->mode = cudaStreamCaptureModeRelaxed;
-    const cudaError_t code = cudaThreadExchangeStreamCaptureMode(&v->mode);
-    return code != cudaSuccess ? code : enter(device, &v->before);
+    v->is_told = 0;
+    cudaError_t code = cudaInitDevice(device, 0, 0); /* the runtime holds its context from now on */
+    if (code == cudaSuccess)
+        code = enter(device, &v->is_pushed);
+    if (code == cudaSuccess) /* makes a context on the current device */
+        code = cudaThreadExchangeStreamCaptureMode(&v->mode);
+    v->is_told = code == cudaSuccess;
+    return code;
 }
 
 static void depart(struct visit *v)
 {
-    (void)cudaThreadExchangeStreamCaptureMode(&v->mode);
-    leave(v->device, v->before);
+    if (v->is_told)
+        (void)cudaThreadExchangeStreamCaptureMode(&v->mode);
+    leave(v->device, v->is_pushed);
 }
 
 /* For what waits for the context's stream. */
@@ -333,11 +399,11 @@ static void describe(const qn_ctx *ctx, struct qni_cuda_launch *launch)
 
 qn_status qni_cuda_enter(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_error *err)
 {
-    cudaError_t code = enter(ctx->device.index, &scope->device_before);
+    cudaError_t code = enter(ctx->device.index, &scope->is_pushed);
     if (code == cudaSuccess)
         code = cudaPeekAtLastError();
     if (code != cudaSuccess) {
-        leave(ctx->device.index, scope->device_before);
+        leave(ctx->device.index, scope->is_pushed);
         (void)fail(err, code, "an earlier launch or CUDA call of this thread has failed");
         if (err != NULL)
             err->status = QN_E_DEVICE; /* whatever went wrong there */
@@ -349,7 +415,7 @@ qn_status qni_cuda_enter(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_err
 
 void qni_cuda_leave(const qn_ctx *ctx, const struct qni_cuda_scope *scope)
 {
-    leave(ctx->device.index, scope->device_before);
+    leave(ctx->device.index, scope->is_pushed);
 }
 
 qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_error *err)
@@ -360,7 +426,7 @@ qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_err
         depart(&v);
         return fail(err, code, "using the GPU");
     }
-    scope->device_before = v.before;
+    scope->is_pushed = v.is_pushed;
     scope->capture_mode_before = (int32_t)v.mode;
     describe(ctx, &scope->launch);
     scope->launch.pdl = 0;
@@ -370,7 +436,7 @@ qn_status qni_cuda_begin(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_err
 qn_status qni_cuda_end(const qn_ctx *ctx, const struct qni_cuda_scope *scope, int32_t launched,
                        qn_error *err)
 {
-    struct visit v = {ctx->device.index, scope->device_before,
+    struct visit v = {ctx->device.index, scope->is_pushed, 1,
                       (enum cudaStreamCaptureMode)scope->capture_mode_before};
     cudaError_t code = (cudaError_t)launched;
     if (code == cudaSuccess)

@@ -81,7 +81,7 @@ qn_status qni_cuda_check_pointer(const qn_ctx *ctx, const void *memory, const ch
  * back. Neither waits. */
 struct qni_cuda_scope {
     struct qni_cuda_launch launch;
-    int32_t device_before, capture_mode_before;
+    int32_t is_pushed, capture_mode_before;
 };
 qn_status qni_cuda_enter(const qn_ctx *ctx, struct qni_cuda_scope *scope, qn_error *err);
 void qni_cuda_leave(const qn_ctx *ctx, const struct qni_cuda_scope *scope);

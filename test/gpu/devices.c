@@ -3,6 +3,7 @@
  * one thread in turns, plainly and through graphs, with the bits of one GPU alone (the same on two
  * of a kind). Memory and weights of the other GPU are refused. The caller's device stays current
  * whatever happens. Ends with 77 where there are fewer than two GPUs. */
+#include <cuda.h>
 #include <pthread.h>
 
 #include "scene.h"
@@ -146,6 +147,30 @@ static void of_the_other_gpu(struct side a[GPUS])
     }
 }
 
+/* Who works on GPU 1 alone makes no context on GPU 0. First of all: this program makes one later. */
+static void alone_on_the_second(void)
+{
+    union {
+        void *address;
+        CUresult (*state)(CUdevice, unsigned *, int *);
+    } f = {NULL};
+    enum cudaDriverEntryPointQueryResult result;
+    unsigned flags = 0;
+    int is_active[GPUS] = {-1, -1};
+    struct scene s;
+    qn_ctx *const ctx = context_on(QN_CUDA, 1);
+    scene_start(&s, ctx, SCENE_DECODE);
+    expect_status("GPU 1 alone", scene_run(&s), QN_OK, NULL, "");
+    if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &f.address, 12000,
+                                         cudaEnableDefault, &result) == cudaSuccess)
+        for (int i = 0; i < GPUS; i++)
+            (void)f.state(i, &flags, &is_active[i]);
+    expect(is_active[0] == 0 && is_active[1] == 1, "GPU 1 alone", "there is a context on GPU 0");
+    scene_stop(&s);
+    qn_ctx_destroy(ctx);
+    expect_clean("GPU 1 alone");
+}
+
 int main(void)
 {
     static struct side a[GPUS];
@@ -158,6 +183,7 @@ int main(void)
         printf("skipped: %d GPUs\n", count);
         return 77;
     }
+    alone_on_the_second();
     for (int i = 0; i < GPUS; i++) {
         start(&a[i], i);
         qn_cuda_info_init(&info[i]);
