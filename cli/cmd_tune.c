@@ -260,6 +260,13 @@ static qn_status time_plan(struct stage *s, struct call *c, double predicted, do
     return status;
 }
 
+static qn_strategy strategy_of(const qn_cuda_cost *cost)
+{
+    if (strcmp(cost->family, "rounded") == 0) /* weights, to the type of x */
+        return QN_STRATEGY_DENSE;
+    return cost->is_int8 ? QN_STRATEGY_INT8_ROW : QN_STRATEGY_FLOAT;
+}
+
 /* One kernel on one case; a kernel that does not serve it is passed over. */
 static int measure_line(struct stage *s, int line, int64_t m, struct sample *sample, int *is_there)
 {
@@ -273,7 +280,7 @@ static int measure_line(struct stage *s, int line, int64_t m, struct sample *sam
     c.args.w = s->packed[0];
     c.args.x = on_device(s, s->x, m, s->k);
     c.args.y = on_device(s, s->y, m, s->n);
-    c.args.strategy = cost->is_int8 ? QN_STRATEGY_INT8_ROW : QN_STRATEGY_FLOAT;
+    c.args.strategy = strategy_of(cost);
     c.args.kernel = cost->kernel;
     qn_status status = qn_matmul_plan(s->t->ctx, &c.args, &plan, &err);
     *is_there = status == QN_OK;
@@ -309,7 +316,7 @@ static void print_sample(const struct tune *t, const struct sample *s)
     cJSON_AddNumberToObject(o, "k", (double)s->k);
     cJSON_AddNumberToObject(o, "m", (double)s->m);
     cJSON_AddStringToObject(o, "weights", s->weights);
-    cJSON_AddStringToObject(o, "strategy", s->is_int8 ? "int8-row" : "float");
+    cJSON_AddStringToObject(o, "strategy", qn_strategy_name(strategy_of(line)));
     cJSON_AddNumberToObject(o, "us", round(s->fit.us * 1e3) / 1e3);
     cJSON_AddNumberToObject(o, "predicted_us", round(fit_predict(&now, &s->fit) * 1e3) / 1e3);
     cJSON_AddNumberToObject(o, "bytes", s->fit.bytes);

@@ -9,6 +9,11 @@
 #ifdef LAB_SMALL /* a few forms, for quick trials */
 #include "../../src/cuda/matmul/prefill_kernel.cuh"
 #else
+#include "../../src/cuda/matmul/prefill_dense_q8_sm90a.cu"
+#include "../../src/cuda/matmul/prefill_dense_sm90a.cu"
+#endif
+#if !defined(LAB_SMALL) && !defined(LAB_DENSE) /* LAB_DENSE: those that round weights alone */
+#define LAB_ALL
 #include "../../src/cuda/matmul/prefill_q8_sm90a.cu"
 #include "../../src/cuda/matmul/prefill_sm90a.cu"
 #include "../../src/cuda/matmul/prefill_t4_sm90a.cu"
@@ -17,6 +22,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -86,7 +92,7 @@ static __host__ __device__ int expert_of(int64_t row, int experts)
 
 /* One warp a sample: the definition, in double, from the packed bytes. result: y, sum of |x w|. */
 static __global__ void reference(const struct qni_cuda_product p, int bits, int bf16, int experts,
-                                 size_t blob_bytes, const int64_t *samples, int count,
+                                 size_t blob_bytes, const int64_t *samples, int count, int rounded,
                                  double2 *result)
 {
     const int s = (int)(blockIdx.x * 8 + threadIdx.x / 32), lane = (int)threadIdx.x % 32;
@@ -123,6 +129,12 @@ static __global__ void reference(const struct qni_cuda_product p, int bits, int 
             w += p.w.scale_is_f16
                      ? (double)__half2float(((const __half *)(blob + p.w.offset))[fact])
                      : (double)((const float *)(blob + p.w.offset))[fact];
+        if (rounded) { /* fl(scale * code + offset), times 2^e, to the type of x, once */
+            const float v = (float)w * exp2f((float)p.w.exponent);
+            w = (bf16 ? (double)__bfloat162float(__float2bfloat16(v))
+                      : (double)__half2float(__float2half(v))) *
+                exp2(-(double)p.w.exponent);
+        }
         sum += w * x;
         magnitude += fabs(w * x);
     }
@@ -149,7 +161,15 @@ struct variant {
     int bf16, bits, tokens, mode;
     run_fn *fn;
     qni_cuda_matmul_fn *routed;
+    int rounding;
 };
+#define R(bf16, bits, tokens, mode, how)                                                           \
+    {                                                                                              \
+        bf16, bits, tokens, mode, run<form<bf16, bits, tokens, mode, how == BY_F32, false, how>>,  \
+            NULL, how                                                                              \
+    }
+#define R3(bf16, bits, mode, how)                                                                  \
+    R(bf16, bits, 64, mode, how), R(bf16, bits, 128, mode, how), R(bf16, bits, 256, mode, how)
 #define W(bf16, bits, tokens)                                                                      \
     {                                                                                              \
         bf16, bits, tokens, WHOLE, run<form<bf16, bits, tokens, WHOLE, false>>, NULL               \
@@ -161,7 +181,7 @@ struct variant {
     }
 #define V3(bf16, bits, tokens)                                                                     \
     V(bf16, bits, tokens, PAIRS), V(bf16, bits, tokens, BLOCKS), V(bf16, bits, tokens, UNITS)
-#ifdef LAB_SMALL
+#ifndef LAB_ALL
 #define S(tokens, mode)                                                                            \
     {                                                                                              \
         0, 4, tokens, mode, run<form<0, 4, tokens, mode, false>>, NULL                             \
@@ -178,7 +198,6 @@ static const struct variant variants[] = {
     V3(0, 4, 64), V3(0, 4, 128), V3(1, 4, 128), V3(0, 8, 128), V3(1, 8, 128), V(0, 4, 96, PAIRS),
     W(0, 4, 64),  W(0, 4, 128),  W(0, 4, 256),  W(1, 4, 256),  W(0, 8, 256),
 };
-
 /* As the library launches them: the kernel chooses its form. */
 static qni_cuda_matmul_fn *entry_of(int bf16, int bits, int rows)
 {
@@ -188,6 +207,21 @@ static qni_cuda_matmul_fn *entry_of(int bf16, int bits, int rows)
         qni_matmul_bf16_q4frag_mr64_sm90a, qni_matmul_bf16_q4frag_mr128_sm90a,
         qni_matmul_bf16_q8frag_mr64_sm90a, qni_matmul_bf16_q8frag_mr128_sm90a};
     return list[bf16 * 4 + (bits == 8) * 2 + (rows == 128)];
+}
+#endif
+
+#ifndef LAB_SMALL
+static const struct variant rounded[] = {
+    R3(0, 4, PAIRS, BY_F16), R3(0, 4, UNITS, BY_F16), R3(0, 4, UNITS, BY_F32),
+    R3(1, 4, UNITS, BY_F32), R3(0, 8, PAIRS, BY_F16), R3(0, 8, UNITS, BY_F16),
+    R3(0, 8, UNITS, BY_F32), R3(1, 8, UNITS, BY_F32),
+};
+static qni_cuda_matmul_fn *dense_of(int bf16, int bits)
+{
+    return bits == 4 ? bf16 ? qni_matmul_bf16_q4frag_mr128_dense_sm90a
+                            : qni_matmul_f16_q4frag_mr128_dense_sm90a
+           : bf16    ? qni_matmul_bf16_q8frag_mr128_dense_sm90a
+                     : qni_matmul_f16_q8frag_mr128_dense_sm90a;
 }
 #endif
 
@@ -218,6 +252,7 @@ static struct problem make(const struct shape_of &s, size_t rotate)
     w.parts = s.parts;
     w.scale_is_f16 = s.scale_is_f16;
     w.shift = s.zero;
+    w.exponent = (s.bf16 ? 7 : 15) - (s.bits == 4 ? -1 : 3); /* scales are below 1/60 */
     w.layout = s.bits == 4 ? QNI_CUDA_Q4FRAG : QNI_CUDA_Q8FRAG;
     const size_t panels = (size_t)w.panels * s.parts, facts = panels * w.n_groups * 16;
     w.codes = 256;
@@ -302,7 +337,7 @@ static double check(const struct shape_of &s, struct problem &q, const std::vect
     return worst;
 }
 static void sample(const struct shape_of &s, struct problem &q, int count, std::vector<int64_t> &at,
-                   std::vector<double2> &exact, int experts = 0)
+                   std::vector<double2> &exact, int experts = 0, int rounded = 0)
 {
     uint64_t seed = 12345;
     at.resize(2 * count);
@@ -319,7 +354,7 @@ static void sample(const struct shape_of &s, struct problem &q, int count, std::
     CHECK(cudaMalloc(&result, count * sizeof(double2)));
     CHECK(cudaMemcpy(samples, at.data(), at.size() * 8, cudaMemcpyHostToDevice));
     reference<<<(count + 7) / 8, 256>>>(q.p, s.bits, s.bf16, experts, q.blob_bytes, samples, count,
-                                        result);
+                                        rounded, result);
     CHECK(cudaMemcpy(exact.data(), result, count * sizeof(double2), cudaMemcpyDeviceToHost));
     CHECK(cudaFree(samples));
     CHECK(cudaFree(result));
@@ -392,7 +427,7 @@ static double time_blas(const struct blas &b, cudaStream_t stream, int n, int k,
     CHECK(cudaMalloc(&w, bytes * copies));
     CHECK(cudaMalloc(&x, (size_t)m * k * 2));
     CHECK(cudaMalloc(&y, (size_t)m * n * 2));
-    fill<<<1024, 256>>>(w, (size_t)n * k * copies, 2, 1);
+    fill<<<1024, 256>>>(w, (size_t)n * k * copies, 0, 1); /* signs, as weights have: power */
     fill<<<1024, 256>>>(x, (size_t)m * k, 0, 2);
     CHECK(cudaDeviceSynchronize());
     const float one = 1, zero = 0;
@@ -491,6 +526,86 @@ static void check_all(cudaStream_t stream, bool quick)
             break;
     }
 }
+
+#ifndef LAB_SMALL
+static bool takes(const struct variant &v, const struct shape_of &s, const struct problem &q)
+{
+    return v.bits == s.bits && v.bf16 == s.bf16 && fits(q.p.w, v.mode) &&
+           (v.rounding == BY_F32 || (s.scale_is_f16 && s.zero != QNI_CUDA_SHIFT_OFFSET));
+}
+
+/* Forms that round weights. Rows of x with a single one show weights: those bit by bit. */
+static __global__ void fill_ones(uint16_t *x, int ldx, int m, int bf16)
+{
+    for (int p = (int)threadIdx.x; p < ldx; p += 256)
+        x[(size_t)blockIdx.x * ldx + p] = p == (int)blockIdx.x % ldx ? (bf16 ? 0x3f80 : 0x3c00) : 0;
+}
+static void check_rounded(cudaStream_t stream, bool quick)
+{
+    const int zero = QNI_CUDA_SHIFT_ZERO, offset = QNI_CUDA_SHIFT_OFFSET;
+    std::vector<struct shape_of> shapes;
+    for (int bits : {4, 8})
+        for (int bf16 : {0, 1})
+            for (int shift : {0, zero, offset})
+                for (int group : {128, 64, 32, 96, 0})
+                    for (int f16s : {1, 0}) {
+                        if (shift == offset && group == 0)
+                            continue; /* totals are of 1024 groups at most, of 1024 threads */
+                        const int y = group == 64 ? (bf16 ? QN_BF16 : QN_F16) : QN_F32;
+                        shapes.push_back({520, 992, 300, bits, group, bf16, shift, f16s, y, 1});
+                    }
+    shapes.push_back({4096, 4096, 1000, 4, 32, 0, 0, 1, QN_F16, 1});
+    shapes.push_back({4096, 4096, 1000, 4, 128, 0, 0, 1, QN_F16, 1});
+    shapes.push_back({17, 40, 3, 4, 32, 0, 1, 1, QN_F32, 1});
+    double worst = 0;
+    int runs = 0;
+    for (auto &s : shapes)
+        for (int ones = 0; ones < 2; ones++) {
+            if (ones && (s.y_dtype != QN_F32))
+                continue;
+            struct problem q = make(s, 0);
+            std::vector<int64_t> at;
+            std::vector<double2> exact;
+            if (ones)
+                fill_ones<<<s.m, 256>>>((uint16_t *)q.x, (int)q.p.x.lda / 2, s.m, s.bf16);
+            sample(s, q, quick ? 2000 : 20000, at, exact, 0, 1);
+            struct qni_cuda_launch l = {stream, 0, 132, 90};
+            auto judge = [&](const char *who, int tokens, int mode, int how, int splits) {
+                double e = check(s, q, at, exact);
+                if (ones && e >= 0) {
+                    std::vector<float> y(q.y_elements);
+                    CHECK(cudaMemcpy(y.data(), q.y, q.y_elements * 4, cudaMemcpyDeviceToHost));
+                    for (size_t i = 0; i < exact.size(); i++)
+                        if ((double)y[at[2 * i] * s.n + at[2 * i + 1]] != exact[i].x)
+                            e = 1e6;
+                }
+                runs++;
+                worst = std::max(worst, e);
+                if ((e < 0 || e > 1) && failures++ < 40)
+                    printf("%s n %d k %d m %d w%d g%d bf16 %d zero %d f16s %d y %d ones %d: t%d "
+                           "mode%d how%d split%d: %g WRONG\n",
+                           who, s.n, s.k, s.m, s.bits, s.group, s.bf16, s.zero, s.scale_is_f16,
+                           s.y_dtype, ones, tokens, mode, how, splits, e);
+            };
+            for (auto &v : rounded)
+                for (int splits : {1, 2}) {
+                    if (!takes(v, s, q) || (splits > 1 && tiles_of(q.p, v.tokens) % 132 > 66))
+                        continue;
+                    CHECK(cudaMemset(q.y, 0xff, q.y_elements * 4));
+                    CHECK(v.fn(&q.p, &l, splits));
+                    CHECK(cudaStreamSynchronize(stream));
+                    judge("form", v.tokens, v.mode, v.rounding, splits);
+                }
+            CHECK(cudaMemset(q.y, 0xff, q.y_elements * 4));
+            CHECK(dense_of(s.bf16, s.bits)(&q.p, NULL, &l));
+            CHECK(cudaStreamSynchronize(stream));
+            judge("row", 0, 0, 0, 0);
+            release(q);
+        }
+    printf("rounded: %d runs, worst %.3f\n", runs, worst);
+    fflush(stdout);
+}
+#endif
 
 /* Rows dealt to experts, each with weights of its own; tiles as the router makes them. */
 static void check_routes(cudaStream_t stream)
@@ -638,7 +753,7 @@ static void time_all(cudaStream_t stream, const struct blas &b, bool others)
         time_shape(stream, b, s);
 }
 
-#ifndef LAB_SMALL
+#ifdef LAB_ALL
 /* Tables: integers, which are one piece of 16 bits, and fractions of 24 bits, which are two or
  * three. */
 static void time_tables(cudaStream_t stream)
@@ -702,6 +817,136 @@ static void time_routes(cudaStream_t stream)
 }
 #endif
 
+/* What the chip does meanwhile: clock in MHz and watts, after some time of the same again. */
+struct gauge {
+    void *device;
+    int (*clock)(void *, int, unsigned *), (*power)(void *, unsigned *);
+};
+static struct gauge open_gauge(void)
+{
+    struct gauge g = {};
+    void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (lib == NULL)
+        return g;
+    int (*init)(void) = (int (*)(void))dlsym(lib, "nvmlInit_v2");
+    int (*handle)(unsigned, void **) =
+        (int (*)(unsigned, void **))dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
+    g.clock = (decltype(g.clock))dlsym(lib, "nvmlDeviceGetClockInfo");
+    g.power = (decltype(g.power))dlsym(lib, "nvmlDeviceGetPowerUsage");
+    if (init() != 0 || handle(0, &g.device) != 0)
+        g.device = NULL;
+    return g;
+}
+template <class F>
+static void read_gauge(const struct gauge &g, cudaStream_t stream, double us, const char *who,
+                       F call)
+{
+    unsigned mhz = 0, milliwatts = 0;
+    if (g.device == NULL)
+        return;
+    const int calls = (int)(120e3 / us) + 1;
+    for (int i = 0; i < calls; i++)
+        call(i);
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(90))
+        ;
+    g.clock(g.device, 1, &mhz);
+    g.power(g.device, &milliwatts);
+    CHECK(cudaStreamSynchronize(stream));
+    printf(" %s %u MHz %u W", who, mhz, milliwatts / 1000);
+}
+
+#ifndef LAB_SMALL
+/* Rows that round weights beside those that do not and cuBLAS, by turns. */
+static void time_rounded(cudaStream_t stream, const struct blas &b, const struct gauge &g,
+                         const struct shape_of &s, bool forms)
+{
+    const bool large = (size_t)s.m * s.n * s.k > (1ull << 36);
+    const int calls = large ? 4 : 20;
+    struct problem q = make(s, (size_t)160e6);
+    struct qni_cuda_launch l = {stream, 0, 132, 90};
+    printf("%5d x %5d m %4d w%d%s g%d%s%s |", s.n, s.k, s.m, s.bits, s.bf16 ? " bf16" : "", s.group,
+           s.zero == 1   ? " zero"
+           : s.zero == 2 ? " offset"
+                         : "",
+           s.scale_is_f16 ? "" : " f32s");
+    double times[3][3] = {};
+    auto entry = [&](qni_cuda_matmul_fn *fn) {
+        return time_graph(stream, calls, [&](int c) {
+            q.p.w.blob = q.blobs + q.blob_bytes * (c % q.copies);
+            CHECK(fn(&q.p, NULL, &l));
+        });
+    };
+    for (int i = 0; i < 3; i++) {
+        times[0][i] = s.bf16 ? 0 : time_blas(b, stream, s.n, s.k, s.m);
+        times[1][i] = entry(dense_of(s.bf16, s.bits));
+        if (entry_of(s.bf16, s.bits, 128) != NULL)
+            times[2][i] = entry(entry_of(s.bf16, s.bits, s.m <= 64 ? 64 : 128));
+    }
+    for (auto &t : times)
+        std::sort(t, t + 3);
+    printf(" cublas %.1f dense %.1f float %.1f | of cublas %.3f, %.0f TF", times[0][1], times[1][1],
+           times[2][1], times[1][1] / times[0][1], 2e-6 * (double)s.m * s.n * s.k / times[1][1]);
+    for (auto &v : rounded)
+        for (int splits = 1; forms && splits < 3; splits++) {
+            if (!takes(v, s, q) ||
+                (fits(q.p.w, PAIRS) && v.mode != PAIRS && v.rounding == BY_F16) ||
+                (s.m > 256 && v.tokens < 128) || (s.m <= 64 && v.tokens > 64) ||
+                (splits > 1 && tiles_of(q.p, v.tokens) % 132 > 66))
+                continue;
+            printf(" %d%s%sk%d:%.1f", v.tokens, v.mode == PAIRS ? "" : "u",
+                   v.rounding == BY_F32 ? "f" : "", splits, time_graph(stream, calls, [&](int c) {
+                       q.p.w.blob = q.blobs + q.blob_bytes * (c % q.copies);
+                       CHECK(v.fn(&q.p, &l, splits));
+                   }));
+        }
+    if (s.m >= 1024) {
+        qni_cuda_matmul_fn *const dense = dense_of(s.bf16, s.bits);
+        read_gauge(g, stream, times[1][1], "| dense", [&](int c) {
+            q.p.w.blob = q.blobs + q.blob_bytes * (c % q.copies);
+            CHECK(dense(&q.p, NULL, &l));
+        });
+    }
+    printf("\n");
+    fflush(stdout);
+    release(q);
+}
+static void time_dense(cudaStream_t stream, const struct blas &b, bool others)
+{
+    const int sizes[][2] = {{4096, 4096}, {14336, 4096}, {8192, 8192}, {28672, 8192}};
+    const struct gauge g = open_gauge();
+    for (int group : {128, 32})
+        for (auto &size : sizes)
+            for (int m : {64, 256, 1024, 4096})
+                if (!others)
+                    time_rounded(stream, b, g, {size[0], size[1], m, 4, group, 0, 0, 1, QN_F16, 1},
+                                 m != 4096);
+    const struct shape_of more[] = {
+        {4096, 4096, 1024, 4, 64, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 128, 0, 1, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 32, 0, 1, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 32, 0, 2, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 128, 0, 0, 0, QN_F16, 1},
+        {4096, 4096, 1024, 8, 128, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 1024, 8, 32, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 1024, 4, 128, 1, 0, 1, QN_BF16, 1},
+        {4096, 4096, 1024, 4, 32, 1, 0, 1, QN_BF16, 1},
+        {8192, 8192, 4096, 4, 128, 1, 0, 1, QN_BF16, 1},
+        {8192, 8192, 4096, 8, 128, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 128, 4, 64, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 200, 4, 128, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 512, 4, 128, 0, 0, 1, QN_F16, 1},
+        {4096, 4096, 2048, 4, 128, 0, 0, 1, QN_F16, 1},
+        {13824, 5120, 512, 4, 128, 0, 0, 1, QN_F16, 1},
+        {3584, 18944, 512, 4, 128, 0, 0, 1, QN_F16, 1},
+        {8192, 8192, 3000, 4, 128, 0, 0, 1, QN_F16, 1},
+    };
+    for (auto &s : more)
+        if (others)
+            time_rounded(stream, b, g, s, true);
+}
+#endif
+
 /* One launch of every form, for profilers and sanitizers: n k m group */
 static void one(cudaStream_t stream, char **v)
 {
@@ -731,9 +976,17 @@ int main(int argc, char **argv)
             check_all(stream, false);
             check_routes(stream);
         }
+#ifndef LAB_SMALL
+        if (!strcmp(argv[i], "rounded"))
+            check_rounded(stream, false);
+        if (!strcmp(argv[i], "dense") && !failures)
+            time_dense(stream, open_blas(stream), false);
+        if (!strcmp(argv[i], "moredense") && !failures)
+            time_dense(stream, open_blas(stream), true);
+#endif
         if (!strcmp(argv[i], "time") && !failures)
             time_all(stream, open_blas(stream), false);
-#ifndef LAB_SMALL
+#ifdef LAB_ALL
         if (!strcmp(argv[i], "tables"))
             time_tables(stream);
         if (!strcmp(argv[i], "routes"))

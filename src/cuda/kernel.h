@@ -165,8 +165,9 @@ enum {
     QNI_CUDA_FAMILY_DECODE = 0,  /* streams the weights, few rows */
     QNI_CUDA_FAMILY_TILE = 1,    /* mma.sync */
     QNI_CUDA_FAMILY_PREFILL = 2, /* wgmma */
-    QNI_CUDA_N_FAMILIES = 3,
-    QNI_CUDA_FAMILY_DENSE = 3 /* no row of the table, no line of tuning.inc: matmul/dense.h */
+    QNI_CUDA_FAMILY_ROUNDED = 3, /* the same, weights rounded to the type of x: dense strategy */
+    QNI_CUDA_N_FAMILIES = 4,
+    QNI_CUDA_FAMILY_DENSE = 4 /* no row of the table, no line of tuning.inc: matmul/dense.h */
 };
 
 /* A row of matmul/kernels.inc. */

@@ -11,11 +11,18 @@
 
 struct row {
     const char *name;
-    int32_t sm, exact, reads, layout, m_max, mr;
+    int32_t sm, exact, reads, layout, m_max, mr, family;
 };
 #undef QNI_CUDA_KERNEL
 #define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
-    {#fn, sm, exact, QNI_CUDA_READS_##reads, QNI_CUDA_##layout, m_max, mr},
+    {#fn,                                                                                          \
+     sm,                                                                                           \
+     exact,                                                                                        \
+     QNI_CUDA_READS_##reads,                                                                       \
+     QNI_CUDA_##layout,                                                                            \
+     m_max,                                                                                        \
+     mr,                                                                                           \
+     QNI_CUDA_FAMILY_##family},
 static const struct row rows[] = {
 #include "../../src/cuda/matmul/kernels.inc"
 };
@@ -25,6 +32,7 @@ struct kernel_case {
     const struct row *row;
     int64_t m, n;
     int32_t first; /* problem; a wide case is this one alone */
+    bool f16_scales;
 };
 
 /* Problems of a row, the hardest first: not every row takes every shift, group and type of x. */
@@ -181,7 +189,8 @@ static void kernel_case(struct check *c, const void *arg)
                                                .kh = 1,
                                                .kw = 1,
                                                .conv_groups = 1,
-                                               .data = CHECK_NORMAL};
+                                               .data = CHECK_NORMAL,
+                                               .f16_scales = k->f16_scales};
         struct check_weight weight;
         qn_weight *w = NULL;
         qn_packed *packed = NULL;
@@ -194,9 +203,10 @@ static void kernel_case(struct check *c, const void *arg)
         qn_weight_destroy(w);
         qn_matmul_args_init(&args);
         args.w = packed;
-        args.strategy = row->reads == QNI_CUDA_READS_Q8    ? QN_STRATEGY_INT8_ROW
-                        : row->reads == QNI_CUDA_READS_Q8B ? QN_STRATEGY_INT8_BLOCK
-                                                           : QN_STRATEGY_FLOAT;
+        args.strategy = row->reads == QNI_CUDA_READS_Q8          ? QN_STRATEGY_INT8_ROW
+                        : row->reads == QNI_CUDA_READS_Q8B       ? QN_STRATEGY_INT8_BLOCK
+                        : row->family == QNI_CUDA_FAMILY_ROUNDED ? QN_STRATEGY_DENSE
+                                                                 : QN_STRATEGY_FLOAT;
         const qn_dtype other = p->f32 || is_int8(row) ? QN_F32 : QN_BF16;
         const qn_dtype x_type = row->reads == QNI_CUDA_READS_F16 ? QN_F16 : other;
         args.x = check_tensor(c, "x", x_type, 2, (const int64_t[]){k->m, p->k}, false);
@@ -213,10 +223,23 @@ static void wide_cases(struct check_suite *suite, const struct row *row)
 {
     for (int32_t i = N_PROBLEMS; i < N_PROBLEMS + N_WIDE; i++)
         for (int64_t m = row->m_max; m > row->m_max / 2; m -= (row->m_max + 4) / 5) {
-            const struct kernel_case wide = {row, m, 4096 - 40 * (i % 2), i};
+            const struct kernel_case wide = {row, m, 4096 - 40 * (i % 2), i, false};
             check_case(suite, kernel_case, &wide, "%s/%lldx%lldx%lld", row->name, (long long)m,
                        (long long)wide.n, (long long)problems[i].k);
         }
+}
+
+/* Weights rounded on the way: scales of f16 have a way of their own, groups of pairs of blocks a
+ * form of their own, and few rows tiles of fewer. */
+static void rounded_cases(struct check_suite *suite, const struct row *row)
+{
+    for (int32_t i = 0; i < 3 * N_WIDE; i++) {
+        const struct problem *p = &problems[N_PROBLEMS + i / 3];
+        const struct kernel_case k = {row, i % 3 == 0 ? 40 : 128 * (i % 3) + 5,
+                                      i % 3 == 0 ? 264 : 136, N_PROBLEMS + i / 3, true};
+        check_case(suite, kernel_case, &k, "%s/f16/%lldx%lldx%lld/g%lld", row->name, (long long)k.m,
+                   (long long)k.n, (long long)p->k, (long long)p->group);
+    }
 }
 
 /* Quick: the partly filled tile alone, if there is one. */
@@ -224,8 +247,8 @@ void check_cuda_kernels(struct check_suite *suite, const struct check_options *o
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         enum { N = 72 };
-        const struct kernel_case some = {&rows[i], rows[i].mr + 3, N, 0};
-        const struct kernel_case all = {&rows[i], rows[i].mr, N, 0};
+        const struct kernel_case some = {&rows[i], rows[i].mr + 3, N, 0, false};
+        const struct kernel_case all = {&rows[i], rows[i].mr, N, 0, false};
         const bool is_short = rows[i].m_max != 0;
         if (is_short || !options->quick)
             check_case(suite, kernel_case, &all, "%s/%lld", rows[i].name, (long long)all.m);
@@ -233,5 +256,7 @@ void check_cuda_kernels(struct check_suite *suite, const struct check_options *o
             check_case(suite, kernel_case, &some, "%s/%lld", rows[i].name, (long long)some.m);
         if (is_short && !options->quick)
             wide_cases(suite, &rows[i]);
+        if (rows[i].family == QNI_CUDA_FAMILY_ROUNDED)
+            rounded_cases(suite, &rows[i]);
     }
 }

@@ -203,7 +203,7 @@ static void a_name_is_obeyed_or_refused(void **state)
         const bool fits =
             rows[r].layout == QNI_CUDA_Q4FRAG &&
             (rows[r].reads == QNI_CUDA_READS_F16 || rows[r].reads == QNI_CUDA_READS_BF16) &&
-            (rows[r].m_max == 0 || rows[r].m_max >= 7);
+            (rows[r].m_max == 0 || rows[r].m_max >= 7) && rows[r].family != QNI_CUDA_FAMILY_ROUNDED;
         assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), fits ? QN_OK : QN_E_UNSUPPORTED);
         if (fits)
             assert_ptr_equal(c.main, &rows[r]);
@@ -304,6 +304,18 @@ static void hear_of_dense(void *arg, const char *kernel, const char *why)
     for (int32_t i = 0; i < N_DENSE; i++)
         if (strcmp(kernel, qni_cuda_dense_at(i)->name) == 0)
             h->why[i] = why;
+}
+
+/* What is said of one row. */
+struct heard_of_row {
+    const char *name, *why;
+};
+
+static void hear_of_row(void *arg, const char *kernel, const char *why)
+{
+    struct heard_of_row *h = arg;
+    if (strcmp(kernel, h->name) == 0)
+        h->why = why;
 }
 
 static void start_gpu(struct qni_cuda *cuda, const struct qni_cuda_facts *facts)
@@ -431,6 +443,74 @@ static void what_is_not_for_the_dense_tier_says_why(void **state)
     }
 }
 
+/* Rows that round weights in registers: for the dense strategy alone, where they are cheapest, and
+ * told of where they would be. */
+static void weights_are_rounded_for_who_asks(void **state)
+{
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t r = 0; r < N_ROWS; r++) {
+        const struct qni_cuda_kernel *row = &rows[r];
+        if (row->family != QNI_CUDA_FAMILY_ROUNDED || row->layout != QNI_CUDA_Q4FRAG)
+            continue;
+        const bool bf16 = row->reads == QNI_CUDA_READS_BF16;
+        struct heard_of_row h = {row->name, NULL};
+        start_product(&p, "q4frag", QN_STRATEGY_DENSE, 1024);
+        p.head.scale_dtype = QN_F16;
+        p.head.group_units = 1;
+        p.head.n_groups = 128;
+        p.op.x.dtype = p.op.y.dtype = bf16 ? QN_BF16 : QN_F16;
+        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
+        assert_ptr_equal(c.main, row);
+        assert_non_null(strstr(c.note, "registers"));
+        assert_int_equal(qni_cuda_rounds_by_f16(&p.op), !bf16);
+        p.op.strategy = QN_STRATEGY_FLOAT;
+        assert_int_equal(choose(&gpus[4], &p, &c, hear_of_row, &h), QN_OK);
+        assert_non_null(strstr(h.why, "faster"));
+        p.op.m = 1;
+        assert_int_equal(choose(&gpus[4], &p, &c, hear_of_row, &h), QN_OK);
+        assert_null(strstr(h.why, "faster"));
+        assert_non_null(strstr(h.why, "dense strategy"));
+        p.op.kernel = row->name;
+        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_E_UNSUPPORTED);
+    }
+}
+
+static void what_is_not_rounded_says_why(void **state)
+{
+    static const char *const parts[] = {"16 bits", "expert", "prescale", "8 bits", "another type"};
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t i = 0; i < 5; i++) {
+        struct heard_of_row h = {"qni_matmul_bf16_q4frag_mr128_dense_sm90a", NULL};
+        start_product(&p, "q4frag", QN_STRATEGY_DENSE, 1024);
+        p.op.x.dtype = i == 0 ? QN_F32 : i == 4 ? QN_F16 : QN_BF16;
+        if (i == 1)
+            p.op.kind = QNI_GROUPED;
+        if (i == 2)
+            p.head.section[QNI_SECTION_PRESCALE].bytes = 4096 * 4;
+        p.head.format.shift = i == 3 ? QN_SHIFT_ZERO : QN_SHIFT_NONE;
+        p.head.zero_dtype = QN_I32;
+        assert_int_equal(choose(&gpus[4], &p, &c, hear_of_row, &h), QN_OK);
+        assert_non_null(h.why);
+        assert_non_null(strstr(h.why, parts[i]));
+    }
+    /* The short way: scales of f16 that a power of two leaves f16, and no offsets. */
+    start_product(&p, "q4frag", QN_STRATEGY_DENSE, 1024);
+    assert_false(qni_cuda_rounds_by_f16(&p.op));
+    p.head.scale_dtype = QN_F16;
+    assert_true(qni_cuda_rounds_by_f16(&p.op));
+    p.packed.magnitude = 32767.0;
+    assert_true(qni_cuda_rounds_by_f16(&p.op));
+    p.packed.magnitude = 32768.0;
+    assert_false(qni_cuda_rounds_by_f16(&p.op));
+    p.packed.magnitude = 1.0;
+    p.head.format.shift = QN_SHIFT_OFFSET;
+    assert_false(qni_cuda_rounds_by_f16(&p.op));
+}
+
 /* The model: more rows never cost less, and nothing costs less than the memory allows. */
 static void costs_rise_with_rows(void **state)
 {
@@ -554,7 +634,7 @@ static void constants_decide(void **state)
             assert_true(i >= 6);
             return;
         }
-        if (cost.is_int8 || cost.bits != 4 ||
+        if (cost.is_int8 || cost.bits != 4 || strcmp(cost.family, "rounded") == 0 ||
             (strcmp(cost.family, "decode") == 0 && cost.rows < 13))
             continue;
         cost.t0_us = 0.001;
@@ -638,6 +718,8 @@ int main(void)
         cmocka_unit_test(the_dense_tier_serves_who_asks),
         cmocka_unit_test(without_its_library_floats_serve),
         cmocka_unit_test(what_is_not_for_the_dense_tier_says_why),
+        cmocka_unit_test(weights_are_rounded_for_who_asks),
+        cmocka_unit_test(what_is_not_rounded_says_why),
         cmocka_unit_test(costs_rise_with_rows),
         cmocka_unit_test(lines_are_kept),
         cmocka_unit_test(impossible_constants_are_refused),

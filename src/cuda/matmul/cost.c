@@ -8,6 +8,7 @@
 
 #include "../../base/compiler.h"
 #include "../../base/error.h"
+#include "dense.h"
 #include "prepared.h"
 
 #define QNI_CUDA_COSTS(sm, family, mr, is_int8, bits, outputs, splits, t0, bandwidth, block_ns)    \
@@ -166,10 +167,13 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
     const double ends = !is_prefill || head->group_units % 4 == 0 ? 1.0
                         : head->group_units % 2 == 0              ? 1.5
                                                                   : 2.1;
+    /* Weights that are rounded in f32: four instructions more for a pair (prefill_round.cuh). */
+    const bool by_f32 = kernel->family == QNI_CUDA_FAMILY_ROUNDED && !qni_cuda_rounds_by_f16(op);
     const double rated = facts->bandwidth > 0.0 ? facts->bandwidth : 500e9;
     return (struct qni_cuda_terms){
         .bytes = n_weights(op, m) * weight_bytes(head) + x + y,
-        .steps = ends * table_products(op, kernel) * turns_of(facts, op, kernel, costs, m) * blocks,
+        .steps = ends * (by_f32 ? 1.2 : 1.0) * table_products(op, kernel) *
+                 turns_of(facts, op, kernel, costs, m) * blocks,
         /* Prepared rows are read, written, and read again, at four fifths of the rated speed. */
         .before_us = qni_cuda_reads_x(op, kernel) ? 0.0 : 2.0 + 2.5 * x / rated * 1e6,
     };
@@ -205,7 +209,7 @@ double qni_cuda_roofline(const struct qni_cuda_facts *facts, const struct qni_op
 
 /* ---- constants given ------------------------------------------------------------------------- */
 
-static const char *const families[QNI_CUDA_N_FAMILIES] = {"decode", "tile", "prefill"};
+static const char *const families[QNI_CUDA_N_FAMILIES] = {"decode", "tile", "prefill", "rounded"};
 
 static bool runs_on(const struct qni_cuda_facts *facts, const struct qni_cuda_kernel *k)
 {

@@ -30,6 +30,10 @@ const char *qni_cuda_dense_refusal(const struct qni_cuda_kernel *row, const stru
                                    const struct qni_cuda_facts *facts);
 /* The refusal where everything but the strategy is right. */
 extern const char *const qni_cuda_dense_unasked;
+/* Rows of kernels.inc that round weights in registers to the same bits (prefill_round.cuh): why one
+ * that reads this cannot serve, or NULL. And do they take the short way? */
+const char *qni_cuda_rounded_refusal(int32_t reads, const struct qni_op *op);
+bool qni_cuda_rounds_by_f16(const struct qni_op *op);
 /* The model: constants, and terms for m rows. */
 struct qni_cuda_costs qni_cuda_dense_costs(const struct qni_cuda_facts *facts);
 struct qni_cuda_terms qni_cuda_dense_terms(const struct qni_cuda_facts *facts,

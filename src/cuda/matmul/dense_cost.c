@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "../../quant/magnitude.h"
 #include "prepared.h"
 
 static const struct qni_cuda_kernel rows_of_tier[] = {
@@ -65,6 +66,30 @@ const char *qni_cuda_dense_refusal(const struct qni_cuda_kernel *row, const stru
     if (op->strategy != QN_STRATEGY_DENSE)
         return qni_cuda_dense_unasked;
     return facts->no_blas;
+}
+
+const char *qni_cuda_rounded_refusal(int32_t reads, const struct qni_op *op)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const qn_dtype type = reads == QNI_CUDA_READS_F16 ? QN_F16 : QN_BF16;
+    if (op->x.dtype == QN_F32)
+        return "rounds weights to the type of x, and multiplies types of 16 bits";
+    if (op->x.dtype != type)
+        return "reads another type of activations than the strategy gives";
+    if (op->kind == QNI_GROUPED)
+        return "rounds by the power of two of one weight, and every expert has its own";
+    if (has_section(op, QNI_SECTION_PRESCALE))
+        return "rounds weights without a prescale, which belongs to them here";
+    if (head->format.shift == QN_SHIFT_ZERO && qni_packed_has_offsets(head))
+        return "takes zero points of 8 bits off codes, and some are larger";
+    return op->strategy == QN_STRATEGY_DENSE ? NULL : qni_cuda_dense_unasked;
+}
+
+bool qni_cuda_rounds_by_f16(const struct qni_op *op)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    return op->x.dtype == QN_F16 && head->scale_dtype == QN_F16 && !qni_packed_has_offsets(head) &&
+           qni_magnitude_exponent(op->w[0]->magnitude, QN_F16) >= 0;
 }
 
 /* cuBLASLt at 128 x 256 outputs a tile, as a multiprocessor does them one after another: 0.77 of

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "../../quant/magnitude.h"
 #include "../weights.h"
 #include "dense.h"
 #include "prepared.h"
@@ -228,6 +229,8 @@ qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_ch
     r.prepared = scratch;
     r.err = err;
     r.product.w = qni_cuda_weights_of(op->w[0], r.kernel->reads);
+    if (r.kernel->family == QNI_CUDA_FAMILY_ROUNDED)
+        r.product.w.exponent = qni_magnitude_exponent(op->w[0]->magnitude, op->x.dtype);
     r.product.m = op->m;
     qni_cuda_sink_of(op, &r.product.out);
     uint8_t *const routes = r.prepared + choice->chunk_bytes;

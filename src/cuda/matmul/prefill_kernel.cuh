@@ -549,8 +549,10 @@ int32_t launch_rounded_f16(const struct qni_cuda_product *p, const struct qni_cu
     const bool by_f16 =
         p->w.scale_is_f16 && p->w.exponent >= 0 && p->w.shift != QNI_CUDA_SHIFT_OFFSET;
     const bool pairs = p->w.n_groups <= 1 || p->w.group_units % 4 == 0;
-    if (is_general(p) || !by_f16)
+    if (!by_f16)
         return launch_rounded<false, BITS, UNITS, true, BY_F32>(p, experts, l);
+    if (is_general(p))
+        return launch_rounded<false, BITS, UNITS, true, BY_F16>(p, experts, l);
     return pairs ? launch_rounded<false, BITS, PAIRS, false, BY_F16>(p, experts, l)
                  : launch_rounded<false, BITS, UNITS, false, BY_F16>(p, experts, l);
 }

@@ -44,6 +44,10 @@ template <class F> struct facts_of {
     uint32_t scale[count][2], offset[count][2], zero[count];
     uint32_t has_offset;
     float times; /* 2^e */
+    /* Behind the last block there may be one of zeros: codes that the format need not have, whose
+     * weights would be beyond f16 and with x = 0 no number. Their scale is 0. */
+    float times_of_second;
+    int block, blocks; /* the next stage's first, and all */
 
     /* at: where the stage's first unit is; it ends behind the stage. */
     __device__ __forceinline__ void take(const consumer<F> &c, const struct qni_cuda_weights &w,
@@ -51,6 +55,8 @@ template <class F> struct facts_of {
     {
         const int first = at.group;
         const uint32_t facts = stage * F::facts_bytes;
+        times_of_second = F::blocks == 1 || block + 1 < blocks ? times : 0.0f;
+        block += F::blocks;
 #pragma unroll
         for (int i = 0; i < count; i++) {
             const int which = F::mode == UNITS ? at.group - first : 0;
@@ -70,18 +76,18 @@ template <class F> struct facts_of {
                 walk_unit(w, at);
         }
     }
-    __device__ __forceinline__ float2 pair(const consumer<F> &c, const uint32_t *v) const
+    __device__ __forceinline__ float2 pair(const consumer<F> &c, const uint32_t *v, float by) const
     {
         const float2 h = __half22float2(*(const __half2 *)v);
         const float x = F::rounding == BY_F16 || c.scale_other == 0 ? h.x : __uint_as_float(v[0]);
         const float y = F::rounding == BY_F16 || c.scale_other == 0 ? h.y : __uint_as_float(v[1]);
-        return make_float2(x * times, y * times);
+        return make_float2(x * by, y * by);
     }
     /* The 8 registers of a unit: those with odd numbers are of output g + 8. */
     __device__ __forceinline__ void unpack_unit(consumer<F> &c, int i, const uint32_t *word,
-                                                uint32_t *to) const
+                                                float by, uint32_t *to) const
     {
-        const float2 s = pair(c, scale[i]);
+        const float2 s = pair(c, scale[i], by);
         if (c.has_zero)
             c.z.set((int8_t)(zero[i] & 255), (int8_t)(zero[i] >> 8));
         unpack<false, F::bits>(word, c.z, c.has_zero, to);
@@ -91,7 +97,7 @@ template <class F> struct facts_of {
             for (int j = 0; j < 8; j++)
                 to[j] = mul_f16(to[j], j % 2 ? odd : even);
         } else {
-            const float2 o = has_offset ? pair(c, offset[i]) : make_float2(0.0f, 0.0f);
+            const float2 o = has_offset ? pair(c, offset[i], by) : make_float2(0.0f, 0.0f);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 const float2 v = __half22float2(*(const __half2 *)&to[j]);
@@ -115,13 +121,14 @@ template <class F> struct facts_of {
         for (int u = 0; u < F::blocks; u++) {
             const int unit = PART * F::blocks + u;
             unpack_unit(c, count > 1 ? unit : 0, c.word[unit / 2] + unit % 2 * (F::bits / 2),
-                        to + 8 * u);
+                        unit < 2 ? times : times_of_second, to + 8 * u);
         }
     }
 };
 
 /* A warpgroup's products follow each other without a pause, each half of a stage's unpacked while
- * the other's run. */
+ * the other's run. (With three sets of registers, two of them multiplied, ptxas waits for every
+ * product by itself.) */
 template <class F>
 __device__ __forceinline__ void sum_rounded(consumer<F> &c, const arguments &a, const place &at,
                                             float (&acc)[F::tokens / 2])
@@ -131,6 +138,8 @@ __device__ __forceinline__ void sum_rounded(consumer<F> &c, const arguments &a, 
     facts_of<F> facts;
     facts.has_offset = w.shift == QNI_CUDA_SHIFT_OFFSET;
     facts.times = power_of_two(w.exponent);
+    facts.block = at.begin;
+    facts.blocks = w.units / 2;
     walk k = walk_to(w, 2 * at.begin);
     barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
     c.take_codes(c.r.stage);

@@ -128,7 +128,7 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
     if (k->reads == QNI_CUDA_READS_F16 &&
         (op->x.dtype != QN_F16 || has_section(op, QNI_SECTION_PRESCALE)))
         return "reads f16, which x (times the prescale) is not";
-    return NULL;
+    return k->family == QNI_CUDA_FAMILY_ROUNDED ? qni_cuda_rounded_refusal(k->reads, op) : NULL;
 }
 
 /* May it have so many rows? Tiles of a grouped product are cut to its size. */
@@ -262,13 +262,21 @@ static bool is_chosen(const struct qni_cuda_choice *c, const struct qni_cuda_ker
     return chosen;
 }
 
-/* Would the dense tier take less time, by the model? For m > 0. */
-static bool is_faster_dense(const struct qni_cuda_offer *offer, const struct qni_op *op,
-                            const struct qni_cuda_choice *c)
+/* What the dense tier would take, by the model. For m > 0. */
+static double dense_us(const struct qni_cuda_offer *offer, const struct qni_op *op)
 {
     const struct qni_cuda_costs costs = qni_cuda_dense_costs(offer->facts);
     const struct qni_cuda_terms terms = qni_cuda_dense_terms(offer->facts, op, op->m);
-    return c->n_choices > 0 && qni_cuda_predict(&costs, &terms) < c->predicted_us;
+    return qni_cuda_predict(&costs, &terms);
+}
+
+/* Of a row that only the dense strategy has, where it takes so long. */
+static const char *unasked(const struct qni_cuda_choice *c, double us)
+{
+    return c->n_choices > 0 && us < c->predicted_us
+               ? "would be faster by the cost model: ask for the dense strategy, which rounds "
+                 "weights to the type of x"
+               : qni_cuda_dense_unasked;
 }
 
 static void tell_of_dense(const struct qni_cuda_offer *offer, const struct qni_op *op,
@@ -280,9 +288,8 @@ static void tell_of_dense(const struct qni_cuda_offer *offer, const struct qni_o
         if (is_chosen(c, row))
             continue;
         const char *why = general != NULL ? general : qni_cuda_dense_refusal(row, op, offer->facts);
-        if (why == qni_cuda_dense_unasked && is_faster_dense(offer, op, c))
-            why = "would be faster by the cost model: ask for the dense strategy, which rounds "
-                  "weights to the type of x";
+        if (why == qni_cuda_dense_unasked)
+            why = unasked(c, dense_us(offer, op));
         tell(arg, row->name, why != NULL ? why : "would take longer by the cost model");
     }
 }
@@ -300,6 +307,8 @@ static void tell_refusals(const struct qni_cuda_offer *offer, const struct qni_o
         if (why == NULL)
             why = takes(row, op, op->m) ? "would take longer by the cost model"
                                         : "takes fewer rows of x";
+        else if (why == qni_cuda_dense_unasked)
+            why = unasked(c, qni_cuda_cost(offer->facts, op, row, op->m));
         tell(arg, row->name, why);
     }
     tell_of_dense(offer, op, general, c, tell, arg);
@@ -325,7 +334,7 @@ static bool lacks_library(const struct qni_cuda_offer *offer, const struct qni_o
         return false;
     for (int32_t i = 0; (row = qni_cuda_dense_at(i)) != NULL; i++)
         lacks = lacks || qni_cuda_dense_refusal(row, op, offer->facts) == offer->facts->no_blas;
-    return lacks && is_faster_dense(offer, op, c);
+    return lacks && c->n_choices > 0 && dense_us(offer, op) < c->predicted_us;
 }
 
 /* How it is done, where that is not plain from the kernel's name. */
@@ -338,6 +347,9 @@ static const char *note_of(const struct qni_cuda_offer *offer, const struct qni_
                    : NULL;
     if (qni_cuda_is_dense(c->main))
         return "weights are written out in the type of x and multiplied by cuBLASLt";
+    if (c->main->family == QNI_CUDA_FAMILY_ROUNDED)
+        return "weights are rounded to the type of x in registers, as the dense tier would write "
+               "them out";
     return without_library ? offer->facts->no_blas
                            : "weights are dequantized in registers, as by the float strategy";
 }
