@@ -344,7 +344,7 @@ static bool describe_outputs(const struct run *r, int64_t block, int64_t blocks,
         to->bias[j] = bias != NULL ? bias[at] : 0;
         const float size = qni_float_of(qni_bits_of(to->scale[j]) & 0x7fffffffu) * most +
                            qni_float_of(qni_bits_of(to->bias[j]) & 0x7fffffffu);
-        is_tame = is_tame && size * r->epilogue.finish.y_inv < 0x1p30f;
+        is_tame = is_tame && size * r->epilogue.finish.y_inv < 0x1p21f;
     }
     return is_tame;
 }
@@ -398,6 +398,7 @@ static void multiply_blocks(const struct run *r, const struct band *b, const int
         .relu = f->act == QN_ACT_RELU,
         .is_u8 = f->y_dtype == QN_U8,
         .is_tame = describe_outputs(r, block, blocks, scratch),
+        .is_near = qni_op_x_zero(r->op) == 0 && r->op->k <= 256,
         .c = scratch->c,
         .scratch = scratch->kernel,
     };

@@ -3,19 +3,28 @@
  *
  * A block of 32 outputs x 32 channels lives in four C tiles for the whole reduction, so that int32
  * sums are stored once. A tiles are 16 outputs as they lie in the image: tap by tap the same tile
- * moves by a fixed distance. Four loads feed four products: 4.9 ns a product while one operand is
- * in the first cache and the other in the second, 7.5 ns when both are in the second. Tiles of
- * fewer than 16 rows take no less time. Storing the four C tiles takes 17 ns that nothing overlaps.
+ * moves by a fixed distance. Four loads feed four products of 16 cycles each. Blocks go through
+ * three stages: block i multiplies; a tile of block i - 1 is stored just before block i takes it
+ * over; the sums of block i - 2, in memory by now, become bytes, some rows after every product.
  *
- * A layer with few channels is bound by the way from 32-bit sums to bytes: seven vector
- * instructions for 16 outputs, 60 to 75 ns a block, as much as three steps of 64 channels. So an
- * older block is finished, some rows after every step, while the tiles multiply; three buffers of
- * sums take turns.
+ * While tiles are at work, 512-bit multiplications and conversions have one port of the core, not
+ * two (measured: 64 of them in 64 cycles, in 31 without tiles); additions, logic and packing have
+ * both, or the other one. So what can be an addition is one:
+ *
+ *   int32 to f32   tiles begin with the bits of 1.5 * 2^23 instead of 0. Numbers of [2^23, 2^24]
+ *                  are one apart, so the sum's bits are those of 1.5 * 2^23 + d wherever |d| <=
+ *                  2^22, and subtracting 1.5 * 2^23 is exact. |d| <= 128 * 128 * k: k up to 256
+ *   rounding       |v| < 2^22: 1.5 * 2^23 + v is rounded to an integer, ties to even, and its bits
+ *                  less those of 1.5 * 2^23 are that integer. Subtracting those less y's zero point
+ *                  adds the zero point; no sum leaves int32, packing saturates, and so the code is
+ *                  the same as with the zero point added later. One half of a row is rounded so
+ *                  and one converted: both ports are busy
+ *   row sums       tiles begin with what is subtracted from each row
  *
  * Exact because |sum| <= 128 * 255 * 32768 < 2^31 even on codes as they are packed, and because the
  * steps to y are those of docs/numerics.md. is_tame allows to leave out the clamp to +-2^21 and the
- * test for NaN: the conversion to int32 cannot overflow, and packing saturates all the same. Relu
- * is a floor on the code: v <= 0 gives y_zero, and any other v gives no less. */
+ * test for NaN. Relu is a floor on the code: v <= 0 gives y_zero, and any other v gives no less;
+ * packing is monotonic, so the floor can wait for the bytes. */
 #include <immintrin.h>
 
 #include "../../base/compiler.h"
@@ -23,7 +32,7 @@
 #include "../simd/avx512.h"
 #include "kernel.h"
 
-enum { BLOCK = 32, BLOCK_BYTES = BLOCK * BLOCK * 4, BUFFERS = 3 };
+enum { BLOCK = 32, BLOCK_BYTES = BLOCK * BLOCK * 4, MAGIC = 0x4b400000 };
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
@@ -67,197 +76,302 @@ void qni_direct_sums_amx(const int8_t *a, size_t pixel, int64_t rows, int64_t by
 
 /* ---- from sums to bytes ---------------------------------------------------------------------- */
 
-/* What all blocks share. */
+/* What all blocks share: copies, so that no store can seem to change them. */
 struct finish {
-    __m512 x_scale, y_inv;
-    __m512i y_zero, floor, flip, order;
+    __m512 x_scale, y_inv, magic;
+    __m512i less, floor, flip, order;
+    const float *scale, *bias;
+    const int32_t *zero;
+    uint8_t *const *y;
+    int64_t column, n;
 };
 
 static struct finish finish_of(const struct qni_direct_tile *t)
 {
     struct finish f;
     const int32_t zero = t->y_zero - (t->is_u8 ? 128 : 0); /* bytes are made signed, then flipped */
+    const int32_t floor = zero < -128 ? -128 : zero > 127 ? 127 : zero;
     f.x_scale = _mm512_set1_ps(t->x_scale);
     f.y_inv = _mm512_set1_ps(t->y_inv);
-    f.y_zero = _mm512_set1_epi16((int16_t)zero);
-    f.floor = _mm512_set1_epi16((int16_t)(t->relu ? zero : -32768));
+    f.magic = _mm512_set1_ps(0x1.8p23f);
+    f.less = _mm512_set1_epi32(MAGIC - zero);
+    f.floor = _mm512_set1_epi8((char)(t->relu ? floor : -128));
     f.flip = _mm512_set1_epi8((char)(t->is_u8 ? 0x80 : 0));
     /* Dwords of [row of 2][half of 2] in lanes to two rows of 32 bytes. */
     f.order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    f.scale = t->scale;
+    f.bias = t->bias;
+    f.zero = t->zero;
+    f.y = t->y;
+    f.column = t->column;
+    f.n = t->n;
     return f;
 }
 
-/* PLAIN: no zero point of y, no relu, signed bytes. WHOLE: blocks of 32 outputs only. */
-enum { BIAS = 1, ZERO = 2, WILD = 4, SUMS = 8, PLAIN = 16, WHOLE = 32 };
+/* NEAR: sums are floats 1.5 * 2^23 + d. SHIFT: y has a zero point, is unsigned or has a floor. WILD
+ * also minds columns that are not there. */
+enum { BIAS = 1, ZERO = 2, SHIFT = 4, WILD = 8, SUMS = 16, NEAR = 32 };
 
-/* Sums of a block that wait to be finished: rows [row, end) of the tile, from `dot` on; `share`
- * pairs of them after every step. */
+/* Sums of a block that wait to be finished: rows [row, end) of the tile, from `dot` on. */
 struct waiting {
     const int32_t *dot;
-    int64_t block, row, end, share;
+    int64_t block, row, end;
 };
 
-QNI_TEMPLATE __m512i code_of(const struct qni_direct_tile *t, const struct finish *f,
-                             const int32_t *dot, int64_t row, int64_t column, const int what)
+/* Of 16 outputs. */
+struct output {
+    __m512 scale, bias;
+    __m512i zero;
+};
+
+QNI_TEMPLATE struct output output_of(const struct finish *f, int64_t column, const int what)
+{
+    struct output o = {_mm512_loadu_ps(f->scale + column), _mm512_setzero_ps(),
+                       _mm512_setzero_si512()};
+    if (what & BIAS)
+        o.bias = _mm512_loadu_ps(f->bias + column);
+    if (what & ZERO)
+        o.zero = _mm512_loadu_si512(f->zero + column);
+    return o;
+}
+
+/* by_adding: rounded by the addition of a number, else by a conversion. */
+QNI_TEMPLATE __m512i code_of(const struct finish *f, const struct output *o, const int32_t *dot,
+                             const bool by_adding, const int what)
 {
     __m512i d = _mm512_load_si512(dot);
-    if (what & SUMS)
-        d = _mm512_sub_epi32(d, _mm512_set1_epi32(t->row_sums[row]));
     if (what & ZERO)
-        d = _mm512_sub_epi32(d, _mm512_loadu_si512(t->zero + column));
-    __m512 v = _mm512_mul_ps(_mm512_loadu_ps(t->scale + column), _mm512_cvtepi32_ps(d));
-    v = _mm512_mul_ps(v, f->x_scale);
+        d = _mm512_sub_epi32(d, o->zero);
+    __m512 v =
+        (what & NEAR) ? _mm512_sub_ps(_mm512_castsi512_ps(d), f->magic) : _mm512_cvtepi32_ps(d);
+    v = _mm512_mul_ps(_mm512_mul_ps(o->scale, v), f->x_scale);
     if (what & BIAS)
-        v = _mm512_add_ps(v, _mm512_loadu_ps(t->bias + column));
+        v = _mm512_add_ps(v, o->bias);
     v = _mm512_mul_ps(v, f->y_inv);
     if (what & WILD) {
         const __m512 most = _mm512_set1_ps(0x1p21f);
         const __mmask16 number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
         v = _mm512_min_ps(_mm512_max_ps(v, _mm512_sub_ps(_mm512_setzero_ps(), most)), most);
-        return _mm512_maskz_cvt_roundps_epi32(number, v,
-                                              _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        v = _mm512_maskz_mov_ps(number, v);
     }
+    if (by_adding)
+        return _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(v, f->magic)), f->less);
     return _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* Two rows of 32 outputs; if there is no second one, the first again. Without BIAS a sum of -0
- * keeps its sign, which no code shows. */
-QNI_TEMPLATE void finish_pair(const struct qni_direct_tile *t, const struct finish *f,
-                              const struct waiting *w, __mmask32 columns, const int what)
+/* Two rows of 32 outputs, the second one `second` rows on. Without BIAS a sum of -0 keeps its sign,
+ * which no code shows. */
+QNI_TEMPLATE void finish_pair(const struct finish *f, const struct waiting *w,
+                              const struct output *o0, const struct output *o1, int64_t second,
+                              const int what)
 {
-    const int64_t at = w->block * 32, second = w->row + 1 < w->end;
+    const int64_t at = w->block * 32;
     const int32_t *const dot = w->dot, *const dot1 = dot + 32 * second;
-    const int64_t row = w->row, row1 = row + second;
-    __m512i a = _mm512_packs_epi32(code_of(t, f, dot, row, at, what),
-                                   code_of(t, f, dot + 16, row, at + 16, what));
-    __m512i b = _mm512_packs_epi32(code_of(t, f, dot1, row1, at, what),
-                                   code_of(t, f, dot1 + 16, row1, at + 16, what));
-    if (!(what & PLAIN)) {
-        a = _mm512_max_epi16(_mm512_adds_epi16(a, f->y_zero), f->floor);
-        b = _mm512_max_epi16(_mm512_adds_epi16(b, f->y_zero), f->floor);
-    }
+    const bool all = (what & (SHIFT | WILD)) != 0;
+    const __m512i a =
+        _mm512_packs_epi32(code_of(f, o0, dot, all, what), code_of(f, o1, dot + 16, true, what));
+    const __m512i b =
+        _mm512_packs_epi32(code_of(f, o0, dot1, all, what), code_of(f, o1, dot1 + 16, true, what));
     __m512i packed = _mm512_packs_epi16(a, b);
-    if (!(what & PLAIN))
-        packed = _mm512_xor_si512(packed, f->flip);
+    if (what & SHIFT)
+        packed = _mm512_xor_si512(_mm512_max_epi8(packed, f->floor), f->flip);
     /* Lanes of `packed`: 4 bytes of a's first half, 4 of its second, the same of b. */
     const __m512i rows = _mm512_permutexvar_epi32(f->order, packed);
-    uint8_t *const y = t->y[row] + t->column + at, *const y1 = t->y[row1] + t->column + at;
-    if (what & WHOLE) {
-        _mm256_storeu_si256((__m256i *)y, _mm512_castsi512_si256(rows));
-        _mm256_storeu_si256((__m256i *)y1, _mm512_extracti64x4_epi64(rows, 1));
-    } else {
+    uint8_t *const y = f->y[w->row] + f->column + at;
+    uint8_t *const y1 = f->y[w->row + second] + f->column + at;
+    if (what & WILD) {
+        const int64_t n = f->n - at;
+        const __mmask32 columns = n >= 32 ? 0xffffffffu : (1u << n) - 1u;
         _mm256_mask_storeu_epi8(y, columns, _mm512_castsi512_si256(rows));
         _mm256_mask_storeu_epi8(y1, columns, _mm512_extracti64x4_epi64(rows, 1));
+    } else {
+        _mm256_storeu_si256((__m256i *)y, _mm512_castsi512_si256(rows));
+        _mm256_storeu_si256((__m256i *)y1, _mm512_extracti64x4_epi64(rows, 1));
     }
 }
 
-QNI_TEMPLATE void finish_some(const struct qni_direct_tile *t, const struct finish *f,
-                              struct waiting *w, int64_t pairs, const int what)
+/* So many pairs of rows. */
+QNI_TEMPLATE void finish_some(const struct finish *f, struct waiting *w, const struct output *o0,
+                              const struct output *o1, int64_t pairs, const int what)
 {
-    const int64_t n = t->n - w->block * 32;
-    const __mmask32 columns = n >= 32 ? 0xffffffffu : (1u << n) - 1u;
-    for (; pairs > 0 && w->row < w->end; pairs--, w->row += 2, w->dot += 64)
-        finish_pair(t, f, w, columns, what);
+    for (; pairs > 0; pairs--, w->row += 2, w->dot += 64)
+        finish_pair(f, w, o0, o1, 1, what);
+}
+
+QNI_TEMPLATE void finish_all(const struct finish *f, struct waiting *w, const int what)
+{
+    if (w->row >= w->end)
+        return;
+    const struct output o0 = output_of(f, w->block * 32, what);
+    const struct output o1 = output_of(f, w->block * 32 + 16, what);
+    for (; w->row < w->end; w->row += 2, w->dot += 64)
+        finish_pair(f, w, &o0, &o1, w->row + 1 < w->end, what);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* One block of a tile into the C tiles, with a share of the waiting rows after every step. */
-QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, const struct waiting *now,
-                           const struct finish *f, struct waiting *w, const int second_rows,
-                           const int second_panel, const int what)
+/* The rows that multiply now, and what the tiles hold of the block before. */
+struct block {
+    int64_t row, block;
+    bool two, second_panel; /* more than 16 rows, outputs */
+    char *held;             /* where the tiles go, each before its first product */
+    const int32_t *begin;   /* what each row of a tile begins with, 16 a row */
+    size_t begin_stride;
+};
+
+QNI_TEMPLATE void product(const int c, const int what)
+{
+    if (c == 0 && (what & SUMS))
+        _tile_dpbsud(0, 4, 6);
+    else if (c == 0)
+        _tile_dpbssd(0, 4, 6);
+    else if (c == 1 && (what & SUMS))
+        _tile_dpbsud(1, 4, 7);
+    else if (c == 1)
+        _tile_dpbssd(1, 4, 7);
+    else if (c == 2 && (what & SUMS))
+        _tile_dpbsud(2, 5, 6);
+    else if (c == 2)
+        _tile_dpbssd(2, 5, 6);
+    else if (what & SUMS)
+        _tile_dpbsud(3, 5, 7);
+    else
+        _tile_dpbssd(3, 5, 7);
+}
+
+#define TAKE_OVER(tile, at)                                                                        \
+    do {                                                                                           \
+        _tile_stored(tile, now->held + (at), 128);                                                 \
+        _tile_loadd(tile, now->begin + ((tile) > 1 ? 4 * now->begin_stride : 0),                   \
+                    now->begin_stride);                                                            \
+    } while (0)
+
+/* One block of a tile into the C tiles; pairs of the waiting rows are finished between products. */
+QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, const struct block *now,
+                           const struct finish *f, struct waiting w, const int what)
 {
     const int8_t *const a = t->a + (size_t)now->row * t->pixel;
     const uint8_t *b0 = t->b + (size_t)now->block * 2 * t->b_panel, *b1 = b0 + t->b_panel;
-    qni_amx_zero();
+    const int64_t steps = t->n_taps * t->tap_steps;
+    const struct output o0 = output_of(f, w.block * 32, what);
+    const struct output o1 = output_of(f, w.block * 32 + 16, what);
+    const int64_t rate = w.end - w.row != BLOCK ? 0 : steps >= 4 ? 1 : steps >= 2 ? 2 : 4;
+    const bool two = now->two, second_panel = now->second_panel;
+    int64_t left = rate > 0 ? BLOCK / 2 : 0;
+    bool first = true;
     for (int64_t tap = 0; tap < t->n_taps; tap++) {
         const int8_t *a0 = a + t->taps[tap];
-        const int8_t *a1 = a0 + 16 * t->pixel;
-        for (int64_t s = 0; s < t->tap_steps; s++) {
+        for (int64_t s = 0; s < t->tap_steps; s++, first = false) {
+            const int64_t pairs = left > 0 ? rate : 0;
+            left -= (two && second_panel ? 4 : two || second_panel ? 2 : 1) * pairs;
             _tile_loadd(6, b0, 64);
             _tile_loadd(4, a0, t->pixel);
-            if (what & SUMS)
-                _tile_dpbsud(0, 4, 6);
-            else
-                _tile_dpbssd(0, 4, 6);
+            if (first)
+                TAKE_OVER(0, 0);
+            product(0, what);
+            finish_some(f, &w, &o0, &o1, pairs, what);
+            if (first)
+                TAKE_OVER(1, 64);
             if (second_panel) {
                 _tile_loadd(7, b1, 64);
-                if (what & SUMS)
-                    _tile_dpbsud(1, 4, 7);
-                else
-                    _tile_dpbssd(1, 4, 7);
-                b1 += QNI_DIRECT_STEP_BYTES;
+                product(1, what);
+                finish_some(f, &w, &o0, &o1, pairs, what);
             }
-            if (second_rows) {
-                _tile_loadd(5, a1, t->pixel);
-                if (what & SUMS)
-                    _tile_dpbsud(2, 5, 6);
-                else
-                    _tile_dpbssd(2, 5, 6);
-                if (second_panel && (what & SUMS))
-                    _tile_dpbsud(3, 5, 7);
-                else if (second_panel)
-                    _tile_dpbssd(3, 5, 7);
+            if (first)
+                TAKE_OVER(2, 2048);
+            if (two) {
+                _tile_loadd(5, a0 + 16 * t->pixel, t->pixel);
+                product(2, what);
+                finish_some(f, &w, &o0, &o1, pairs, what);
+            }
+            if (first)
+                TAKE_OVER(3, 2112);
+            if (two && second_panel) {
+                product(3, what);
+                finish_some(f, &w, &o0, &o1, pairs, what);
             }
             a0 += QNI_DIRECT_STEP;
-            a1 += QNI_DIRECT_STEP;
             b0 += QNI_DIRECT_STEP_BYTES;
-            finish_some(t, f, w, w->share, what);
+            b1 += QNI_DIRECT_STEP_BYTES;
         }
     }
+    finish_all(f, &w, what);
 }
 
-static int64_t at_most(int64_t a, int64_t b)
+/* Rows of a tile that multiply together, from `row` on: the last ones reach back, so that their
+ * tiles are full; what they make a second time is the same. */
+struct row_block {
+    int64_t base, end;
+};
+
+static struct row_block row_block_at(const struct qni_direct_tile *t, int64_t row)
 {
-    return a < b ? a : b;
+    const int64_t left = t->rows - row;
+    struct row_block r = {row, row + BLOCK};
+    if (left >= BLOCK)
+        return r;
+    r.end = t->rows;
+    if (t->rows >= BLOCK)
+        r.base = t->rows - (left > 16 ? BLOCK : 16);
+    return r;
+}
+
+/* Rows of tiles begin with what is added to their sums all the same. */
+QNI_TEMPLATE void begin_rows(const struct qni_direct_tile *t, struct row_block r, int32_t *begin,
+                             const int what)
+{
+    const int32_t magic = (what & NEAR) ? MAGIC : 0;
+    _mm512_store_si512(begin, _mm512_set1_epi32(magic));
+    for (int64_t i = r.base; (what & SUMS) && i < r.end; i++)
+        _mm512_store_si512(begin + 16 * (i - r.base), _mm512_set1_epi32(magic - t->row_sums[i]));
 }
 
 QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
-    const int64_t steps = t->n_taps * t->tap_steps, share = (BLOCK / 2 + steps - 1) / steps;
-    struct waiting older = {NULL, 0, 0, 0, share}, old = older;
-    int64_t at = 0, configured = 0;
+    int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
+    struct waiting older = {NULL, 0, 0, 0}, old = older;
+    char *c = t->scratch, *other = c + BLOCK_BYTES;
+    qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
-        const int64_t rows = at_most(BLOCK, t->rows - row);
-        if (rows != configured)
-            qni_amx_configure(rows, QNI_DIRECT_STEP);
-        configured = rows;
+        const struct row_block r = row_block_at(t, row);
+        if ((what & SUMS) || row == 0)
+            begin_rows(t, r, begin, what);
         for (int64_t block = 0; 2 * block < t->n_panels; block++) {
-            int32_t *const c = (int32_t *)((char *)t->scratch + at * BLOCK_BYTES);
-            const struct waiting now = {c, block, row, row + rows, share};
-            if (rows == BLOCK && 2 * block + 1 < t->n_panels)
-                multiply(t, &now, &f, &older, 1, 1, what);
-            else
-                multiply(t, &now, &f, &older, rows > 16, 2 * block + 1 < t->n_panels, what);
-            finish_some(t, &f, &older, BLOCK, what);
-            qni_amx_store(c, rows > 16);
+            const struct block now = {
+                r.base, block, r.end - r.base > 16,   2 * block + 1 < t->n_panels,
+                other,  begin, (what & SUMS) ? 64 : 0};
+            multiply(t, &now, &f, older, what);
             older = old;
-            old = now;
-            at = at + 1 < BUFFERS ? at + 1 : 0;
+            old = (struct waiting){(const int32_t *)(void *)c, block, r.base, r.end};
+            char *const swap = c;
+            c = other;
+            other = swap;
         }
     }
-    finish_some(t, &f, &older, BLOCK, what);
-    finish_some(t, &f, &old, BLOCK, what);
+    qni_amx_store(other, true);
+    finish_all(&f, &older, what);
+    finish_all(&f, &old, what);
 }
 
 /* Sums as they are, or times the weight's scale. */
 QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
 {
-    const struct finish f = {.x_scale = _mm512_setzero_ps()};
-    struct waiting none = {NULL, 0, 0, 0, 0};
-    int32_t *const c = t->scratch;
+    const struct finish f = finish_of(t);
+    const struct waiting none = {NULL, 0, 0, 0};
+    int32_t *const c = t->scratch, *const begin = c + 2 * BLOCK * BLOCK;
+    qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
-        const struct waiting now = {c, 0, row, row + at_most(BLOCK, t->rows - row), 0};
-        qni_amx_configure(now.end - row, QNI_DIRECT_STEP);
-        multiply(t, &now, &f, &none, now.end - row > 16, t->n_panels > 1, what);
-        qni_amx_store(c, now.end - row > 16);
-        for (int64_t i = row; i < now.end; i++) {
+        const struct row_block r = row_block_at(t, row);
+        const struct block now = {r.base,     0,     r.end - r.base > 16,   t->n_panels > 1,
+                                  t->scratch, begin, (what & SUMS) ? 64 : 0};
+        begin_rows(t, r, begin, what);
+        multiply(t, &now, &f, none, what);
+        qni_amx_store(c, now.two);
+        for (int64_t i = r.base; i < r.end; i++) {
             for (int64_t j = 0; j < 16 * t->n_panels; j += 16) {
-                __m512i d = _mm512_load_si512(c + (i - row) * 32 + j);
+                __m512i d = _mm512_load_si512(c + (i - r.base) * 32 + j);
                 float *const to = t->c + i * 32 + j;
-                if (what & SUMS)
-                    d = _mm512_sub_epi32(d, _mm512_set1_epi32(t->row_sums[i]));
                 if (t->has_zero)
                     d = _mm512_sub_epi32(d, _mm512_loadu_si512(t->zero + j));
                 if (t->kind == QNI_DIRECT_RAW)
@@ -274,23 +388,23 @@ QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
 /* sums: SUMS on codes as they are packed, else 0. */
 QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int sums)
 {
-    const bool plain = t->y_zero == 0 && !t->relu && !t->is_u8;
+    const bool shifts = t->y_zero != 0 || t->is_u8 || t->relu;
     if (t->kind != QNI_DIRECT_BYTES)
         to_words(t, sums);
-    else if (!t->is_tame)
-        to_bytes(t, BIAS | ZERO | WILD | sums);
-    else if (t->n % BLOCK != 0)
-        to_bytes(t, BIAS | ZERO | sums);
+    else if (!t->is_tame || t->n % BLOCK != 0)
+        to_bytes(t, BIAS | ZERO | SHIFT | WILD | sums);
     else if (t->has_zero)
-        to_bytes(t, BIAS | ZERO | WHOLE | sums);
-    else if (t->has_bias && plain)
-        to_bytes(t, BIAS | PLAIN | WHOLE | sums);
-    else if (t->has_bias)
-        to_bytes(t, BIAS | WHOLE | sums);
-    else if (plain)
-        to_bytes(t, PLAIN | WHOLE | sums);
+        to_bytes(t, BIAS | ZERO | SHIFT | sums);
+    else if (t->is_near && shifts)
+        to_bytes(t, NEAR | BIAS | SHIFT | sums);
+    else if (t->is_near && t->has_bias)
+        to_bytes(t, NEAR | BIAS | sums);
+    else if (t->is_near)
+        to_bytes(t, NEAR | sums);
+    else if (shifts)
+        to_bytes(t, BIAS | SHIFT | sums);
     else
-        to_bytes(t, WHOLE | sums);
+        to_bytes(t, BIAS | sums);
     _tile_release();
 }
 
