@@ -4,14 +4,21 @@
  *
  * vpdpbusd multiplies unsigned by signed bytes and adds four products to an int32 lane. The packed
  * codes are unsigned, u = w + bias (8 for nibbles, 128 for bytes and for tables of integers), so
- * they are the unsigned operand as stored and the bias comes off once per segment:   sum(w a) =
- * sum(u a) - bias * sum(a). 255 * 128 * 32768 < 2^31: no segment overflows, and integer sums are
- * exact in any order.
+ * they are the unsigned operand as stored: sum(w a) = sum(u a) - bias * sum(a), and sums begin at
+ * the last term. 255 * 128 * 32768 < 2^31: no segment overflows, and integer sums are exact in any
+ * order.
  *
- * One panel (16 outputs) fills one vector; `mr` rows of activations share each unpacked vector,
- * each row's four bytes arriving through a broadcast from memory. A row of fewer than three needs
- * several accumulators a row to hide the 5 cycles of vpdpbusd. Bound: bytes of the codes /
- * bandwidth for m up to about 8, then 2 m n k / (128 operations x 2 a cycle). */
+ * Two panels (16 outputs each) by up to eight rows are in registers: 16 sums hide the 5 cycles of
+ * vpdpbusd, and each broadcast of four bytes of a row feeds two products. Two walks:
+ *
+ *     few rows     codes are unpacked in registers, all of k for one pair of panels after another.
+ *                  Bound: bytes. So sums of codes (int8-block with offsets) are counted from the
+ *                  codes that pass by, as if a row of ones were multiplied, and not read: of
+ *                  groups of 32 they would be a quarter of the bytes.
+ *     many rows    codes are unpacked to bytes once for all rows, a chunk of 512 positions at a
+ *                  time, so that it stays in the first cache while blocks of rows pass over it;
+ *                  results wait in c between chunks. Bound: 2 m n k / (128 operations x 2 a cycle),
+ *                  at 32 / (32 + 4) of it for groups of 128, whose float steps share the ports. */
 #include <immintrin.h>
 
 #include "../../base/compiler.h"
@@ -19,18 +26,99 @@
 #include "kernel.h"
 
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 }; /* how codes become unsigned bytes */
-enum { MR = 8, AHEAD = 2048 };                     /* bytes: about 100 ns of one core's stream */
-
-struct rows {
-    const int8_t *a[MR];
+enum { ROW = 0, BLOCK = 1, SHIFTED = 2 };          /* float steps: Q8; Q8B; Q8B with offsets */
+enum {
+    MR = 8,
+    NR = 2,
+    AHEAD = 2048, /* bytes of a panel: about 100 ns of one core's stream */
+    CHUNK = 16,   /* units of a chunk, and segments at most */
+    PASS = 256    /* rows of a pass: the driver's units are no larger */
 };
 
+/* Private memory of a job. */
+struct scratch {
+    uint8_t b[NR][CHUNK * 512]; /* codes of a chunk, position after position */
+    float scale[NR][CHUNK][16], offset[NR][CHUNK][16], sums[NR][CHUNK][16];
+    int32_t zero[NR][CHUNK][16], counted[NR][16];
+    int32_t begin[PASS * CHUNK];    /* -bias * sum(a): [rows][CHUNK], or few rows of all segments */
+    float total[PASS * CHUNK];      /* ROW with offsets: sums of codes, ordered as `begin` */
+    int32_t waiting[PASS][NR * 16]; /* sums of a segment that is longer than its chunk */
+    float odd[PASS][NR * 16];       /* results of a panel that has no neighbour */
+};
+_Static_assert(sizeof(struct scratch) == 123008, "kernels.inc says so");
+
+/* A segment, or the part of it that is in a chunk. */
+struct piece {
+    int64_t group, segment, unit, units;
+    bool begins, ends;
+};
+
+static inline struct piece next_segment(const struct qni_matmul_tile *t, const struct piece *p)
+{
+    struct piece n = {p->group, p->segment + 1, p->unit + p->units, 0, true, true};
+    n.group += n.unit >= (p->group + 1) * t->group_units;
+    int64_t end = (n.group + 1) * t->group_units;
+    end = end < t->units ? end : t->units;
+    n.units = end - n.unit < t->segment_units ? end - n.unit : t->segment_units;
+    return n;
+}
+
+static inline struct piece first_segment(const struct qni_matmul_tile *t)
+{
+    const struct piece before = {0, -1, 0, 0, true, true};
+    return next_segment(t, &before);
+}
+
+/* Two panels, and where their results go: c of row 0. The last of an odd number of panels is both
+ * of its pair, whose results are not yet c's. */
+struct pair {
+    int64_t panel[NR];
+    const uint8_t *codes[NR];
+    float *c;
+    size_t ldc;
+};
+
+static struct pair begin_pair(const struct qni_matmul_tile *t, int64_t panel)
+{
+    const bool both = panel + 1 < t->n_panels;
+    struct scratch *const s = t->scratch;
+    struct pair p = {{panel, both ? panel + 1 : panel}, {NULL, NULL}, s->odd[0], NR * 16};
+    for (int j = 0; j < NR; j++)
+        p.codes[j] = t->codes + (size_t)p.panel[j] * t->codes_stride;
+    if (both) {
+        p.c = t->c + panel * QNI_PANEL;
+        p.ldc = t->ldc;
+    }
+    for (int64_t i = 0; i < t->m; i++)
+        memset(p.c + (size_t)i * p.ldc, 0, NR * 16 * sizeof *p.c);
+    return p;
+}
+
+static void end_pair(const struct qni_matmul_tile *t, const struct pair *p)
+{
+    if (p->panel[0] != p->panel[1])
+        return;
+    for (int64_t i = 0; i < t->m; i++)
+        memcpy(t->c + (size_t)i * t->ldc + (size_t)p->panel[0] * QNI_PANEL,
+               p->c + (size_t)i * p->ldc, 16 * sizeof *p->c);
+}
+
+/* ---- codes and products ---------------------------------------------------------------------- */
+
+QNI_TEMPLATE __m512i table_of(const struct qni_matmul_tile *t, const int kind)
+{
+    if (kind != NIBBLE_TABLE)
+        return _mm512_setzero_si512();
+    return _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t->table8)),
+                            _mm512_set1_epi8((char)0x80)); /* + 128 */
+}
+
 /* Four unsigned codes a lane, positions 4 r .. 4 r + 3 (low) and 16 + 4 r .. (high) of a unit. */
-QNI_TEMPLATE void unpack_nibbles(const uint8_t *codes, int r, const int kind, __m512i table,
-                                 __m512i *low, __m512i *high)
+QNI_TEMPLATE void unpack_nibbles(const uint8_t *codes, const int kind, __m512i table, __m512i *low,
+                                 __m512i *high)
 {
     const __m512i nibble = _mm512_set1_epi8(0x0f);
-    const __m512i v = _mm512_loadu_si512(codes + 64 * r);
+    const __m512i v = _mm512_loadu_si512(codes);
     *low = _mm512_and_si512(v, nibble);
     *high = _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
     if (kind == NIBBLE_TABLE) {
@@ -39,223 +127,586 @@ QNI_TEMPLATE void unpack_nibbles(const uint8_t *codes, int r, const int kind, __
     }
 }
 
-QNI_TEMPLATE __m512i quad(const int8_t *a)
-{
-    int32_t four;
-    memcpy(&four, a, sizeof four);
-    return _mm512_set1_epi32(four);
-}
-
-/* dot[i] = sum over `units` units of u * a[i]; `at` is the packed position of the first. */
-QNI_TEMPLATE void dot_units(const uint8_t *codes, const struct rows *rows, int64_t at,
-                            int64_t units, const int mr, const int kind, __m512i table,
-                            __m512i *dot)
-{
-    enum { CHAINS = 4 };
-    const int chains = mr == 1 ? 4 : mr == 2 ? 2 : 1;
-    const int vectors = kind == BYTES ? 8 : 4;
-    __m512i sum[MR * CHAINS];
-    QNI_UNROLL
-    for (int i = 0; i < mr * chains; i++)
-        sum[i] = _mm512_setzero_si512();
-    for (int64_t u = 0; u < units; u++, at += QNI_UNIT, codes += 64 * vectors) {
-        QNI_UNROLL
-        for (int r = 0; r < vectors; r++)
-            _mm_prefetch((const char *)codes + AHEAD + 64 * r, _MM_HINT_T0);
-        if (kind == BYTES) {
-            QNI_UNROLL
-            for (int r = 0; r < 8; r++) {
-                const __m512i w = _mm512_loadu_si512(codes + 64 * r);
-                QNI_UNROLL
-                for (int i = 0; i < mr; i++) {
-                    __m512i *const s = &sum[i * chains + r % chains];
-                    *s = _mm512_dpbusd_epi32(*s, w, quad(rows->a[i] + at + 4 * r));
-                }
-            }
-        } else {
-            QNI_UNROLL
-            for (int r = 0; r < 4; r++) {
-                __m512i low, high;
-                unpack_nibbles(codes, r, kind, table, &low, &high);
-                QNI_UNROLL
-                for (int i = 0; i < mr; i++) {
-                    __m512i *const s = &sum[i * chains + 2 * r % chains];
-                    __m512i *const t = &sum[i * chains + (2 * r + 1) % chains];
-                    *s = _mm512_dpbusd_epi32(*s, low, quad(rows->a[i] + at + 4 * r));
-                    *t = _mm512_dpbusd_epi32(*t, high, quad(rows->a[i] + at + 16 + 4 * r));
-                }
-            }
-        }
-    }
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        dot[i] = sum[i * chains];
-        QNI_UNROLL
-        for (int j = 1; j < chains; j++)
-            dot[i] = _mm512_add_epi32(dot[i], sum[i * chains + j]);
-    }
-}
-
-/* Where a segment's facts are and what they do to the accumulators: the float steps of
- * docs/numerics.md. */
-struct at {
-    int64_t panel, row, group, segment;
+struct rows {
+    const int8_t *a[MR];
 };
 
-QNI_TEMPLATE void add_q8(const struct qni_matmul_tile *t, struct at at, const __m512i *dot,
-                         __m512 scale, const int mr, __m512 *acc)
+/* dot[i][j] += u of panel j * four positions of row i; count[j] += the same of ones. */
+QNI_TEMPLATE void add_quad(const struct rows *rows, int64_t at, const __m512i *u, const int mr,
+                           const bool counts, __m512i (*dot)[NR], __m512i *count)
 {
-    const int32_t *const sums =
-        t->sums == NULL ? NULL : t->sums + (at.panel * t->n_segments + at.segment) * 16;
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
-        const size_t f = (size_t)(at.row + i) * t->ld_segment + (size_t)at.segment;
-        __m512i d = dot[i];
-        if (t->x_zero != 0)
-            d = _mm512_sub_epi32(
-                d, _mm512_mullo_epi32(_mm512_loadu_si512(sums), _mm512_set1_epi32(t->x_zero)));
-        if (t->raw_i32) {
-            acc[i] = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(acc[i]), d));
-            continue;
-        }
-        acc[i] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(d), acc[i]);
-        if (t->offset != NULL) {
-            const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[at.segment];
-            const __m512 offset =
-                qni_load16(t->offset, at.panel * t->n_groups + at.group, t->scale_is_f16);
-            acc[i] = _mm512_fmadd_ps(offset, _mm512_set1_ps((float)(t->a_sum[f] - zero)), acc[i]);
-        }
+        int32_t four;
+        memcpy(&four, rows->a[i] + at, sizeof four);
+        const __m512i x = _mm512_set1_epi32(four);
+        QNI_UNROLL
+        for (int j = 0; j < NR; j++)
+            dot[i][j] = _mm512_dpbusd_epi32(dot[i][j], u[j], x);
     }
+    if (!counts)
+        return;
+    QNI_UNROLL
+    for (int j = 0; j < NR; j++)
+        count[j] = _mm512_dpbusd_epi32(count[j], u[j], _mm512_set1_epi8(1));
 }
 
-QNI_TEMPLATE void add_q8b(const struct qni_matmul_tile *t, struct at at, const __m512i *dot,
-                          __m512 scale, const int mr, __m512 *acc)
-{
-    const bool shifted = t->a_offset != NULL;
-    __m512 sums = _mm512_setzero_ps(), offset = _mm512_setzero_ps();
-    if (shifted)
-        sums = _mm512_cvtepi32_ps(
-            _mm512_loadu_si512(t->sums + (at.panel * t->n_segments + at.segment) * 16));
-    if (t->offset != NULL)
-        offset = qni_load16(t->offset, at.panel * t->n_groups + at.group, t->scale_is_f16);
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        const size_t f = (size_t)(at.row + i) * t->ld_segment + (size_t)at.segment;
-        const __m512 sx = _mm512_set1_ps(t->a_scale[f]), d = _mm512_cvtepi32_ps(dot[i]);
-        const __m512 term =
-            shifted ? _mm512_fmadd_ps(sx, d, _mm512_mul_ps(_mm512_set1_ps(t->a_offset[f]), sums))
-                    : _mm512_mul_ps(sx, d);
-        acc[i] = _mm512_fmadd_ps(scale, term, acc[i]);
-        if (t->offset != NULL)
-            acc[i] = _mm512_fmadd_ps(offset, _mm512_set1_ps(t->a_total[f]), acc[i]);
-    }
-}
+/* ---- the float steps of docs/numerics.md ----------------------------------------------------- */
 
-/* mr rows of one panel, all of k. */
-QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int64_t row,
-                             const int mr, const int kind, const int reads)
+/* What the columns of a pair bring to a segment. */
+struct columns {
+    __m512 scale[NR], offset[NR], sums[NR];
+    __m512i zero[NR]; /* x_zero * sum of code values */
+};
+
+QNI_TEMPLATE void columns_of(const struct qni_matmul_tile *t, const struct piece *p,
+                             const struct pair *pair, const int kind, const int steps,
+                             struct columns *w)
 {
-    const int bias = kind == NIBBLES ? 8 : 128;
-    const int64_t unit_bytes = kind == BYTES ? 512 : 256;
-    const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
-    const __m512i table =
-        kind == NIBBLE_TABLE
-            ? _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t->table8)),
-                               _mm512_set1_epi8((char)0x80)) /* + 128 */
-            : _mm512_setzero_si512();
-    struct rows rows;
-    __m512 acc[MR];
     QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        rows.a[i] = (const int8_t *)t->a + (size_t)(row + i) * t->lda;
-        acc[i] = _mm512_setzero_ps();
-    }
-    struct at at = {panel, row, 0, 0};
-    for (int64_t unit = 0; at.group < t->n_groups; at.group++) {
-        const int64_t left = t->units - unit,
-                      end = unit + (left < t->group_units ? left : t->group_units);
-        __m512 scale = qni_load16(t->scale, panel * t->n_groups + at.group, t->scale_is_f16);
+    for (int j = 0; j < NR; j++) {
+        const int64_t panel = pair->panel[j], group = panel * t->n_groups + p->group;
+        w->scale[j] = qni_load16(t->scale, group, t->scale_is_f16);
         if (kind == NIBBLE_TABLE && t->table8_doubled)
-            scale = _mm512_mul_ps(scale, _mm512_set1_ps(0.5f));
-        for (; unit < end; at.segment++) {
-            const int64_t n = end - unit < t->segment_units ? end - unit : t->segment_units;
-            __m512i dot[MR];
-            dot_units(codes, &rows, unit * QNI_UNIT, n, mr, kind, table, dot);
-            QNI_UNROLL
-            for (int i = 0; i < mr; i++) {
-                const size_t f = (size_t)(row + i) * t->ld_segment + (size_t)at.segment;
-                dot[i] = _mm512_sub_epi32(dot[i], _mm512_set1_epi32(bias * t->a_sum[f]));
-            }
-            if (reads == QNI_READS_Q8)
-                add_q8(t, at, dot, scale, mr, acc);
-            else
-                add_q8b(t, at, dot, scale, mr, acc);
-            codes += n * unit_bytes;
-            unit += n;
-        }
+            w->scale[j] = _mm512_mul_ps(w->scale[j], _mm512_set1_ps(0.5f));
+        w->offset[j] = w->sums[j] = _mm512_setzero_ps();
+        if (t->offset != NULL)
+            w->offset[j] = qni_load16(t->offset, group, t->scale_is_f16);
+        if (steps == SHIFTED && kind == NIBBLE_TABLE) /* padding may stand for any value */
+            w->sums[j] = _mm512_cvtepi32_ps(
+                _mm512_loadu_si512(t->sums + (panel * t->n_segments + p->segment) * 16));
+        w->zero[j] = _mm512_setzero_si512();
+        if (t->x_zero != 0)
+            w->zero[j] = _mm512_mullo_epi32(
+                _mm512_loadu_si512(t->sums + (panel * t->n_segments + p->segment) * 16),
+                _mm512_set1_epi32(t->x_zero));
     }
+}
+
+/* What rows bring to it, each `ld` elements after the one before, and where their results are.
+ * total: with offsets; ROW: of codes, at real positions. */
+struct facts {
+    const float *scale, *offset, *total;
+    size_t ld, ld_total;
+    float *c;
+    size_t ldc;
+};
+
+QNI_TEMPLATE struct facts facts_of(const struct qni_matmul_tile *t, const struct pair *pair,
+                                   int64_t row, int64_t segment, const int steps)
+{
+    const size_t at = (size_t)row * t->ld_segment + (size_t)segment;
+    struct facts f = {NULL, NULL, NULL, t->ld_segment, t->ld_segment, NULL, pair->ldc};
+    if (steps != ROW)
+        f.scale = t->a_scale + at;
+    if (steps == SHIFTED)
+        f.offset = t->a_offset + at;
+    if (steps != ROW && t->offset != NULL)
+        f.total = t->a_total + at;
+    f.c = pair->c + (size_t)row * pair->ldc;
+    return f;
+}
+
+/* Q8 with offsets: the sum of a row's codes over the real positions of a segment. */
+static inline float sum_of_codes(const struct qni_matmul_tile *t, size_t at, int64_t segment)
+{
+    const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[segment];
+    return (float)(t->a_sum[at] - zero);
+}
+
+QNI_TEMPLATE void add_rows(const struct columns *w, struct facts f, __m512i (*dot)[NR],
+                           const int mr, const int steps, const bool has_offset)
+{
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
+        const float total = has_offset ? *f.total : 0;
+        QNI_UNROLL
+        for (int j = 0; j < NR; j++) {
+            __m512 acc = _mm512_loadu_ps(f.c + 16 * j), term = _mm512_cvtepi32_ps(dot[i][j]);
+            if (steps == BLOCK)
+                term = _mm512_mul_ps(_mm512_set1_ps(*f.scale), term);
+            if (steps == SHIFTED)
+                term = _mm512_fmadd_ps(_mm512_set1_ps(*f.scale), term,
+                                       _mm512_mul_ps(_mm512_set1_ps(*f.offset), w->sums[j]));
+            acc = _mm512_fmadd_ps(w->scale[j], term, acc);
+            if (has_offset)
+                acc = _mm512_fmadd_ps(w->offset[j], _mm512_set1_ps(total), acc);
+            _mm512_storeu_ps(f.c + 16 * j, acc);
+        }
+        f.scale += steps != ROW ? f.ld : 0;
+        f.offset += steps == SHIFTED ? f.ld : 0;
+        f.total += has_offset ? f.ld_total : 0;
+        f.c += f.ldc;
+    }
+}
+
+/* Q8: int32 results. */
+QNI_TEMPLATE void add_raw(struct facts f, __m512i (*dot)[NR], const int mr)
+{
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++, f.c += f.ldc)
+        for (int j = 0; j < NR; j++)
+            _mm512_storeu_si512(f.c + 16 * j,
+                                _mm512_add_epi32(_mm512_loadu_si512(f.c + 16 * j), dot[i][j]));
+}
+
+QNI_TEMPLATE void sub_zero(const struct columns *w, __m512i (*dot)[NR], const int mr)
+{
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
-        _mm512_storeu_ps(t->c + (size_t)(row + i) * t->ldc + (size_t)panel * QNI_PANEL, acc[i]);
+        for (int j = 0; j < NR; j++)
+            dot[i][j] = _mm512_sub_epi32(dot[i][j], w->zero[j]);
 }
 
-/* Panels outside, rows inside: the codes of a panel come from memory once and from the cache for
- * the other rows. */
-QNI_TEMPLATE void tile_rows(const struct qni_matmul_tile *t, const int kind, const int reads)
+/* The sums of a segment are complete. */
+QNI_TEMPLATE void end_segment(const struct qni_matmul_tile *t, const struct columns *w,
+                              struct facts f, __m512i (*dot)[NR], const int mr, const int steps)
 {
-    for (int64_t panel = 0; panel < t->n_panels; panel++) {
-        int64_t row = 0;
-        for (; row + MR <= t->m; row += MR)
-            panel_rows(t, panel, row, MR, kind, reads);
-        switch (t->m - row) {
-        case 7:
-            panel_rows(t, panel, row, 7, kind, reads);
-            break;
-        case 6:
-            panel_rows(t, panel, row, 6, kind, reads);
-            break;
-        case 5:
-            panel_rows(t, panel, row, 5, kind, reads);
-            break;
-        case 4:
-            panel_rows(t, panel, row, 4, kind, reads);
-            break;
-        case 3:
-            panel_rows(t, panel, row, 3, kind, reads);
-            break;
-        case 2:
-            panel_rows(t, panel, row, 2, kind, reads);
-            break;
-        case 1:
-            panel_rows(t, panel, row, 1, kind, reads);
-            break;
-        default:
+    if (steps == ROW && t->x_zero != 0)
+        sub_zero(w, dot, mr);
+    if (steps == ROW && t->raw_i32)
+        add_raw(f, dot, mr);
+    else if (t->offset != NULL)
+        add_rows(w, f, dot, mr, steps, true);
+    else
+        add_rows(w, f, dot, mr, steps, false);
+}
+
+/* ---- few rows -------------------------------------------------------------------------------- */
+
+struct operands {
+    const struct pair *pair;
+    __m512i table;
+    int64_t units; /* of all k */
+    size_t skip; /* bytes; what is asked for ahead of a panel's end is of one after the neighbour */
+    struct rows rows;
+};
+
+/* dot[i][j] += u * a[i] over units of panel j; count[j] += u. */
+QNI_TEMPLATE void dot_codes(const struct operands *o, const struct piece *p, const int mr,
+                            const int kind, const bool counts, __m512i (*dot)[NR], __m512i *count)
+{
+    const int64_t unit_bytes = kind == BYTES ? 512 : 256;
+    const int vectors = kind == BYTES ? 8 : 4;
+    for (int64_t unit = p->unit; unit < p->unit + p->units; unit++) {
+        const uint8_t *codes[NR];
+        const size_t ahead = AHEAD + (unit + AHEAD / unit_bytes >= o->units ? o->skip : 0);
+        QNI_UNROLL
+        for (int j = 0; j < NR; j++) {
+            codes[j] = o->pair->codes[j] + unit * unit_bytes;
+            QNI_UNROLL
+            for (int64_t r = 0; r < unit_bytes; r += 64)
+                _mm_prefetch((const char *)codes[j] + ahead + r, _MM_HINT_T0);
+        }
+        const int64_t at = unit * QNI_UNIT;
+        QNI_UNROLL
+        for (int r = 0; r < vectors; r++) {
+            __m512i low[NR], high[NR];
+            QNI_UNROLL
+            for (int j = 0; j < NR; j++) {
+                if (kind == BYTES)
+                    low[j] = _mm512_loadu_si512(codes[j] + 64 * r);
+                else
+                    unpack_nibbles(codes[j] + 64 * r, kind, o->table, &low[j], &high[j]);
+            }
+            add_quad(&o->rows, at + 4 * r, low, mr, counts, dot, count);
+            if (kind != BYTES)
+                add_quad(&o->rows, at + 16 + 4 * r, high, mr, counts, dot, count);
+        }
+    }
+}
+
+/* All of k for mr rows and a pair. */
+QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct pair *pair,
+                                   const int mr, const int kind, const int steps)
+{
+    const struct scratch *const s = t->scratch;
+    const int32_t bias = kind == NIBBLES ? 8 : 128;
+    const bool counts = steps == SHIFTED && kind != NIBBLE_TABLE;
+    struct operands o;
+    o.pair = pair;
+    o.table = table_of(t, kind);
+    o.units = t->units;
+    o.skip = pair->panel[0] == pair->panel[1] ? 0 : t->codes_stride;
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        o.rows.a[i] = (const int8_t *)t->a + (size_t)i * t->lda;
+    struct piece p = first_segment(t);
+    for (; p.unit < t->units; p = next_segment(t, &p)) {
+        struct columns w;
+        __m512i dot[MR][NR], count[NR];
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
+            dot[i][0] = dot[i][1] = _mm512_set1_epi32(s->begin[i * t->n_segments + p.segment]);
+        count[0] = count[1] = _mm512_set1_epi32(-bias * QNI_UNIT * (int32_t)p.units);
+        dot_codes(&o, &p, mr, kind, counts, dot, count);
+        columns_of(t, &p, pair, kind, steps, &w);
+        QNI_UNROLL
+        for (int j = 0; j < NR && counts; j++)
+            w.sums[j] = _mm512_cvtepi32_ps(count[j]);
+        struct facts f = facts_of(t, pair, 0, p.segment, steps);
+        if (steps == ROW) {
+            f.total = s->total + p.segment;
+            f.ld_total = (size_t)t->n_segments;
+        }
+        end_segment(t, &w, f, dot, mr, steps);
+    }
+}
+
+QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, const int mr, const int kind,
+                           const int steps)
+{
+    /* A copy has no other name, so that stores to c leave its fields in registers. */
+    const struct qni_matmul_tile own = *t;
+    struct scratch *const s = t->scratch;
+    const int32_t bias = kind == NIBBLES ? 8 : 128;
+    for (int64_t i = 0, n = 0; i < mr; i++)
+        for (int64_t k = 0; k < t->n_segments; k++, n++) {
+            const size_t at = (size_t)i * t->ld_segment + (size_t)k;
+            s->begin[n] = -bias * t->a_sum[at];
+            if (steps == ROW && t->offset != NULL)
+                s->total[n] = sum_of_codes(t, at, k);
+        }
+    for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
+        const struct pair pair = begin_pair(t, panel);
+        few_rows_of_pair(&own, &pair, mr, kind, steps);
+        end_pair(t, &pair);
+    }
+}
+
+/* ---- many rows ------------------------------------------------------------------------------- */
+
+/* The pieces of the next chunk; *next: where it begins, then where it ends. */
+static int64_t cut_chunk(const struct qni_matmul_tile *t, struct piece *next, struct piece *pieces)
+{
+    int64_t count = 0, room = CHUNK;
+    while (next->unit < t->units && (next->units <= room || room == CHUNK)) {
+        struct piece *const p = &pieces[count++];
+        *p = *next;
+        if (p->units > CHUNK) { /* a part of a segment; the rest is the next chunk's */
+            p->units = CHUNK;
+            p->ends = false;
+            next->unit += CHUNK;
+            next->units -= CHUNK;
+            next->begins = false;
             break;
         }
+        room -= p->units;
+        *next = next_segment(t, p);
+        if (room == 0)
+            break;
+    }
+    return count;
+}
+
+/* What the rows bring to a chunk. */
+static void rows_of_chunk(const struct qni_matmul_tile *t, const struct piece *p, int64_t count,
+                          int32_t bias, bool sums)
+{
+    struct scratch *const s = t->scratch;
+    const __mmask16 there = (__mmask16)((1 << count) - 1);
+    for (int64_t i = 0; i < t->m; i++) {
+        const size_t at = (size_t)i * t->ld_segment + (size_t)p->segment;
+        const __m512i sum = _mm512_maskz_loadu_epi32(there, t->a_sum + at);
+        _mm512_store_si512(s->begin + i * CHUNK, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-bias)));
+        for (int64_t k = 0; k < count && sums; k++)
+            s->total[i * CHUNK + k] = sum_of_codes(t, at + (size_t)k, p[k].segment);
+    }
+}
+
+/* Codes of a chunk as unsigned bytes, and what the columns bring to it. */
+QNI_TEMPLATE void unpack_chunk(const struct qni_matmul_tile *t, const struct pair *pair,
+                               const struct piece *pieces, int64_t n, const int kind,
+                               const int steps)
+{
+    struct scratch *const s = t->scratch;
+    const int64_t unit_bytes = kind == BYTES ? 512 : 256;
+    const int32_t bias = kind == NIBBLES ? 8 : 128;
+    const int vectors = kind == BYTES ? 8 : 4;
+    const bool counts = steps == SHIFTED && kind != NIBBLE_TABLE;
+    const __m512i table = table_of(t, kind), ones = _mm512_set1_epi8(1);
+    int64_t at = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const struct piece p = pieces[k];
+        struct columns w;
+        columns_of(t, &p, pair, kind, steps, &w);
+        QNI_UNROLL
+        for (int j = 0; j < NR; j++) {
+            const uint8_t *codes = pair->codes[j] + p.unit * unit_bytes;
+            uint8_t *out = s->b[j] + at * 512;
+            __m512i count = _mm512_set1_epi32(-bias * QNI_UNIT * (int32_t)p.units);
+            if (!p.begins)
+                count = _mm512_add_epi32(count, _mm512_load_si512(s->counted[j]));
+            for (int64_t u = 0; u < p.units; u++, codes += unit_bytes, out += 512) {
+                QNI_UNROLL
+                for (int r = 0; r < vectors; r++) {
+                    __m512i low, high = _mm512_setzero_si512();
+                    if (kind == BYTES)
+                        low = _mm512_loadu_si512(codes + 64 * r);
+                    else
+                        unpack_nibbles(codes + 64 * r, kind, table, &low, &high);
+                    _mm512_store_si512(out + 64 * r, low);
+                    if (kind != BYTES)
+                        _mm512_store_si512(out + 256 + 64 * r, high);
+                    if (counts)
+                        count = _mm512_dpbusd_epi32(count, _mm512_add_epi8(low, high), ones);
+                }
+            }
+            _mm512_store_ps(s->scale[j][k], w.scale[j]);
+            _mm512_store_ps(s->offset[j][k], w.offset[j]);
+            _mm512_store_ps(s->sums[j][k], counts ? _mm512_cvtepi32_ps(count) : w.sums[j]);
+            _mm512_store_si512(s->zero[j][k], w.zero[j]);
+            _mm512_store_si512(s->counted[j], count);
+        }
+        at += p.units;
+    }
+}
+
+/* Lines of memory that the next chunk needs, asked for while this one is multiplied: `rate` of each
+ * panel with every unit. */
+struct ahead {
+    const char *codes[NR];
+    int64_t lines, rate;
+};
+
+QNI_TEMPLATE void dot_bytes(const uint8_t *b, const struct rows *rows, int64_t position,
+                            int64_t units, const int mr, struct ahead *ahead, __m512i (*dot)[NR])
+{
+    for (int64_t u = 0; u < units; u++, b += 512, position += QNI_UNIT) {
+        if (ahead->lines > 0) {
+            for (int64_t i = 0; i < ahead->rate; i++) {
+                _mm_prefetch(ahead->codes[0] + 64 * i, _MM_HINT_T0);
+                _mm_prefetch(ahead->codes[1] + 64 * i, _MM_HINT_T0);
+            }
+            ahead->codes[0] += 64 * ahead->rate;
+            ahead->codes[1] += 64 * ahead->rate;
+            ahead->lines -= ahead->rate;
+        }
+        QNI_UNROLL
+        for (int r = 0; r < 8; r++) {
+            const __m512i codes[NR] = {_mm512_load_si512(b + 64 * r),
+                                       _mm512_load_si512(b + CHUNK * 512 + 64 * r)};
+            add_quad(rows, position + 4 * r, codes, mr, false, dot, NULL);
+        }
+    }
+}
+
+/* mr rows pass over a chunk. */
+QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of,
+                        const struct piece *pieces, int64_t n, int64_t row, struct ahead *ahead,
+                        const int mr, const int steps)
+{
+    /* Copies have no other name, so that stores to c leave their fields in registers. */
+    const struct qni_matmul_tile own = *job, *const t = &own;
+    const struct pair own_pair = *of, *const pair = &own_pair;
+    struct scratch *const s = t->scratch;
+    struct rows rows;
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        rows.a[i] = (const int8_t *)t->a + (size_t)(row + i) * t->lda;
+    const uint8_t *b = s->b[0];
+    for (int64_t k = 0; k < n; k++) {
+        const struct piece p = pieces[k];
+        __m512i dot[MR][NR];
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
+            QNI_UNROLL
+        for (int j = 0; j < NR; j++)
+            dot[i][j] = p.begins ? _mm512_set1_epi32(s->begin[(row + i) * CHUNK + k])
+                                 : _mm512_load_si512(s->waiting[row + i] + 16 * j);
+        dot_bytes(b, &rows, p.unit * QNI_UNIT, p.units, mr, ahead, dot);
+        b += p.units * 512;
+        if (!p.ends) {
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++)
+                QNI_UNROLL
+            for (int j = 0; j < NR; j++)
+                _mm512_store_si512(s->waiting[row + i] + 16 * j, dot[i][j]);
+            continue;
+        }
+        struct columns w;
+        QNI_UNROLL
+        for (int j = 0; j < NR; j++) {
+            w.scale[j] = _mm512_load_ps(s->scale[j][k]);
+            w.offset[j] = _mm512_load_ps(s->offset[j][k]);
+            w.sums[j] = _mm512_load_ps(s->sums[j][k]);
+            w.zero[j] = _mm512_load_si512(s->zero[j][k]);
+        }
+        struct facts f = facts_of(t, pair, row, p.segment, steps);
+        if (steps == ROW) {
+            f.total = s->total + row * CHUNK + k;
+            f.ld_total = CHUNK;
+        }
+        end_segment(t, &w, f, dot, mr, steps);
+    }
+}
+
+/* Rows in blocks of almost equal size: one of a single row costs as much as one of four. */
+QNI_TEMPLATE void blocks(const struct qni_matmul_tile *t, const struct pair *pair,
+                         const struct piece *pieces, int64_t n, struct ahead *ahead,
+                         const int steps)
+{
+    const int64_t n_blocks = (t->m + MR - 1) / MR;
+    for (int64_t i = 0; i < n_blocks; i++) {
+        const int64_t row = t->m * i / n_blocks;
+        switch (t->m * (i + 1) / n_blocks - row) {
+        case 8:
+            block(t, pair, pieces, n, row, ahead, 8, steps);
+            break;
+        case 7:
+            block(t, pair, pieces, n, row, ahead, 7, steps);
+            break;
+        case 6:
+            block(t, pair, pieces, n, row, ahead, 6, steps);
+            break;
+        case 5:
+            block(t, pair, pieces, n, row, ahead, 5, steps);
+            break;
+        default: /* few rows, but more segments than there is room for */
+            for (int64_t one = row; one < t->m * (i + 1) / n_blocks; one++)
+                block(t, pair, pieces, n, one, ahead, 1, steps);
+            break;
+        }
+    }
+}
+
+static void blocks_row(const struct qni_matmul_tile *t, const struct pair *pair,
+                       const struct piece *pieces, int64_t n, struct ahead *ahead)
+{
+    blocks(t, pair, pieces, n, ahead, ROW);
+}
+static void blocks_block(const struct qni_matmul_tile *t, const struct pair *pair,
+                         const struct piece *pieces, int64_t n, struct ahead *ahead)
+{
+    blocks(t, pair, pieces, n, ahead, BLOCK);
+}
+static void blocks_shifted(const struct qni_matmul_tile *t, const struct pair *pair,
+                           const struct piece *pieces, int64_t n, struct ahead *ahead)
+{
+    blocks(t, pair, pieces, n, ahead, SHIFTED);
+}
+
+/* The codes of the chunk at `next`, or of the next pair's first. */
+static struct ahead ahead_of(const struct qni_matmul_tile *t, const struct pair *pair,
+                             const struct piece *next, int64_t units, int64_t unit_bytes)
+{
+    const bool same = next->unit < t->units;
+    const size_t from = same ? (size_t)(next->unit * unit_bytes) : NR * t->codes_stride;
+    struct ahead a = {{NULL, NULL}, 0, 0};
+    if (!same && pair->panel[0] + 2 * NR > t->n_panels)
+        return a;
+    for (int j = 0; j < NR; j++)
+        a.codes[j] = (const char *)pair->codes[j] + from;
+    const int64_t steps = (t->m + MR - 1) / MR * units;
+    a.lines = CHUNK * unit_bytes / 64;
+    a.rate = (a.lines + steps - 1) / steps;
+    return a;
+}
+
+QNI_TEMPLATE void many_rows(const struct qni_matmul_tile *t, const int kind, const int steps)
+{
+    const int32_t bias = kind == NIBBLES ? 8 : 128;
+    for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
+        const struct pair pair = begin_pair(t, panel);
+        struct piece next = first_segment(t), pieces[CHUNK];
+        while (next.unit < t->units) {
+            const int64_t from = next.unit, n = cut_chunk(t, &next, pieces);
+            unpack_chunk(t, &pair, pieces, n, kind, steps);
+            rows_of_chunk(t, pieces, n, bias, steps == ROW && t->offset != NULL);
+            struct ahead ahead =
+                ahead_of(t, &pair, &next, next.unit - from, kind == BYTES ? 512 : 256);
+            (steps == ROW     ? blocks_row
+             : steps == BLOCK ? blocks_block
+                              : blocks_shifted)(t, &pair, pieces, n, &ahead);
+        }
+        end_pair(t, &pair);
+    }
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+/* The job for some of its rows. */
+static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t row, int64_t rows)
+{
+    struct qni_matmul_tile part = *t;
+    const size_t facts = (size_t)row * t->ld_segment;
+    part.m = rows;
+    part.a = (const int8_t *)t->a + (size_t)row * t->lda;
+    part.a_sum = t->a_sum + facts;
+    part.a_scale = t->a_scale == NULL ? NULL : t->a_scale + facts;
+    part.a_offset = t->a_offset == NULL ? NULL : t->a_offset + facts;
+    part.a_total = t->a_total == NULL ? NULL : t->a_total + facts;
+    part.c = t->c + (size_t)row * t->ldc;
+    return part;
+}
+
+QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int steps)
+{
+    const bool few = t->m <= MR && t->m * t->n_segments <= PASS * CHUNK;
+    switch (few ? t->m : 0) {
+    case 1:
+        few_rows(t, 1, kind, steps);
+        break;
+    case 2:
+        few_rows(t, 2, kind, steps);
+        break;
+    case 3:
+        few_rows(t, 3, kind, steps);
+        break;
+    case 4:
+        few_rows(t, 4, kind, steps);
+        break;
+    case 5:
+        few_rows(t, 5, kind, steps);
+        break;
+    case 6:
+        few_rows(t, 6, kind, steps);
+        break;
+    case 7:
+        few_rows(t, 7, kind, steps);
+        break;
+    case 8:
+        few_rows(t, 8, kind, steps);
+        break;
+    default:
+        for (int64_t row = 0; row < t->m; row += PASS) {
+            const struct qni_matmul_tile part =
+                some_rows(t, row, t->m - row < PASS ? t->m - row : PASS);
+            many_rows(&part, kind, steps);
+        }
+        break;
     }
 }
 
 void qni_matmul_q8_q4n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    tile_rows(t, NIBBLES, QNI_READS_Q8);
+    job(t, NIBBLES, ROW);
 }
 void qni_matmul_q8_t4n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    tile_rows(t, NIBBLE_TABLE, QNI_READS_Q8);
+    job(t, NIBBLE_TABLE, ROW);
 }
 void qni_matmul_q8_q8n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    tile_rows(t, BYTES, QNI_READS_Q8);
+    job(t, BYTES, ROW);
+}
+
+QNI_TEMPLATE void job_q8b(const struct qni_matmul_tile *t, const int kind)
+{
+    if (t->a_offset != NULL)
+        job(t, kind, SHIFTED);
+    else
+        job(t, kind, BLOCK);
 }
 void qni_matmul_q8b_q4n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    tile_rows(t, NIBBLES, QNI_READS_Q8B);
+    job_q8b(t, NIBBLES);
 }
 void qni_matmul_q8b_t4n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    tile_rows(t, NIBBLE_TABLE, QNI_READS_Q8B);
+    job_q8b(t, NIBBLE_TABLE);
 }
 void qni_matmul_q8b_q8n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    tile_rows(t, BYTES, QNI_READS_Q8B);
+    job_q8b(t, BYTES);
 }
