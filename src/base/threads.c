@@ -256,14 +256,13 @@ static void report(struct qni_pool *p, int32_t mine)
 }
 
 /*
- * Take and run items until there are none. The job is read after its ticket and before the swap;
+ * Take and run items until there are none; `mine` have been run already. The job is read after its ticket and before the swap;
  * the writer closes the ticket before it changes the job, so a swap that succeeds proves that what
  * was read belongs together. (A job number returns after 2^32 jobs; a thread would have to be
  * stopped between two lines for that long.)
  */
-static void take_items(struct qni_pool *p)
+static void take_items(struct qni_pool *p, int32_t mine)
 {
-    int32_t mine = 0;
     uint64_t ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
     for (;;) {
         if (!has_work(p, ticket)) {
@@ -334,7 +333,7 @@ static void *help(void *arg)
             vain++;
             sleep_for_work(p);
         }
-        take_items(p);
+        take_items(p, 0);
     }
     return NULL;
 }
@@ -428,7 +427,7 @@ static void post(struct qni_pool *p, int32_t n, qn_task_fn task, void *arg)
     atomic_store_explicit(&p->n, n, memory_order_release);
     atomic_store_explicit(&p->task, task, memory_order_release);
     atomic_store_explicit(&p->arg, arg, memory_order_release);
-    atomic_store(&p->ticket, ticket_of(job, 0));
+    atomic_store(&p->ticket, ticket_of(job, 1));
     const int32_t sleepers = atomic_load(&p->sleepers);
     if (sleepers == 0)
         return;
@@ -469,7 +468,8 @@ void qni_pool_run(struct qni_pool *pool, int32_t n, qn_task_fn task, void *arg)
         return;
     }
     post(pool, n, task, arg);
-    take_items(pool);
+    task(arg, 0); /* always the caller's: what its caches hold of the call before is of use */
+    take_items(pool, 1);
     join(pool, n);
     atomic_store(&pool->busy, false);
 }

@@ -15,15 +15,16 @@
 
 /* ---- which row ------------------------------------------------------------------------------- */
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums)             \
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, runs)       \
     {{#fn, NULL, needs, QNI_READS_##reads, QNI_LAYOUT_##layout, m_min, mr,                         \
       QNI_NUMERICS_##numerics, QNI_DIRECT_SCRATCH},                                                \
      fn,                                                                                           \
      unpack,                                                                                       \
-     sums},
+     sums,                                                                                         \
+     runs},
 static const struct qni_direct_kernel kernels[] = {
 #include "kernels.inc"
-    {{.name = NULL}, NULL, NULL, NULL},
+    {{.name = NULL}, NULL, NULL, NULL, NULL},
 };
 #undef QNI_DIRECT_KERNEL
 
@@ -120,8 +121,8 @@ struct run {
     int64_t taps[QNI_DIRECT_TAPS];
     uint8_t *scratch;
     size_t thread_bytes;
-    int64_t n_items;
-    atomic_llong next;
+    int64_t n_items, n_workers;
+    atomic_llong next; /* of the items that have no owner */
 };
 
 /* Outputs whose inputs a thread has at hand. */
@@ -228,8 +229,9 @@ static void bring_rows(const struct run *r, struct band *b,
         copy_planes(r, b, (uint8_t *)scratch->a);
         place_taps(r, b, taps);
     } else if (qni_has_runs(r->op, s->pixel)) {
-        qni_runs_gather(r->op, r->flip, b->row, b->rows, s->pixel, (uint8_t *)scratch->a,
-                        scratch->line);
+        const struct qni_runs_to to = {(uint8_t *)scratch->a, s->pixel, scratch->line,
+                                       r->kernel->runs};
+        qni_runs_gather(r->op, r->flip, b->row, b->rows, &to);
     } else {
         uint8_t *const a = (uint8_t *)scratch->a;
         qni_patches_gather(&r->patches, b->row, b->rows, 0, a, (size_t)s->pixel, scratch->line);
@@ -268,7 +270,8 @@ static void number_rows(const struct run *r, const struct band *b,
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
     const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
-    const size_t element = qn_dtype_bytes(r->op->y.dtype);
+    const size_t element = qn_dtype_bytes(r->op->y.dtype), step = (size_t)c->ys[3] * element;
+    const bool needs_real = r->kind != QNI_DIRECT_BYTES;
     const int64_t columns = planes ? s->columns : c->ow, unused = planes ? columns - c->ow : 0;
     int64_t at = 0, skip = planes ? 0 : b->row % c->ow, line = planes ? 0 : b->row / c->ow;
     for (; at < b->rows; line++, skip = 0) {
@@ -282,10 +285,11 @@ static void number_rows(const struct run *r, const struct band *b,
         const int64_t first = (image * c->oh + y) * c->ow + skip;
         uint8_t *to = (uint8_t *)r->op->y.data +
                       (size_t)(image * c->ys[0] + y * c->ys[2] + skip * c->ys[3]) * element;
-        for (int64_t i = 0; i < n; i++, to += (size_t)c->ys[3] * element) {
+        uint8_t **const places = scratch->y + at;
+        for (int64_t i = 0; i < n; i++)
+            places[i] = to + (size_t)i * step;
+        for (int64_t i = 0; needs_real && i < n; i++)
             scratch->real[at + i] = first + i;
-            scratch->y[at + i] = to;
-        }
         at += n;
         for (int64_t i = 0; i < unused && at < b->rows; i++, at++) {
             scratch->real[at] = -1;
@@ -363,32 +367,66 @@ static void multiply_words(const struct run *r, const struct qni_direct_tile *al
     }
 }
 
+/* What a worker has at hand. */
+struct hands {
+    struct qni_direct_scratch scratch;
+    int64_t taps[QNI_DIRECT_TAPS], ready; /* the band that b is, or -1 */
+    struct band b;
+    int64_t block, blocks; /* whose weights and scales scratch holds; blocks: 0: none */
+    bool is_tame;
+};
+
+static const uint8_t *codes_of(const struct run *r, int64_t block)
+{
+    const size_t panel =
+        (size_t)r->part.w->head->units * qni_layout_unit_bytes(r->kernel->row.layout);
+    return (const uint8_t *)qni_section(r->part.w, QNI_SECTION_CODES) + (size_t)(2 * block) * panel;
+}
+
+/* Scales and, where they are unpacked, weights of so many blocks. */
+static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, struct hands *h)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t units = r->part.w->head->units;
+    const int64_t panels = qni_min(2 * blocks, r->part.w->head->panels - 2 * block);
+    if (h->block == block && h->blocks == blocks)
+        return;
+    h->is_tame = describe_outputs(r, block, blocks, &h->scratch);
+    for (int64_t j = 0; !s->reads_codes && j < panels; j++)
+        r->kernel->unpack(codes_of(r, block) + (size_t)j * (size_t)units *
+                                                   qni_layout_unit_bytes(r->kernel->row.layout),
+                          units, h->scratch.b + j * s->steps * QNI_DIRECT_STEP_BYTES);
+    h->block = block;
+    h->blocks = blocks;
+}
+
 /* Outputs [32 block, 32 (block + blocks)) of all rows of a band. */
-static void multiply_blocks(const struct run *r, const struct band *b, const int64_t *taps,
-                            int64_t block, int64_t blocks, const struct qni_direct_scratch *scratch)
+static void multiply_blocks(const struct run *r, struct hands *h, int64_t block, int64_t blocks)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_packed_head *head = r->part.w->head;
     const struct qni_finish_step *f = &r->epilogue.finish;
-    const size_t packed = (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout);
-    const uint8_t *const codes =
-        (const uint8_t *)qni_section(r->part.w, QNI_SECTION_CODES) + (size_t)(2 * block) * packed;
+    const struct qni_direct_scratch *scratch = &h->scratch;
+    bring_outputs(r, block, blocks, h);
     struct qni_direct_tile t = {
-        .a = b->a,
+        .a = h->b.a,
         .pixel = (size_t)s->pixel,
-        .taps = taps,
+        .taps = h->taps,
         .n_taps = s->n_taps,
         .tap_steps = s->tap_steps,
-        .rows = b->rows,
-        .b = codes,
-        .b_panel = packed,
+        .rows = h->b.rows,
+        .b = s->reads_codes ? codes_of(r, block) : scratch->b,
+        .b_panel = s->reads_codes
+                       ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)
+                       : (size_t)s->steps * QNI_DIRECT_STEP_BYTES,
         .n_panels = qni_min(2 * blocks, head->panels - 2 * block),
-        .row_sums = scratch->sums,
+        .row_sums = s->reads_codes ? scratch->sums : NULL,
         .kind = r->kind,
         .scale = scratch->scale,
         .zero = scratch->zero,
         .has_zero = qni_op_x_zero(r->op) != 0,
         .y = scratch->y,
+        .column = 32 * block,
         .n = qni_min(32 * blocks, r->op->n - 32 * block),
         .bias = scratch->bias,
         .has_bias = r->has_bias,
@@ -397,50 +435,58 @@ static void multiply_blocks(const struct run *r, const struct band *b, const int
         .y_zero = f->y_zero,
         .relu = f->act == QN_ACT_RELU,
         .is_u8 = f->y_dtype == QN_U8,
-        .is_tame = describe_outputs(r, block, blocks, scratch),
+        .is_tame = h->is_tame,
         .is_near = qni_op_x_zero(r->op) == 0 && r->op->k <= 256,
         .c = scratch->c,
         .scratch = scratch->kernel,
     };
-    if (!s->reads_codes) {
-        t.row_sums = NULL;
-        t.b = scratch->b;
-        t.b_panel = (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
-        for (int64_t j = 0; j < t.n_panels; j++)
-            r->kernel->unpack(codes + (size_t)j * packed, head->units,
-                              scratch->b + (size_t)j * t.b_panel);
-    }
-    if (r->kind != QNI_DIRECT_BYTES) {
+    if (r->kind != QNI_DIRECT_BYTES)
         multiply_words(r, &t, 32 * block, scratch);
-        return;
-    }
-    t.column = 32 * block;
-    r->kernel->fn(&t);
+    else
+        r->kernel->fn(&t);
 }
 
+/* Of each worker: all where there are few, three quarters where there are many. */
+static int64_t owned_items(int64_t items, int64_t workers)
+{
+    const int64_t each = items / workers;
+    return each < 4 ? each : each * 3 / 4;
+}
+
+static void do_item(const struct run *r, struct hands *h, int64_t item)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t index = item / s->items_per_band;
+    const int64_t first = item % s->items_per_band * s->blocks_per_item;
+    if (index != h->ready) {
+        h->b = band_at(r, index);
+        bring_rows(r, &h->b, &h->scratch, h->taps);
+        number_rows(r, &h->b, &h->scratch);
+        if (s->reads_codes)
+            sum_rows(r, &h->b, h->taps, &h->scratch);
+        h->ready = index;
+    }
+    const int64_t end = qni_min(first + s->blocks_per_item, s->n_blocks);
+    for (int64_t i = first; i < end; i += s->blocks_per_call)
+        multiply_blocks(r, h, i, qni_min(s->blocks_per_call, end - i));
+}
+
+/* Most items have an owner, the same in every call, whose caches may hold their part of x, y and
+ * weights; the last ones go to whoever is free. */
 static void work(void *arg, int32_t worker)
 {
     struct run *r = arg;
-    const struct qni_direct_shape *s = &r->shape;
-    struct qni_direct_scratch scratch;
-    int64_t taps[QNI_DIRECT_TAPS], ready = -1, item;
-    struct band b;
-    qni_direct_scratch_in(r->op, s, r->scratch + (size_t)worker * r->thread_bytes, &scratch);
-    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < r->n_items) {
-        const int64_t index = item / s->items_per_band;
-        const int64_t first = item % s->items_per_band * s->blocks_per_item;
-        if (index != ready) {
-            b = band_at(r, index);
-            bring_rows(r, &b, &scratch, taps);
-            number_rows(r, &b, &scratch);
-            if (s->reads_codes)
-                sum_rows(r, &b, taps, &scratch);
-            ready = index;
-        }
-        const int64_t end = qni_min(first + s->blocks_per_item, s->n_blocks);
-        for (int64_t i = first; i < end; i += s->blocks_per_call)
-            multiply_blocks(r, &b, taps, i, qni_min(s->blocks_per_call, end - i), &scratch);
-    }
+    struct hands h;
+    const int64_t owned = owned_items(r->n_items, r->n_workers);
+    h.ready = -1;
+    h.block = h.blocks = 0;
+    qni_direct_scratch_in(r->op, &r->shape, r->scratch + (size_t)worker * r->thread_bytes,
+                          &h.scratch);
+    for (int64_t i = worker * owned; i < (worker + 1) * owned; i++)
+        do_item(r, &h, i);
+    int64_t item;
+    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < r->n_items)
+        do_item(r, &h, item);
 }
 
 /* Can a kernel write y itself? */
@@ -479,6 +525,7 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     r.scratch = scratch;
     r.thread_bytes = choice->thread_bytes;
     r.n_items = r.shape.n_bands * r.shape.items_per_band;
-    atomic_store(&r.next, 0);
-    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, r.n_items), work, &r);
+    r.n_workers = qni_min(choice->n_threads, r.n_items);
+    atomic_store(&r.next, owned_items(r.n_items, r.n_workers) * r.n_workers);
+    qni_parallel(&ctx->threads, (int32_t)r.n_workers, work, &r);
 }

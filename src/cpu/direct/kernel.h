@@ -63,6 +63,16 @@ typedef void qni_direct_unpack_fn(const uint8_t *codes, int64_t units, uint8_t *
 typedef void qni_direct_sums_fn(const int8_t *a, size_t pixel, int64_t rows, int64_t bytes,
                                 int32_t *sums);
 
+/* n patches of kh runs of bytes, one after the other and then zeros up to `pixel` bytes, a multiple
+ * of 64: run ky of patch i is lines[ky * line + i * step ...]. Reads no other byte of lines. */
+struct qni_direct_runs {
+    const uint8_t *lines;
+    size_t line, step, run, pixel;
+    int64_t kh, n;
+    uint8_t *dst; /* 64-byte aligned */
+};
+typedef void qni_direct_runs_fn(const struct qni_direct_runs *runs);
+
 /* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
  * either. */
 struct qni_direct_kernel {
@@ -70,12 +80,14 @@ struct qni_direct_kernel {
     qni_direct_kernel_fn *fn;
     qni_direct_unpack_fn *unpack;
     qni_direct_sums_fn *sums; /* NULL: the kernel wants unpacked weights */
+    qni_direct_runs_fn *runs;
 };
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums)             \
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, runs)       \
     qni_direct_kernel_fn fn;                                                                       \
     qni_direct_unpack_fn unpack;                                                                   \
-    qni_direct_sums_fn sums;
+    qni_direct_sums_fn sums;                                                                       \
+    qni_direct_runs_fn runs;
 #include "kernels.inc"
 #undef QNI_DIRECT_KERNEL
 

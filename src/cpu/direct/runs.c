@@ -11,11 +11,6 @@ static int64_t run_bytes(const struct qni_conv *c)
     return (int64_t)c->kw * c->ci;
 }
 
-static int64_t copy_width(int64_t run)
-{
-    return run <= 16 ? 16 : run <= 32 ? 32 : 64;
-}
-
 static size_t line_bytes(const struct qni_conv *c)
 {
     const int64_t columns = (c->ow - 1) * c->stride[1] + c->kw;
@@ -27,8 +22,7 @@ bool qni_has_runs(const struct qni_op *op, int64_t pixel)
     const struct qni_conv *c = &op->conv;
     const int64_t run = run_bytes(c);
     return c->groups == 1 && qn_dtype_bytes(op->x.dtype) == 1 && (c->xs[1] == 1 || c->ci == 1) &&
-           c->xs[3] == c->ci && c->dilation[1] == 1 && run <= 64 &&
-           (c->kh - 1) * run + copy_width(run) <= pixel;
+           c->xs[3] == c->ci && c->dilation[1] == 1 && run <= 64 && c->kh * run <= pixel;
 }
 
 size_t qni_runs_bytes(const struct qni_op *op)
@@ -50,21 +44,17 @@ static void make_line(const struct qni_conv *c, const uint8_t *row, int64_t firs
     memset(to + end * c->ci, pad ^ flip, (size_t)((columns - end) * c->ci));
 }
 
-QNI_TEMPLATE void copy_runs(const struct qni_conv *c, const uint8_t *lines, int64_t n,
-                            int64_t pixel, uint8_t *dst, const size_t width)
-{
-    const size_t line = line_bytes(c), run = (size_t)run_bytes(c);
-    const int64_t step = c->stride[1] * c->ci;
-    for (int64_t i = 0; i < n; i++, dst += pixel, lines += step)
-        for (int64_t ky = 0; ky < c->kh; ky++)
-            memcpy(dst + (size_t)ky * run, lines + (size_t)ky * line, width);
-}
-
 void qni_runs_gather(const struct qni_op *op, uint8_t flip, int64_t row, int64_t rows,
-                     int64_t pixel, uint8_t *dst, uint8_t *scratch)
+                     const struct qni_runs_to *to)
 {
     const struct qni_conv *c = &op->conv;
-    const int64_t width = copy_width(run_bytes(c));
+    struct qni_direct_runs runs = {.lines = to->scratch,
+                                   .line = line_bytes(c),
+                                   .step = (size_t)c->stride[1] * (size_t)c->ci,
+                                   .run = (size_t)run_bytes(c),
+                                   .pixel = (size_t)to->pixel,
+                                   .kh = c->kh,
+                                   .dst = to->dst};
     while (rows > 0) {
         const int64_t x = row % c->ow, y = row / c->ow % c->oh, image = row / c->ow / c->oh;
         const int64_t n = qni_min(rows, c->ow - x), columns = (n - 1) * c->stride[1] + c->kw;
@@ -74,15 +64,11 @@ void qni_runs_gather(const struct qni_op *op, uint8_t flip, int64_t row, int64_t
             if (iy >= 0 && iy < c->h)
                 from = (const uint8_t *)op->x.data + image * c->xs[0] + iy * c->xs[2];
             make_line(c, from, x * c->stride[1] - c->pad[1], columns, (uint8_t)op->quant.x_zero,
-                      flip, scratch + (size_t)ky * line_bytes(c));
+                      flip, to->scratch + (size_t)ky * runs.line);
         }
-        if (width == 16)
-            copy_runs(c, scratch, n, pixel, dst, 16);
-        else if (width == 32)
-            copy_runs(c, scratch, n, pixel, dst, 32);
-        else
-            copy_runs(c, scratch, n, pixel, dst, 64);
-        dst += n * pixel;
+        runs.n = n;
+        to->copy(&runs);
+        runs.dst += n * to->pixel;
         row += n;
         rows -= n;
     }

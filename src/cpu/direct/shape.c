@@ -11,7 +11,7 @@
 enum {
     CALL_BYTES = 768 * 1024,    /* weights that pass by every 32 rows, in the second cache */
     UNPACKED_BYTES = 24 * 1024, /* the same, unpacked and in the first cache */
-    PATCH_BYTES = 128 * 1024,   /* patches: written and read at once */
+    PATCH_BYTES = 256 * 1024,   /* patches: written and read at once */
     BAND_BYTES = 640 * 1024, /* a third of the second cache: weights and y pass through it, too */
     BAND_ROWS = 2048
 };
