@@ -43,6 +43,8 @@ struct qni_cuda_choice {
     int64_t m_from[QNI_MAX_CHOICES];
     const struct qni_cuda_kernel *kernel[QNI_MAX_CHOICES];
     const struct qni_cuda_kernel *main; /* the row for the largest m; NULL: depthwise */
+    /* Float strategy: for a row that rounds weights, where a run brings some that are not exact. */
+    const struct qni_cuda_kernel *unrounded;
     int32_t is_depthwise;
     int32_t is_fallback;
     int32_t reads_x;     /* 1: rows of x are read as they lie if they are 16-byte aligned */

@@ -214,6 +214,7 @@ qn_status qni_cuda_pack(const qn_ctx *ctx, const struct qn_weight *w,
     QNI_TRY(plan_pack(w, options, &p, err));
     QNI_TRY(make_packed(ctx, &p.head, w->table, sizeof(float) << w->format.bits, &made, err));
     made->packed.magnitude = qni_weight_magnitude(w);
+    made->packed.exact = qni_weight_exact(w);
     qn_status status = upload_rest(ctx, &p, made->packed.owner, err);
     if (status == QN_OK)
         status = repack(ctx, &p, made->packed.owner, err);
@@ -262,6 +263,7 @@ qn_status qni_cuda_packed_upload(const qn_ctx *ctx, const struct qn_packed *host
     QNI_TRY(
         make_packed(ctx, h, host->table, (size_t)h->section[QNI_SECTION_TABLE].bytes, &made, err));
     made->packed.magnitude = qni_packed_magnitude(h, host->blob);
+    made->packed.exact = qni_packed_exact(h, host->blob);
     const qn_status status =
         qni_cuda_upload(ctx, made->packed.owner, host->blob, (size_t)h->bytes, err);
     if (status != QN_OK) {

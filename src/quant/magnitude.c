@@ -131,3 +131,74 @@ int32_t qni_magnitude_exponent(double magnitude, qn_dtype dtype)
     const int32_t e = top - ((int32_t)(bits >> 52 & 0x7ff) - 1022);
     return e < -126 ? -126 : e > 126 ? 126 : e;
 }
+
+/* ---- exact products -------------------------------------------------------------------------- */
+
+/* Of numbers that are not 0: digits of the longest, exponent of the smallest. */
+struct digits {
+    int32_t most, least;
+};
+enum { TOO_MANY = 99 };
+
+static int32_t exponent_of(uint32_t v) /* floor(log2), v > 0 and of 24 bits */
+{
+    return (int32_t)(qni_bits_of((float)v) >> 23) - 127;
+}
+
+static void count_digits(struct digits *d, float v)
+{
+    const uint32_t bits = qni_bits_of(v) & 0x7fffffffu, biased = bits >> 23;
+    const uint32_t mantissa = (bits & 0x7fffffu) | (biased > 0 ? 0x800000u : 0u);
+    if (mantissa == 0)
+        return;
+    const int32_t top = exponent_of(mantissa), low = exponent_of(mantissa & (0u - mantissa));
+    const int32_t digits = biased == 255 ? TOO_MANY : top - low + 1;
+    const int32_t exponent = (int32_t)(biased > 0 ? biased : 1) - 150 + top;
+    d->most = digits > d->most ? digits : d->most;
+    d->least = exponent < d->least ? exponent : d->least;
+}
+
+static int32_t exact_types(const struct digits *scale, const qn_format *format, double zero,
+                           double magnitude)
+{
+    const double value = value_of_format(format, NULL) + zero;
+    int32_t digits = scale->most, types = 0; /* numbers up to 2^d have d digits, or one */
+    for (double end = 1.0; end < value; end *= 2.0)
+        digits++;
+    if (digits <= 11 && scale->least + qni_magnitude_exponent(magnitude, QN_F16) >= -14)
+        types |= QNI_EXACT_F16;
+    if (digits <= 8 && scale->least + qni_magnitude_exponent(magnitude, QN_BF16) >= -14)
+        types |= QNI_EXACT_BF16;
+    return types;
+}
+
+int32_t qni_weight_exact(const struct qn_weight *w)
+{
+    struct digits digits = {0, INT32_MAX / 2};
+    const int64_t n = w->n * w->n_groups;
+    const double zero = largest_i32(w->zero, n);
+    if (w->format.code != QN_CODE_INT || w->format.shift == QN_SHIFT_OFFSET ||
+        w->prescale != NULL || zero > 127.0)
+        return 0;
+    for (int64_t i = 0; i < n && digits.most <= 11; i++)
+        count_digits(&digits, w->scale[i]);
+    return exact_types(&digits, &w->format, zero, qni_weight_magnitude(w));
+}
+
+int32_t qni_packed_exact(const struct qni_packed_head *head, const uint8_t *blob)
+{
+    struct digits digits = {0, INT32_MAX / 2};
+    const uint8_t *const scale = section_of(head, blob, QNI_SECTION_SCALE);
+    const int8_t *const zeros = section_of(head, blob, QNI_SECTION_ZERO);
+    const int64_t bytes = (int64_t)head->section[QNI_SECTION_SCALE].bytes;
+    const int64_t n = bytes / (head->scale_dtype == QN_F16 ? 2 : 4);
+    const double zero = largest_i8(zeros, (int64_t)head->section[QNI_SECTION_ZERO].bytes);
+    if (head->format.code != QN_CODE_INT || head->format.shift == QN_SHIFT_OFFSET ||
+        head->section[QNI_SECTION_PRESCALE].bytes != 0 || head->zero_dtype != QN_I8 || zero > 127.0)
+        return 0;
+    for (int64_t i = 0; i < n && digits.most <= 11; i++)
+        count_digits(&digits, head->scale_dtype == QN_F16
+                                  ? qni_f32_from_f16(((const uint16_t *)(const void *)scale)[i])
+                                  : ((const float *)(const void *)scale)[i]);
+    return exact_types(&digits, &head->format, zero, qni_packed_magnitude(head, blob));
+}

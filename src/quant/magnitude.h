@@ -19,4 +19,11 @@ double qni_packed_magnitude(const struct qni_packed_head *head, const uint8_t *b
  * the magnitude below 2^15 (f16) or 2^7, and 2^e and 2^-e are normal numbers of f32. */
 int32_t qni_magnitude_exponent(double magnitude, qn_dtype dtype);
 
+/* In which types of 16 bits are all 2^e * scale * (value - zero) exact and not subnormal, whatever
+ * the codes? Integers without offset and prescale: where the digits of scales and values together
+ * are few enough, as with scales of bf16 and symmetric integers of 4 bits for f16. */
+enum { QNI_EXACT_F16 = 1, QNI_EXACT_BF16 = 2 };
+int32_t qni_weight_exact(const struct qn_weight *w);
+int32_t qni_packed_exact(const struct qni_packed_head *head, const uint8_t *blob);
+
 #endif

@@ -68,6 +68,7 @@ struct qn_packed {
     const uint8_t *blob;                 /* on the device */
     const float *table;                  /* the codebook in host memory; NULL: none */
     double magnitude;                    /* qni_packed_magnitude(); 0 where nothing reads it */
+    int32_t exact;                       /* qni_packed_exact(); likewise */
     void (*release)(struct qn_packed *); /* frees blob and struct */
     void *owner;                         /* of release */
     /* Bytes [at, at + bytes) of the blob to host memory, ctx being of the same device; NULL where

@@ -17,6 +17,7 @@ struct dense_case {
     int64_t m, n, k;
     qn_dtype y;
     bool perm, prescale, bias;
+    bool f16_scales, short_scales; /* of 11 digits; of one */
 };
 
 struct product {
@@ -48,10 +49,13 @@ static bool make_weights(struct check *c, const struct dense_case *d, struct pro
         .data = CHECK_NORMAL,
         .perm = d->perm,
         .prescale = d->prescale,
+        .f16_scales = d->f16_scales,
     };
     qn_error err = {QN_OK, -1, ""};
     p->ctx = (qn_ctx *)(uintptr_t)check_context(c, QN_ISA_ALL, 1); /* the harness made it */
     check_weight_make(c, &o, &p->made);
+    for (int64_t i = 0; i < d->n * p->made.w.n_groups && d->short_scales; i++)
+        p->made.w.scale[i] = ldexpf(1.0f, (int)(i % 5) - 7);
     return check_status(c, "qn_weight_create",
                         qn_weight_create(p->ctx, &p->made.parts, &p->weight, &err), QN_OK, &err) &&
            check_status(c, "qn_pack", qn_pack(p->ctx, p->weight, NULL, &p->packed, &err), QN_OK,
@@ -248,21 +252,83 @@ static void surprises_case(struct check *c, const void *arg)
     drop_product(&p);
 }
 
+/* ---- exact weights --------------------------------------------------------------------------- */
+
+static bool plan_named(struct check *c, struct product *p, const char *name, struct captured *call)
+{
+    qn_plan *plan = NULL;
+    qn_error err = {QN_OK, -1, ""};
+    p->args.kernel = name;
+    const qn_status status = qn_matmul_plan(p->ctx, &p->args, &plan, &err);
+    call->plan = plan;
+    call->args = &p->args;
+    call->bytes = plan != NULL ? qn_plan_scratch_bytes(plan) : 0;
+    call->scratch = c->options->device->scratch(c, call->bytes);
+    if (status == QN_E_UNSUPPORTED)
+        return false; /* for another GPU, or left out of the build */
+    return check_status(c, name, status, QN_OK, &err);
+}
+
+/* The float strategy may take a row that rounds weights where they are exact. A run with others is
+ * done by the row that does not round, bit for bit. */
+static void exact_case(struct check *c, const void *arg)
+{
+    const struct dense_case *d = arg;
+    struct dense_case others = *d;
+    struct product p, q;
+    struct captured rounding, plain;
+    others.short_scales = false;
+    memset(&p, 0, sizeof p);
+    memset(&q, 0, sizeof q);
+    memset(&rounding, 0, sizeof rounding);
+    memset(&plain, 0, sizeof plain);
+    if (make_weights(c, d, &p) && make_weights(c, &others, &q)) {
+        make_tensors(c, d, &p);
+        make_tensors(c, &others, &q);
+        if (plan_named(c, &q, "qni_matmul_f16_q4frag_mr128_sm90a", &plain) &&
+            plan_named(c, &p, "qni_matmul_f16_q4frag_mr128_dense_sm90a", &rounding)) {
+            const size_t bytes = (size_t)(d->m * d->n) * qn_dtype_bytes(d->y);
+            uint8_t *const first = check_memory(c, "y by sums that are scaled", bytes, 4);
+            check_status(c, "the plain row", call_captured(&plain, 0), QN_OK, NULL);
+            c->options->device->fetch(c, &q.args.y, &q.y);
+            memcpy(first, q.y.data, bytes);
+            memset(q.y.data, 0, bytes);
+            c->options->device->send(c, &q.args.y, &q.y);
+            rounding.args = &q.args;
+            q.args.kernel = p.args.kernel;
+            check_status(c, "other weights", call_captured(&rounding, 0), QN_OK, NULL);
+            same_bits(c, &q, first, "weights that are not exact");
+            qn_plan *wrong = NULL;
+            check_status(c, "weights that are not exact",
+                         qn_matmul_plan(q.ctx, &q.args, &wrong, NULL), QN_E_UNSUPPORTED, NULL);
+            qn_plan_destroy(wrong);
+        }
+    }
+    qn_plan_destroy((qn_plan *)(uintptr_t)rounding.plan);
+    qn_plan_destroy((qn_plan *)(uintptr_t)plain.plan);
+    drop_product(&p);
+    drop_product(&q);
+}
+
 void check_cuda_dense(struct check_suite *suite, const struct check_options *options)
 {
     static const struct dense_case bits[] = {
-        {"f16", 300, 1000, 2048, QN_F16, false, false, false},
-        {"bias", 300, 1000, 2048, QN_F16, false, false, true},
-        {"f32", 40, 264, 4096, QN_F32, true, true, false},
+        {"f16", 300, 1000, 2048, QN_F16, false, false, false, false, false},
+        {"bias", 300, 1000, 2048, QN_F16, false, false, true, false, false},
+        {"f32", 40, 264, 4096, QN_F32, true, true, false, false, false},
     };
     static const struct dense_case chunks[] = {
-        {"rows", 5000, 48, 8192, QN_F16, true, false, false},
-        {"sums", 9000, 4096, 64, QN_F16, false, false, true},
+        {"rows", 5000, 48, 8192, QN_F16, true, false, false, false, false},
+        {"sums", 9000, 4096, 64, QN_F16, false, false, true, false, false},
     };
-    static const struct dense_case odd = {"odd", 200, 136, 256, QN_F16, false, false, false};
+    static const struct dense_case odd = {"odd", 200,   136,   256,   QN_F16,
+                                          false, false, false, false, false};
+    static const struct dense_case exact = {"exact", 300,   264,   512,  QN_F32,
+                                            false,   false, false, true, true};
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
         check_case(suite, bits_case, &bits[i], "bits/%s", bits[i].name);
     check_case(suite, surprises_case, &odd, "surprises");
+    check_case(suite, exact_case, &exact, "exact");
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks && !options->quick; i++)
         check_case(suite, chunks_case, &chunks[i], "chunks/%s", chunks[i].name);
 }

@@ -5,6 +5,8 @@
  * path through the device, and the contract. The fourth, the kernel itself, needs a GPU. */
 #include "unit.h"
 
+#include <math.h>
+
 #include "cuda/backend.h"
 #include "cuda/device.h"
 #include "cuda/layouts.h"
@@ -342,6 +344,73 @@ static void check_magnitude(const struct qn_weight *w, const struct qn_packed *p
     }
 }
 
+/* Products one by one: exact where it is said, and said where digits allow it at all. */
+static bool is_short(double v, int32_t digits, double least)
+{
+    int exponent;
+    const double m = ldexp(frexp(v, &exponent), digits);
+    return v == 0.0 || (m == rint(m) && fabs(v) >= least);
+}
+
+static void check_exact(const struct qn_weight *w, const struct qn_packed *packed)
+{
+    const int32_t exact = qni_weight_exact(w);
+    assert_int_equal(qni_packed_exact(packed->head, packed->blob), exact);
+    for (qn_dtype type = QN_F16; type <= QN_BF16; type++) {
+        const bool is_f16 = type == QN_F16;
+        if ((exact & (is_f16 ? QNI_EXACT_F16 : QNI_EXACT_BF16)) == 0)
+            continue;
+        const double times = ldexp(1.0, qni_magnitude_exponent(qni_weight_magnitude(w), type));
+        for (int64_t row = 0; row < w->n; row++)
+            for (int64_t p = 0; p < w->k; p++) {
+                const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
+                const double value = (double)qni_code_value(w, w->codes[row * w->k + p]);
+                const double v = (double)w->scale[i] * (value - (w->zero != NULL ? w->zero[i] : 0));
+                assert_true(is_short(v * times, is_f16 ? 11 : 8, 0x1p-14));
+            }
+    }
+}
+
+static void short_scales_are_exact(void **state)
+{
+    /* Scales of 8 digits and values of 3, or of 4 with zero points. */
+    static const struct {
+        const char *format;
+        float scale, other;
+        int32_t exact;
+    } cases[] = {
+        {"int4:g32", 0x1.fep-7f, 0x1p-7f, QNI_EXACT_F16},
+        {"int4:g32", 0x1.fap-7f, 0x1p-7f, QNI_EXACT_F16},
+        {"int4:g32", 0x1.ffp-7f, 0x1p-7f, 0},
+        {"int4:g32", 0x1.fp-7f, 0x1p-7f, QNI_EXACT_F16 | QNI_EXACT_BF16},
+        {"int4:g32", 0x1.8p-7f, 0x1p-32f, QNI_EXACT_F16}, /* 2^-32 times 2^18 is 2^-14 */
+        {"int4:g32", 0x1.8p-7f, 0x1p-33f, 0},
+        {"int4:g32", 0.0f, 0.0f, QNI_EXACT_F16 | QNI_EXACT_BF16},
+        {"int4:g32", INFINITY, 1.0f, 0},
+        {"int4:g32:zp", 0x1.fcp-7f, 0x1p-7f, QNI_EXACT_F16},
+        {"int4:g32:zp", 0x1.fep-7f, 0x1p-7f, 0},
+        {"int8:g32", 0x1.ep-7f, 0x1p-7f, QNI_EXACT_F16},
+        {"int8:g32", 0x1.fp-7f, 0x1p-7f, 0},
+        {"int4:g32:off", 1.0f, 1.0f, 0},
+        {"nf4:g32", 1.0f, 1.0f, 0},
+    };
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct unit_ctx u;
+        const struct random_shape s = {16, 64, 1, 1, 1};
+        start(&u);
+        struct qn_weight *w = random_weight(&u.ctx, cases[c].format, s, 1, false, false);
+        for (int64_t i = 0; i < w->n * w->n_groups; i++) {
+            w->scale[i] = i == 5 ? cases[c].scale : cases[c].other;
+            if (w->zero != NULL)
+                w->zero[i] = (int32_t)(i % 16) - 8;
+        }
+        assert_int_equal(qni_weight_exact(w), cases[c].exact);
+        qn_weight_destroy(w);
+        stop(&u);
+    }
+}
+
 static void exponents_stay_normal(void **state)
 {
     (void)state;
@@ -373,6 +442,7 @@ static void every_format_goes_round(void **state)
             check_codes(w, host);
             check_tables(w, host);
             check_magnitude(w, host);
+            check_exact(w, host);
             assert_int_equal(qni_unpack_host(&u.ctx, &qni_cuda_packing, host, &back, &err), QN_OK);
             assert_same(random_specs[f], w, back);
 
@@ -383,6 +453,7 @@ static void every_format_goes_round(void **state)
             assert_memory_equal(packed->blob, host->blob, bytes);
             assert_memory_equal(packed->head, host->head, sizeof *host->head);
             assert_true(packed->magnitude == qni_weight_magnitude(w));
+            assert_int_equal(packed->exact, qni_weight_exact(w));
             assert_int_equal(qni_cuda_unpack(&u.ctx, packed, &again, &err), QN_OK);
             assert_same(random_specs[f], w, again);
             packed->release(packed);
@@ -661,6 +732,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nibbles_are_fragments),
         cmocka_unit_test(every_format_goes_round),
+        cmocka_unit_test(short_scales_are_exact),
         cmocka_unit_test(exponents_stay_normal),
         cmocka_unit_test(zero_points_stay_integers),
         cmocka_unit_test(numbers_are_those_of_the_contract),

@@ -10,6 +10,7 @@
 #include "cuda/matmul/dense.h"
 #include "cuda/matmul/prepared.h"
 #include "cuda/matmul/select.h"
+#include "quant/magnitude.h"
 
 static int32_t never_launched(const struct qni_cuda_product *product,
                               const struct qni_cuda_experts *experts,
@@ -474,6 +475,19 @@ static void weights_are_rounded_for_who_asks(void **state)
         assert_non_null(strstr(h.why, "dense strategy"));
         p.op.kernel = row->name;
         assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_E_UNSUPPORTED);
+        /* Weights that are exact in the type of x: for the float strategy as well. */
+        p.op.kernel = NULL;
+        p.op.m = 1024;
+        p.packed.exact = bf16 ? QNI_EXACT_F16 : QNI_EXACT_BF16;
+        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
+        assert_ptr_not_equal(c.main, row);
+        assert_null(c.unrounded);
+        p.packed.exact = bf16 ? QNI_EXACT_BF16 : QNI_EXACT_F16;
+        assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), QN_OK);
+        assert_ptr_equal(c.main, row);
+        assert_non_null(strstr(c.note, "exact"));
+        assert_int_equal(c.unrounded->family, QNI_CUDA_FAMILY_PREFILL);
+        assert_true(c.unrounded->reads == row->reads && c.unrounded->layout == row->layout);
     }
 }
 

@@ -34,6 +34,8 @@ extern const char *const qni_cuda_dense_unasked;
  * that reads this cannot serve, or NULL. And do they take the short way? */
 const char *qni_cuda_rounded_refusal(int32_t reads, const struct qni_op *op);
 bool qni_cuda_rounds_by_f16(const struct qni_op *op);
+/* Are these weights exact in the type of x? Then such rows serve the float strategy, too. */
+bool qni_cuda_rounds_nothing(const struct qni_op *op);
 /* The model: constants, and terms for m rows. */
 struct qni_cuda_costs qni_cuda_dense_costs(const struct qni_cuda_facts *facts);
 struct qni_cuda_terms qni_cuda_dense_terms(const struct qni_cuda_facts *facts,

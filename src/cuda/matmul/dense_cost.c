@@ -82,7 +82,14 @@ const char *qni_cuda_rounded_refusal(int32_t reads, const struct qni_op *op)
         return "rounds weights without a prescale, which belongs to them here";
     if (head->format.shift == QN_SHIFT_ZERO && qni_packed_has_offsets(head))
         return "takes zero points of 8 bits off codes, and some are larger";
-    return op->strategy == QN_STRATEGY_DENSE ? NULL : qni_cuda_dense_unasked;
+    return op->strategy == QN_STRATEGY_DENSE || qni_cuda_rounds_nothing(op)
+               ? NULL
+               : qni_cuda_dense_unasked;
+}
+
+bool qni_cuda_rounds_nothing(const struct qni_op *op)
+{
+    return (op->w[0]->exact & (op->x.dtype == QN_F16 ? QNI_EXACT_F16 : QNI_EXACT_BF16)) != 0;
 }
 
 bool qni_cuda_rounds_by_f16(const struct qni_op *op)

@@ -217,13 +217,22 @@ static qn_status make_routes(struct run *r, uint8_t *memory, int64_t row, int64_
                              r->err);
 }
 
+/* Weights of a run may not be exact where those of its plan were: then the row that scales sums. */
+static const struct qni_cuda_kernel *kernel_of_run(const struct qni_op *op,
+                                                   const struct qni_cuda_choice *choice)
+{
+    const struct qni_cuda_kernel *k = qni_cuda_kernel_for(choice, op->m);
+    const bool rounds = k->family == QNI_CUDA_FAMILY_ROUNDED && !qni_cuda_rounds_nothing(op);
+    return rounds && op->strategy == QN_STRATEGY_FLOAT ? choice->unrounded : k;
+}
+
 qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_choice *choice,
                                void *scratch, const struct qni_cuda_launch *launch, qn_error *err)
 {
     struct run r;
     memset(&r, 0, sizeof r);
     r.op = op;
-    r.kernel = qni_cuda_kernel_for(choice, op->m);
+    r.kernel = kernel_of_run(op, choice);
     r.launch = launch;
     r.after = *launch;
     r.prepared = scratch;
@@ -239,6 +248,9 @@ qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_ch
             QNI_TRY(make_routes(&r, routes, 0, op->m));
         return launch_product(&r);
     }
+    if (launch->sm == 90 && qni_cuda_quantizes_x(op, r.kernel, op->m) &&
+        qni_cuda_rows_to_quantize(op, &r.product.x))
+        return launch_product(&r);
     qni_cuda_source_of(op, r.kernel->reads, &r.source);
     const bool is_by_expert = has_own_columns(op);
     for (int64_t row = 0; row < op->m; row += choice->chunk) {

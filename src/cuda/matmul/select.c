@@ -341,6 +341,9 @@ static bool lacks_library(const struct qni_cuda_offer *offer, const struct qni_o
 static const char *note_of(const struct qni_cuda_offer *offer, const struct qni_op *op,
                            const struct qni_cuda_choice *c, bool without_library)
 {
+    if (op->strategy == QN_STRATEGY_FLOAT && c->main->family == QNI_CUDA_FAMILY_ROUNDED)
+        return "scales are so short that weights are exact in the type of x, and are scaled in "
+               "registers";
     if (op->strategy != QN_STRATEGY_DENSE)
         return c->is_fallback
                    ? "tensor cores by instructions of older GPUs: none of this one's serves"
@@ -352,6 +355,37 @@ static const char *note_of(const struct qni_cuda_offer *offer, const struct qni_
                "them out";
     return without_library ? offer->facts->no_blas
                            : "weights are dequantized in registers, as by the float strategy";
+}
+
+/* The row that does what this one does without rounding weights; NULL: it was left out. */
+static const struct qni_cuda_kernel *unrounded(const struct qni_cuda_offer *offer,
+                                               const struct qni_cuda_kernel *k)
+{
+    for (int32_t i = 0; i < offer->n_rows; i++) {
+        const struct qni_cuda_kernel *row = &offer->rows[i];
+        if (row->family == QNI_CUDA_FAMILY_PREFILL && row->reads == k->reads &&
+            row->layout == k->layout && row->mr == k->mr)
+            return row;
+    }
+    return NULL;
+}
+
+static void add_rows(const struct qni_cuda_offer *offer, const struct qni_op *op,
+                     struct candidates *candidates, struct qni_cuda_choice *c)
+{
+    const int32_t layout = layout_of(op);
+    for (int32_t i = 0; i < offer->n_rows && candidates->n < MAX_CANDIDATES; i++) {
+        const struct qni_cuda_kernel *row = &offer->rows[i];
+        if (refusal(row, op, layout, offer->facts) != NULL)
+            continue;
+        if (row->family == QNI_CUDA_FAMILY_ROUNDED && op->strategy == QN_STRATEGY_FLOAT) {
+            c->unrounded = unrounded(offer, row);
+            if (c->unrounded == NULL)
+                continue;
+        }
+        candidates->costs[candidates->n] = qni_cuda_costs_of(offer->facts, row);
+        candidates->row[candidates->n++] = row;
+    }
 }
 
 static void add_dense(const struct qni_cuda_offer *offer, const struct qni_op *op,
@@ -370,16 +404,11 @@ qn_status qni_cuda_choose(const struct qni_cuda_offer *offer, const struct qni_o
                           struct qni_cuda_choice *c, qni_refusal_fn tell, void *arg)
 {
     const char *const general = operation_refusal(op);
-    const int32_t layout = layout_of(op);
     struct candidates candidates = {.n = 0};
-    for (int32_t i = 0; i < offer->n_rows && general == NULL; i++)
-        if (candidates.n < MAX_CANDIDATES &&
-            refusal(&offer->rows[i], op, layout, offer->facts) == NULL) {
-            candidates.costs[candidates.n] = qni_cuda_costs_of(offer->facts, &offer->rows[i]);
-            candidates.row[candidates.n++] = &offer->rows[i];
-        }
-    if (general == NULL)
+    if (general == NULL) {
+        add_rows(offer, op, &candidates, c);
         add_dense(offer, op, &candidates);
+    }
     qn_status status = candidates.n == 0 ? QN_E_UNSUPPORTED : cut_ranges(offer, op, &candidates, c);
     if (status != QN_OK)
         c->n_choices = 0;
