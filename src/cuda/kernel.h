@@ -105,8 +105,11 @@ struct qni_cuda_rows {
     const float *scale, *offset, *total; /* Q8B (offset NULL: symmetric); total also F16, BF16 with
                                             SHIFT_OFFSET: [rows, ld_segment] sums of x by group */
     int32_t ld_segment;
-    int32_t x_zero; /* int8-static */
-    float x_scale;  /* int8-static; else 1 */
+    int32_t x_zero;    /* int8-static */
+    float x_scale;     /* int8-static; else 1 */
+    int16_t lies;      /* a qn_dtype: rows of x as they lie, which the int8 decode kernels of sm_90
+                       quantize as Q8 or Q8B says; 0: prepared */
+    int16_t symmetric; /* of Q8B, where they lie */
 };
 
 /* Everything after the accumulator: docs/numerics.md, "Epilogue". Row i of a matrix is at i *

@@ -153,6 +153,25 @@ static double table_products(const struct qni_op *op, const struct qni_cuda_kern
     return kernel->family == QNI_CUDA_FAMILY_PREFILL ? 1.5 * pieces : pieces;
 }
 
+static double rated_bandwidth(const struct qni_cuda_facts *facts)
+{
+    return facts->bandwidth > 0.0 ? facts->bandwidth : 500e9;
+}
+
+/* What comes before the product: rows are sorted by expert, and nothing is read meanwhile; they are
+ * prepared (read, written, and read again, at four fifths of the rated speed); or the kernel
+ * quantizes them itself. */
+static double before_us(const struct qni_cuda_facts *facts, const struct qni_op *op,
+                        const struct qni_cuda_kernel *kernel, int64_t m)
+{
+    const double routing = op->kind == QNI_GROUPED ? 4.5 : 0.0;
+    if (qni_cuda_reads_x(op, kernel))
+        return routing;
+    if (facts->sm == 90 && qni_cuda_quantizes_x(op, kernel, m))
+        return 0.5;
+    return routing + 2.0 + 2.5 * x_bytes(op, m) / rated_bandwidth(facts) * 1e6;
+}
+
 struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, const struct qni_op *op,
                                         const struct qni_cuda_kernel *kernel,
                                         const struct qni_cuda_costs *costs, int64_t m)
@@ -169,13 +188,11 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
                                                                   : 2.1;
     /* Weights that are rounded in f32: four instructions more for a pair (prefill_round.cuh). */
     const bool by_f32 = kernel->family == QNI_CUDA_FAMILY_ROUNDED && !qni_cuda_rounds_by_f16(op);
-    const double rated = facts->bandwidth > 0.0 ? facts->bandwidth : 500e9;
     return (struct qni_cuda_terms){
         .bytes = n_weights(op, m) * weight_bytes(head) + x + y,
         .steps = ends * (by_f32 ? 1.2 : 1.0) * table_products(op, kernel) *
                  turns_of(facts, op, kernel, costs, m) * blocks,
-        /* Prepared rows are read, written, and read again, at four fifths of the rated speed. */
-        .before_us = qni_cuda_reads_x(op, kernel) ? 0.0 : 2.0 + 2.5 * x / rated * 1e6,
+        .before_us = before_us(facts, op, kernel, m),
     };
 }
 

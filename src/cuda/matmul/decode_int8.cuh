@@ -32,8 +32,8 @@ namespace chunks
 enum { WARPS = DECODE_WARPS, THREADS = DECODE_THREADS, CHUNK = DECODE_CHUNK };
 enum { MIN_DEPTH = 2, MAX_DEPTH = 4 };
 /* Shared memory: MAX_DEPTH barriers for each warp, how many chunks of each panel are done, the
- * scales of rows, a barrier for x, the rings. */
-enum { MOST_PANELS = 64, AT_DONE = 256, AT_ROWS = 512, AT_BAR = 576, AT_RING = 640 };
+ * scales of rows and their magnitudes, a barrier for x, the rings. */
+enum { MOST_PANELS = 64, AT_DONE = 256, AT_ROWS = 512, AT_MOST = 576, AT_BAR = 640, AT_RING = 768 };
 /* Units of a segment, none of which crosses a chunk; or segments of any length; or one for all. */
 enum { ANY = 0, WHOLE = -1 };
 enum { LINE = 20 };  /* words from row to row of 16 outputs: lanes meet in no bank */
@@ -61,6 +61,7 @@ struct job {
     int32_t slot_bytes, depth;
     int32_t ahead; /* items of a warp that are asked for before x, where x is not there yet */
     int32_t at_sums, at_dots, at_totals, at_trade, at_scale, at_offset, at_total, at_x;
+    int32_t at_lying;               /* x as it lies */
     int32_t at_table, at_extra;     /* WHOLE: scales and zero points or offsets of the panels */
     int32_t facts_stride, x_stride; /* floats, bytes */
     int32_t bytes;                  /* of shared memory */
@@ -227,6 +228,16 @@ INLINE void fetch(const struct job &d, const struct whose &w, struct item &i, ui
 
 /* ---- x --------------------------------------------------------------------------------------- */
 
+/* Bytes of an element of x as it lies, and of a row of it in shared memory. */
+static inline __host__ __device__ int32_t lying_size(const struct job &d)
+{
+    return d.x.lies == QN_F32 ? 4 : 2;
+}
+static inline __host__ __device__ int32_t lying_stride(const struct job &d)
+{
+    return (d.x_stride - 64) * lying_size(d);
+}
+
 /* x at position `from`, `positions` long, to shared memory; zeros behind its columns. ONE: there is
  * one row, which comes by cp.async (behind weights in the queue of the copy engine it would wait
  * for them), and a second one of ones (of zeros where sums of codes are not wanted). More rows are
@@ -240,8 +251,9 @@ INLINE void x_ask(const struct job &d, const struct decode_rows &rows, int32_t f
     if constexpr (ONE) {
         const uint8_t *const x = (const uint8_t *)d.x.a + decode_row_of(rows, 0) * d.x.lda + from;
         for (int32_t c = (int32_t)threadIdx.x * 16; c < positions; c += THREADS * 16) {
-            const uint32_t one = d.has_sums && c < valid ? 0x01010101 : 0;
-            ptx_copy16(ptx_shared(to + c), x + (c < valid ? c : 0), c < valid);
+            const uint32_t one = d.has_sums && from + c < d.units * 32 ? 0x01010101 : 0;
+            if (d.x.lies == 0)
+                ptx_copy16(ptx_shared(to + c), x + (c < valid ? c : 0), c < valid);
             *(uint4 *)(to + d.x_stride + c) = make_uint4(one, one, one, one);
         }
     } else {
@@ -312,11 +324,11 @@ INLINE void facts_ask(const struct job &d, const struct whose &w, const struct d
     ptx_copies_commit();
 }
 /* All of it is there, and each thread sees what the others wrote. */
-template <int ONE> INLINE void x_wait(uint32_t bar, int32_t parity)
+template <int ONE> INLINE void x_wait(const struct job &d, uint32_t bar, int32_t parity)
 {
     ptx_copies_wait<0>();
 #if __CUDA_ARCH__ >= 900
-    if (!ONE)
+    if (!ONE && d.x.lies == 0)
         decode_bar_wait(bar, parity);
 #endif
     __syncthreads();
@@ -403,8 +415,12 @@ static inline bool plan_fits(struct job *d, int32_t units, int32_t seg, int32_t 
     at += d->extra_bytes != 0 ? facts : 0;
     const int64_t x = (at + 127) / 128 * 128, x_stride = reach * 32 + 64;
     at = x + (d->m + (rows == 1)) * x_stride;
+    const int64_t lying = at;
+    if (d->x.lies != 0) /* at once, so that its rows have one scale */
+        at += d->stretch < d->chunks ? limit : d->m * (x_stride - 64) * lying_size(*d);
     if (at > limit)
         return false;
+    d->at_lying = (int32_t)lying;
     d->at_table = (int32_t)table;
     d->at_extra = (int32_t)extra;
     d->at_sums = (int32_t)sums;

@@ -20,6 +20,7 @@
  * 12.7, 8192 x 8192 17.0 / 14.1, 28672 x 8192 49.8 / 46.8; int8 per channel, one scale a row of x,
  * 8.7 / 7.1, 22.7 / 20.5, 25.4 / 23.2, 80.5 / 77.9; m = 16: 9.1 / 8.8, 18.6 / 16.8, 19.6 / 17.7,
  * 54.6 / 52.7 and 9.3 / 7.6, 25.1 / 22.6, 27.6 / 25.9, 85.5 / 83.2. */
+#include "decode_int8_rows.cuh"
 #include "decode_int8_whole.cuh"
 
 namespace chunks
@@ -171,15 +172,23 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (i == d.ahead) {
             ptx_dependents_launch();
             ptx_dependency_wait();
-            x_ask<ROWS == 1>(d, rows, 0, at.len * POSITIONS, shared, x_bar, warp, lane);
-            row_scales_ask(d, rows, shared);
-            facts_ask(d, w, rows, r.first, r.end - r.first, shared, warp, lane);
+            if (d.x.lies != 0)
+                lying_ask(d, rows, shared);
+            if (d.x.lies == 0 || ROWS == 1) /* ... and ones, beside one row */
+                x_ask<ROWS == 1>(d, rows, 0, at.len * POSITIONS, shared, x_bar, warp, lane);
+            if (d.x.lies == 0) {
+                row_scales_ask(d, rows, shared);
+                facts_ask(d, w, rows, r.first, r.end - r.first, shared, warp, lane);
+            }
         }
         fetch<UNITS, SEG>(d, w, next, ptx_shared(slots) + (uint32_t)(i * d.slot_bytes),
                           bars + 8 * (uint32_t)i, warp, lane);
     }
     if (SEG == WHOLE)
         clear<ROWS>(d, shared, w.count);
+    if constexpr (SEG != ANY && ROWS != 16)
+        if (d.x.lies != 0)
+            lying_quantize<SEG>(d, rows, shared, at.len * POSITIONS);
 
     struct lane l;
     const int32_t g = lane >> 2, t = lane & 3;
@@ -210,7 +219,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                              lane);
             facts_ask(d, w, rows, r.first, r.end - r.first, shared, warp, lane);
         }
-        x_wait<ROWS == 1>(x_bar, x_parity);
+        x_wait<ROWS == 1>(d, x_bar, x_parity);
         x_parity ^= 1;
 #pragma unroll 1
         while (item_is<SEG>(at)) {
@@ -289,6 +298,8 @@ static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_ex
     plan(&d, p, launch, UNITS, ROWS);
     d.is_q8b = is_q8b;
     d.has_sums = is_q8b ? p->x.offset != NULL : p->x.x_zero != 0;
+    if (p->x.lies != 0)
+        d.has_sums = is_q8b && !p->x.symmetric;
     d.is_raw = p->out.y_dtype == QN_I32 || (p->out.bias != NULL && p->out.bias_dtype == QN_I32);
     /* Segments that no chunk cuts: the length divides the chunk and the groups. */
     int32_t seg = d.segment_units;
@@ -300,7 +311,9 @@ static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_ex
     }
     const bool is_one = seg > 0 && ROWS == 8 && d.m == 1;
     plan_shared(&d, launch, UNITS, seg, is_one ? 1 : ROWS, plan_ctas(&d, p, launch));
-    d.ahead = launch->pdl && p->routes.tiles == NULL ? d.depth / 2 : 1;
+    /* Items before x: one; none where the rings hold all and x is still to be quantized. */
+    const bool is_short = (d.share + (d.more > 0)) * d.chunks <= WARPS * d.depth;
+    d.ahead = launch->pdl && p->routes.tiles == NULL ? d.depth / 2 : p->x.lies == 0 || !is_short;
     return launch_job(kernel_for<BITS, ROWS>(seg, is_one), &d, p, experts, launch);
 }
 

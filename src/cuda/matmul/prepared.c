@@ -107,8 +107,7 @@ bool qni_cuda_reads_x(const struct qni_op *op, const struct qni_cuda_kernel *ker
     const bool same = (kernel->reads == QNI_CUDA_READS_F16 && op->x.dtype == QN_F16) ||
                       (kernel->reads == QNI_CUDA_READS_BF16 && op->x.dtype == QN_BF16);
     const bool summed = kernel->takes_total && qni_packed_has_offsets(head);
-    return same && !summed && qni_cuda_lies_in_order(op) &&
-           !has_section(op, QNI_SECTION_PRESCALE);
+    return same && !summed && qni_cuda_lies_in_order(op) && !has_section(op, QNI_SECTION_PRESCALE);
 }
 
 bool qni_cuda_rows_as_they_lie(const struct qni_op *op, struct qni_cuda_rows *rows)
@@ -125,6 +124,55 @@ bool qni_cuda_rows_as_they_lie(const struct qni_op *op, struct qni_cuda_rows *ro
     rows->columns = (int32_t)op->k;
     rows->part_rows = op->m;
     rows->x_scale = 1.0f;
+    return true;
+}
+
+/* ---- rows that decode kernels quantize ------------------------------------------------------- */
+
+enum {
+    LYING_ROWS = 2,         /* with more of them the launch of a quantizer costs less */
+    LYING_BYTES = 64 << 10, /* of x as it lies and of its codes, in shared memory */
+};
+
+/* Segments that a chunk holds whole; or one, if nobody asks for its sum. */
+static bool has_whole_segments(const struct qni_packed_head *head, bool by_block)
+{
+    const struct qni_cut cut = qni_packed_cut(head, by_block);
+    const int64_t units = cut.segment_units;
+    if (cut.n_segments == 1)
+        return !by_block && head->format.shift == QN_SHIFT_NONE;
+    return (units == 1 || units == 2 || units == 4) &&
+           (cut.n_groups == 1 || cut.group_units % units == 0);
+}
+
+bool qni_cuda_quantizes_x(const struct qni_op *op, const struct qni_cuda_kernel *kernel, int64_t m)
+{
+    const bool by_block = op->strategy == QN_STRATEGY_INT8_BLOCK;
+    const bool is_float = op->x.dtype == QN_F32 || op->x.dtype == QN_F16 || op->x.dtype == QN_BF16;
+    const int32_t reads = by_block ? QNI_CUDA_READS_Q8B : QNI_CUDA_READS_Q8;
+    if (kernel->family != QNI_CUDA_FAMILY_DECODE || kernel->mr != 8 || kernel->reads != reads ||
+        (!by_block && op->strategy != QN_STRATEGY_INT8_ROW) || op->kind == QNI_GROUPED)
+        return false;
+    return is_float && qni_cuda_lies_in_order(op) && !has_section(op, QNI_SECTION_PRESCALE) &&
+           has_whole_segments(op->w[0]->head, by_block) && m >= 1 && m <= LYING_ROWS &&
+           m * op->k * (int64_t)(1 + qn_dtype_bytes(op->x.dtype)) <= LYING_BYTES;
+}
+
+bool qni_cuda_rows_to_quantize(const struct qni_op *op, struct qni_cuda_rows *rows)
+{
+    const int64_t size = (int64_t)qn_dtype_bytes(op->x.dtype);
+    const int64_t lda = op->m > 1 ? row_stride(op) * size : 16;
+    if ((uintptr_t)op->x.data % 16 != 0 || lda % 16 != 0)
+        return false;
+    memset(rows, 0, sizeof *rows);
+    rows->a = op->x.data;
+    rows->lda = lda;
+    rows->planes = 1;
+    rows->columns = (int32_t)op->k;
+    rows->part_rows = op->m;
+    rows->x_scale = 1.0f;
+    rows->lies = (int16_t)op->x.dtype;
+    rows->symmetric = op->quant.symmetric != 0;
     return true;
 }
 

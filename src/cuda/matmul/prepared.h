@@ -33,6 +33,11 @@ bool qni_cuda_lies_in_order(const struct qni_op *op);
 /* Can kernels that read this take x where it lies, as far as types and weights go? Its alignment
  * is the matter of each call: qni_cuda_rows_as_they_lie(). */
 bool qni_cuda_reads_x(const struct qni_op *op, const struct qni_cuda_kernel *kernel);
+/* Does an int8 decode kernel on sm_90 quantize m rows itself? Its rows are those of
+ * qni_cuda_rows_to_quantize(). */
+bool qni_cuda_quantizes_x(const struct qni_op *op, const struct qni_cuda_kernel *kernel, int64_t m);
+/* False: not aligned; else rows describe x, for any number of rows. */
+bool qni_cuda_rows_to_quantize(const struct qni_op *op, struct qni_cuda_rows *rows);
 /* False: not aligned; else rows describe x. */
 bool qni_cuda_rows_as_they_lie(const struct qni_op *op, struct qni_cuda_rows *rows);
 
