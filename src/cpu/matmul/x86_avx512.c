@@ -45,6 +45,8 @@ struct operand {
     const uint8_t *codes[NR];
     const float *table256;
     __m512 table; /* of the nibbles */
+    int64_t end;  /* bytes of a panel */
+    int64_t skip; /* what is asked for ahead of it is of a panel after the neighbours */
 };
 
 /* sum[i][j] += a[i] * value over one vector of codes: 4 positions (8 for nibbles: low at p, high at
@@ -53,11 +55,12 @@ QNI_TEMPLATE void add_vector(const struct operand *o, int64_t at, int64_t p, con
                              const int nr, const int kind, __m512 (*sum)[NR])
 {
     const int positions = kind == NIBBLES || kind == NIBBLE_TABLE ? 8 : 4;
+    const int64_t ahead = at + AHEAD + (at + AHEAD >= o->end ? o->skip : 0);
     __m512i codes[NR];
     QNI_UNROLL
     for (int j = 0; j < nr; j++) {
         codes[j] = _mm512_loadu_si512(o->codes[j] + at);
-        _mm_prefetch((const char *)o->codes[j] + at + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)o->codes[j] + ahead, _MM_HINT_T0);
         if (kind == BYTES)
             codes[j] = _mm512_xor_si512(codes[j], _mm512_set1_epi8((char)0x80));
     }
@@ -103,6 +106,8 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *t, struct where at, const 
     const int64_t vectors = nibbles ? 4 : 8;
     struct operand o;
     o.table256 = t->table;
+    o.end = (int64_t)t->codes_stride;
+    o.skip = (nr - 1) * o.end;
     o.table = _mm512_setzero_ps();
     if (kind == NIBBLES)
         o.table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);

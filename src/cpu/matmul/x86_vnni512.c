@@ -14,11 +14,12 @@
  *     few rows     codes are unpacked in registers, all of k for one pair of panels after another.
  *                  Bound: bytes. So sums of codes (int8-block with offsets) are counted from the
  *                  codes that pass by, as if a row of ones were multiplied, and not read: of
- *                  groups of 32 they would be a quarter of the bytes.
- *     many rows    codes are unpacked to bytes once for all rows, a chunk of 512 positions at a
- *                  time, so that it stays in the first cache while blocks of rows pass over it;
- *                  results wait in c between chunks. Bound: 2 m n k / (128 operations x 2 a cycle),
- *                  at 32 / (32 + 4) of it for groups of 128, whose float steps share the ports. */
+ *                  groups of 32 they would be a sixth of the bytes.
+ *     many rows    codes are unpacked to bytes once for all rows, a chunk of at most 1024
+ *                  positions at a time, so that it stays in the first cache while blocks of rows
+ *                  pass over it; results wait in c between chunks. Bound: 2 m n k / (128 operations
+ *                  x 2 a cycle), at 32 / (32 + 4) of it for groups of 128, whose float steps share
+ *                  the ports. */
 #include <immintrin.h>
 
 #include "../../base/compiler.h"
@@ -30,22 +31,24 @@ enum { ROW = 0, BLOCK = 1, SHIFTED = 2 };          /* float steps: Q8; Q8B; Q8B 
 enum {
     MR = 8,
     NR = 2,
-    AHEAD = 2048, /* bytes of a panel: about 100 ns of one core's stream */
-    CHUNK = 16,   /* units of a chunk, and segments at most */
-    PASS = 256    /* rows of a pass: the driver's units are no larger */
+    AHEAD = 2048,  /* bytes of a panel: about 100 ns of one core's stream */
+    CHUNK = 32,    /* units of a chunk at most */
+    SEGMENTS = 16, /* and its segments */
+    PASS = 256     /* rows of a pass: the driver's units are no larger */
 };
 
 /* Private memory of a job. */
 struct scratch {
     uint8_t b[NR][CHUNK * 512]; /* codes of a chunk, position after position */
-    float scale[NR][CHUNK][16], offset[NR][CHUNK][16], sums[NR][CHUNK][16];
-    int32_t zero[NR][CHUNK][16], counted[NR][16];
-    int32_t begin[PASS * CHUNK];    /* -bias * sum(a): [rows][CHUNK], or few rows of all segments */
-    float total[PASS * CHUNK];      /* ROW with offsets: sums of codes, ordered as `begin` */
+    float scale[NR][SEGMENTS][16], offset[NR][SEGMENTS][16], sums[NR][SEGMENTS][16];
+    int32_t zero[NR][SEGMENTS][16], counted[NR][16];
+    int32_t
+        begin[PASS * SEGMENTS]; /* -bias * sum(a): [rows][SEGMENTS], or few rows of all segments */
+    float total[PASS * SEGMENTS];   /* ROW with offsets: sums of codes, ordered as `begin` */
     int32_t waiting[PASS][NR * 16]; /* sums of a segment that is longer than its chunk */
     float odd[PASS][NR * 16];       /* results of a panel that has no neighbour */
 };
-_Static_assert(sizeof(struct scratch) == 123008, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 139392, "kernels.inc says so");
 
 /* A segment, or the part of it that is in a chunk. */
 struct piece {
@@ -376,18 +379,26 @@ QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, const int mr, const 
 
 /* ---- many rows ------------------------------------------------------------------------------- */
 
+/* Units of a chunk. Fewer than fit in the first cache while few rows pass over them: what comes from
+ * memory arrives while they do. */
+static int64_t chunk_units(int64_t rows)
+{
+    return rows <= 2 * MR ? CHUNK / 4 : rows < 8 * MR ? CHUNK / 2 : CHUNK;
+}
+
 /* The pieces of the next chunk; *next: where it begins, then where it ends. */
 static int64_t cut_chunk(const struct qni_matmul_tile *t, struct piece *next, struct piece *pieces)
 {
-    int64_t count = 0, room = CHUNK;
-    while (next->unit < t->units && (next->units <= room || room == CHUNK)) {
+    const int64_t most = chunk_units(t->m);
+    int64_t count = 0, room = most;
+    while (next->unit < t->units && count < SEGMENTS && (next->units <= room || room == most)) {
         struct piece *const p = &pieces[count++];
         *p = *next;
-        if (p->units > CHUNK) { /* a part of a segment; the rest is the next chunk's */
-            p->units = CHUNK;
+        if (p->units > most) { /* a part of a segment; the rest is the next chunk's */
+            p->units = most;
             p->ends = false;
-            next->unit += CHUNK;
-            next->units -= CHUNK;
+            next->unit += most;
+            next->units -= most;
             next->begins = false;
             break;
         }
@@ -408,9 +419,10 @@ static void rows_of_chunk(const struct qni_matmul_tile *t, const struct piece *p
     for (int64_t i = 0; i < t->m; i++) {
         const size_t at = (size_t)i * t->ld_segment + (size_t)p->segment;
         const __m512i sum = _mm512_maskz_loadu_epi32(there, t->a_sum + at);
-        _mm512_store_si512(s->begin + i * CHUNK, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-bias)));
+        _mm512_store_si512(s->begin + i * SEGMENTS,
+                           _mm512_mullo_epi32(sum, _mm512_set1_epi32(-bias)));
         for (int64_t k = 0; k < count && sums; k++)
-            s->total[i * CHUNK + k] = sum_of_codes(t, at + (size_t)k, p[k].segment);
+            s->total[i * SEGMENTS + k] = sum_of_codes(t, at + (size_t)k, p[k].segment);
     }
 }
 
@@ -512,7 +524,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
         for (int i = 0; i < mr; i++)
             QNI_UNROLL
         for (int j = 0; j < NR; j++)
-            dot[i][j] = p.begins ? _mm512_set1_epi32(s->begin[(row + i) * CHUNK + k])
+            dot[i][j] = p.begins ? _mm512_set1_epi32(s->begin[(row + i) * SEGMENTS + k])
                                  : _mm512_load_si512(s->waiting[row + i] + 16 * j);
         dot_bytes(b, &rows, p.unit * QNI_UNIT, p.units, mr, ahead, dot);
         b += p.units * 512;
@@ -534,8 +546,8 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
         }
         struct facts f = facts_of(t, pair, row, p.segment, steps);
         if (steps == ROW) {
-            f.total = s->total + row * CHUNK + k;
-            f.ld_total = CHUNK;
+            f.total = s->total + row * SEGMENTS + k;
+            f.ld_total = SEGMENTS;
         }
         end_segment(t, &w, f, dot, mr, steps);
     }
@@ -598,7 +610,7 @@ static struct ahead ahead_of(const struct qni_matmul_tile *t, const struct pair 
     for (int j = 0; j < NR; j++)
         a.codes[j] = (const char *)pair->codes[j] + from;
     const int64_t steps = (t->m + MR - 1) / MR * units;
-    a.lines = CHUNK * unit_bytes / 64;
+    a.lines = chunk_units(t->m) * unit_bytes / 64;
     a.rate = (a.lines + steps - 1) / steps;
     return a;
 }
@@ -608,7 +620,7 @@ QNI_TEMPLATE void many_rows(const struct qni_matmul_tile *t, const int kind, con
     const int32_t bias = kind == NIBBLES ? 8 : 128;
     for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
         const struct pair pair = begin_pair(t, panel);
-        struct piece next = first_segment(t), pieces[CHUNK];
+        struct piece next = first_segment(t), pieces[SEGMENTS];
         while (next.unit < t->units) {
             const int64_t from = next.unit, n = cut_chunk(t, &next, pieces);
             unpack_chunk(t, &pair, pieces, n, kind, steps);
@@ -642,7 +654,7 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
 
 QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int steps)
 {
-    const bool few = t->m <= MR && t->m * t->n_segments <= PASS * CHUNK;
+    const bool few = t->m <= MR && t->m * t->n_segments <= PASS * SEGMENTS;
     switch (few ? t->m : 0) {
     case 1:
         few_rows(t, 1, kind, steps);
