@@ -50,6 +50,8 @@ struct qni_direct_tile {
     float x_scale, y_inv;
     int32_t y_zero, relu, is_u8;
     int32_t is_tame; /* no v * y_inv is a NaN or beyond +-2^22 */
+    int32_t is_tall; /* weights come from the second cache, 64 rows of a stay in the first: with
+                      * row_sums only */
     int32_t is_near; /* no d is beyond +-2^22, and has_zero is 0 */
     float *c;        /* floats, raw: [rows, 32], one block */
     void *scratch;   /* scratch_bytes of the row, 64-byte aligned, of this thread */
@@ -92,6 +94,6 @@ struct qni_direct_kernel {
 #undef QNI_DIRECT_KERNEL
 
 /* Of the rows that have any. */
-enum { QNI_DIRECT_SCRATCH = 10240 };
+enum { QNI_DIRECT_SCRATCH = 12288 };
 
 #endif

@@ -13,7 +13,9 @@ enum {
     UNPACKED_BYTES = 24 * 1024, /* the same, unpacked and in the first cache */
     PATCH_BYTES = 256 * 1024,   /* patches: written and read at once */
     BAND_BYTES = 640 * 1024, /* a third of the second cache: weights and y pass through it, too */
-    BAND_ROWS = 2048
+    BAND_ROWS = 2048,
+    FAR_BYTES = 1536 * 1024, /* most of the second cache */
+    STAYS_BYTES = 42 * 1024  /* of the first cache, while weights pass by */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -76,10 +78,13 @@ static void choose_planes(const struct qni_op *op, struct qni_direct_shape *s)
     s->axis[1] = plane_axis(&x, false);
     s->columns = x.out + s->axis[1].extra;
     const struct qni_plane_axis apart = plane_axis(&x, true);
-    const double blocks = (double)(y.out * s->axis[1].extra) / 32;
-    const double in_vain = blocks * block_ns(s->steps) * (double)s->n_blocks;
+    /* Tiles of 16 rows: those of a small image may be there for nothing anyway. */
+    const int64_t lines = op->conv.batch * y.out;
+    const int64_t tiles = qni_ceil_div(lines * s->columns - s->axis[1].extra, 16);
+    const int64_t needed = qni_ceil_div(lines * x.out, 16);
+    const double in_vain = (double)(tiles - needed) / 2 * block_ns(s->steps) * (double)s->n_blocks;
     const double more = (double)(apart.n_planes - s->axis[1].n_planes) *
-                        (double)qni_plane_bytes(s, 1, y.out) * s->axis[0].n_planes;
+                        (double)qni_plane_bytes(s, op->conv.batch, y.out) * s->axis[0].n_planes;
     if (in_vain > copy_ns(more)) {
         s->axis[1] = apart;
         s->columns = x.out;
@@ -172,19 +177,30 @@ static double item_ns(const struct qni_direct_shape *s, int64_t threads)
     const double items = (double)qni_ceil_div(s->n_bands * s->items_per_band, threads);
     const double weights = (double)(s->blocks_per_item * s->steps) * 2 * QNI_DIRECT_STEP_BYTES;
     const double blocks = (double)(qni_ceil_div(s->band_rows, 32) * s->blocks_per_item);
-    return items * (copy_ns((double)s->a_bytes) + (s->reads_codes ? 0 : weights / 15) +
-                    blocks * block_ns(s->steps));
+    /* All that a thread reads of the weights, once: if its second cache cannot keep it from call to
+     * call, it comes from afar. */
+    const double read = s->items_per_band == 1 ? weights : weights * items;
+    const double far = read > FAR_BYTES ? read / 30 : 0;
+    return far + items * (copy_ns((double)s->a_bytes) + (s->reads_codes ? 0 : weights / 15) +
+                          blocks * block_ns(s->steps));
 }
 
 /* Weights are used as they are packed where unpacking would be for few rows, or where the weights
  * of a block are more than the first cache keeps: then a block of rows has to stay in it. */
 static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
 {
-    enum { FEW_ROWS = 512, LONG = 16 };
+    enum { FEW_ROWS = 512, LONG = 16, MANY = 32 };
     const struct qni_packed_head *head = op->w[0]->head;
     const struct qni_layout *layout = qni_layout_find(head->layout);
     const bool whole = layout != NULL && layout->layout == QNI_LAYOUT_Q8N16 && head->units % 2 == 0;
-    s->reads_codes = whole && (s->band_rows <= FEW_ROWS || s->steps >= LONG);
+    s->reads_codes =
+        whole && (s->band_rows <= FEW_ROWS || s->steps >= LONG || s->n_blocks * s->steps > MANY);
+    const int64_t reach = s->rows_are == QNI_ROWS_IN_PLANES
+                              ? s->axis[0].extra * s->band_images * s->columns + s->axis[1].extra
+                              : 0;
+    const int64_t planes = s->rows_are == QNI_ROWS_IN_PLANES ? qni_band_planes(s) : 1;
+    const int64_t met = qni_min(64 + reach, s->band_rows + reach) * planes;
+    s->is_tall = s->reads_codes && s->steps >= LONG && met * s->pixel <= STAYS_BYTES;
     s->unpacked_blocks =
         qni_max(1, qni_min(s->n_blocks, UNPACKED_BYTES / (2 * QNI_DIRECT_STEP_BYTES * s->steps)));
     const int64_t most = s->reads_codes ? CALL_BYTES : UNPACKED_BYTES;

@@ -32,6 +32,7 @@ struct qni_direct_shape {
     int64_t n_bands;
     int64_t n_blocks, blocks_per_item, items_per_band; /* of 32 outputs */
     int32_t reads_codes; /* weights as they are packed: kernel.h, row_sums */
+    int32_t is_tall;     /* 64 rows of a, all that their taps meet, stay in the first cache */
     int64_t blocks_per_call;
     int64_t unpacked_blocks; /* the most of a call that unpacks, whatever the batch */
     size_t a_bytes;          /* of a band's copy */
