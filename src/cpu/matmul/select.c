@@ -118,16 +118,19 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* Fewest rows that a kernel pays for. Tiles are stored and their sums scaled once a segment, which
- * costs as much as 128 positions of products: measured with int4 g32, tiles lose to vectors up to
- * 27 rows instead of 9. */
+/* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once a
+ * segment, which costs as much as 128 positions of products: of one or two units they pay where both
+ * halves of a block have rows. Each plane of bf16 is multiplied by itself, while f32 rows take x as
+ * it is: of one plane tiles pay two rows earlier than of three. */
 static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
-    enum { TILES = 32 };
-    if (k->mr < TILES || k->reads == QNI_READS_BF16 || k->m_min <= 1)
+    enum { TILES = 32, PLANES = 3 };
+    if (k->mr < TILES || k->m_min <= 1)
         return k->m_min;
-    const int64_t units = qni_cut_of(op->w[0]->head, k->reads).segment_units;
-    return k->m_min * (units == 1 ? 3 : units == 2 ? 2 : 1);
+    const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k->reads);
+    if (k->reads == QNI_READS_BF16)
+        return k->m_min - (PLANES - l.planes);
+    return l.cut.segment_units <= 2 ? TILES / 2 + 1 : k->m_min;
 }
 
 /* Among the rows that can serve: for each m the first of the list with m_min <= m. */

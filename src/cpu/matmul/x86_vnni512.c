@@ -379,8 +379,8 @@ QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, const int mr, const 
 
 /* ---- many rows ------------------------------------------------------------------------------- */
 
-/* Units of a chunk. Fewer than fit in the first cache while few rows pass over them: what comes from
- * memory arrives while they do. */
+/* Units of a chunk. Fewer than fit in the first cache while few rows pass over them: what comes
+ * from memory arrives while they do. */
 static int64_t chunk_units(int64_t rows)
 {
     return rows <= 2 * MR ? CHUNK / 4 : rows < 8 * MR ? CHUNK / 2 : CHUNK;
@@ -573,6 +573,9 @@ QNI_TEMPLATE void blocks(const struct qni_matmul_tile *t, const struct pair *pai
             break;
         case 5:
             block(t, pair, pieces, n, row, ahead, 5, steps);
+            break;
+        case 4:
+            block(t, pair, pieces, n, row, ahead, 4, steps);
             break;
         default: /* few rows, but more segments than there is room for */
             for (int64_t one = row; one < t->m * (i + 1) / n_blocks; one++)
