@@ -118,10 +118,10 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once a
- * segment, which costs as much as 128 positions of products: of one or two units they pay where both
- * halves of a block have rows. Each plane of bf16 is multiplied by itself, while f32 rows take x as
- * it is: of one plane tiles pay two rows earlier than of three. */
+/* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once
+ * a segment, which costs as much as 128 positions of products: of one or two units they pay where
+ * both halves of a block have rows. Each plane of bf16 is multiplied by itself, while f32 rows take
+ * x as it is: of one plane tiles pay two rows earlier than of three. */
 static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
     enum { TILES = 32, PLANES = 3 };
