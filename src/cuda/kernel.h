@@ -89,6 +89,7 @@ enum { QNI_CUDA_MAX_EXPERTS = 256 };
 struct qni_cuda_experts {
     int32_t first, n; /* these experts of all; tiles of others are skipped */
     const uint8_t *blob[QNI_CUDA_MAX_EXPERTS];
+    int8_t exponent[QNI_CUDA_MAX_EXPERTS]; /* each one's; the least is the weights' */
 };
 
 /* Rows as kernels read them; row r of part c is row c * part_rows + r of every array. */

@@ -131,7 +131,8 @@ static void grouped_case(struct check *c, const void *arg)
 void check_api_grouped(struct check_suite *suite, const struct check_options *options)
 {
     static const qn_strategy strategies[] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
-                                             QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC};
+                                             QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC,
+                                             QN_STRATEGY_DENSE};
     const struct check_format *formats;
     const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 1 : 5;
     for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++)

@@ -70,18 +70,18 @@ const char *qni_cuda_dense_refusal(const struct qni_cuda_kernel *row, const stru
 
 const char *qni_cuda_rounded_refusal(int32_t reads, const struct qni_op *op)
 {
-    const struct qni_packed_head *head = op->w[0]->head;
     const qn_dtype type = reads == QNI_CUDA_READS_F16 ? QN_F16 : QN_BF16;
     if (op->x.dtype == QN_F32)
         return "rounds weights to the type of x, and multiplies types of 16 bits";
     if (op->x.dtype != type)
         return "reads another type of activations than the strategy gives";
-    if (op->kind == QNI_GROUPED)
-        return "rounds by the power of two of one weight, and every expert has its own";
-    if (has_section(op, QNI_SECTION_PRESCALE))
-        return "rounds weights without a prescale, which belongs to them here";
-    if (head->format.shift == QN_SHIFT_ZERO && qni_packed_has_offsets(head))
-        return "takes zero points of 8 bits off codes, and some are larger";
+    for (int32_t i = 0; i < op->n_w; i++) {
+        const struct qni_packed_head *head = op->w[i]->head;
+        if (head->section[QNI_SECTION_PRESCALE].bytes != 0)
+            return "rounds weights without a prescale, which belongs to them here";
+        if (head->format.shift == QN_SHIFT_ZERO && qni_packed_has_offsets(head))
+            return "takes zero points of 8 bits off codes, and some are larger";
+    }
     return op->strategy == QN_STRATEGY_DENSE || qni_cuda_rounds_nothing(op)
                ? NULL
                : qni_cuda_dense_unasked;
@@ -89,14 +89,21 @@ const char *qni_cuda_rounded_refusal(int32_t reads, const struct qni_op *op)
 
 bool qni_cuda_rounds_nothing(const struct qni_op *op)
 {
-    return (op->w[0]->exact & (op->x.dtype == QN_F16 ? QNI_EXACT_F16 : QNI_EXACT_BF16)) != 0;
+    int32_t exact = op->x.dtype == QN_F16 ? QNI_EXACT_F16 : QNI_EXACT_BF16;
+    for (int32_t i = 0; i < op->n_w; i++)
+        exact &= op->w[i]->exact;
+    return exact != 0;
 }
 
 bool qni_cuda_rounds_by_f16(const struct qni_op *op)
 {
-    const struct qni_packed_head *head = op->w[0]->head;
-    return op->x.dtype == QN_F16 && head->scale_dtype == QN_F16 && !qni_packed_has_offsets(head) &&
-           qni_magnitude_exponent(op->w[0]->magnitude, QN_F16) >= 0;
+    bool all = op->x.dtype == QN_F16;
+    for (int32_t i = 0; i < op->n_w; i++) {
+        const struct qni_packed_head *head = op->w[i]->head;
+        all = all && head->scale_dtype == QN_F16 && !qni_packed_has_offsets(head) &&
+              qni_magnitude_exponent(op->w[i]->magnitude, QN_F16) >= 0;
+    }
+    return all;
 }
 
 /* cuBLASLt at 128 x 256 outputs a tile, as a multiprocessor does them one after another: 0.77 of

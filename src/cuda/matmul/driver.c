@@ -117,21 +117,33 @@ static qn_status launch_kernel(struct run *r, const struct qni_cuda_product *pro
     return qni_cuda_launched(r->kernel->fn(product, experts, &how), r->kernel->name, r->err);
 }
 
+/* By which power of two weights are multiplied before they are rounded. */
+static int32_t exponent_of(const struct run *r, const struct qn_packed *w)
+{
+    const bool rounds = r->kernel->family == QNI_CUDA_FAMILY_ROUNDED;
+    return rounds ? qni_magnitude_exponent(w->magnitude, r->op->x.dtype) : 0;
+}
+
 /* Experts [first, end), those of equal make together, as many as a launch takes at a time. */
 static qn_status launch_experts(struct run *r, int32_t first, int32_t end)
 {
     const struct qni_op *op = r->op;
     struct qni_cuda_experts experts;
     for (int32_t e = first; e < end; e += experts.n) {
+        int32_t least = INT8_MAX;
         memset(&experts, 0, sizeof experts);
         experts.first = e;
         while (experts.n < QNI_CUDA_MAX_EXPERTS && e + experts.n < end &&
                is_same_blob(op->w[e]->head, op->w[e + experts.n]->head)) {
+            const int32_t exponent = exponent_of(r, op->w[e + experts.n]);
+            least = exponent < least ? exponent : least;
             experts.blob[experts.n] = op->w[e + experts.n]->blob;
+            experts.exponent[experts.n] = (int8_t)exponent;
             experts.n++;
         }
         r->product.w = qni_cuda_weights_of(op->w[e], r->kernel->reads);
         r->product.w.blob = NULL;
+        r->product.w.exponent = least;
         QNI_TRY(launch_kernel(r, &r->product, &experts));
     }
     return QN_OK;
@@ -238,8 +250,7 @@ qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_ch
     r.prepared = scratch;
     r.err = err;
     r.product.w = qni_cuda_weights_of(op->w[0], r.kernel->reads);
-    if (r.kernel->family == QNI_CUDA_FAMILY_ROUNDED)
-        r.product.w.exponent = qni_magnitude_exponent(op->w[0]->magnitude, op->x.dtype);
+    r.product.w.exponent = exponent_of(&r, op->w[0]);
     r.product.m = op->m;
     qni_cuda_sink_of(op, &r.product.out);
     uint8_t *const routes = r.prepared + choice->chunk_bytes;

@@ -184,6 +184,7 @@ struct place {
     int part, expert;
     int box;         /* where its sections are, by the maps of weights: the part, or the blob */
     int panel;       /* the first of the part */
+    int exponent;    /* of weights that are rounded */
     int first, rows; /* the first of routes.rows, or of the part; rows 0: nothing to do */
     int begin, end;  /* may be a block behind the last */
     bool split;
@@ -217,6 +218,7 @@ template <class F> __device__ __forceinline__ bool find_place(const arguments &a
     const int middle = turns / 2, second = (int)blockIdx.x % 2;
     at.blob = a.p.w.blob;
     at.part = part;
+    at.exponent = a.p.w.exponent;
     at.expert = 0;
     at.box = part;
     at.panel = o * PANELS;
@@ -235,6 +237,7 @@ template <class F> __device__ __forceinline__ bool find_place(const arguments &a
             at.rows = 0;
         } else {
             at.blob = a.experts.blob[e];
+            at.exponent = a.experts.exponent[e];
             at.box = (int)((at.blob - a.lowest) / BLOB_STEP);
         }
     }

@@ -464,7 +464,7 @@ struct choice {
     int splits;
     double ns;
 };
-enum { TILE_NS = 3000, SPLIT_NS = 1500 };
+enum { TILE_NS = 3000, SPLIT_NS = 3000 };
 
 template <class F>
 void consider(struct choice &best, const struct qni_cuda_product *p,
@@ -535,9 +535,11 @@ int32_t launch_rounded(const struct qni_cuda_product *p, const struct qni_cuda_e
     struct choice best = {};
     if (p->m == 0 || p->w.panels == 0)
         return 0;
-    consider<form<BF16, BITS, 64, MODE, GENERAL, false, ROUNDING>>(best, p, l, 500);
-    consider<form<BF16, BITS, 128, MODE, GENERAL, false, ROUNDING>>(best, p, l, 690);
-    consider<form<BF16, BITS, 256, MODE, GENERAL, false, ROUNDING>>(best, p, l, 1360);
+    consider<form<BF16, BITS, 128, MODE, GENERAL, false, ROUNDING>>(best, p, l, 740);
+    if (p->routes.tiles == NULL) { /* else tiles are cut */
+        consider<form<BF16, BITS, 64, MODE, GENERAL, false, ROUNDING>>(best, p, l, 500);
+        consider<form<BF16, BITS, 256, MODE, GENERAL, false, ROUNDING>>(best, p, l, 1330);
+    }
     return best.start(p, experts, l, best.splits);
 }
 

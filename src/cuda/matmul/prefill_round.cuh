@@ -137,7 +137,7 @@ __device__ __forceinline__ void sum_rounded(consumer<F> &c, const arguments &a, 
     uint32_t w0[F::blocks * 8], w1[F::blocks * 8];
     facts_of<F> facts;
     facts.has_offset = w.shift == QNI_CUDA_SHIFT_OFFSET;
-    facts.times = power_of_two(w.exponent);
+    facts.times = power_of_two(at.exponent);
     facts.block = at.begin;
     facts.blocks = w.units / 2;
     walk k = walk_to(w, 2 * at.begin);
@@ -172,7 +172,7 @@ __device__ __forceinline__ void sum_rounded(consumer<F> &c, const arguments &a, 
     qni_wgmma::wait<0>();
     qni_wgmma::hold(acc);
     c.release(before, signals);
-    const float back = power_of_two(-w.exponent);
+    const float back = power_of_two(-at.exponent);
 #pragma unroll
     for (int i = 0; i < F::tokens / 2; i++)
         acc[i] *= back;
