@@ -256,10 +256,10 @@ static void report(struct qni_pool *p, int32_t mine)
 }
 
 /*
- * Take and run items until there are none; `mine` have been run already. The job is read after its ticket and before the swap;
- * the writer closes the ticket before it changes the job, so a swap that succeeds proves that what
- * was read belongs together. (A job number returns after 2^32 jobs; a thread would have to be
- * stopped between two lines for that long.)
+ * Take and run items until there are none; `mine` have been run already. The job is read after its
+ * ticket and before the swap; the writer closes the ticket before it changes the job, so a swap
+ * that succeeds proves that what was read belongs together. (A job number returns after 2^32 jobs;
+ * a thread would have to be stopped between two lines for that long.)
  */
 static void take_items(struct qni_pool *p, int32_t mine)
 {

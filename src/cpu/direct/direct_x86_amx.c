@@ -458,13 +458,15 @@ QNI_TEMPLATE void finish_tall(const struct finish *f, struct waiting *w, const i
  * over each other. */
 struct tall {
     int64_t row, panel, tiles, at[3];
+    int64_t held_tiles; /* of the block before */
     char *held;
     const int32_t *begin;
 };
 
 #define TAKE_OVER_TALL(tile, row)                                                                  \
     do {                                                                                           \
-        _tile_stored(tile, now->held + 64 * (row), 64);                                            \
+        if ((tile) < now->held_tiles)                                                              \
+            _tile_stored(tile, now->held + 64 * (row), 64);                                        \
         _tile_loadd(tile, now->begin + 16 * (row), 64);                                            \
     } while (0)
 
@@ -539,6 +541,7 @@ QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
         for (now.panel = 0; now.panel < t->n_panels; now.panel++) {
             now.held = other;
             multiply_tall(t, &now, &f, older, what);
+            now.held_tiles = now.tiles;
             older = old;
             old = (struct waiting){(const int32_t *)(void *)c, now.panel, r.base, r.end};
             char *const swap = c;
@@ -548,8 +551,10 @@ QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
     }
     _tile_stored(0, other, 64);
     _tile_stored(1, other + 64 * now.at[0], 64);
-    _tile_stored(2, other + 64 * now.at[1], 64);
-    _tile_stored(3, other + 64 * now.at[2], 64);
+    if (now.tiles > 2)
+        _tile_stored(2, other + 64 * now.at[1], 64);
+    if (now.tiles > 3)
+        _tile_stored(3, other + 64 * now.at[2], 64);
     finish_tall(&f, &older, what);
     finish_tall(&f, &old, what);
 }
