@@ -158,16 +158,22 @@ static void count_digits(struct digits *d, float v)
     d->least = exponent < d->least ? exponent : d->least;
 }
 
-static int32_t exact_types(const struct digits *scale, const qn_format *format, double zero,
-                           double magnitude)
+/* Digits that f16 has left for scales: values up to 2^d have d, or one. */
+static int32_t room_for_scales(const qn_format *format, double zero)
 {
     const double value = value_of_format(format, NULL) + zero;
-    int32_t digits = scale->most, types = 0; /* numbers up to 2^d have d digits, or one */
+    int32_t room = 11;
     for (double end = 1.0; end < value; end *= 2.0)
-        digits++;
-    if (digits <= 11 && scale->least + qni_magnitude_exponent(magnitude, QN_F16) >= -14)
+        room--;
+    return room;
+}
+
+static int32_t exact_types(const struct digits *scale, int32_t room, double magnitude)
+{
+    int32_t types = 0;
+    if (scale->most <= room && scale->least + qni_magnitude_exponent(magnitude, QN_F16) >= -14)
         types |= QNI_EXACT_F16;
-    if (digits <= 8 && scale->least + qni_magnitude_exponent(magnitude, QN_BF16) >= -14)
+    if (scale->most <= room - 3 && scale->least + qni_magnitude_exponent(magnitude, QN_BF16) >= -14)
         types |= QNI_EXACT_BF16;
     return types;
 }
@@ -180,9 +186,10 @@ int32_t qni_weight_exact(const struct qn_weight *w)
     if (w->format.code != QN_CODE_INT || w->format.shift == QN_SHIFT_OFFSET ||
         w->prescale != NULL || zero > 127.0)
         return 0;
-    for (int64_t i = 0; i < n && digits.most <= 11; i++)
+    const int32_t room = room_for_scales(&w->format, zero);
+    for (int64_t i = 0; i < n && digits.most <= room; i++)
         count_digits(&digits, w->scale[i]);
-    return exact_types(&digits, &w->format, zero, qni_weight_magnitude(w));
+    return digits.most <= room ? exact_types(&digits, room, qni_weight_magnitude(w)) : 0;
 }
 
 int32_t qni_packed_exact(const struct qni_packed_head *head, const uint8_t *blob)
@@ -196,9 +203,10 @@ int32_t qni_packed_exact(const struct qni_packed_head *head, const uint8_t *blob
     if (head->format.code != QN_CODE_INT || head->format.shift == QN_SHIFT_OFFSET ||
         head->section[QNI_SECTION_PRESCALE].bytes != 0 || head->zero_dtype != QN_I8 || zero > 127.0)
         return 0;
-    for (int64_t i = 0; i < n && digits.most <= 11; i++)
+    const int32_t room = room_for_scales(&head->format, zero);
+    for (int64_t i = 0; i < n && digits.most <= room; i++)
         count_digits(&digits, head->scale_dtype == QN_F16
                                   ? qni_f32_from_f16(((const uint16_t *)(const void *)scale)[i])
                                   : ((const float *)(const void *)scale)[i]);
-    return exact_types(&digits, &head->format, zero, qni_packed_magnitude(head, blob));
+    return digits.most <= room ? exact_types(&digits, room, qni_packed_magnitude(head, blob)) : 0;
 }
