@@ -463,7 +463,7 @@ static inline int32_t launch_job(const void *kernel, struct job *d,
                                  const struct qni_cuda_experts *experts,
                                  const struct qni_cuda_launch *launch)
 {
-    static const struct qni_cuda_experts none = {0, 0, {NULL}};
+    static const struct qni_cuda_experts none = {0, 0, {NULL}, {0}};
     struct qni_cuda_sink out = p->out;
     void *arguments[] = {d, &out, (void *)(experts != NULL ? experts : &none)};
     cudaLaunchConfig_t config = {};
