@@ -154,7 +154,7 @@ QN_API qn_status qn_cuda_measure(qn_ctx *ctx, qn_cuda_call_fn call, void *arg, i
  */
 typedef struct qn_cuda_cost {
     size_t size;
-    char family[16];    /**< "decode", "tile", "prefill". */
+    char family[16];    /**< "decode", "tile", "prefill", "rounded" (dense strategy). */
     int32_t rows;       /**< Of x, that a kernel works on at a time. */
     int32_t is_int8;    /**< 1: kernels of the int8 strategies. */
     int32_t bits;       /**< Of a code as it lies: 4 or 8. */
