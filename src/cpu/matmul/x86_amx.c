@@ -30,22 +30,23 @@
 #include "kernel.h"
 
 enum {
-    CHUNK_UNITS = 16,                /* of int8; 8 of bf16 */
-    PANEL_BYTES = CHUNK_UNITS * 512, /* a panel of a chunk, unpacked */
-    ROWS = 256,                      /* of a pass: the driver's units are no larger */
-    PIECES = 128,                    /* of k that are cut, and have their facts turned, at once */
-    FACTS = 3 * 32                   /* floats of a block and piece at most */
+    ROWS = 256,    /* of a pass: the driver's units are no larger */
+    PIECES = 128,  /* of k that are cut, and have their facts turned, at once */
+    FACTS = 3 * 32, /* floats of a block and piece at most */
+    AHEAD = 1024,   /* bytes */
+    RING = 8,       /* tiles of B for few rows, */
+    WHOLE = 256,    /* most of them for all of k, */
+    FROM = 3        /* which pay from so many blocks of rows on */
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
 struct scratch {
-    uint8_t b[2][PANEL_BYTES];
+    uint8_t b[2][WHOLE][QNI_AMX_SLOT];
     int32_t dots[2][32][32];
-    int32_t waiting[ROWS / 32][32][32]; /* sums of slices of a pair */
     float facts[ROWS / 32 * PIECES * FACTS];
     struct qni_amx_columns columns[4][PIECES];
 };
-_Static_assert(sizeof(struct scratch) == 475136, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 950272, "kernels.inc says so");
 
 /* Units [unit, unit + n) of a panel to signed bytes in tile order. */
 QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const int8_t *table8,
@@ -180,12 +181,16 @@ static push_fn *push_for(const struct qni_matmul_tile *t, int reads)
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
-/* Units of one segment, or a slice of one. at: where in the unpacked panel of its chunk; 0 begins a
- * chunk. */
+/* A segment. */
 struct piece {
-    int64_t group, segment, unit, units, at;
-    bool begins, ends; /* the segment */
-    bool again;        /* float: a later part of a long group, whose offset has been added */
+    int64_t group, segment, unit, units;
+    bool again; /* float: a later part of a long group, whose offset has been added */
+};
+
+/* The tile of B to unpack next: of `n` panels from `panel` on, for a block of rows, of a piece the
+ * units from `done` on. */
+struct feed {
+    int64_t panel, n, row, rows, piece, done;
 };
 
 struct job {
@@ -195,13 +200,13 @@ struct job {
     int32_t codes; /* NIBBLES ... */
     int32_t reads;
     int32_t n_facts;
-    int64_t chunk_units;
     int64_t tile_units;       /* of a B tile: 2 of int8, or 1 where segments have one */
     int64_t a_bytes, b_bytes; /* of a unit */
     int64_t n_rows;           /* blocks of rows */
-    int64_t chunks;           /* so far */
-    int64_t blocks, pairs;
-    struct qni_amx_columns columns[4][CHUNK_UNITS];
+    int64_t blocks, pairs;    /* so far */
+    const struct piece *pieces;
+    int64_t n_pieces;
+    struct feed feed;
     struct qni_amx_stream stream;
 };
 
@@ -275,39 +280,58 @@ static void unpack_units(const struct job *j, const uint8_t *codes, int64_t unit
         unpack(codes, units, BYTES, NULL, out);
 }
 
-/* B of a pair for these pieces. */
-static void bring(const struct job *j, struct pair pair, const struct piece *p, int64_t count)
+/* The next tile of B for both panels, to where the stream stands: pieces change fastest, then
+ * blocks of rows, then pairs of panels. */
+static void feed(void *arg)
 {
-    const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
-    for (int64_t i = 0; i < pair.n; i++) {
-        const uint8_t *const codes = j->t->codes + (size_t)(pair.panel + i) * j->t->codes_stride;
-        for (int64_t k = 0; k < count;) {
-            /* Pieces that follow each other without a gap. */
-            const int64_t first = k;
-            int64_t units = 0;
-            do
-                units += p[k++].units;
-            while (k < count && p[k].at == p[first].at + units);
-            uint8_t *const out = j->s->b[i] + p[first].at * j->b_bytes;
-            unpack_units(j, codes + p[first].unit * unit_bytes, units, out);
-            if (units % j->tile_units != 0)
-                memset(out + units * j->b_bytes, 0, (size_t)j->b_bytes);
+    struct job *const j = arg;
+    struct feed *const f = &j->feed;
+    struct qni_amx_stream *const st = &j->stream;
+    const struct qni_matmul_tile *t = j->t;
+    if (f->n > 0) {
+        const struct piece *const p = &j->pieces[f->piece];
+        const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
+        const int64_t n = at_most(j->tile_units, p->units - f->done);
+        for (int64_t i = 0; i < f->n; i++) {
+            const uint8_t *const codes = t->codes + (size_t)(f->panel + i) * t->codes_stride +
+                                         (p->unit + f->done) * unit_bytes;
+            uint8_t *const out = j->s->b[i][st->slot];
+            for (int64_t line = 0; line < n * unit_bytes; line += 64)
+                _mm_prefetch((const char *)codes + line + AHEAD, _MM_HINT_T0);
+            unpack_units(j, codes, n, out);
+            if (n < j->tile_units)
+                memset(out + n * j->b_bytes, 0, (size_t)j->b_bytes);
+        }
+        f->done += n;
+        if (f->done == p->units) {
+            f->done = 0;
+            if (++f->piece == j->n_pieces) {
+                f->piece = 0;
+                if (++f->row >= f->rows) {
+                    f->row = 0;
+                    f->panel += 2;
+                    f->n = at_most(2, t->n_panels - f->panel);
+                }
+            }
         }
     }
 }
 
-/* The codes that bring() wants next are asked for while `tiles` tiles are multiplied. */
-static void look_ahead(struct job *j, struct pair next, const struct piece *p, int64_t count,
-                       int64_t tiles)
+/* The codes of the pair after this one are asked for while it is multiplied. */
+static void look_ahead(struct job *j, int64_t panel)
 {
+    const struct qni_matmul_tile *t = j->t;
+    struct qni_amx_stream *const st = &j->stream;
     const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
-    const int64_t units = p[count - 1].unit + p[count - 1].units - p[0].unit;
-    struct qni_amx_stream *st = &j->stream;
+    const struct piece *const first = j->pieces, *const last = first + j->n_pieces - 1;
+    const int64_t units = last->unit + last->units - first->unit;
+    const int64_t tiles = (units + j->tile_units - 1) / j->tile_units * j->n_rows;
+    const int64_t left = t->n_panels - panel - 2;
     for (int64_t i = 0; i < 2; i++)
-        st->ahead[i] = (const char *)j->t->codes +
-                       (size_t)(next.panel + (i < next.n ? i : 0)) * j->t->codes_stride +
-                       p[0].unit * unit_bytes;
-    st->lines = units * unit_bytes / 64;
+        st->ahead[i] = (const char *)t->codes +
+                       (size_t)(panel + 2 + (i < left ? i : 0)) * t->codes_stride +
+                       first->unit * unit_bytes;
+    st->lines = left > 0 ? units * unit_bytes / 64 : 0;
     st->rate = (st->lines + tiles - 1) / tiles;
 }
 
@@ -333,26 +357,23 @@ static const struct qni_amx_columns *columns_of(struct job *j, struct pair pair,
 }
 
 /* A block of rows and a piece; what becomes of its sums is written to the stream. */
-QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair, int64_t i,
-                                           const struct piece *p)
+QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair,
+                                           const struct qni_amx_rows *r, const struct piece *p)
 {
     const struct qni_matmul_tile *t = j->t;
-    const struct qni_amx_rows r = qni_amx_rows_at(t->m, i);
     struct qni_amx_add *const add = qni_amx_add_of(&j->stream, 0);
-    char *const waiting = (char *)j->s->waiting[i];
     struct qni_amx_block b;
-    b.a = (const char *)t->a + (size_t)r.base * t->lda + p->unit * j->a_bytes;
-    b.b0 = (const char *)j->s->b[0] + p->at * j->b_bytes;
-    b.b1 = pair.n == 2 ? (const char *)j->s->b[1] + p->at * j->b_bytes : b.b0;
+    b.a = (const char *)t->a + (size_t)r->base * t->lda + p->unit * j->a_bytes;
+    b.b_second = pair.n == 2 ? sizeof j->s->b[0] : 0;
     b.units = (p->units + j->tile_units - 1) / j->tile_units;
-    b.two = r.two;
-    b.c_in = p->begins ? NULL : waiting;
-    b.c_out = p->ends ? (char *)j->s->dots[j->blocks++ & 1] : waiting;
+    b.two = r->two;
+    b.c_out = (char *)j->s->dots[j->blocks++ & 1];
     add->dot = (const int32_t *)(void *)b.c_out;
-    add->c = t->c + (size_t)r.base * t->ldc + (size_t)pair.panel * QNI_PANEL;
+    add->c = t->c + (size_t)r->base * t->ldc + (size_t)pair.panel * QNI_PANEL;
     add->ldc = t->ldc;
-    add->row = p->ends ? r.skip : 0;
-    add->end = p->ends ? r.end : 0;
+    add->row = r->skip;
+    add->end = r->end;
+    add->keep = p->unit == 0 ? 0 : 0xffff;
     add->second_panel = pair.n == 2;
     return b;
 }
@@ -363,100 +384,63 @@ static struct pair pair_at(const struct job *j, int64_t panel)
     return p;
 }
 
-/* Pieces of the chunk that begins at p. */
-static int64_t chunk_length(const struct piece *p, int64_t count)
-{
-    int64_t n = 1;
-    while (n < count && p[n].at != 0)
-        n++;
-    return n;
-}
-
-/* A pair of panels and a chunk, for all rows. facts: of the chunk's first piece in the first block
- * of rows; `stride` from block to block. */
-static void chunk(struct job *j, struct pair pair, const struct piece *p, int64_t count,
-                  const struct qni_amx_columns *columns, const float *facts, int64_t stride)
-{
-    bring(j, pair, p, count);
-    for (int64_t i = 0; i < j->n_rows; i++)
-        for (int64_t k = 0; k < count; k++) {
-            const struct qni_amx_block b = block_of(j, pair, i, &p[k]);
-            struct qni_amx_add *const add = qni_amx_add_of(&j->stream, 0);
-            add->columns = &columns[k];
-            add->facts = facts + i * stride + k * 32 * j->n_facts;
-            j->push(&j->stream, &b);
-        }
-}
-
 /* Pieces of k for all panels and rows. */
 static void span(struct job *j, const struct piece *p, int64_t count)
 {
+    struct qni_amx_stream *const st = &j->stream;
+    const int64_t stride = count * 32 * j->n_facts;
     if (count == 0)
         return;
-    const int64_t stride = count * 32 * j->n_facts;
+    j->pieces = p;
+    j->n_pieces = count;
     turn_facts(j, p, count, j->s->facts);
+    memset(&j->feed, 0, sizeof j->feed);
+    j->feed.n = pair_at(j, 0).n;
+    int64_t tiles = 0;
+    for (int64_t k = 0; k < count; k++)
+        tiles += (p[k].units + j->tile_units - 1) / j->tile_units;
+    const bool whole = tiles <= WHOLE && j->n_rows >= FROM;
+    st->slots = whole ? tiles : RING;
+    j->feed.rows = whole ? 1 : j->n_rows;
+    for (st->slot = 0; st->slot < st->slots; st->slot++)
+        feed(j);
+    st->slot = 0;
     for (int64_t panel = 0; panel < j->t->n_panels; panel += 2) {
         const struct pair pair = pair_at(j, panel);
         const struct qni_amx_columns *const columns = columns_of(j, pair, p, count);
-        for (int64_t k = 0; k < count;) {
-            const int64_t n = chunk_length(p + k, count - k);
-            const int64_t tiles = (p[k + n - 1].at + p[k + n - 1].units) / j->tile_units + 1;
-            if (k + n < count)
-                look_ahead(j, pair, p + k + n, chunk_length(p + k + n, count - k - n),
-                           j->n_rows * tiles);
-            else if (panel + 2 < j->t->n_panels)
-                look_ahead(j, pair_at(j, panel + 2), p, chunk_length(p, count), j->n_rows * tiles);
-            chunk(j, pair, p + k, n, columns + k, j->s->facts + k * 32 * j->n_facts, stride);
-            k += n;
+        look_ahead(j, panel);
+        for (int64_t i = 0; i < j->n_rows; i++) {
+            const struct qni_amx_rows rows = qni_amx_rows_at(j->t->m, i);
+            st->feeding = !whole || i + 1 == j->n_rows;
+            for (int64_t k = 0; k < count; k++) {
+                const struct qni_amx_block b = block_of(j, pair, &rows, &p[k]);
+                struct qni_amx_add *const add = qni_amx_add_of(st, 0);
+                add->columns = &columns[k];
+                add->facts = j->s->facts + i * stride + k * 32 * j->n_facts;
+                j->push(st, &b);
+            }
         }
     }
-    j->push(&j->stream, NULL);
+    j->push(st, NULL);
 }
 
-/* A segment in pieces; *filled: units of the chunk so far. */
-static int64_t cut_segment(const struct job *j, const struct piece *segment, struct piece *pieces,
-                           int64_t *filled)
-{
-    int64_t count = 0;
-    if (*filled + segment->units > j->chunk_units)
-        *filled = 0; /* a chunk of its own */
-    for (int64_t u = 0; u < segment->units; count++) {
-        struct piece p = *segment;
-        p.unit += u;
-        p.units = at_most(segment->units - u, j->chunk_units);
-        p.at = *filled;
-        p.begins = u == 0;
-        u += p.units;
-        p.ends = u == segment->units;
-        pieces[count] = p;
-        *filled += (p.units + j->tile_units - 1) / j->tile_units * j->tile_units;
-        if (*filled >= j->chunk_units || segment->units > j->chunk_units)
-            *filled = 0;
-    }
-    return count;
-}
-
-/* Cut k in segments. Those of float are groups, or PIECES / 2 chunks of one. */
+/* Cut k in segments. Those of float are groups. */
 static void all_of_k(struct job *j)
 {
     const struct qni_matmul_tile *t = j->t;
-    const int64_t most = j->reads == QNI_READS_BF16
-                             ? at_most(t->group_units, PIECES / 2 * j->chunk_units)
-                             : t->segment_units;
-    const int64_t room = PIECES - (most + j->chunk_units - 1) / j->chunk_units;
+    const int64_t most = j->reads == QNI_READS_BF16 ? t->group_units : t->segment_units;
     struct piece pieces[PIECES];
-    int64_t count = 0, filled = 0, segment = 0, unit = 0;
+    int64_t count = 0, segment = 0, unit = 0;
     for (int64_t g = 0; g < t->n_groups; g++) {
         const int64_t begin = unit, end = unit + at_most(t->group_units, t->units - unit);
         for (; unit < end; segment++) {
-            const struct piece whole = {g, segment, unit, at_most(most, end - unit),
-                                        0, true,    true, unit != begin};
-            if (count > room) {
+            const struct piece p = {g, segment, unit, at_most(most, end - unit), unit != begin};
+            if (count == PIECES) {
                 span(j, pieces, count);
-                count = filled = 0;
+                count = 0;
             }
-            count += cut_segment(j, &whole, pieces + count, &filled);
-            unit += whole.units;
+            pieces[count++] = p;
+            unit += p.units;
         }
     }
     span(j, pieces, count);
@@ -490,7 +474,6 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
         j.n_facts = 1 + (t->a_offset != NULL) + (t->offset != NULL);
     else
         j.n_facts = t->offset != NULL && !t->raw_i32;
-    j.chunk_units = is_float ? CHUNK_UNITS / 2 : CHUNK_UNITS;
     j.tile_units = is_float || t->segment_units == 1 ? 1 : 2;
     j.a_bytes = is_float ? 64 : 32;
     j.b_bytes = is_float ? 1024 : 512;
@@ -499,17 +482,17 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     st->planes = is_float ? t->planes : 1;
     st->plane_stride = t->plane_stride;
     st->a_step = (int32_t)(j.tile_units * j.a_bytes);
-    st->b_step = (int32_t)(j.tile_units * j.b_bytes);
     st->scale_is_f16 = t->scale_is_f16;
     st->scale_times = t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f;
     st->x_zero = t->x_zero;
     st->held = (char *)j.s->dots[0];
+    st->ring = (char *)j.s->b;
+    st->feed = feed;
+    st->feed_arg = &j;
     for (int64_t row = 0; row < t->m; row += ROWS) {
         const struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
         j.t = &part;
         j.n_rows = qni_amx_n_rows(part.m);
-        for (int64_t i = 0; i < part.m; i++)
-            memset(part.c + (size_t)i * part.ldc, 0, (size_t)part.n_panels * QNI_PANEL * 4);
         qni_amx_configure(part.m, st->a_step);
         all_of_k(&j);
     }

@@ -77,21 +77,24 @@ struct qni_amx_add {
     float *c;           /* of row 0 of the block */
     size_t ldc;
     int64_t row, end; /* rows to add; end == 0: none */
+    __mmask16 keep;   /* 0: c has nothing yet; else all ones */
     bool second_panel;
 };
 
 struct qni_amx_block {
-    const char *a, *b0, *b1;
-    int64_t units;    /* tiles of B along k */
-    const char *c_in; /* sums to go on with, [32][32] of four bytes; NULL: none */
-    char *c_out;      /* where the tiles go, the same */
+    const char *a;
+    size_t b_second; /* from the first panel of B to the second */
+    int64_t units;   /* tiles of B along k */
+    char *c_out;     /* where the tiles go, [32][32] of four bytes */
     bool two;
 };
+
+enum { QNI_AMX_SLOT = 1024 }; /* bytes of a tile of B */
 
 struct qni_amx_stream {
     size_t lda, plane_stride;
     int32_t planes;
-    int32_t a_step, b_step; /* bytes from tile to tile: 64, 1024 or 32, 512 */
+    int32_t a_step; /* bytes from tile to tile: 64 or 32 */
     int32_t scale_is_f16;
     float scale_times;
     int32_t x_zero;
@@ -99,6 +102,13 @@ struct qni_amx_stream {
      * with every tile of B. */
     const char *ahead[2];
     int64_t lines, rate;
+    /* B: tiles in a ring of `slots`. While feeding, each is written over as soon as it is in a tile
+     * register, by a call of feed. */
+    char *ring;
+    int64_t slot, slots;
+    bool feeding;
+    void (*feed)(void *arg);
+    void *feed_arg;
     char *held; /* where the tiles belong that are full */
     /* Of the block to come (adds[turn], written by who pushes it), and of the two before it. */
     struct qni_amx_add adds[3];
@@ -137,10 +147,10 @@ QNI_TEMPLATE struct qni_amx_vectors qni_amx_vectors_of(const struct qni_amx_stre
 
 /* One row of one panel. facts are those of the row: 32 apart. */
 QNI_TEMPLATE void qni_amx_add_vector(const struct qni_amx_vectors *v, const int32_t *dot, float *c,
-                                     const float *facts, const int kind)
+                                     const float *facts, __mmask16 keep, const int kind)
 {
     const int base = kind & QNI_AMX_BASE;
-    __m512 acc = _mm512_loadu_ps(c);
+    __m512 acc = _mm512_maskz_loadu_ps(keep, c);
     if (base == QNI_AMX_FLOAT) {
         acc = _mm512_fmadd_ps(v->scale, _mm512_load_ps(dot), acc);
         if (kind & QNI_AMX_OFFSET)
@@ -178,13 +188,14 @@ struct qni_amx_adding {
     const float *facts;
     float *c;
     size_t ldc;
+    __mmask16 keep;
 };
 
 QNI_TEMPLATE void qni_amx_add_row(struct qni_amx_adding *a, const bool second, const int kind)
 {
-    qni_amx_add_vector(&a->v0, a->dot, a->c, a->facts, kind);
+    qni_amx_add_vector(&a->v0, a->dot, a->c, a->facts, a->keep, kind);
     if (second)
-        qni_amx_add_vector(&a->v1, a->dot + 16, a->c + 16, a->facts, kind);
+        qni_amx_add_vector(&a->v1, a->dot + 16, a->c + 16, a->facts, a->keep, kind);
     a->dot += 32;
     a->facts++;
     a->c += a->ldc;
@@ -197,6 +208,7 @@ QNI_TEMPLATE struct qni_amx_adding qni_amx_adding_of(const struct qni_amx_stream
     a.v0 = qni_amx_vectors_of(st, r->columns, 0, kind);
     a.v1 = qni_amx_vectors_of(st, r->columns, 1, kind);
     a.ldc = r->ldc;
+    a.keep = r->keep;
     a.dot = r->dot + r->row * 32;
     a.facts = r->facts + r->row;
     a.c = r->c + (size_t)r->row * a.ldc;
@@ -224,18 +236,15 @@ struct qni_amx_operands {
     const char *a, *b0, *b1;
     size_t lda;
     char *held;
-    const char *c_in;
     bool two;
 };
 
-/* The tile goes where its block belongs, and begins the next one. */
+/* The tile goes where its block belongs, and begins the next one at zero: loading it with sums to
+ * go on with would hold the products up for as long as a block of 500 positions takes. */
 #define QNI_AMX_TAKE_OVER(tile, at)                                                                \
     do {                                                                                           \
         _tile_stored(tile, o->held + (at), 128);                                                   \
-        if (o->c_in != NULL)                                                                       \
-            _tile_loadd(tile, o->c_in + (at), 128);                                                \
-        else                                                                                       \
-            _tile_zero(tile);                                                                      \
+        _tile_zero(tile);                                                                          \
     } while (0)
 
 QNI_TEMPLATE void qni_amx_add_some(struct qni_amx_adding *adding, const int rate, const int kind)
@@ -307,12 +316,14 @@ QNI_TEMPLATE void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_
 {
     const int64_t planes = (kind & QNI_AMX_BASE) == QNI_AMX_FLOAT ? st->planes : 1;
     const int64_t adds = rate > 0 ? 8 / (rate > 0 ? rate : 1) : 0;
-    struct qni_amx_operands o = {b->a, b->b0, b->b1, st->lda, st->held, b->c_in, b->two};
+    struct qni_amx_operands o = {b->a, NULL, NULL, st->lda, st->held, b->two};
     struct qni_amx_adding adding;
     if (rate > 0)
         adding = qni_amx_adding_of(st, qni_amx_add_of(st, 2), kind);
     int64_t done = 0;
     for (int64_t u = 0; u < b->units; u++) {
+        o.b0 = st->ring + st->slot * QNI_AMX_SLOT;
+        o.b1 = o.b0 + b->b_second;
         if (done == 0)
             qni_amx_step(&o, &adding, true, true, rate, kind);
         else if (done < adds)
@@ -329,9 +340,10 @@ QNI_TEMPLATE void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_
         }
         if (st->lines > 0)
             qni_amx_look_ahead(st);
+        if (st->feeding)
+            st->feed(st->feed_arg);
+        st->slot = st->slot + 1 == st->slots ? 0 : st->slot + 1;
         o.a += st->a_step - (planes - 1) * (int64_t)st->plane_stride;
-        o.b0 += st->b_step;
-        o.b1 += st->b_step;
     }
 }
 
