@@ -33,14 +33,16 @@ ROWS = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096"
 # What is measured of quern: name, weights, strategy, programmatic dependent launch, rows (None: all
 # of --m).
 SETS = [
-    ("float", "int4:g128", "float", False, None),
-    ("float-pdl", "int4:g128", "float", True, (1, 2, 4, 8, 16)),
+    ("float", "int4:g128:f16", "float", False, None),
+    ("float-pdl", "int4:g128:f16", "float", True, (1, 2, 4, 8, 16)),
+    ("dense", "int4:g128:f16", "dense", False, (64, 128, 256, 512, 1024, 2048, 4096)),
+    ("float-g32", "int4:g32:f16", "float", False, (1, 16, 256, 1024, 4096)),
+    ("dense-g32", "int4:g32:f16", "dense", False, (64, 256, 1024, 4096)),
     ("w8a16", "int8:pc", "float", False, (1, 16, 256, 1024, 4096)),
-    ("int8-block", "int4:g128", "int8-block", False, (1, 16, 64, 256, 1024, 4096)),
+    ("int8-block", "int4:g128:f16", "int8-block", False, (1, 16, 64, 256, 1024, 4096)),
     ("int8-row", "int8:pc", "int8-row", False, (1, 16, 64, 256, 1024, 4096)),
     ("q4_0", "q4_0", "int8-block", False, (1, 16, 64, 256, 1024, 4096)),
-    ("int8-pdl", "int4:g128", "int8-block", True, (1, 16)),
-    ("dense", "int4:g128", "dense", False, (256, 1024, 4096)),
+    ("int8-pdl", "int4:g128:f16", "int8-block", True, (1, 16)),
 ]
 # Shapes and rows that no table was made for.
 ODD_SHAPES, ODD_ROWS = "13824x5120,3584x18944", "1,3,16,24,200,3000"

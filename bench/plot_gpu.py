@@ -76,17 +76,19 @@ def provenance(record):
 
 
 def matmul_table(record):
-    lines = ["| n x k | m | quern | with pdl | of the limit | " + " | ".join(PEERS) +
+    lines = ["| n x k | m | quern | with pdl | dense | of the limit | " + " | ".join(PEERS) +
              " | quern / best float peer |",
-             "|---|--:|--:|--:|--:|" + "--:|" * len(PEERS) + "--:|"]
+             "|---|--:|--:|--:|--:|--:|" + "--:|" * len(PEERS) + "--:|"]
     for shape in record.shapes:
         for m in record.rows(shape, "float"):
             r, pdl = record.ours("float", shape, m), record.ours("float-pdl", shape, m)
+            dense = record.ours("dense", shape, m)
             peers = [record.peer(name, shape, m) for name in PEERS]
-            lines.append("| %d x %d | %d | %s | %s | %.0f %% | %s | %s |" % (
-                *shape, m, time_of(r), time_of(pdl), 100 * best(r, pdl)["fraction"],
+            lines.append("| %d x %d | %d | %s | %s | %s | %.0f %% | %s | %s |" % (
+                *shape, m, time_of(r), time_of(pdl), time_of(dense),
+                100 * best(best(r, pdl), dense)["fraction"],
                 " | ".join(time_of(p) for p in peers),
-                ratio(r, record.best_peer(FLOAT_PEERS, shape, m))))
+                ratio(best(r, dense), record.best_peer(FLOAT_PEERS, shape, m))))
     return lines
 
 
@@ -128,9 +130,12 @@ def readme_table(record):
         cells = []
         for m in rows:
             r = best(record.ours("float", shape, m), record.ours("float-pdl", shape, m))
+            dense = record.ours("dense", shape, m)
             p = record.best_peer(FLOAT_PEERS, shape, m)
-            cells.append("" if r is None else time_of(r) if p is None else
-                         "%s (%s)" % (time_of(r), time_of(p)))
+            cell = time_of(r)
+            if dense is not None and best(r, dense) is dense:
+                cell += ", dense %s" % time_of(dense)
+            cells.append(cell if p is None else "%s (%s)" % (cell, time_of(p)))
         lines.append("| %d x %d | %s |" % (*shape, " | ".join(cells)))
     return lines
 

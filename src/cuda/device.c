@@ -83,9 +83,9 @@ static cudaError_t driver(const char *name, void **function)
     return code;
 }
 
-/* The device's context onto the thread's stack of contexts, and off again. cudaSetDevice() would do,
- * but for the caller's device, where putting it back makes a context if there is none yet: half
- * a gigabyte of a GPU that nobody uses. */
+/* The device's context goes onto the thread's stack of contexts, and off again. cudaSetDevice()
+ * would do, but for the caller's device: putting that back makes a context if there is none yet,
+ * half a gigabyte of a GPU that nobody uses. */
 static void release(int32_t device)
 {
     union {

@@ -147,7 +147,7 @@ static void of_the_other_gpu(struct side a[GPUS])
     }
 }
 
-/* Who works on GPU 1 alone makes no context on GPU 0. First of all: this program makes one later. */
+/* Who works on GPU 1 alone makes no context on GPU 0. First of all, as others make one later. */
 static void alone_on_the_second(void)
 {
     union {
