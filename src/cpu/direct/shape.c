@@ -14,8 +14,9 @@ enum {
     PATCH_BYTES = 256 * 1024,   /* patches: written and read at once */
     BAND_BYTES = 640 * 1024, /* a third of the second cache: weights and y pass through it, too */
     BAND_ROWS = 2048,
-    FAR_BYTES = 960 * 1024, /* half of the second cache: x and y pass by, too */
-    STAYS_BYTES = 42 * 1024 /* of the first cache, while weights pass by */
+    FAR_BYTES = 960 * 1024,   /* half of the second cache: x and y pass by, too */
+    PARTS_BYTES = 192 * 1024, /* of y, in parts of rows, before they crowd (measured) */
+    STAYS_BYTES = 42 * 1024   /* of the first cache, while weights pass by */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -180,9 +181,14 @@ static double item_ns(const struct qni_direct_shape *s, int64_t threads)
     /* All that a thread reads of the weights, once: if its second cache cannot keep it from call to
      * call, it comes from afar. */
     const double read = s->items_per_band == 1 ? weights : weights * items;
-    const double far = read > FAR_BYTES ? read / 30 : 0;
-    return far + items * (copy_ns((double)s->a_bytes) + (s->reads_codes ? 0 : weights / 15) +
-                          blocks * block_ns(s->steps));
+    const double far = read > FAR_BYTES ? read / 60 : 0;
+    /* Parts of rows of y lie in part of a cache's sets, and many of them push each other out. */
+    const double parts = (double)(s->band_rows * s->blocks_per_item * 32);
+    const double crowd =
+        s->items_per_band > 1 && parts > PARTS_BYTES ? (parts - PARTS_BYTES) / 10 : 0;
+    return far + crowd +
+           items * (copy_ns((double)s->a_bytes) + (s->reads_codes ? 0 : weights / 15) +
+                    blocks * block_ns(s->steps));
 }
 
 /* Weights are used as they are packed where unpacking would be for few rows, or where the weights
@@ -242,7 +248,6 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
         one.items_per_band = qni_ceil_div(one.n_blocks, one.blocks_per_item);
         choose_order(op, &one);
         choose_order(op, &s);
-        /* Rows of y in parts use parts of the caches: not for a few hundredths. */
         if (item_ns(&one, threads) < 0.95 * item_ns(&s, threads))
             s = one;
     }
