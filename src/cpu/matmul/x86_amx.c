@@ -80,21 +80,23 @@ QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const 
     }
 }
 
-/* 2 positions x 16 outputs as bf16, from bytes 2 h and 2 h + 1 of every lane. */
-QNI_TEMPLATE __m512i pair_of_nibbles(__m512i v, const int h, const int high, __m512i table)
+/* 2 positions x 16 outputs as bf16, from the words that words_of() makes of every lane. vpermw looks
+ * at five bits of each: the nibble and one that the doubled table has no regard for. */
+QNI_TEMPLATE __m512i pair_of_nibbles(__m512i words, const int high, __m512i table)
 {
-    /* byte 2h to the low half, byte 2h + 1 to the high half of the lane; vpermw looks at the low
-     * five bits of each */
-    const __m512i low = h == 0 ? v : _mm512_srli_epi32(v, 16);
-    const __m512i both =
-        _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi32(0xff)),
-                        _mm512_and_si512(_mm512_slli_epi32(low, 8), _mm512_set1_epi32(0xff0000)));
-    const __m512i nibble =
-        high ? _mm512_srli_epi16(both, 4) : _mm512_and_si512(both, _mm512_set1_epi16(15));
-    return _mm512_permutexvar_epi16(nibble, table);
+    return _mm512_permutexvar_epi16(high ? _mm512_srli_epi16(words, 4) : words, table);
 }
 
-/* The same from signed bytes: an integer of 8 bits as f32 has zeros below its upper half. */
+/* Bytes 2 h and 2 h + 1 of every lane, each in a word. */
+QNI_TEMPLATE __m512i words_of(__m512i v, const int h)
+{
+    const __m128i first = _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
+    const __m128i second =
+        _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1);
+    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(h == 0 ? first : second));
+}
+
+/* 2 positions x 16 outputs from signed bytes: an integer of 8 bits as f32 has zeros below its upper half. */
 QNI_TEMPLATE __m512i pair_of_bytes(__m512i v, const int h)
 {
     const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(v, h == 0 ? 24 : 8), 24);
@@ -117,11 +119,12 @@ QNI_TEMPLATE void unpack_bf16(const uint8_t *codes, int64_t n, const int kind, _
     }
     for (int64_t i = 0; kind != BYTES && i < n * 4; i++) {
         const __m512i v = _mm512_loadu_si512(codes + 64 * i);
+        const __m512i first = words_of(v, 0), second = words_of(v, 1);
         uint8_t *const at = out + i / 4 * 1024 + i % 4 * 128;
-        _mm512_store_si512(at, pair_of_nibbles(v, 0, 0, table));
-        _mm512_store_si512(at + 64, pair_of_nibbles(v, 1, 0, table));
-        _mm512_store_si512(at + 512, pair_of_nibbles(v, 0, 1, table));
-        _mm512_store_si512(at + 576, pair_of_nibbles(v, 1, 1, table));
+        _mm512_store_si512(at, pair_of_nibbles(first, 0, table));
+        _mm512_store_si512(at + 64, pair_of_nibbles(second, 0, table));
+        _mm512_store_si512(at + 512, pair_of_nibbles(first, 1, table));
+        _mm512_store_si512(at + 576, pair_of_nibbles(second, 1, table));
     }
 }
 
