@@ -130,7 +130,8 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k->reads);
     if (k->reads == QNI_READS_BF16)
         return k->m_min - (PLANES - l.planes);
-    return l.cut.segment_units <= 2 ? TILES / 2 + 1 : k->m_min;
+    const int64_t units = l.cut.segment_units;
+    return units <= 2 ? TILES / 2 + 1 : units <= 4 ? k->m_min + 2 : k->m_min;
 }
 
 /* Among the rows that can serve: for each m the first of the list with m_min <= m. */

@@ -8,7 +8,7 @@
  * the last term. 255 * 128 * 32768 < 2^31: no segment overflows, and integer sums are exact in any
  * order.
  *
- * Two panels (16 outputs each) by up to eight rows are in registers: 16 sums hide the 5 cycles of
+ * Two panels (16 outputs each) by eight or ten rows are in registers: 16 sums hide the 5 cycles of
  * vpdpbusd, and each broadcast of four bytes of a row feeds two products. Two walks:
  *
  *     few rows     codes are unpacked in registers, all of k for one pair of panels after another.
@@ -30,6 +30,7 @@ enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 }; /* how codes become unsigned 
 enum { ROW = 0, BLOCK = 1, SHIFTED = 2 };          /* float steps: Q8; Q8B; Q8B with offsets */
 enum {
     MR = 8,
+    FEW = 10, /* rows: 20 sums, the counts and what is unpacked are 29 of 32 registers */
     NR = 2,
     AHEAD = 2048,  /* bytes of a panel: about 100 ns of one core's stream */
     CHUNK = 32,    /* units of a chunk at most */
@@ -131,7 +132,7 @@ QNI_TEMPLATE void unpack_nibbles(const uint8_t *codes, const int kind, __m512i t
 }
 
 struct rows {
-    const int8_t *a[MR];
+    const int8_t *a[FEW];
 };
 
 /* dot[i][j] += u of panel j * four positions of row i; count[j] += the same of ones. */
@@ -337,7 +338,7 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
     struct piece p = first_segment(t);
     for (; p.unit < t->units; p = next_segment(t, &p)) {
         struct columns w;
-        __m512i dot[MR][NR], count[NR];
+        __m512i dot[FEW][NR], count[NR];
         QNI_UNROLL
         for (int i = 0; i < mr; i++)
             dot[i][0] = dot[i][1] = _mm512_set1_epi32(s->begin[i * t->n_segments + p.segment]);
@@ -657,7 +658,9 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
 
 QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int steps)
 {
-    const bool few = t->m <= MR && t->m * t->n_segments <= PASS * SEGMENTS;
+    /* More than MR rows where memory is the bound for so many: nibbles. */
+    const bool more = kind == NIBBLES && steps != BLOCK;
+    const bool few = t->m <= (more ? FEW : MR) && t->m * t->n_segments <= PASS * SEGMENTS;
     switch (few ? t->m : 0) {
     case 1:
         few_rows(t, 1, kind, steps);
@@ -682,6 +685,14 @@ QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int
         break;
     case 8:
         few_rows(t, 8, kind, steps);
+        break;
+    case 9:
+        if (more)
+            few_rows(t, 9, kind, steps);
+        break;
+    case 10:
+        if (more)
+            few_rows(t, 10, kind, steps);
         break;
     default:
         for (int64_t row = 0; row < t->m; row += PASS) {
