@@ -23,10 +23,10 @@
 
 #define LAB_KERNELS(X)                                                                             \
     X(q8_q4n16_mr8_vnni512)                                                                        \
-    X(q8_q8n16_mr8_vnni512) X(q8_t4n16_mr8_vnni512) X(q8b_q4n16_mr8_vnni512)                       \
-        X(q8b_q8n16_mr8_vnni512) X(q8b_t4n16_mr8_vnni512) X(q8_q4n16_mr32_amx)                     \
-            X(q8_q8n16_mr32_amx) X(q8_t4n16_mr32_amx) X(q8b_q4n16_mr32_amx) X(q8b_q8n16_mr32_amx)  \
-                X(q8b_t4n16_mr32_amx)
+    X(q8_q8n16_mr8_vnni512)                                                                        \
+    X(q8_t4n16_mr8_vnni512) X(q8b_q4n16_mr8_vnni512) X(q8b_q8n16_mr8_vnni512)                      \
+        X(q8b_t4n16_mr8_vnni512) X(q8_q4n16_mr32_amx) X(q8_q8n16_mr32_amx) X(q8_t4n16_mr32_amx)    \
+            X(q8b_q4n16_mr32_amx) X(q8b_q8n16_mr32_amx) X(q8b_t4n16_mr32_amx)
 #define X(name) qni_matmul_kernel_fn qni_matmul_##name;
 LAB_KERNELS(X)
 #undef X
@@ -270,11 +270,12 @@ int main(int argc, char **argv)
         reads.us[reads.n++] = now() - s;
     }
     const double us = median(&kernel);
-    printf("%-24s m %4lld g %4lld n %lld k %lld: %s  %7.1f us (least %7.1f)  %5.2f GB/s (reads %5.2f)"
-           "  %5.2f TOP/s, %4.1f %% of tiles alone\n",
-           name, (long long)m, (long long)group, (long long)n, (long long)k,
-           bad ? "WRONG" : "exact", us, kernel.us[0], (double)size / us * 1e-3,
-           reads.n == 0 ? 0.0 : (double)size / median(&reads) * 1e-3,
-           2.0 * (double)(m * n) * (double)k / us * 1e-6, 100 * median(&tiles) / us);
+    printf(
+        "%-24s m %4lld g %4lld n %lld k %lld: %s  %7.1f us (least %7.1f)  %5.2f GB/s (reads %5.2f)"
+        "  %5.2f TOP/s, %4.1f %% of tiles alone\n",
+        name, (long long)m, (long long)group, (long long)n, (long long)k, bad ? "WRONG" : "exact",
+        us, kernel.us[0], (double)size / us * 1e-3,
+        reads.n == 0 ? 0.0 : (double)size / median(&reads) * 1e-3,
+        2.0 * (double)(m * n) * (double)k / us * 1e-6, 100 * median(&tiles) / us);
     return bad != 0;
 }

@@ -14,28 +14,35 @@
  * rows of 2 positions x 16 outputs. The scale of a group enters once a group. The tiles take
  * subnormal inputs for zero: an absolute error below 2^-126 a term.
  *
- * Codes are unpacked for a pair of panels and a chunk of k, once for all rows of the job: 16 KiB,
- * so that B is read from the first-level cache while A, all of k for all rows, stays in the second
- * (B in 32 KiB: 5.5 instead of 6.3 TOP/s). That is why panels are the outer loop and chunks the
- * inner one: the codes that stream by would push out A if all panels took the same chunk first (1.7
- * times as slow with 16 panels and 1 MiB of A). Facts of the rows are turned round at the start, so
- * that 32 rows of a segment lie side by side. A segment inside a chunk has a block to itself. A
- * longer one is cut in slices whose sums wait in scratch for the next.
+ * A block of 32 rows and 32 outputs keeps its sums in the tiles for all of a segment: storing and
+ * loading them once every 512 positions takes 8 to 10 ns for each 64 of the 20 that products take,
+ * because lines that leave and enter the first-level cache are what these loops are bound by (about
+ * 0.5 ns each; 32 of A in 64 positions are free). So rows are the outer loop and k the inner one.
+ *
+ *     few rows     codes are unpacked for every block, each tile eight tiles ahead of its products:
+ *                  B stays in the first-level cache.
+ *     many rows    codes of a pair of panels are unpacked once, 128 KiB, while the last block of
+ *                  rows of the pair before is multiplied, each tile in the place of one that has
+ *                  been multiplied for the last time. A and B come from the second-level cache.
+ *
+ * Facts of the rows are turned round at the start, so that 32 rows of a segment lie side by side.
  *
  * Bound: 2 m n k / (2 * 16 * 16 * 64 operations every 16 cycles), half as many for float, times
- * planes; and for short segments 32 * 2 vectors a block of 3 to 6 instructions on two ports. */
+ * planes; and for short segments 32 * 2 vectors a block of 3 to 6 instructions on one port: while tiles are
+ * multiplied, 512-bit float instructions go to port 0 alone. */
 #include <immintrin.h>
 
 #include "../simd/amx_stream.h"
 #include "kernel.h"
 
 enum {
-    ROWS = 256,    /* of a pass: the driver's units are no larger */
-    PIECES = 128,  /* of k that are cut, and have their facts turned, at once */
+    ROWS = 256,     /* of a pass: the driver's units are no larger */
+    PIECES = 128,   /* of k that are cut, and have their facts turned, at once */
     FACTS = 3 * 32, /* floats of a block and piece at most */
     AHEAD = 1024,   /* bytes */
     RING = 8,       /* tiles of B for few rows, */
-    WHOLE = 256,    /* most of them for all of k, */
+    SPAN = 64,      /* units of k at a time of bf16, twice as many of int8 */
+    WHOLE = 256,    /* tiles of B at most, where a segment is longer than that; */
     FROM = 3        /* which pay from so many blocks of rows on */
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
@@ -427,18 +434,20 @@ static void span(struct job *j, const struct piece *p, int64_t count)
     j->push(st, NULL);
 }
 
-/* Cut k in segments. Those of float are groups. */
+/* Cut k in segments. Those of float are groups, or SPAN units of one. */
 static void all_of_k(struct job *j)
 {
     const struct qni_matmul_tile *t = j->t;
-    const int64_t most = j->reads == QNI_READS_BF16 ? t->group_units : t->segment_units;
+    const int64_t most =
+        j->reads == QNI_READS_BF16 ? at_most(t->group_units, SPAN) : t->segment_units;
     struct piece pieces[PIECES];
+    const int64_t room = j->reads == QNI_READS_BF16 ? SPAN : 2 * SPAN;
     int64_t count = 0, segment = 0, unit = 0;
     for (int64_t g = 0; g < t->n_groups; g++) {
         const int64_t begin = unit, end = unit + at_most(t->group_units, t->units - unit);
         for (; unit < end; segment++) {
             const struct piece p = {g, segment, unit, at_most(most, end - unit), unit != begin};
-            if (count == PIECES) {
+            if (count == PIECES || (count > 0 && unit + p.units - pieces[0].unit > room)) {
                 span(j, pieces, count);
                 count = 0;
             }
