@@ -157,19 +157,37 @@ static bool as_one_band(const struct qni_op *op, struct qni_direct_shape *s)
     return s->band_rows <= BAND_ROWS && op->m * s->pixel <= BAND_BYTES && s->a_bytes <= BAND_BYTES;
 }
 
-/* Bands of a smaller batch may hold more: all of it. */
+static int64_t clamped(size_t bytes, int64_t least, int64_t most)
+{
+    const int64_t capped = bytes < (size_t)most ? (int64_t)bytes : most;
+    return capped > least ? capped : least;
+}
+
+/* Bands of a smaller batch may hold more: all of it; and its planes may be those that this batch
+ * has not chosen. */
 static void most_of(const struct qni_op *op, struct qni_direct_shape *s)
 {
     const struct qni_conv *c = &op->conv;
-    size_t all = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(op->m * s->pixel) : 0;
-    int64_t rows = op->m;
-    if (s->rows_are == QNI_ROWS_IN_PLANES) {
-        all = (size_t)qni_band_planes(s) * qni_plane_bytes(s, c->batch, c->oh);
-        rows = line_rows(s, c->oh) * c->batch;
+    int64_t bytes = (int64_t)s->a_bytes, rows = s->band_rows;
+    if (s->rows_are != QNI_ROWS_IN_PLANES) {
+        const size_t all = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(op->m * s->pixel) : 0;
+        bytes = clamped(all, bytes, BAND_BYTES);
+        rows = qni_max(rows, qni_min(BAND_ROWS, op->m + 31));
     }
-    const size_t capped = all < BAND_BYTES ? all : BAND_BYTES;
-    s->most_a_bytes = s->a_bytes > capped ? s->a_bytes : capped;
-    s->most_rows = qni_max(s->band_rows, qni_min(BAND_ROWS, rows + 31));
+    for (int by_tap = 0; s->rows_are == QNI_ROWS_IN_PLANES && by_tap < 2; by_tap++) {
+        const struct qni_axis x = qni_conv_axis(op, 1);
+        struct qni_direct_shape v = *s;
+        v.axis[1] = plane_axis(&x, by_tap == 1);
+        v.columns = x.out + v.axis[1].extra;
+        const size_t planes = (size_t)qni_band_planes(&v);
+        const int64_t least = (int64_t)(planes * qni_plane_bytes(&v, 1, 1));
+        const size_t all = planes * qni_plane_bytes(&v, c->batch, c->oh);
+        bytes = qni_max(bytes, clamped(all, least, BAND_BYTES));
+        rows = qni_max(rows, qni_max(line_rows(&v, 1),
+                                     qni_min(BAND_ROWS, line_rows(&v, c->oh) * c->batch + 31)));
+    }
+    s->most_a_bytes = (size_t)bytes;
+    s->most_rows = rows;
 }
 
 /* Of the thread that has most to do. */
