@@ -131,7 +131,8 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
     if (k->reads == QNI_READS_BF16)
         return k->m_min - (PLANES - l.planes);
     const int64_t units = l.cut.segment_units;
-    return units <= 2 ? TILES / 2 + 1 : units <= 4 ? k->m_min + 2 : k->m_min;
+    const bool nibbles = k->layout == QNI_LAYOUT_Q4N16; /* vectors do more of these at a time */
+    return units <= 2 ? TILES / 2 + 1 : units <= 4 && nibbles ? k->m_min + 5 : k->m_min;
 }
 
 /* Among the rows that can serve: for each m the first of the list with m_min <= m. */

@@ -656,12 +656,24 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
     return part;
 }
 
-QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int steps)
+/* The job for some of its panels. */
+static struct qni_matmul_tile some_panels(const struct qni_matmul_tile *t, int64_t panel, int64_t n)
 {
-    /* More than MR rows where memory is the bound for so many: nibbles. */
-    const bool more = kind == NIBBLES && steps != BLOCK;
-    const bool few = t->m <= (more ? FEW : MR) && t->m * t->n_segments <= PASS * SEGMENTS;
-    switch (few ? t->m : 0) {
+    struct qni_matmul_tile part = *t;
+    const size_t bytes = (size_t)(panel * t->n_groups) * (t->scale_is_f16 ? 32 : 64);
+    part.n_panels = t->n_panels - panel < n ? t->n_panels - panel : n;
+    part.codes = t->codes + (size_t)panel * t->codes_stride;
+    part.scale = (const char *)t->scale + bytes;
+    part.offset = t->offset == NULL ? NULL : (const char *)t->offset + bytes;
+    part.sums = t->sums == NULL ? NULL : t->sums + panel * t->n_segments * QNI_PANEL;
+    part.c = t->c + panel * QNI_PANEL;
+    return part;
+}
+
+QNI_TEMPLATE void few_job(const struct qni_matmul_tile *t, const int kind, const int steps,
+                          const bool more)
+{
+    switch (t->m) {
     case 1:
         few_rows(t, 1, kind, steps);
         break;
@@ -690,17 +702,34 @@ QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int
         if (more)
             few_rows(t, 9, kind, steps);
         break;
-    case 10:
+    default:
         if (more)
             few_rows(t, 10, kind, steps);
         break;
-    default:
-        for (int64_t row = 0; row < t->m; row += PASS) {
-            const struct qni_matmul_tile part =
-                some_rows(t, row, t->m - row < PASS ? t->m - row : PASS);
-            many_rows(&part, kind, steps);
-        }
-        break;
+    }
+}
+
+QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int steps)
+{
+    /* More than MR rows where memory is the bound for so many: nibbles. Of still more, up to 2 MR,
+     * the second half finds the codes of a pair in the second cache. */
+    const bool more = kind == NIBBLES && steps != BLOCK;
+    if (t->m <= (more ? 2 * MR : MR) && t->m * t->n_segments <= PASS * SEGMENTS) {
+        const bool once = t->m <= (more ? FEW : MR);
+        const int64_t rows = once ? t->m : (t->m + 1) / 2, panels = once ? t->n_panels : NR;
+        for (int64_t panel = 0; panel < t->n_panels; panel += panels)
+            for (int64_t row = 0; row < t->m; row += rows) {
+                const struct qni_matmul_tile of_rows =
+                    some_rows(t, row, t->m - row < rows ? t->m - row : rows);
+                const struct qni_matmul_tile part = some_panels(&of_rows, panel, panels);
+                few_job(&part, kind, steps, more);
+            }
+        return;
+    }
+    for (int64_t row = 0; row < t->m; row += PASS) {
+        const struct qni_matmul_tile part =
+            some_rows(t, row, t->m - row < PASS ? t->m - row : PASS);
+        many_rows(&part, kind, steps);
     }
 }
 
