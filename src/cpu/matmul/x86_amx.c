@@ -28,8 +28,8 @@
  * Facts of the rows are turned round at the start, so that 32 rows of a segment lie side by side.
  *
  * Bound: 2 m n k / (2 * 16 * 16 * 64 operations every 16 cycles), half as many for float, times
- * planes; and for short segments 32 * 2 vectors a block of 3 to 6 instructions on one port: while tiles are
- * multiplied, 512-bit float instructions go to port 0 alone. */
+ * planes; and for short segments 32 * 2 vectors a block of 3 to 6 instructions on one port: while
+ * tiles are multiplied, 512-bit float instructions go to port 0 alone. */
 #include <immintrin.h>
 
 #include "../simd/amx_stream.h"
@@ -87,8 +87,8 @@ QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const 
     }
 }
 
-/* 2 positions x 16 outputs as bf16, from the words that words_of() makes of every lane. vpermw looks
- * at five bits of each: the nibble and one that the doubled table has no regard for. */
+/* 2 positions x 16 outputs as bf16, from the words that words_of() makes of every lane. vpermw
+ * looks at five bits of each: the nibble and one that the doubled table has no regard for. */
 QNI_TEMPLATE __m512i pair_of_nibbles(__m512i words, const int high, __m512i table)
 {
     return _mm512_permutexvar_epi16(high ? _mm512_srli_epi16(words, 4) : words, table);
@@ -103,7 +103,8 @@ QNI_TEMPLATE __m512i words_of(__m512i v, const int h)
     return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(h == 0 ? first : second));
 }
 
-/* 2 positions x 16 outputs from signed bytes: an integer of 8 bits as f32 has zeros below its upper half. */
+/* 2 positions x 16 outputs from signed bytes: an integer of 8 bits as f32 has zeros below its upper
+ * half. */
 QNI_TEMPLATE __m512i pair_of_bytes(__m512i v, const int h)
 {
     const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(v, h == 0 ? 24 : 8), 24);
