@@ -101,6 +101,15 @@ if(QN_CUDA_BUILT)
     add_test(NAME gpu.${name} COMMAND test_gpu_${name})
     set_tests_properties(gpu.${name} PROPERTIES LABELS gpu TIMEOUT 300 SKIP_RETURN_CODE 77)
   endforeach()
+  # What launchers work out on the host, which needs none.
+  add_executable(test_unit_cuda_decode_plan ${PROJECT_SOURCE_DIR}/test/unit/cuda_decode_plan.cu)
+  target_include_directories(test_unit_cuda_decode_plan PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_compile_features(test_unit_cuda_decode_plan PRIVATE cuda_std_17)
+  set_target_properties(test_unit_cuda_decode_plan PROPERTIES
+    CUDA_ARCHITECTURES ${newest} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
+  add_test(NAME unit.cuda_decode_plan COMMAND test_unit_cuda_decode_plan)
+  set_tests_properties(unit.cuda_decode_plan PROPERTIES LABELS unit TIMEOUT 60)
 endif()
 
 # ---- examples: whole programs over the public headers, which end with status 0 -------------------

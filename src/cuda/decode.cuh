@@ -493,8 +493,7 @@ static inline int32_t decode_magic(int32_t d)
 /* Shared memory that a CTA may have, and that each of two on a multiprocessor may. */
 static inline int32_t decode_shared_limit(const struct qni_cuda_launch *launch, int32_t ctas)
 {
-    const int32_t all = launch->sm == 90 ? 228 : launch->sm == 80 ? 164 : 100;
-    return (all / ctas - 1) * 1024;
+    return (qni_cuda_shared_kb(launch->sm) / ctas - 1) * 1024;
 }
 
 /* What is worked out of the product alone. units: of a chunk; mr: rows of a tile; gives the units
@@ -583,8 +582,10 @@ static inline bool decode_plan_fits(struct decode *d, int32_t depth, int32_t x_r
     d->bytes = (int32_t)(bytes < INT32_MAX ? bytes : INT32_MAX);
     return bytes <= limit;
 }
-/* chunk: bytes of a row of x in shared memory, of the positions of a chunk. */
-static inline void decode_plan_rows(struct decode *d, const struct qni_cuda_launch *launch,
+/* All of k at once, for two CTAs on a multiprocessor or one; or in stretches, and with one chunk a
+ * warp under way if there is no room for two. chunk: bytes of a row of x in shared memory, of the
+ * positions of a chunk. False: not even one chunk of x fits. */
+static inline bool decode_plan_rows(struct decode *d, const struct qni_cuda_launch *launch,
                                     int32_t chunk)
 {
     const int32_t x_rows = d->m * d->x.planes;
@@ -595,18 +596,32 @@ static inline void decode_plan_rows(struct decode *d, const struct qni_cuda_laun
         for (int32_t depth = most; depth >= DECODE_MIN_DEPTH; depth--)
             if ((int64_t)d->chunks * chunk < INT32_MAX / 64 &&
                 decode_plan_fits(d, depth, x_rows, d->chunks * chunk, limit))
-                return;
-    (void)decode_plan_fits(d, DECODE_MIN_DEPTH, x_rows, 0, one);
-    const int32_t most_chunks = ((one - d->at_x) / x_rows - 16) / chunk;
-    const int32_t pieces = (d->chunks + most_chunks - 1) / most_chunks;
-    d->stretch = (d->chunks + pieces - 1) / pieces;
-    (void)decode_plan_fits(d, DECODE_MIN_DEPTH, x_rows, d->stretch * chunk, one);
+                return true;
+    for (int32_t depth = DECODE_MIN_DEPTH; depth >= 1; depth--) {
+        (void)decode_plan_fits(d, depth, x_rows, 0, one);
+        const int32_t most_chunks = ((one - d->at_x) / x_rows - 16) / chunk;
+        if (most_chunks < 1)
+            continue;
+        const int32_t pieces = (d->chunks + most_chunks - 1) / most_chunks;
+        d->stretch = (d->chunks + pieces - 1) / pieces;
+        return decode_plan_fits(d, depth, x_rows, d->stretch * chunk, one);
+    }
+    return false;
 }
-/* size: bytes of an element of x. */
-static inline void decode_plan_shared(struct decode *d, const struct qni_cuda_launch *launch,
-                                      int32_t units, int32_t size)
+/* The same for `ctas` or more: sums of a CTA's panels need room, too. size: bytes of an element of
+ * x. False: not even with a panel a CTA; select.c's most_rows() sees to it that it fits. */
+static inline bool decode_plan_shared(struct decode *d, const struct qni_cuda_launch *launch,
+                                      int32_t ctas, int32_t cluster, int32_t units, int32_t size)
 {
-    decode_plan_rows(d, launch, units * 32 * size);
+    enum { MOST_PANELS = 32 };
+    const int64_t most = (int64_t)ctas * MOST_PANELS;
+    for (ctas *= (int32_t)((d->panels + most - 1) / most);; ctas *= 2) {
+        decode_plan_share(d, ctas, cluster);
+        if (decode_plan_rows(d, launch, units * 32 * size))
+            return true;
+        if (ctas >= d->panels)
+            return false;
+    }
 }
 
 static inline int32_t decode_launch(const void *kernel, struct decode *d,

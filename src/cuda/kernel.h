@@ -174,6 +174,12 @@ enum {
     QNI_CUDA_FAMILY_DENSE = 4 /* no row of the table, no line of tuning.inc: matmul/dense.h */
 };
 
+/* Shared memory of a multiprocessor, in KB; of GPUs that nobody here has seen, the least. */
+static inline int32_t qni_cuda_shared_kb(int32_t sm)
+{
+    return sm == 90 ? 228 : sm == 80 ? 164 : 100;
+}
+
 /* A row of matmul/kernels.inc. */
 struct qni_cuda_kernel {
     const char *name;

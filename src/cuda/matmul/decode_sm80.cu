@@ -285,7 +285,10 @@ static __global__ void __launch_bounds__(DECODE_THREADS, MT == 1 ? 2 : 1)
 #if __CUDA_ARCH__ >= 900
             decode_bar_wait(bars + 8 * (uint32_t)stage, parity);
 #else
-            ptx_copies_wait<DECODE_MIN_DEPTH - 1>();
+            if (d.depth == 1)
+                ptx_copies_wait<0>();
+            else
+                ptx_copies_wait<DECODE_MIN_DEPTH - 1>();
             __syncwarp();
 #endif
             const int32_t slot = stage * d.slot_bytes;
@@ -341,8 +344,8 @@ static int32_t launch_fine(const struct qni_cuda_product *p, const struct qni_cu
     enum { UNITS = DECODE_CHUNK / (IS_Q8(FORMAT) ? 512 : 256) };
     struct decode d;
     decode_plan(&d, p, launch, UNITS, 8 * MT);
-    decode_plan_share(&d, ctas_for(&d, p, launch), cluster_for(&d, launch));
-    decode_plan_shared(&d, launch, UNITS, 2);
+    if (!decode_plan_shared(&d, launch, ctas_for(&d, p, launch), cluster_for(&d, launch), UNITS, 2))
+        return cudaErrorInvalidConfiguration;
     /* One way of scaling is enough where speed is not decided by it. */
     enum { COARSE = (FORMAT & PLANES) == 0 && SHIFT != QNI_CUDA_SHIFT_OFFSET ? 0 : 1 };
     const void *const kernel = d.rows == UNITS

@@ -105,6 +105,16 @@ static bool reads_for(const struct qni_op *op, int32_t reads)
     }
 }
 
+/* The most rows of a tile; 0: any. A decode kernel of floats holds them, of every plane of x, beside
+ * its weights: 16 rows of 3 planes and the sums of one panel take 117 KB with groups of 32. */
+static int64_t most_rows(const struct qni_cuda_kernel *k, const struct qni_op *op,
+                         const struct qni_cuda_facts *facts)
+{
+    const bool is_tight = k->family == QNI_CUDA_FAMILY_DECODE && k->reads == QNI_CUDA_READS_BF16 &&
+                          qni_cuda_planes(op) > 2 && qni_cuda_shared_kb(facts->sm) < 160;
+    return is_tight ? qni_min(k->m_max, 12) : k->m_max;
+}
+
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. m: rows of a
  * part; 0: any. */
 static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op *op, int32_t layout,
@@ -128,13 +138,17 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
     if (k->reads == QNI_CUDA_READS_F16 &&
         (op->x.dtype != QN_F16 || has_section(op, QNI_SECTION_PRESCALE)))
         return "reads f16, which x (times the prescale) is not";
+    if (op->kind == QNI_GROUPED && most_rows(k, op, facts) < k->mr)
+        return "needs more shared memory for a tile of rows than the GPU has";
     return k->family == QNI_CUDA_FAMILY_ROUNDED ? qni_cuda_rounded_refusal(k->reads, op) : NULL;
 }
 
 /* May it have so many rows? Tiles of a grouped product are cut to its size. */
-static bool takes(const struct qni_cuda_kernel *k, const struct qni_op *op, int64_t m)
+static bool takes(const struct qni_cuda_kernel *k, const struct qni_op *op,
+                  const struct qni_cuda_facts *facts, int64_t m)
 {
-    return k->m_max == 0 || op->kind == QNI_GROUPED || m <= k->m_max;
+    const int64_t most = most_rows(k, op, facts);
+    return most == 0 || op->kind == QNI_GROUPED || m <= most;
 }
 
 /* ---- choices --------------------------------------------------------------------------------- */
@@ -178,7 +192,7 @@ static int32_t cheapest(const struct qni_cuda_offer *offer, const struct qni_op 
     int32_t best = -1;
     double least = 0.0;
     for (int32_t i = 0; i < c->n; i++) {
-        if (!takes(c->row[i], op, m))
+        if (!takes(c->row[i], op, offer->facts, m))
             continue;
         const double us = c->n == 1 ? 0.0 : cost_of(offer, op, c, i, m);
         if (best < 0 || us < least) {
@@ -305,8 +319,8 @@ static void tell_refusals(const struct qni_cuda_offer *offer, const struct qni_o
             continue;
         const char *why = general != NULL ? general : refusal(row, op, layout, offer->facts);
         if (why == NULL)
-            why = takes(row, op, op->m) ? "would take longer by the cost model"
-                                        : "takes fewer rows of x";
+            why = takes(row, op, offer->facts, op->m) ? "would take longer by the cost model"
+                                                      : "takes fewer rows of x";
         else if (why == qni_cuda_dense_unasked)
             why = unasked(c, qni_cuda_cost(offer->facts, op, row, op->m));
         tell(arg, row->name, why);
