@@ -105,8 +105,8 @@ static bool reads_for(const struct qni_op *op, int32_t reads)
     }
 }
 
-/* The most rows of a tile; 0: any. A decode kernel of floats holds them, of every plane of x, beside
- * its weights: 16 rows of 3 planes and the sums of one panel take 117 KB with groups of 32. */
+/* The most rows of a tile; 0: any. A decode kernel of floats holds them, of every plane of x,
+ * beside its weights: 16 rows of 3 planes and the sums of a panel take 117 KB with groups of 32. */
 static int64_t most_rows(const struct qni_cuda_kernel *k, const struct qni_op *op,
                          const struct qni_cuda_facts *facts)
 {
