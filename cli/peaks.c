@@ -12,6 +12,7 @@ static _Thread_local volatile int int_sink;
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
+#include <string.h>
 
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -89,17 +90,21 @@ struct tile_config {
     }
 static const struct tile_config config = {1, 0, {0}, EIGHT(64), EIGHT(16)};
 
+/* Operands are numbers (60; 0.0115 as bf16): tiles of zeros are multiplied faster than any others, in
+ * 16.0 ns instead of 19.4 for four products, and no work is like that. */
 __attribute__((target("amx-tile"))) static void tiles_begin(void)
 {
+    uint8_t numbers[1024];
+    memset(numbers, 0x3c, sizeof numbers);
     _tile_loadconfig(&config);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
-    _tile_zero(6);
-    _tile_zero(7);
+    _tile_loadd(4, numbers, 64);
+    _tile_loadd(5, numbers, 64);
+    _tile_loadd(6, numbers, 64);
+    _tile_loadd(7, numbers, 64);
 }
 
 #define TILE_LOOP(name, isa, step, ops)                                                            \
