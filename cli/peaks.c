@@ -90,8 +90,8 @@ struct tile_config {
     }
 static const struct tile_config config = {1, 0, {0}, EIGHT(64), EIGHT(16)};
 
-/* Operands are numbers (60; 0.0115 as bf16): tiles of zeros are multiplied faster than any others, in
- * 16.0 ns instead of 19.4 for four products, and no work is like that. */
+/* Operands are numbers (60; 0.0115 as bf16): tiles of zeros are multiplied faster than any others,
+ * in 16.0 ns instead of 19.4 for four products, and no work is like that. */
 __attribute__((target("amx-tile"))) static void tiles_begin(void)
 {
     uint8_t numbers[1024];

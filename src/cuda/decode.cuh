@@ -609,7 +609,7 @@ static inline bool decode_plan_rows(struct decode *d, const struct qni_cuda_laun
     return false;
 }
 /* The same for `ctas` or more: sums of a CTA's panels need room, too. size: bytes of an element of
- * x. False: not even with a panel a CTA; select.c's most_rows() sees to it that it fits. */
+ * x. False: not even with a panel a CTA; select.c's is_tight() sees to it that it fits. */
 static inline bool decode_plan_shared(struct decode *d, const struct qni_cuda_launch *launch,
                                       int32_t ctas, int32_t cluster, int32_t units, int32_t size)
 {

@@ -69,7 +69,7 @@ int main(void)
                                 p.w.shift = shift;
                                 p.x.columns = k * 32;
                                 p.x.planes = planes;
-                                /* select.c: most_rows() */
+                                /* select.c: is_tight() */
                                 if (planes > 2 && m > 12 && qni_cuda_shared_kb(sm) < 160)
                                     continue;
                                 for (int32_t is_f16 = 0; is_f16 < 2; is_f16++) {

@@ -140,6 +140,43 @@ static void every_m_is_served_on_every_gpu(void **state)
                 }
 }
 
+static void experts_are_served_on_every_gpu(void **state)
+{
+    static const char *const layouts[] = {"q4frag", "q8frag", "t4frag", "t8frag"};
+    static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t g = 0; g < N_GPUS; g++)
+        for (int32_t i = 0; i < 12; i++)
+            for (int64_t m = 1; m <= 5000; m *= 3)
+                for (qn_strategy s = QN_STRATEGY_FLOAT; s <= QN_STRATEGY_DENSE; s++) {
+                    start_product(&p, layouts[i / 3], s, m);
+                    p.op.kind = QNI_GROUPED;
+                    p.op.x.dtype = types[i % 3];
+                    if (i / 3 >= 2 && s != QN_STRATEGY_FLOAT && s != QN_STRATEGY_DENSE)
+                        continue; /* tables: below */
+                    assert_int_equal(choose(&gpus[g], &p, &c, NULL, NULL), QN_OK);
+                }
+}
+
+/* 13 to 16 rows of f32 are more than a decode kernel has room for beside its weights. */
+static void rows_find_room_in_shared_memory(void **state)
+{
+    struct qni_cuda_choice c;
+    struct product p;
+    (void)state;
+    for (int32_t g = 0; g < N_GPUS; g++)
+        for (int64_t m = 9; m <= 16; m++) {
+            start_product(&p, "q4frag", QN_STRATEGY_FLOAT, m);
+            p.op.x.dtype = QN_F32;
+            p.op.kernel = "qni_matmul_bf16_q4frag_mr16_sm80";
+            const bool has_room = m <= 12 || gpus[g].sm == 80 || gpus[g].sm == 90;
+            assert_int_equal(choose(&gpus[g], &p, &c, NULL, NULL),
+                             has_room && gpus[g].sm >= 80 ? QN_OK : QN_E_UNSUPPORTED);
+        }
+}
+
 static void types_choose_what_is_read(void **state)
 {
     static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
@@ -721,6 +758,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_m_is_served_on_every_gpu),
+        cmocka_unit_test(experts_are_served_on_every_gpu),
+        cmocka_unit_test(rows_find_room_in_shared_memory),
         cmocka_unit_test(types_choose_what_is_read),
         cmocka_unit_test(every_other_row_says_why),
         cmocka_unit_test(a_name_is_obeyed_or_refused),

@@ -105,14 +105,14 @@ static bool reads_for(const struct qni_op *op, int32_t reads)
     }
 }
 
-/* The most rows of a tile; 0: any. A decode kernel of floats holds them, of every plane of x,
- * beside its weights: 16 rows of 3 planes and the sums of a panel take 117 KB with groups of 32. */
-static int64_t most_rows(const struct qni_cuda_kernel *k, const struct qni_op *op,
-                         const struct qni_cuda_facts *facts)
+/* A decode kernel of floats holds its rows of x, of every plane, beside its weights: 16 rows of 3
+ * planes and the sums of a panel take 117 KB with groups of 32; 12 rows fit. */
+enum { TIGHT_ROWS = 12 };
+static bool is_tight(const struct qni_cuda_kernel *k, const struct qni_op *op,
+                     const struct qni_cuda_facts *facts)
 {
-    const bool is_tight = k->family == QNI_CUDA_FAMILY_DECODE && k->reads == QNI_CUDA_READS_BF16 &&
-                          qni_cuda_planes(op) > 2 && qni_cuda_shared_kb(facts->sm) < 160;
-    return is_tight ? qni_min(k->m_max, 12) : k->m_max;
+    return k->family == QNI_CUDA_FAMILY_DECODE && k->reads == QNI_CUDA_READS_BF16 &&
+           k->mr > TIGHT_ROWS && qni_cuda_planes(op) > 2 && qni_cuda_shared_kb(facts->sm) < 160;
 }
 
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. m: rows of a
@@ -138,7 +138,7 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
     if (k->reads == QNI_CUDA_READS_F16 &&
         (op->x.dtype != QN_F16 || has_section(op, QNI_SECTION_PRESCALE)))
         return "reads f16, which x (times the prescale) is not";
-    if (op->kind == QNI_GROUPED && most_rows(k, op, facts) < k->mr)
+    if (op->kind == QNI_GROUPED && is_tight(k, op, facts))
         return "needs more shared memory for a tile of rows than the GPU has";
     return k->family == QNI_CUDA_FAMILY_ROUNDED ? qni_cuda_rounded_refusal(k->reads, op) : NULL;
 }
@@ -147,7 +147,7 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
 static bool takes(const struct qni_cuda_kernel *k, const struct qni_op *op,
                   const struct qni_cuda_facts *facts, int64_t m)
 {
-    const int64_t most = most_rows(k, op, facts);
+    const int64_t most = is_tight(k, op, facts) ? TIGHT_ROWS : k->m_max;
     return most == 0 || op->kind == QNI_GROUPED || m <= most;
 }
 
