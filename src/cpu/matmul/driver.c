@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loops of driver.h. A worker is one task of the context's threads, with private scratch of its
- * own; workers take items from a shared counter until none is left. Which worker computes an item
+ * own; workers take items from shared counters until none is left. Which worker computes an item
  * changes nothing about it. */
 #include "driver.h"
 
@@ -11,6 +11,8 @@
 #include "../rows/rows.h"
 #include "overflow.h"
 #include "product.h"
+
+enum { LISTS = 16 };
 
 /* Everything workers read. */
 struct run {
@@ -33,6 +35,8 @@ struct run {
     int64_t rows_per_piece, pieces_per_unit;
     int64_t n_items;
     atomic_llong next;
+    int64_t n_lists; /* list i has the units of the wave whose number is i, modulo n_lists */
+    atomic_llong next_of[LISTS];
 };
 
 /* Rows of a part that are worked on together. before: rows of the product's units before it. */
@@ -296,6 +300,8 @@ static void prepare_pieces(void *arg, int32_t worker)
     }
 }
 
+/* A worker stays with a unit while there is work in it: its rows, most of what fits in the second
+ * cache, are there then. Codes, which stream, are read by each. */
 static void multiply_items(void *arg, int32_t worker)
 {
     struct run *r = arg;
@@ -303,15 +309,19 @@ static void multiply_items(void *arg, int32_t worker)
     struct qni_row_scratch row_scratch;
     struct cursor cursor = {0, 0, 0};
     const int64_t units = r->end_unit - r->first_unit;
-    int64_t item;
     private_scratch(r, worker, &scratch, &row_scratch);
-    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < r->n_items) {
-        /* Units change fastest: the codes of these panels are in the cache for the next unit. */
-        const struct unit u = find_unit(r, r->first_unit + item % units, &cursor);
-        const int64_t panel = item / units * r->panels_per_item;
-        const struct qni_prepared prepared = shared_rows(r, &u);
-        multiply_panels(r, &u, &prepared, &scratch, panel,
-                        qni_min(panel + r->panels_per_item, u.part->n_panels));
+    for (int64_t tried = 0; tried < r->n_lists; tried++) {
+        const int64_t list = (worker + tried) % r->n_lists;
+        const int64_t n_items = qni_ceil_div(units - list, r->n_lists) * r->items_per_unit;
+        int64_t item;
+        while ((item = (int64_t)atomic_fetch_add(&r->next_of[list], 1)) < n_items) {
+            const int64_t unit = list + item / r->items_per_unit * r->n_lists;
+            const struct unit u = find_unit(r, r->first_unit + unit, &cursor);
+            const int64_t panel = item % r->items_per_unit * r->panels_per_item;
+            const struct qni_prepared prepared = shared_rows(r, &u);
+            multiply_panels(r, &u, &prepared, &scratch, panel,
+                            qni_min(panel + r->panels_per_item, u.part->n_panels));
+        }
     }
 }
 
@@ -340,6 +350,9 @@ static void run_shared(struct run *r)
                 break;
         }
         fork(r, (r->end_unit - r->first_unit) * r->pieces_per_unit, prepare_pieces);
+        r->n_lists = qni_min(qni_min(r->end_unit - r->first_unit, r->choice->n_threads), LISTS);
+        for (int64_t i = 0; i < r->n_lists; i++)
+            atomic_store(&r->next_of[i], 0);
         fork(r, (r->end_unit - r->first_unit) * r->items_per_unit, multiply_items);
     }
 }
