@@ -43,13 +43,6 @@ static int32_t wgmma_q8(const qni_cuda_product *p, const qni_cuda_experts *,
     return qni_decode_sm90a(p, 1, l, &status) ? status : -2;
 }
 
-#ifdef WITH_REGISTERS
-extern "C" {
-qni_cuda_matmul_fn registers_f16_q4;
-qni_cuda_matmul_fn registers_f16_q8;
-}
-#endif
-
 struct row {
     const char *name;
     qni_cuda_matmul_fn *fn;
@@ -65,10 +58,6 @@ static const row rows[] = {
     /* Compile decode_sm80.cu with -DQN_WITHOUT_DECODE_SM90A, or its rows are these. */
     {"q4 wgmma", wgmma_q4, 4, 9, 16},
     {"q8 wgmma", wgmma_q8, 8, 9, 16},
-#ifdef WITH_REGISTERS
-    {"q4 registers", registers_f16_q4, 4, 1, 16},
-    {"q8 registers", registers_f16_q8, 8, 1, 16},
-#endif
 };
 
 __device__ double value_of(const qni_cuda_weights &w, int bits, int o, int p, double *offset)
