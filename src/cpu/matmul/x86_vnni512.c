@@ -670,8 +670,9 @@ static struct qni_matmul_tile some_panels(const struct qni_matmul_tile *t, int64
     return part;
 }
 
+/* most: rows that are unpacked in registers at once. */
 QNI_TEMPLATE void few_job(const struct qni_matmul_tile *t, const int kind, const int steps,
-                          const bool more)
+                          const int most)
 {
     switch (t->m) {
     case 1:
@@ -681,29 +682,35 @@ QNI_TEMPLATE void few_job(const struct qni_matmul_tile *t, const int kind, const
         few_rows(t, 2, kind, steps);
         break;
     case 3:
-        few_rows(t, 3, kind, steps);
+        if (most > 2)
+            few_rows(t, 3, kind, steps);
         break;
     case 4:
-        few_rows(t, 4, kind, steps);
+        if (most > 2)
+            few_rows(t, 4, kind, steps);
         break;
     case 5:
-        few_rows(t, 5, kind, steps);
+        if (most > 4)
+            few_rows(t, 5, kind, steps);
         break;
     case 6:
-        few_rows(t, 6, kind, steps);
+        if (most > 4)
+            few_rows(t, 6, kind, steps);
         break;
     case 7:
-        few_rows(t, 7, kind, steps);
+        if (most > 4)
+            few_rows(t, 7, kind, steps);
         break;
     case 8:
-        few_rows(t, 8, kind, steps);
+        if (most > 4)
+            few_rows(t, 8, kind, steps);
         break;
     case 9:
-        if (more)
+        if (most > 8)
             few_rows(t, 9, kind, steps);
         break;
     default:
-        if (more)
+        if (most > 8)
             few_rows(t, 10, kind, steps);
         break;
     }
@@ -711,18 +718,25 @@ QNI_TEMPLATE void few_job(const struct qni_matmul_tile *t, const int kind, const
 
 QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int steps)
 {
-    /* More than MR rows where memory is the bound for so many: nibbles. Of still more, up to 2 MR,
-     * the second half finds the codes of a pair in the second cache. */
-    const bool more = kind == NIBBLES && steps != BLOCK;
-    if (t->m <= (more ? 2 * MR : MR) && t->m * t->n_segments <= PASS * SEGMENTS) {
-        const bool once = t->m <= (more ? FEW : MR);
-        const int64_t rows = once ? t->m : (t->m + 1) / 2, panels = once ? t->n_panels : NR;
+    /* Up to 16 rows of nibbles, where memory is the bound for so many, are unpacked in registers, and
+     * of bytes 8; more than `most` take turns at the codes of a pair, which the second turn finds in
+     * the second cache. What is rare has few forms: each is 1 to 2 KB of code a row. */
+    const int most = kind == NIBBLES        ? (steps == SHIFTED ? FEW : MR)
+                     : kind == NIBBLE_TABLE ? MR / 4
+                     : steps == ROW         ? MR
+                                            : MR / 2;
+    const int64_t limit = kind == NIBBLES        ? (steps == BLOCK ? MR : 2 * MR)
+                          : kind == NIBBLE_TABLE ? MR / 2
+                                                 : MR;
+    if (t->m <= limit && t->m * t->n_segments <= PASS * SEGMENTS) {
+        const int64_t turns = (t->m + most - 1) / most, rows = (t->m + turns - 1) / turns;
+        const int64_t panels = turns == 1 ? t->n_panels : NR;
         for (int64_t panel = 0; panel < t->n_panels; panel += panels)
             for (int64_t row = 0; row < t->m; row += rows) {
                 const struct qni_matmul_tile of_rows =
                     some_rows(t, row, t->m - row < rows ? t->m - row : rows);
                 const struct qni_matmul_tile part = some_panels(&of_rows, panel, panels);
-                few_job(&part, kind, steps, more);
+                few_job(&part, kind, steps, most);
             }
         return;
     }
