@@ -718,9 +718,9 @@ QNI_TEMPLATE void few_job(const struct qni_matmul_tile *t, const int kind, const
 
 QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int steps)
 {
-    /* Up to 16 rows of nibbles, where memory is the bound for so many, are unpacked in registers, and
-     * of bytes 8; more than `most` take turns at the codes of a pair, which the second turn finds in
-     * the second cache. What is rare has few forms: each is 1 to 2 KB of code a row. */
+    /* Up to 16 rows of nibbles, where memory is the bound for so many, are unpacked in registers,
+     * and of bytes 8; more than `most` take turns at the codes of a pair, which the second turn
+     * finds in the second cache. What is rare has few forms: each is 1 to 2 KB of code a row. */
     const int most = kind == NIBBLES        ? (steps == SHIFTED ? FEW : MR)
                      : kind == NIBBLE_TABLE ? MR / 4
                      : steps == ROW         ? MR
