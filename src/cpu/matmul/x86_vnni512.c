@@ -237,9 +237,12 @@ QNI_TEMPLATE void add_rows(const struct columns *w, struct facts f, __m512i (*do
                 acc = _mm512_fmadd_ps(w->offset[j], _mm512_set1_ps(total), acc);
             _mm512_storeu_ps(f.c + 16 * j, acc);
         }
-        f.scale += steps != ROW ? f.ld : 0;
-        f.offset += steps == SHIFTED ? f.ld : 0;
-        f.total += has_offset ? f.ld_total : 0;
+        if (steps != ROW) /* NULL else, to which nothing may be added */
+            f.scale += f.ld;
+        if (steps == SHIFTED)
+            f.offset += f.ld;
+        if (has_offset)
+            f.total += f.ld_total;
         f.c += f.ldc;
     }
 }
