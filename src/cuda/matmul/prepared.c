@@ -112,9 +112,10 @@ bool qni_cuda_reads_x(const struct qni_op *op, const struct qni_cuda_kernel *ker
 
 bool qni_cuda_rows_as_they_lie(const struct qni_op *op, struct qni_cuda_rows *rows)
 {
+    const int64_t size = (int64_t)qn_dtype_bytes(op->x.dtype);
     /* One row alone has no stride: any multiple of 16 will do. */
     const int64_t lda =
-        op->m > 1 ? row_stride(op) * 2 : (int64_t)qni_round_up((size_t)op->k * 2, 16);
+        op->m > 1 ? row_stride(op) * size : (int64_t)qni_round_up((size_t)(op->k * size), 16);
     if ((uintptr_t)op->x.data % 16 != 0 || lda % 16 != 0 || op->k > INT32_MAX)
         return false;
     memset(rows, 0, sizeof *rows);
@@ -160,17 +161,8 @@ bool qni_cuda_quantizes_x(const struct qni_op *op, const struct qni_cuda_kernel 
 
 bool qni_cuda_rows_to_quantize(const struct qni_op *op, struct qni_cuda_rows *rows)
 {
-    const int64_t size = (int64_t)qn_dtype_bytes(op->x.dtype);
-    const int64_t lda = op->m > 1 ? row_stride(op) * size : 16;
-    if ((uintptr_t)op->x.data % 16 != 0 || lda % 16 != 0)
+    if (!qni_cuda_rows_as_they_lie(op, rows))
         return false;
-    memset(rows, 0, sizeof *rows);
-    rows->a = op->x.data;
-    rows->lda = lda;
-    rows->planes = 1;
-    rows->columns = (int32_t)op->k;
-    rows->part_rows = op->m;
-    rows->x_scale = 1.0f;
     rows->lies = (int16_t)op->x.dtype;
     rows->symmetric = op->quant.symmetric != 0;
     return true;
