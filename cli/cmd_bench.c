@@ -164,10 +164,9 @@ static double time_plain(const struct workload *w)
         codes[i] = (int8_t)fminf(fmaxf(w->x_exact[i] * 16, -127), 127);
     double best = 1e30;
     for (int try = 0; try < 3 && !is_stopped(); try++) {
-        const bool is_int8 =
-            w->p.strategy != QN_STRATEGY_FLOAT && w->p.strategy != QN_STRATEGY_DENSE;
-        const double took = is_int8 ? plain_int8(&parts, codes, w->p.m, y)
-                                    : plain_float(&parts, w->x_exact, w->p.m, y);
+        const double took = is_float_strategy(w->p.strategy)
+                                ? plain_float(&parts, w->x_exact, w->p.m, y)
+                                : plain_int8(&parts, codes, w->p.m, y);
         best = took < best ? took : best;
     }
     free(y);

@@ -248,9 +248,14 @@ const char *peak_name(enum peak peak)
     return names[peak];
 }
 
+int is_float_strategy(qn_strategy strategy)
+{
+    return strategy == QN_STRATEGY_FLOAT || strategy == QN_STRATEGY_DENSE;
+}
+
 enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, const char *kernel)
 {
-    if (strategy != QN_STRATEGY_FLOAT && strategy != QN_STRATEGY_DENSE)
+    if (!is_float_strategy(strategy))
         return PEAK_INT8;
     if (device_of(ctx).kind != QN_CPU)
         return PEAK_F16;

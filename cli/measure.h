@@ -20,6 +20,8 @@ void measure_again(const qn_ctx *ctx);
 const char *peak_name(enum peak peak);
 /* Which instruction that was: "vpdpbusd zmm". */
 const char *peak_instruction(const qn_ctx *ctx, enum peak peak);
+/* Float products, or int8? */
+int is_float_strategy(qn_strategy strategy);
 /* The peak that a kernel of this name and strategy is held to. */
 enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, const char *kernel);
 /* What weights must exceed to be read from memory: 1.25 times the last level cache, at most

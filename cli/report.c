@@ -49,11 +49,6 @@ static const char style[] =
 
 /* ------------------------------------------------------------------------------------ roofline */
 
-static int is_float(const struct demo_row *r)
-{
-    return r->strategy == QN_STRATEGY_FLOAT || r->strategy == QN_STRATEGY_DENSE;
-}
-
 static void find_axes(const struct demo *d, struct axes *a)
 {
     double least = 1e300, most = 0, low = 1e300, high = 0;
@@ -137,7 +132,7 @@ static void draw_points(FILE *f, const struct axes *a, const struct demo *d)
                 r->section == 0 ? "<circle class=%s cx=%.1f cy=%.1f r=5>"
                                 : "<path class=%s transform=\"translate(%.1f %.1f)\" "
                                   "d=\"M0-6 6 0 0 6-6 0Z\">",
-                is_float(r) ? "float" : "int8", x, y);
+                is_float_strategy(r->strategy) ? "float" : "int8", x, y);
         fprintf(f, "<title>%s, m %lld, %s, %s: %.3g Gop/s, %.0f %% of the limit</title></%s>\n",
                 r->layer, (long long)r->m, r->weights, qn_strategy_name(r->strategy),
                 r->ops / r->seconds / 1e9, 100 * r->bound / r->seconds,
@@ -194,7 +189,7 @@ static void draw_table_row(FILE *f, const struct demo_row *r, int y)
     snprintf(cell, sizeof cell, "%lld", (long long)r->m);
     put(f, 1, y, "", cell);
     put(f, 2, y, "", r->weights);
-    put(f, 3, y, is_float(r) ? "float" : "int8", qn_strategy_name(r->strategy));
+    put(f, 3, y, is_float_strategy(r->strategy) ? "float" : "int8", qn_strategy_name(r->strategy));
     snprintf(cell, sizeof cell, "%.1f %%", 100 * r->size);
     put(f, 4, y, "", cell);
     put(f, 5, y, "", r->is_good ? human_error(r->error, human) : "WRONG");
