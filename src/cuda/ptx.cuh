@@ -62,17 +62,9 @@ PTX void ptx_copy16(uint32_t to, const void *from, bool valid)
                  : "memory");
 #endif
 }
-/* The same with its first `bytes` (0 to 16) bytes, zeros behind them, which are not read. */
-PTX void ptx_copy16_part(uint32_t to, const void *from, int bytes)
+/* The same with its first `bytes` (1 to 15) bytes, zeros behind them, byte by byte and at once. */
+PTX void ptx_copy16_bytes(uint32_t to, const void *from, int bytes)
 {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-                 : "memory");
-#else
-    if (bytes == 16 || bytes == 0) {
-        ptx_copy16(to, from, bytes != 0);
-        return;
-    }
     uint32_t v[4] = {0, 0, 0, 0};
     for (int i = 0; i < 16; i++)
         if (i < bytes)
@@ -80,6 +72,19 @@ PTX void ptx_copy16_part(uint32_t to, const void *from, int bytes)
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]),
                  "r"(v[2]), "r"(v[3])
                  : "memory");
+}
+/* The same (0 to 16 bytes) by the copy engine where there is one. The compiler keeps the count in
+ * the address's low bits, so that memcheck may take it for 16 bytes behind the first that count. */
+PTX void ptx_copy16_part(uint32_t to, const void *from, int bytes)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+#else
+    if (bytes == 16 || bytes == 0)
+        ptx_copy16(to, from, bytes != 0);
+    else
+        ptx_copy16_bytes(to, from, bytes);
 #endif
 }
 /* Ends a group of copies; waits until at most PENDING groups of this thread are on their way. */

@@ -27,14 +27,10 @@ INLINE void lying_ask(const struct job &d, const struct decode_rows &rows, uint8
 #pragma unroll 1
         for (int32_t c = (int32_t)threadIdx.x * 16; c < stride; c += THREADS * 16) {
             const int32_t n = bytes - c;
-            if (n >= 16 || n <= 0) {
+            if (n >= 16 || n <= 0)
                 ptx_copy16(to + (uint32_t)c, x + (n > 0 ? c : 0), n > 0);
-                continue;
-            }
-            /* Byte by byte: the sanitizer takes a copy of fewer for one of 16, past the row. */
-#pragma unroll 1
-            for (int32_t i = 0; i < 16; i++)
-                shared[d.at_lying + r * stride + c + i] = i < n ? x[c + i] : (uint8_t)0;
+            else
+                ptx_copy16_bytes(to + (uint32_t)c, x + c, n);
         }
     }
     ptx_copies_commit();
