@@ -35,7 +35,7 @@ static const struct advice {
     {QN_E_MEMORY, EXIT_LIBRARY, "free some memory or take a smaller problem"},
     {QN_E_DEVICE, EXIT_LIBRARY, "'quern info' lists the devices"},
     {QN_E_UNSUPPORTED, EXIT_LIBRARY, "another strategy, type or format may be served"},
-    {QN_E_LAYOUT, EXIT_INPUT, "pack the weights again on this machine"},
+    {QN_E_LAYOUT, EXIT_INPUT, "pack the weights again for this device"},
     {QN_E_FALLBACK, EXIT_LIBRARY, "leave out --strict to accept the slower kernel"},
     {QN_E_OPEN, EXIT_INPUT, "check the path and its permissions"},
     {QN_E_READ, EXIT_INPUT, "check the disk"},

@@ -13,15 +13,13 @@ static qn_status check_device(const qn_ctx *ctx, const qn_packed *packed, qn_err
     const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
     const uint64_t missing = head->isa & ~ctx->isa;
     if (head->device_kind != ctx->device.kind || backend == NULL)
-        return qni_fail(err, QN_E_LAYOUT,
-                        "are packed for %s, the context is on %s; pack them again",
+        return qni_fail(err, QN_E_LAYOUT, "are packed for %s, the context is on %s",
                         head->device_kind == QN_CPU ? "a CPU" : "a GPU",
                         ctx->device.kind == QN_CPU ? "a CPU" : "a GPU");
     if (missing != 0) {
         const char *name = qn_isa_name(missing & (~missing + 1));
         return qni_fail(err, QN_E_LAYOUT,
-                        "are packed for a CPU with %s, which this one lacks or the context masks; "
-                        "pack them again",
+                        "are packed for a CPU with %s, which this one lacks or the context masks",
                         name == NULL ? "a feature that this version does not know" : name);
     }
     return backend->packed_check(packed, err);
