@@ -48,10 +48,16 @@ template <class F> struct facts_of {
      * weights would be beyond f16 and with x = 0 no number. Their scale is 0. */
     float times_of_second;
     int block, blocks; /* the next stage's first, and all */
+    const struct qni_cuda_weights &w;
+    walk at; /* where the next stage's first unit is */
 
-    /* at: where the stage's first unit is; it ends behind the stage. */
-    __device__ __forceinline__ void take(const consumer<F> &c, const struct qni_cuda_weights &w,
-                                         int stage, walk &at)
+    __device__ __forceinline__ facts_of(const struct qni_cuda_weights &weights, const place &begin)
+        : has_offset(weights.shift == QNI_CUDA_SHIFT_OFFSET), times(power_of_two(begin.exponent)),
+          block(begin.begin), blocks(weights.units / 2), w(weights),
+          at(walk_to(weights, 2 * begin.begin))
+    {
+    }
+    __device__ __forceinline__ void take(const consumer<F> &c, int stage)
     {
         const int first = at.group;
         const uint32_t facts = stage * F::facts_bytes;
@@ -115,7 +121,7 @@ template <class F> struct facts_of {
     }
     /* Half of a stage: a block of two, or a unit of two. */
     template <int PART>
-    __device__ __forceinline__ void unpack_part(consumer<F> &c, uint32_t (&to)[F::blocks * 8]) const
+    __device__ __forceinline__ void make(consumer<F> &c, uint32_t (&to)[F::blocks * 8]) const
     {
 #pragma unroll
         for (int u = 0; u < F::blocks; u++) {
@@ -126,52 +132,13 @@ template <class F> struct facts_of {
     }
 };
 
-/* A warpgroup's products follow each other without a pause, each half of a stage's unpacked while
- * the other's run. (With three sets of registers, two of them multiplied, ptxas waits for every
- * product by itself.) */
+/* The sum of rounded weights, 2^e times too large until it is complete. */
 template <class F>
 __device__ __forceinline__ void sum_rounded(consumer<F> &c, const arguments &a, const place &at,
                                             float (&acc)[F::tokens / 2])
 {
-    const struct qni_cuda_weights &w = a.p.w;
-    uint32_t w0[F::blocks * 8], w1[F::blocks * 8];
-    facts_of<F> facts;
-    facts.has_offset = w.shift == QNI_CUDA_SHIFT_OFFSET;
-    facts.times = power_of_two(at.exponent);
-    facts.block = at.begin;
-    facts.blocks = w.units / 2;
-    walk k = walk_to(w, 2 * at.begin);
-    barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
-    c.take_codes(c.r.stage);
-    facts.take(c, w, c.r.stage, k);
-    facts.template unpack_part<0>(c, w0);
-    uint32_t signals = 0;
-    int before = 0;
-#pragma unroll 1
-    for (int q = (at.end - at.begin) / F::blocks; q > 0; q--) {
-        const int stage = c.r.stage;
-        qni_wgmma::fence();
-        c.multiply(acc, w0, c.tile(stage, 0), 1);
-        qni_wgmma::commit();
-        qni_wgmma::wait<1>();
-        c.release(before, signals);
-        facts.template unpack_part<1>(c, w1);
-        qni_wgmma::fence();
-        c.multiply(acc, w1, c.tile(stage, 1), 1);
-        qni_wgmma::commit();
-        before = stage;
-        signals = c.is_first;
-        advance<F::stages>(c.r);
-        if (q > 1)
-            barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
-        c.take_codes(c.r.stage); /* whatever lies there if there is no next turn */
-        facts.take(c, w, c.r.stage, k);
-        qni_wgmma::wait<1>();
-        facts.template unpack_part<0>(c, w0);
-    }
-    qni_wgmma::wait<0>();
-    qni_wgmma::hold(acc);
-    c.release(before, signals);
+    facts_of<F> weights(a.p.w, at);
+    sum_straight(c, (at.end - at.begin) / F::blocks, weights, acc);
     const float back = power_of_two(-at.exponent);
 #pragma unroll
     for (int i = 0; i < F::tokens / 2; i++)

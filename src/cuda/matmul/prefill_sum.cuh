@@ -391,25 +391,20 @@ __device__ __forceinline__ void sum_turns(consumer<F> &c, const arguments &a, co
     }
 }
 
-/* One group: products go to the total, which is scaled at the end, and a warpgroup's follow each
- * other without a pause, each half of a stage's unpacked while the other's run. */
-template <class F>
-__device__ __forceinline__ void sum_whole(consumer<F> &c, const arguments &a, const place &at,
-                                          float (&acc)[F::tokens / 2])
+/* All of k is one sum: products go to the total, and a warpgroup's follow each other without a
+ * pause, each half of a stage's weights made while the other's run. weights: take(c, stage) reads
+ * what it needs beside the codes, make<PART>(c, to) makes half PART of the stage that was taken.
+ * (With three sets of registers, two of them multiplied, ptxas waits for every product by itself.)
+ */
+template <class F, class Weights>
+__device__ __forceinline__ void sum_straight(consumer<F> &c, int turns, Weights &weights,
+                                             float (&acc)[F::tokens / 2])
 {
     uint32_t w0[F::blocks * 8], w1[F::blocks * 8];
-    const struct qni_cuda_weights &w = a.p.w;
-    const int turns = (at.end - at.begin) / F::blocks * a.p.x.planes * c.r.pieces;
-    const size_t panel =
-        (size_t)at.part * w.panels + min(at.panel + (int)threadIdx.x / 32, w.panels - 1);
-    const size_t pair = panel * 8 + threadIdx.x % 32 / 4; /* outputs g and g + 8 */
-    if (c.has_zero) {
-        const char2 z = ((const char2 *)(at.blob + w.zero))[pair];
-        c.z.set(z.x, z.y);
-    }
     barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
     c.take_codes(c.r.stage);
-    c.template unpack_part<0>(w0);
+    weights.take(c, c.r.stage);
+    weights.template make<0>(c, w0);
     uint32_t signals = 0;
     int before = 0;
 #pragma unroll 1
@@ -420,7 +415,7 @@ __device__ __forceinline__ void sum_whole(consumer<F> &c, const arguments &a, co
         qni_wgmma::commit();
         qni_wgmma::wait<1>();
         c.release(before, signals);
-        c.template unpack_part<1>(w1);
+        weights.template make<1>(c, w1);
         qni_wgmma::fence();
         c.multiply(acc, w1, c.tile(stage, 1), 1);
         qni_wgmma::commit();
@@ -430,12 +425,40 @@ __device__ __forceinline__ void sum_whole(consumer<F> &c, const arguments &a, co
         if (q > 1)
             barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
         c.take_codes(c.r.stage); /* whatever lies there if there is no next turn */
+        weights.take(c, c.r.stage);
         qni_wgmma::wait<1>();
-        c.template unpack_part<0>(w0);
+        weights.template make<0>(c, w0);
     }
     qni_wgmma::wait<0>();
     qni_wgmma::hold(acc);
     c.release(before, signals);
+}
+
+/* Codes less zero points, as they are. */
+template <class F> struct plain_codes {
+    __device__ __forceinline__ void take(const consumer<F> &, int) {}
+    template <int PART>
+    __device__ __forceinline__ void make(consumer<F> &c, uint32_t (&to)[F::blocks * 8]) const
+    {
+        c.template unpack_part<PART>(to);
+    }
+};
+
+/* One group: the total is scaled at the end. */
+template <class F>
+__device__ __forceinline__ void sum_whole(consumer<F> &c, const arguments &a, const place &at,
+                                          float (&acc)[F::tokens / 2])
+{
+    const struct qni_cuda_weights &w = a.p.w;
+    const size_t panel =
+        (size_t)at.part * w.panels + min(at.panel + (int)threadIdx.x / 32, w.panels - 1);
+    const size_t pair = panel * 8 + threadIdx.x % 32 / 4; /* outputs g and g + 8 */
+    if (c.has_zero) {
+        const char2 z = ((const char2 *)(at.blob + w.zero))[pair];
+        c.z.set(z.x, z.y);
+    }
+    plain_codes<F> codes;
+    sum_straight(c, (at.end - at.begin) / F::blocks * a.p.x.planes * c.r.pieces, codes, acc);
     const float2 s = w.scale_is_f16 ? __half22float2(((const __half2 *)(at.blob + w.scale))[pair])
                                     : ((const float2 *)(at.blob + w.scale))[pair];
 #pragma unroll
