@@ -59,13 +59,14 @@ template <class F> struct facts_of {
     }
     __device__ __forceinline__ void take(const consumer<F> &c, int stage)
     {
-        const int first = at.group;
+        walk k = at; /* in the member itself: up to 16 instructions more a turn */
+        const int first = k.group;
         const uint32_t facts = stage * F::facts_bytes;
         times_of_second = F::blocks == 1 || block + 1 < blocks ? times : 0.0f;
         block += F::blocks;
 #pragma unroll
         for (int i = 0; i < count; i++) {
-            const int which = F::mode == UNITS ? at.group - first : 0;
+            const int which = F::mode == UNITS ? k.group - first : 0;
             const uint32_t from = c.scale_at + facts + which * c.scale_next;
             scale[i][0] = load4(from);
             if (F::rounding == BY_F32) {
@@ -79,8 +80,9 @@ template <class F> struct facts_of {
                          : "=r"(zero[i])
                          : "r"(c.zero_at + facts + which * 16));
             if (F::mode == UNITS)
-                walk_unit(w, at);
+                walk_unit(w, k);
         }
+        at = k;
     }
     __device__ __forceinline__ float2 pair(const consumer<F> &c, const uint32_t *v, float by) const
     {
