@@ -10,6 +10,7 @@ struct matmul_case {
     const struct check_format *format;
     qn_strategy strategy;
     int32_t data, shape;
+    bool is_plain; /* rows for tiles, and nothing to do to the sums but to scale them */
 };
 
 static void draw_shape(struct check *c, const struct matmul_case *mc, int64_t *m, int64_t *n,
@@ -28,6 +29,10 @@ static void draw_shape(struct check *c, const struct matmul_case *mc, int64_t *m
         *m = check_random_in(r, 1, 3); /* longer than a segment of 32768 */
         *n = check_random_in(r, 1, 20);
         *k = CHECK_OF(r, 32768, 32769, 33000, 40000);
+    } else if (mc->is_plain) {
+        *m = CHECK_OF(r, 17, 33, 65);
+        *n = CHECK_OF(r, 16, 33, 100);
+        *k = check_random_in(r, 1, 300);
     } else if (shape == 3) { /* nothing at all along one dimension */
         int64_t *const zero[] = {m, n, k};
         *zero[check_random_in(r, 0, 2)] = 0;
@@ -66,13 +71,15 @@ static void matmul_case(struct check *c, const void *arg)
     if (o.small && args.x.dtype != QN_F16)
         check_enlarge_x(c, &args.x);
     check_memory_freeze(args.x.data);
-    args.y = check_tensor(c, "y", sweep_draw_y_type(c, mc->strategy, one_unit), 2,
-                          (const int64_t[]){m, n}, true);
+    const qn_dtype y = mc->is_plain ? (qn_dtype)CHECK_OF(r, QN_F32, QN_F32, QN_BF16)
+                                    : sweep_draw_y_type(c, mc->strategy, one_unit);
+    args.y = check_tensor(c, "y", y, 2, (const int64_t[]){m, n}, true);
     sweep_draw_quant(c, mc->strategy, args.x.dtype, &args.quant);
     /* Now and then an integer bias where it has no unit. */
-    const bool no_unit = is_static && !one_unit && check_random_chance(r, 10);
+    const bool no_unit = is_static && !one_unit && !mc->is_plain && check_random_chance(r, 10);
     const struct sweep_epilogue e = {&args.y, m, n, 1, false, one_unit || no_unit};
-    sweep_draw_epilogue(c, &e, &args.epilogue);
+    if (!mc->is_plain)
+        sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {.calls = &sweep_matmul, .args = &args, .n_experts = 1, .weights = &weight};
     s.data = mc->data;
     s.x_block = CHECK_OF(r, 0, 0, 32, 64, 100, 256);
@@ -112,9 +119,18 @@ void check_api_matmul(struct check_suite *suite, const struct check_options *opt
                     /* Quick: every third of these, each strategy and format still meeting one. */
                     if (options->quick && (f + data + (int32_t)s) % 3 != 0)
                         continue;
-                    const struct matmul_case mc = {&formats[f], strategies[s], data, shape};
+                    const struct matmul_case mc = {&formats[f], strategies[s], data, shape, false};
                     check_case(suite, matmul_case, &mc, "%s/%s/%s/%d",
                                qn_strategy_name(strategies[s]), formats[f].name,
                                check_data_names[data], shape);
                 }
+    for (int32_t f = 0; f < n_formats; f++)
+        for (int32_t data = 0; data < CHECK_N_DATA; data++)
+            for (int32_t is_static = 0; is_static < 2; is_static++) {
+                const qn_strategy s = is_static ? QN_STRATEGY_INT8_STATIC : QN_STRATEGY_INT8_ROW;
+                const struct matmul_case mc = {&formats[f], s, data, 0, true};
+                if (formats[f].format.group == QN_GROUP_PER_CHANNEL)
+                    check_case(suite, matmul_case, &mc, "%s/%s/%s/plain", qn_strategy_name(s),
+                               formats[f].name, check_data_names[data]);
+            }
 }

@@ -9,7 +9,7 @@
 #include "../../src/cpu/matmul/kernel.h"
 #include "suites.h"
 
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
     {#fn,                                                                                          \
      fn,                                                                                           \
      (needs),                                                                                      \
@@ -18,10 +18,11 @@
      m_min,                                                                                        \
      mr,                                                                                           \
      QNI_NUMERICS_##numerics,                                                                      \
+     takes_scale,                                                                                  \
      scratch},
 static const struct qni_matmul_kernel kernels[] = {
 #include "../../src/cpu/matmul/kernels.inc"
-    {NULL, NULL, 0, 0, 0, 0, 0, 0, 0}};
+    {NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}};
 #undef QNI_MATMUL_KERNEL
 
 struct row_case {
@@ -37,6 +38,7 @@ struct drawn {
     int64_t x_block;
     int32_t x_zero;
     bool symmetric, raw, f16_scales;
+    bool scaled; /* the kernel gets a row_scale */
     struct check_weight weight;
     struct qni_ref_segments segments; /* in canonical positions */
     int64_t *packed_at;               /* [k] packed position of the q-th position in packed order */
@@ -135,7 +137,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     o.format = draw_format(c, kernel, d->k);
     o.data = rc->data;
     d->raw = kernel->reads == QNI_READS_Q8 && !is_table(kernel) && check_random_chance(r, 20);
-    if (d->raw) {
+    d->scaled = kernel->takes_scale && !d->raw && check_random_chance(r, 50);
+    if (d->raw || d->scaled) {
         o.format.group = QN_GROUP_PER_CHANNEL;
         o.format.shift = QN_SHIFT_NONE;
     }
@@ -147,10 +150,11 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     d->x_block = CHECK_OF(r, 32, 32, 64, 100, 128, 1024);
     d->symmetric = check_random_chance(r, 40);
     d->x_zero = check_random_chance(r, 50) ? 0 : (int32_t)check_random_in(r, -128, 127);
-    check_about(c, "m=%lld n=%lld k=%lld code=%d bits=%d group=%lld shift=%d x_block=%lld %s%s%s",
+    check_about(c, "m=%lld n=%lld k=%lld code=%d bits=%d group=%lld shift=%d x_block=%lld %s%s%s%s",
                 (long long)d->m, (long long)d->n, (long long)d->k, o.format.code, o.format.bits,
                 (long long)o.format.group, o.format.shift, (long long)d->x_block,
-                d->f16_scales ? "f16 " : "", d->symmetric ? "sym " : "", d->raw ? "raw" : "");
+                d->f16_scales ? "f16 " : "", d->symmetric ? "sym " : "", d->raw ? "raw" : "",
+                d->scaled ? "scaled" : "");
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -349,6 +353,17 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     t->a = a;
 }
 
+/* The reference has scales of x times those of rows, one rounding each: those of x are 1 here. */
+static void prepare_scales(struct check *c, struct drawn *d, qn_tensor *row_scale)
+{
+    *row_scale = check_tensor(c, "row_scale", QN_F32, 1, (const int64_t[]){d->m}, false);
+    float *scale = row_scale->data;
+    for (int64_t i = 0; i < d->m; i++)
+        scale[i] = (float)check_random_in(&c->random, 1, 1 << 24) * 0x1p-20f;
+    check_memory_freeze(scale);
+    d->tile.row_scale = scale;
+}
+
 static void prepare_int8(struct check *c, struct drawn *d, const qn_tensor *x)
 {
     struct qni_matmul_tile *t = &d->tile;
@@ -428,6 +443,8 @@ static void row_case(struct check *c, const void *arg)
     t->m = d.m;
     t->c = args.y.data;
     t->ldc = (size_t)args.y.stride[0];
+    if (d.scaled)
+        prepare_scales(c, &d, &args.epilogue.row_scale);
     lay_out(c, &d);
     pack_weights(c, &d);
     if (is_int8(kernel))

@@ -186,12 +186,21 @@ static void mend(const struct run *r, const struct unit *u, const struct qni_mat
     qni_overflow_mend(r->op, r->rows, &r->product->source, &tile, &rows, scratch->exact);
 }
 
+/* Does the kernel multiply by the scales of x itself? Each result is written once, then. */
+static bool kernel_scales(const struct run *r, const struct unit *u,
+                          const struct qni_matmul_tile *t)
+{
+    return u->kernel->takes_scale && r->epilogue.is_store && t->n_segments == 1 &&
+           t->offset == NULL;
+}
+
 /* Panels [panel, end) of a unit whose rows are ready: tile by tile to y. */
 static void multiply_panels(const struct run *r, const struct unit *u,
                             const struct qni_prepared *prepared,
                             const struct qni_thread_scratch *scratch, int64_t panel, int64_t end)
 {
-    enum { DIRECT_ROWS = 16 }; /* more rows of y would lie in too few sets of the first cache */
+    /* More rows of y would lie in too few sets of the first cache while sums are added to them. */
+    enum { DIRECT_ROWS = 16 };
     int8_t table8[16];
     struct qni_matmul_tile all;
     size_t ldy = 0;
@@ -200,7 +209,10 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     describe_rows(r, u, prepared, &all);
     all.scratch = scratch->kernel;
     float *direct = NULL;
-    if (u->rows <= DIRECT_ROWS)
+    const bool is_scaled = kernel_scales(r, u, &all);
+    if (is_scaled)
+        all.row_scale = prepared->row_scale;
+    if (u->rows <= DIRECT_ROWS || is_scaled)
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
     const bool scaled =
         u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;
@@ -228,6 +240,7 @@ static void multiply_panels(const struct run *r, const struct unit *u,
             .c = t.c,
             .ldc = t.ldc,
             .x_scale = scaled ? prepared->row_scale : NULL,
+            .is_scaled = is_scaled,
         };
         qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
         panel += n;

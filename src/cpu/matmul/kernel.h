@@ -90,6 +90,8 @@ struct qni_matmul_tile {
     /* result */
     float *c;                 /* [m, ldc] */
     size_t ldc;               /* elements */
+    const float *row_scale;   /* [m] or NULL: what c is multiplied by last, rounded once more. Only
+                                 of kernels that take it, one segment, no offset, no raw_i32 */
     /* private memory of this thread, 64-byte aligned */
     void *scratch;
 };
@@ -106,10 +108,12 @@ struct qni_matmul_kernel {
     int32_t mr;               /* rows it works on at a time; jobs are multiples of it where
                                  possible */
     int32_t numerics;
+    int32_t takes_scale;      /* 1: it takes a row_scale. Results of one segment then need not pass
+                                 through memory of their own on the way to y */
     size_t scratch_bytes;     /* private scratch, for any k and m */
 };
 
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
     qni_matmul_kernel_fn fn;
 #include "kernels.inc"
 #undef QNI_MATMUL_KERNEL

@@ -218,6 +218,7 @@ static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
     const struct qni_facts *f = &p->out->facts;
     if (is_static(p->op)) {
         place_bytes(p, a, raw);
+        p->out->row_scale[i] = p->op->quant.x_scale;
         p->rows->sum((const int8_t *)a, &l->cut, f->sum + fact);
     } else if (l->reads == QNI_READS_F32) {
         packed_floats(p, raw, (float *)(void *)a, true);

@@ -3,7 +3,7 @@
  * facts of their segments beside them. Prepared rows of a unit lie in one piece of memory:
  *
  *     a           [rows, lda]           f32, int8, or planes of bf16
- *     row_scale   [rows]                Q8, dynamic
+ *     row_scale   [rows]                Q8
  *     sum         [rows, ld_segment]    Q8, Q8B
  *     scale, offset, total  the same    Q8B; total also BF16 where weights have offsets
  */

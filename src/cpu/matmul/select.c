@@ -6,7 +6,7 @@
 #include "../../base/compiler.h"
 #include "product.h"
 
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, scratch)                  \
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
     {                                                                                              \
         #fn,                                                                                       \
         fn,                                                                                        \
@@ -16,6 +16,7 @@
         m_min,                                                                                     \
         mr,                                                                                        \
         QNI_NUMERICS_##numerics,                                                                   \
+        takes_scale,                                                                               \
         scratch},
 static const struct qni_matmul_kernel kernels[] = {
 #include "kernels.inc"

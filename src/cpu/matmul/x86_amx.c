@@ -163,7 +163,9 @@ typedef void push_fn(struct qni_amx_stream *st, const struct qni_amx_block *b);
 PUSH(push_raw, QNI_AMX_RAW)
 PUSH(push_raw_zero, QNI_AMX_RAW | QNI_AMX_ZERO)
 PUSH(push_row, QNI_AMX_ROW)
+PUSH(push_row_scaled, QNI_AMX_ROW | QNI_AMX_SCALED)
 PUSH(push_row_zero, QNI_AMX_ROW | QNI_AMX_ZERO)
+PUSH(push_row_zero_scaled, QNI_AMX_ROW | QNI_AMX_ZERO | QNI_AMX_SCALED)
 PUSH(push_row_offset, QNI_AMX_ROW | QNI_AMX_OFFSET)
 PUSH(push_row_zero_offset, QNI_AMX_ROW | QNI_AMX_ZERO | QNI_AMX_OFFSET)
 PUSH(push_block, QNI_AMX_BLOCK)
@@ -181,6 +183,8 @@ static push_fn *push_for(const struct qni_matmul_tile *t, int reads)
         return offset ? push_float_offset : push_float;
     if (reads == QNI_READS_Q8 && t->raw_i32)
         return zero ? push_raw_zero : push_raw;
+    if (reads == QNI_READS_Q8 && t->row_scale != NULL)
+        return zero ? push_row_zero_scaled : push_row_scaled;
     if (reads == QNI_READS_Q8)
         return zero     ? offset ? push_row_zero_offset : push_row_zero
                : offset ? push_row_offset
@@ -240,6 +244,14 @@ static __m512 rows_of_fact(const struct qni_matmul_tile *t, const void *fact, in
                                     (const float *)fact + (size_t)row * t->ld_segment + segment, 4);
 }
 
+/* Scales of 16 rows from `row` on; rows past the end have 0. */
+static __m512 scales_of_rows(const struct qni_matmul_tile *t, int64_t row)
+{
+    const int64_t left = t->m - row;
+    const __mmask16 there = (__mmask16)(left >= 16 ? 0xffff : left <= 0 ? 0 : (1 << left) - 1);
+    return _mm512_maskz_loadu_ps(there, t->row_scale + at_most(row, t->m));
+}
+
 /* The facts of all rows and these segments, in the order in which blocks use them: [block]
  * [segment][fact][32]. */
 static void turn_facts(const struct job *j, const struct piece *p, int64_t count, float *to)
@@ -254,7 +266,9 @@ static void turn_facts(const struct job *j, const struct piece *p, int64_t count
             for (int64_t half = 0; half < 32; half += 16, to += 16) {
                 float *at = to;
                 const int64_t row = r.base + half, segment = p[k].segment;
-                if (j->reads == QNI_READS_Q8) {
+                if (t->row_scale != NULL) {
+                    _mm512_store_ps(at, scales_of_rows(t, row));
+                } else if (j->reads == QNI_READS_Q8) {
                     const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[segment];
                     const __m512i sum =
                         _mm512_castps_si512(rows_of_fact(t, t->a_sum, row, segment, lanes));
@@ -470,6 +484,7 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
     part.a_scale = t->a_scale == NULL ? NULL : t->a_scale + facts;
     part.a_offset = t->a_offset == NULL ? NULL : t->a_offset + facts;
     part.a_total = t->a_total == NULL ? NULL : t->a_total + facts;
+    part.row_scale = t->row_scale == NULL ? NULL : t->row_scale + row;
     part.c = t->c + (size_t)row * t->ldc;
     return part;
 }
@@ -486,7 +501,7 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     if (reads == QNI_READS_Q8B)
         j.n_facts = 1 + (t->a_offset != NULL) + (t->offset != NULL);
     else
-        j.n_facts = t->offset != NULL && !t->raw_i32;
+        j.n_facts = t->row_scale != NULL || (t->offset != NULL && !t->raw_i32);
     j.tile_units = is_float || t->segment_units == 1 ? 1 : 2;
     j.a_bytes = is_float ? 64 : 32;
     j.b_bytes = is_float ? 1024 : 512;

@@ -232,7 +232,7 @@ static void store_rows(const struct qni_epilogue *e, const struct qni_epilogue_t
     for (int64_t i = 0; i < t->rows; i++) {
         float *const y = (float *)s->y + offset_of(s, s->stride, number_of(s, t->row + i)) + column;
         const float *const v = t->c + (size_t)i * t->ldc;
-        const float times = t->x_scale != NULL ? t->x_scale[i] : e->x_scale;
+        const float times = t->is_scaled ? 1.0f : t->x_scale != NULL ? t->x_scale[i] : e->x_scale;
         if (y != v || times != 1.0f)
             e->rows->scale_to(y, v, times, t->n);
     }
@@ -245,7 +245,8 @@ void qni_epilogue_run(const struct qni_epilogue *e, const struct qni_epilogue_ti
         store_rows(e, tile);
         return;
     }
-    if (!e->is_store || tile->x_scale != NULL || e->x_scale != 1.0f)
+    const bool has_scale = tile->x_scale != NULL || e->x_scale != 1.0f;
+    if (!e->is_store || (has_scale && !tile->is_scaled))
         scale_rows(e, tile, scratch);
     if (e->by_column)
         finish_columns(e, tile, scratch);

@@ -45,6 +45,7 @@ struct qni_epilogue_tile {
     float *c; /* rows, ldc apart; changed */
     size_t ldc;
     const float *x_scale; /* of each row, or NULL */
+    bool is_scaled;       /* rows have been multiplied by the scale of x; only if is_store */
 };
 
 /* Where the part's first output of this row is in y, if the rows [row, row + rows) are evenly

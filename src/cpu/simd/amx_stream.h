@@ -60,7 +60,8 @@ enum {
     QNI_AMX_FLOAT = 4,   /* sums are f32 */
     QNI_AMX_BASE = 7,
     QNI_AMX_OFFSET = 8, /* the weights have offsets */
-    QNI_AMX_ZERO = 16   /* int8-static with a zero point */
+    QNI_AMX_ZERO = 16,  /* int8-static with a zero point */
+    QNI_AMX_SCALED = 32 /* ROW without offsets: results are multiplied by a scale of their row */
 };
 
 /* What the columns of a pair of panels bring to a segment: 16 each. */
@@ -167,6 +168,8 @@ QNI_TEMPLATE void qni_amx_add_vector(const struct qni_amx_vectors *v, const int3
         acc = _mm512_fmadd_ps(v->scale, _mm512_cvtepi32_ps(d), acc);
         if (kind & QNI_AMX_OFFSET)
             acc = _mm512_fmadd_ps(v->offset, _mm512_set1_ps(facts[0]), acc);
+        if (kind & QNI_AMX_SCALED)
+            acc = _mm512_mul_ps(acc, _mm512_set1_ps(facts[0]));
     } else {
         const __m512 sx = _mm512_set1_ps(facts[0]), real = _mm512_cvtepi32_ps(d);
         const __m512 term =
