@@ -262,6 +262,20 @@ struct block {
     size_t begin_stride;
 };
 
+/* Weights as they are packed are more than the first cache holds (kernel.h): loads that leave it to
+ * the rows of a, to the sums and to y. */
+QNI_TEMPLATE void load_weights(const int tile, const uint8_t *b, const int what)
+{
+    if (tile == 6 && (what & SUMS))
+        _tile_stream_loadd(6, b, 64);
+    else if (tile == 6)
+        _tile_loadd(6, b, 64);
+    else if (what & SUMS)
+        _tile_stream_loadd(7, b, 64);
+    else
+        _tile_loadd(7, b, 64);
+}
+
 QNI_TEMPLATE void product(const int c, const int what)
 {
     if (c == 0 && (what & SUMS))
@@ -298,40 +312,46 @@ QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, const struct block *
     const int64_t steps = t->n_taps * t->tap_steps;
     const struct output o0 = output_of(f, w.block * 32, what);
     const struct output o1 = output_of(f, w.block * 32 + 16, what);
-    const int64_t rate = w.end - w.row != BLOCK ? 0 : steps >= 4 ? 1 : steps >= 2 ? 2 : 4;
     const bool two = now->two, second_panel = now->second_panel;
-    int64_t left = rate > 0 ? BLOCK / 2 : 0;
+    /* Pairs of rows of a step: as even as they can be, since what waits for the same port is in the
+     * way of what comes next. */
+    const int64_t rate = steps >= 16 ? 1 : steps >= 8 ? 2 : steps >= 4 ? 4 : steps >= 2 ? 8 : 16;
+    const int64_t after0 = rate >= 4 ? rate / 4 : 1, after1 = rate / 4;
+    const int64_t after2 = rate >= 4 ? rate / 4 : rate / 2;
+    int64_t left = w.end - w.row == BLOCK ? BLOCK / 2 : 0;
     bool first = true;
     for (int64_t tap = 0; tap < t->n_taps; tap++) {
         const int8_t *a0 = a + t->taps[tap];
         for (int64_t s = 0; s < t->tap_steps; s++, first = false) {
-            const int64_t pairs = left > 0 ? rate : 0;
-            left -= (two && second_panel ? 4 : two || second_panel ? 2 : 1) * pairs;
-            _tile_loadd(6, b0, 64);
+            const int64_t pairs0 = left > 0 ? after0 : 0, pairs1 = left > 0 ? after1 : 0;
+            const int64_t pairs2 = left > 0 ? after2 : 0;
+            left -= pairs0 + (second_panel ? pairs1 : 0) + (two ? pairs2 : 0) +
+                    (two && second_panel ? pairs1 : 0);
+            load_weights(6, b0, what);
             _tile_loadd(4, a0, t->pixel);
             if (first)
                 TAKE_OVER(0, 0);
             product(0, what);
-            finish_some(f, &w, &o0, &o1, pairs, what);
+            finish_some(f, &w, &o0, &o1, pairs0, what);
             if (first)
                 TAKE_OVER(1, 64);
             if (second_panel) {
-                _tile_loadd(7, b1, 64);
+                load_weights(7, b1, what);
                 product(1, what);
-                finish_some(f, &w, &o0, &o1, pairs, what);
+                finish_some(f, &w, &o0, &o1, pairs1, what);
             }
             if (first)
                 TAKE_OVER(2, 2048);
             if (two) {
                 _tile_loadd(5, a0 + 16 * t->pixel, t->pixel);
                 product(2, what);
-                finish_some(f, &w, &o0, &o1, pairs, what);
+                finish_some(f, &w, &o0, &o1, pairs2, what);
             }
             if (first)
                 TAKE_OVER(3, 2112);
             if (two && second_panel) {
                 product(3, what);
-                finish_some(f, &w, &o0, &o1, pairs, what);
+                finish_some(f, &w, &o0, &o1, pairs1, what);
             }
             a0 += QNI_DIRECT_STEP;
             b0 += QNI_DIRECT_STEP_BYTES;
@@ -478,39 +498,34 @@ QNI_TEMPLATE void multiply_tall(const struct qni_direct_tile *t, const struct ta
     const int64_t at1 = now->at[0], at2 = now->at[1], at3 = now->at[2];
     const size_t to1 = (size_t)at1 * t->pixel, to2 = (size_t)at2 * t->pixel;
     const size_t to3 = (size_t)at3 * t->pixel;
-    const int64_t steps = t->n_taps * t->tap_steps, tiles = now->tiles;
-    const int64_t rate = steps >= 4 ? 1 : steps >= 2 ? 2 : 4;
+    const int64_t tiles = now->tiles;
     const struct output o = output_of(f, w.block * 16, what);
-    int64_t left = (w.end - w.row) / 4 / (rate * tiles); /* steps that finish rows */
+    int64_t left = (w.end - w.row) / 4; /* steps that finish four rows */
     bool first = true;
     for (int64_t tap = 0; tap < t->n_taps; tap++) {
         const int8_t *a0 = a + t->taps[tap];
         for (int64_t s = 0; s < t->tap_steps; s++, first = false, left--) {
-            const int64_t fours = left > 0 ? rate : 0;
-            _tile_loadd(6, b, 64);
+            load_weights(6, b, what);
             _tile_loadd(4, a0, t->pixel);
             if (first)
                 TAKE_OVER_TALL(0, 0);
             _tile_dpbsud(0, 4, 6);
-            finish_fours(f, &w, &o, fours, what);
+            finish_fours(f, &w, &o, left > 0, what);
             _tile_loadd(5, a0 + to1, t->pixel);
             if (first)
                 TAKE_OVER_TALL(1, at1);
             _tile_dpbsud(1, 5, 6);
-            finish_fours(f, &w, &o, fours, what);
             if (first)
                 TAKE_OVER_TALL(2, at2);
             if (tiles > 2) {
                 _tile_loadd(4, a0 + to2, t->pixel);
                 _tile_dpbsud(2, 4, 6);
-                finish_fours(f, &w, &o, fours, what);
             }
             if (first)
                 TAKE_OVER_TALL(3, at3);
             if (tiles > 3) {
                 _tile_loadd(5, a0 + to3, t->pixel);
                 _tile_dpbsud(3, 5, 6);
-                finish_fours(f, &w, &o, fours, what);
             }
             a0 += QNI_DIRECT_STEP;
             b += QNI_DIRECT_STEP_BYTES;
