@@ -190,8 +190,9 @@ static void copy_planes(const struct run *r, const struct band *b, uint8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
+    const size_t behind = (size_t)(s->shared * s->pixel);
     for (int32_t py = 0; py < s->axis[0].n_planes; py++)
-        for (int32_t px = 0; px < s->axis[1].n_planes; px++)
+        for (int32_t px = 0; px < s->axis[1].n_planes; px++) {
             for (int64_t j = 0; j < b->n_lines + s->axis[0].extra; j++)
                 for (int64_t i = 0; i < b->n_images; i++, to += s->columns * s->pixel) {
                     const int64_t y = (b->line + j) * s->axis[0].stride + s->axis[0].first[py];
@@ -200,6 +201,9 @@ static void copy_planes(const struct run *r, const struct band *b, uint8_t *to)
                         row = r->patches.x + (b->image + i) * c->xs[0] + y * c->xs[2];
                     copy_line(r, row, s->axis[1].first[px], to);
                 }
+            memset(to, (uint8_t)(r->patches.pad ^ r->flip), behind);
+            to += behind;
+        }
 }
 
 /* Where each tap begins in the planes of a band. */

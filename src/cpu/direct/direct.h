@@ -11,9 +11,10 @@
  *                              kx d / s columns
  *
  *                so output (j, b, i) finds its inputs at (j * images + b) * columns + i, plus what
- *                depends on the tap alone. Planes have some columns more than there are outputs;
- *                those rows are computed in vain, unless that is more than a copy for every kx
- *                costs, which needs none
+ *                depends on the tap alone. Padding at the end of a line is that at the begin of the
+ *                next one. Planes have some columns more than there are outputs all the same; those
+ *                rows are computed in vain, unless that is more than a copy for every kx costs,
+ *                which needs none
  *     patches    rows gathered as in ../conv: few channels, NCHW, and whatever else there is
  *
  * A thread takes a band (outputs whose inputs stay in its second cache) and all channels, or all

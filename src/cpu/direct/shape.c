@@ -65,6 +65,32 @@ static struct qni_plane_axis plane_axis(const struct qni_axis *a, bool by_tap)
     return p;
 }
 
+/* May the last `shared` elements of a plane's lines be the first ones of the next line? Each is read
+ * as padding in both or not at all. */
+static bool may_share(const struct qni_plane_axis *p, int32_t taps, const struct qni_axis *x,
+                      int64_t shared)
+{
+    const int64_t columns = x->out + p->extra - shared;
+    for (int32_t tap = 0; tap < taps; tap++) {
+        const int64_t first = p->first[p->plane[tap]];
+        const int64_t before = first < 0 ? qni_ceil_div(-first, p->stride) : 0;
+        const int64_t end = first >= x->in ? 0 : (x->in - 1 - first) / p->stride + 1;
+        const int64_t beyond = x->out + p->moved[tap] - columns; /* read of the next line */
+        if (beyond > 0 && (end > columns || before < beyond))
+            return false;
+    }
+    return true;
+}
+
+static void count_columns(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    const struct qni_axis x = qni_conv_axis(op, 1);
+    s->shared = s->axis[1].extra;
+    while (!may_share(&s->axis[1], op->conv.kw, &x, s->shared))
+        s->shared--;
+    s->columns = x.out + s->axis[1].extra - s->shared;
+}
+
 static int64_t line_rows(const struct qni_direct_shape *s, int64_t lines)
 {
     return lines * s->columns;
@@ -77,18 +103,18 @@ static void choose_planes(const struct qni_op *op, struct qni_direct_shape *s)
     s->pixel = op->conv.ci;
     s->axis[0] = plane_axis(&y, false);
     s->axis[1] = plane_axis(&x, false);
-    s->columns = x.out + s->axis[1].extra;
+    count_columns(op, s);
     const struct qni_plane_axis apart = plane_axis(&x, true);
     /* Tiles of 16 rows: those of a small image may be there for nothing anyway. */
     const int64_t lines = op->conv.batch * y.out;
-    const int64_t tiles = qni_ceil_div(lines * s->columns - s->axis[1].extra, 16);
+    const int64_t tiles = qni_ceil_div(lines * s->columns - (s->columns - x.out), 16);
     const int64_t needed = qni_ceil_div(lines * x.out, 16);
     const double in_vain = (double)(tiles - needed) / 2 * block_ns(s->steps) * (double)s->n_blocks;
     const double more = (double)(apart.n_planes - s->axis[1].n_planes) *
                         (double)qni_plane_bytes(s, op->conv.batch, y.out) * s->axis[0].n_planes;
     if (in_vain > copy_ns(more)) {
         s->axis[1] = apart;
-        s->columns = x.out;
+        count_columns(op, s);
     }
 }
 
@@ -106,6 +132,7 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
     const struct qni_conv *c = &op->conv;
     const int64_t image = qni_band_planes(s) * (int64_t)qni_plane_bytes(s, 1, c->oh);
     const int64_t line = qni_band_planes(s) * s->columns * s->pixel;
+    const int64_t room = BAND_BYTES - qni_band_planes(s) * s->shared * s->pixel;
     const int64_t fit = qni_min(BAND_BYTES / image, BAND_ROWS / line_rows(s, c->oh));
     s->bands_per_image = 1;
     s->band_images = 1;
@@ -117,7 +144,7 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
         s->n_bands = qni_ceil_div(c->batch, s->band_images);
     } else {
         const int64_t lines =
-            qni_max(1, qni_min(BAND_BYTES / line - s->axis[0].extra, BAND_ROWS / s->columns));
+            qni_max(1, qni_min(room / line - s->axis[0].extra, BAND_ROWS / s->columns));
         const int64_t least = qni_ceil_div(threads, c->batch);
         int64_t bands = qni_max(qni_ceil_div(c->oh, lines), qni_min(least, c->oh));
         s->band_lines = qni_ceil_div(c->oh, bands);
@@ -178,7 +205,7 @@ static void most_of(const struct qni_op *op, struct qni_direct_shape *s)
         const struct qni_axis x = qni_conv_axis(op, 1);
         struct qni_direct_shape v = *s;
         v.axis[1] = plane_axis(&x, by_tap == 1);
-        v.columns = x.out + v.axis[1].extra;
+        count_columns(op, &v);
         const size_t planes = (size_t)qni_band_planes(&v);
         const int64_t least = (int64_t)(planes * qni_plane_bytes(&v, 1, 1));
         const size_t all = planes * qni_plane_bytes(&v, c->batch, c->oh);

@@ -24,7 +24,9 @@ struct qni_direct_shape {
     int64_t pixel;    /* bytes from row to row */
     int64_t n_taps, tap_steps, steps;
     struct qni_plane_axis axis[2];
-    int64_t columns; /* of a plane */
+    int64_t columns; /* from line to line of a plane */
+    int64_t shared;  /* what a line reads past them: padding of the next line; behind the last one
+                      * there is as much */
     /* bands: of planes, images x output rows; else rows of the product */
     int64_t band_images, band_lines; /* planes */
     int64_t bands_per_image;         /* planes, where band_images is 1 */
@@ -46,7 +48,7 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
 static inline size_t qni_plane_bytes(const struct qni_direct_shape *s, int64_t images,
                                      int64_t lines)
 {
-    return (size_t)((lines + s->axis[0].extra) * images * s->columns * s->pixel);
+    return (size_t)(((lines + s->axis[0].extra) * images * s->columns + s->shared) * s->pixel);
 }
 static inline int64_t qni_band_planes(const struct qni_direct_shape *s)
 {
