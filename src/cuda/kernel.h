@@ -139,7 +139,8 @@ struct qni_cuda_sink {
 struct qni_cuda_routes {
     const int32_t *tiles; /* [n_tiles][3]: expert, first in `rows`, count (0: nothing); NULL: rows
                              [0, m) of every part */
-    const int32_t *rows;  /* [m]: rows of y (and prepared rows), sorted; NULL: in order */
+    const int32_t *rows;  /* [m]: rows of y, sorted. Rows of x are these, too; but kernels that read
+                             them sorted have that of rows[i] as row i */
     int32_t n_tiles;      /* launched */
 };
 
@@ -173,6 +174,13 @@ enum {
     QNI_CUDA_N_FAMILIES = 4,
     QNI_CUDA_FAMILY_DENSE = 4 /* no row of the table, no line of tuning.inc: matmul/dense.h */
 };
+
+/* wgmma kernels have x from the copy engine, a tile at a time: 128 rows by themselves would take it
+ * some twenty times as long as the products of the tile. */
+static inline bool qni_cuda_reads_sorted(int32_t family)
+{
+    return family == QNI_CUDA_FAMILY_PREFILL || family == QNI_CUDA_FAMILY_ROUNDED;
+}
 
 /* Shared memory of a multiprocessor, in KB; of GPUs that nobody here has seen, the least. */
 static inline int32_t qni_cuda_shared_kb(int32_t sm)
@@ -232,6 +240,9 @@ struct qni_cuda_source {
      * others is not touched. Both NULL: all rows. */
     const int32_t *offsets, *ids;
     int32_t expert;
+    /* Matrix: what is prepared as row i is row order[i] of [row, row + n_rows), -1: nothing is; as
+     * routes have it. NULL: i. */
+    const int32_t *order;
     struct qni_cuda_rows to; /* its pointers are written; part_rows == n_rows */
 };
 

@@ -88,10 +88,23 @@ ROWS_DEVICE int64_t rows_part_of(const struct rows_job &j, int64_t *row)
     return part;
 }
 
-/* Is it a row of the expert that is asked for, if one is? */
+/* Of a matrix: which row of the product is prepared as this one; negative: none. */
+ROWS_DEVICE int64_t rows_number(const struct rows_job &j, int64_t row)
+{
+    if (j.s.order == NULL)
+        return row + j.s.row;
+    const int32_t from = j.s.order[row];
+    return from < 0 ? -1 : from + j.s.row;
+}
+
+/* Is there a row, and of the expert that is asked for, if one is? */
 ROWS_DEVICE bool rows_is_wanted(const struct rows_job &j, int64_t row)
 {
-    row += j.s.row;
+    if (j.s.order == NULL && j.s.ids == NULL && j.s.offsets == NULL)
+        return true;
+    row = rows_number(j, row);
+    if (row < 0)
+        return false;
     if (j.s.ids != NULL)
         return __ldg(j.s.ids + row) == j.s.expert;
     return j.s.offsets == NULL ||
@@ -104,8 +117,8 @@ ROWS_DEVICE struct rows_row rows_row_of(const struct rows_job &j, int64_t row)
     const struct qni_cuda_source &s = j.s;
     struct rows_row r = {0, 0, 0, true};
     const int64_t part = rows_part_of(j, &row);
-    row += s.row;
     if (!s.is_image) {
+        row = rows_number(j, row);
         if (s.index != NULL) {
             const int32_t from = s.index[row];
             r.is_valid = from >= 0 && from < s.x_rows;
@@ -115,6 +128,7 @@ ROWS_DEVICE struct rows_row rows_row_of(const struct rows_job &j, int64_t row)
         return r;
     }
     int64_t line, image;
+    row += s.row;
     if (row <= INT32_MAX) {
         line = rows_divide((uint32_t)row, j.ow);
         image = rows_divide((uint32_t)line, j.oh);

@@ -481,6 +481,31 @@ static void what_is_not_for_the_dense_tier_says_why(void **state)
     }
 }
 
+/* By ids, x of a routed product lies in any order: wgmma kernels want it sorted, others find it; by
+ * offsets it is sorted as it lies. */
+static void who_wants_sorted_rows_reads_no_x(void **state)
+{
+    struct product p;
+    int32_t n_sorted = 0;
+    (void)state;
+    for (int32_t r = 0; r < N_ROWS; r++) {
+        if (rows[r].reads != QNI_CUDA_READS_F16)
+            continue;
+        const bool wgmma = rows[r].family == QNI_CUDA_FAMILY_PREFILL ||
+                           rows[r].family == QNI_CUDA_FAMILY_ROUNDED;
+        start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 1024);
+        assert_true(qni_cuda_reads_x(&p.op, &rows[r]));
+        p.op.kind = QNI_GROUPED;
+        assert_true(qni_cuda_reads_x(&p.op, &rows[r])); /* by offsets */
+        const int64_t shape[1] = {1024};
+        p.op.ids = qn_tensor_make(NULL, QN_I32, 1, shape);
+        assert_int_equal(qni_cuda_sorts_x(&p.op, &rows[r]), wgmma);
+        assert_int_equal(qni_cuda_reads_x(&p.op, &rows[r]), !wgmma);
+        n_sorted += wgmma;
+    }
+    assert_true(n_sorted >= 4);
+}
+
 /* Rows that round weights in registers: for the dense strategy alone, where they are cheapest, and
  * told of where they would be. */
 static void weights_are_rounded_for_who_asks(void **state)
@@ -769,6 +794,7 @@ int main(void)
         cmocka_unit_test(the_dense_tier_serves_who_asks),
         cmocka_unit_test(without_its_library_floats_serve),
         cmocka_unit_test(what_is_not_for_the_dense_tier_says_why),
+        cmocka_unit_test(who_wants_sorted_rows_reads_no_x),
         cmocka_unit_test(weights_are_rounded_for_who_asks),
         cmocka_unit_test(what_is_not_rounded_says_why),
         cmocka_unit_test(costs_rise_with_rows),

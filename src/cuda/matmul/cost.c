@@ -113,21 +113,33 @@ static double x_bytes(const struct qni_op *op, int64_t m)
     return op->m > 0 ? all * (double)m / (double)op->m : 0.0;
 }
 
+/* Tiles of rows: of each weight the last is half full, when there are several. */
+static double row_tiles(const struct qni_op *op, const struct qni_cuda_kernel *kernel, int64_t m)
+{
+    const int64_t mr = qni_max(1, kernel->mr);
+    const double weights = n_weights(op, m);
+    return weights > 1.0 ? (double)m / (double)mr + weights / 2.0 : (double)qni_ceil_div(m, mr);
+}
+
+/* How often weights are read: by decode kernels for each tile of rows, which no other works beside;
+ * else once, and out of L2 for the tiles behind the first. */
+static double passes_of(const struct qni_op *op, const struct qni_cuda_kernel *kernel, int64_t m)
+{
+    const double weights = n_weights(op, m), tiles = row_tiles(op, kernel, m);
+    return kernel->family == QNI_CUDA_FAMILY_DECODE && tiles > weights ? tiles : weights;
+}
+
 /* Turns of all multiprocessors that the tiles of m rows take. */
 static double turns_of(const struct qni_cuda_facts *facts, const struct qni_op *op,
                        const struct qni_cuda_kernel *kernel, const struct qni_cuda_costs *c,
                        int64_t m)
 {
     const struct qni_packed_head *head = op->w[0]->head;
-    const double weights = n_weights(op, m);
-    const int64_t mr = kernel->mr > 0 ? kernel->mr : 1,
-                  machines = qni_max(1, facts->multiprocessors);
-    /* Of each weight the last tile is half full, when there are several. */
-    const double rows =
-        weights > 1.0 ? (double)m / (double)mr + weights / 2.0 : (double)qni_ceil_div(m, mr);
+    const double machines = (double)qni_max(1, facts->multiprocessors);
+    const double rows = row_tiles(op, kernel, m);
     const double parts = op->kind == QNI_GROUPED ? 1.0 : (double)head->conv_groups;
     const double outputs = (double)qni_ceil_div(head->n / head->conv_groups, c->outputs);
-    const double turns = rows * outputs * parts / (double)machines;
+    const double turns = rows * outputs * parts / machines;
     /* The last turn is not full, but those that work in it have the memory to themselves, and some
      * multiprocessors work on two tiles at once: measured, it costs about half of what is
      * missing. */
@@ -189,7 +201,7 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
     /* Weights that are rounded in f32: four instructions more for a pair (prefill_round.cuh). */
     const bool by_f32 = kernel->family == QNI_CUDA_FAMILY_ROUNDED && !qni_cuda_rounds_by_f16(op);
     return (struct qni_cuda_terms){
-        .bytes = n_weights(op, m) * weight_bytes(head) + x + y,
+        .bytes = passes_of(op, kernel, m) * weight_bytes(head) + x + y,
         .steps = ends * (by_f32 ? 1.2 : 1.0) * table_products(op, kernel) *
                  turns_of(facts, op, kernel, costs, m) * blocks,
         .before_us = before_us(facts, op, kernel, m),

@@ -115,8 +115,7 @@ INLINE bool whose_tile(const struct job &d, const struct qni_cuda_experts &exper
         if (rows.m == 0 || w.expert < experts.first || w.expert >= experts.first + experts.n)
             return false;
         blob = (uint64_t)experts.blob[w.expert - experts.first];
-        rows.index = d.routes.rows == NULL ? NULL : d.routes.rows + tile[1];
-        rows.base = d.routes.rows == NULL ? tile[1] : 0;
+        rows.index = d.routes.rows + tile[1];
     } else {
         w.part = (int32_t)blockIdx.x;
         rows.base = w.part * d.x.part_rows;

@@ -322,8 +322,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 2)
         if (tile[2] == 0 || expert < experts.first || expert >= experts.first + experts.n)
             return;
         blob = experts.blob[expert - experts.first];
-        rows.index = d.routes.rows == NULL ? NULL : d.routes.rows + tile[1];
-        rows.base = d.routes.rows == NULL ? tile[1] : 0;
+        rows.index = d.routes.rows + tile[1];
     } else {
         part = (int32_t)blockIdx.x;
         rows.base = part * d.x.part_rows;

@@ -16,6 +16,8 @@ enum {
     /* Prepared rows at once: enough that a chunk fills any GPU many times over, little enough to be
      * a side matter beside the weights. */
     CHUNK_BYTES = 64 << 20,
+    /* Each chunk of a grouped product reads the weights of all experts. */
+    GROUPED_BYTES = 256 << 20,
     /* Where only rows that are not aligned are prepared at all. */
     SPARE_BYTES = 8 << 20,
     CHUNK_ROWS = 128 /* a multiple of every tile */
@@ -72,7 +74,7 @@ void qni_cuda_size(const struct qni_op *op, struct qni_cuda_choice *c)
         c->reads_x =
             c->reads_x && (qni_cuda_is_dense(c->kernel[i]) || qni_cuda_reads_x(op, c->kernel[i]));
     c->chunk = qni_max(op->m, 1);
-    const size_t limit = c->reads_x ? SPARE_BYTES : CHUNK_BYTES;
+    const size_t limit = c->reads_x ? SPARE_BYTES : grouped ? GROUPED_BYTES : CHUNK_BYTES;
     if (rows_bytes(op, c, c->chunk) > limit) {
         const size_t some = rows_bytes(op, c, CHUNK_ROWS);
         c->chunk = qni_min(c->chunk, qni_max(1, (int64_t)(limit / some)) * CHUNK_ROWS);
@@ -224,6 +226,7 @@ static qn_status make_routes(struct run *r, uint8_t *memory, int64_t row, int64_
     };
     r->product.routes.tiles = route.tiles;
     r->product.routes.rows = route.rows;
+    r->source.order = qni_cuda_sorts_x(op, r->kernel) ? route.rows : NULL;
     r->product.routes.n_tiles = (int32_t)l.n_tiles;
     return qni_cuda_launched(qni_cuda_route_sm75(&route, r->launch), "sorting rows by expert",
                              r->err);

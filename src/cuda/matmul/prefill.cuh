@@ -103,11 +103,6 @@ __device__ __forceinline__ void barrier_init(uint32_t bar, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
-__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-                 : "memory");
-}
 __device__ __forceinline__ void barrier_expect_if(uint32_t bar, uint32_t bytes, uint32_t really)
 {
     asm volatile("{.reg .pred really; setp.ne.u32 really, %2, 0;\n"
@@ -148,14 +143,6 @@ __device__ __forceinline__ void cluster_sync()
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, int column, int row,
-                                          int part, int plane, uint32_t bar)
-{
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(part), "r"(plane), "r"(bar)
-                 : "memory");
-}
 __device__ __forceinline__ void copy_tile_if(uint32_t to, const CUtensorMap *map, int column,
                                              int row, int part, int plane, uint32_t bar,
                                              uint32_t really)

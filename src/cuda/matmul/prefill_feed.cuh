@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The warps of the prefill kernel that copy, all by the copy engine: one asks for x, by tiles or by
- * single rows of them, one for codes, scales and zeros, a box of all panels of the tile each. (Bulk
- * copies of a panel each would take the copy engine some 120 clocks, whatever their size.) */
+/* The warps of the prefill kernel that copy, all by the copy engine: one asks for x, a tile at a
+ * time, one for codes, scales and zeros, a box of all panels of the tile each. (Bulk copies of a
+ * panel each would take the copy engine some 120 clocks, whatever their size. So would rows of x:
+ * those of routes come sorted by expert.) */
 #ifndef QNI_CUDA_MATMUL_PREFILL_FEED_CUH
 #define QNI_CUDA_MATMUL_PREFILL_FEED_CUH
 
@@ -14,7 +15,8 @@ namespace
  * registers of the warp. In a branch of one lane ptxas moves all of it there for every copy, some
  * 25 instructions, and the copies come too late. */
 
-/* Rows of x that lie together: a tile is one copy. A warp. */
+/* Rows of x: a tile is one copy. What lies behind the last row is other rows' or zeros: no number
+ * of another row comes out of it. A warp. */
 template <class F>
 __device__ __forceinline__ void feed_tiles(const CUtensorMap *map, const arguments &a, ring r)
 {
@@ -85,45 +87,6 @@ __device__ __forceinline__ void feed_weights(const maps &m, const arguments &a, 
     }
 }
 
-/* Rows that routes name: each is a copy of its own, of 128 bytes; the swizzle goes by the address
- * in shared memory. What lies behind the last row is other rows' or nothing's: no number of another
- * row comes out of it. A warp. */
-template <class F>
-__device__ __forceinline__ void feed_rows(const CUtensorMap *map, const arguments &a, ring r)
-{
-    constexpr int EACH = F::tokens / 32;
-    const int lane = (int)threadIdx.x % 32;
-    place at;
-    for (int round = 0; find_place<F>(a, round, at); round++) {
-        if (F::general && at.rows <= 0)
-            continue;
-        int row[EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            row[i] = lane + 32 * i < at.rows ? a.p.routes.rows[at.first + lane + 32 * i] : 0;
-#pragma unroll 1
-        for (int b = at.begin; b < at.end; b += F::blocks)
-#pragma unroll 1
-            for (int q = 0; q < a.p.x.planes * r.pieces; q++) {
-                const uint32_t full = r.full + r.stage * 8;
-                const uint32_t to = r.data + r.stage * F::stage_bytes + lane * 128;
-                const int plane = F::table ? q / r.pieces : q;
-                barrier_wait(r.empty + r.stage * 8, r.phase ^ 1);
-                if (lane == 0)
-                    barrier_expect(full, (uint32_t)(at.rows * F::blocks * 128));
-                __syncwarp();
-#pragma unroll
-                for (int i = 0; i < EACH; i++)
-                    if (lane + 32 * i < at.rows)
-#pragma unroll
-                        for (int j = 0; j < F::blocks; j++)
-                            copy_tile(to + i * 32 * 128 + j * F::tile_bytes, map,
-                                      (b + j) * QNI_CUDA_BLOCK, row[i], at.part, plane, full);
-                advance<F::stages>(r);
-            }
-    }
-}
-
 /* The four warps: two have nothing to do. */
 template <class F>
 __device__ __forceinline__ void feed(const maps &m, const arguments &a, const ring &r)
@@ -134,10 +97,7 @@ __device__ __forceinline__ void feed(const maps &m, const arguments &a, const ri
     } else if (warp == 0) {
         if (a.s.pdl)
             asm volatile("griddepcontrol.wait;" ::: "memory");
-        if (F::general && a.p.routes.rows != NULL)
-            feed_rows<F>(&m.x, a, r);
-        else
-            feed_tiles<F>(&m.x, a, r);
+        feed_tiles<F>(&m.x, a, r);
     }
 }
 

@@ -379,7 +379,7 @@ int32_t describe(const struct qni_cuda_product *p, const uint8_t *lowest, maps *
     const encode_fn encode = (encode_fn)entry;
     const struct qni_cuda_weights &w = p->w;
     const int scale = w.scale_is_f16 ? 32 : 64;
-    bool ok = describe_rows(encode, p, F::bf16, p->routes.rows != NULL ? 1 : F::tokens, &m->x);
+    bool ok = describe_rows(encode, p, F::bf16, F::tokens, &m->x);
     ok = ok && describe_section(encode, w, lowest, w.codes, (int64_t)w.units / 2 * F::block_bytes,
                                 F::bits, F::blocks * 128, &m->codes);
     if (F::mode != WHOLE)

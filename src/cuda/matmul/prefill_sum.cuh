@@ -553,9 +553,7 @@ __device__ __forceinline__ void add_offsets(const arguments &a, const place &at,
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const int token = min(i * 8 + lane % 4 * 2 + j, at.rows - 1);
-            int64_t row = at.first + token;
-            if (F::general && a.p.routes.rows != NULL)
-                row = a.p.routes.rows[row];
+            const int64_t row = at.first + token;
             total[j] = a.p.x.total + (at.part * a.p.x.part_rows + row) * a.p.x.ld_segment;
         }
 #pragma unroll 1

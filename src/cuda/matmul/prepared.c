@@ -101,13 +101,19 @@ bool qni_cuda_lies_in_order(const struct qni_op *op)
            !has_section(op, QNI_SECTION_PERM);
 }
 
+bool qni_cuda_sorts_x(const struct qni_op *op, const struct qni_cuda_kernel *kernel)
+{
+    return op->kind == QNI_GROUPED && op->ids.rank != 0 && qni_cuda_reads_sorted(kernel->family);
+}
+
 bool qni_cuda_reads_x(const struct qni_op *op, const struct qni_cuda_kernel *kernel)
 {
     const struct qni_packed_head *head = op->w[0]->head;
     const bool same = (kernel->reads == QNI_CUDA_READS_F16 && op->x.dtype == QN_F16) ||
                       (kernel->reads == QNI_CUDA_READS_BF16 && op->x.dtype == QN_BF16);
     const bool summed = kernel->takes_total && qni_packed_has_offsets(head);
-    return same && !summed && qni_cuda_lies_in_order(op) && !has_section(op, QNI_SECTION_PRESCALE);
+    return same && !summed && qni_cuda_lies_in_order(op) && !qni_cuda_sorts_x(op, kernel) &&
+           !has_section(op, QNI_SECTION_PRESCALE);
 }
 
 bool qni_cuda_rows_as_they_lie(const struct qni_op *op, struct qni_cuda_rows *rows)

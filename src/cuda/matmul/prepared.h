@@ -30,6 +30,8 @@ int32_t qni_cuda_planes(const struct qni_op *op);
 
 /* Are rows of x, as they lie, rows of the product in packed order? */
 bool qni_cuda_lies_in_order(const struct qni_op *op);
+/* Have rows of x to be sorted by expert for this kernel? */
+bool qni_cuda_sorts_x(const struct qni_op *op, const struct qni_cuda_kernel *kernel);
 /* Can kernels that read this take x where it lies, as far as types and weights go? Its alignment
  * is the matter of each call: qni_cuda_rows_as_they_lie(). */
 bool qni_cuda_reads_x(const struct qni_op *op, const struct qni_cuda_kernel *kernel);

@@ -33,7 +33,7 @@ template <int PLAIN> ROWS_DEVICE struct rows_row row_of(const struct rows_job &j
     if (!PLAIN)
         return rows_row_of(j, row);
     struct rows_row r = {0, 0, 0, true};
-    row += j.s.row;
+    row = rows_number(j, row);
     if (j.s.index != NULL) {
         const int32_t from = __ldg(j.s.index + row);
         r.is_valid = from >= 0 && from < j.s.x_rows;
