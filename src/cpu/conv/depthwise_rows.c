@@ -6,10 +6,14 @@
 
 #include "../../base/exact.h"
 
-#define LANES         4
-#define MR            2
-#define MADD(a, b, c) ((a) * (b) + (c))
-#define FMA(a, b, c)  fused(a, b, c)
+#define LANES            4
+#define MR               2
+#define MADD(a, b, c)    ((a) * (b) + (c))
+#define FMA(a, b, c)     fused(a, b, c)
+#define HAS_FMA          0
+#define SMALLER(a, b)    choose((a) < (b), a, b)
+#define LARGER(a, b)     choose((a) > (b), a, b)
+#define LARGER_INT(a, b) ((ivec)choose((a) > (b), (vec)(a), (vec)(b)))
 
 typedef float four QNI_VECTOR(16);
 

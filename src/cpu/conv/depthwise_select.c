@@ -13,7 +13,7 @@ enum { LANE_TILE = 32, PIXEL_TILE = 256 };
 /* ---- selection ------------------------------------------------------------------------------- */
 
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
-    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0},                 \
+    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0, 0},              \
      fn,                                                                                           \
      QNI_DEPTHWISE_##kind},
 static const struct qni_depthwise_kernel kernels[] = {
@@ -52,8 +52,7 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
         return "the weights are packed without column sums";
     if (op->strategy == QN_STRATEGY_INT8_STATIC && head->section[QNI_SECTION_PRESCALE].bytes != 0)
         return "the weights have a prescale, which cannot be multiplied into given int8 codes";
-    if (qni_op_is_raw(op) &&
-        (head->n_groups > 1 || head->section[QNI_SECTION_OFFSET].bytes != 0))
+    if (qni_op_is_raw(op) && (head->n_groups > 1 || head->section[QNI_SECTION_OFFSET].bytes != 0))
         return "int32 sums and int32 biases are for weights without groups and offsets";
     return NULL;
 }

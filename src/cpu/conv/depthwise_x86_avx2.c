@@ -13,6 +13,11 @@
 #define MR            4
 #define MADD(a, b, c) FMA(a, b, c)
 #define FMA(a, b, c)  ((vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define HAS_FMA       1
+/* Of two equal operands, or of NaNs, the second one: as the comparison says. */
+#define SMALLER(a, b)    ((vec)_mm256_min_ps((__m256)(a), (__m256)(b)))
+#define LARGER(a, b)     ((vec)_mm256_max_ps((__m256)(a), (__m256)(b)))
+#define LARGER_INT(a, b) ((ivec)_mm256_max_epi32((__m256i)(a), (__m256i)(b)))
 
 #include "../simd/depthwise.h"
 

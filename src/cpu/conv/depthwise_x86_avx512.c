@@ -13,6 +13,11 @@
 #define MR            8
 #define MADD(a, b, c) FMA(a, b, c)
 #define FMA(a, b, c)  ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define HAS_FMA       1
+/* Of two equal operands, or of NaNs, the second one: as the comparison says. */
+#define SMALLER(a, b)    ((vec)_mm512_min_ps((__m512)(a), (__m512)(b)))
+#define LARGER(a, b)     ((vec)_mm512_max_ps((__m512)(a), (__m512)(b)))
+#define LARGER_INT(a, b) ((ivec)_mm512_max_epi32((__m512i)(a), (__m512i)(b)))
 
 #include "../simd/depthwise.h"
 

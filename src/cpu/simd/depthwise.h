@@ -7,6 +7,10 @@
  *                      hide the latency of the multiply-add
  *     MADD(a, b, c)    a * b + c, rounded once or twice
  *     FMA(a, b, c)     a * b + c, rounded once
+ *     HAS_FMA          1: FMA is an instruction
+ *     SMALLER(a, b)    a < b ? a : b, lane by lane
+ *     LARGER(a, b)     a > b ? a : b
+ *     LARGER_INT(a, b) the same of int32
  * Gives the functions float_tile, given_tile, row_tile and block_tile. The bits of the last
  * three do not depend on the parameters: their sums are integers, the rest is element by element
  * in the order of docs/numerics.md.
@@ -41,30 +45,11 @@ QNI_TEMPLATE vec choose(ivec mask, vec yes, vec no)
 {
     return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask));
 }
-QNI_TEMPLATE vec smaller(vec a, vec b)
-{
-    return choose(a < b, a, b);
-}
-QNI_TEMPLATE vec larger(vec a, vec b)
-{
-    return choose(a > b, a, b);
-}
-/* All bits where x is an infinity or a NaN. */
-QNI_TEMPLATE ivec not_finite(vec x)
-{
-    return ((ivec)x & 0x7f800000) == 0x7f800000;
-}
 /* qni_rintf() */
 QNI_TEMPLATE vec nearest(vec x)
 {
     return (x + 0x1.8p23f) - 0x1.8p23f;
 }
-QNI_TEMPLATE vec input(const struct qni_depthwise_tile *t, int64_t tap, int64_t at)
-{
-    const vec x = t->in[tap] != NULL ? load(t->in[tap] + at) : splat(0.0f);
-    return t->prescale != NULL ? x * t->prescale[tap] : x;
-}
-
 /* sum[r] += inputs of vector r times weights, taps [from, to), lanes from `lane` on. at: element
  * of vector 0. */
 QNI_TEMPLATE void add_products(const struct qni_depthwise_tile *t, int64_t from, int64_t to,
@@ -180,42 +165,87 @@ static void given_tile(const struct qni_depthwise_tile *t)
         given_rows(t, v, 1);
 }
 
-/* How a segment (or a whole patch) becomes codes: code = clamp(rint((x * before - low) * inv) -
- * minus). */
+/* How a segment (or a whole patch) becomes codes: code = rint((x * before - low) * inv) - minus.
+ * None needs a clamp: no |x| is beyond amax, so that |fl(x * inv)| <= 127 (1 + 2^-22) is rounded to
+ * 127 at most; the same with x - lo, h and 255, for rounding is monotonic. */
 struct quantizer {
     vec scale, offset, low, inv;
-    ivec bad;
+    ivec bad; /* codes are 0 */
 };
 
-QNI_TEMPLATE struct quantizer symmetric_quantizer(const struct qni_depthwise_tile *t, int64_t from,
-                                                  int64_t to, int64_t at)
+/* Inputs of a tap. Not plain: a factor, and taps that are zero everywhere. */
+QNI_TEMPLATE vec input(const struct qni_depthwise_tile *t, int64_t tap, int64_t at,
+                       const bool plain)
 {
-    vec amax = splat(0.0f);
-    struct quantizer q = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f), (ivec){0}};
-    for (int64_t tap = from; tap < to; tap++) {
-        const vec x = input(t, tap, at);
-        q.bad |= not_finite(x);
-        amax = larger((vec)((ivec)x & 0x7fffffff), amax);
-    }
-    const ivec tiny = amax < 0x1p-120f;
-    const vec safe = choose(tiny | q.bad, splat(1.0f), amax);
-    q.scale = choose(tiny, splat(0.0f), safe / 127.0f);
-    q.scale = choose(q.bad, splat(qni_float_of(0x7fc00000u)), q.scale);
-    q.inv = choose(tiny, splat(0.0f), 127.0f / safe);
-    return q;
+    if (plain)
+        return load(t->in[tap] + at);
+    const vec x = t->in[tap] != NULL ? load(t->in[tap] + at) : splat(0.0f);
+    return t->prescale != NULL ? x * t->prescale[tap] : x;
 }
 
-QNI_TEMPLATE struct quantizer asymmetric_quantizer(const struct qni_depthwise_tile *t, int64_t from,
-                                                   int64_t to, int64_t at)
+static bool is_plain(const struct qni_depthwise_tile *t)
 {
-    struct quantizer q = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f), (ivec){0}};
-    vec lo = input(t, from, at), hi = lo;
-    for (int64_t tap = from; tap < to; tap++) {
-        const vec x = input(t, tap, at);
-        q.bad |= not_finite(x);
-        lo = smaller(x, lo);
-        hi = larger(x, hi);
+    bool plain = t->prescale == NULL && t->offset == NULL;
+    for (int64_t tap = 0; tap < t->n_taps; tap++)
+        plain = plain && t->in[tap] != NULL;
+    return plain;
+}
+
+/* The bits of the largest |x|; those of infinities and NaNs are beyond those of all numbers. */
+enum { LAST_NUMBER = 0x7f7fffff };
+QNI_TEMPLATE ivec size_bits(vec x)
+{
+    return (ivec)x & 0x7fffffff;
+}
+
+/* fl(a / 127) for a >= 2^-120: the remainder of a product, itself exact, corrects it (compared for
+ * every a; divisions of vectors take 16 cycles each). */
+QNI_TEMPLATE vec by_127(vec a)
+{
+    const vec q = a * (1.0f / 127.0f);
+    return HAS_FMA ? FMA(FMA(splat(-127.0f), q, a), splat(1.0f / 127.0f), q) : a / 127.0f;
+}
+
+/* Vectors that are made together: the first one's inputs begin at element `at` of each tap. */
+struct vectors {
+    const struct qni_depthwise_tile *t;
+    int64_t at, lane;
+    int rows;
+    bool plain, symmetric;
+};
+
+QNI_TEMPLATE vec input_of(const struct vectors *g, int64_t tap, int r)
+{
+    return input(g->t, tap, g->at + r * g->t->advance, g->plain);
+}
+
+QNI_TEMPLATE void symmetric_quantizers(const struct vectors *g, int64_t from, int64_t to,
+                                       struct quantizer *q)
+{
+    const int rows = g->rows;
+    ivec most[MR];
+    QNI_UNROLL
+    for (int r = 0; r < rows; r++)
+        most[r] = (ivec){0};
+    for (int64_t tap = from; tap < to; tap++)
+        QNI_UNROLL
+    for (int r = 0; r < rows; r++)
+        most[r] = LARGER_INT(most[r], size_bits(input_of(g, tap, r)));
+    QNI_UNROLL
+    for (int r = 0; r < rows; r++) {
+        const vec amax = (vec)most[r], zero = splat(0.0f);
+        const ivec bad = most[r] > LAST_NUMBER, tiny = amax < 0x1p-120f;
+        const vec safe = choose(tiny | bad, splat(1.0f), amax);
+        const vec scale = choose(tiny, zero, by_127(safe));
+        q[r] = (struct quantizer){choose(bad, splat(qni_float_of(0x7fc00000u)), scale), zero, zero,
+                                  choose(tiny, zero, 127.0f / safe), bad};
     }
+}
+
+QNI_TEMPLATE struct quantizer asymmetric_quantizer(vec lo, vec hi, ivec most)
+{
+    struct quantizer q;
+    q.bad = most > LAST_NUMBER;
     const vec h = choose(q.bad, splat(1.0f), hi * 0.5f - lo * 0.5f);
     const ivec tiny = h < 0x1p-120f;
     const vec safe = choose(tiny, splat(1.0f), h);
@@ -225,93 +255,189 @@ QNI_TEMPLATE struct quantizer asymmetric_quantizer(const struct qni_depthwise_ti
     q.offset = choose(q.bad, splat(0.0f), q.offset);
     q.low = lo * 0.5f;
     q.inv = choose(tiny, splat(0.0f), 255.0f / safe);
-    q.bad |= tiny; /* codes are 0 in both cases */
+    q.bad |= tiny;
     return q;
 }
 
-QNI_TEMPLATE vec code_of(const struct quantizer *q, vec x, const int symmetric)
+QNI_TEMPLATE void asymmetric_quantizers(const struct vectors *g, int64_t from, int64_t to,
+                                        struct quantizer *q)
 {
-    vec code;
-    if (symmetric) {
-        code = nearest(choose(q->bad, splat(0.0f), x * q->inv));
-        return smaller(larger(code, splat(-127.0f)), splat(127.0f));
+    const int rows = g->rows;
+    vec lo[MR], hi[MR];
+    ivec most[MR];
+    QNI_UNROLL
+    for (int r = 0; r < rows; r++) {
+        lo[r] = hi[r] = input_of(g, from, r);
+        most[r] = size_bits(lo[r]);
     }
-    code = nearest(choose(q->bad, splat(0.0f), (x * 0.5f - q->low) * q->inv)) - 128.0f;
-    code = smaller(larger(code, splat(-128.0f)), splat(127.0f));
-    return choose(q->bad, splat(0.0f), code);
+    for (int64_t tap = from + 1; tap < to; tap++)
+        QNI_UNROLL
+    for (int r = 0; r < rows; r++) {
+        const vec x = input_of(g, tap, r);
+        most[r] = LARGER_INT(most[r], size_bits(x));
+        lo[r] = SMALLER(x, lo[r]);
+        hi[r] = LARGER(x, hi[r]);
+    }
+    QNI_UNROLL
+    for (int r = 0; r < rows; r++)
+        q[r] = asymmetric_quantizer(lo[r], hi[r], most[r]);
 }
 
-/* Exact sums over taps [first, last) of code * value and of the codes. */
-QNI_TEMPLATE void coded_sums(const struct qni_depthwise_tile *t, const struct quantizer *q,
-                             int64_t s, int64_t at, int64_t lane, const int symmetric, vec *dot,
-                             vec *sum)
+QNI_TEMPLATE vec code_of(const struct quantizer *q, vec x, const bool symmetric)
 {
-    ivec dots = {0}, sums = {0};
+    if (symmetric)
+        return nearest(x * q->inv);
+    return nearest((x * 0.5f - q->low) * q->inv) - 128.0f;
+}
+
+/* Exact sums over the taps of a segment of code * value, and of the codes if there are offsets. */
+QNI_TEMPLATE void coded_sums(const struct vectors *g, const struct quantizer *q, int64_t s,
+                             vec *dot, vec *sum)
+{
+    const struct qni_depthwise_tile *const t = g->t;
+    const int rows = g->rows;
+    ivec dots[MR], sums[MR];
+    QNI_UNROLL
+    for (int r = 0; r < rows; r++)
+        dots[r] = sums[r] = (ivec){0};
     for (int64_t from = t->segments[s]; from < t->segments[s + 1]; from += QNI_EXACT_TAPS) {
         const int64_t left = t->segments[s + 1] - from;
         const int64_t to = from + (left < QNI_EXACT_TAPS ? left : QNI_EXACT_TAPS);
-        vec d = splat(0.0f), c = splat(0.0f);
+        vec d[MR], c[MR];
+        QNI_UNROLL
+        for (int r = 0; r < rows; r++)
+            d[r] = c[r] = splat(0.0f);
         for (int64_t tap = from; tap < to; tap++) {
-            const vec code = code_of(q, input(t, tap, at), symmetric);
-            d = MADD(code, load(t->w + 16 * tap + lane), d);
-            c += code;
+            const vec w = load(t->w + 16 * tap + g->lane);
+            QNI_UNROLL
+            for (int r = 0; r < rows; r++) {
+                const vec code = code_of(&q[r], input_of(g, tap, r), g->symmetric);
+                d[r] = MADD(code, w, d[r]);
+                if (!g->plain)
+                    c[r] += code;
+            }
         }
-        dots += __builtin_convertvector(d, ivec);
-        sums += __builtin_convertvector(c, ivec);
+        QNI_UNROLL
+        for (int r = 0; r < rows; r++) {
+            const vec zero = splat(0.0f);
+            dots[r] += __builtin_convertvector(choose(q[r].bad, zero, d[r]), ivec);
+            sums[r] += __builtin_convertvector(choose(q[r].bad, zero, c[r]), ivec);
+        }
     }
-    *dot = __builtin_convertvector(dots, vec);
-    *sum = __builtin_convertvector(sums, vec);
+    QNI_UNROLL
+    for (int r = 0; r < rows; r++) {
+        dot[r] = __builtin_convertvector(dots[r], vec);
+        sum[r] = __builtin_convertvector(sums[r], vec);
+    }
 }
+
+/* Vectors [v, v + rows) of 16 outputs. */
+QNI_TEMPLATE void row_vectors(const struct qni_depthwise_tile *t, int64_t v, const int rows,
+                              const bool plain)
+{
+    for (int64_t lane = 0; lane < 16; lane += LANES) {
+        const struct vectors g = {t, v * t->advance + lane, lane, rows, plain, true};
+        struct quantizer q[MR];
+        vec acc[MR], dot[MR], sum[MR];
+        symmetric_quantizers(&g, 0, t->n_taps, q);
+        QNI_UNROLL
+        for (int r = 0; r < rows; r++)
+            acc[r] = splat(0.0f);
+        for (int64_t s = 0; s < t->n_segments; s++) {
+            coded_sums(&g, q, s, dot, sum);
+            const vec scale = load(t->scale + 16 * s + lane);
+            QNI_UNROLL
+            for (int r = 0; r < rows; r++) {
+                acc[r] = step(scale, dot[r], acc[r], s == 0);
+                if (!plain && t->offset != NULL)
+                    acc[r] = FMA(load(t->offset + 16 * s + lane), sum[r], acc[r]);
+            }
+        }
+        QNI_UNROLL
+        for (int r = 0; r < rows; r++)
+            store(t->c + t->ldc * (v + r) + lane, acc[r] * q[r].scale);
+    }
+}
+
+QNI_TEMPLATE void block_segment(const struct vectors *g, int64_t s, vec *acc)
+{
+    const struct qni_depthwise_tile *const t = g->t;
+    const int rows = g->rows;
+    const int64_t from = t->segments[s], to = t->segments[s + 1];
+    const vec scale = load(t->scale + 16 * s + g->lane);
+    struct quantizer q[MR];
+    vec dot[MR], sum[MR];
+    if (g->symmetric)
+        symmetric_quantizers(g, from, to, q);
+    else
+        asymmetric_quantizers(g, from, to, q);
+    coded_sums(g, q, s, dot, sum);
+    QNI_UNROLL
+    for (int r = 0; r < rows; r++) {
+        vec x = q[r].scale * dot[r];
+        if (!g->symmetric)
+            x = FMA(q[r].scale, dot[r], q[r].offset * load(t->sums + 16 * s + g->lane));
+        acc[r] = FMA(scale, x, acc[r]);
+        if (!g->plain && t->offset != NULL) {
+            const vec total = FMA(q[r].scale, sum[r], q[r].offset * (float)(to - from));
+            acc[r] = FMA(load(t->offset + 16 * s + g->lane), total, acc[r]);
+        }
+    }
+}
+
+QNI_TEMPLATE void block_vectors(const struct qni_depthwise_tile *t, int64_t v, const int rows,
+                                const bool plain, const bool symmetric)
+{
+    for (int64_t lane = 0; lane < 16; lane += LANES) {
+        const struct vectors g = {t, v * t->advance + lane, lane, rows, plain, symmetric};
+        vec acc[MR];
+        QNI_UNROLL
+        for (int r = 0; r < rows; r++)
+            acc[r] = splat(0.0f);
+        for (int64_t s = 0; s < t->n_segments; s++)
+            block_segment(&g, s, acc);
+        QNI_UNROLL
+        for (int r = 0; r < rows; r++)
+            store(t->c + t->ldc * (v + r) + lane, acc[r]);
+    }
+}
+
+/* So many vectors share the weights' load and hide the latency of a division. */
+enum { CODED = MR < 4 ? MR : 4 };
 
 static void row_tile(const struct qni_depthwise_tile *t)
 {
-    for (int64_t v = 0; v < t->vectors; v++)
-        for (int64_t lane = 0; lane < 16; lane += LANES) {
-            const int64_t at = v * t->advance + lane;
-            const struct quantizer q = symmetric_quantizer(t, 0, t->n_taps, at);
-            vec acc = splat(0.0f), dot, sum;
-            for (int64_t s = 0; s < t->n_segments; s++) {
-                coded_sums(t, &q, s, at, lane, 1, &dot, &sum);
-                acc = step(load(t->scale + 16 * s + lane), dot, acc, s == 0);
-                if (t->offset != NULL)
-                    acc = FMA(load(t->offset + 16 * s + lane), sum, acc);
-            }
-            store(t->c + t->ldc * v + lane, acc * q.scale);
-        }
+    const bool plain = is_plain(t);
+    int64_t v = 0;
+    for (; plain && v + CODED <= t->vectors; v += CODED)
+        row_vectors(t, v, CODED, true);
+    for (; v < t->vectors; v++)
+        row_vectors(t, v, 1, false);
 }
 
-QNI_TEMPLATE void block_vector(const struct qni_depthwise_tile *t, int64_t v, int64_t lane,
-                               const int symmetric)
+QNI_TEMPLATE void block_rows(const struct qni_depthwise_tile *t, const bool symmetric)
 {
-    const int64_t at = v * t->advance + lane;
-    vec acc = splat(0.0f), dot, sum;
-    for (int64_t s = 0; s < t->n_segments; s++) {
-        const int64_t from = t->segments[s], to = t->segments[s + 1];
-        const struct quantizer q = symmetric ? symmetric_quantizer(t, from, to, at)
-                                             : asymmetric_quantizer(t, from, to, at);
-        coded_sums(t, &q, s, at, lane, symmetric, &dot, &sum);
-        const vec x =
-            symmetric ? q.scale * dot : FMA(q.scale, dot, q.offset * load(t->sums + 16 * s + lane));
-        acc = FMA(load(t->scale + 16 * s + lane), x, acc);
-        if (t->offset != NULL) {
-            const vec total = FMA(q.scale, sum, q.offset * (float)(to - from));
-            acc = FMA(load(t->offset + 16 * s + lane), total, acc);
-        }
-    }
-    store(t->c + t->ldc * v + lane, acc);
+    const bool plain = is_plain(t);
+    int64_t v = 0;
+    for (; plain && v + CODED <= t->vectors; v += CODED)
+        block_vectors(t, v, CODED, true, symmetric);
+    for (; v < t->vectors; v++)
+        block_vectors(t, v, 1, false, symmetric);
 }
 
 static void block_tile(const struct qni_depthwise_tile *t)
 {
-    for (int64_t v = 0; v < t->vectors; v++)
-        for (int64_t lane = 0; lane < 16; lane += LANES)
-            if (t->symmetric)
-                block_vector(t, v, lane, 1);
-            else
-                block_vector(t, v, lane, 0);
+    if (t->symmetric)
+        block_rows(t, true);
+    else
+        block_rows(t, false);
 }
 
 #undef LANES
 #undef MR
 #undef MADD
 #undef FMA
+#undef HAS_FMA
+#undef SMALLER
+#undef LARGER
+#undef LARGER_INT
