@@ -316,6 +316,17 @@ static const float *sum_groups(struct check *c, const struct drawn *d, const qn_
     return total;
 }
 
+/* Where kernel.h puts position p of a plane of row i. */
+static uint16_t *bf16_at(const struct qni_matmul_tile *t, uint8_t *a, int64_t i, int32_t plane,
+                         int64_t p)
+{
+    static const int64_t place[4] = {0, 2, 1, 3};
+    const int64_t block = i / 32, rows = (block + 1) * 32 <= t->m ? 32 : t->m % 32;
+    const int64_t unit = p / 32, within = p % 32 / 4 * 4 + place[p % 4];
+    const int64_t element = ((unit * t->planes + plane) * rows + i % 32) * 32 + within;
+    return (uint16_t *)(a + (size_t)(block * 32) * t->lda) + element;
+}
+
 static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
 {
     struct qni_matmul_tile *t = &d->tile;
@@ -329,11 +340,9 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
         t->ld_segment = (size_t)d->segments.n;
     }
     t->planes = bf16 ? (x->dtype == QN_BF16 ? 1 : x->dtype == QN_F16 ? 2 : 3) : 0;
-    t->plane_stride = (row_bytes + 63) / 64 * 64;
     t->lda = callers ? row_bytes + 4 * (size_t)check_random_in(&c->random, 0, 5)
-                     : t->plane_stride * (size_t)(bf16 ? t->planes : 1);
-    const size_t last = bf16 ? t->plane_stride * (size_t)(t->planes - 1) + row_bytes : row_bytes;
-    const size_t bytes = t->lda * (size_t)(d->m - 1) + last;
+                     : (row_bytes + 63) / 64 * 64 * (size_t)(bf16 ? t->planes : 1);
+    const size_t bytes = t->lda * (size_t)(d->m - 1) + (bf16 ? t->lda : row_bytes);
     uint8_t *a = check_memory(c, "a", bytes, callers ? 4 : 64);
     memset(a, 0, bytes);
     for (int64_t i = 0; i < d->m; i++)
@@ -344,9 +353,9 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
             if (!bf16)
                 ((float *)row)[d->packed_at[q]] = rest;
             for (int32_t plane = 0; plane < t->planes; plane++) {
-                uint16_t *to = (uint16_t *)(row + (size_t)plane * t->plane_stride);
-                to[d->packed_at[q]] = qni_bf16_from_f32(rest);
-                rest = isfinite(rest) ? rest - qni_f32_from_bf16(to[d->packed_at[q]]) : 0.0f;
+                uint16_t *to = bf16_at(t, a, i, plane, d->packed_at[q]);
+                *to = qni_bf16_from_f32(rest);
+                rest = isfinite(rest) ? rest - qni_f32_from_bf16(*to) : 0.0f;
             }
         }
     check_memory_freeze(a);

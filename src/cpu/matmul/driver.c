@@ -128,7 +128,6 @@ static void describe_rows(const struct run *r, const struct unit *u,
     t->lda = in_place != NULL ? (size_t)r->product->source.ldx * sizeof(float) : l->lda;
     t->m = u->rows;
     t->planes = l->planes;
-    t->plane_stride = l->plane_stride;
     t->a_sum = prepared->facts.sum;
     t->a_scale = prepared->facts.scale;
     t->a_offset = r->op->quant.symmetric ? NULL : prepared->facts.offset;

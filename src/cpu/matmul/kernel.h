@@ -24,6 +24,10 @@
  * Integer codes of 2 and 3 bits are stored as those of 4 bits, 5 to 7 as those of 8. T layouts go
  * through a table.
  *
+ * Rows of bf16 planes lie in blocks of QNI_BF16_ROWS, the last of what is left. A block of r rows
+ * has [units][planes][r][32] elements: what a tile of A takes lies together. Of every four
+ * positions the two in the middle change places: 0 2 1 3.
+ *
  * A kernel writes c for all m rows and all 16 * n_panels outputs (those past n are garbage-free:
  * padding codes have value 0 and scale 0). It reads no byte outside the given arrays, calls no libc
  * but memcpy and memset, and allocates nothing. */
@@ -39,7 +43,7 @@
  * whole units. */
 enum {
     QNI_READS_F32 = 0,  /* float */
-    QNI_READS_BF16 = 1, /* uint16_t bf16 in 1 to 3 planes that add up to x exactly */
+    QNI_READS_BF16 = 1, /* uint16_t bf16 in 1 to 3 planes that add up to x exactly, in blocks */
     QNI_READS_Q8 = 2,   /* int8_t; one scale a row, applied after the kernel (int8-row,
                            int8-static) */
     QNI_READS_Q8B = 3   /* int8_t; scale, offset and sums per segment (int8-block) */
@@ -53,14 +57,26 @@ enum {
 };
 enum { QNI_NUMERICS_EXACT = 0, QNI_NUMERICS_BOUND = 1 };
 
+/* Rows of a block of bf16 planes. */
+enum { QNI_BF16_ROWS = 32 };
+
+/* Where in bytes the first plane of a row begins, and how far it is from there to the next plane,
+ * or from the last one to the next unit. */
+static inline size_t qni_bf16_row(size_t lda, int64_t m, int64_t row, size_t *step)
+{
+    const int64_t first = row - row % QNI_BF16_ROWS, left = m - first;
+    *step = (size_t)(left < QNI_BF16_ROWS ? left : QNI_BF16_ROWS) * 64;
+    return (size_t)first * lda + (size_t)(row - first) * 64;
+}
+
 struct qni_matmul_tile {
     /* activations */
     const void *a;            /* [m] rows of units * 32 elements */
-    size_t lda;               /* bytes from row to row, a multiple of 64, all of which may be read;
+    size_t lda;               /* bytes from row to row (BF16: of a row, all planes of it together),
+                                 a multiple of 64, all of which may be read;
                                  a is 64-byte aligned. The caller's f32 x is neither */
     int64_t m;
     int32_t planes;           /* BF16: how many: 1 for bf16 x, 2 for f16, 3 for f32 */
-    size_t plane_stride;      /* BF16: bytes from plane to plane of a row */
     const int32_t *a_sum;     /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md
                                  cuts them for Q8 or Q8B) */
     const float *a_scale;     /* Q8B: [m, n_segments] */

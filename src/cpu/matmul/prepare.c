@@ -25,10 +25,11 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
     /* 8 bits of the significand a plane: bf16 has 8, f16 has 11, f32 and products have 24. */
     l.planes = prescaled || op->x.dtype == QN_F32 ? 3 : op->x.dtype == QN_F16 ? 2 : 1;
     const size_t element = reads == QNI_READS_F32 ? 4 : reads == QNI_READS_BF16 ? 2 : 1;
-    l.plane_stride = qni_round_up((size_t)l.cut.units * QNI_UNIT * element, 64);
-    l.lda = l.plane_stride * (reads == QNI_READS_BF16 ? (size_t)l.planes : 1);
-    /* An odd number of cache lines: rows then begin in different sets of the first-level cache. */
-    l.lda += l.lda / 64 % 2 == 0 ? 64 : 0;
+    l.lda = qni_round_up((size_t)l.cut.units * QNI_UNIT * element, 64);
+    if (reads == QNI_READS_BF16)
+        l.lda *= (size_t)l.planes;
+    else if (l.lda / 64 % 2 == 0)
+        l.lda += 64; /* an odd number of lines: rows begin in different sets of the first cache */
     if (reads == QNI_READS_Q8 || reads == QNI_READS_Q8B) {
         l.ld_segment = (size_t)l.cut.n_segments;
         l.n_facts = reads == QNI_READS_Q8 ? 1 : 4;
@@ -55,6 +56,7 @@ struct qni_prepared qni_prepared_in(const struct qni_row_layout *l, void *memory
     struct qni_prepared p;
     uint8_t *at = memory;
     uint8_t *fact[4] = {NULL, NULL, NULL, NULL};
+    p.rows = rows;
     p.a = at;
     at += (size_t)rows * l->lda;
     p.row_scale = (float *)(void *)at;
@@ -180,36 +182,6 @@ static const float *packed_floats(const struct preparer *p, const void *raw, flo
     return into;
 }
 
-static void sum_groups(const float *x, const struct qni_cut *cut, float *total)
-{
-    for (int64_t g = 0; g < cut->n_groups; g++) {
-        float part[16] = {0.0f};
-        const int64_t first = g * cut->group_units * QNI_UNIT;
-        const int64_t end = qni_min(first + cut->group_units * QNI_UNIT, cut->units * QNI_UNIT);
-        for (int64_t i = first; i < end; i += 16)
-            for (int64_t j = 0; j < 16; j++)
-                part[j] += x[i + j];
-        for (int64_t n = 8; n > 0; n /= 2)
-            for (int64_t j = 0; j < n; j++)
-                part[j] += part[j + n];
-        total[g] = part[0];
-    }
-}
-
-/* x as planes of bf16 that add up to it: each takes the upper 8 bits of what the ones before left.
- * Cut, not rounded, so that no plane overflows. */
-static void split_planes(const struct preparer *p, uint16_t *dst, float *x)
-{
-    const struct qni_row_layout *l = p->layout;
-    const int64_t n = l->cut.units * QNI_UNIT;
-    for (int32_t plane = 0; plane < l->planes; plane++, dst += l->plane_stride / sizeof *dst)
-        for (int64_t i = 0; i < n; i++) {
-            const uint32_t bits = qni_bits_of(x[i]);
-            dst[i] = (uint16_t)(bits >> 16);
-            x[i] -= qni_float_of(bits & 0xffff0000u);
-        }
-}
-
 static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
 {
     const struct qni_row_layout *l = p->layout;
@@ -225,8 +197,10 @@ static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
     } else if (l->reads == QNI_READS_BF16) {
         packed_floats(p, raw, p->scratch->packed, true);
         if (l->n_facts > 0)
-            sum_groups(p->scratch->packed, &l->cut, f->total + fact);
-        split_planes(p, (uint16_t *)(void *)a, p->scratch->packed);
+            p->rows->total(p->scratch->packed, &l->cut, f->total + fact);
+        size_t step;
+        const size_t at = qni_bf16_row(l->lda, p->out->rows, i, &step);
+        p->rows->split(p->out->a + at, step, l->planes, p->scratch->packed, l->cut.units);
     } else {
         const float *x = packed_floats(p, raw, p->scratch->packed, false);
         const struct qni_facts here = {f->sum + fact, NULL, NULL, NULL};

@@ -2,7 +2,7 @@
 /* Rows of x as kernels read them: packed order, padded with zeros, in the kernel's type, with the
  * facts of their segments beside them. Prepared rows of a unit lie in one piece of memory:
  *
- *     a           [rows, lda]           f32, int8, or planes of bf16
+ *     a           [rows, lda]           f32, int8, or planes of bf16 in the order of kernel.h
  *     row_scale   [rows]                Q8
  *     sum         [rows, ld_segment]    Q8, Q8B
  *     scale, offset, total  the same    Q8B; total also BF16 where weights have offsets
@@ -17,10 +17,10 @@
 struct qni_row_layout {
     int32_t reads, planes;
     struct qni_cut cut;
-    size_t plane_stride, lda; /* bytes */
-    size_t ld_segment;        /* elements; 0: no facts */
-    int32_t n_facts;          /* arrays of [rows, ld_segment] */
-    int32_t is_identity;      /* packed order is the order of columns, without padding */
+    size_t lda;          /* bytes of a row */
+    size_t ld_segment;   /* elements; 0: no facts */
+    int32_t n_facts;     /* arrays of [rows, ld_segment] */
+    int32_t is_identity; /* packed order is the order of columns, without padding */
 };
 
 /* For the weights of this head, which are those of op or a part of them. */
@@ -30,6 +30,7 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
 size_t qni_prepared_bytes(const struct qni_row_layout *layout, int64_t rows);
 
 struct qni_prepared {
+    int64_t rows;
     uint8_t *a;
     float *row_scale;
     struct qni_facts facts;

@@ -223,7 +223,7 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
      * scratch. */
     const int64_t cache =
         qni_min(qni_max((int64_t)ctx->cache_bytes[1] / 8 * 5, 128 << 10), 5 << 18);
-    int64_t rows = qni_min(cache / (int64_t)l.lda, QNI_EPILOGUE_ROWS);
+    int64_t rows = qni_min(cache / qni_max((int64_t)l.lda, 64), QNI_EPILOGUE_ROWS);
     rows = qni_max(rows / mr * mr, mr);
     /* Enough pieces of work for many threads, whatever their number is here: the bits of a float
      * kernel may depend on where units begin. */

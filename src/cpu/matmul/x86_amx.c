@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 and float activations x 4- and 8-bit weights on AMX tiles. Contract and operand layouts:
- * kernel.h; how blocks of 32 rows x 2 panels pass through the tiles: simd/amx_stream.h.
+/* int8 activations x 4- and 8-bit weights on AMX tiles. Contract and operand layouts: kernel.h; how
+ * blocks of 32 rows x 2 panels pass through the tiles: simd/amx_stream.h.
  *
- * int8: two units of a packed panel (64 positions, 16 outputs) are exactly one B tile: 16 rows of 4
+ * Two units of a packed panel (64 positions, 16 outputs) are exactly one B tile: 16 rows of 4
  * positions x 16 outputs. Rows of activations are A tiles as they lie. Exact because |sum| <=
  * 128 * 128 * 32768 < 2^31 and the float steps are those of docs/numerics.md.
- *
- * float: a code of at most 8 bits is exact in bf16, and so is every product of two bf16 in f32.
- * Activations come as planes that add up to x exactly: one for bf16, two for f16, three for f32, 8
- * bits of the significand each. So
- *     sum over p of x[p] * code[p]  =  sum over planes of sum over p of plane[p] * code[p]
- * loses nothing but the f32 accumulation, as a loop of multiply-adds does. A unit is one B tile: 16
- * rows of 2 positions x 16 outputs. The scale of a group enters once a group. The tiles take
- * subnormal inputs for zero: an absolute error below 2^-126 a term.
  *
  * A block of 32 rows and 32 outputs keeps its sums in the tiles for all of a segment: storing and
  * loading them once every 512 positions takes 8 to 10 ns for each 64 of the 20 that products take,
@@ -27,23 +19,24 @@
  *
  * Facts of the rows are turned round at the start, so that 32 rows of a segment lie side by side.
  *
- * Bound: 2 m n k / (2 * 16 * 16 * 64 operations every 16 cycles), half as many for float, times
- * planes; and for short segments 32 * 2 vectors a block of 3 to 6 instructions on one port: while
- * tiles are multiplied, 512-bit float instructions go to port 0 alone. */
+ * Bound: 2 m n k / (2 * 16 * 16 * 64 operations every 16 cycles); and for short segments 32 * 2
+ * vectors a block of 3 to 6 instructions on one port: while tiles are multiplied, 512-bit float
+ * instructions go to port 0 alone. */
 #include <immintrin.h>
 
 #include "../simd/amx_stream.h"
 #include "kernel.h"
 
 enum {
-    ROWS = 256,     /* of a pass: the driver's units are no larger */
-    PIECES = 128,   /* of k that are cut, and have their facts turned, at once */
-    FACTS = 3 * 32, /* floats of a block and piece at most */
-    AHEAD = 1024,   /* bytes */
-    RING = 8,       /* tiles of B for few rows, */
-    SPAN = 64,      /* units of k at a time of bf16, twice as many of int8 */
-    WHOLE = 256,    /* tiles of B at most, where a segment is longer than that; */
-    FROM = 3        /* which pay from so many blocks of rows on */
+    ROWS = 256,       /* of a pass: the driver's units are no larger */
+    PIECES = 128,     /* of k that are cut, and have their facts turned, at once */
+    FACTS = 3 * 32,   /* floats of a block and piece at most */
+    AHEAD = 1024,     /* bytes */
+    RING = 8,         /* tiles of B for few rows, */
+    SPAN = 128,       /* units of k at a time */
+    UNIT_BYTES = 512, /* of B */
+    WHOLE = 256,      /* tiles of B at most, where a segment is longer than that; */
+    FROM = 3          /* which pay from so many blocks of rows on */
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
@@ -87,66 +80,6 @@ QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const 
     }
 }
 
-/* 2 positions x 16 outputs as bf16, from the words that words_of() makes of every lane. vpermw
- * looks at five bits of each: the nibble and one that the doubled table has no regard for. */
-QNI_TEMPLATE __m512i pair_of_nibbles(__m512i words, const int high, __m512i table)
-{
-    return _mm512_permutexvar_epi16(high ? _mm512_srli_epi16(words, 4) : words, table);
-}
-
-/* Bytes 2 h and 2 h + 1 of every lane, each in a word. */
-QNI_TEMPLATE __m512i words_of(__m512i v, const int h)
-{
-    const __m128i first = _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
-    const __m128i second =
-        _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1);
-    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(h == 0 ? first : second));
-}
-
-/* 2 positions x 16 outputs from signed bytes: an integer of 8 bits as f32 has zeros below its upper
- * half. */
-QNI_TEMPLATE __m512i pair_of_bytes(__m512i v, const int h)
-{
-    const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(v, h == 0 ? 24 : 8), 24);
-    const __m512i second = _mm512_srai_epi32(h == 0 ? _mm512_slli_epi32(v, 16) : v, 24);
-    const __m512i f = _mm512_castps_si512(_mm512_cvtepi32_ps(first));
-    const __m512i s = _mm512_castps_si512(_mm512_cvtepi32_ps(second));
-    return _mm512_or_si512(_mm512_srli_epi32(f, 16),
-                           _mm512_and_si512(s, _mm512_set1_epi32((int)0xffff0000u)));
-}
-
-/* n units of a panel to bf16 tiles: row i of a tile holds positions 2 i and 2 i + 1. */
-QNI_TEMPLATE void unpack_bf16(const uint8_t *codes, int64_t n, const int kind, __m512i table,
-                              uint8_t *out)
-{
-    for (int64_t i = 0; kind == BYTES && i < n * 8; i++) {
-        const __m512i v = _mm512_loadu_si512(codes + 64 * i);
-        const __m512i w = _mm512_xor_si512(v, _mm512_set1_epi8((char)0x80));
-        _mm512_store_si512(out + 128 * i, pair_of_bytes(w, 0));
-        _mm512_store_si512(out + 128 * i + 64, pair_of_bytes(w, 1));
-    }
-    for (int64_t i = 0; kind != BYTES && i < n * 4; i++) {
-        const __m512i v = _mm512_loadu_si512(codes + 64 * i);
-        const __m512i first = words_of(v, 0), second = words_of(v, 1);
-        uint8_t *const at = out + i / 4 * 1024 + i % 4 * 128;
-        _mm512_store_si512(at, pair_of_nibbles(first, 0, table));
-        _mm512_store_si512(at + 64, pair_of_nibbles(second, 0, table));
-        _mm512_store_si512(at + 512, pair_of_nibbles(first, 1, table));
-        _mm512_store_si512(at + 576, pair_of_nibbles(second, 1, table));
-    }
-}
-
-/* bf16 of the integers a nibble stands for, twice: vpermw has 32 entries. */
-static __m512i nibble_table(const struct qni_matmul_tile *t)
-{
-    const __m512 values =
-        t->table8 == NULL
-            ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
-            : _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)t->table8)));
-    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(values), 16));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
-}
-
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 typedef void push_fn(struct qni_amx_stream *st, const struct qni_amx_block *b);
@@ -172,15 +105,11 @@ PUSH(push_block, QNI_AMX_BLOCK)
 PUSH(push_block_offset, QNI_AMX_BLOCK | QNI_AMX_OFFSET)
 PUSH(push_shifted, QNI_AMX_SHIFTED)
 PUSH(push_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
-PUSH(push_float, QNI_AMX_FLOAT)
-PUSH(push_float_offset, QNI_AMX_FLOAT | QNI_AMX_OFFSET)
 #undef PUSH
 
 static push_fn *push_for(const struct qni_matmul_tile *t, int reads)
 {
     const bool offset = t->offset != NULL, zero = t->x_zero != 0;
-    if (reads == QNI_READS_BF16)
-        return offset ? push_float_offset : push_float;
     if (reads == QNI_READS_Q8 && t->raw_i32)
         return zero ? push_raw_zero : push_raw;
     if (reads == QNI_READS_Q8 && t->row_scale != NULL)
@@ -199,7 +128,6 @@ static push_fn *push_for(const struct qni_matmul_tile *t, int reads)
 /* A segment. */
 struct piece {
     int64_t group, segment, unit, units;
-    bool again; /* float: a later part of a long group, whose offset has been added */
 };
 
 /* The tile of B to unpack next: of `n` panels from `panel` on, for a block of rows, of a piece the
@@ -215,10 +143,9 @@ struct job {
     int32_t codes; /* NIBBLES ... */
     int32_t reads;
     int32_t n_facts;
-    int64_t tile_units;       /* of a B tile: 2 of int8, or 1 where segments have one */
-    int64_t a_bytes, b_bytes; /* of a unit */
-    int64_t n_rows;           /* blocks of rows */
-    int64_t blocks, pairs;    /* so far */
+    int64_t tile_units;    /* of a B tile: 2 of int8, or 1 where segments have one */
+    int64_t n_rows;        /* blocks of rows */
+    int64_t blocks, pairs; /* so far */
     const struct piece *pieces;
     int64_t n_pieces;
     struct feed feed;
@@ -274,10 +201,6 @@ static void turn_facts(const struct job *j, const struct piece *p, int64_t count
                         _mm512_castps_si512(rows_of_fact(t, t->a_sum, row, segment, lanes));
                     _mm512_store_ps(
                         at, _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
-                } else if (j->reads == QNI_READS_BF16 && p[k].again) {
-                    _mm512_store_ps(at, _mm512_setzero_ps());
-                } else if (j->reads == QNI_READS_BF16) {
-                    _mm512_store_ps(at, rows_of_fact(t, t->a_total, row, p[k].group, lanes));
                 } else {
                     _mm512_store_ps(at, rows_of_fact(t, t->a_scale, row, segment, lanes));
                     if (t->a_offset != NULL)
@@ -293,11 +216,7 @@ static void turn_facts(const struct job *j, const struct piece *p, int64_t count
 
 static void unpack_units(const struct job *j, const uint8_t *codes, int64_t units, uint8_t *out)
 {
-    if (j->reads == QNI_READS_BF16 && j->codes == BYTES)
-        unpack_bf16(codes, units, BYTES, _mm512_setzero_si512(), out);
-    else if (j->reads == QNI_READS_BF16)
-        unpack_bf16(codes, units, NIBBLES, nibble_table(j->t), out);
-    else if (j->codes == NIBBLES)
+    if (j->codes == NIBBLES)
         unpack(codes, units, NIBBLES, NULL, out);
     else if (j->codes == NIBBLE_TABLE)
         unpack(codes, units, NIBBLE_TABLE, j->t->table8, out);
@@ -325,7 +244,7 @@ static void feed(void *arg)
                 _mm_prefetch((const char *)codes + line + AHEAD, _MM_HINT_T0);
             unpack_units(j, codes, n, out);
             if (n < j->tile_units)
-                memset(out + n * j->b_bytes, 0, (size_t)j->b_bytes);
+                memset(out + n * UNIT_BYTES, 0, UNIT_BYTES);
         }
         f->done += n;
         if (f->done == p->units) {
@@ -388,7 +307,7 @@ QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair,
     const struct qni_matmul_tile *t = j->t;
     struct qni_amx_add *const add = qni_amx_add_of(&j->stream, 0);
     struct qni_amx_block b;
-    b.a = (const char *)t->a + (size_t)r->base * t->lda + p->unit * j->a_bytes;
+    b.a = (const char *)t->a + (size_t)r->base * t->lda + p->unit * QNI_UNIT;
     b.b_second = pair.n == 2 ? sizeof j->s->b[0] : 0;
     b.units = (p->units + j->tile_units - 1) / j->tile_units;
     b.two = r->two;
@@ -449,20 +368,17 @@ static void span(struct job *j, const struct piece *p, int64_t count)
     j->push(st, NULL);
 }
 
-/* Cut k in segments. Those of float are groups, or SPAN units of one. */
+/* Cut k in segments. */
 static void all_of_k(struct job *j)
 {
     const struct qni_matmul_tile *t = j->t;
-    const int64_t most =
-        j->reads == QNI_READS_BF16 ? at_most(t->group_units, SPAN) : t->segment_units;
     struct piece pieces[PIECES];
-    const int64_t room = j->reads == QNI_READS_BF16 ? SPAN : 2 * SPAN;
     int64_t count = 0, segment = 0, unit = 0;
     for (int64_t g = 0; g < t->n_groups; g++) {
-        const int64_t begin = unit, end = unit + at_most(t->group_units, t->units - unit);
+        const int64_t end = unit + at_most(t->group_units, t->units - unit);
         for (; unit < end; segment++) {
-            const struct piece p = {g, segment, unit, at_most(most, end - unit), unit != begin};
-            if (count == PIECES || (count > 0 && unit + p.units - pieces[0].unit > room)) {
+            const struct piece p = {g, segment, unit, at_most(t->segment_units, end - unit)};
+            if (count == PIECES || (count > 0 && unit + p.units - pieces[0].unit > SPAN)) {
                 span(j, pieces, count);
                 count = 0;
             }
@@ -491,7 +407,6 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
 
 static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
 {
-    const bool is_float = reads == QNI_READS_BF16;
     struct job j;
     memset(&j, 0, sizeof j);
     j.s = t->scratch;
@@ -502,14 +417,10 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
         j.n_facts = 1 + (t->a_offset != NULL) + (t->offset != NULL);
     else
         j.n_facts = t->row_scale != NULL || (t->offset != NULL && !t->raw_i32);
-    j.tile_units = is_float || t->segment_units == 1 ? 1 : 2;
-    j.a_bytes = is_float ? 64 : 32;
-    j.b_bytes = is_float ? 1024 : 512;
+    j.tile_units = t->segment_units == 1 ? 1 : 2;
     struct qni_amx_stream *st = &j.stream;
     st->lda = t->lda;
-    st->planes = is_float ? t->planes : 1;
-    st->plane_stride = t->plane_stride;
-    st->a_step = (int32_t)(j.tile_units * j.a_bytes);
+    st->a_step = (int32_t)(j.tile_units * QNI_UNIT);
     st->scale_is_f16 = t->scale_is_f16;
     st->scale_times = t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f;
     st->x_zero = t->x_zero;
@@ -527,18 +438,6 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     _tile_release();
 }
 
-void qni_matmul_bf16_q4n16_mr32_amx(const struct qni_matmul_tile *t)
-{
-    tile(t, NIBBLES, QNI_READS_BF16);
-}
-void qni_matmul_bf16_t4n16_mr32_amx(const struct qni_matmul_tile *t)
-{
-    tile(t, NIBBLE_TABLE, QNI_READS_BF16);
-}
-void qni_matmul_bf16_q8n16_mr32_amx(const struct qni_matmul_tile *t)
-{
-    tile(t, BYTES, QNI_READS_BF16);
-}
 void qni_matmul_q8_q4n16_mr32_amx(const struct qni_matmul_tile *t)
 {
     tile(t, NIBBLES, QNI_READS_Q8);

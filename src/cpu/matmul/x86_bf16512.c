@@ -11,11 +11,11 @@
  * loses nothing but f32 accumulation, two roundings a pair. The instruction takes subnormals for
  * zero, on both sides: an absolute error below 2^-126 a term.
  *
- * A vector of nibble codes is four vectors of pairs: one shuffle puts bytes 0 and 2 of a lane into
- * its low half, then vpermw, which looks only at the low five bits of each half, finds bf16 in a
- * table that holds the 16 values twice: the pairs of the low nibbles at no shift and at 8, those of
- * the high nibbles at 4 and 12. Bytes are converted through f32, whose upper half is the bf16.
- * Six rows x two panels are in registers, as in x86_avx512.c.
+ * A vector of nibble codes is four vectors of pairs: vpermw, which looks only at the low five bits
+ * of each half of a lane, finds bf16 in a table that holds the 16 values twice: the low nibbles of
+ * bytes 0 and 2 at no shift, of 1 and 3 at 8, the high ones at 4 and 12; x comes in that order,
+ * too. Bytes are converted through f32, whose upper half is the bf16. Six rows x two panels are in
+ * registers, as in x86_avx512.c.
  *
  * Bound: bytes of the codes / bandwidth for few rows, then 2 m n k / (64 operations times the
  * instructions a cycle): one on Zen 4, where f32 has 32 operations a cycle. Half an instruction a
@@ -41,9 +41,8 @@ static __m512i nibble_table(const struct qni_matmul_tile *t)
     return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
 }
 
-/* The q-th pair of positions of a vector of codes: bytes 2 q and 2 q + 1, or, of nibbles, the low
- * ones at 0 and 2, the high ones at 1 and 3. nibbles: bytes 1 and 2 of every lane have changed
- * places. */
+/* The q-th pair of positions of a vector of codes: bytes q and q + 2, or, of nibbles, the low ones
+ * at 0 and 2, the high ones at 1 and 3. */
 QNI_TEMPLATE __m512i pair_of(__m512i codes, const int q, const int kind, __m512i table)
 {
     if (kind == NIBBLES)
@@ -52,8 +51,8 @@ QNI_TEMPLATE __m512i pair_of(__m512i codes, const int q, const int kind, __m512i
                                         : q == 2 ? _mm512_srli_epi16(codes, 8)
                                                  : _mm512_srli_epi16(codes, 12),
                                         table);
-    const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(codes, q == 0 ? 24 : 8), 24);
-    const __m512i second = _mm512_srai_epi32(q == 0 ? _mm512_slli_epi32(codes, 16) : codes, 24);
+    const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(codes, q == 0 ? 24 : 16), 24);
+    const __m512i second = _mm512_srai_epi32(q == 0 ? _mm512_slli_epi32(codes, 8) : codes, 24);
     const __m512i f = _mm512_castps_si512(_mm512_cvtepi32_ps(first));
     const __m512i s = _mm512_castps_si512(_mm512_cvtepi32_ps(second));
     return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(f, 16), s);
@@ -62,7 +61,7 @@ QNI_TEMPLATE __m512i pair_of(__m512i codes, const int q, const int kind, __m512i
 struct operand {
     const uint16_t *a[MR];
     const uint8_t *codes[NR];
-    size_t plane; /* elements */
+    size_t step; /* elements, to the next plane or unit */
     int32_t planes;
     __m512i table;
 };
@@ -75,12 +74,12 @@ static inline __m512bh pair_of_x(const uint16_t *a)
     return (__m512bh)_mm512_set1_epi32(both);
 }
 
-/* sum[i][j] += pairs of one vector of codes; p: the first position of its low nibbles, or bytes. */
-QNI_TEMPLATE void add_vector(const struct operand *o, int64_t at, int64_t p, const int mr,
+/* sum[i][j] += pairs of the r-th vector of codes of a unit. */
+QNI_TEMPLATE void add_vector(const struct operand *o, int64_t unit, int64_t r, const int mr,
                              const int nr, const int kind, const bool one_plane, __m512 (*sum)[NR])
 {
-    const __m512i swap =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+    const int64_t at = (unit * (kind == NIBBLES ? 4 : 8) + r) * 64, p = 4 * r;
+    const size_t a = (size_t)(unit * (one_plane ? 1 : o->planes)) * o->step;
     const int pairs = kind == NIBBLES ? 4 : 2;
     const int32_t planes = one_plane ? 1 : o->planes;
     __m512i codes[NR];
@@ -88,8 +87,8 @@ QNI_TEMPLATE void add_vector(const struct operand *o, int64_t at, int64_t p, con
     for (int j = 0; j < nr; j++) {
         codes[j] = _mm512_loadu_si512(o->codes[j] + at);
         _mm_prefetch((const char *)o->codes[j] + at + AHEAD, _MM_HINT_T0);
-        codes[j] = kind == NIBBLES ? _mm512_shuffle_epi8(codes[j], swap)
-                                   : _mm512_xor_si512(codes[j], _mm512_set1_epi8((char)0x80));
+        if (kind == BYTES)
+            codes[j] = _mm512_xor_si512(codes[j], _mm512_set1_epi8((char)0x80));
     }
     QNI_UNROLL
     for (int q = 0; q < pairs; q++) {
@@ -102,7 +101,7 @@ QNI_TEMPLATE void add_vector(const struct operand *o, int64_t at, int64_t p, con
         for (int32_t plane = 0; plane < planes; plane++)
             QNI_UNROLL
         for (int i = 0; i < mr; i++) {
-            const __m512bh x = pair_of_x(o->a[i] + (size_t)plane * o->plane + where);
+            const __m512bh x = pair_of_x(o->a[i] + a + (size_t)plane * o->step + where);
             QNI_UNROLL
             for (int j = 0; j < nr; j++)
                 sum[i][j] = _mm512_dpbf16_ps(sum[i][j], w[j], x);
@@ -120,11 +119,12 @@ QNI_TEMPLATE struct operand operand_of(const struct qni_matmul_tile *t, struct w
     struct operand o;
     o.table = kind == NIBBLES ? nibble_table(t) : _mm512_setzero_si512();
     o.planes = t->planes;
-    o.plane = t->plane_stride / sizeof(uint16_t);
     QNI_UNROLL
-    for (int i = 0; i < mr; i++)
-        o.a[i] =
-            (const uint16_t *)(const void *)((const char *)t->a + (size_t)(at.row + i) * t->lda);
+    for (int i = 0; i < mr; i++) {
+        const size_t row = qni_bf16_row(t->lda, t->m, at.row + i, &o.step);
+        o.a[i] = (const uint16_t *)(const void *)((const char *)t->a + row);
+    }
+    o.step /= sizeof(uint16_t); /* the same for rows of a block */
     QNI_UNROLL
     for (int j = 0; j < nr; j++)
         o.codes[j] = t->codes + (size_t)(at.panel + j) * t->codes_stride;
@@ -176,8 +176,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *t, struct where at, const 
             sum[i][j] = _mm512_setzero_ps();
         for (; unit < end; unit++)
             for (int64_t r = 0; r < vectors; r++)
-                add_vector(&o, (unit * vectors + r) * 64, unit * QNI_UNIT + 4 * r, mr, nr, kind,
-                           one_plane, sum);
+                add_vector(&o, unit, r, mr, nr, kind, one_plane, sum);
         end_group(t, at, g, mr, nr, sum, acc);
     }
     QNI_UNROLL
@@ -188,27 +187,28 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *t, struct where at, const 
                          acc[i][j]);
 }
 
-QNI_TEMPLATE void rows_of(const struct qni_matmul_tile *t, int64_t panel, const int nr,
-                          const int kind, const bool one_plane)
+/* Rows [row, end) of one block of planes. */
+QNI_TEMPLATE void rows_of(const struct qni_matmul_tile *t, int64_t panel, int64_t row, int64_t end,
+                          const int nr, const int kind)
 {
-    struct where at = {panel, 0};
-    for (; at.row + MR <= t->m; at.row += MR)
-        block(t, at, MR, nr, kind, one_plane);
-    switch (t->m - at.row) {
+    struct where at = {panel, row};
+    for (; at.row + MR <= end; at.row += MR)
+        block(t, at, MR, nr, kind, true);
+    switch (end - at.row) {
     case 5:
-        block(t, at, 5, nr, kind, one_plane);
+        block(t, at, 5, nr, kind, true);
         break;
     case 4:
-        block(t, at, 4, nr, kind, one_plane);
+        block(t, at, 4, nr, kind, true);
         break;
     case 3:
-        block(t, at, 3, nr, kind, one_plane);
+        block(t, at, 3, nr, kind, true);
         break;
     case 2:
-        block(t, at, 2, nr, kind, one_plane);
+        block(t, at, 2, nr, kind, true);
         break;
     case 1:
-        block(t, at, 1, nr, kind, one_plane);
+        block(t, at, 1, nr, kind, true);
         break;
     default:
         break;
@@ -228,15 +228,18 @@ static void several_planes(const struct qni_matmul_tile *t, int kind)
 
 QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
-    int64_t panel = 0;
     if (t->planes > 1) {
         several_planes(t, kind);
         return;
     }
-    for (; panel + NR <= t->n_panels; panel += NR)
-        rows_of(t, panel, NR, kind, true);
-    if (panel < t->n_panels)
-        rows_of(t, panel, 1, kind, true);
+    for (int64_t row = 0; row < t->m; row += QNI_BF16_ROWS) {
+        const int64_t end = t->m - row < QNI_BF16_ROWS ? t->m : row + QNI_BF16_ROWS;
+        int64_t panel = 0;
+        for (; panel + NR <= t->n_panels; panel += NR)
+            rows_of(t, panel, row, end, NR, kind);
+        if (panel < t->n_panels)
+            rows_of(t, panel, row, end, 1, kind);
+    }
 }
 
 /* Integers and codebooks of integers differ in their table alone. */

@@ -57,7 +57,6 @@ enum {
     QNI_AMX_ROW = 1,     /* int8-row */
     QNI_AMX_BLOCK = 2,   /* int8-block, symmetric */
     QNI_AMX_SHIFTED = 3, /* int8-block with offsets */
-    QNI_AMX_FLOAT = 4,   /* sums are f32 */
     QNI_AMX_BASE = 7,
     QNI_AMX_OFFSET = 8, /* the weights have offsets */
     QNI_AMX_ZERO = 16,  /* int8-static with a zero point */
@@ -93,8 +92,7 @@ struct qni_amx_block {
 enum { QNI_AMX_SLOT = 1024 }; /* bytes of a tile of B */
 
 struct qni_amx_stream {
-    size_t lda, plane_stride;
-    int32_t planes;
+    size_t lda;
     int32_t a_step; /* bytes from tile to tile: 64 or 32 */
     int32_t scale_is_f16;
     float scale_times;
@@ -152,13 +150,6 @@ QNI_TEMPLATE void qni_amx_add_vector(const struct qni_amx_vectors *v, const int3
 {
     const int base = kind & QNI_AMX_BASE;
     __m512 acc = _mm512_maskz_loadu_ps(keep, c);
-    if (base == QNI_AMX_FLOAT) {
-        acc = _mm512_fmadd_ps(v->scale, _mm512_load_ps(dot), acc);
-        if (kind & QNI_AMX_OFFSET)
-            acc = _mm512_fmadd_ps(v->offset, _mm512_set1_ps(facts[0]), acc);
-        _mm512_storeu_ps(c, acc);
-        return;
-    }
     __m512i d = _mm512_load_si512(dot);
     if (kind & QNI_AMX_ZERO)
         d = _mm512_sub_epi32(d, v->zero);
@@ -262,25 +253,18 @@ QNI_TEMPLATE void qni_amx_step(const struct qni_amx_operands *o, struct qni_amx_
                                const bool begins, const bool loads_b, const int rate,
                                const int kind)
 {
-    const bool is_float = (kind & QNI_AMX_BASE) == QNI_AMX_FLOAT;
     if (loads_b)
         _tile_loadd(6, o->b0, 64);
     _tile_loadd(4, o->a, o->lda);
     if (begins)
         QNI_AMX_TAKE_OVER(0, 0);
-    if (is_float)
-        _tile_dpbf16ps(0, 4, 6);
-    else
-        _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(0, 4, 6);
     qni_amx_add_some(adding, rate, kind);
     if (loads_b)
         _tile_loadd(7, o->b1, 64);
     if (begins)
         QNI_AMX_TAKE_OVER(1, 64);
-    if (is_float)
-        _tile_dpbf16ps(1, 4, 7);
-    else
-        _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(1, 4, 7);
     qni_amx_add_some(adding, rate, kind);
     if (begins)
         QNI_AMX_TAKE_OVER(2, 2048);
@@ -289,15 +273,9 @@ QNI_TEMPLATE void qni_amx_step(const struct qni_amx_operands *o, struct qni_amx_
     if (!o->two)
         return;
     _tile_loadd(5, o->a + 16 * o->lda, o->lda);
-    if (is_float)
-        _tile_dpbf16ps(2, 5, 6);
-    else
-        _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(2, 5, 6);
     qni_amx_add_some(adding, rate, kind);
-    if (is_float)
-        _tile_dpbf16ps(3, 5, 7);
-    else
-        _tile_dpbssd(3, 5, 7);
+    _tile_dpbssd(3, 5, 7);
     qni_amx_add_some(adding, rate, kind);
 }
 
@@ -317,7 +295,6 @@ static inline void qni_amx_look_ahead(struct qni_amx_stream *st)
 QNI_TEMPLATE void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_block *b,
                                 const int rate, const int kind)
 {
-    const int64_t planes = (kind & QNI_AMX_BASE) == QNI_AMX_FLOAT ? st->planes : 1;
     const int64_t adds = rate > 0 ? 8 / (rate > 0 ? rate : 1) : 0;
     struct qni_amx_operands o = {b->a, NULL, NULL, st->lda, st->held, b->two};
     struct qni_amx_adding adding;
@@ -334,19 +311,12 @@ QNI_TEMPLATE void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_
         else
             qni_amx_step(&o, &adding, false, true, 0, kind);
         done++;
-        for (int64_t plane = 1; plane < planes; plane++, done++) {
-            o.a += st->plane_stride;
-            if (done < adds)
-                qni_amx_step(&o, &adding, false, false, rate, kind);
-            else
-                qni_amx_step(&o, &adding, false, false, 0, kind);
-        }
         if (st->lines > 0)
             qni_amx_look_ahead(st);
         if (st->feeding)
             st->feed(st->feed_arg);
         st->slot = st->slot + 1 == st->slots ? 0 : st->slot + 1;
-        o.a += st->a_step - (planes - 1) * (int64_t)st->plane_stride;
+        o.a += st->a_step;
     }
 }
 
@@ -355,7 +325,7 @@ QNI_TEMPLATE void qni_amx_push(struct qni_amx_stream *st, const struct qni_amx_b
                                const int kind)
 {
     const struct qni_amx_add *const ready = qni_amx_add_of(st, 2);
-    const int64_t steps = b->units * ((kind & QNI_AMX_BASE) == QNI_AMX_FLOAT ? st->planes : 1);
+    const int64_t steps = b->units;
     if (ready->end - ready->row != (b->two ? 32 : 16) || !ready->second_panel) {
         qni_amx_steps(st, b, 0, kind);
         qni_amx_add_all(st, ready, kind);

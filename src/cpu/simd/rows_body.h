@@ -17,6 +17,7 @@
 
 #include "../../base/compiler.h"
 #include "../../base/half.h"
+#include "../../base/size.h"
 
 #if defined(__F16C__)
 #include <immintrin.h>
@@ -69,6 +70,54 @@ static void narrow_f16(uint16_t *restrict dst, const float *restrict src, int64_
 #endif
     for (; i < n; i++)
         dst[i] = qni_f16_from_f32(src[i]);
+}
+
+static void total_of_groups(const float *x, const struct qni_cut *cut, float *total)
+{
+    for (int64_t g = 0; g < cut->n_groups; g++) {
+        float part[16] = {0.0f};
+        const int64_t first = g * cut->group_units * QNI_UNIT;
+        const int64_t end = qni_min(first + cut->group_units * QNI_UNIT, cut->units * QNI_UNIT);
+        for (int64_t i = first; i < end; i += 16)
+            for (int64_t j = 0; j < 16; j++)
+                part[j] += x[i + j];
+        for (int64_t n = 8; n > 0; n /= 2)
+            for (int64_t j = 0; j < n; j++)
+                part[j] += part[j + n];
+        total[g] = part[0];
+    }
+}
+
+static void split_planes(uint8_t *dst, size_t step, int32_t planes, float *x, int64_t units)
+{
+#if defined(__AVX512BW__)
+    /* words of two vectors: the upper halves of 0 2 1 3, 4 6 5 7 ... */
+    const __m512i order = _mm512_add_epi16(
+        _mm512_broadcast_i64x2(_mm_setr_epi16(1, 5, 3, 7, 9, 13, 11, 15)),
+        _mm512_set_epi64(0x0030003000300030, 0x0030003000300030, 0x0020002000200020,
+                         0x0020002000200020, 0x0010001000100010, 0x0010001000100010, 0, 0));
+    const __m512i high = _mm512_set1_epi32((int32_t)0xffff0000);
+    for (int64_t u = 0; u < units; u++, x += 32) {
+        __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+        for (int32_t p = 0; p < planes; p++, dst += step) {
+            const __m512i i = _mm512_castps_si512(a), j = _mm512_castps_si512(b);
+            _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(i, order, j));
+            a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(i, high)));
+            b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_and_si512(j, high)));
+        }
+    }
+#else
+    for (int64_t u = 0; u < units; u++, x += 32)
+        for (int32_t p = 0; p < planes; p++, dst += step) {
+            uint16_t cut[32];
+            for (int32_t i = 0; i < 32; i++) {
+                const uint32_t bits = qni_bits_of(x[i]);
+                cut[i / 4 * 4 + (i % 4 == 1 ? 2 : i % 4 == 2 ? 1 : i % 4)] = (uint16_t)(bits >> 16);
+                x[i] -= qni_float_of(bits & 0xffff0000u);
+            }
+            memcpy(dst, cut, sizeof cut);
+        }
+#endif
 }
 
 /* qni_bf16_from_f32() with selections. */
@@ -493,6 +542,8 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .quantize_row = quantize_row,
     .quantize_block = quantize_block,
     .sum = sum_codes,
+    .total = total_of_groups,
+    .split = split_planes,
     .range = range,
     .encode = encode,
     .scale = scale_row,

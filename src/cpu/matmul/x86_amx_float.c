@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planes of bf16 x 4- and 8-bit weights on AMX tiles. Contract and operand layouts: kernel.h.
+ *
+ * A code of at most 8 bits is exact in bf16, and so is every product of two bf16 in f32.
+ * Activations come as planes that add up to x exactly: one for bf16, two for f16, three for f32. So
+ *
+ *     sum over p of x[p] * code[p]  =  sum over planes of sum over p of plane[p] * code[p]
+ *
+ * loses nothing but the f32 accumulation, as a loop of multiply-adds does: planes are cut, not
+ * rounded, so their absolute values add up to that of x. The scale of a group enters once a group.
+ * The tiles take subnormal inputs for zero: an absolute error below 2^-126 a term.
+ *
+ * A unit of a panel is one B tile: 16 rows of 2 positions x 16 outputs. A block of up to 32 rows
+ * meets two panels at a time:
+ *
+ *     up to 16 rows, planes counted   planes are rows of one tile, and their sums are added before
+ *                                     they are scaled: a product takes 16 cycles for its B, however
+ *                                     few rows A has, so three planes of five rows cost what one
+ *                                     costs
+ *     more                            planes of a row go to the same sums, product after product
+ *
+ * Codes are unpacked for every block of rows, into a ring of units that stays in the first cache:
+ * the slot whose tile has just been loaded takes the unit that is RING further on. vpermw looks at
+ * the lower five bits of each word, a nibble and one bit that a doubled table has no regard for. A
+ * word makes one position, which is why x comes with positions 1 and 2 of every four exchanged.
+ *
+ * Lines that enter the first cache are what tiles wait for (0.5 ns each), so k is cut in spans in
+ * which the rows of A, which lie together, can stay there; all panels pass by a span. Sums leave
+ * the tiles at the end of a segment, a group or what a span has of it, and are scaled and added
+ * while the next one is multiplied, a few rows with each unit.
+ *
+ * Bound: 2 m n k planes / (2 * 16 * 16 * 32 operations every 16 cycles); for few rows the bytes of
+ * the codes / bandwidth. */
+#if defined(__GNUC__) && !defined(__clang__)
+/* Pointers that advance side by side would be kept in vectors, between the tiles' instructions:
+ * 10 to 20 % slower. */
+#pragma GCC optimize("no-tree-slp-vectorize")
+#endif
+
+#include <immintrin.h>
+
+#include "../../base/compiler.h"
+#include "../simd/amx.h"
+#include "../simd/avx512.h"
+#include "kernel.h"
+
+enum { NIBBLES = 0, BYTES = 1 };
+enum {
+    HALF = 16,               /* rows of a tile */
+    ROWS = QNI_BF16_ROWS,    /* of a block */
+    TILE = 1024,             /* bytes of B */
+    SLOT = 2 * TILE,         /* a unit of two panels */
+    RING = 4,                /* units */
+    WIDTH = 32,              /* outputs of two panels */
+    PAIRS = 32,              /* of panels that pass by a span */
+    SPAN = 128,              /* units of a span at most, */
+    SPAN_BYTES = 12 * 1024,  /* of A, */
+    GROUP_BYTES = 24 * 1024, /* or a whole group that takes no more */
+    LINE = 64
+};
+
+struct scratch {
+    uint8_t b[RING][2][TILE];
+    float sums[2][ROWS][WIDTH];     /* of segments, as tiles leave them */
+    float facts[2 * SPAN][ROWS];    /* of the groups of two spans: sums of x */
+    float part[PAIRS][ROWS][WIDTH]; /* of the results, while spans pass by */
+};
+_Static_assert(sizeof(struct scratch) == 180224, "kernels.inc says so");
+
+/* The compiler does not know that tiles are loaded from memory and stored there. */
+#define TILES_SEE_MEMORY() __asm__ volatile("" ::: "memory")
+
+static int64_t at_most(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- codes to tiles -------------------------------------------------------------------------- */
+
+/* bf16 of the integers a nibble stands for, twice: vpermw has 32 entries. */
+static __m512i nibble_table(const struct qni_matmul_tile *t)
+{
+    const __m512 values =
+        t->table8 == NULL
+            ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
+            : _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)t->table8)));
+    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(values), 16));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
+}
+
+/* A byte in the low bits of 2^23 makes 2^23 + byte; less 2^23 + 128 it is the code. */
+QNI_TEMPLATE __m512i float_of_byte(__m512i v)
+{
+    const __m512i one = _mm512_set1_epi32(0x4b000000), byte = _mm512_set1_epi32(0xff);
+    const __m512i bits = _mm512_ternarylogic_epi32(v, byte, one, 0xea); /* (v & byte) | one */
+    return _mm512_castps_si512(
+        _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128.0f)));
+}
+
+/* Bytes h and h + 2 of every lane. An integer of 8 bits as f32 has zeros below its upper half. */
+QNI_TEMPLATE __m512i pair_of_bytes(__m512i v, const int h)
+{
+    const __m512i low = float_of_byte(h == 0 ? v : _mm512_srli_epi32(v, 8));
+    const __m512i high = float_of_byte(_mm512_srli_epi32(v, h == 0 ? 16 : 24));
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(low, 16), high);
+}
+
+/* A unit of a panel to a tile: row i has the i-th pair of positions, as x has them. */
+QNI_TEMPLATE void unpack(const uint8_t *codes, uint8_t *out, __m512i table, const int kind)
+{
+    if (kind == BYTES) {
+        QNI_UNROLL
+        for (int r = 0; r < 8; r++) {
+            const __m512i v = _mm512_loadu_si512(codes + 64 * r);
+            _mm512_store_si512(out + 128 * r, pair_of_bytes(v, 0));
+            _mm512_store_si512(out + 128 * r + 64, pair_of_bytes(v, 1));
+        }
+        return;
+    }
+    QNI_UNROLL
+    for (int r = 0; r < 4; r++, out += 128) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * r);
+        const __m512i v4 = _mm512_srli_epi16(v, 4), v8 = _mm512_srli_epi16(v, 8);
+        const __m512i v12 = _mm512_srli_epi16(v, 12);
+        _mm512_store_si512(out, _mm512_permutexvar_epi16(v, table));
+        _mm512_store_si512(out + 64, _mm512_permutexvar_epi16(v8, table));
+        _mm512_store_si512(out + 512, _mm512_permutexvar_epi16(v4, table));
+        _mm512_store_si512(out + 576, _mm512_permutexvar_epi16(v12, table));
+    }
+}
+
+/* ---- the order of work ----------------------------------------------------------------------- */
+
+/* A block of rows and some panels. */
+struct job {
+    const struct qni_matmul_tile *t;
+    struct scratch *s;
+    __m512i table;
+    const char *a;                  /* of the block */
+    size_t a_unit;                  /* bytes */
+    int64_t row, m;                 /* rows of x */
+    int64_t first_panel, end_panel; /* of t */
+    int64_t unit_bytes;             /* of codes */
+    int32_t tile_planes;            /* that go to the same sums, */
+    int32_t sum_planes;             /* or whose sums are added */
+    int64_t most;                   /* units of a segment */
+    int64_t span;                   /* units that all panels pass by */
+};
+
+/* Codes on their way to tiles: units of a span change fastest, then pairs of panels, then spans. */
+struct feed {
+    const uint8_t *codes;
+    size_t second;       /* from the first panel to the second */
+    ptrdiff_t ahead;     /* to the same unit of the next pair */
+    int64_t left;        /* units of this pair */
+    int64_t panel, unit; /* where it began */
+};
+
+static const uint8_t *codes_at(const struct job *j, int64_t panel, int64_t unit)
+{
+    return j->t->codes + (size_t)panel * j->t->codes_stride + (size_t)(unit * j->unit_bytes);
+}
+
+/* After the last span comes the last pair again. */
+static void move_on(const struct job *j, int64_t *panel, int64_t *unit)
+{
+    if (*panel + 2 < j->end_panel) {
+        *panel += 2;
+    } else if (*unit + j->span < j->t->units) {
+        *panel = j->first_panel;
+        *unit += j->span;
+    }
+}
+
+static void next_pair(const struct job *j, struct feed *f)
+{
+    move_on(j, &f->panel, &f->unit);
+    int64_t panel = f->panel, unit = f->unit;
+    move_on(j, &panel, &unit);
+    f->codes = codes_at(j, f->panel, f->unit);
+    f->second = f->panel + 1 < j->end_panel ? j->t->codes_stride : 0;
+    f->ahead = codes_at(j, panel, unit) - f->codes;
+    f->left = at_most(j->span, j->t->units - f->unit);
+}
+
+/* Units [unit, unit + n) of a pair of panels. */
+struct segment {
+    int64_t panel, group, unit, n;
+    bool begins_group;
+};
+
+/* The segment after s: of the same panels, or of the next pair, or of the next span. */
+static bool next_segment(const struct job *j, struct segment *s)
+{
+    const struct qni_matmul_tile *t = j->t;
+    const int64_t first = s->unit / j->span * j->span;
+    int64_t unit = s->unit + s->n;
+    if (unit >= at_most(first + j->span, t->units)) {
+        s->panel += 2;
+        if (s->panel < j->end_panel)
+            unit = first;
+        else
+            s->panel = j->first_panel;
+    }
+    if (unit >= t->units)
+        return false;
+    s->unit = unit;
+    s->group = unit / t->group_units;
+    const int64_t group = s->group * t->group_units;
+    const int64_t end = at_most(unit / j->span * j->span + j->span, t->units);
+    s->begins_group = unit == group;
+    s->n = at_most(at_most(j->most, group + t->group_units - unit), end - unit);
+    return true;
+}
+
+/* ---- sums to results ------------------------------------------------------------------------- */
+
+/* The sums of a segment that are still to be added. */
+struct adding {
+    const float *sum, *fact;
+    float *part;
+    int64_t left;  /* rows */
+    size_t planes; /* sums of a row, and how far it is from one to the next */
+    size_t plane;
+    __m512 scale[2], offset[2];
+};
+
+QNI_TEMPLATE void add_rows(struct adding *d, int64_t n, const bool offsets)
+{
+    const __m512 scale0 = d->scale[0], scale1 = d->scale[1];
+    const __m512 offset0 = d->offset[0], offset1 = d->offset[1];
+    const float *sum = d->sum, *fact = d->fact;
+    float *part = d->part;
+    for (int64_t i = 0; i < n; i++, sum += WIDTH, part += WIDTH, fact++) {
+        __m512 s0 = _mm512_load_ps(sum), s1 = _mm512_load_ps(sum + 16);
+        for (size_t p = 1; p < d->planes; p++) {
+            s0 = _mm512_add_ps(s0, _mm512_load_ps(sum + p * d->plane));
+            s1 = _mm512_add_ps(s1, _mm512_load_ps(sum + p * d->plane + 16));
+        }
+        __m512 c0 = _mm512_fmadd_ps(scale0, s0, _mm512_load_ps(part));
+        __m512 c1 = _mm512_fmadd_ps(scale1, s1, _mm512_load_ps(part + 16));
+        if (offsets) {
+            const __m512 total = _mm512_set1_ps(*fact);
+            c0 = _mm512_fmadd_ps(offset0, total, c0);
+            c1 = _mm512_fmadd_ps(offset1, total, c1);
+        }
+        _mm512_store_ps(part, c0);
+        _mm512_store_ps(part + 16, c1);
+    }
+    d->left -= n;
+    d->sum = sum;
+    d->fact = fact;
+    d->part = part;
+}
+
+/* Scales and offsets of the pair, those of the next one asked for. */
+QNI_TEMPLATE void begin_adding(const struct job *j, const struct segment *s, const float *sums,
+                               const bool offsets, struct adding *d)
+{
+    const struct qni_matmul_tile *t = j->t;
+    const __m512 times = _mm512_set1_ps(t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f);
+    const int64_t second = s->panel + 1 < j->end_panel ? t->n_groups : 0;
+    const int64_t at = s->panel * t->n_groups + s->group;
+    const int64_t bytes = t->scale_is_f16 ? 32 : 64;
+    const int64_t ahead = s->panel + 3 < j->end_panel ? (at + 2 * t->n_groups) * bytes : at * bytes;
+    d->scale[0] = _mm512_mul_ps(qni_load16(t->scale, at, t->scale_is_f16), times);
+    d->scale[1] = _mm512_mul_ps(qni_load16(t->scale, at + second, t->scale_is_f16), times);
+    _mm_prefetch((const char *)t->scale + ahead, _MM_HINT_T1);
+    _mm_prefetch((const char *)t->scale + ahead + second * bytes, _MM_HINT_T1);
+    if (offsets) {
+        d->offset[0] = qni_load16(t->offset, at, t->scale_is_f16);
+        d->offset[1] = qni_load16(t->offset, at + second, t->scale_is_f16);
+        _mm_prefetch((const char *)t->offset + ahead, _MM_HINT_T1);
+        _mm_prefetch((const char *)t->offset + ahead + second * bytes, _MM_HINT_T1);
+        if (!s->begins_group) /* a later piece of it, whose offset has been added */
+            d->offset[0] = d->offset[1] = _mm512_setzero_ps();
+    }
+    d->sum = sums;
+    d->fact = j->s->facts[s->group % (2 * SPAN)];
+    d->part = j->s->part[(s->panel - j->first_panel) / 2][0];
+    d->left = j->m;
+}
+
+/* Sums of x of the groups of the span at `unit`. */
+static void turn_facts(const struct job *j, int64_t unit)
+{
+    const struct qni_matmul_tile *t = j->t;
+    const int64_t end = at_most(unit + j->span, t->units);
+    for (int64_t g = unit / t->group_units; g * t->group_units < end; g++)
+        for (int64_t i = 0; i < j->m; i++)
+            j->s->facts[g % (2 * SPAN)][i] =
+                t->a_total[(size_t)(j->row + i) * t->ld_segment + (size_t)g];
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* Of a unit. */
+struct operands {
+    const char *a;
+    size_t plane;         /* bytes from plane to plane of A */
+    uint8_t *b;           /* the slot: both panels */
+    const uint8_t *codes; /* what comes there next */
+    size_t second;
+    ptrdiff_t ahead;
+    float *sums; /* where those of the segment before go */
+};
+
+QNI_TEMPLATE void refill(const struct operands *o, __m512i table, const int panel, const int kind)
+{
+    const uint8_t *const codes = o->codes + (panel == 0 ? 0 : o->second);
+    const int lines = kind == BYTES ? 8 : 4;
+    TILES_SEE_MEMORY();
+    for (int r = 0; r < lines; r++)
+        _mm_prefetch((const char *)codes + o->ahead + LINE * r, _MM_HINT_T1);
+    unpack(codes, o->b + panel * TILE, table, kind);
+    TILES_SEE_MEMORY();
+}
+
+/* Sums leave a tile when the first product of the next segment needs it. */
+#define TAKE_OVER(tile, half, panel)                                                               \
+    do {                                                                                           \
+        _tile_stored(tile, o->sums + HALF * WIDTH * (half) + 16 * (panel), WIDTH * 4);             \
+        _tile_zero(tile);                                                                          \
+    } while (0)
+
+/* The planes after the first. */
+QNI_TEMPLATE void more_planes(const struct operands *o, int32_t planes, const int halves)
+{
+    const char *a = o->a;
+    for (int32_t p = 1; p < planes; p++) {
+        a += o->plane;
+        _tile_loadd(4, a, LINE);
+        _tile_dpbf16ps(0, 4, 6);
+        if (halves == 2) {
+            _tile_loadd(5, a + HALF * LINE, LINE);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_dpbf16ps(1, 4, 7);
+    }
+}
+
+/* Tiles: 0 to 3 sums as [half][panel], 4 and 5 rows of A, 6 and 7 panels of B. */
+QNI_TEMPLATE void multiply(const struct operands *o, __m512i table, int32_t planes,
+                           const bool begins, const int halves, const int kind)
+{
+    _tile_loadd(4, o->a, LINE);
+    _tile_loadd(6, o->b, LINE);
+    if (begins)
+        TAKE_OVER(0, 0, 0);
+    _tile_dpbf16ps(0, 4, 6);
+    if (halves == 2) {
+        _tile_loadd(5, o->a + HALF * LINE, LINE);
+        if (begins)
+            TAKE_OVER(2, 1, 0);
+        _tile_dpbf16ps(2, 5, 6);
+    }
+    refill(o, table, 0, kind);
+    _tile_loadd(7, o->b + TILE, LINE);
+    if (halves == 2) {
+        if (begins)
+            TAKE_OVER(3, 1, 1);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    if (begins)
+        TAKE_OVER(1, 0, 1);
+    _tile_dpbf16ps(1, 4, 7);
+    more_planes(o, planes, halves);
+    refill(o, table, 1, kind);
+}
+
+/* ---- a block of rows ------------------------------------------------------------------------- */
+
+/* Fill the ring. */
+QNI_TEMPLATE void begin_feed(const struct job *j, struct feed *f, const int kind)
+{
+    const struct feed before = {NULL, 0, 0, 0, j->first_panel - 2, 0};
+    *f = before;
+    next_pair(j, f);
+    for (int64_t i = 0; i < RING; i++) {
+        unpack(f->codes, j->s->b[i][0], j->table, kind);
+        unpack(f->codes + f->second, j->s->b[i][1], j->table, kind);
+        f->codes += j->unit_bytes;
+        if (--f->left == 0)
+            next_pair(j, f);
+    }
+}
+
+QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool offsets,
+                               const int kind)
+{
+    const __m512i table = j->table;
+    const int32_t planes = j->tile_planes;
+    struct segment s = {j->first_panel, 0, 0, 0, false}, before = s;
+    struct feed f;
+    struct adding d;
+    begin_feed(j, &f, kind);
+    memset(&d, 0, sizeof d);
+    d.planes = (size_t)j->sum_planes;
+    d.plane = (size_t)j->m * WIDTH;
+    int64_t left = f.left, turn = 0;
+    size_t slot = 0;
+    struct operands operands, *const o = &operands;
+    operands.plane = (size_t)j->m * LINE;
+    operands.codes = f.codes;
+    operands.second = f.second;
+    operands.ahead = f.ahead;
+    for (; next_segment(j, &s); before = s, turn++) {
+        const int64_t rate = s.n > 1 ? (j->m + s.n - 2) / (s.n - 1) : 0; /* rows with a unit */
+        if (offsets && s.panel == j->first_panel && s.unit % j->span == 0)
+            turn_facts(j, s.unit);
+        operands.a = j->a + (size_t)s.unit * j->a_unit;
+        operands.sums = j->s->sums[turn & 1][0];
+        for (int64_t i = 0; i < s.n; i++) {
+            operands.b = j->s->b[0][0] + slot;
+            if (i == 0) {
+                multiply(o, table, planes, true, halves, kind);
+                if (turn > 0)
+                    begin_adding(j, &before, operands.sums, offsets, &d);
+            } else {
+                add_rows(&d, at_most(rate, d.left), offsets);
+                multiply(o, table, planes, false, halves, kind);
+            }
+            operands.a += j->a_unit;
+            operands.codes += kind == BYTES ? 512 : 256;
+            slot = (slot + SLOT) % (RING * SLOT);
+            if (--left == 0) {
+                next_pair(j, &f);
+                operands.codes = f.codes;
+                operands.second = f.second;
+                operands.ahead = f.ahead;
+                left = f.left;
+            }
+        }
+        add_rows(&d, d.left, offsets);
+    }
+    operands.sums = j->s->sums[turn & 1][0];
+    TAKE_OVER(0, 0, 0);
+    TAKE_OVER(1, 0, 1);
+    if (halves == 2) {
+        TAKE_OVER(2, 1, 0);
+        TAKE_OVER(3, 1, 1);
+    }
+    TILES_SEE_MEMORY();
+    begin_adding(j, &before, operands.sums, offsets, &d);
+    add_rows(&d, d.left, offsets);
+}
+
+/* rows: of the tiles of A, one or two of them. */
+static void configure(int64_t rows)
+{
+    struct qni_tile_config c;
+    memset(&c, 0, sizeof c);
+    c.palette = 1;
+    for (int i = 0; i < 8; i++)
+        c.bytes_per_row[i] = LINE;
+    c.rows[0] = c.rows[1] = c.rows[4] = (uint8_t)at_most(rows, HALF);
+    c.rows[2] = c.rows[3] = c.rows[5] = (uint8_t)(rows > HALF ? rows - HALF : 1);
+    c.rows[6] = c.rows[7] = 16;
+    /* gcc 12 declares only 8 of the 64 bytes as read, so that the stores above could vanish. */
+    __asm__ volatile("" : : "r"(&c) : "memory");
+    _tile_loadconfig(&c);
+}
+
+/* Spans and segments: as many units as leave the block's rows of A in the first cache. */
+static void cut_k(struct job *j)
+{
+    const int64_t group = j->t->group_units, unit = (int64_t)j->a_unit;
+    const int64_t fit = at_most(SPAN_BYTES / unit, SPAN);
+    if (group <= fit) {
+        j->most = group;
+        j->span = fit / group * group;
+    } else if (group <= SPAN && group * unit <= GROUP_BYTES) {
+        j->most = j->span = group;
+    } else {
+        const int64_t pieces = (group + fit - 1) / fit;
+        j->most = j->span = (group + pieces - 1) / pieces;
+    }
+}
+
+QNI_TEMPLATE void block(struct job *j, const int kind)
+{
+    const struct qni_matmul_tile *t = j->t;
+    const bool planes_are_rows = j->m * t->planes <= HALF;
+    const int64_t rows = planes_are_rows ? j->m * t->planes : j->m;
+    j->tile_planes = planes_are_rows ? 1 : t->planes;
+    j->sum_planes = planes_are_rows ? t->planes : 1;
+    cut_k(j);
+    configure(rows);
+    memset(j->s->part, 0, (size_t)(j->end_panel - j->first_panel + 1) / 2 * sizeof *j->s->part);
+    if (rows > HALF && t->offset != NULL)
+        all_segments(j, 2, true, kind);
+    else if (rows > HALF)
+        all_segments(j, 2, false, kind);
+    else if (t->offset != NULL)
+        all_segments(j, 1, true, kind);
+    else
+        all_segments(j, 1, false, kind);
+    for (int64_t i = 0; i < j->m; i++) {
+        float *c = t->c + (size_t)(j->row + i) * t->ldc + j->first_panel * QNI_PANEL;
+        for (int64_t p = 0; p < j->end_panel - j->first_panel; p++, c += QNI_PANEL)
+            _mm512_storeu_ps(c, _mm512_load_ps(&j->s->part[p / 2][i][p % 2 * QNI_PANEL]));
+    }
+}
+
+QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
+{
+    struct job j;
+    memset(&j, 0, sizeof j);
+    j.t = t;
+    j.s = t->scratch;
+    j.table = kind == NIBBLES ? nibble_table(t) : _mm512_setzero_si512();
+    j.unit_bytes = kind == BYTES ? 512 : 256;
+    for (; j.row < t->m; j.row += ROWS) {
+        j.m = at_most(ROWS, t->m - j.row);
+        j.a = (const char *)t->a + (size_t)j.row * t->lda;
+        j.a_unit = (size_t)(j.m * t->planes) * LINE;
+        for (j.first_panel = 0; j.first_panel < t->n_panels; j.first_panel = j.end_panel) {
+            j.end_panel = at_most(j.first_panel + 2 * PAIRS, t->n_panels);
+            block(&j, kind);
+        }
+    }
+    _tile_release();
+}
+
+/* Integers and codebooks of integers differ in their table alone. */
+void qni_matmul_bf16_q4n16_mr32_amx(const struct qni_matmul_tile *t)
+{
+    tile(t, NIBBLES);
+}
+void qni_matmul_bf16_t4n16_mr32_amx(const struct qni_matmul_tile *t)
+{
+    qni_matmul_bf16_q4n16_mr32_amx(t);
+}
+void qni_matmul_bf16_q8n16_mr32_amx(const struct qni_matmul_tile *t)
+{
+    tile(t, BYTES);
+}
