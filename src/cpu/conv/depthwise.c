@@ -13,6 +13,8 @@
  * With a stride, the pixels of a ring row are sorted by residue, so that the inputs of
  * neighbouring outputs are neighbours. Taps so far apart that a ring row would mostly hold what
  * nobody reads get a strip of their own instead, holding one column for each output ("apart").
+ * Where x is channels of f32, the kernel reads the inside of the image, where no tap is beyond a
+ * border, as it lies, and the ring is for the rest ("in place").
  * Pieces differ in nothing but where they lie: the bits do not depend on the cut. */
 #include "depthwise.h"
 
@@ -40,7 +42,8 @@ struct run {
     int64_t block;                   /* outputs of a piece */
     int64_t n_blocks, n_bands, band; /* band: rows */
     int64_t n_items;
-    bool raw;                      /* the kernel gives int32 sums */
+    int64_t inner[2][2]; /* in place: output rows, columns [from, to) of the phase; else empty */
+    bool raw;            /* the kernel gives int32 sums */
     struct qni_finish_step finish; /* but for what differs from line to line */
     bool is_finished;              /* it does more than to store f32 */
     size_t y_bytes;                /* of an element */
@@ -54,6 +57,7 @@ struct piece {
     const struct run *run;
     int64_t image, output, n, row, end; /* outputs [output, output + n) of output rows [row, end) */
     int64_t column, columns;            /* a tile of these rows */
+    bool is_inner;                      /* its columns are, and all of its lanes are channels */
     const float **in;                   /* of each tap */
     const float **rows;                 /* of each vertical tap: its ring row, or NULL */
     float *prescale;                    /* by tap, where the kernel multiplies; else NULL */
@@ -83,16 +87,23 @@ static struct qni_input_row input_row(const struct piece *p, int64_t iy)
     return row;
 }
 
+static int64_t advance_of(const struct run *run)
+{
+    return qni_axis_advance(&run->axis[1]);
+}
+
 static void load_strip(const struct piece *p, const struct qni_input_row *row, int64_t first,
                        int64_t step, float *dst)
 {
     const struct qni_ring *r = &p->run->ring;
     const int64_t per_channel = p->run->op->conv.co;
     const struct qni_lane_block block = {p->output, per_channel, p->n, r->vector};
+    /* A tile may be narrower than the widest one. */
+    const int64_t unread = (r->tile - p->columns) * (r->is_apart ? 1 : advance_of(p->run));
     if (r->by_pixel)
         qni_load_pixels(row, p->output / per_channel, first, step, r->strip_columns, dst);
     else
-        qni_load_lanes(row, &block, first, step, r->strip_columns, dst);
+        qni_load_lanes(row, &block, first, step, r->strip_columns - unread, dst);
 }
 
 /* Row iy of x, as the tile needs it. */
@@ -101,7 +112,7 @@ static void load_row(const struct piece *p, int64_t iy, float *dst)
     const struct run *run = p->run;
     const struct qni_ring *r = &run->ring;
     const struct qni_input_row row = input_row(p, iy);
-    const int64_t advance = qni_axis_advance(&run->axis[1]), moved = advance * p->column;
+    const int64_t advance = advance_of(run), moved = advance * p->column;
     for (int64_t i = 0; i < r->n_strips; i++, dst += r->strip) {
         int64_t first = run->list.lo[1] + i;
         if (r->is_apart && !qni_axis_base(&run->axis[1], &run->phase[1], (int32_t)i, &first))
@@ -117,7 +128,7 @@ static int64_t tap_offset(const struct run *run, const struct qni_tap *tap)
     if (r->is_apart)
         return tap->at[1] * r->strip;
     const int64_t column = tap->base[1] - run->list.lo[1];
-    const int64_t advance = qni_axis_advance(&run->axis[1]);
+    const int64_t advance = advance_of(run);
     return r->by_pixel ? column % advance * r->strip + column / advance : column * r->vector;
 }
 
@@ -147,7 +158,6 @@ static void begin_tile(const struct piece *p)
     const struct qni_ring *r = &p->run->ring;
     for (int64_t i = 0; i < r->n_slots; i++)
         p->tags[i] = -1;
-    memset(p->ring + r->n_slots * qni_ring_slot(r), 0, (size_t)qni_ring_slot(r) * sizeof(float));
 }
 
 /* Sums that passed through an infinity although all inputs are numbers are added up again in
@@ -170,19 +180,18 @@ static void mend(const struct qni_depthwise_tile *t, int64_t lanes)
 }
 
 /* One row of a tile through the kernel, 16 lanes of it: the first ones, or those behind the last
- * call's. */
-static void multiply(const struct piece *p, int64_t panel, float *c, int64_t ldc)
+ * call's. column: elements from column to column of the inputs. */
+static void multiply(const struct piece *p, int64_t panel, int64_t column, float *c, int64_t ldc)
 {
     const struct run *run = p->run;
     const struct qni_ring *r = &run->ring;
-    const int64_t advance = r->is_apart ? 1 : qni_axis_advance(&run->axis[1]);
     const struct qni_lane_weights *const w = r->by_pixel ? &p->one : &p->panels[panel];
     for (int32_t t = 0; panel > 0 && t < run->list.n_taps; t++)
         if (p->in[t] != NULL)
             p->in[t] += QNI_DEPTHWISE_LANES;
     const struct qni_depthwise_tile tile = {
         .in = p->in,
-        .advance = r->by_pixel ? QNI_DEPTHWISE_LANES : advance * r->vector,
+        .advance = r->by_pixel ? QNI_DEPTHWISE_LANES : column,
         .vectors = r->by_pixel ? qni_ceil_div(p->columns, QNI_DEPTHWISE_LANES) : p->columns,
         .n_taps = run->list.n_taps,
         .w = w->w,
@@ -321,12 +330,34 @@ static void find_inputs(const struct piece *p, int64_t jy)
     }
 }
 
+/* The same where all of them are in the image. */
+static void find_inputs_in_place(const struct piece *p, int64_t jy)
+{
+    const struct run *run = p->run;
+    const int64_t *const xs = run->op->conv.xs;
+    const int64_t y = qni_axis_advance(&run->axis[0]) * jy, x = advance_of(run) * p->column;
+    const float *const from = (const float *)run->op->x.data + p->image * xs[0] + p->output;
+    for (int32_t t = 0; t < run->list.n_taps; t++) {
+        const struct qni_tap *tap = &run->list.taps[t];
+        const int64_t at = (tap->base[0] + y) * xs[2] + (tap->base[1] + x) * xs[3];
+        p->in[t] = tap->is_live ? from + at : NULL;
+    }
+}
+
 static void run_row(const struct piece *p, int64_t jy)
 {
     const struct run *run = p->run;
-    find_inputs(p, jy);
+    const struct qni_ring *r = &run->ring;
+    const bool in_place = p->is_inner && jy >= run->inner[0][0] && jy < run->inner[0][1];
+    const int64_t column = in_place      ? advance_of(run) * run->op->conv.xs[3]
+                           : r->is_apart ? r->vector
+                                         : advance_of(run) * r->vector;
+    if (in_place)
+        find_inputs_in_place(p, jy);
+    else
+        find_inputs(p, jy);
     if (run->ring.by_pixel) {
-        multiply(p, 0, p->c, QNI_DEPTHWISE_LANES);
+        multiply(p, 0, column, p->c, QNI_DEPTHWISE_LANES);
         finish_line(p, p->c, jy, p->column, p->columns);
         return;
     }
@@ -337,7 +368,7 @@ static void run_row(const struct piece *p, int64_t jy)
         ldc = run->op->conv.ys[3] * run->phase[1].step;
     }
     for (int64_t i = 0; i * QNI_PANEL < p->n; i++)
-        multiply(p, i, c + i * QNI_PANEL, ldc);
+        multiply(p, i, column, c + i * QNI_PANEL, ldc);
     if (p->is_direct && !p->is_scaled && !run->is_finished)
         return;
     for (int64_t j = 0; j < p->columns; j++)
@@ -347,9 +378,15 @@ static void run_row(const struct piece *p, int64_t jy)
 static void run_tiles(struct piece *p)
 {
     const struct run *run = p->run;
+    const int64_t *const inner = run->inner[1];
+    const bool may_be_inner = p->n % QNI_PANEL == 0 && inner[0] < inner[1];
     begin_lines(p);
-    for (p->column = 0; p->column < run->phase[1].count; p->column += run->ring.tile) {
-        p->columns = qni_min(run->ring.tile, run->phase[1].count - p->column);
+    for (p->column = 0; p->column < run->phase[1].count; p->column += p->columns) {
+        p->is_inner = may_be_inner && p->column >= inner[0] && p->column < inner[1];
+        const int64_t end = p->is_inner                            ? inner[1]
+                            : may_be_inner && p->column < inner[0] ? inner[0]
+                                                                   : run->phase[1].count;
+        p->columns = qni_min(run->ring.tile, end - p->column);
         begin_tile(p);
         for (int64_t jy = p->row; jy < p->end; jy++)
             run_row(p, jy);
@@ -400,6 +437,8 @@ static void run_thread(void *arg, int32_t thread)
             qni_lane_weights_at(head, memory + at->panels + i * qni_lane_weights_bytes(head));
     p.one = qni_lane_weights_at(head, memory + at->one);
     p.ring = (float *)(void *)(memory + at->ring);
+    memset(p.ring + run->ring.n_slots * qni_ring_slot(&run->ring), 0,
+           (size_t)qni_ring_slot(&run->ring) * sizeof(float));
     p.c = (float *)(void *)(memory + at->c);
     for (int32_t i = 0; i < 4; i++)
         p.line[i] = (float *)(void *)(memory + at->line[i]);
@@ -433,6 +472,27 @@ static bool is_by_pixel(const struct qni_op *op, const struct qni_phase *x)
     return op->conv.xs[1] != 1 && x->count >= 2 * QNI_DEPTHWISE_LANES;
 }
 
+/* Output rows and columns whose taps all lie in the image, if x is what the kernel reads. */
+static void find_inner(struct run *run)
+{
+    enum { FEW = 32 }; /* columns: the border costs more than the ring (54 gain, 26 lose) */
+    const struct qni_op *op = run->op;
+    const bool is_read = run->list.lo[1] <= run->list.hi[1];
+    memset(run->inner, 0, sizeof run->inner);
+    if (run->ring.by_pixel || !is_read || op->x.dtype != QN_F32 || op->conv.xs[1] != 1 ||
+        op->conv.co != 1)
+        return;
+    for (int i = 0; i < 2; i++) {
+        int64_t *const inner = run->inner[i], count = run->phase[i].count, from, to;
+        qni_axis_inside(&run->axis[i], run->list.lo[i], count, &inner[0], &inner[1]);
+        qni_axis_inside(&run->axis[i], run->list.hi[i], count, &from, &to);
+        inner[0] = qni_max(inner[0], from);
+        inner[1] = qni_min(inner[1], to);
+    }
+    if (run->inner[1][1] - run->inner[1][0] < FEW)
+        memset(run->inner, 0, sizeof run->inner);
+}
+
 /* Bands are high enough that reading the rows between them twice does not matter, and there are
  * a few pieces for every thread where the work allows it. */
 static void cut(struct run *run, int32_t n_threads)
@@ -459,6 +519,7 @@ static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct run *ru
         struct qni_tap *tap = &run->list.taps[t];
         tap->offset = tap->is_live ? tap_offset(run, tap) : 0;
     }
+    find_inner(run);
     cut(run, choice->n_threads);
     run->scratch = scratch + choice->shared_bytes;
     run->scratch_bytes = choice->thread_bytes;
