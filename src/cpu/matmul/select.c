@@ -7,17 +7,16 @@
 #include "product.h"
 
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
-    {                                                                                              \
-        #fn,                                                                                       \
-        fn,                                                                                        \
-        needs,                                                                                     \
-        QNI_READS_##reads,                                                                         \
-        QNI_LAYOUT_##layout,                                                                       \
-        m_min,                                                                                     \
-        mr,                                                                                        \
-        QNI_NUMERICS_##numerics,                                                                   \
-        takes_scale,                                                                               \
-        scratch},
+    {#fn,                                                                                          \
+     fn,                                                                                           \
+     needs,                                                                                        \
+     QNI_READS_##reads,                                                                            \
+     QNI_LAYOUT_##layout,                                                                          \
+     m_min,                                                                                        \
+     mr,                                                                                           \
+     QNI_NUMERICS_##numerics,                                                                      \
+     takes_scale,                                                                                  \
+     scratch},
 static const struct qni_matmul_kernel kernels[] = {
 #include "kernels.inc"
 };
@@ -121,8 +120,8 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
 
 /* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once
  * a segment, which costs as much as 128 positions of products: of one or two units they pay where
- * both halves of a block have rows. Each plane of bf16 is multiplied by itself, while f32 rows take
- * x as it is: of one plane tiles pay two rows earlier than of three. */
+ * both halves of a block have rows. f32 rows need no preparing for vectors, others do either way:
+ * for those tiles of bf16 pay a row earlier. */
 static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
     enum { TILES = 32, PLANES = 3 };
@@ -130,7 +129,7 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
         return k->m_min;
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k->reads);
     if (k->reads == QNI_READS_BF16)
-        return k->m_min - (PLANES - l.planes);
+        return k->m_min - (l.planes < PLANES);
     const int64_t units = l.cut.segment_units;
     const bool nibbles = k->layout == QNI_LAYOUT_Q4N16; /* vectors do more of these at a time */
     return units <= 2 ? TILES / 2 + 1 : units <= 4 && nibbles ? k->m_min + 5 : k->m_min;

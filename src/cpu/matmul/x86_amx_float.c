@@ -54,18 +54,18 @@ enum {
     WIDTH = 32,              /* outputs of two panels */
     PAIRS = 32,              /* of panels that pass by a span */
     SPAN = 128,              /* units of a span at most, */
-    SPAN_BYTES = 12 * 1024,  /* of A, */
+    SPAN_BYTES = 16 * 1024,  /* of A, */
     GROUP_BYTES = 24 * 1024, /* or a whole group that takes no more */
     LINE = 64
 };
 
 struct scratch {
     uint8_t b[RING][2][TILE];
-    float sums[2][ROWS][WIDTH];     /* of segments, as tiles leave them */
+    float sums[ROWS][WIDTH];        /* of a segment, as tiles leave them */
     float facts[2 * SPAN][ROWS];    /* of the groups of two spans: sums of x */
     float part[PAIRS][ROWS][WIDTH]; /* of the results, while spans pass by */
 };
-_Static_assert(sizeof(struct scratch) == 180224, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 176128, "kernels.inc says so");
 
 /* The compiler does not know that tiles are loaded from memory and stored there. */
 #define TILES_SEE_MEMORY() __asm__ volatile("" ::: "memory")
@@ -117,11 +117,14 @@ QNI_TEMPLATE void unpack(const uint8_t *codes, uint8_t *out, __m512i table, cons
         }
         return;
     }
+    /* Moves bytes on port 5: shifts have port 0 alone, which scales sums, too. */
+    const __m512i next_byte = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, -1));
     QNI_UNROLL
     for (int r = 0; r < 4; r++, out += 128) {
         const __m512i v = _mm512_loadu_si512(codes + 64 * r);
-        const __m512i v4 = _mm512_srli_epi16(v, 4), v8 = _mm512_srli_epi16(v, 8);
-        const __m512i v12 = _mm512_srli_epi16(v, 12);
+        const __m512i v8 = _mm512_shuffle_epi8(v, next_byte);
+        const __m512i v4 = _mm512_srli_epi16(v, 4), v12 = _mm512_srli_epi16(v8, 4);
         _mm512_store_si512(out, _mm512_permutexvar_epi16(v, table));
         _mm512_store_si512(out + 64, _mm512_permutexvar_epi16(v8, table));
         _mm512_store_si512(out + 512, _mm512_permutexvar_epi16(v4, table));
@@ -254,8 +257,8 @@ QNI_TEMPLATE void add_rows(struct adding *d, int64_t n, const bool offsets)
 }
 
 /* Scales and offsets of the pair, those of the next one asked for. */
-QNI_TEMPLATE void begin_adding(const struct job *j, const struct segment *s, const float *sums,
-                               const bool offsets, struct adding *d)
+QNI_TEMPLATE void begin_adding(const struct job *j, const struct segment *s, const bool offsets,
+                               struct adding *d)
 {
     const struct qni_matmul_tile *t = j->t;
     const __m512 times = _mm512_set1_ps(t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f);
@@ -275,7 +278,7 @@ QNI_TEMPLATE void begin_adding(const struct job *j, const struct segment *s, con
         if (!s->begins_group) /* a later piece of it, whose offset has been added */
             d->offset[0] = d->offset[1] = _mm512_setzero_ps();
     }
-    d->sum = sums;
+    d->sum = j->s->sums[0];
     d->fact = j->s->facts[s->group % (2 * SPAN)];
     d->part = j->s->part[(s->panel - j->first_panel) / 2][0];
     d->left = j->m;
@@ -398,25 +401,26 @@ QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool
     memset(&d, 0, sizeof d);
     d.planes = (size_t)j->sum_planes;
     d.plane = (size_t)j->m * WIDTH;
-    int64_t left = f.left, turn = 0;
+    int64_t left = f.left;
+    bool waits = false; /* sums of the segment before are in the tiles */
     size_t slot = 0;
     struct operands operands, *const o = &operands;
     operands.plane = (size_t)j->m * LINE;
     operands.codes = f.codes;
     operands.second = f.second;
     operands.ahead = f.ahead;
-    for (; next_segment(j, &s); before = s, turn++) {
+    operands.sums = j->s->sums[0];
+    for (; next_segment(j, &s); before = s, waits = true) {
         const int64_t rate = s.n > 1 ? (j->m + s.n - 2) / (s.n - 1) : 0; /* rows with a unit */
         if (offsets && s.panel == j->first_panel && s.unit % j->span == 0)
             turn_facts(j, s.unit);
         operands.a = j->a + (size_t)s.unit * j->a_unit;
-        operands.sums = j->s->sums[turn & 1][0];
         for (int64_t i = 0; i < s.n; i++) {
             operands.b = j->s->b[0][0] + slot;
             if (i == 0) {
                 multiply(o, table, planes, true, halves, kind);
-                if (turn > 0)
-                    begin_adding(j, &before, operands.sums, offsets, &d);
+                if (waits)
+                    begin_adding(j, &before, offsets, &d);
             } else {
                 add_rows(&d, at_most(rate, d.left), offsets);
                 multiply(o, table, planes, false, halves, kind);
@@ -434,7 +438,6 @@ QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool
         }
         add_rows(&d, d.left, offsets);
     }
-    operands.sums = j->s->sums[turn & 1][0];
     TAKE_OVER(0, 0, 0);
     TAKE_OVER(1, 0, 1);
     if (halves == 2) {
@@ -442,7 +445,7 @@ QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool
         TAKE_OVER(3, 1, 1);
     }
     TILES_SEE_MEMORY();
-    begin_adding(j, &before, operands.sums, offsets, &d);
+    begin_adding(j, &before, offsets, &d);
     add_rows(&d, d.left, offsets);
 }
 
