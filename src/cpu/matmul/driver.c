@@ -211,7 +211,8 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     const bool is_scaled = kernel_scales(r, u, &all);
     if (is_scaled)
         all.row_scale = prepared->row_scale;
-    if (u->rows <= DIRECT_ROWS || is_scaled)
+    const bool is_once = is_scaled || u->kernel->reads == QNI_READS_BF16;
+    if (u->rows <= DIRECT_ROWS || is_once)
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
     const bool scaled =
         u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;

@@ -29,8 +29,8 @@
  * positions the two in the middle change places: 0 2 1 3.
  *
  * A kernel writes c for all m rows and all 16 * n_panels outputs (those past n are garbage-free:
- * padding codes have value 0 and scale 0). It reads no byte outside the given arrays, calls no libc
- * but memcpy and memset, and allocates nothing. */
+ * padding codes have value 0 and scale 0); kernels that read bf16 write each result once. It reads
+ * no byte outside the given arrays, calls no libc but memcpy and memset, and allocates nothing. */
 #ifndef QNI_CPU_MATMUL_KERNEL_H
 #define QNI_CPU_MATMUL_KERNEL_H
 
