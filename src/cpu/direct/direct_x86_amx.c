@@ -152,8 +152,9 @@ static struct finish finish_of(const struct qni_direct_tile *t)
 }
 
 /* NEAR: sums are floats 1.5 * 2^23 + d. SHIFT: y has a zero point, is unsigned or has a floor. WILD
- * also minds columns that are not there. */
-enum { BIAS = 1, ZERO = 2, SHIFT = 4, WILD = 8, SUMS = 16, NEAR = 32 };
+ * also minds columns that are not there. FEW: less than four steps, so that bytes take longer than
+ * products. */
+enum { BIAS = 1, ZERO = 2, SHIFT = 4, WILD = 8, SUMS = 16, NEAR = 32, FEW = 64 };
 
 /* Sums of a block that wait to be finished: rows [row, end) of the tile, from `dot` on. */
 struct waiting {
@@ -313,20 +314,24 @@ QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, const struct block *
     const struct output o0 = output_of(f, w.block * 32, what);
     const struct output o1 = output_of(f, w.block * 32 + 16, what);
     const bool two = now->two, second_panel = now->second_panel;
-    /* Pairs of rows of a step: as even as they can be, since what waits for the same port is in the
-     * way of what comes next. */
-    const int64_t rate = steps >= 16 ? 1 : steps >= 8 ? 2 : steps >= 4 ? 4 : steps >= 2 ? 8 : 16;
-    const int64_t after0 = rate >= 4 ? rate / 4 : 1, after1 = rate / 4;
-    const int64_t after2 = rate >= 4 ? rate / 4 : rate / 2;
+    /* Pairs of rows after each product of a step: as even as they can be, since what waits for the
+     * same port is in the way of what comes next. */
+    const int64_t few = steps >= 4 ? 1 : steps >= 2 ? 2 : 4;
+    const int64_t rate = (what & FEW) ? 4 * few : steps >= 16 ? 1 : steps >= 8 ? 2 : 4;
+    const int64_t after0 = (what & FEW) ? few : 1, after1 = rate / 4, after2 = rate / 2 > 0;
     int64_t left = w.end - w.row == BLOCK ? BLOCK / 2 : 0;
     bool first = true;
     for (int64_t tap = 0; tap < t->n_taps; tap++) {
         const int8_t *a0 = a + t->taps[tap];
         for (int64_t s = 0; s < t->tap_steps; s++, first = false) {
-            const int64_t pairs0 = left > 0 ? after0 : 0, pairs1 = left > 0 ? after1 : 0;
-            const int64_t pairs2 = left > 0 ? after2 : 0;
-            left -= pairs0 + (second_panel ? pairs1 : 0) + (two ? pairs2 : 0) +
-                    (two && second_panel ? pairs1 : 0);
+            const int64_t pairs0 = left > 0 ? after0 : 0;
+            const int64_t pairs1 = (what & FEW) ? pairs0 : left > 0 ? after1 : 0;
+            const int64_t pairs2 = (what & FEW) ? pairs0 : left > 0 ? after2 : 0;
+            if (what & FEW)
+                left -= (two && second_panel ? 4 : two || second_panel ? 2 : 1) * pairs0;
+            else
+                left -= pairs0 + (second_panel ? pairs1 : 0) + (two ? pairs2 : 0) +
+                        (two && second_panel ? pairs1 : 0);
             load_weights(6, b0, what);
             _tile_loadd(4, a0, t->pixel);
             if (first)
@@ -622,12 +627,19 @@ QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
 QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int sums)
 {
     const bool shifts = t->y_zero != 0 || t->is_u8 || t->relu;
+    const bool few = t->n_taps * t->tap_steps < 4;
     if (t->kind != QNI_DIRECT_BYTES)
         to_words(t, sums);
     else if (!t->is_tame || t->n % BLOCK != 0)
         to_bytes(t, BIAS | ZERO | SHIFT | WILD | sums);
     else if (t->has_zero)
         to_bytes(t, BIAS | ZERO | SHIFT | sums);
+    else if (t->is_near && few && shifts)
+        to_bytes(t, NEAR | BIAS | SHIFT | FEW | sums);
+    else if (t->is_near && few && t->has_bias)
+        to_bytes(t, NEAR | BIAS | FEW | sums);
+    else if (t->is_near && few)
+        to_bytes(t, NEAR | FEW | sums);
     else if (t->is_near && shifts)
         to_bytes(t, NEAR | BIAS | SHIFT | sums);
     else if (t->is_near && t->has_bias)

@@ -222,7 +222,8 @@ static double item_ns(const struct qni_direct_shape *s, int64_t threads)
 {
     const double items = (double)qni_ceil_div(s->n_bands * s->items_per_band, threads);
     const double weights = (double)(s->blocks_per_item * s->steps) * 2 * QNI_DIRECT_STEP_BYTES;
-    const double blocks = (double)(qni_ceil_div(s->band_rows, 32) * s->blocks_per_item);
+    /* The last rows of a band are a block of half as many if they fit. */
+    const double blocks = (double)(qni_ceil_div(s->band_rows, 16) * s->blocks_per_item) / 2;
     /* All that a thread reads of the weights, once: if its second cache cannot keep it from call to
      * call, it comes from afar. */
     const double read = s->items_per_band == 1 ? weights : weights * items;
