@@ -65,8 +65,8 @@ static struct qni_plane_axis plane_axis(const struct qni_axis *a, bool by_tap)
     return p;
 }
 
-/* May the last `shared` elements of a plane's lines be the first ones of the next line? Each is read
- * as padding in both or not at all. */
+/* May the last `shared` elements of a plane's lines be the first ones of the next line? Each is
+ * read as padding in both or not at all. */
 static bool may_share(const struct qni_plane_axis *p, int32_t taps, const struct qni_axis *x,
                       int64_t shared)
 {
