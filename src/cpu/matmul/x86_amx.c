@@ -24,7 +24,7 @@
  * instructions go to port 0 alone. */
 #include <immintrin.h>
 
-#include "../simd/amx_stream.h"
+#include "../simd/amx_run.h"
 #include "kernel.h"
 
 enum {
@@ -45,8 +45,9 @@ struct scratch {
     int32_t dots[2][32][32];
     float facts[ROWS / 32 * PIECES * FACTS];
     struct qni_amx_columns columns[4][PIECES];
+    struct qni_amx_run_memory run;
 };
-_Static_assert(sizeof(struct scratch) == 950272, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 974848, "kernels.inc says so");
 
 /* Units [unit, unit + n) of a panel to signed bytes in tile order. */
 QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const int8_t *table8,
@@ -107,6 +108,49 @@ PUSH(push_shifted, QNI_AMX_SHIFTED)
 PUSH(push_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
 #undef PUSH
 
+typedef void run_fn(struct qni_amx_run *r);
+
+/* The same for short segments. */
+#define RUN(name, kind)                                                                            \
+    static void name(struct qni_amx_run *r)                                                        \
+    {                                                                                              \
+        qni_amx_run_block(r, kind);                                                                \
+    }
+RUN(run_row, QNI_AMX_ROW)
+RUN(run_row_offset, QNI_AMX_ROW | QNI_AMX_OFFSET)
+RUN(run_block, QNI_AMX_BLOCK)
+RUN(run_block_offset, QNI_AMX_BLOCK | QNI_AMX_OFFSET)
+RUN(run_shifted, QNI_AMX_SHIFTED)
+RUN(run_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
+#undef RUN
+
+static run_fn *run_for(const struct qni_matmul_tile *t, int32_t reads)
+{
+    const bool offset = t->offset != NULL;
+    if (reads == QNI_READS_Q8)
+        return offset ? run_row_offset : run_row;
+    if (t->a_offset != NULL)
+        return offset ? run_shifted_offset : run_shifted;
+    return offset ? run_block_offset : run_block;
+}
+
+/* Segments that the largest codes, |x| <= 128, cannot take out of QNI_AMX_RUN; 0: such kernels do
+ * not serve. */
+static int64_t segments_of_run(const struct qni_matmul_tile *t, int32_t codes)
+{
+    int64_t most = codes == NIBBLES ? 8 : codes == BYTES ? 128 : 1;
+    for (int32_t i = 0; codes == NIBBLE_TABLE && i < 16; i++) {
+        const int64_t value = t->table8[i] < 0 ? -t->table8[i] : t->table8[i];
+        most = value > most ? value : most;
+    }
+    const int64_t units = QNI_AMX_RUN / (128 * most * QNI_UNIT);
+    /* With both halves of rows, segments of two units are as fast one by one. */
+    const int64_t longest = t->m <= 16 ? 2 : 1;
+    const bool serves = !t->raw_i32 && t->row_scale == NULL && t->x_zero == 0 &&
+                        t->n_segments == t->n_groups && t->segment_units <= longest;
+    return serves ? units / t->segment_units / 2 * 2 : 0;
+}
+
 static push_fn *push_for(const struct qni_matmul_tile *t, int reads)
 {
     const bool offset = t->offset != NULL, zero = t->x_zero != 0;
@@ -140,6 +184,7 @@ struct job {
     const struct qni_matmul_tile *t;
     struct scratch *s;
     push_fn *push;
+    run_fn *run;   /* NULL: long segments */
     int32_t codes; /* NIBBLES ... */
     int32_t reads;
     int32_t n_facts;
@@ -150,6 +195,7 @@ struct job {
     int64_t n_pieces;
     struct feed feed;
     struct qni_amx_stream stream;
+    struct qni_amx_run run_block;
 };
 
 struct pair {
@@ -328,6 +374,43 @@ static struct pair pair_at(const struct job *j, int64_t panel)
     return p;
 }
 
+static int64_t tiles_of(const struct job *j, const struct piece *p)
+{
+    return (p->units + j->tile_units - 1) / j->tile_units;
+}
+
+/* A block of rows and all pieces. */
+static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_rows *rows,
+                       const float *facts)
+{
+    const struct qni_matmul_tile *t = j->t;
+    const struct piece *const p = j->pieces;
+    struct qni_amx_run *const r = &j->run_block;
+    float *const acc = j->s->run.acc;
+    const size_t scale_bytes = t->scale_is_f16 ? 32 : 64;
+    r->a = (const char *)t->a + (size_t)rows->base * t->lda + p->unit * QNI_UNIT;
+    r->b_second = pair.n == 2 ? sizeof j->s->b[0] : 0;
+    r->two = rows->two;
+    r->rows = rows->end;
+    r->n = j->n_pieces;
+    r->facts = facts;
+    for (int64_t i = 0; i < 2; i++) {
+        const int64_t at = (pair.panel + (i < pair.n ? i : 0)) * t->n_groups + p->group;
+        r->scale[i] = (const char *)t->scale + (size_t)at * scale_bytes;
+        r->offset[i] =
+            t->offset == NULL ? NULL : (const char *)t->offset + (size_t)at * scale_bytes;
+        r->sums[i] = t->sums == NULL ? NULL : t->sums + at * QNI_PANEL;
+    }
+    float *const c = t->c + (size_t)rows->base * t->ldc + (size_t)pair.panel * QNI_PANEL;
+    const size_t bytes = (size_t)pair.n * QNI_PANEL * sizeof *c;
+    memset(acc, 0, sizeof j->s->run.acc);
+    for (int64_t i = rows->skip; i < rows->end && p->unit > 0; i++)
+        memcpy(acc + i * 32, c + (size_t)i * t->ldc, bytes);
+    j->run(r);
+    for (int64_t i = rows->skip; i < rows->end; i++)
+        memcpy(c + (size_t)i * t->ldc, acc + i * 32, bytes);
+}
+
 /* Pieces of k for all panels and rows. */
 static void span(struct job *j, const struct piece *p, int64_t count)
 {
@@ -342,7 +425,7 @@ static void span(struct job *j, const struct piece *p, int64_t count)
     j->feed.n = pair_at(j, 0).n;
     int64_t tiles = 0;
     for (int64_t k = 0; k < count; k++)
-        tiles += (p[k].units + j->tile_units - 1) / j->tile_units;
+        tiles += tiles_of(j, &p[k]);
     const bool whole = tiles <= WHOLE && j->n_rows >= FROM;
     st->slots = whole ? tiles : RING;
     j->feed.rows = whole ? 1 : j->n_rows;
@@ -351,12 +434,15 @@ static void span(struct job *j, const struct piece *p, int64_t count)
     st->slot = 0;
     for (int64_t panel = 0; panel < j->t->n_panels; panel += 2) {
         const struct pair pair = pair_at(j, panel);
-        const struct qni_amx_columns *const columns = columns_of(j, pair, p, count);
+        const struct qni_amx_columns *const columns =
+            j->run == NULL ? columns_of(j, pair, p, count) : NULL;
         look_ahead(j, panel);
         for (int64_t i = 0; i < j->n_rows; i++) {
             const struct qni_amx_rows rows = qni_amx_rows_at(j->t->m, i);
             st->feeding = !whole || i + 1 == j->n_rows;
-            for (int64_t k = 0; k < count; k++) {
+            if (j->run != NULL)
+                run_pieces(j, pair, &rows, j->s->facts + i * stride);
+            for (int64_t k = 0; k < count && j->run == NULL; k++) {
                 const struct qni_amx_block b = block_of(j, pair, &rows, &p[k]);
                 struct qni_amx_add *const add = qni_amx_add_of(st, 0);
                 add->columns = &columns[k];
@@ -365,7 +451,8 @@ static void span(struct job *j, const struct piece *p, int64_t count)
             }
         }
     }
-    j->push(st, NULL);
+    if (j->run == NULL)
+        j->push(st, NULL);
 }
 
 /* Cut k in segments. */
@@ -411,12 +498,19 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     memset(&j, 0, sizeof j);
     j.s = t->scratch;
     j.push = push_for(t, reads);
+    j.run_block.st = &j.stream;
+    j.run_block.m = &j.s->run;
+    j.run_block.fresh = segments_of_run(t, codes);
+    j.run = j.run_block.fresh > 0 ? run_for(t, reads) : NULL;
+    for (int32_t i = 0; i < 1024; i++)
+        j.s->run.begin[i] = QNI_AMX_BEGIN;
     j.codes = codes;
     j.reads = reads;
     if (reads == QNI_READS_Q8B)
         j.n_facts = 1 + (t->a_offset != NULL) + (t->offset != NULL);
     else
         j.n_facts = t->row_scale != NULL || (t->offset != NULL && !t->raw_i32);
+    j.run_block.n_facts = j.n_facts;
     j.tile_units = t->segment_units == 1 ? 1 : 2;
     struct qni_amx_stream *st = &j.stream;
     st->lda = t->lda;
