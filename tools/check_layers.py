@@ -107,7 +107,7 @@ def check_include(path, name, target):
         return None if fine else (
             "a kernel file includes kernel.h, simd/, base/compiler.h, half.h, exact.h only")
     if path.endswith((".cu", ".cuh")):
-        plain_c = os.path.basename(target) == "kernel.h"
+        plain_c = os.path.basename(target) in ("kernel.h", "decode_quads.h")
         fine = (to == "src/cuda" and (target.endswith(".cuh") or plain_c) or to == "include" or
                 (path.endswith(".cuh") and target in KERNEL_OWN))
         return None if fine else (

@@ -40,7 +40,7 @@ static int32_t wgmma_q8(const qni_cuda_product *p, const qni_cuda_experts *,
                         const qni_cuda_launch *l)
 {
     int32_t status = -1;
-    return qni_decode_sm90a(p, 1, l, &status) ? status : -2;
+    return qni_decode_sm90a(p, 2 /* F16_Q8 */, l, &status) ? status : -2;
 }
 
 struct row {
@@ -56,8 +56,8 @@ static const row rows[] = {
     {"q8 mr8", qni_matmul_f16_q8frag_mr8_sm80, 8, 1, 8},
     {"q8 mr16", qni_matmul_f16_q8frag_mr16_sm80, 8, 9, 16},
     /* Compile decode_sm80.cu with -DQN_WITHOUT_DECODE_SM90A, or its rows are these. */
-    {"q4 wgmma", wgmma_q4, 4, 9, 16},
-    {"q8 wgmma", wgmma_q8, 8, 9, 16},
+    {"q4 wgmma", wgmma_q4, 4, 9, 32},
+    {"q8 wgmma", wgmma_q8, 8, 9, 32},
 };
 
 __device__ double value_of(const qni_cuda_weights &w, int bits, int o, int p, double *offset)
@@ -218,7 +218,7 @@ static void run(int n, int k, int bits, int group, int shift, int m, bool timed)
     p.out.is_plain = 1;
     p.out.stride[2] = n;
     p.out.stride[3] = 1;
-    fill<<<256, 256, 0, stream>>>((uint32_t *)x, (size_t)16 * k / 2, 11, 2);
+    fill<<<256, 256, 0, stream>>>((uint32_t *)x, (size_t)32 * k / 2, 11, 2);
     const int some = std::min(n, 256);
     int outs[256];
     for (int i = 0; i < some; i++)
@@ -275,9 +275,9 @@ int main(int argc, char **argv)
 {
     CHECK(cudaStreamCreate(&stream));
     CHECK(cudaMalloc(&pool, (size_t)1400 << 20));
-    CHECK(cudaMalloc(&x, 16 * 65536 * 2));
-    CHECK(cudaMalloc(&y, 16 * 65536 * 4));
-    CHECK(cudaMalloc(&sums, 256 * 16 * 16));
+    CHECK(cudaMalloc(&x, 32 * 65536 * 2));
+    CHECK(cudaMalloc(&y, 32 * 65536 * 4));
+    CHECK(cudaMalloc(&sums, 256 * 32 * 16));
     CHECK(cudaMalloc(&outs_at, 256 * 4));
     bool timed = true;
     for (int i = 1; i < argc; i++) {

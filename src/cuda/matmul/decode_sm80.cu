@@ -380,7 +380,7 @@ static bool launched(const struct qni_cuda_product *p, int32_t format,
     (void)p, (void)format, (void)how, (void)status;
     return false;
 #else
-    return !IS_BF16(format) && qni_decode_sm90a(p, IS_Q8(format), how, status) != 0;
+    return qni_decode_sm90a(p, format, how, status) != 0;
 #endif
 }
 

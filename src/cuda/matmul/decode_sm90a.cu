@@ -1,467 +1,799 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 9 to 16 rows of f16 x times weights of 4 or 8 bits on Hopper: decode_sm80.cu with wgmma
- * instead of mma, which takes 16 rows in the time of 8 and leaves the schedulers to those who make
- * integers of codes (lab/cuda/NOTES.md: alone 92 to 104 cycles of a scheduler for a block of 64
- * positions instead of 145).
+/* 2 to 32 rows of f16 or bf16 x times weights of 4 or 8 bits on Hopper, as fast as weights arrive.
  *
- * Two CTAs of a cluster have a range of panels, each half of k; the two warpgroups of a CTA halve
- * that again, so that each needs a quarter of every row of x. A warp has one panel of four that its
- * warpgroup multiplies at a time. x is in shared memory as tensor copies leave it: blocks of 64
- * positions, 16 rows of 128 bytes with the swizzle that wgmma reads; rows past m are zeros.
+ *     y = sum over slices of k and warpgroups, always in their order, of
+ *         sum over groups of scale * (sum of x (code - zero))
  *
- *     y = sum of four quarters of k, always in their order; each group's sum is scaled in f32
+ * A ring in shared memory is filled by one warp. A stage is a quad of panels (64 outputs) x 256
+ * positions, codes and tables, brought by two or three tensor copies on one barrier; two
+ * warpgroups take the stages in turns, each warp a panel, and multiply by wgmma: codes become
+ * integers in registers while the products of the turn before run. x of the CTA's slice of k lies
+ * in shared memory all the while, in blocks of 64 positions with the swizzle that wgmma reads; rows
+ * past m and columns past the last are zeros that the copy engine writes.
  *
- * Left to decode_sm80.cu, whose launchers ask here first: bf16, offsets, routes, parts, and outputs
- * so few beside fours of panels that a good part of the products would be of nothing. */
+ * Three more warps add sums: what the warpgroups have of a quad goes through shared memory, by
+ * copies across the cluster if k is cut in slices (decode_quads.h), to the CTA that stores those
+ * outputs.
+ *
+ * To make a barrier takes some 60 clocks, to ask for a stage 250: so all warps share the ring's
+ * first round. lab/cuda/NOTES.md has what else was tried, and where the time goes.
+ *
+ * Left to other kernels, which decode_sm80.cu's launchers ask then: offsets, routes, parts, planes,
+ * groups that are neither parts nor multiples of a stage, and x too long for 8 slices. */
 #include "../decode.cuh"
 #include "../decode_float.cuh"
 #include "../epilogue.cuh"
 #include "../wgmma.cuh"
+#include "decode_quads.h"
 #include "decode_sm90a.cuh"
 
 #include <cuda.h>
 
 #define INLINE static __device__ __forceinline__
 
-enum { QUAD = 4, QUARTERS = 4, CLUSTER = 2, ROWS = 16 };
+/* Warps beside those that multiply: one asks for weights, one sends sums, two add them. */
+enum { SERVICE = 4, ADDERS = 2 };
 
-/* What a launch works out, beside struct decode: share, more are those of a pair of CTAs. */
-struct pair_plan {
-    int32_t pieces; /* that a quarter of k is cut in, where x of all of it does not fit */
-    int32_t x_area; /* bytes of a warpgroup's x */
+struct quad_maps {
+    CUtensorMap codes, scale, zero, x, x_end;
 };
 
-/* A warp's chunks in the order in which it wants them, and which panels it has: `panel` and every
- * fourth behind it, in `quads` fours. */
-struct pair_walk {
-    int32_t piece, quad, c, end;
-    int32_t panel, quads;
+/* span: units to a row of tables; 4: four or more. */
+template <int FORMAT, int SHIFT, int SPAN, int ROWS> struct form {
+    static constexpr int format = FORMAT, shift = SHIFT, span = SPAN, rows = ROWS;
+    static constexpr int groups = QUADS_GROUPS, blocks = QUADS_BLOCKS;
+    static constexpr int block_bytes = IS_Q8(FORMAT) ? 1024 : 512;
+    static constexpr int panel_bytes = blocks * block_bytes;
+    static constexpr int code_bytes = QUADS_PANELS * panel_bytes;
+    /* A commit has `step` blocks; its sums are `sets`; `commits` of them go to one set. */
+    static constexpr int step = SPAN == 1 || ROWS > 16 ? 1 : 2;
+    static constexpr int commits = span > 2 * step ? span / (2 * step) : 1;
+    static constexpr int sets = span > 2 * step ? 1 : 2 * step / span;
+    static constexpr int turns = blocks / step;
+    static constexpr int consumers = 128 * groups, threads = consumers + 32 * SERVICE;
+    static constexpr int x_block = rows * 128;
+    static constexpr int sum_row = rows + 4; /* f32 of an output's sums; a multiple of 16 bytes */
+    static constexpr int sum_bytes = groups * 64 * sum_row * 4;
+    static_assert(turns / commits % 2 == 0 && turns % 2 == 0, "registers by turns");
 };
 
-INLINE int32_t piece_begin(const struct decode &d, const struct pair_plan &e, int32_t quarter,
-                           int32_t piece)
-{
-    const int32_t begin = d.chunks * quarter / QUARTERS, end = d.chunks * (quarter + 1) / QUARTERS;
-    return begin + (end - begin) * piece / e.pieces;
-}
-/* To the first chunk of the next piece that has any. */
-INLINE void enter_piece(const struct decode &d, const struct pair_plan &e, int32_t quarter,
-                        struct pair_walk &f)
-{
-    f.quad = 0;
-#pragma unroll 1
-    for (; f.piece < e.pieces; f.piece++) {
-        f.c = piece_begin(d, e, quarter, f.piece);
-        f.end = piece_begin(d, e, quarter, f.piece + 1);
-        if (f.c < f.end)
-            break;
-    }
-}
-/* Asks for the chunk at f, if there is one, and goes on. */
-template <int UNITS>
-INLINE void ask_next(const struct decode &d, const struct pair_plan &e, int32_t quarter,
-                     struct pair_walk &f, uint32_t slot, uint32_t bar, int32_t lane)
-{
-    if (f.piece >= e.pieces || f.quads == 0)
-        return;
-    if (lane == 0) {
-        struct decode_walk at;
-        const bool last = f.c == d.chunks - 1;
-        at.s = 0;
-        at.c = f.c;
-        at.panel = f.panel + f.quad * QUAD;
-        decode_walk_point<UNITS>(d, d.blob, at);
-        if (d.in_line == 0 || (last && d.ragged))
-            decode_ask_any<UNITS>(d, at, d.blob, slot, bar, lane);
-        else
-            decode_ask(d, at, slot, bar, last ? d.last_bytes : DECODE_CHUNK);
-    }
-    if (++f.c < f.end)
-        return;
-    f.c = piece_begin(d, e, quarter, f.piece);
-    if (++f.quad == f.quads) {
-        f.piece++;
-        enter_piece(d, e, quarter, f);
-    }
-}
+/* What a CTA has: quads [first, first + count), stages [begin, end) of each. */
+struct part {
+    int32_t first, count, begin, end, rank;
+};
 
-/* ---- x --------------------------------------------------------------------------------------- */
+/* ---- barriers and copies --------------------------------------------------------------------- */
 
-INLINE void copy_rows(uint32_t to, const CUtensorMap *map, int32_t column, uint32_t bar)
+INLINE void expect_if(uint32_t bar, int32_t bytes, uint32_t really)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(map), "r"(column), "r"(0), "r"(bar)
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %2, 0;\n"
+                 "@really mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;}" ::"r"(bar),
+                 "r"(bytes), "r"(really)
                  : "memory");
 }
-/* Chunks [c, end) of x, by the four warps of the warpgroup; bar has an arrival of each. */
-template <int UNITS>
-INLINE void ask_x(const CUtensorMap *map, int32_t c, int32_t end, uint32_t to, uint32_t bar,
-                  int32_t warp, int32_t lane)
+INLINE void arrive_if(uint32_t bar, uint32_t really)
 {
-    enum { BYTES = ROWS * 128 };
-    const int32_t blocks = (end - c) * (UNITS / 2);
-    if (lane != 0)
-        return;
-    decode_bar_expect(bar, (blocks + 3 - warp) / 4 * BYTES);
-#pragma unroll 1
-    for (int32_t b = warp; b < blocks; b += 4)
-        copy_rows(to + (uint32_t)(b * BYTES), map, (c * (UNITS / 2) + b) * 64, bar);
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %1, 0;\n"
+                 "@really mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(bar),
+                 "r"(really)
+                 : "memory");
 }
-
-/* ---- products -------------------------------------------------------------------------------- */
-
-struct pair_lane {
-    const uint8_t *codes, *table, *zero;
-};
-
-/* Two blocks of a chunk as A fragments. */
-template <int FORMAT, int SHIFT, int SPAN>
-INLINE void fragments(uint32_t (&a)[32], const struct decode &d, const struct pair_lane &in, int b)
+INLINE void box2_if(uint32_t to, const CUtensorMap *map, int32_t a, int32_t b, uint32_t bar,
+                    uint32_t really)
 {
-    enum { BLOCK = IS_Q8(FORMAT) ? 1024 : 512, STEP_WORDS = IS_Q8(FORMAT) ? 2 : 1 };
-    struct dequant_bias bias = bias_of<FORMAT>(0, 0);
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        uint32_t words[BLOCK / 128];
-#pragma unroll
-        for (int i = 0; i < BLOCK / 512; i++)
-            *(uint4 *)(words + 4 * i) = *(const uint4 *)(in.codes + (b + e) * BLOCK + i * 512);
-#pragma unroll
-        for (int s = 0; s < 4; s++) {
-            if (SHIFT == QNI_CUDA_SHIFT_ZERO && (4 * e + s) % (2 * SPAN) == 0) {
-                const int32_t at = ((2 * (b + e) + s / 2) * d.table_step) & -d.row_bytes;
-                const char2 z = *(const char2 *)(in.zero + (d.scale_is_f16 ? at / 2 : at / 4));
-                bias = bias_of<FORMAT>(z.x, z.y);
-            }
-            uint32_t four[4];
-            integers<FORMAT>(four, words + s * STEP_WORDS, bias, SHIFT == QNI_CUDA_SHIFT_ZERO);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                a[(4 * e + s) * 4 + i] = four[i];
-        }
-    }
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %5, 0;\n"
+                 "@really cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::"
+                 "bytes [%0], [%1, {%2, %3}], [%4];}" ::"r"(to),
+                 "l"(map), "r"(a), "r"(b), "r"(bar), "r"(really)
+                 : "memory");
 }
-
-/* A chunk, two blocks at a time: their products run while the next two become fragments. SPAN:
- * units to a row of tables, 1 or 2, or 4 where there are more. */
-template <int FORMAT, int SHIFT, int SPAN>
-INLINE void chunk(const struct decode &d, float (&all)[ROWS / 2], const struct pair_lane &in,
-                  uint32_t tile)
+INLINE void box3_if(uint32_t to, const CUtensorMap *map, int32_t a, int32_t b, int32_t c,
+                    uint32_t bar, uint32_t really)
 {
-    enum { BLOCKS = DECODE_CHUNK / (IS_Q8(FORMAT) ? 1024 : 512), SETS = 4 / SPAN };
-    uint32_t a[2][32];
-    float sums[SETS][ROWS / 2];
-    fragments<FORMAT, SHIFT, SPAN>(a[0], d, in, 0);
-#pragma unroll
-    for (int b = 0; b < BLOCKS; b += 2) {
-        uint32_t(&now)[32] = a[b / 2 % 2];
-        uint32_t(&next)[32] = a[(b / 2 + 1) % 2];
-#pragma unroll
-        for (int i = 0; i < 32; i++)
-            asm volatile("" : "+r"(now[i])::"memory");
-#pragma unroll
-        for (int s = 0; s < SETS; s++)
-            qni_wgmma::hold(sums[s]);
-        qni_wgmma::fence();
-#pragma unroll
-        for (int s = 0; s < 8; s++)
-            qni_wgmma::product<ROWS>::run<false>(
-                sums[s / (2 * SPAN)], now + 4 * s,
-                tile + (uint32_t)((b + s / 4) * (ROWS * 8) + s % 4 * 2), s % (2 * SPAN) != 0);
-        qni_wgmma::commit();
-        if (b + 2 < BLOCKS) {
-            fragments<FORMAT, SHIFT, SPAN>(next, d, in, b + 2);
-#pragma unroll
-            for (int i = 0; i < 32; i++)
-                asm volatile("" : "+r"(next[i])::"memory");
-        }
-        float2 scale[SETS];
-#pragma unroll
-        for (int s = 0; s < SETS; s++)
-            scale[s] = pair_at(in.table + (((2 * b + s * SPAN) * d.table_step) & -d.row_bytes),
-                               d.scale_is_f16);
-        qni_wgmma::wait<0>();
-#pragma unroll
-        for (int s = 0; s < SETS; s++) {
-            qni_wgmma::hold(sums[s]);
-#pragma unroll
-            for (int i = 0; i < ROWS / 2; i++)
-                all[i] = fmaf(sums[s][i], (i & 2) == 0 ? scale[s].x : scale[s].y, all[i]);
-        }
-    }
+    asm volatile("{.reg .pred really; setp.ne.u32 really, %6, 0;\n"
+                 "@really cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::"
+                 "bytes [%0], [%1, {%2, %3, %4}], [%5];}" ::"r"(to),
+                 "l"(map), "r"(a), "r"(b), "r"(c), "r"(bar), "r"(really)
+                 : "memory");
 }
-
-/* ---- sums ------------------------------------------------------------------------------------ */
-
-/* What a warp has of a panel: [row][16 outputs] of its quarter. */
-INLINE void put_sums(float (&all)[ROWS / 2], float *to, int32_t m, bool add, int32_t lane)
-{
-    const int32_t g = lane >> 2, t = lane & 3;
-#pragma unroll
-    for (int i = 0; i < ROWS / 2; i++) {
-        const int32_t row = i / 4 * 8 + 2 * t + (i & 1);
-        float *const at = to + row * 16 + g + (i & 2) * 4;
-        if (row < m)
-            *at = add ? *at + all[i] : all[i];
-        all[i] = 0.0f;
-    }
-}
-
 INLINE uint32_t in_cta(uint32_t address, int32_t rank)
 {
     uint32_t there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-INLINE float load_there(uint32_t address)
+INLINE void arrive_there(uint32_t bar)
 {
-    float v;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
-    return v;
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar)
+                 : "memory");
+}
+/* Lanes may leave the loop one by one; what follows wants them together. */
+INLINE void wait_together(uint32_t bar, int32_t parity)
+{
+    decode_bar_wait(bar, parity);
+    __syncwarp();
 }
 
-/* Apart, so that its polynomials cost the fast path no register. */
-static __device__ __noinline__ void store_any(const struct qni_cuda_sink *out, int64_t row,
-                                              int32_t j, float v)
+/* Where the barriers are. */
+enum {
+    AT_FULL = 0,
+    AT_EMPTY = AT_FULL + 8 * QUADS_MAX_STAGES,
+    AT_X = AT_EMPTY + 8 * QUADS_MAX_STAGES,
+    AT_STAGED = AT_X + 8 * QUADS_MAX_PIECES,
+    AT_UNSTAGED = AT_STAGED + 16,
+    AT_FILLED = AT_UNSTAGED + 16,
+    AT_FREE = AT_FILLED + 16,
+    AT_END = AT_FREE + 16
+};
+static_assert(AT_END <= 1024, "barriers");
+
+INLINE void cluster_arrive(const quad_plan &e)
 {
-    epilogue_store(*out, epilogue_row_of(*out, row), j, 0, v);
+    if (e.slices > 1)
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+INLINE void cluster_wait(const quad_plan &e)
+{
+    if (e.slices > 1)
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* Adds the quarters of every other panel and stores them: the CTAs take turns. */
-INLINE void finish(const struct decode &d, const struct qni_cuda_sink &out, uint32_t sums,
-                   int32_t first, int32_t count, int32_t rank)
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+template <class F>
+INLINE void ask_stage(const quad_maps &maps, const quad_plan &e, int32_t quad, int32_t c,
+                      int32_t slot, uint32_t base, uint32_t first)
 {
-    const int32_t each = d.m * 16, quarter = count * each * 4;
-    const uint32_t from[2] = {in_cta(sums, 0), in_cta(sums, 1)};
-#pragma unroll 2
-    for (int32_t i = (int32_t)threadIdx.x; i < (count + 1 - rank) / 2 * each; i += DECODE_THREADS) {
-        const int32_t half = decode_divide((uint32_t)i >> 4, (uint32_t)d.m, d.m_magic);
-        const int32_t p = half * 2 + rank, r = (i >> 4) - half * d.m,
-                      o = (first + p) * 16 + (i & 15);
-        const uint32_t at = (uint32_t)((p * each + r * 16 + (i & 15)) * 4);
-        float v[QUARTERS];
-#pragma unroll
-        for (int j = 0; j < QUARTERS; j++)
-            v[j] = load_there(from[j / 2] + (uint32_t)(j % 2 * quarter) + at);
-        const float sum = ((v[0] + v[1]) + v[2]) + v[3];
-        if (o >= d.n)
-            continue;
-        if (out.is_plain)
-            epilogue_round(out, (d.row + r) * out.stride[2] + o, sum);
-        else
-            store_any(&out, d.row + r, o, sum);
+    const uint32_t full = base + AT_FULL + 8 * (uint32_t)slot;
+    const uint32_t to = base + (uint32_t)(e.at_ring + slot * e.slot_bytes);
+    const int32_t group =
+        e.period > 1 ? decode_divide((uint32_t)c, (uint32_t)e.period, e.period_magic) : c * e.rows;
+    expect_if(full, e.expect, first);
+    box3_if(to, &maps.codes, 0, c * F::blocks, quad * QUADS_PANELS, full, first);
+    box2_if(to + F::code_bytes, &maps.scale, group * e.scale_words, quad * QUADS_PANELS, full,
+            first);
+    if (F::shift == QNI_CUDA_SHIFT_ZERO)
+        box2_if(to + F::code_bytes + (uint32_t)e.tables, &maps.zero, group * 4, quad * QUADS_PANELS,
+                full, first);
+}
+
+template <class F> INLINE void begin_x(const part &own, uint32_t base, int32_t turn, uint32_t first)
+{
+    if (first) {
+#pragma unroll 1
+        for (int32_t i = turn; i * QUADS_X_BOX < (own.end - own.begin) * F::blocks; i += SERVICE)
+            decode_bar_init(base + AT_X + 8 * (uint32_t)i, 1);
+        decode_bar_fence();
     }
+    __syncwarp();
+}
+/* Every SERVICE-th piece of x from `turn` on. */
+template <class F>
+INLINE void ask_x(const quad_maps &maps, const quad_plan &e, const part &own, uint32_t base,
+                  int32_t turn, uint32_t first)
+{
+#pragma unroll 1
+    for (int32_t piece = turn;; piece += SERVICE) {
+        const int32_t b = own.begin * F::blocks + piece * QUADS_X_BOX;
+        if (b >= own.end * F::blocks)
+            return;
+        const uint32_t bar = base + AT_X + 8 * (uint32_t)piece;
+        const uint32_t to = base + (uint32_t)(e.at_x + piece * (QUADS_X_BOX * F::x_block));
+        expect_if(bar, QUADS_X_BOX * F::x_block, first);
+        if (b + QUADS_X_BOX <= e.whole) {
+            box3_if(to, &maps.x, 0, 0, b, bar, first);
+        } else {
+#pragma unroll 1
+            for (int32_t i = 0; i < QUADS_X_BOX; i++)
+                box2_if(to + (uint32_t)(i * F::x_block), &maps.x_end, (b + i) * 64, 0, bar, first);
+        }
+    }
+}
+
+/* The barriers of the sums. */
+template <class F> INLINE void begin_sums(const quad_plan &e, uint32_t base, int32_t i)
+{
+    const int32_t kind = i >> 1;
+    const uint32_t bar = base + AT_STAGED + 8 * (uint32_t)i;
+    decode_bar_init(bar, kind == 0   ? 4 * F::groups
+                         : kind == 1 ? (e.slices == 1 ? ADDERS : 1)
+                         : kind == 2 ? 1
+                                     : ADDERS * e.slices);
+    decode_bar_fence();
+    if (kind == 2)
+        decode_bar_expect(bar, F::sum_bytes);
+}
+/* The ring's first round, by all warps side by side. Half of it is asked for before x, so that the
+ * memory has something to do while x, which the cache has, comes; the rest behind it. */
+template <class F>
+INLINE void begin_ring(const quad_maps &maps, const quad_plan &e, const part &own, uint32_t base,
+                       int32_t warp, uint32_t first)
+{
+    const int32_t length = own.end - own.begin, total = own.count * length;
+    if (first && warp >= 4 && warp < 8) {
+        begin_sums<F>(e, base, 2 * warp - 8);
+        begin_sums<F>(e, base, 2 * warp - 7);
+    }
+#pragma unroll 1
+    for (int32_t i = warp; i < e.depth; i += F::threads / 32) {
+        if (first) {
+            decode_bar_init(base + AT_FULL + 8 * (uint32_t)i, 1);
+            decode_bar_fence();
+        }
+        __syncwarp();
+        if (i < total) {
+            int32_t quad = own.first, c = i;
+#pragma unroll 1
+            for (; c >= length; c -= length)
+                quad++;
+            ask_stage<F>(maps, e, quad, own.begin + c, i, base, first);
+        }
+        if (first) {
+            decode_bar_init(base + AT_EMPTY + 8 * (uint32_t)i, 4);
+            decode_bar_fence();
+        }
+        __syncwarp();
+    }
+}
+
+template <class F>
+INLINE void produce(const quad_maps &maps, const quad_plan &e, const part &own, uint32_t base,
+                    uint32_t first)
+{
+    const int32_t length = own.end - own.begin, total = own.count * length;
+    int32_t quad = own.first, c = min(e.depth, total), slot = 0, parity = 0;
+    if (length > 0)
+#pragma unroll 1
+        for (; c >= length; c -= length)
+            quad++;
+#pragma unroll 1
+    for (int32_t left = total - min(e.depth, total); left > 0; left--) {
+        wait_together(base + AT_EMPTY + 8 * (uint32_t)slot, parity);
+        ask_stage<F>(maps, e, quad, own.begin + c, slot, base, first);
+        if (++slot == e.depth) {
+            slot = 0;
+            parity ^= 1;
+        }
+        if (++c == length) {
+            c = 0;
+            quad++;
+        }
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+template <class F> struct consumer {
+    const uint8_t *codes, *table, *zero; /* of slot 0, of this lane */
+    uint32_t base;
+    int32_t slot, parity;
+};
+
+/* Turn p of the stage in slot `at` bytes as A fragments. */
+template <class F>
+INLINE void fragments(uint32_t (&a)[16 * F::step], const quad_plan &e, const consumer<F> &c,
+                      int32_t at, int p)
+{
+    enum { STEP_WORDS = IS_Q8(F::format) ? 2 : 1 };
+    struct dequant_bias bias = bias_of<F::format>(0, 0);
+#pragma unroll
+    for (int b = 0; b < F::step; b++) {
+        uint32_t words[F::block_bytes / 128];
+#pragma unroll
+        for (int i = 0; i < F::block_bytes / 512; i++)
+            *(uint4 *)(words + 4 * i) =
+                *(const uint4 *)(c.codes + at + (F::step * p + b) * F::block_bytes + i * 512);
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            if (F::shift == QNI_CUDA_SHIFT_ZERO && (4 * b + s) % (2 * F::span) == 0) {
+                const int32_t row = ((2 * (F::step * p + b) + s / 2) * e.table_step) & -e.row_bytes;
+                const char2 z =
+                    *(const char2 *)(c.zero + at + (e.scale_is_f16 ? row / 2 : row / 4));
+                bias = bias_of<F::format>(z.x, z.y);
+            }
+            uint32_t four[4];
+            integers<F::format>(four, words + s * STEP_WORDS, bias,
+                                F::shift == QNI_CUDA_SHIFT_ZERO);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[(4 * b + s) * 4 + i] = four[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 16 * F::step; i++)
+        asm volatile("" : "+r"(a[i])::"memory");
+}
+
+template <class F>
+INLINE void multiply(float (&sums)[F::sets][F::rows / 2], uint32_t (&a)[16 * F::step],
+                     uint32_t tile, bool add)
+{
+#pragma unroll
+    for (int i = 0; i < 16 * F::step; i++)
+        asm volatile("" : "+r"(a[i])::"memory");
+#pragma unroll
+    for (int s = 0; s < F::sets; s++)
+        qni_wgmma::hold(sums[s]);
+    qni_wgmma::fence();
+    enum { EACH = 4 * F::step / F::sets }; /* products of a set */
+#pragma unroll
+    for (int s = 0; s < 4 * F::step; s++)
+        qni_wgmma::product<F::rows>::template run<IS_BF16(F::format)>(
+            sums[s / EACH], a + 4 * s, tile + (uint32_t)(s / 4 * (F::rows * 8) + s % 4 * 2),
+            add || s % EACH != 0);
+    qni_wgmma::commit();
+}
+
+template <class F>
+INLINE void scales(float2 (&to)[F::sets], const quad_plan &e, const consumer<F> &c, int32_t at,
+                   int p)
+{
+#pragma unroll
+    for (int s = 0; s < F::sets; s++)
+        to[s] = pair_at(c.table + at +
+                            (((2 * F::step * p + s * F::span) * e.table_step) & -e.row_bytes),
+                        e.scale_is_f16);
+}
+template <class F>
+INLINE void add_scaled(float (&all)[F::rows / 2], float (&sums)[F::sets][F::rows / 2],
+                       const float2 (&scale)[F::sets])
+{
+#pragma unroll
+    for (int s = 0; s < F::sets; s++) {
+        qni_wgmma::hold(sums[s]);
+#pragma unroll
+        for (int i = 0; i < F::rows / 2; i++)
+            all[i] = fmaf(sums[s][i], (i & 2) == 0 ? scale[s].x : scale[s].y, all[i]);
+    }
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* Apart, so that the fast path is short. */
+static __device__ __noinline__ void store_any(const struct qni_cuda_sink *out, int64_t row,
+                                              int32_t j, float a, float b, bool both)
+{
+    epilogue_store(*out, epilogue_row_of(*out, row), j, 0, a);
+    if (both)
+        epilogue_store(*out, epilogue_row_of(*out, row + 1), j, 0, b);
+}
+/* Two rows of an output. */
+INLINE void store2(const struct qni_cuda_sink &out, int64_t row, int32_t j, float2 v, bool both)
+{
+    if (!out.is_plain || out.y_dtype != QN_F16) {
+        store_any(&out, row, j, v.x, v.y, both);
+        return;
+    }
+    uint16_t *const to = (uint16_t *)out.y + row * out.stride[2] + j;
+    *to = __half_as_ushort(__float2half_rn(v.x));
+    if (both)
+        to[out.stride[2]] = __half_as_ushort(__float2half_rn(v.y));
+}
+
+/* What a warp has of its panel of the q-th quad, for those who add. */
+template <class F>
+INLINE void put_sums(float (&all)[F::rows / 2], const quad_plan &e, uint8_t *shared, uint32_t base,
+                     int32_t q, int32_t group)
+{
+    const int32_t lane = (int32_t)threadIdx.x & 31, warp = (int32_t)threadIdx.x >> 5 & 3;
+    const int32_t slot = q % e.n_stage;
+    float *const at = (float *)(shared + e.at_stage + slot * e.sums) +
+                      ((group * QUADS_PANELS + warp) * 16 + (lane >> 2)) * F::sum_row +
+                      2 * (lane & 3);
+    if (q >= e.n_stage)
+        wait_together(base + AT_UNSTAGED + 8 * (uint32_t)slot, (q / e.n_stage & 1) ^ 1);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int i = 0; i < F::rows / 8; i++)
+            *(float2 *)(at + h * 8 * F::sum_row + 8 * i) =
+                make_float2(all[4 * i + 2 * h], all[4 * i + 2 * h + 1]);
+#pragma unroll
+    for (int i = 0; i < F::rows / 2; i++)
+        all[i] = 0.0f;
+    if (e.slices > 1)
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    arrive_if(base + AT_STAGED + 8 * (uint32_t)slot, lane == 0);
+}
+
+/* This CTA's sums of all quads to the CTAs that add them, by the copy engine: single stores across
+ * a cluster take it some 3 clocks each. A warp. */
+template <class F> INLINE void send_sums(const quad_plan &e, uint32_t base, const part &own)
+{
+    const int32_t lane = (int32_t)threadIdx.x & 31, bytes = (F::sum_row * 64 * 4) >> e.slices_bits;
+#pragma unroll 1
+    for (int32_t q = 0; q < own.count; q++) {
+        const int32_t from = q % e.n_stage, to = q % e.n_sums;
+        wait_together(base + AT_STAGED + 8 * (uint32_t)from, q / e.n_stage & 1);
+        if (q >= e.n_sums)
+            wait_together(base + AT_FREE + 8 * (uint32_t)to, (q / e.n_sums & 1) ^ 1);
+        if (lane == 0) {
+#pragma unroll 1
+            for (int32_t i = 0; i < F::groups * e.slices; i++) {
+                const int32_t group = i >> e.slices_bits, there = i & (e.slices - 1);
+                asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::"
+                             "bytes [%0], [%1], %2, [%3];" ::"r"(
+                                 in_cta(base + (uint32_t)(e.at_sums + to * e.sums +
+                                                          (own.rank * F::groups + group) * bytes),
+                                        there)),
+                             "r"(base + (uint32_t)(e.at_stage + from * e.sums + i * bytes)),
+                             "r"(bytes), "r"(in_cta(base + AT_FILLED + 8 * (uint32_t)to, there))
+                             : "memory");
+            }
+            asm volatile("cp.async.bulk.commit_group;\n"
+                         "cp.async.bulk.wait_group.read 0;" ::
+                             : "memory");
+        }
+        __syncwarp();
+        arrive_if(base + AT_UNSTAGED + 8 * (uint32_t)from, lane == 0);
+    }
+}
+
+/* Adds the pieces of the q-th quad in their order and stores them: thread `thread` of THREADS. */
+template <class F, int THREADS>
+INLINE void add_quad(const quad_plan &e, const struct qni_cuda_sink &out, uint8_t *shared,
+                     const part &own, int32_t q, int32_t thread)
+{
+    const int32_t each = 64 / e.slices;
+    const float *const from =
+        (const float *)(shared + (e.slices == 1 ? e.at_stage + q % e.n_stage * e.sums
+                                                : e.at_sums + q % e.n_sums * e.sums));
+#pragma unroll 1
+    for (int32_t v = thread; v < each * (F::rows / 2); v += THREADS) {
+        const int32_t o = v & (each - 1), r = (v >> e.each_bits) * 2;
+        const float *at = from + o * F::sum_row + r;
+        float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll 1
+        for (int32_t s = 0; s < e.slices; s++)
+#pragma unroll
+            for (int p = 0; p < F::groups; p++) {
+                const float2 more = *(const float2 *)at;
+                at += each * F::sum_row;
+                sum.x += more.x;
+                sum.y += more.y;
+            }
+        const int32_t j = (own.first + q) * 64 + own.rank * each + o;
+        if (j < e.n && r < e.m)
+            store2(out, e.row + r, j, sum, r + 1 < e.m);
+    }
+}
+/* Sums of all quads but the last, which all warps add when nothing is left to multiply; not before
+ * these have seen that it is there: others do not see every phase of the barriers. ADDERS warps. */
+template <class F>
+INLINE void add(const quad_plan &e, const struct qni_cuda_sink &out, uint8_t *shared, uint32_t base,
+                const part &own, int32_t adder)
+{
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    const bool alone = e.slices == 1;
+    const int32_t slots = alone ? e.n_stage : e.n_sums;
+#pragma unroll 1
+    for (int32_t q = 0; q < own.count; q++) {
+        const uint32_t there = 8 * (uint32_t)(q % slots);
+        wait_together(base + (alone ? AT_STAGED : AT_FILLED) + there, q / slots & 1);
+        if (q + 1 == own.count)
+            return;
+        add_quad<F, 32 * ADDERS>(e, out, shared, own, q, adder * 32 + lane);
+        __syncwarp();
+        if (alone)
+            arrive_if(base + AT_UNSTAGED + there, lane == 0);
+        if (alone || q + slots >= own.count)
+            continue;
+        if (adder == 0 && lane == 0)
+            decode_bar_expect(base + AT_FILLED + there, F::sum_bytes);
+        __syncwarp();
+        if (lane < e.slices)
+            arrive_there(in_cta(base + AT_FREE + there, lane));
+        __syncwarp();
+    }
+}
+template <class F>
+INLINE void add_last(const quad_plan &e, const struct qni_cuda_sink &out, uint8_t *shared,
+                     const part &own)
+{
+    const int32_t q = own.count - 1;
+    asm volatile("bar.sync 1, %0;" ::"n"(F::threads - 32) : "memory");
+    /* All that this CTA waits for has come; nobody leaves before it has for all of them. */
+    cluster_arrive(e);
+    add_quad<F, F::threads - 32>(e, out, shared, own, q,
+                                 (int32_t)threadIdx.x - (threadIdx.x > F::consumers ? 32 : 0));
+    cluster_wait(e);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-template <int FORMAT, int SHIFT, int SPAN>
-static __global__ void __launch_bounds__(DECODE_THREADS, 1)
-    decode_pair(const __grid_constant__ CUtensorMap map, const __grid_constant__ struct decode d,
-                const __grid_constant__ struct pair_plan e,
-                const __grid_constant__ struct qni_cuda_sink out)
+template <class F>
+INLINE void consume(const quad_plan &e, uint8_t *shared, uint32_t base, const part &own)
 {
-    enum { UNITS = DECODE_CHUNK / (IS_Q8(FORMAT) ? 512 : 256), CHUNK_TILE = UNITS / 2 * ROWS * 8 };
-    extern __shared__ __align__(1024) uint8_t shared[];
     const int32_t lane = (int32_t)threadIdx.x & 31;
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x >> 5, 0);
-    const int32_t group = warp >> 2, pair = (int32_t)blockIdx.x >> 1,
-                  rank = (int32_t)blockIdx.x & 1;
-    const int32_t count = d.share + (pair < d.more), first = pair * d.share + min(pair, d.more);
-    const int32_t quarter = rank * 2 + group, panel = first + (warp & 3);
-    const int32_t quads = (count + QUAD - 1) / QUAD, mine = (count - (warp & 3) + QUAD - 1) / QUAD;
-    const uint32_t base = ptx_shared(shared), x_bar = base + (uint32_t)(512 + group * 8);
-    const uint32_t bars = base + (uint32_t)(warp * 64);
-    const uint8_t *const ring_from = shared + d.at_ring + warp * d.depth * d.slot_bytes;
-    const uint32_t ring = ptx_shared(ring_from);
-    const uint32_t x_at = base + (uint32_t)(d.at_x + group * e.x_area);
-
-    if (lane < d.depth)
-        decode_bar_init(bars + 8 * (uint32_t)lane, 1);
-    if ((warp & 3) == 0 && lane == 0)
-        decode_bar_init(x_bar, 4);
-    decode_bar_fence();
-    __syncthreads();
-    struct pair_walk f = {0, 0, 0, 0, panel, mine}, r = f;
-    enter_piece(d, e, quarter, f);
-    enter_piece(d, e, quarter, r);
-    const bool some = r.piece < e.pieces;
-    if (!d.pdl && some)
-        ask_x<UNITS>(&map, r.c, r.end, x_at, x_bar, warp & 3, lane);
+    const int32_t group = warp >> 2, panel = warp & 3, length = own.end - own.begin;
+    const int32_t count = own.count, total = count * length;
+    const uint32_t is_first = lane == 0;
+    consumer<F> c;
+    c.codes = shared + e.at_ring + panel * F::panel_bytes + lane * 16;
+    c.table = shared + e.at_ring + F::code_bytes + panel * (e.tables / QUADS_PANELS) +
+              (lane >> 2) * (e.scale_is_f16 ? 4 : 8);
+    c.zero = shared + e.at_ring + F::code_bytes + e.tables + panel * (e.zeros / QUADS_PANELS) +
+             (lane >> 2) * 2;
+    c.base = base;
+    c.slot = group;
+    c.parity = 0;
+    const uint32_t x_tile = qni_wgmma::tile(base + (uint32_t)e.at_x);
+    int32_t left = (total - group + F::groups - 1) / F::groups; /* stages of this warpgroup */
+    int32_t t = group;                                          /* of the quad */
+    float all[F::rows / 2] = {};
+    float sums[2][F::sets][F::rows / 2];
+    float2 scale[F::sets];
+    uint32_t a[2][16 * F::step];
+    if (left > 0)
+        wait_together(base + AT_FULL + 8 * (uint32_t)c.slot, c.parity);
+    fragments<F>(a[0], e, c, c.slot * e.slot_bytes, 0);
 #pragma unroll 1
-    for (int32_t i = 0; i < d.depth; i++)
-        ask_next<UNITS>(d, e, quarter, f, ring + (uint32_t)(i * d.slot_bytes),
-                        bars + 8 * (uint32_t)i, lane);
-    ptx_dependents_launch();
-    float *const sums = (float *)(shared + d.at_sums) + group * count * d.m * 16;
-    ptx_dependency_wait();
-    if (d.pdl && some)
-        ask_x<UNITS>(&map, r.c, r.end, x_at, x_bar, warp & 3, lane);
-    if (!some) /* fewer chunks than quarters */
-        for (int32_t i = (int32_t)threadIdx.x & 127; i < count * d.m * 16; i += 128)
-            sums[i] = 0.0f;
-
-    float all[ROWS / 2] = {};
-    const uint8_t *const codes = ring_from + lane * 16;
-    const uint8_t *const table = ring_from + DECODE_CHUNK + (lane >> 2) * (d.scale_is_f16 ? 4 : 8);
-    const uint8_t *const zero = ring_from + DECODE_CHUNK + d.rows * d.row_bytes + (lane >> 2) * 2;
-    int32_t stage = 0, parity = 0, x_parity = 0;
+    for (int32_t q = 0; q < count; q++) {
 #pragma unroll 1
-    for (bool is_first = true; r.piece < e.pieces; is_first = false) {
-        if (!is_first) {
-            asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-            ask_x<UNITS>(&map, r.c, r.end, x_at, x_bar, warp & 3, lane);
-        }
-        decode_bar_wait(x_bar, x_parity);
-        x_parity ^= 1;
-#pragma unroll 1
-        for (int32_t q = 0; q < quads; q++) {
-            uint32_t tile = qni_wgmma::tile(x_at);
-#pragma unroll 1
-            for (int32_t c = r.c; c < r.end; c++) {
-                if (q < mine)
-                    decode_bar_wait(bars + 8 * (uint32_t)stage, parity);
-                __syncwarp();
-                const int32_t slot = stage * d.slot_bytes;
-                const struct pair_lane in = {codes + slot, table + slot, zero + slot};
-                chunk<FORMAT, SHIFT, SPAN>(d, all, in, tile);
-                tile += CHUNK_TILE;
-                if (q < mine) {
-                    __syncwarp();
-                    ask_next<UNITS>(d, e, quarter, f, ring + (uint32_t)slot,
-                                    bars + 8 * (uint32_t)stage, lane);
-                    if (++stage == d.depth) {
-                        stage = 0;
-                        parity ^= 1;
-                    }
-                }
+        for (; t < length; t += F::groups) {
+            if (q < F::groups) {
+                const int32_t b0 = t * F::blocks / QUADS_X_BOX,
+                              b1 = (t * F::blocks + F::blocks - 1) / QUADS_X_BOX;
+                wait_together(base + AT_X + 8 * (uint32_t)b0, 0);
+                if (b1 != b0)
+                    wait_together(base + AT_X + 8 * (uint32_t)b1, 0);
             }
-            if (q < mine)
-                put_sums(all, sums + (q * QUAD + (warp & 3)) * d.m * 16, d.m, !is_first, lane);
+            const uint32_t tile = x_tile + (uint32_t)(t * (F::blocks * F::x_block / 16));
+            const int32_t at = c.slot * e.slot_bytes;
+            /* Each turn's products run while the next one's integers are made. Products are asked
+             * for before those of the turn before are waited for, which is what keeps ptxas from
+             * making integers behind the wait, as it does where a stage ends. */
 #pragma unroll
-            for (int i = 0; i < ROWS / 2; i++)
-                all[i] = 0.0f;
+            for (int p = 0; p < F::turns; p++) {
+                multiply<F>(sums[p / F::commits % 2], a[p % 2],
+                            tile + (uint32_t)(p * F::step * (F::x_block / 16)),
+                            p % F::commits != 0);
+                float2 now[F::sets];
+                if (p % F::commits == 0)
+                    scales<F>(now, e, c, at, p);
+                if (p > 0) {
+                    qni_wgmma::wait<1>();
+                    if (p % F::commits == 0)
+                        add_scaled<F>(all, sums[(p / F::commits + 1) % 2], scale);
+                }
+                if (p % F::commits == 0) {
+#pragma unroll
+                    for (int s = 0; s < F::sets; s++)
+                        scale[s] = now[s];
+                }
+                if (p + 1 < F::turns) {
+                    fragments<F>(a[(p + 1) % 2], e, c, at, p + 1);
+                    continue;
+                }
+                __syncwarp();
+                arrive_if(base + AT_EMPTY + 8 * (uint32_t)c.slot, is_first);
+                c.slot += F::groups;
+                if (c.slot >= e.depth) {
+                    c.slot -= e.depth;
+                    c.parity ^= 1;
+                }
+                if (--left > 0)
+                    wait_together(base + AT_FULL + 8 * (uint32_t)c.slot, c.parity);
+                fragments<F>(a[0], e, c, c.slot * e.slot_bytes, 0);
+                qni_wgmma::wait<0>();
+                add_scaled<F>(all, sums[1], scale);
+            }
         }
-        r.piece++;
-        enter_piece(d, e, quarter, r);
+        t -= length;
+        put_sums<F>(all, e, shared, base, q, group);
     }
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-    finish(d, out, ptx_shared(shared + d.at_sums), first, count, rank);
-    /* Nobody leaves while the other reads its sums. */
-    asm volatile("barrier.cluster.arrive.aligned;\n"
-                 "barrier.cluster.wait.aligned;" ::
-                     : "memory");
+}
+
+template <class F>
+static __global__ void __launch_bounds__(F::threads, 1)
+    decode_quads(const __grid_constant__ quad_maps maps, const __grid_constant__ quad_plan e,
+                 const __grid_constant__ struct qni_cuda_sink out)
+{
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const uint32_t base = ptx_shared(shared);
+    const int32_t cluster = (int32_t)blockIdx.x >> e.slices_bits;
+    part own;
+    own.rank = (int32_t)blockIdx.x & (e.slices - 1);
+    own.first = cluster * e.share + min(cluster, e.more);
+    own.count = e.share + (cluster < e.more);
+    own.begin = e.stages * own.rank >> e.slices_bits;
+    own.end = e.stages * (own.rank + 1) >> e.slices_bits;
+    const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x >> 5, 0);
+    const int32_t turn = warp - F::consumers / 32;
+    const uint32_t first = (threadIdx.x & 31) == 0;
+    if (turn >= 0) {
+        begin_x<F>(own, base, turn, first);
+        if (!e.pdl)
+            ask_x<F>(maps, e, own, base, turn, first);
+    }
+    begin_ring<F>(maps, e, own, base, warp, first);
+    __syncthreads();
+    cluster_arrive(e);
+    ptx_dependents_launch();
+    ptx_dependency_wait();
+    if (turn == 0) {
+        if (e.pdl)
+            ask_x<F>(maps, e, own, base, turn, first);
+        produce<F>(maps, e, own, base, first);
+        cluster_wait(e);
+        return;
+    }
+    if (turn < 0) {
+        consume<F>(e, shared, base, own);
+        cluster_wait(e);
+    } else {
+        if (e.pdl)
+            ask_x<F>(maps, e, own, base, turn, first);
+        cluster_wait(e);
+        if (turn > 1)
+            add<F>(e, out, shared, base, own, turn - 2);
+        else if (e.slices > 1)
+            send_sums<F>(e, base, own);
+    }
+    add_last<F>(e, out, shared, own);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-static int32_t describe_rows(const struct qni_cuda_product *p, CUtensorMap *map)
+typedef decltype(&cuTensorMapEncodeTiled) encode_fn;
+
+struct box {
+    int32_t rank;
+    cuuint64_t size[3], stride[2];
+    cuuint32_t box[3];
+};
+static bool describe_one(encode_fn encode, CUtensorMap *map, CUtensorMapDataType type,
+                         const void *from, const box &b, bool swizzled)
 {
-    void *encode = NULL;
+    const cuuint32_t step[3] = {1, 1, 1};
+    return encode(map, type, (cuuint32_t)b.rank, (void *)(uintptr_t)from, b.size, b.stride, b.box,
+                  step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* Whole blocks of x are told as [block][row][64 columns]; its end, and what is behind it, as
+ * [row][column]. */
+template <class F>
+static int32_t describe(const struct qni_cuda_product *p, const quad_plan &e, quad_maps *maps)
+{
+    void *entry = NULL;
     cudaDriverEntryPointQueryResult found;
-    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-                                                           cudaEnableDefault, &found);
-    if (e != cudaSuccess || found != cudaDriverEntryPointSuccess)
-        return (int32_t)(e != cudaSuccess ? cudaGetLastError() : cudaErrorNotSupported);
-    const cuuint64_t size[2] = {(cuuint64_t)p->x.columns, (cuuint64_t)p->m};
-    const cuuint64_t stride[1] = {(cuuint64_t)p->x.lda};
-    const cuuint32_t box[2] = {64, ROWS}, step[2] = {1, 1};
-    const CUresult r = ((decltype(&cuTensorMapEncodeTiled))encode)(
-        map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, (void *)(uintptr_t)p->x.a, size, stride, box, step,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return r == CUDA_SUCCESS ? 0 : (int32_t)cudaErrorInvalidValue;
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry,
+                                                                12000, cudaEnableDefault, &found);
+    if (status != cudaSuccess || found != cudaDriverEntryPointSuccess)
+        return (int32_t)(status != cudaSuccess ? cudaGetLastError() : cudaErrorNotSupported);
+    const encode_fn encode = (encode_fn)entry;
+    const struct qni_cuda_weights &w = p->w;
+    const auto word = CU_TENSOR_MAP_DATA_TYPE_INT32;
+    const auto type =
+        IS_BF16(F::format) ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const cuuint64_t panels = (cuuint64_t)w.panels, groups = (cuuint64_t)w.n_groups;
+    const cuuint64_t blocks = (cuuint64_t)w.units / 2, lda = (cuuint64_t)p->x.lda;
+    const cuuint64_t columns = (cuuint64_t)p->x.columns, m = (cuuint64_t)p->m;
+    const box codes = {3,
+                       {F::block_bytes / 8, blocks, panels},
+                       {F::block_bytes, blocks * F::block_bytes},
+                       {F::block_bytes / 8, F::blocks, QUADS_PANELS}};
+    const box scale = {2,
+                       {groups * (cuuint64_t)e.scale_words, panels, 1},
+                       {groups * (cuuint64_t)e.row_bytes, 0},
+                       {(cuuint32_t)(e.rows * e.scale_words), QUADS_PANELS, 1}};
+    const box zero = {
+        2, {groups * 4, panels, 1}, {groups * 16, 0}, {(cuuint32_t)e.rows * 4, QUADS_PANELS, 1}};
+    const box x = {3,
+                   {64, m, (cuuint64_t)(e.whole > 0 ? e.whole : 1)},
+                   {lda, 128},
+                   {64, F::rows, QUADS_X_BOX}};
+    const box x_end = {2, {columns, m, 1}, {lda, 0}, {64, F::rows, 1}};
+    const uint8_t *const blob = w.blob;
+    bool ok = describe_one(encode, &maps->codes, CU_TENSOR_MAP_DATA_TYPE_INT64, blob + w.codes,
+                           codes, false) &&
+              describe_one(encode, &maps->scale, word, blob + w.scale, scale, false) &&
+              describe_one(encode, &maps->x, type, p->x.a, x, true) &&
+              describe_one(encode, &maps->x_end, type, p->x.a, x_end, true);
+    if (F::shift == QNI_CUDA_SHIFT_ZERO)
+        ok = ok && describe_one(encode, &maps->zero, word, blob + w.zero, zero, false);
+    return ok ? 0 : (int32_t)cudaErrorInvalidValue;
 }
 
-/* Three slots a warp if x fits beside them in one piece, else two and as few pieces as fit. False:
- * too many panels for their sums. */
-static bool plan_pair(struct decode *d, struct pair_plan *e, const struct qni_cuda_launch *launch,
-                      int32_t units)
+template <class F>
+static int32_t start(const struct qni_cuda_product *p, const struct qni_cuda_launch *launch,
+                     quad_plan *e)
 {
-    const int32_t limit = decode_shared_limit(launch, 1);
-    const int32_t sums = 2 * (d->share + 1) * d->m * 64;
-    const int32_t quarter = (d->chunks + QUARTERS - 1) / QUARTERS;
-    for (e->pieces = 1; e->pieces <= quarter; e->pieces++)
-        for (d->depth = 3; d->depth >= 2; d->depth--) {
-            const int64_t area =
-                (int64_t)((quarter + e->pieces - 1) / e->pieces) * (units / 2) * ROWS * 128;
-            d->at_x = 1024;
-            const int64_t ring = d->at_x + 2 * area;
-            const int64_t at_sums = ring + DECODE_WARPS * d->depth * d->slot_bytes;
-            if (at_sums + sums <= limit) {
-                e->x_area = (int32_t)area;
-                d->at_ring = (int32_t)ring;
-                d->at_sums = (int32_t)at_sums;
-                d->bytes = (int32_t)at_sums + sums;
-                return true;
-            }
-        }
-    return false;
-}
-
-template <int FORMAT, int SHIFT>
-static const void *kernel_for(const struct decode *d, int32_t units)
-{
-    enum { SPAN = SHIFT == QNI_CUDA_SHIFT_NONE ? 4 : 2 };
-    return d->rows == units       ? (const void *)decode_pair<FORMAT, SHIFT, 1>
-           : 2 * d->rows == units ? (const void *)decode_pair<FORMAT, SHIFT, 2>
-                                  : (const void *)decode_pair<FORMAT, SHIFT, SPAN>;
-}
-
-template <int FORMAT>
-static bool launch(const struct qni_cuda_product *p, const struct qni_cuda_launch *launch,
-                   int32_t *status)
-{
-    enum { UNITS = DECODE_CHUNK / (IS_Q8(FORMAT) ? 512 : 256) };
-    struct decode d;
-    struct pair_plan e = {};
-    CUtensorMap map;
-    if (p->w.shift == QNI_CUDA_SHIFT_OFFSET || p->x.planes != 1 || p->routes.tiles != NULL ||
-        p->w.parts != 1 || p->m <= 8 || p->m > 16 || p->x.columns < 1 ||
-        launch->multiprocessors < CLUSTER)
-        return false;
-    decode_plan(&d, p, launch, UNITS, 16);
-    decode_plan_share(&d, launch->multiprocessors / CLUSTER, 1);
-    const int32_t most = d.share + (d.more > 0), quads = (most + QUAD - 1) / QUAD;
-    if (most * 10 < quads * QUAD * 9 || !plan_pair(&d, &e, launch, UNITS))
-        return false;
-    const void *const kernel = p->w.shift == QNI_CUDA_SHIFT_ZERO
-                                   ? kernel_for<FORMAT, QNI_CUDA_SHIFT_ZERO>(&d, UNITS)
-                                   : kernel_for<FORMAT, QNI_CUDA_SHIFT_NONE>(&d, UNITS);
-    *status = describe_rows(p, &map);
-    if (*status != 0)
-        return true;
+    quad_maps maps = {};
+    const int32_t status = describe<F>(p, *e, &maps);
+    if (status != 0)
+        return status;
+    const void *const kernel = (const void *)decode_quads<F>;
     struct qni_cuda_sink out = p->out;
-    void *arguments[] = {&map, &d, &e, &out};
+    void *arguments[] = {&maps, e, &out};
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = CLUSTER;
+    attributes[0].val.clusterDim.x = (unsigned)e->slices;
     attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3((unsigned)(d.ctas * CLUSTER));
-    config.blockDim = dim3(DECODE_THREADS);
-    config.dynamicSmemBytes = (size_t)d.bytes;
+    config.gridDim = dim3((unsigned)(e->clusters * e->slices));
+    config.blockDim = dim3(F::threads);
+    config.dynamicSmemBytes = (size_t)e->bytes;
     config.stream = (cudaStream_t)launch->stream;
     config.attrs = attributes;
     config.numAttrs = launch->pdl ? 2 : 1;
     cudaError_t made =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, d.bytes);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, e->bytes);
     if (made == cudaSuccess)
         made = cudaLaunchKernelExC(&config, kernel, arguments);
     (void)cudaGetLastError();
-    *status = (int32_t)made;
+    return (int32_t)made;
+}
+
+template <int FORMAT, int SHIFT, int SPAN>
+static int32_t start_rows(const struct qni_cuda_product *p, const struct qni_cuda_launch *launch,
+                          quad_plan *e)
+{
+    const int32_t rows = quads_rows(p->m);
+    return rows == 8    ? start<form<FORMAT, SHIFT, SPAN, 8>>(p, launch, e)
+           : rows == 16 ? start<form<FORMAT, SHIFT, SPAN, 16>>(p, launch, e)
+           : rows == 24 ? start<form<FORMAT, SHIFT, SPAN, 24>>(p, launch, e)
+                        : start<form<FORMAT, SHIFT, SPAN, 32>>(p, launch, e);
+}
+template <int FORMAT, int SHIFT>
+static int32_t start_span(const struct qni_cuda_product *p, const struct qni_cuda_launch *launch,
+                          quad_plan *e)
+{
+    return e->rows == QUADS_UNITS       ? start_rows<FORMAT, SHIFT, 1>(p, launch, e)
+           : 2 * e->rows == QUADS_UNITS ? start_rows<FORMAT, SHIFT, 2>(p, launch, e)
+                                        : start_rows<FORMAT, SHIFT, 4>(p, launch, e);
+}
+template <int FORMAT>
+static int32_t start_shift(const struct qni_cuda_product *p, const struct qni_cuda_launch *launch,
+                           quad_plan *e)
+{
+    return p->w.shift == QNI_CUDA_SHIFT_ZERO
+               ? start_span<FORMAT, QNI_CUDA_SHIFT_ZERO>(p, launch, e)
+               : start_span<FORMAT, QNI_CUDA_SHIFT_NONE>(p, launch, e);
+}
+
+/* Up to 4 rows by one quad for each CTA are better left to mma: where launches overlap, it leaves
+ * room for the next one's CTAs. */
+static bool launched(const struct qni_cuda_product *p, int32_t format,
+                     const struct qni_cuda_launch *how, bool always, int32_t *status)
+{
+    quad_plan e;
+    if (how->sm != 90 || !quads_plan(&e, p, IS_Q8(format) ? 8 : 4, how->multiprocessors,
+                                     decode_shared_limit(how, 1)))
+        return false;
+    if (!always && (p->m < 2 || (p->m <= 4 && e.share + (e.more > 0) < 2)))
+        return false;
+    e.pdl = how->pdl;
+    *status = format == F16_Q4    ? start_shift<F16_Q4>(p, how, &e)
+              : format == BF16_Q4 ? start_shift<BF16_Q4>(p, how, &e)
+              : format == F16_Q8  ? start_shift<F16_Q8>(p, how, &e)
+                                  : start_shift<BF16_Q8>(p, how, &e);
     return true;
 }
 
-extern "C" int32_t qni_decode_sm90a(const struct qni_cuda_product *p, int32_t is_q8,
+extern "C" int32_t qni_decode_sm90a(const struct qni_cuda_product *p, int32_t format,
                                     const struct qni_cuda_launch *how, int32_t *status)
 {
-    if (how->sm != 90)
-        return 0;
-    return is_q8 ? launch<F16_Q8>(p, how, status) : launch<F16_Q4>(p, how, status);
+    return launched(p, format, how, false, status);
 }
+
+/* select.c asks quads_plan() before it gives them anything. */
+#define DECODE_KERNEL(name, format)                                                                \
+    extern "C" int32_t name(const struct qni_cuda_product *p, const struct qni_cuda_experts *,     \
+                            const struct qni_cuda_launch *how)                                     \
+    {                                                                                              \
+        int32_t status = 0;                                                                        \
+        return launched(p, format, how, true, &status) ? status                                    \
+                                                       : (int32_t)cudaErrorInvalidConfiguration;   \
+    }
+DECODE_KERNEL(qni_matmul_f16_q4frag_mr32_sm90a, F16_Q4)
+DECODE_KERNEL(qni_matmul_bf16_q4frag_mr32_sm90a, BF16_Q4)
+DECODE_KERNEL(qni_matmul_f16_q8frag_mr32_sm90a, F16_Q8)
+DECODE_KERNEL(qni_matmul_bf16_q8frag_mr32_sm90a, BF16_Q8)

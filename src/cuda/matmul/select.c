@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "../weights.h"
 #include "cost.h"
+#include "decode_quads.h"
 #include "dense.h"
 #include "prepared.h"
 
@@ -115,6 +117,26 @@ static bool is_tight(const struct qni_cuda_kernel *k, const struct qni_op *op,
            k->mr > TIGHT_ROWS && qni_cuda_planes(op) > 2 && qni_cuda_shared_kb(facts->sm) < 160;
 }
 
+/* The decode kernel of 17 to 32 rows keeps x in shared memory, and has no other way. */
+static bool is_quads(const struct qni_cuda_kernel *k)
+{
+    return k->family == QNI_CUDA_FAMILY_DECODE && k->mr == QUADS_MAX_ROWS;
+}
+static bool fits_quads(const struct qni_cuda_kernel *k, const struct qni_op *op,
+                       const struct qni_cuda_facts *facts, int64_t m)
+{
+    struct qni_cuda_product p;
+    struct quad_plan unused;
+    memset(&p, 0, sizeof p);
+    p.w = qni_cuda_weights_of(op->w[0], k->reads);
+    p.x.planes = k->reads == QNI_CUDA_READS_BF16 ? qni_cuda_planes(op) : 1;
+    p.x.columns = p.w.units * QNI_CUDA_UNIT;
+    p.m = qni_max(m, 1);
+    return op->kind != QNI_GROUPED &&
+           quads_plan(&unused, &p, k->layout == QNI_CUDA_Q4FRAG ? 4 : 8, facts->multiprocessors,
+                      (qni_cuda_shared_kb(facts->sm) - 1) * 1024);
+}
+
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. m: rows of a
  * part; 0: any. */
 static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op *op, int32_t layout,
@@ -140,6 +162,8 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         return "reads f16, which x (times the prescale) is not";
     if (op->kind == QNI_GROUPED && is_tight(k, op, facts))
         return "needs more shared memory for a tile of rows than the GPU has";
+    if (is_quads(k) && !fits_quads(k, op, facts, 1))
+        return "is for a single product without offsets, of one plane of x and not too long";
     return k->family == QNI_CUDA_FAMILY_ROUNDED ? qni_cuda_rounded_refusal(k->reads, op) : NULL;
 }
 
@@ -148,6 +172,8 @@ static bool takes(const struct qni_cuda_kernel *k, const struct qni_op *op,
                   const struct qni_cuda_facts *facts, int64_t m)
 {
     const int64_t most = is_tight(k, op, facts) ? TIGHT_ROWS : k->m_max;
+    if (is_quads(k))
+        return m <= most && fits_quads(k, op, facts, m);
     return most == 0 || op->kind == QNI_GROUPED || m <= most;
 }
 
