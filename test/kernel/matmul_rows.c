@@ -28,6 +28,9 @@ static const struct qni_matmul_kernel kernels[] = {
 struct row_case {
     const struct qni_matmul_kernel *kernel;
     int32_t data, shape;
+    bool
+        is_steady; /* all codes are the lowest there are, over many short groups: sums that a kernel
+                       lets run on grow as fast as they can */
 };
 
 /* What a case has drawn. */
@@ -43,6 +46,7 @@ struct drawn {
     struct qni_ref_segments segments; /* in canonical positions */
     int64_t *packed_at;               /* [k] packed position of the q-th position in packed order */
     struct qni_matmul_tile tile;
+    bool is_steady;
 };
 
 static bool is_nibble(const struct qni_matmul_kernel *k)
@@ -118,6 +122,19 @@ static void blank_rows(struct check_weight *weight, int64_t first)
     }
 }
 
+static void draw_steady(struct check *c, struct drawn *d, struct check_weight_options *o)
+{
+    d->m = CHECK_OF(&c->random, 1, 16, 33);
+    d->panels = 1;
+    d->n = 16;
+    d->k = o->k = 8192;
+    d->raw = d->scaled = false;
+    o->n = d->n;
+    o->format.group = d->m > 16 ? 32 : CHECK_OF(&c->random, 32, 64);
+    o->format.shift = QN_SHIFT_NONE;
+    o->format.bits = is_nibble(d->kernel) ? 4 : 8;
+}
+
 static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
 {
     struct check_random *r = &c->random;
@@ -145,11 +162,21 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     /* Integer zero points make offsets that f16 seldom holds. */
     d->f16_scales = o.format.shift != QN_SHIFT_ZERO && check_random_chance(r, 50);
     o.f16_scales = d->f16_scales;
+    d->is_steady = rc->is_steady;
+    if (d->is_steady)
+        draw_steady(c, d, &o);
     check_weight_make(c, &o, &d->weight);
+    if (d->is_steady)
+        memset(d->weight.w.codes, 0, (size_t)(d->weight.w.n * d->weight.w.k));
     blank_rows(&d->weight, d->n);
     d->x_block = CHECK_OF(r, 32, 32, 64, 100, 128, 1024);
     d->symmetric = check_random_chance(r, 40);
     d->x_zero = check_random_chance(r, 50) ? 0 : (int32_t)check_random_in(r, -128, 127);
+    if (d->is_steady) {
+        d->x_block = 128;
+        d->symmetric = true;
+        d->x_zero = 0;
+    }
     check_about(c, "m=%lld n=%lld k=%lld code=%d bits=%d group=%lld shift=%d x_block=%lld %s%s%s%s",
                 (long long)d->m, (long long)d->n, (long long)d->k, o.format.code, o.format.bits,
                 (long long)o.format.group, o.format.shift, (long long)d->x_block,
@@ -443,6 +470,8 @@ static void row_case(struct check *c, const void *arg)
                                                      : QN_STRATEGY_FLOAT;
     args.x = check_tensor(c, "x", x_type, 2, (const int64_t[]){d.m, d.k}, false);
     check_fill_x(c, &args.x, rc->data, rc->data == CHECK_EXTREME);
+    for (int64_t i = 0; i < d.m * d.k && d.is_steady; i++)
+        check_put(&args.x, i, x_type == QN_I8 ? -128.0 : -1.0);
     args.y = check_tensor(c, "c", d.raw ? QN_I32 : QN_F32, 2, (const int64_t[]){d.m, 16 * d.panels},
                           true);
     args.quant.symmetric = d.symmetric;
@@ -481,9 +510,12 @@ void check_matmul_rows(struct check_suite *suite, const struct check_options *op
             continue;
         for (int32_t data = 0; data < CHECK_N_DATA; data++)
             for (int32_t shape = 0; shape < shapes; shape++) {
-                const struct row_case rc = {k, data, shape};
+                const struct row_case rc = {k, data, shape, false};
                 check_case(suite, row_case, &rc, "%s/%s/%d", k->name, check_data_names[data],
                            shape);
             }
+        const struct row_case steady = {k, CHECK_NORMAL, 0, true};
+        if (is_int8(k) && !is_table(k))
+            check_case(suite, row_case, &steady, "%s/steady", k->name);
     }
 }
