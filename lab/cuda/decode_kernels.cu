@@ -56,8 +56,8 @@ static const row rows[] = {
     {"q8 mr8", qni_matmul_f16_q8frag_mr8_sm80, 8, 1, 8},
     {"q8 mr16", qni_matmul_f16_q8frag_mr16_sm80, 8, 9, 16},
     /* Compile decode_sm80.cu with -DQN_WITHOUT_DECODE_SM90A, or its rows are these. */
-    {"q4 wgmma", wgmma_q4, 4, 9, 32},
-    {"q8 wgmma", wgmma_q8, 8, 9, 32},
+    {"q4 wgmma", wgmma_q4, 4, 2, 32},
+    {"q8 wgmma", wgmma_q8, 8, 2, 32},
 };
 
 __device__ double value_of(const qni_cuda_weights &w, int bits, int o, int p, double *offset)
