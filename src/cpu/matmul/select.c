@@ -119,7 +119,7 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
 /* ---- choices --------------------------------------------------------------------------------- */
 
 /* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once
- * a segment, which costs as much as 128 positions of products: of one or two units that are groups,
+ * a segment, which costs as much as 128 positions of products: of at most four units that are groups,
  * too, two segments are added at a time, others pay where both halves of a block have rows. f32
  * rows need no preparing for vectors, others do either way: for those tiles of bf16 pay a row
  * earlier. */
@@ -134,8 +134,8 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
     const int64_t units = l.cut.segment_units;
     const bool nibbles = k->layout == QNI_LAYOUT_Q4N16; /* vectors do more of these at a time */
     const bool in_runs = l.cut.n_segments == l.cut.n_groups && qni_op_x_zero(op) == 0;
-    if (units <= 2 && in_runs)
-        return nibbles ? k->m_min + 2 : k->m_min;
+    if (units <= 4 && in_runs)
+        return k->m_min + (nibbles ? 1 + (units == 1) : 0);
     return units <= 2 ? TILES / 2 + 1 : units <= 4 && nibbles ? k->m_min + 5 : k->m_min;
 }
 

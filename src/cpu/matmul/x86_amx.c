@@ -36,7 +36,7 @@ enum {
     SPAN = 128,       /* units of k at a time */
     UNIT_BYTES = 512, /* of B */
     WHOLE = 256,      /* tiles of B at most, where a segment is longer than that; */
-    FROM = 3          /* which pay from so many blocks of rows on */
+    FROM = 2          /* which pay from so many blocks of rows on */
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
@@ -145,7 +145,7 @@ static int64_t segments_of_run(const struct qni_matmul_tile *t, int32_t codes)
     }
     const int64_t units = QNI_AMX_RUN / (128 * most * QNI_UNIT);
     /* With both halves of rows, segments of two units are as fast one by one. */
-    const int64_t longest = t->m <= 16 ? 2 : 1;
+    const int64_t longest = t->m <= 16 ? 4 : 1;
     const bool serves = !t->raw_i32 && t->row_scale == NULL && t->x_zero == 0 &&
                         t->n_segments == t->n_groups && t->segment_units <= longest;
     return serves ? units / t->segment_units / 2 * 2 : 0;
@@ -393,6 +393,8 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
     r->two = rows->two;
     r->rows = rows->end;
     r->n = j->n_pieces;
+    r->steps = tiles_of(j, p);
+    r->last_steps = tiles_of(j, p + j->n_pieces - 1);
     r->facts = facts;
     for (int64_t i = 0; i < 2; i++) {
         const int64_t at = (pair.panel + (i < pair.n ? i : 0)) * t->n_groups + p->group;

@@ -38,9 +38,10 @@ struct qni_amx_run {
     size_t b_second;           /* from the first panel of B to the second */
     bool two;                  /* more than 16 rows */
     int64_t rows;
-    int64_t n;          /* segments, a tile of B each */
-    int64_t fresh;      /* even */
-    const float *facts; /* [n][n_facts][32] */
+    int64_t n;                 /* segments */
+    int64_t steps, last_steps; /* tiles of B in each, and in the last */
+    int64_t fresh;             /* even */
+    const float *facts;        /* [n][n_facts][32] */
     int64_t n_facts;
     const char *scale[2], *offset[2]; /* [n][16] of each panel */
     const int32_t *sums[2];           /* [n][16] */
@@ -165,13 +166,44 @@ QNI_TEMPLATE void qni_amx_run_add_some(const struct qni_amx_sums *s, int64_t row
             _tile_loadd(tile, begin, 0);                                                           \
     } while (0)
 
-/* The products of segment i, four, or two; beside each two of them eight rows are added, from `row`
- * of their half on. */
+static inline void qni_amx_run_next(struct qni_amx_stream *st)
+{
+    if (st->lines > 0)
+        qni_amx_look_ahead(st);
+    if (st->feeding)
+        st->feed(st->feed_arg);
+    st->slot = st->slot + 1 == st->slots ? 0 : st->slot + 1;
+}
+
+/* All tiles of a segment but the first. */
+static inline void qni_amx_run_rest(const struct qni_amx_run *r, const char *a, int64_t steps)
+{
+    struct qni_amx_stream *const st = r->st;
+    for (int64_t i = 1; i < steps; i++) {
+        a += st->a_step;
+        const char *const b = st->ring + st->slot * QNI_AMX_SLOT;
+        _tile_loadd(6, b, 64);
+        _tile_loadd(4, a, st->lda);
+        _tile_dpbssd(0, 4, 6);
+        _tile_loadd(7, b + r->b_second, 64);
+        _tile_dpbssd(1, 4, 7);
+        if (r->two) {
+            _tile_loadd(5, a + 16 * st->lda, st->lda);
+            _tile_dpbssd(2, 5, 6);
+            _tile_dpbssd(3, 5, 7);
+        }
+        qni_amx_run_next(st);
+    }
+}
+
+/* The products of segment i. Beside each two of the first four, or two, eight rows are added, from
+ * `row` of their half on. */
 QNI_TEMPLATE void qni_amx_run_segment(const struct qni_amx_run *r, int64_t i,
                                       const struct qni_amx_sums *s, int64_t row, const int kind)
 {
     struct qni_amx_stream *const st = r->st;
-    const char *const a = r->a + i * st->a_step, *const b = st->ring + st->slot * QNI_AMX_SLOT;
+    const char *const a = r->a + i * r->steps * st->a_step;
+    const char *const b = st->ring + st->slot * QNI_AMX_SLOT;
     char *const held = (char *)r->m->dots[(i + 3) & 3]; /* of segment i - 1 */
     const float *const begin = i % r->fresh == 0 ? r->m->begin : NULL;
     _tile_loadd(6, b, 64);
@@ -190,11 +222,8 @@ QNI_TEMPLATE void qni_amx_run_segment(const struct qni_amx_run *r, int64_t i,
         _tile_dpbssd(3, 5, 7);
         qni_amx_run_add_some(s, 16 + row, kind);
     }
-    if (st->lines > 0)
-        qni_amx_look_ahead(st);
-    if (st->feeding)
-        st->feed(st->feed_arg);
-    st->slot = st->slot + 1 == st->slots ? 0 : st->slot + 1;
+    qni_amx_run_next(st);
+    qni_amx_run_rest(r, a, i + 1 < r->n ? r->steps : r->last_steps);
 }
 #undef QNI_AMX_RUN_OVER
 
