@@ -119,10 +119,10 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
 /* ---- choices --------------------------------------------------------------------------------- */
 
 /* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once
- * a segment, which costs as much as 128 positions of products: of at most four units that are groups,
- * too, two segments are added at a time, others pay where both halves of a block have rows. f32
- * rows need no preparing for vectors, others do either way: for those tiles of bf16 pay a row
- * earlier. */
+ * a segment, which costs as much as 128 positions of products: of at most four units that are
+ * groups, too, two segments are added at a time, others of one or two units pay where both halves
+ * of a block have rows. f32 rows need no preparing for vectors, others do either way: for those
+ * tiles of bf16 pay a row earlier. */
 static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
     enum { TILES = 32, PLANES = 3 };
