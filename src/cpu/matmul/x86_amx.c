@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int8 activations x 4- and 8-bit weights on AMX tiles. Contract and operand layouts: kernel.h; how
- * blocks of 32 rows x 2 panels pass through the tiles: simd/amx_stream.h.
+ * blocks of 32 rows x 2 panels pass through the tiles: simd/amx_stream.h, and where segments are
+ * short: simd/amx_run.h.
  *
  * Two units of a packed panel (64 positions, 16 outputs) are exactly one B tile: 16 rows of 4
  * positions x 16 outputs. Rows of activations are A tiles as they lie. Exact because |sum| <=
