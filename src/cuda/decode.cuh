@@ -57,6 +57,7 @@ struct decode {
     int32_t slot_bytes, depth, rings;
     int32_t at_ring, at_sums, at_x, x_stride;
     int32_t pdl, cluster, m, m_magic;
+    int32_t stacked; /* planes of x, where each has sums of its own beside the others'; else 1 */
     int32_t share_magic, more_magic;
     int32_t panels, n; /* of a part */
     int32_t scale_is_f16, units;
@@ -551,6 +552,7 @@ static inline void decode_plan(struct decode *d, const struct qni_cuda_product *
     d->x_short = p->x.columns < (int64_t)d->chunks * units * 32;
     d->routes = p->routes;
     d->m_magic = decode_magic(d->m);
+    d->stacked = 1;
     d->at_ring = 1152; /* behind the barriers */
 }
 
@@ -573,7 +575,7 @@ static inline void decode_plan_share(struct decode *d, int32_t ctas, int32_t clu
 static inline bool decode_plan_fits(struct decode *d, int32_t depth, int32_t x_rows, int32_t x_row,
                                     int32_t limit)
 {
-    const int32_t sums = (DECODE_WARPS + d->share) * d->m * 80;
+    const int32_t sums = (DECODE_WARPS + d->share) * d->m * d->stacked * 80;
     d->depth = depth;
     d->at_sums = d->at_ring + DECODE_WARPS * depth * d->slot_bytes;
     d->at_x = (d->at_sums + sums + 127) / 128 * 128;

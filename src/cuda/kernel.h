@@ -49,7 +49,7 @@ enum {
 /* What a matmul kernel reads as rows of x. */
 enum {
     QNI_CUDA_READS_F16 = 0,  /* natural order: f16 x as it lies, or prepared */
-    QNI_CUDA_READS_BF16 = 1, /* natural order: 1 to 3 planes that add up to x exactly */
+    QNI_CUDA_READS_BF16 = 1, /* natural order: 1 to 3 planes that add up to x: qni_op_planes() */
     QNI_CUDA_READS_Q8 = 2,   /* int8, one scale a row (or given). Within each block of 64 positions
                                 byte 16 t + 4 s + j holds position p(s, t, j) */
     QNI_CUDA_READS_Q8B = 3   /* the same with scale, offset and sums per segment */

@@ -14,26 +14,26 @@ enum { QNI_MATMUL = 0, QNI_GROUPED = 1, QNI_CONV = 2, QNI_CONV_TRANSPOSE = 3 };
 /* Geometry of a convolution; strides in elements. */
 struct qni_conv {
     int64_t batch, h, w, oh, ow;
-    int64_t xs[4], ys[4], rs[4];   /* strides of x, y, residual: batch, channel, row, column */
+    int64_t xs[4], ys[4], rs[4]; /* strides of x, y, residual: batch, channel, row, column */
     int32_t kh, kw, stride[2], dilation[2], pad[4];
-    int64_t ci, co;                /* channels of one group */
+    int64_t ci, co; /* channels of one group */
     int32_t groups;
 };
 
 struct qni_op {
     int32_t kind;
     qn_strategy strategy;
-    int64_t m;                     /* rows of the product: of y; of a convolution batch * oh * ow */
-    int64_t n, k;                  /* n: all outputs */
-    const qn_packed *const *w;     /* [n_w], same head but for contents */
+    int64_t m;                 /* rows of the product: of y; of a convolution batch * oh * ow */
+    int64_t n, k;              /* n: all outputs */
+    const qn_packed *const *w; /* [n_w], same head but for contents */
     int32_t n_w;
     int32_t strict;
-    qn_tensor x, y;                /* matmul, grouped: rank 2 */
+    qn_tensor x, y; /* matmul, grouped: rank 2 */
     qn_tensor offsets, ids, x_rows;
     qn_epilogue epilogue;
     qn_quant_args quant;
     struct qni_conv conv;
-    const char *kernel;            /* wanted row, or NULL */
+    const char *kernel; /* wanted row, or NULL */
 };
 
 /* Does the epilogue want int32 sums: to return them, or to add an int32 bias to them? */
@@ -51,6 +51,16 @@ static inline int32_t qni_op_x_zero(const struct qni_op *op)
     if (op->strategy != QN_STRATEGY_INT8_STATIC)
         return 0;
     return op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
+}
+
+/* Planes of bf16 that hold x, times a prescale or not: exactly, or to 2^-18 |x|, which long sums do
+ * not notice (docs/numerics.md: half of their bound at most). */
+static inline int32_t qni_op_planes(const struct qni_op *op, bool is_prescaled)
+{
+    enum { SHORT = 64 };
+    if (is_prescaled || op->x.dtype == QN_F32)
+        return op->k < SHORT ? 3 : 2;
+    return op->x.dtype == QN_F16 ? 2 : 1;
 }
 
 /* What backends choose by: at most so many kernels for one operation, each from some m on. */

@@ -22,19 +22,21 @@ static void expect(bool is_true, const char *what, const struct decode &d, int32
 }
 
 static void plan(const struct qni_cuda_product &p, int32_t sm, int32_t units, int32_t rows,
-                 int32_t cluster)
+                 int32_t cluster, bool is_stacked)
 {
     struct qni_cuda_launch launch = {};
     launch.sm = sm;
     launch.multiprocessors = sm == 90 ? 132 : 82;
     struct decode d;
     decode_plan(&d, &p, &launch, units, rows);
+    d.stacked = is_stacked ? p.x.planes : 1;
     expect(decode_plan_shared(&d, &launch, launch.multiprocessors, cluster, units, 2), "no room", d,
            sm);
     const int64_t x = (int64_t)d.m * d.x.planes * d.x_stride;
     expect(d.bytes <= decode_shared_limit(&launch, 1), "too much", d, sm);
     expect(d.at_sums >= d.at_ring + DECODE_WARPS * d.depth * d.slot_bytes &&
-               d.at_x >= d.at_sums + (DECODE_WARPS + d.share) * d.m * 80 && d.bytes >= d.at_x + x,
+               d.at_x >= d.at_sums + (DECODE_WARPS + d.share) * d.m * d.stacked * 80 &&
+               d.bytes >= d.at_x + x,
            "one thing in another", d, sm);
     expect(d.depth >= 1 && d.depth <= DECODE_MAX_DEPTH && d.stretch >= 1 && d.stretch <= d.chunks &&
                d.x_stride >= d.stretch * units * 64,
@@ -72,10 +74,12 @@ int main(void)
                                 /* select.c: is_tight() */
                                 if (planes > 2 && m > 12 && qni_cuda_shared_kb(sm) < 160)
                                     continue;
+                                const bool is_stacked = planes > 1 && m * planes <= 16;
+                                const int32_t rows = m > 8 ? 16 : 8;
                                 for (int32_t is_f16 = 0; is_f16 < 2; is_f16++) {
                                     p.w.scale_is_f16 = is_f16;
-                                    plan(p, sm, 16, m > 8 ? 16 : 8, sm == 90 && n > 1 ? 2 : 1);
-                                    plan(p, sm, 8, m > 8 ? 16 : 8, 1);
+                                    plan(p, sm, 16, rows, sm == 90 && n > 1 ? 2 : 1, is_stacked);
+                                    plan(p, sm, 8, rows, 1, is_stacked);
                                 }
                             }
     printf("%ld plans\n", checked);

@@ -160,18 +160,23 @@ static void experts_are_served_on_every_gpu(void **state)
                 }
 }
 
-/* 13 to 16 rows of f32 are more than a decode kernel has room for beside its weights. */
+/* 13 to 16 rows of three planes are more than a decode kernel has room for beside its weights; two
+ * planes, which long sums have, are not. */
 static void rows_find_room_in_shared_memory(void **state)
 {
     struct qni_cuda_choice c;
     struct product p;
     (void)state;
     for (int32_t g = 0; g < N_GPUS; g++)
-        for (int64_t m = 9; m <= 16; m++) {
+        for (int32_t i = 0; i < 16; i++) {
+            const int64_t m = 9 + i / 2;
             start_product(&p, "q4frag", QN_STRATEGY_FLOAT, m);
             p.op.x.dtype = QN_F32;
             p.op.kernel = "qni_matmul_bf16_q4frag_mr16_sm80";
-            const bool has_room = m <= 12 || gpus[g].sm == 80 || gpus[g].sm == 90;
+            if (i % 2 != 0)
+                p.op.k = 63;
+            assert_int_equal(qni_cuda_planes(&p.op), 2 + i % 2);
+            const bool has_room = i % 2 == 0 || m <= 12 || gpus[g].sm == 80 || gpus[g].sm == 90;
             assert_int_equal(choose(&gpus[g], &p, &c, NULL, NULL),
                              has_room && gpus[g].sm >= 80 ? QN_OK : QN_E_UNSUPPORTED);
         }
@@ -494,8 +499,8 @@ static void who_wants_sorted_rows_reads_no_x(void **state)
     for (int32_t r = 0; r < N_ROWS; r++) {
         if (rows[r].reads != QNI_CUDA_READS_F16)
             continue;
-        const bool wgmma = rows[r].family == QNI_CUDA_FAMILY_PREFILL ||
-                           rows[r].family == QNI_CUDA_FAMILY_ROUNDED;
+        const bool wgmma =
+            rows[r].family == QNI_CUDA_FAMILY_PREFILL || rows[r].family == QNI_CUDA_FAMILY_ROUNDED;
         start_product(&p, "q4frag", QN_STRATEGY_FLOAT, 1024);
         assert_true(qni_cuda_reads_x(&p.op, &rows[r]));
         p.op.kind = QNI_GROUPED;
@@ -766,7 +771,7 @@ static void prepared_rows_do_not_overlap(void **state)
         struct qni_cuda_rows x, none;
         const size_t bytes = qni_cuda_rows_in(&p.op, &kinds[i], &shape, base, &x);
         assert_int_equal(qni_cuda_rows_in(&p.op, &kinds[i], &shape, NULL, &none), bytes);
-        const int32_t planes = kinds[i].reads == QNI_CUDA_READS_BF16 ? 3 : 1;
+        const int32_t planes = kinds[i].reads == QNI_CUDA_READS_BF16 ? 2 : 1;
         const uint8_t *at = base + x.plane_stride * planes;
         assert_int_equal(x.planes, planes);
         assert_true(x.plane_stride >= 77 * x.lda && x.lda % 16 == 0);

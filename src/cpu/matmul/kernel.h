@@ -43,7 +43,7 @@
  * whole units. */
 enum {
     QNI_READS_F32 = 0,  /* float */
-    QNI_READS_BF16 = 1, /* uint16_t bf16 in 1 to 3 planes that add up to x exactly, in blocks */
+    QNI_READS_BF16 = 1, /* uint16_t bf16 in 1 to 3 planes that add up to x, in blocks */
     QNI_READS_Q8 = 2,   /* int8_t; one scale a row, applied after the kernel (int8-row,
                            int8-static) */
     QNI_READS_Q8B = 3   /* int8_t; scale, offset and sums per segment (int8-block) */
@@ -71,42 +71,42 @@ static inline size_t qni_bf16_row(size_t lda, int64_t m, int64_t row, size_t *st
 
 struct qni_matmul_tile {
     /* activations */
-    const void *a;            /* [m] rows of units * 32 elements */
-    size_t lda;               /* bytes from row to row (BF16: of a row, all planes of it together),
+    const void *a; /* [m] rows of units * 32 elements */
+    size_t lda;    /* bytes from row to row (BF16: of a row, all planes of it together),
                                  a multiple of 64, all of which may be read;
                                  a is 64-byte aligned. The caller's f32 x is neither */
     int64_t m;
-    int32_t planes;           /* BF16: how many: 1 for bf16 x, 2 for f16, 3 for f32 */
-    const int32_t *a_sum;     /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md
+    int32_t planes;        /* BF16: how many, as qni_op_planes() has it */
+    const int32_t *a_sum;  /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md
                                  cuts them for Q8 or Q8B) */
-    const float *a_scale;     /* Q8B: [m, n_segments] */
-    const float *a_offset;    /* Q8B: [m, n_segments], NULL if symmetric */
-    const float *a_total;     /* Q8B: [m, n_segments] real sum of the segment: fma(scale, sum,
+    const float *a_scale;  /* Q8B: [m, n_segments] */
+    const float *a_offset; /* Q8B: [m, n_segments], NULL if symmetric */
+    const float *a_total;  /* Q8B: [m, n_segments] real sum of the segment: fma(scale, sum,
                                  offset * count). BF16 with offsets: [m, n_groups] sum of x over
                                  the group, rows ld_segment apart */
-    size_t ld_segment;        /* elements from row to row in these four */
-    int32_t x_zero;           /* Q8: zero point of int8-static, else 0 */
+    size_t ld_segment;     /* elements from row to row in these four */
+    int32_t x_zero;        /* Q8: zero point of int8-static, else 0 */
     /* weights: everything of the first panel, and how far to the next */
     const uint8_t *codes;
-    size_t codes_stride;      /* bytes */
-    const void *scale;        /* [n_groups, 16], f32 or f16 */
-    const void *offset;       /* the same, or NULL */
-    const int32_t *sums;      /* [n_segments, 16] sum of code values of each segment, or NULL */
-    const int32_t *counts;    /* [n_segments] real positions of each segment (only read where x_zero
+    size_t codes_stride;    /* bytes */
+    const void *scale;      /* [n_groups, 16], f32 or f16 */
+    const void *offset;     /* the same, or NULL */
+    const int32_t *sums;    /* [n_segments, 16] sum of code values of each segment, or NULL */
+    const int32_t *counts;  /* [n_segments] real positions of each segment (only read where x_zero
                                  meets an offset) */
-    const float *table;       /* T layouts: [16] or [256] values */
-    const int8_t *table8;     /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8,
+    const float *table;     /* T layouts: [16] or [256] values */
+    const int8_t *table8;   /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8,
                                  Q8B and BF16 need it */
-    int32_t table8_doubled;   /* 1: scale counts half where table8 is used */
+    int32_t table8_doubled; /* 1: scale counts half where table8 is used */
     int64_t n_panels;
     int64_t units, n_groups, group_units, segment_units, n_segments;
     int32_t scale_is_f16;
-    int32_t raw_i32;          /* Q8, one group: c receives int32 sums (x_zero corrected) instead of
+    int32_t raw_i32; /* Q8, one group: c receives int32 sums (x_zero corrected) instead of
                                  floats */
     /* result */
-    float *c;                 /* [m, ldc] */
-    size_t ldc;               /* elements */
-    const float *row_scale;   /* [m] or NULL: what c is multiplied by last, rounded once more. Only
+    float *c;               /* [m, ldc] */
+    size_t ldc;             /* elements */
+    const float *row_scale; /* [m] or NULL: what c is multiplied by last, rounded once more. Only
                                  of kernels that take it, one segment, no offset, no raw_i32 */
     /* private memory of this thread, 64-byte aligned */
     void *scratch;
@@ -118,15 +118,15 @@ typedef void qni_matmul_kernel_fn(const struct qni_matmul_tile *tile);
 struct qni_matmul_kernel {
     const char *name;
     qni_matmul_kernel_fn *fn;
-    uint64_t needs;           /* QN_ISA_ bits */
+    uint64_t needs; /* QN_ISA_ bits */
     int32_t reads, layout;
-    int32_t m_min;            /* fewest rows for which the row is the best choice */
-    int32_t mr;               /* rows it works on at a time; jobs are multiples of it where
+    int32_t m_min; /* fewest rows for which the row is the best choice */
+    int32_t mr;    /* rows it works on at a time; jobs are multiples of it where
                                  possible */
     int32_t numerics;
-    int32_t takes_scale;      /* 1: it takes a row_scale. Results of one segment then need not pass
+    int32_t takes_scale;  /* 1: it takes a row_scale. Results of one segment then need not pass
                                  through memory of their own on the way to y */
-    size_t scratch_bytes;     /* private scratch, for any k and m */
+    size_t scratch_bytes; /* private scratch, for any k and m */
 };
 
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \

@@ -22,8 +22,7 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
     l.cut = qni_cut_of(head, reads);
     l.is_identity = head->n_runs <= 1 && l.cut.units * QNI_UNIT == l.cut.k &&
                     head->section[QNI_SECTION_PERM].bytes == 0;
-    /* 8 bits of the significand a plane: bf16 has 8, f16 has 11, f32 and products have 24. */
-    l.planes = prescaled || op->x.dtype == QN_F32 ? 3 : op->x.dtype == QN_F16 ? 2 : 1;
+    l.planes = qni_op_planes(op, prescaled);
     const size_t element = reads == QNI_READS_F32 ? 4 : reads == QNI_READS_BF16 ? 2 : 1;
     l.lda = qni_round_up((size_t)l.cut.units * QNI_UNIT * element, 64);
     if (reads == QNI_READS_BF16)

@@ -88,6 +88,28 @@ static void total_of_groups(const float *x, const struct qni_cut *cut, float *to
     }
 }
 
+/* The bf16 next to each number, in the upper half of its word; what is finite stays so: beyond the
+ * largest bf16 it is cut. */
+#if defined(__AVX512BW__)
+static inline __m512i upper_halves(__m512 v)
+{
+    const __m512i bits = _mm512_castps_si512(v), ones = _mm512_set1_epi32(0x7f800000);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 is_cut = _mm512_cmpeq_epi32_mask(_mm512_and_si512(bits, ones), ones) |
+                             _mm512_cmpeq_epi32_mask(_mm512_and_si512(near, ones), ones);
+    return _mm512_and_si512(_mm512_mask_mov_epi32(near, is_cut, bits),
+                            _mm512_set1_epi32((int32_t)0xffff0000));
+}
+#else
+static inline uint32_t upper_half(float v)
+{
+    const uint32_t bits = qni_bits_of(v), near = bits + 0x7fffu + (bits >> 16 & 1u);
+    const bool is_cut = (bits & 0x7f800000u) == 0x7f800000u || (near & 0x7f800000u) == 0x7f800000u;
+    return (is_cut ? bits : near) & 0xffff0000u;
+}
+#endif
+
 static void split_planes(uint8_t *dst, size_t step, int32_t planes, float *x, int64_t units)
 {
 #if defined(__AVX512BW__)
@@ -96,26 +118,27 @@ static void split_planes(uint8_t *dst, size_t step, int32_t planes, float *x, in
         _mm512_broadcast_i64x2(_mm_setr_epi16(1, 5, 3, 7, 9, 13, 11, 15)),
         _mm512_set_epi64(0x0030003000300030, 0x0030003000300030, 0x0020002000200020,
                          0x0020002000200020, 0x0010001000100010, 0x0010001000100010, 0, 0));
-    const __m512i high = _mm512_set1_epi32((int32_t)0xffff0000);
     for (int64_t u = 0; u < units; u++, x += 32) {
         __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
         for (int32_t p = 0; p < planes; p++, dst += step) {
-            const __m512i i = _mm512_castps_si512(a), j = _mm512_castps_si512(b);
+            const __m512i i = upper_halves(a), j = upper_halves(b);
             _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(i, order, j));
-            a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(i, high)));
-            b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_and_si512(j, high)));
+            a = _mm512_sub_ps(a, _mm512_castsi512_ps(i));
+            b = _mm512_sub_ps(b, _mm512_castsi512_ps(j));
         }
     }
 #else
     for (int64_t u = 0; u < units; u++, x += 32)
         for (int32_t p = 0; p < planes; p++, dst += step) {
-            uint16_t cut[32];
+            uint16_t upper[32];
             for (int32_t i = 0; i < 32; i++) {
-                const uint32_t bits = qni_bits_of(x[i]);
-                cut[i / 4 * 4 + (i % 4 == 1 ? 2 : i % 4 == 2 ? 1 : i % 4)] = (uint16_t)(bits >> 16);
-                x[i] -= qni_float_of(bits & 0xffff0000u);
+                const uint32_t bits = upper_half(x[i]);
+                upper[i / 4 * 4 + (i % 4 == 1   ? 2
+                                   : i % 4 == 2 ? 1
+                                                : i % 4)] = (uint16_t)(bits >> 16);
+                x[i] -= qni_float_of(bits);
             }
-            memcpy(dst, cut, sizeof cut);
+            memcpy(dst, upper, sizeof upper);
         }
 #endif
 }

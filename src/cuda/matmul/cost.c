@@ -189,8 +189,9 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
                                         const struct qni_cuda_costs *costs, int64_t m)
 {
     const struct qni_packed_head *head = op->w[0]->head;
-    const double planes = kernel->reads == QNI_CUDA_READS_BF16 ? qni_cuda_planes(op) : 1;
-    const double blocks = (double)qni_ceil_div(head->units, 2) * planes;
+    const int64_t planes = kernel->reads == QNI_CUDA_READS_BF16 ? qni_cuda_planes(op) : 1;
+    const bool is_stacked = kernel->family == QNI_CUDA_FAMILY_DECODE && m * planes <= 16;
+    const double blocks = (double)(qni_ceil_div(head->units, 2) * (is_stacked ? 1 : planes));
     const double y = (double)m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
     const double x = x_bytes(op, m);
     /* wgmma's sums are scaled after every group: 1.5 times the time at 64 positions, 2.1 at 32. */

@@ -6,8 +6,9 @@
  * exactly, in 16 bits (dequant.cuh); products are exact and summed in f32 by the tensor cores; the
  * scale of a group acts on its sum. Sums of x, for offsets, are products with ones. x lies in
  * shared memory row by row and goes to registers by ldmatrix, the same for all 16 outputs of a
- * panel; rows past m repeat the last one, and nobody looks at their sums. decode.cuh: how chunks of
- * weights arrive, and which warp has which.
+ * panel; rows past m repeat the last one, and nobody looks at their sums. Planes of x are rows of
+ * their own as long as there is room for them, and are added at the end; else products follow each
+ * other (PLANES). decode.cuh: how chunks of weights arrive, and which warp has which.
  *
  * Roofline: bytes of the weights / bandwidth. At 3.35 TB/s and 1.6 GHz a multiprocessor of an H100
  * gets 512 bytes of codes in 34 cycles; its four schedulers have 136 for a block of 64 positions of
@@ -156,6 +157,7 @@ INLINE void finish(const struct decode &d, const struct qni_cuda_sink &out, cons
                    const struct decode_rows &rows, int32_t first, int32_t count, int32_t part,
                    int32_t expert)
 {
+    const int32_t lines = rows.m * d.stacked;
     const int32_t magic = count == d.share ? d.share_magic : d.more_magic;
     const int32_t m_magic = rows.m == d.m ? d.m_magic : (int32_t)(0xffffffffu / (uint32_t)rows.m);
 #pragma unroll 1
@@ -165,11 +167,16 @@ INLINE void finish(const struct decode &d, const struct qni_cuda_sink &out, cons
         const int32_t begin = decode_divide((uint32_t)(p * DECODE_WARPS), (uint32_t)count, magic);
         const int32_t end =
             decode_divide((uint32_t)((p + 1) * DECODE_WARPS + count - 1), (uint32_t)count, magic);
-        const float *at = sums + ((begin + p) * rows.m + r) * 20 + (i & 15);
+        const float *at = sums + ((begin + p) * lines + r) * 20 + (i & 15);
         float v = 0.0f;
 #pragma unroll 4
-        for (int32_t w = begin; w < end; w++, at += rows.m * 20)
+        for (int32_t w = begin; w < end; w++, at += lines * 20)
             v += *at;
+        for (int32_t q = 1; q < d.stacked; q++) { /* the lower planes */
+            at -= (end - begin) * lines * 20 - rows.m * 20;
+            for (int32_t w = begin; w < end; w++, at += lines * 20)
+                v += *at;
+        }
         const int64_t row = d.row + (rows.index != NULL ? rows.index[r] : r);
         if (o >= d.n)
             continue;
@@ -225,14 +232,14 @@ static __global__ void __launch_bounds__(DECODE_THREADS, MT == 1 ? 2 : 1)
     if (d.cluster > 1)
         decode_cluster_arrive();
 #endif
-    const int32_t panel = part * d.panels + first;
+    const int32_t panel = part * d.panels + first, lines = rows.m * d.stacked;
     struct decode_walk f;
     decode_walk_begin<UNITS>(d, blob, run, panel, 0, f);
     float *const sums = (float *)(shared + d.at_sums);
     /* Warps and panels share places where runs meet: one less than both. x lies right behind, and
      * the other CTA of a cluster may be sending it already. */
     if (d.stretch < d.chunks || d.chunks < DECODE_WARPS)
-        for (int32_t i = (int32_t)threadIdx.x; i < (DECODE_WARPS + count - 1) * rows.m * 20;
+        for (int32_t i = (int32_t)threadIdx.x; i < (DECODE_WARPS + count - 1) * lines * 20;
              i += DECODE_THREADS)
             sums[i] = 0.0f;
     __syncthreads();
@@ -261,7 +268,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, MT == 1 ? 2 : 1)
     uint32_t row_at[MT];
 #pragma unroll
     for (int i = 0; i < MT; i++)
-        row_at[i] = ptx_shared(shared) + d.at_x + min(i * 8 + (lane & 7), rows.m - 1) * d.x_stride +
+        row_at[i] = ptx_shared(shared) + d.at_x + min(i * 8 + (lane & 7), lines - 1) * d.x_stride +
                     (lane >> 3) * 16;
     const int32_t g = lane >> 2;
     const uint8_t *const codes = ring_from + lane * 16;
@@ -276,7 +283,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, MT == 1 ? 2 : 1)
             decode_x_ask<2>(d, rows, at * POSITIONS, len * POSITIONS, shared, x_bar, warp, lane);
         }
         int32_t c = decode_run_first(run, len), left = decode_run_chunks(run, len);
-        float *to = sums + (warp + (int32_t)run.p_begin) * rows.m * 20;
+        float *to = sums + (warp + (int32_t)run.p_begin) * lines * 20;
         decode_x_wait(x_bar, x_parity);
         x_parity ^= 1;
 #pragma unroll 1
@@ -306,8 +313,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS, MT == 1 ? 2 : 1)
             }
             left--;
             if (++c == len || left == 0) {
-                put_sums<MT>(all, to, rows.m, at > 0, lane);
-                to += rows.m * 20;
+                put_sums<MT>(all, to, lines, at > 0, lane);
+                to += lines * 20;
                 c = 0;
             }
         }
@@ -336,13 +343,15 @@ static int32_t ctas_for(const struct decode *d, const struct qni_cuda_product *p
     return (launch->multiprocessors + p->w.parts - 1) / p->w.parts;
 }
 
+/* mr: rows of a tile. */
 template <int FORMAT, int MT, int SHIFT>
 static int32_t launch_fine(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
-                           const struct qni_cuda_launch *launch)
+                           const struct qni_cuda_launch *launch, int32_t mr)
 {
     enum { UNITS = DECODE_CHUNK / (IS_Q8(FORMAT) ? 512 : 256) };
     struct decode d;
-    decode_plan(&d, p, launch, UNITS, 8 * MT);
+    decode_plan(&d, p, launch, UNITS, mr);
+    d.stacked = (FORMAT & PLANES) == 0 ? p->x.planes : 1;
     if (!decode_plan_shared(&d, launch, ctas_for(&d, p, launch), cluster_for(&d, launch), UNITS, 2))
         return cudaErrorInvalidConfiguration;
     /* One way of scaling is enough where speed is not decided by it. */
@@ -355,21 +364,25 @@ static int32_t launch_fine(const struct qni_cuda_product *p, const struct qni_cu
 template <int FORMAT, int MT>
 static int32_t launch_shift(const struct qni_cuda_product *p,
                             const struct qni_cuda_experts *experts,
-                            const struct qni_cuda_launch *launch)
+                            const struct qni_cuda_launch *launch, int32_t mr)
 {
     if (p->w.shift == QNI_CUDA_SHIFT_OFFSET)
-        return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_OFFSET>(p, experts, launch);
+        return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_OFFSET>(p, experts, launch, mr);
     if (p->w.shift == QNI_CUDA_SHIFT_ZERO)
-        return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_ZERO>(p, experts, launch);
-    return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_NONE>(p, experts, launch);
+        return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_ZERO>(p, experts, launch, mr);
+    return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_NONE>(p, experts, launch, mr);
 }
 template <int FORMAT, int MT>
 static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
                       const struct qni_cuda_launch *launch)
 {
-    enum { MANY = IS_BF16(FORMAT) ? FORMAT | PLANES : FORMAT };
-    return p->x.planes > 1 ? launch_shift<MANY, MT>(p, experts, launch)
-                           : launch_shift<FORMAT, MT>(p, experts, launch);
+    enum { MANY = IS_BF16(FORMAT) ? FORMAT | PLANES : FORMAT, MR = 8 * MT };
+    if (p->x.planes == 1)
+        return launch_shift<FORMAT, MT>(p, experts, launch, MR);
+    const int64_t lines = (p->m < MR ? p->m : MR) * p->x.planes;
+    return lines <= 8    ? launch_shift<FORMAT, 1>(p, experts, launch, MR)
+           : lines <= 16 ? launch_shift<FORMAT, 2>(p, experts, launch, MR)
+                         : launch_shift<MANY, MT>(p, experts, launch, MR);
 }
 
 /* On Hopper its own kernel, where it serves and is there. */

@@ -21,9 +21,7 @@ struct qni_cuda_shape qni_cuda_shape_of(const struct qni_op *op)
 
 int32_t qni_cuda_planes(const struct qni_op *op)
 {
-    if (op->x.dtype == QN_F32 || has_section(op, QNI_SECTION_PRESCALE))
-        return 3;
-    return op->x.dtype == QN_F16 ? 2 : 1;
+    return qni_op_planes(op, has_section(op, QNI_SECTION_PRESCALE));
 }
 
 /* ---- prepared rows --------------------------------------------------------------------------- */

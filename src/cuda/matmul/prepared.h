@@ -25,7 +25,7 @@ size_t qni_cuda_rows_in(const struct qni_op *op, const struct qni_cuda_kernel *k
                         const struct qni_cuda_shape *shape, uint8_t *memory,
                         struct qni_cuda_rows *rows);
 
-/* Planes of bf16 that hold x exactly. */
+/* qni_op_planes(). */
 int32_t qni_cuda_planes(const struct qni_op *op);
 
 /* Are rows of x, as they lie, rows of the product in packed order? */

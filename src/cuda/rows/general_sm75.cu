@@ -59,9 +59,9 @@ ROWS_DEVICE void store_float(const struct rows_job &j, int64_t row, int32_t posi
         return;
     }
     for (int32_t plane = 0; plane < j.s.to.planes; plane++, to += j.s.to.plane_stride) {
-        const uint32_t bits = __float_as_uint(v);
-        *(uint16_t *)to = (uint16_t)(bits >> 16);
-        v = __fsub_rn(v, __uint_as_float(bits & 0xffff0000u));
+        const uint32_t upper = rows_upper(v);
+        *(uint16_t *)to = (uint16_t)(upper >> 16);
+        v = __fsub_rn(v, __uint_as_float(upper));
     }
 }
 
@@ -323,12 +323,16 @@ ROWS_DEVICE float store_unit_floats(const struct rows_job &j, int64_t row, int32
                 uint32_t *const two = v + i + 2 * e;
                 const __half2 halves =
                     __floats2half2_rn(__uint_as_float(two[0]), __uint_as_float(two[1]));
-                words[e] = j.s.reads == QNI_CUDA_READS_F16 ? *(const uint32_t *)&halves
-                                                           : __byte_perm(two[0], two[1], 0x7632);
+                uint32_t upper[2];
 #pragma unroll
-                for (int h = 0; h < 2; h++)
+                for (int h = 0; h < 2; h++) {
+                    upper[h] = rows_upper(__uint_as_float(two[h]));
                     two[h] = __float_as_uint(
-                        __fsub_rn(__uint_as_float(two[h]), __uint_as_float(two[h] & 0xffff0000u)));
+                        __fsub_rn(__uint_as_float(two[h]), __uint_as_float(upper[h])));
+                }
+                words[e] = j.s.reads == QNI_CUDA_READS_F16
+                               ? *(const uint32_t *)&halves
+                               : __byte_perm(upper[0], upper[1], 0x7632);
             }
             *(uint4 *)(to + 2 * i) = make_uint4(words[0], words[1], words[2], words[3]);
         }

@@ -260,17 +260,17 @@ ROWS_DEVICE void store_halves(uint8_t *to, const uint32_t (&words)[8])
     *(uint4 *)(to + 16) = make_uint4(words[4], words[5], words[6], words[7]);
 }
 
-/* Each plane takes the upper 8 bits of the significand that the ones before left. */
+/* Each plane is the bf16 next to what the ones before left. */
 ROWS_DEVICE void store_planes(const struct rows_job &j, uint8_t *to, float (&v)[16])
 {
     for (int32_t plane = 0; plane < j.s.to.planes; plane++, to += j.s.to.plane_stride) {
         uint32_t words[8];
 #pragma unroll
         for (int i = 0; i < 16; i += 2) {
-            const uint32_t low = __float_as_uint(v[i]), high = __float_as_uint(v[i + 1]);
+            const uint32_t low = rows_upper(v[i]), high = rows_upper(v[i + 1]);
             words[i / 2] = __byte_perm(low, high, 0x7632);
-            v[i] = __fsub_rn(v[i], __uint_as_float(low & 0xffff0000u));
-            v[i + 1] = __fsub_rn(v[i + 1], __uint_as_float(high & 0xffff0000u));
+            v[i] = __fsub_rn(v[i], __uint_as_float(low));
+            v[i + 1] = __fsub_rn(v[i + 1], __uint_as_float(high));
         }
         store_halves(to, words);
     }
