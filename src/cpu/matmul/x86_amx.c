@@ -394,6 +394,7 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
     r->two = rows->two;
     r->rows = rows->end;
     r->n = j->n_pieces;
+    r->length = p->units * QNI_UNIT;
     r->steps = tiles_of(j, p);
     r->last_steps = tiles_of(j, p + j->n_pieces - 1);
     r->facts = facts;

@@ -39,7 +39,8 @@ struct qni_amx_run {
     bool two;                  /* more than 16 rows */
     int64_t rows;
     int64_t n;                 /* segments */
-    int64_t steps, last_steps; /* tiles of B in each, and in the last */
+    int64_t length;            /* positions of each but the last */
+    int64_t steps, last_steps; /* tiles of B in each, the last of which may be short */
     int64_t fresh;             /* even */
     const float *facts;        /* [n][n_facts][32] */
     int64_t n_facts;
@@ -202,7 +203,7 @@ QNI_TEMPLATE void qni_amx_run_segment(const struct qni_amx_run *r, int64_t i,
                                       const struct qni_amx_sums *s, int64_t row, const int kind)
 {
     struct qni_amx_stream *const st = r->st;
-    const char *const a = r->a + i * r->steps * st->a_step;
+    const char *const a = r->a + i * r->length;
     const char *const b = st->ring + st->slot * QNI_AMX_SLOT;
     char *const held = (char *)r->m->dots[(i + 3) & 3]; /* of segment i - 1 */
     const float *const begin = i % r->fresh == 0 ? r->m->begin : NULL;
