@@ -42,6 +42,7 @@ static const struct check_format formats[] = {
     {"int4:g7", INT(4, 7, QN_SHIFT_NONE)},
     {"int4:g16:off", INT(4, 16, QN_SHIFT_OFFSET)},
     {"int4:g48:zp", INT(4, 48, QN_SHIFT_ZERO)},
+    {"int3:g96", INT(3, 96, QN_SHIFT_NONE)},
     {"int4:g100:off", INT(4, 100, QN_SHIFT_OFFSET)},
     {"int2:g32:zp", INT(2, 32, QN_SHIFT_ZERO)},
     {"int3:g32", INT(3, 32, QN_SHIFT_NONE)},

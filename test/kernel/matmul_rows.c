@@ -77,7 +77,7 @@ static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *ke
 {
     struct check_random *r = &c->random;
     qn_format f = {.code = QN_CODE_INT, .scale_dtype = QN_F32};
-    f.group = CHECK_OF(r, 32, 32, 64, 128, 7, 16, 48, 100, QN_GROUP_PER_CHANNEL, k > 0 ? k : 1);
+    f.group = CHECK_OF(r, 32, 32, 64, 128, 7, 16, 48, 96, 100, QN_GROUP_PER_CHANNEL, k > 0 ? k : 1);
     f.shift = (qn_shift)check_random_in(r, QN_SHIFT_NONE, QN_SHIFT_OFFSET);
     switch (kernel->layout) {
     case QNI_LAYOUT_Q4N16:

@@ -189,7 +189,7 @@ struct job {
     int32_t codes; /* NIBBLES ... */
     int32_t reads;
     int32_t n_facts;
-    int64_t tile_units;    /* of a B tile: 2 of int8, or 1 where segments have one */
+    int64_t tile_units;    /* of a B tile: 2 of int8, or 1 where segments have an odd number */
     int64_t n_rows;        /* blocks of rows */
     int64_t blocks, pairs; /* so far */
     const struct piece *pieces;
@@ -515,7 +515,8 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     else
         j.n_facts = t->row_scale != NULL || (t->offset != NULL && !t->raw_i32);
     j.run_block.n_facts = j.n_facts;
-    j.tile_units = t->segment_units == 1 ? 1 : 2;
+    /* An odd number to a segment: the last tile of k would reach behind x. */
+    j.tile_units = t->segment_units % 2 != 0 && t->n_segments > 1 ? 1 : 2;
     struct qni_amx_stream *st = &j.stream;
     st->lda = t->lda;
     st->a_step = (int32_t)(j.tile_units * QNI_UNIT);
