@@ -60,7 +60,11 @@ def parse():
     p.add_argument("--device", type=int, default=0)
     p.add_argument("--no-peers", action="store_true", help="quern alone; needs no torch")
     p.add_argument("--out", default=None, help="a file of JSON lines; replaced when all is done")
+    p.add_argument("--into", default=None,
+                   help="the same, but lines of that file that are not measured now are kept")
     args = p.parse_args()
+    if args.out and args.into:
+        p.error("--out and --into: one of the two")
     known = [s[0] for s in SETS]
     args.odd = not (args.quick or args.shapes or args.m or args.sets)
     args.shapes = numbers(p, args.shapes or SHAPES)
@@ -250,11 +254,19 @@ def label(r):
     return "quern %s %s%s" % (r["weights"], r["strategy"], ", pdl" if r.get("pdl") else "")
 
 
-class Output:
-    """The table, and the file: FILE.part until the end."""
+def key(r):
+    """What a line is about."""
+    return tuple(r.get(name) for name in ("op", "set", "n", "k", "m", "kernel" if r["op"] == "fit"
+                                          else "weights", "strategy", "x"))
 
-    def __init__(self, path):
+
+class Output:
+    """The table, and the file: FILE.part until the end. Lines of `kept` that come again are
+    replaced."""
+
+    def __init__(self, path, kept=None):
         self.path, self.file, self.begun = path, None, time.monotonic()
+        self.kept = kept
         self.fixed, self.cases = {}, 0
         if path:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -288,10 +300,20 @@ class Output:
                           "shapes": len(points)})
         if self.file:
             self.file.close()
+            if self.kept is not None:
+                self.merge()
             if self.cases:
                 os.replace(self.path + ".part", self.path)
             else:
                 os.remove(self.path + ".part")
+
+
+    def merge(self):
+        with open(self.path + ".part", encoding="utf-8") as f:
+            new = {key(r): r for r in map(json.loads, f) if r["op"] != "about"}
+        records = [new.pop(key(r), r) for r in self.kept] + list(new.values())
+        with open(self.path + ".part", "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(r) + "\n" for r in records)
 
 
 def fit(points):
@@ -346,7 +368,11 @@ def main():
     args = parse()
     peers = None if args.no_peers else Peers(args.device)
     sets = [s for s in SETS if s[0] in args.sets]
-    out = Output(args.out)
+    kept = None
+    if args.into:
+        with open(args.into, encoding="utf-8") as f:
+            kept = [json.loads(line) for line in f]
+    out = Output(args.out or args.into, kept)
     out.add(about(args, peers))
     for n, k in args.shapes:
         run_shape(args, peers, out, n, k, args.m, sets)
