@@ -260,7 +260,7 @@ __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8
             else
                 sum_turns<F>(c, a, at, acc);
             if (F::rounding == EXACT && a.p.w.shift == QNI_CUDA_SHIFT_OFFSET)
-                add_offsets<F>(a, at, acc);
+                add_offsets<F>(a, at, (float *)chunk, acc);
         }
         if (at.split)
             exchange<F>(r.data, acc);

@@ -531,43 +531,54 @@ __device__ __forceinline__ void sum_units(consumer<F> &c, const arguments &a, co
     }
 }
 
-/* acc += offset[output, group] * total[row, group] for groups that begin in these blocks. */
+/* acc += offset[output, group] * total[row, group] for groups that begin in these blocks, in their
+ * order. totals: the warpgroup's place for what leaves, which holds those of some groups at a time,
+ * [group][row]: from memory every number would be fetched by as many lanes as have outputs. */
 template <class F>
-__device__ __forceinline__ void add_offsets(const arguments &a, const place &at,
+__device__ __forceinline__ void add_offsets(const arguments &a, const place &at, float *totals,
                                             float (&acc)[F::tokens / 2])
 {
+    constexpr int LD = F::tokens + 2, FIT = F::chunk_bytes / 4 / LD, EACH = FIT < 16 ? 8 : 16;
+    static_assert(FIT >= 8, "room for some groups");
     const struct qni_cuda_weights &w = a.p.w;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int panel = at.panel + warp;
-    if (panel >= w.panels)
-        return;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, wg = warp / 4;
+    const int panel = min(at.panel + warp, w.panels - 1);
     const int begin = at.begin == 0 ? 0 : (2 * at.begin + w.group_units - 1) / w.group_units;
     const int end = 2 * at.end >= w.units
                         ? w.n_groups
                         : min((2 * at.end + w.group_units - 1) / w.group_units, w.n_groups);
     const size_t from = ((size_t)at.part * w.panels + panel) * w.n_groups * 16 + lane / 4 * 2;
     const uint8_t *const offset = at.blob + w.offset;
-#pragma unroll
-    for (int i = 0; i < F::tokens / 8; i++) {
-        const float *total[2];
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const int token = min(i * 8 + lane % 4 * 2 + j, at.rows - 1);
-            const int64_t row = at.first + token;
-            total[j] = a.p.x.total + (at.part * a.p.x.part_rows + row) * a.p.x.ld_segment;
-        }
+    const float *const total =
+        a.p.x.total + (at.part * a.p.x.part_rows + at.first) * a.p.x.ld_segment;
 #pragma unroll 1
-        for (int g = begin; g < end; g++) {
-            const size_t k = from + (size_t)g * 16;
+    for (int first = begin; first < end; first += EACH) {
+        const int count = min(end - first, EACH);
+        named_sync(1 + wg, 128);
+#pragma unroll 4
+        for (int i = (int)threadIdx.x % 128; i < F::tokens * EACH; i += 128) {
+            const int row = i / EACH, g = i % EACH;
+            if (row < at.rows && g < count)
+                totals[g * LD + row] = total[(int64_t)row * a.p.x.ld_segment + first + g];
+        }
+        named_sync(1 + wg, 128);
+#pragma unroll 1
+        for (int g = 0; g < count; g++) {
+            const size_t k = from + (size_t)(first + g) * 16;
             const float2 o = w.scale_is_f16 ? __half22float2(((const __half2 *)offset)[k / 2])
                                             : ((const float2 *)offset)[k / 2];
-            const float t0 = total[0][g], t1 = total[1][g];
-            acc[4 * i] = fmaf(o.x, t0, acc[4 * i]);
-            acc[4 * i + 1] = fmaf(o.x, t1, acc[4 * i + 1]);
-            acc[4 * i + 2] = fmaf(o.y, t0, acc[4 * i + 2]);
-            acc[4 * i + 3] = fmaf(o.y, t1, acc[4 * i + 3]);
+            const float2 *const t = (const float2 *)(totals + g * LD + lane % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < F::tokens / 8; i++) {
+                const float2 v = t[4 * i];
+                acc[4 * i] = fmaf(o.x, v.x, acc[4 * i]);
+                acc[4 * i + 1] = fmaf(o.x, v.y, acc[4 * i + 1]);
+                acc[4 * i + 2] = fmaf(o.y, v.x, acc[4 * i + 2]);
+                acc[4 * i + 3] = fmaf(o.y, v.y, acc[4 * i + 3]);
+            }
         }
     }
+    named_sync(1 + wg, 128);
 }
 
 } /* namespace */
