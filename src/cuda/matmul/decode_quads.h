@@ -10,6 +10,7 @@
 #define QNI_CUDA_MATMUL_DECODE_QUADS_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "../kernel.h"
 
@@ -118,12 +119,14 @@ static inline bool quads_plan(struct quad_plan *e, const struct qni_cuda_product
     const struct qni_cuda_weights *const w = &p->w;
     const int32_t gu = w->n_groups == 1 ? 1 << 30 : w->group_units, rows = quads_rows(p->m);
     const int32_t row = w->scale_is_f16 ? 32 : 64;
-    struct quad_plan at = {0}, best = {0};
+    struct quad_plan at, best;
     int64_t least = INT64_MAX;
     if (w->shift == QNI_CUDA_SHIFT_OFFSET || p->x.planes != 1 || p->routes.tiles != NULL ||
         w->parts != 1 || p->m < 1 || p->m > QUADS_MAX_ROWS || p->x.columns < 1 || w->panels < 1 ||
         (gu % QUADS_UNITS != 0 && QUADS_UNITS % gu != 0))
         return false;
+    memset(&at, 0, sizeof at);
+    memset(&best, 0, sizeof best);
     at.stages = quads_ceil(w->units, QUADS_UNITS);
     at.rows = gu % QUADS_UNITS == 0 ? 1 : QUADS_UNITS / gu;
     at.period = gu % QUADS_UNITS == 0 ? gu / QUADS_UNITS : 1;

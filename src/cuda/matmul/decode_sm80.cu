@@ -379,7 +379,7 @@ static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_ex
     enum { MANY = IS_BF16(FORMAT) ? FORMAT | PLANES : FORMAT, MR = 8 * MT };
     if (p->x.planes == 1)
         return launch_shift<FORMAT, MT>(p, experts, launch, MR);
-    const int64_t lines = (p->m < MR ? p->m : MR) * p->x.planes;
+    const int64_t lines = (p->m < MR ? p->m : (int64_t)MR) * p->x.planes;
     return lines <= 8    ? launch_shift<FORMAT, 1>(p, experts, launch, MR)
            : lines <= 16 ? launch_shift<FORMAT, 2>(p, experts, launch, MR)
                          : launch_shift<MANY, MT>(p, experts, launch, MR);
