@@ -228,7 +228,7 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
         qni_min(qni_max((int64_t)ctx->cache_bytes[1] / 8 * 5, 128 << 10), 5 << 18);
     int64_t rows = qni_min(cache / qni_max((int64_t)l.lda, 64), QNI_EPILOGUE_ROWS);
     rows = qni_max(rows / mr * mr, mr);
-    /* A rest of few rows takes as long as the codes take to come: better with the rows before it. */
+    /* A rest of few rows takes as long as its codes take to come: better with those before it. */
     if (l.reads == QNI_READS_BF16 && shape->part_m > mr && shape->part_m < 2 * mr)
         rows = qni_max(rows, 2 * mr);
     /* Enough pieces of work for many threads, whatever their number is here: the bits of a float
