@@ -425,7 +425,7 @@ QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool
             turn_facts(j, s.unit);
         operands.a = j->a + (size_t)s.unit * j->a_unit;
         for (int64_t i = 0; i < s.n; i++) {
-            operands.b = (const uint8_t *)j->s->b + slot;
+            operands.b = (uint8_t *)j->s->b + slot;
             if (i == 0) {
                 multiply(o, table, planes, true, halves, kind);
                 if (waits)
