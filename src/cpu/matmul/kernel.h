@@ -43,7 +43,7 @@
  * whole units. */
 enum {
     QNI_READS_F32 = 0,  /* float */
-    QNI_READS_BF16 = 1, /* uint16_t bf16 in 1 to 3 planes that add up to x, in blocks */
+    QNI_READS_BF16 = 1, /* uint16_t bf16 in 1 to 3 planes, in blocks */
     QNI_READS_Q8 = 2,   /* int8_t; one scale a row, applied after the kernel (int8-row,
                            int8-static) */
     QNI_READS_Q8B = 3   /* int8_t; scale, offset and sums per segment (int8-block) */
