@@ -3,10 +3,10 @@
  * it lies. The sizes of packed weights depend on their values (scales that f16 holds, and so on),
  * so everything is packed once to declare it; what fits into KEEP bytes is kept for writing, the
  * rest is packed again. So memory holds KEEP bytes and one weight whatever the model. */
-#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "output.h"
 #include "source.h"
 #include "term.h"
 
@@ -19,10 +19,6 @@ static const struct option_row own[] = {
     {"no-sums", 0, NULL,
      "leave out column sums: smaller, but no int8 activations with offsets or zero points"},
     {"dry-run", 'n', NULL, "show what would happen to each weight, write nothing"},
-    {"resume", 0, NULL, "continue what an interrupted run has left in FILE.part"},
-    {"force", 0, NULL, "replace FILE if it exists"},
-    {"quiet", 'q', NULL, "no progress"},
-    {"json", 0, NULL, "the result as one JSON object"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -49,14 +45,14 @@ const struct command command_pack = {
         "qn_packed_load() take them. Plain tensors are left out.\n\n"
         "The output appears under its name only when it is complete. Ctrl-C keeps FILE.part, and "
         "--resume continues there. Layouts of CPUs are the same on all of them.",
-    .tables = {own, options_context, options_common},
+    .tables = {own, options_output, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
     .max_operands = -1,
     .run = run,
 };
 
-enum { KEEP = 256 << 20, MAX_PATTERNS = 64 };
+enum { KEEP = 256 << 20 };
 
 struct item {
     const qn_file *file;
@@ -135,35 +131,12 @@ static int write_one(const struct job *job, struct item *item)
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-static int matches(const struct args *args, const char *option, const char *name, int *used)
-{
-    const char *pattern;
-    int found = 0;
-    for (int i = 0; (pattern = args_each(args, option, i)) != NULL; i++) {
-        if (fnmatch(pattern, name, 0) == 0)
-            found = used[i] = 1;
-    }
-    return found;
-}
-
-static int check_patterns(const struct args *args, const char *option, const int *used)
-{
-    const char *pattern;
-    for (int i = 0; (pattern = args_each(args, option, i)) != NULL; i++) {
-        if (!used[i])
-            return complain(EXIT_USAGE, "'quern inspect FILE' lists the names",
-                            "--%s '%s': no quantized weight has such a name", option, pattern);
-    }
-    return 0;
-}
-
 static int choose(const struct args *args, struct job *job)
 {
-    int used[2][MAX_PATTERNS] = {{0}};
-    if (args_each(args, "include", MAX_PATTERNS - 1) != NULL ||
-        args_each(args, "exclude", MAX_PATTERNS - 1) != NULL)
-        return complain(EXIT_USAGE, "use wider patterns", "pack: more than %d patterns",
-                        MAX_PATTERNS - 1);
+    struct chosen chosen;
+    int status = chosen_begin(&chosen, args);
+    if (status != 0)
+        return status;
     int64_t all = 0;
     for (int f = 0; f < job->source.n_files; f++)
         all += qn_file_weight_count(job->source.files[f]);
@@ -175,20 +148,17 @@ static int choose(const struct args *args, struct job *job)
         const qn_file *const file = job->source.files[f];
         for (int64_t i = 0; i < qn_file_weight_count(file); i++) {
             struct item item = {.file = file, .name = qn_file_weight_name(file, i)};
-            const int is_in =
-                !args_has(args, "include") || matches(args, "include", item.name, used[0]);
-            if (matches(args, "exclude", item.name, used[1]) || !is_in)
+            if (chosen_refusal(&chosen, item.name) != NULL)
                 continue;
             qn_error err = {0};
-            const qn_status status = qn_file_weight_info(file, item.name, NULL, &item.bytes, &err);
-            if (status != QN_OK)
-                return complain_status(item.name, status, &err);
+            const qn_status known = qn_file_weight_info(file, item.name, NULL, &item.bytes, &err);
+            if (known != QN_OK)
+                return complain_status(item.name, known, &err);
             job->bytes_in += (double)item.bytes;
             job->items[job->n++] = item;
         }
     }
-    int status = check_patterns(args, "include", used[0]);
-    status = status != 0 ? status : check_patterns(args, "exclude", used[1]);
+    status = chosen_check(&chosen, "quantized weight");
     if (status == 0 && job->n == 0)
         status = complain(EXIT_INPUT, "take away an --exclude", "pack: no weight is left");
     return status;
@@ -247,32 +217,11 @@ static int write_all(struct job *job)
 
 static int write_file(struct job *job, const struct args *args)
 {
-    qn_error err = {0};
-    int status = measure(job);
-    if (status == 0) {
-        const qn_status begun =
-            qn_writer_begin(job->writer, args_has(args, "force"), job->is_resumed, &err);
-        if (begun != QN_OK)
-            status = complain_status(job->out, begun, &err);
-    }
-    if (status != 0) {
-        qn_writer_abort(job->writer, job->is_resumed);
-        return status == EXIT_STOPPED
-                   ? complain(status, "run it again", "stopped: nothing was written yet")
-                   : status;
-    }
-    status = write_all(job);
-    if (status == 0) {
-        const qn_status finished = qn_writer_finish(job->writer, &err);
-        return finished == QN_OK ? 0 : complain_status(job->out, finished, &err);
-    }
-    /* A failed disk or Ctrl-C: the work done is kept. */
-    const int is_kept = status == EXIT_STOPPED || status == EXIT_LIBRARY || job->is_resumed;
-    qn_writer_abort(job->writer, is_kept);
-    return status == EXIT_STOPPED
-               ? complain(status, "the same command with --resume goes on from there",
-                          "stopped: what is done is kept in %s.part", job->out)
-               : status;
+    const int declared = measure(job);
+    const int status = output_begin(args, job->writer, declared);
+    if (status == EXIT_STOPPED)
+        return complain(status, "run it again", "stopped: nothing was written yet");
+    return status != 0 ? status : output_end(args, job->writer, write_all(job));
 }
 
 /* --------------------------------------------------------------------------------------- output */
@@ -344,10 +293,9 @@ static int prepare(struct job *job, const struct args *args)
     qn_pack_options_init(&job->options);
     job->options.layout = args_text(args, "layout", NULL);
     job->options.without_sums = args_has(args, "no-sums");
-    if (job->out == NULL && !job->is_dry)
-        return complain(EXIT_USAGE, "add -o FILE, or --dry-run to see what would happen",
-                        "pack: no output");
-    int status = args_int(args, "x-block", 1, INT32_MAX, &job->options.x_block);
+    int status = output_check(args);
+    if (status == 0)
+        status = args_int(args, "x-block", 1, INT32_MAX, &job->options.x_block);
     status = status != 0 ? status : context_make(args, &job->ctx);
     if (status == 0)
         status = source_open(&job->source, job->ctx, args->operands, args->n_operands);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "output.h"
 #include "quantize.h"
 #include "term.h"
 
@@ -27,10 +28,6 @@ static const struct option_row own[] = {
     {"act-order", 0, NULL, "gptq: columns in the order of their importance"},
     {"damping", 0, "X", "gptq: part of the mean diagonal that is added (default 0.01)"},
     {"dry-run", 'n', NULL, "show what would happen to each tensor, write nothing"},
-    {"resume", 0, NULL, "continue what an interrupted run has left in FILE.part"},
-    {"force", 0, NULL, "replace FILE if it exists"},
-    {"quiet", 'q', NULL, "no progress"},
-    {"json", 0, NULL, "the result as one JSON object"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -58,7 +55,7 @@ const struct command command_quantize = {
         "safetensors file with the codes and scales (docs/formats.md describes it).\n\n"
         "The output appears under its name only when it is complete. Ctrl-C keeps FILE.part, and "
         "--resume continues there. Memory holds about one tensor at a time.",
-    .tables = {own, options_context, options_common},
+    .tables = {own, options_output, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
     .max_operands = -1,
@@ -218,12 +215,6 @@ static int declare(struct job *job)
     return status == QN_OK ? 0 : complain_status(job->out, status, &err);
 }
 
-static int stopped(const struct job *job)
-{
-    return complain(EXIT_STOPPED, "the same command with --resume goes on from there",
-                    "stopped: what is done is kept in %s.part", job->out);
-}
-
 static int write_all(struct job *job)
 {
     int status = 0;
@@ -302,34 +293,19 @@ static void report(const struct job *job, double took)
 
 static int write_file(struct job *job, const struct args *args)
 {
-    qn_error err = {0};
     job->is_resumed = args_has(args, "resume");
     const double begin = seconds_now();
     int status = declare(job);
-    if (status == 0) {
-        const qn_status begun =
-            qn_writer_begin(job->writer, args_has(args, "force"), job->is_resumed, &err);
-        if (begun != QN_OK)
-            status = complain_status(job->out, begun, &err);
-    }
-    if (status != 0) {
-        qn_writer_abort(job->writer, job->is_resumed);
+    status = output_begin(args, job->writer, status);
+    if (status != 0)
         return status;
-    }
     status = write_all(job);
-    if (status != 0) {
-        /* A failed disk or Ctrl-C: the work done is kept. A bad tensor: nothing is left behind. */
-        const int is_kept = status == EXIT_STOPPED || status == EXIT_LIBRARY || job->is_resumed;
-        qn_writer_abort(job->writer, is_kept);
-        return status == EXIT_STOPPED ? stopped(job) : status;
-    }
     const double last = seconds_now();
-    const qn_status finished = qn_writer_finish(job->writer, &err);
+    status = output_end(args, job->writer, status);
     job->writing += seconds_now() - last;
-    if (finished != QN_OK)
-        return complain_status(job->out, finished, &err);
-    report(job, seconds_now() - begin);
-    return EXIT_GOOD;
+    if (status == 0)
+        report(job, seconds_now() - begin);
+    return status;
 }
 
 static int show_plan(const struct job *job)
@@ -351,9 +327,7 @@ static int prepare(struct job *job, const struct args *args)
 {
     char *calibration = (char *)(uintptr_t)args_text(args, "calibration", NULL);
     int status = recipe_from_args(args, &job->recipe);
-    if (status == 0 && job->out == NULL && !args_has(args, "dry-run"))
-        status = complain(EXIT_USAGE, "add -o FILE, or --dry-run to see what would happen",
-                          "quantize: no output");
+    status = status != 0 ? status : output_check(args);
     status = status != 0 ? status : context_make(args, &job->ctx);
     if (status == 0)
         status = source_open(&job->source, job->ctx, args->operands, args->n_operands);

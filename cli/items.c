@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "output.h"
 #include "quantize.h"
 #include "term.h"
 
@@ -75,19 +76,6 @@ int recipe_from_args(const struct args *args, struct recipe *r)
 
 /* ------------------------------------------------------------------------------------ choosing */
 
-static int matches_any(const struct args *args, const char *option, const char *name, int *used)
-{
-    int found = 0;
-    const char *pattern;
-    for (int i = 0; (pattern = args_each(args, option, i)) != NULL; i++) {
-        if (fnmatch(pattern, name, 0) == 0) {
-            found = 1;
-            used[i] = 1;
-        }
-    }
-    return found;
-}
-
 /* Why a tensor cannot be quantized, or NULL. */
 static const char *refusal(const qn_entry *entry)
 {
@@ -154,17 +142,13 @@ static double size_of(const struct item *item, const struct recipe *r)
     return bits / 8;
 }
 
-static int choose_one(const struct args *args, const struct recipe *r, struct item *item,
-                      int used[2][64])
+static int choose_one(struct chosen *chosen, const struct recipe *r, struct item *item)
 {
     const qn_tensor *t = &item->tensor->entry.tensor;
     const char *name = item->tensor->name;
-    item->reason = refusal(&item->tensor->entry);
+    const char *const left_out = chosen_refusal(chosen, name);
+    item->reason = left_out != NULL ? left_out : refusal(&item->tensor->entry);
     item->bytes_out = (double)item->tensor->entry.bytes;
-    if (args_has(args, "include") && !matches_any(args, "include", name, used[0]))
-        item->reason = "not included";
-    if (matches_any(args, "exclude", name, used[1]))
-        item->reason = "excluded";
     if (item->reason != NULL && t->dtype == QN_DTYPE_NONE)
         return complain(EXIT_INPUT, "this version of quern cannot copy it; take it out of the file",
                         "tensor '%s': it has type %s", name, item->tensor->entry.dtype);
@@ -177,7 +161,7 @@ static int choose_one(const struct args *args, const struct recipe *r, struct it
     item->k = t->shape[1] * item->kh * item->kw;
     item->groups = 1;
     item->bytes_out = size_of(item, r);
-    return t->rank == 4 ? read_groups(args, item) : 0;
+    return t->rank == 4 ? read_groups(chosen->args, item) : 0;
 }
 
 static int by_place(const void *a, const void *b)
@@ -189,25 +173,14 @@ static int by_place(const void *a, const void *b)
     return (x->entry.offset > y->entry.offset) - (x->entry.offset < y->entry.offset);
 }
 
-static int check_patterns(const struct args *args, const char *option, const int *used)
-{
-    const char *pattern;
-    for (int i = 0; (pattern = args_each(args, option, i)) != NULL; i++) {
-        if (!used[i])
-            return complain(EXIT_USAGE, "'quern inspect FILE' lists the names",
-                            "--%s '%s': no tensor has such a name", option, pattern);
-    }
-    return 0;
-}
-
 int items_choose(const struct args *args, const struct source *source, const struct recipe *recipe,
                  struct items *items)
 {
-    int used[2][64] = {{0}};
-    int status = 0;
+    struct chosen chosen;
+    int status = chosen_begin(&chosen, args);
     *items = (struct items){.n = source->n_tensors};
-    if (args_each(args, "include", 63) != NULL || args_each(args, "exclude", 63) != NULL)
-        return complain(EXIT_USAGE, "use wider patterns", "more than 63 patterns");
+    if (status != 0)
+        return status;
     items->at = must_alloc(sizeof *items->at * (size_t)items->n);
     for (int64_t i = 0; i < items->n; i++)
         items->at[i].tensor = &source->tensors[i];
@@ -215,15 +188,14 @@ int items_choose(const struct args *args, const struct source *source, const str
         qsort(items->at, (size_t)items->n, sizeof *items->at, by_place);
     for (int64_t i = 0; i < items->n && status == 0; i++) {
         struct item *item = &items->at[i];
-        status = choose_one(args, recipe, item, used);
+        status = choose_one(&chosen, recipe, item);
         items->n_quantized += item->is_quantized;
         items->bytes_in += (double)item->tensor->entry.bytes;
         items->bytes_out += item->bytes_out;
         if (item->is_quantized)
             items->bytes_to_quantize += (double)item->tensor->entry.bytes;
     }
-    status = status != 0 ? status : check_patterns(args, "include", used[0]);
-    return status != 0 ? status : check_patterns(args, "exclude", used[1]);
+    return status != 0 ? status : chosen_check(&chosen, "tensor");
 }
 
 void items_free(struct items *items)

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choosing weights by name, and the output of quantize and pack. */
+#include "output.h"
+
+#include <fnmatch.h>
+
+const struct option_row options_output[] = {
+    {"resume", 0, NULL, "continue what an interrupted run has left in FILE.part"},
+    {"force", 0, NULL, "replace FILE if it exists"},
+    {"quiet", 'q', NULL, "no progress"},
+    {"json", 0, NULL, "the result as one JSON object"},
+    {NULL, 0, NULL, NULL},
+};
+
+/* ------------------------------------------------------------------------------------- choosing */
+
+static const char *const lists[2] = {"include", "exclude"};
+
+int chosen_begin(struct chosen *c, const struct args *args)
+{
+    *c = (struct chosen){.args = args};
+    for (int l = 0; l < 2; l++) {
+        if (args_each(args, lists[l], MAX_PATTERNS - 1) != NULL)
+            return complain(EXIT_USAGE, "use wider patterns", "%s: more than %d patterns",
+                            args->command->name, MAX_PATTERNS - 1);
+    }
+    return 0;
+}
+
+static int matches(struct chosen *c, int list, const char *name)
+{
+    const char *pattern;
+    int found = 0;
+    for (int i = 0; (pattern = args_each(c->args, lists[list], i)) != NULL; i++) {
+        if (fnmatch(pattern, name, 0) == 0)
+            found = c->used[list][i] = 1;
+    }
+    return found;
+}
+
+const char *chosen_refusal(struct chosen *c, const char *name)
+{
+    const int is_in = matches(c, 0, name) || !args_has(c->args, lists[0]);
+    return matches(c, 1, name) ? "excluded" : is_in ? NULL : "not included";
+}
+
+int chosen_check(const struct chosen *c, const char *what)
+{
+    const char *pattern;
+    for (int l = 0; l < 2; l++) {
+        for (int i = 0; (pattern = args_each(c->args, lists[l], i)) != NULL; i++) {
+            if (!c->used[l][i])
+                return complain(EXIT_USAGE, "'quern inspect FILE' lists the names",
+                                "--%s '%s': no %s has such a name", lists[l], pattern, what);
+        }
+    }
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------------- output */
+
+int output_check(const struct args *args)
+{
+    if (args_has(args, "out") || args_has(args, "dry-run"))
+        return 0;
+    return complain(EXIT_USAGE, "add -o FILE, or --dry-run to see what would happen",
+                    "%s: no output", args->command->name);
+}
+
+int output_begin(const struct args *args, qn_writer *writer, int status)
+{
+    const int is_resumed = args_has(args, "resume");
+    qn_error err = {0};
+    if (status == 0) {
+        const qn_status begun = qn_writer_begin(writer, args_has(args, "force"), is_resumed, &err);
+        if (begun == QN_OK)
+            return 0;
+        status = complain_status(args_text(args, "out", NULL), begun, &err);
+    }
+    qn_writer_abort(writer, is_resumed);
+    return status;
+}
+
+int output_end(const struct args *args, qn_writer *writer, int status)
+{
+    const char *const out = args_text(args, "out", NULL);
+    qn_error err = {0};
+    if (status == 0) {
+        const qn_status finished = qn_writer_finish(writer, &err);
+        return finished == QN_OK ? 0 : complain_status(out, finished, &err);
+    }
+    /* A failed disk or Ctrl-C: the work done is kept. A bad tensor: nothing is left behind. */
+    const int is_kept =
+        status == EXIT_STOPPED || status == EXIT_LIBRARY || args_has(args, "resume");
+    qn_writer_abort(writer, is_kept);
+    return status == EXIT_STOPPED
+               ? complain(status, "the same command with --resume goes on from there",
+                          "stopped: what is done is kept in %s.part", out)
+               : status;
+}
