@@ -7,44 +7,16 @@
  *
  * 4-bit weights with offsets, f32 scales; GROUP 0: per channel. A call has 32 panels at most, as
  * the driver's have. Figures: us for all panels (median, least) and ns a tile of B. */
-#define _GNU_SOURCE
+#include "bench.h"
+
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "../src/cpu/matmul/kernel.h"
 
 qni_matmul_kernel_fn qni_matmul_bf16_q4n16_mr32_amx;
 
-enum { PANELS = 32, TIMES = 20000 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-static uint32_t seed = 1;
-static uint32_t rnd(void)
-{
-    seed = seed * 1664525u + 1013904223u;
-    return seed >> 8;
-}
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(4096, (bytes + 8191) / 4096 * 4096);
-    memset(p, 0, bytes);
-    return p;
-}
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+enum { PANELS = 32 };
 
 /* Planes of x in the order of kernel.h; x keeps what they hold. */
 static void split(const struct qni_matmul_tile *t, float *x, uint8_t *a, int64_t k)
@@ -111,7 +83,7 @@ int main(int argc, char **argv)
     const int64_t group = argc > 3 ? atoll(argv[3]) : 128, n = argc > 4 ? atoll(argv[4]) : 512;
     const int64_t k = argc > 5 ? atoll(argv[5]) : 4096;
     const size_t copies = argc > 6 ? (size_t)atoll(argv[6]) : 1;
-    if (k % 32 != 0 || n % 16 != 0 || syscall(SYS_arch_prctl, 0x1023, 18) != 0)
+    if (k % 32 != 0 || n % 16 != 0 || !may_use_tiles())
         return 2;
     struct qni_matmul_tile t;
     memset(&t, 0, sizeof t);
@@ -145,16 +117,15 @@ int main(int argc, char **argv)
     t.scratch = room(1 << 20);
     all_panels(&t, 0, bytes);
     const double error = error_of(&t, x, k, n);
-    static double us[TIMES];
-    int count = 0;
-    for (const double begin = now(); count < TIMES && (count < 5 || now() - begin < 5e5); count++) {
+    static struct times times;
+    for (const double begin = now(); once_more(&times, begin, 5e5);) {
         const double start = now();
-        all_panels(&t, (size_t)count % copies, bytes);
-        us[count] = now() - start;
+        all_panels(&t, (size_t)times.n % copies, bytes);
+        add_time(&times, start);
     }
-    qsort(us, (size_t)count, sizeof *us, by_size);
+    const double us = median(&times);
     printf("m %3lld planes %d g %4lld: %s, %8.1f us (least %8.1f), %6.2f ns a tile of B\n",
-           (long long)t.m, t.planes, (long long)group, error < 1 ? "good" : "WRONG", us[count / 2],
-           us[0], us[count / 2] * 1e3 / (double)(t.units * t.n_panels));
+           (long long)t.m, t.planes, (long long)group, error < 1 ? "good" : "WRONG", us,
+           times.us[0], us * 1e3 / (double)(t.units * t.n_panels));
     return error < 1 ? 0 : 1;
 }

@@ -9,24 +9,27 @@
  * The weights (n x k) are cut in panels and every panel is used once per pass; passes rotate over
  * copies larger than the last level cache when M is small (WARM=1: one copy; SYM=1: no offsets).
  * Figures: us a pass (median), GB/s of codes, TOP/s. */
-#define _GNU_SOURCE
+#include "bench.h"
+
 #include <immintrin.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "../src/cpu/matmul/kernel.h"
 
 #define LAB_KERNELS(X)                                                                             \
     X(q8_q4n16_mr8_vnni512)                                                                        \
     X(q8_q8n16_mr8_vnni512)                                                                        \
-    X(q8_t4n16_mr8_vnni512) X(q8b_q4n16_mr8_vnni512) X(q8b_q8n16_mr8_vnni512)                      \
-        X(q8b_t4n16_mr8_vnni512) X(q8_q4n16_mr32_amx) X(q8_q8n16_mr32_amx) X(q8_t4n16_mr32_amx)    \
-            X(q8b_q4n16_mr32_amx) X(q8b_q8n16_mr32_amx) X(q8b_t4n16_mr32_amx)
+    X(q8_t4n16_mr8_vnni512)                                                                        \
+    X(q8b_q4n16_mr8_vnni512)                                                                       \
+    X(q8b_q8n16_mr8_vnni512)                                                                       \
+    X(q8b_t4n16_mr8_vnni512)                                                                       \
+    X(q8_q4n16_mr32_amx)                                                                           \
+    X(q8_q8n16_mr32_amx)                                                                           \
+    X(q8_t4n16_mr32_amx)                                                                           \
+    X(q8b_q4n16_mr32_amx)                                                                          \
+    X(q8b_q8n16_mr32_amx)                                                                          \
+    X(q8b_t4n16_mr32_amx)
 #define X(name) qni_matmul_kernel_fn qni_matmul_##name;
 LAB_KERNELS(X)
 #undef X
@@ -38,25 +41,6 @@ static const struct {
     LAB_KERNELS(X)
 #undef X
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-static uint32_t seed = 1;
-static uint32_t rnd(void)
-{
-    seed = seed * 1664525u + 1013904223u;
-    return seed >> 8;
-}
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(4096, (bytes + 8191) / 4096 * 4096);
-    memset(p, 0, bytes);
-    return p;
-}
 
 /* Value of the code at position p of output j of a panel. */
 static int code_at(const struct qni_matmul_tile *t, const uint8_t *codes, int bytes, int64_t p,
@@ -70,7 +54,29 @@ static int code_at(const struct qni_matmul_tile *t, const uint8_t *codes, int by
     return t->table8 != NULL ? t->table8[nibble] : nibble - 8;
 }
 
-static int check(const struct qni_matmul_tile *t, int bytes, int block)
+/* A segment: units [unit, end) of one group. */
+struct segment {
+    int64_t group, unit, end;
+};
+
+/* Those of a row; their number, too. */
+static struct segment *segments_of(struct qni_matmul_tile *t)
+{
+    struct segment *all = room((size_t)t->units * sizeof *all);
+    t->n_segments = 0;
+    for (int64_t g = 0; g < t->n_groups; g++) {
+        const int64_t first = g * t->group_units, left = t->units - first;
+        const int64_t end = first + (left < t->group_units ? left : t->group_units);
+        for (int64_t unit = first; unit < end; unit += t->segment_units) {
+            const int64_t e = unit + t->segment_units < end ? unit + t->segment_units : end;
+            all[t->n_segments++] = (struct segment){g, unit, e};
+        }
+    }
+    return all;
+}
+
+static int check(const struct qni_matmul_tile *t, const struct segment *segments, int bytes,
+                 int block)
 {
     int bad = 0;
     for (int64_t trial = 0; trial < 400; trial++) {
@@ -78,30 +84,25 @@ static int check(const struct qni_matmul_tile *t, int bytes, int block)
                       col = rnd() % (t->n_panels * 16);
         const int64_t panel = col / 16;
         const int j = (int)(col % 16);
+        const uint8_t *const codes = t->codes + panel * (int64_t)t->codes_stride;
         float acc = 0;
-        int64_t unit = 0, s = 0;
-        for (int64_t g = 0; g < t->n_groups; g++) {
-            const int64_t end = unit + t->group_units < t->units ? unit + t->group_units : t->units;
-            for (; unit < end; s++) {
-                const int64_t e = unit + t->segment_units < end ? unit + t->segment_units : end;
-                int dot = 0, sum_w = 0;
-                for (int64_t p = unit * 32; p < e * 32; p++) {
-                    const int w =
-                        code_at(t, t->codes + panel * (int64_t)t->codes_stride, bytes, p, j);
-                    dot += w * ((const int8_t *)t->a)[i * (int64_t)t->lda + p];
-                    sum_w += w;
-                }
-                const int64_t f = i * (int64_t)t->ld_segment + s;
-                const float sw = ((const float *)t->scale)[(panel * t->n_groups + g) * 16 + j];
-                if (block) {
-                    const float term =
-                        t->a_offset ? fmaf(t->a_scale[f], (float)dot, t->a_offset[f] * (float)sum_w)
-                                    : t->a_scale[f] * (float)dot;
-                    acc = fmaf(sw, term, acc);
-                } else {
-                    acc = fmaf(sw, (float)(dot - t->x_zero * sum_w), acc);
-                }
-                unit = e;
+        for (int64_t s = 0; s < t->n_segments; s++) {
+            int dot = 0, sum_w = 0;
+            for (int64_t p = segments[s].unit * 32; p < segments[s].end * 32; p++) {
+                const int w = code_at(t, codes, bytes, p, j);
+                dot += w * ((const int8_t *)t->a)[i * (int64_t)t->lda + p];
+                sum_w += w;
+            }
+            const int64_t f = i * (int64_t)t->ld_segment + s;
+            const float sw =
+                ((const float *)t->scale)[(panel * t->n_groups + segments[s].group) * 16 + j];
+            if (block) {
+                const float term =
+                    t->a_offset ? fmaf(t->a_scale[f], (float)dot, t->a_offset[f] * (float)sum_w)
+                                : t->a_scale[f] * (float)dot;
+                acc = fmaf(sw, term, acc);
+            } else {
+                acc = fmaf(sw, (float)(dot - t->x_zero * sum_w), acc);
             }
         }
         bad += memcmp(&acc, &t->c[i * (int64_t)t->ldc + col], 4) != 0;
@@ -110,23 +111,6 @@ static int check(const struct qni_matmul_tile *t, int bytes, int block)
 }
 
 /* ---- times ----------------------------------------------------------------------------------- */
-
-enum { TIMES = 20000 };
-struct times {
-    double us[TIMES];
-    int n;
-};
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double median(struct times *t)
-{
-    qsort(t->us, (size_t)t->n, sizeof *t->us, by_size);
-    return t->us[t->n / 2];
-}
 
 /* Four products of full tiles so many times, on numbers that are not zero: with zeros the tiles
  * take less power and the clock rises by a fifth. */
@@ -171,7 +155,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (strcmp(list[i].name, name) == 0)
             fn = list[i].fn;
-    if (fn == NULL || syscall(SYS_arch_prctl, 0x1023, 18) != 0)
+    if (fn == NULL || !may_use_tiles())
         return 2;
     static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                       1,    13,   25,  38,  53,  69,  89,  113};
@@ -182,11 +166,7 @@ int main(int argc, char **argv)
     t.group_units = group == 0 ? t.units : (group + 31) / 32;
     t.n_groups = (t.units + t.group_units - 1) / t.group_units;
     t.segment_units = block && t.group_units > 4 ? 4 : t.group_units;
-    t.n_segments = 0;
-    for (int64_t g = 0; g < t.n_groups; g++) {
-        const int64_t u = g + 1 < t.n_groups ? t.group_units : t.units - g * t.group_units;
-        t.n_segments += (u + t.segment_units - 1) / t.segment_units;
-    }
+    const struct segment *const segments = segments_of(&t);
     t.lda = (size_t)t.units * 32 + 64;
     t.ld_segment = (size_t)t.n_segments;
     t.n_panels = n / 16;
@@ -199,17 +179,11 @@ int main(int argc, char **argv)
     for (int64_t i = 0; i < m; i++) {
         for (int64_t p = 0; p < t.units * 32; p++)
             a[i * (int64_t)t.lda + p] = (int8_t)(rnd() % 256 - 128);
-        int64_t unit = 0, s = 0;
-        for (int64_t g = 0; g < t.n_groups; g++) {
-            const int64_t end = unit + t.group_units < t.units ? unit + t.group_units : t.units;
-            for (; unit < end; s++) {
-                const int64_t e = unit + t.segment_units < end ? unit + t.segment_units : end;
-                for (int64_t p = unit * 32; p < e * 32; p++)
-                    a_sum[i * t.n_segments + s] += a[i * (int64_t)t.lda + p];
-                a_scale[i * t.n_segments + s] = 0.001f + (float)(rnd() % 100) * 1e-4f;
-                a_offset[i * t.n_segments + s] = (float)(rnd() % 100) * 1e-3f;
-                unit = e;
-            }
+        for (int64_t s = 0; s < t.n_segments; s++) {
+            for (int64_t p = segments[s].unit * 32; p < segments[s].end * 32; p++)
+                a_sum[i * t.n_segments + s] += a[i * (int64_t)t.lda + p];
+            a_scale[i * t.n_segments + s] = 0.001f + (float)(rnd() % 100) * 1e-4f;
+            a_offset[i * t.n_segments + s] = (float)(rnd() % 100) * 1e-3f;
         }
     }
     t.a = a, t.a_sum = a_sum, t.a_scale = a_scale;
@@ -226,37 +200,29 @@ int main(int argc, char **argv)
         scale[i] = 0.01f + (float)(rnd() % 1000) * 1e-5f;
     int32_t *sums = room((size_t)n * (size_t)t.n_segments * 4);
     for (int64_t pn = 0; pn < t.n_panels; pn++)
-        for (int j = 0; j < 16; j++) {
-            int64_t unit = 0, s = 0;
-            for (int64_t g = 0; g < t.n_groups; g++) {
-                const int64_t end = unit + t.group_units < t.units ? unit + t.group_units : t.units;
-                for (; unit < end; s++) {
-                    const int64_t e = unit + t.segment_units < end ? unit + t.segment_units : end;
-                    for (int64_t p = unit * 32; p < e * 32; p++)
-                        sums[(pn * t.n_segments + s) * 16 + j] +=
-                            code_at(&t, codes + (size_t)pn * t.codes_stride, bytes, p, j);
-                    unit = e;
-                }
-            }
-        }
+        for (int j = 0; j < 16; j++)
+            for (int64_t s = 0; s < t.n_segments; s++)
+                for (int64_t p = segments[s].unit * 32; p < segments[s].end * 32; p++)
+                    sums[(pn * t.n_segments + s) * 16 + j] +=
+                        code_at(&t, codes + (size_t)pn * t.codes_stride, bytes, p, j);
     t.codes = codes, t.scale = scale, t.sums = sums;
     t.x_zero = block ? 0 : 3;
     t.ldc = (size_t)n + 16;
     t.c = room((size_t)m * t.ldc * 4);
     t.scratch = room(1 << 20);
     fn(&t);
-    const int bad = check(&t, bytes, block);
+    const int bad = check(&t, segments, bytes, block);
     static struct times kernel, tiles, reads;
     volatile uint64_t sink = 0;
     const double begin = now();
-    for (int r = 0; r < TIMES && (r < 5 || now() - begin < 4e5); r++) {
+    for (int r = 0; once_more(&kernel, begin, 4e5); r++) {
         t.codes = codes + size * (size_t)(r % copies);
         double s = now();
         fn(&t);
-        kernel.us[kernel.n++] = now() - s;
+        add_time(&kernel, s);
         s = now();
         tiles_alone((m + 31) / 32 * ((n + 31) / 32) * ((k + 63) / 64));
-        tiles.us[tiles.n++] = now() - s;
+        add_time(&tiles, s);
         if (copies == 1)
             continue;
         const uint64_t *q = (const uint64_t *)(codes + size * (size_t)((r + copies / 2) % copies));
@@ -267,8 +233,9 @@ int main(int argc, char **argv)
                 x[j] += q[i + (size_t)j];
         for (int j = 0; j < 8; j++)
             sink += x[j];
-        reads.us[reads.n++] = now() - s;
+        add_time(&reads, s);
     }
+    (void)sink;
     const double us = median(&kernel);
     printf(
         "%-24s m %4lld g %4lld n %lld k %lld: %s  %7.1f us (least %7.1f)  %5.2f GB/s (reads %5.2f)"
