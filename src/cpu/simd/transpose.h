@@ -20,31 +20,25 @@
 
 #include "../../base/compiler.h"
 
+/* One round: of `rows` vectors those that are `apart` from each other are interleaved, in twos. */
+#define QNI_INTERLEAVE(to, from, rows, apart, low, high)                                           \
+    QNI_UNROLL                                                                                     \
+    for (int i = 0; i < (rows); i += 2 * (apart))                                                  \
+        QNI_UNROLL                                                                                 \
+    for (int j = 0; j < (apart); j++) {                                                            \
+        (to)[i + 2 * j] = low((from)[i + j], (from)[i + j + (apart)]);                             \
+        (to)[i + 2 * j + 1] = high((from)[i + j], (from)[i + j + (apart)]);                        \
+    }
+
 static inline void qni_turn16_u8(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane)
 {
     __m128i a[16], b[16];
     QNI_UNROLL
     for (int i = 0; i < 16; i++)
         a[i] = _mm_loadu_si128((const __m128i *)(const void *)(src + (size_t)i * plane));
-    QNI_UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm_unpacklo_epi8(a[i], a[i + 1]);
-        b[i + 1] = _mm_unpackhi_epi8(a[i], a[i + 1]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 16; i += 4)
-        QNI_UNROLL
-    for (int j = 0; j < 2; j++) {
-        a[i + 2 * j] = _mm_unpacklo_epi16(b[i + j], b[i + j + 2]);
-        a[i + 2 * j + 1] = _mm_unpackhi_epi16(b[i + j], b[i + j + 2]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 16; i += 8)
-        QNI_UNROLL
-    for (int j = 0; j < 4; j++) {
-        b[i + 2 * j] = _mm_unpacklo_epi32(a[i + j], a[i + j + 4]);
-        b[i + 2 * j + 1] = _mm_unpackhi_epi32(a[i + j], a[i + j + 4]);
-    }
+    QNI_INTERLEAVE(b, a, 16, 1, _mm_unpacklo_epi8, _mm_unpackhi_epi8)
+    QNI_INTERLEAVE(a, b, 16, 2, _mm_unpacklo_epi16, _mm_unpackhi_epi16)
+    QNI_INTERLEAVE(b, a, 16, 4, _mm_unpacklo_epi32, _mm_unpackhi_epi32)
     QNI_UNROLL
     for (int j = 0; j < 8; j++) {
         uint8_t *const to = dst + (size_t)(2 * j) * ld;
@@ -59,25 +53,9 @@ static inline void qni_turn16_u16(uint8_t *dst, size_t ld, const uint8_t *src, s
     QNI_UNROLL
     for (int i = 0; i < 16; i++)
         a[i] = _mm256_loadu_si256((const __m256i *)(const void *)(src + (size_t)i * plane));
-    QNI_UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm256_unpacklo_epi16(a[i], a[i + 1]);
-        b[i + 1] = _mm256_unpackhi_epi16(a[i], a[i + 1]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 16; i += 4)
-        QNI_UNROLL
-    for (int j = 0; j < 2; j++) {
-        a[i + 2 * j] = _mm256_unpacklo_epi32(b[i + j], b[i + j + 2]);
-        a[i + 2 * j + 1] = _mm256_unpackhi_epi32(b[i + j], b[i + j + 2]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 16; i += 8)
-        QNI_UNROLL
-    for (int j = 0; j < 4; j++) {
-        b[i + 2 * j] = _mm256_unpacklo_epi64(a[i + j], a[i + j + 4]);
-        b[i + 2 * j + 1] = _mm256_unpackhi_epi64(a[i + j], a[i + j + 4]);
-    }
+    QNI_INTERLEAVE(b, a, 16, 1, _mm256_unpacklo_epi16, _mm256_unpackhi_epi16)
+    QNI_INTERLEAVE(a, b, 16, 2, _mm256_unpacklo_epi32, _mm256_unpackhi_epi32)
+    QNI_INTERLEAVE(b, a, 16, 4, _mm256_unpacklo_epi64, _mm256_unpackhi_epi64)
     /* b[p]: pixels p and p + 8, one a half, of the first eight rows; b[p + 8]: of the others. */
     QNI_UNROLL
     for (int p = 0; p < 8; p++) {
@@ -96,18 +74,8 @@ static inline void qni_turn16_u32(uint8_t *dst, size_t ld, const uint8_t *src, s
     QNI_UNROLL
     for (int i = 0; i < 16; i++)
         a[i] = _mm512_loadu_si512(src + (size_t)i * plane);
-    QNI_UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 16; i += 4)
-        QNI_UNROLL
-    for (int j = 0; j < 2; j++) {
-        a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
-        a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
-    }
+    QNI_INTERLEAVE(b, a, 16, 1, _mm512_unpacklo_epi32, _mm512_unpackhi_epi32)
+    QNI_INTERLEAVE(a, b, 16, 2, _mm512_unpacklo_epi64, _mm512_unpackhi_epi64)
     /* a[4 i + j]: quarter q holds pixel 4 q + j of the rows 4 i to 4 i + 3. */
     QNI_UNROLL
     for (int j = 0; j < 4; j++) {
@@ -131,18 +99,8 @@ static inline void qni_turn8_u32(uint8_t *dst, size_t ld, const uint8_t *src, si
     QNI_UNROLL
     for (int i = 0; i < 8; i++)
         a[i] = _mm256_loadu_si256((const __m256i *)(const void *)(src + (size_t)i * plane));
-    QNI_UNROLL
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 8; i += 4)
-        QNI_UNROLL
-    for (int j = 0; j < 2; j++) {
-        a[i + 2 * j] = _mm256_unpacklo_epi64(b[i + j], b[i + j + 2]);
-        a[i + 2 * j + 1] = _mm256_unpackhi_epi64(b[i + j], b[i + j + 2]);
-    }
+    QNI_INTERLEAVE(b, a, 8, 1, _mm256_unpacklo_epi32, _mm256_unpackhi_epi32)
+    QNI_INTERLEAVE(a, b, 8, 2, _mm256_unpacklo_epi64, _mm256_unpackhi_epi64)
     QNI_UNROLL
     for (int j = 0; j < 4; j++) {
         uint8_t *const to = dst + (size_t)j * ld;
@@ -160,5 +118,7 @@ static inline void qni_turn16_u32(uint8_t *dst, size_t ld, const uint8_t *src, s
 }
 
 #endif
+
+#undef QNI_INTERLEAVE
 
 #endif
