@@ -4,57 +4,15 @@
  * than a tile, more taps than a float sum is exact for. Every case runs on 1, 2 and 3 threads:
  * equal bits, and nothing written but y. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#include <quern/quern.h>
-
 #include "base/half.h"
+#include "contexts.h"
 #include "ref/ref.h"
 
-static uint64_t random_state;
-static uint32_t draw(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-static int32_t pick(int32_t lo, int32_t hi)
-{
-    return lo + (int32_t)(draw() % (uint32_t)(hi - lo + 1));
-}
-static float real(void)
-{
-    return (float)(pick(-1000, 1000)) * 0.00123f;
-}
-
-enum { N_CONTEXTS = 3, GUARD = 64 };
-static qn_ctx *contexts[N_CONTEXTS];
-
-static int make_contexts(void **state)
-{
-    (void)state;
-    for (int32_t i = 0; i < N_CONTEXTS; i++) {
-        qn_ctx_options options;
-        qn_ctx_options_init(&options);
-        options.n_threads = i + 1;
-        assert_int_equal(qn_ctx_create(&options, &contexts[i], NULL), QN_OK);
-    }
-    return 0;
-}
-static int destroy_contexts(void **state)
-{
-    (void)state;
-    for (int32_t i = 0; i < N_CONTEXTS; i++)
-        qn_ctx_destroy(contexts[i]);
-    return 0;
-}
+enum { GUARD = 64 };
 
 struct geometry {
     int64_t batch, h, w, ci, co;

@@ -3,53 +3,12 @@
  * any order and by offsets, rows without an expert, experts without rows, rows of x that several
  * experts read, biases of each expert; on 1, 2 and 3 threads, and nothing written but the rows
  * that have an expert. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "contexts.h"
 
-#include <quern/quern.h>
-
-static uint64_t random_state;
-static uint32_t draw(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-static int32_t pick(int32_t lo, int32_t hi)
-{
-    return lo + (int32_t)(draw() % (uint32_t)(hi - lo + 1));
-}
-static float real(void)
-{
-    return (float)(pick(-1000, 1000)) * 0.00123f;
-}
-
-enum { N_CONTEXTS = 3, MAX_EXPERTS = 70 };
-static qn_ctx *contexts[N_CONTEXTS];
-
-static int make_contexts(void **state)
-{
-    (void)state;
-    for (int32_t i = 0; i < N_CONTEXTS; i++) {
-        qn_ctx_options options;
-        qn_ctx_options_init(&options);
-        options.n_threads = i + 1;
-        assert_int_equal(qn_ctx_create(&options, &contexts[i], NULL), QN_OK);
-    }
-    return 0;
-}
-static int destroy_contexts(void **state)
-{
-    (void)state;
-    for (int32_t i = 0; i < N_CONTEXTS; i++)
-        qn_ctx_destroy(contexts[i]);
-    return 0;
-}
+enum { MAX_EXPERTS = 70 };
 
 struct problem {
     int32_t n_experts, m, x_rows, n, k;

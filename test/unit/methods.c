@@ -3,40 +3,16 @@
  * in double, from the weights it returns. */
 #include <math.h>
 
-#include <quern/weights.h>
-
 #include "base/half.h"
-#include "unit.h"
+#include "quantizing.h"
 
 enum { N = 24, K = 96, SAMPLES = 200 };
-
-static qn_quantize_options options_of(const char *spec, qn_method method)
-{
-    qn_quantize_options o;
-    qn_error err;
-    qn_quantize_options_init(&o);
-    if (qn_format_parse(spec, &o.format, &err) != QN_OK)
-        fail_msg("%s", err.text);
-    o.method = method;
-    return o;
-}
-
-static qn_weight *quantize_on(struct unit_ctx *u, const qn_quantize_options *o, const float *x,
-                              int64_t n, int64_t k)
-{
-    qn_weight *w = NULL;
-    qn_error err;
-    const qn_tensor t = qn_tensor_2d((void *)(uintptr_t)x, QN_F32, n, k);
-    if (qn_quantize(&u->ctx, &t, o, &w, &err) != QN_OK)
-        fail_msg("%s", err.text);
-    return w;
-}
 
 /* The dequantized difference to x, in original columns, prescale applied; the weight is freed. */
 static void change_of(struct unit_ctx *u, const qn_quantize_options *o, const float *x, int64_t n,
                       int64_t k, float *change)
 {
-    qn_weight *w = quantize_on(u, o, x, n, k);
+    qn_weight *w = quantize(u, o, x, n, k);
     const qn_tensor t = qn_tensor_2d(change, QN_F32, n, k);
     assert_int_equal(qn_weight_dequantize(&u->ctx, w, true, &t), QN_OK);
     for (int64_t i = 0; i < n * k; i++)
@@ -121,7 +97,7 @@ static void search_is_never_worse(void **state)
                 x[i] *= 8.0f; /* outliers */
             for (int i = 0; i < K; i++)
                 importance[i] = round % 2 ? powf(10.0f, unit_normal(&seed)) : 1.0f;
-            qn_quantize_options o = options_of(searched[s], QN_METHOD_RTN);
+            qn_quantize_options o = options_with(searched[s], QN_METHOD_RTN);
             o.range = range;
             o.kw = strstr(searched[s], ":c") != NULL ? 3 : 1;
             change_of(&u, &o, x, N, K, before);
@@ -154,7 +130,7 @@ static void search_helps(void **state)
                  {"q4_k", 0.99},         {"q6_k", 0.99},        {"nf4:g32", 0.99},
                  {"mxfp4", 0.95}};
     for (size_t s = 0; s < sizeof cases / sizeof cases[0]; s++) {
-        qn_quantize_options o = options_of(cases[s].spec, QN_METHOD_RTN);
+        qn_quantize_options o = options_with(cases[s].spec, QN_METHOD_RTN);
         change_of(&u, &o, x, N, K, before);
         o.method = QN_METHOD_SEARCH;
         change_of(&u, &o, x, N, K, after);
@@ -164,7 +140,7 @@ static void search_helps(void **state)
     }
     for (int i = 0; i < K; i++)
         importance[i] = i % 8 == 0 ? 100.0f : 0.1f;
-    qn_quantize_options o = options_of("int3:g32", QN_METHOD_SEARCH);
+    qn_quantize_options o = options_with("int3:g32", QN_METHOD_SEARCH);
     change_of(&u, &o, x, N, K, blind);
     o.importance = importance;
     change_of(&u, &o, x, N, K, after);
@@ -189,12 +165,12 @@ static void importance_goes_through_the_prescale(void **state)
     fill_normal(x, N * K, &seed);
     for (int i = 0; i < N * K; i++)
         divided[i] = x[i] / prescale[i % K];
-    qn_quantize_options o = options_of("int3:g32", QN_METHOD_SEARCH);
+    qn_quantize_options o = options_with("int3:g32", QN_METHOD_SEARCH);
     o.importance = scaled;
-    qn_weight *a = quantize_on(&u, &o, divided, N, K);
+    qn_weight *a = quantize(&u, &o, divided, N, K);
     o.importance = importance;
     o.prescale = prescale;
-    qn_weight *b = quantize_on(&u, &o, x, N, K);
+    qn_weight *b = quantize(&u, &o, x, N, K);
     assert_same(a, b);
     qn_weight_destroy(a);
     qn_weight_destroy(b);
@@ -253,7 +229,7 @@ static void gptq_is_better_on_correlated_inputs(void **state)
         prescale[i] = 0.5f + (float)(i % 5);
     for (size_t s = 0; s < sizeof specs / sizeof specs[0]; s++)
         for (int variant = 0; variant < 8; variant++) {
-            qn_quantize_options o = options_of(specs[s], QN_METHOD_RTN);
+            qn_quantize_options o = options_with(specs[s], QN_METHOD_RTN);
             fill_normal(x, N * K, &seed);
             o.prescale = variant & 4 ? prescale : NULL;
             change_of(&u, &o, x, N, K, before);
@@ -287,7 +263,7 @@ static void samples_and_hessian_are_the_same(void **state)
     const qn_tensor st = qn_tensor_2d(samples, QN_F32, SAMPLES, K);
     const qn_tensor ht = qn_tensor_2d(h, QN_F64, K, K);
     for (int variant = 0; variant < 4; variant++) {
-        qn_quantize_options o = options_of("int4:g24:zp", QN_METHOD_GPTQ);
+        qn_quantize_options o = options_with("int4:g24:zp", QN_METHOD_GPTQ);
         qn_weight_parts p, q;
         int64_t different = 0;
         qn_weight_parts_init(&p);
@@ -295,10 +271,10 @@ static void samples_and_hessian_are_the_same(void **state)
         o.prescale = variant & 1 ? prescale : NULL;
         o.act_order = variant / 2;
         o.samples = &st;
-        qn_weight *a = quantize_on(&u, &o, x, N, K);
+        qn_weight *a = quantize(&u, &o, x, N, K);
         o.samples = NULL;
         o.hessian = &ht;
-        qn_weight *b = quantize_on(&u, &o, x, N, K);
+        qn_weight *b = quantize(&u, &o, x, N, K);
         qn_weight_view(a, &p);
         qn_weight_view(b, &q);
         for (int i = 0; i < N * K; i++)
@@ -366,10 +342,10 @@ static void gptq_is_the_textbooks(void **state)
     hessian_of(samples, SAMPLES, K, h);
     const qn_tensor t = qn_tensor_2d(h, QN_F64, K, K);
     fill_normal(x, N * K, &seed);
-    qn_quantize_options o = options_of("int4:pc", QN_METHOD_GPTQ);
+    qn_quantize_options o = options_with("int4:pc", QN_METHOD_GPTQ);
     o.hessian = &t;
     o.damping = 0.0;
-    qn_weight *w = quantize_on(&u, &o, x, N, K);
+    qn_weight *w = quantize(&u, &o, x, N, K);
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     qn_weight_view(w, &p);
@@ -401,13 +377,13 @@ static void gptq_of_a_diagonal_is_rtn(void **state)
     fill_normal(x, N * K, &seed);
     for (int s = 0; s < 6; s++)
         for (int damped = 0; damped < 2; damped++) {
-            qn_quantize_options o = options_of(specs[s], QN_METHOD_RTN);
+            qn_quantize_options o = options_with(specs[s], QN_METHOD_RTN);
             o.kw = strstr(specs[s], ":c") != NULL ? 2 : 1;
-            qn_weight *a = quantize_on(&u, &o, x, N, K);
+            qn_weight *a = quantize(&u, &o, x, N, K);
             o.method = QN_METHOD_GPTQ;
             o.hessian = &t;
             o.damping = damped ? 0.01 : 0.0;
-            qn_weight *b = quantize_on(&u, &o, x, N, K);
+            qn_weight *b = quantize(&u, &o, x, N, K);
             assert_same(a, b);
             qn_weight_destroy(a);
             qn_weight_destroy(b);
@@ -425,10 +401,10 @@ static void act_order_sorts_by_importance(void **state)
     correlated(samples, SAMPLES, K, &seed);
     fill_normal(x, N * K, &seed);
     const qn_tensor t = qn_tensor_2d(samples, QN_F32, SAMPLES, K);
-    qn_quantize_options o = options_of("int4:g32", QN_METHOD_GPTQ);
+    qn_quantize_options o = options_with("int4:g32", QN_METHOD_GPTQ);
     o.samples = &t;
     o.act_order = 1;
-    qn_weight *w = quantize_on(&u, &o, x, N, K);
+    qn_weight *w = quantize(&u, &o, x, N, K);
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     qn_weight_view(w, &p);
@@ -466,13 +442,13 @@ static void threads_cannot_be_seen(void **state)
     static const char *const specs[] = {"int4:g128", "int4:pc:zp", "q4_k", "int4:g96:off"};
     for (int s = 0; s < 4; s++) {
         struct unit_ctx one, many;
-        qn_quantize_options o = options_of(specs[s], QN_METHOD_GPTQ);
+        qn_quantize_options o = options_with(specs[s], QN_METHOD_GPTQ);
         o.samples = &t;
         o.act_order = s % 2;
         unit_ctx_start(&one, 1);
         unit_ctx_start(&many, 5);
-        qn_weight *a = quantize_on(&one, &o, x, ROWS, WIDE);
-        qn_weight *b = quantize_on(&many, &o, x, ROWS, WIDE);
+        qn_weight *a = quantize(&one, &o, x, ROWS, WIDE);
+        qn_weight *b = quantize(&many, &o, x, ROWS, WIDE);
         assert_same(a, b);
         qn_weight_destroy(a);
         qn_weight_destroy(b);
@@ -493,7 +469,7 @@ static void bad_hessians_are_refused(void **state)
     const qn_tensor dense = qn_tensor_2d(x, QN_F32, N, K);
     for (int change = 0; change < 12; change++) {
         qn_tensor t = qn_tensor_2d(h, QN_F32, K, K), s = qn_tensor_2d(samples, QN_F32, 4, K);
-        qn_quantize_options o = options_of("int4:g32", QN_METHOD_GPTQ);
+        qn_quantize_options o = options_with("int4:g32", QN_METHOD_GPTQ);
         qn_error err = {QN_OK, 0, ""};
         memset(h, 0, sizeof h);
         memset(samples, 0, sizeof samples);
@@ -559,7 +535,7 @@ static void bad_hessians_are_refused(void **state)
     /* inputs that are never used at all: nothing to feed back */
     qn_tensor s = qn_tensor_2d(samples, QN_F32, 4, K);
     memset(samples, 0, sizeof samples);
-    qn_quantize_options o = options_of("int4:g32", QN_METHOD_GPTQ);
+    qn_quantize_options o = options_with("int4:g32", QN_METHOD_GPTQ);
     o.samples = &s;
     assert_int_equal(qn_quantize(&u.ctx, &dense, &o, &w, NULL), QN_OK);
     qn_weight_destroy(w);
@@ -627,7 +603,7 @@ static void awq_protects_what_matters(void **state)
     const qn_tensor xt = qn_tensor_2d(samples, QN_F32, SAMPLES, K);
     static const char *const specs[] = {"int4:g32:zp", "int3:pc", "nf4:g32", "q4_k"};
     for (int s = 0; s < 4; s++) {
-        qn_quantize_options o = options_of(specs[s], QN_METHOD_RTN);
+        qn_quantize_options o = options_with(specs[s], QN_METHOD_RTN);
         assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &o.format, scales, NULL), QN_OK);
         for (int i = 0; i < K; i++)
             prescale[i] = 1.0f / scales[i];
@@ -638,8 +614,8 @@ static void awq_protects_what_matters(void **state)
         assert_true(output_error(after, samples) < 0.6 * output_error(before, samples));
     }
 
-    const qn_quantize_options o = options_of("int4:g32", QN_METHOD_RTN);
-    const qn_quantize_options whole = options_of("int4:pt", QN_METHOD_RTN);
+    const qn_quantize_options o = options_with("int4:g32", QN_METHOD_RTN);
+    const qn_quantize_options whole = options_with("int4:pt", QN_METHOD_RTN);
     assert_int_equal(qn_awq_scales(&u.ctx, &wt, mean, &xt, &whole.format, scales, NULL),
                      QN_E_FORMAT);
     assert_int_equal(qn_awq_scales(&u.ctx, &wt, NULL, &xt, &o.format, scales, NULL), QN_E_ARGUMENT);

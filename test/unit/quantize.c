@@ -5,33 +5,10 @@
 #include <math.h>
 #include <stdio.h>
 
-#include <quern/weights.h>
-
 #include "base/half.h"
-#include "unit.h"
+#include "quantizing.h"
 
 /* ---- help ---- */
-
-static qn_quantize_options options_of(const char *spec)
-{
-    qn_quantize_options o;
-    qn_error err;
-    qn_quantize_options_init(&o);
-    if (qn_format_parse(spec, &o.format, &err) != QN_OK)
-        fail_msg("%s", err.text);
-    return o;
-}
-
-static qn_weight *quantize(struct unit_ctx *u, const qn_quantize_options *o, const float *x,
-                           int64_t n, int64_t k)
-{
-    qn_weight *w = NULL;
-    qn_error err;
-    const qn_tensor t = qn_tensor_2d((void *)(uintptr_t)x, QN_F32, n, k);
-    if (qn_quantize(&u->ctx, &t, o, &w, &err) != QN_OK)
-        fail_msg("%s", err.text);
-    return w;
-}
 
 static qn_weight_parts view(const qn_weight *w)
 {
