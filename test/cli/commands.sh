@@ -6,4 +6,4 @@ command -v python3 >/dev/null || {
     echo "skipped: no python3 for the tests of the command"
     exit 77
 }
-exec python3 "$(dirname "$0")/commands.py" "$1" Help Terminal Info Inspect Compare Run Pack
+exec python3 "$(dirname "$0")/commands.py" "$1"

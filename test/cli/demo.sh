@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# demo.sh QUERN: quern demo, as a person uses it (commands.py says what is checked).
+# demo.sh QUERN: quern demo, as a person uses it (bench.py says what is checked).
 command -v python3 >/dev/null || {
     echo "skipped: no python3 for the tests of the command"
     exit 77
 }
-exec python3 "$(dirname "$0")/commands.py" "$1" Demo
+exec python3 "$(dirname "$0")/bench.py" "$1" Demo
