@@ -152,14 +152,14 @@ static struct finish finish_of(const struct qni_direct_tile *t)
 }
 
 /* NEAR: sums are floats 1.5 * 2^23 + d. SHIFT: y has a zero point, is unsigned or has a floor. WILD
- * also minds columns that are not there. FEW: less than four steps, so that bytes take longer than
- * products. */
-enum { BIAS = 1, ZERO = 2, SHIFT = 4, WILD = 8, SUMS = 16, NEAR = 32, FEW = 64 };
+ * also minds columns that are not there. */
+enum { BIAS = 1, ZERO = 2, SHIFT = 4, WILD = 8, SUMS = 16, NEAR = 32 };
 
-/* Sums of a block that wait to be finished: rows [row, end) of the tile, from `dot` on. */
+/* Sums of a block that wait to be finished: so many rows of it, which go where y says. */
 struct waiting {
     const int32_t *dot;
-    int64_t block, row, end;
+    uint8_t *const *y;
+    int64_t block, rows;
 };
 
 /* Of 16 outputs. */
@@ -221,8 +221,8 @@ QNI_TEMPLATE void finish_pair(const struct finish *f, const struct waiting *w,
         packed = _mm512_xor_si512(_mm512_max_epi8(packed, f->floor), f->flip);
     /* Lanes of `packed`: 4 bytes of a's first half, 4 of its second, the same of b. */
     const __m512i rows = _mm512_permutexvar_epi32(f->order, packed);
-    uint8_t *const y = f->y[w->row] + f->column + at;
-    uint8_t *const y1 = f->y[w->row + second] + f->column + at;
+    uint8_t *const y = w->y[0] + f->column + at;
+    uint8_t *const y1 = w->y[second] + f->column + at;
     if (what & WILD) {
         const int64_t n = f->n - at;
         const __mmask32 columns = n >= 32 ? 0xffffffffu : (1u << n) - 1u;
@@ -234,22 +234,14 @@ QNI_TEMPLATE void finish_pair(const struct finish *f, const struct waiting *w,
     }
 }
 
-/* So many pairs of rows. */
-QNI_TEMPLATE void finish_some(const struct finish *f, struct waiting *w, const struct output *o0,
-                              const struct output *o1, int64_t pairs, const int what)
-{
-    for (; pairs > 0; pairs--, w->row += 2, w->dot += 64)
-        finish_pair(f, w, o0, o1, 1, what);
-}
-
 QNI_TEMPLATE void finish_all(const struct finish *f, struct waiting *w, const int what)
 {
-    if (w->row >= w->end)
+    if (w->rows <= 0)
         return;
     const struct output o0 = output_of(f, w->block * 32, what);
     const struct output o1 = output_of(f, w->block * 32 + 16, what);
-    for (; w->row < w->end; w->row += 2, w->dot += 64)
-        finish_pair(f, w, &o0, &o1, w->row + 1 < w->end, what);
+    for (; w->rows > 0; w->rows -= 2, w->y += 2, w->dot += 64)
+        finish_pair(f, w, &o0, &o1, w->rows > 1, what);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -300,70 +292,162 @@ QNI_TEMPLATE void product(const int c, const int what)
 #define TAKE_OVER(tile, at)                                                                        \
     do {                                                                                           \
         _tile_stored(tile, now->held + (at), 128);                                                 \
-        _tile_loadd(tile, now->begin + ((tile) > 1 ? 4 * now->begin_stride : 0),                   \
-                    now->begin_stride);                                                            \
+        if (what & (NEAR | SUMS))                                                                  \
+            _tile_loadd(tile, now->begin + ((tile) > 1 ? 4 * now->begin_stride : 0),               \
+                        now->begin_stride);                                                        \
+        else                                                                                       \
+            _tile_zero(tile);                                                                      \
     } while (0)
 
-/* One block of a tile into the C tiles; pairs of the waiting rows are finished between products. */
+/* A block on its way: what it multiplies, where it is, and the sums that wait meanwhile. */
+struct going {
+    const struct qni_direct_tile *t;
+    const struct block *now;
+    const struct finish *f;
+    struct waiting w;
+    struct output o0, o1;
+    const int8_t *a, *a0;
+    const uint8_t *b0, *b1;
+    int64_t tap, step;
+};
+
+QNI_TEMPLATE struct going begin_block(const struct qni_direct_tile *t, const struct block *now,
+                                      const struct finish *f, struct waiting w, const int what)
+{
+    struct going g = {.t = t, .now = now, .f = f, .w = w};
+    g.o0 = output_of(f, w.block * 32, what);
+    g.o1 = output_of(f, w.block * 32 + 16, what);
+    g.a = t->a + (size_t)now->row * t->pixel;
+    g.a0 = g.a + t->taps[0];
+    g.b0 = t->b + (size_t)now->block * 2 * t->b_panel;
+    g.b1 = g.b0 + t->b_panel;
+    return g;
+}
+
+QNI_TEMPLATE void next_step(struct going *g)
+{
+    g->b0 += QNI_DIRECT_STEP_BYTES;
+    g->b1 += QNI_DIRECT_STEP_BYTES;
+    g->a0 += QNI_DIRECT_STEP;
+    if (++g->step == g->t->tap_steps) {
+        g->step = 0;
+        g->a0 = g->a + g->t->taps[++g->tap];
+    }
+}
+
+/* `pace` pairs of rows become bytes in a step, as evenly after its four products as they can: what
+ * waits for the same port is in the way of what comes next. All of it in one line of code, since a
+ * loop of pairs, however few, costs a third (measured). */
+QNI_TEMPLATE void finish_after(struct going *g, const int i, const int pace, const int what)
+{
+    const int pairs = pace * (i + 1) / 4 - pace * i / 4;
+    QNI_UNROLL
+    for (int j = 0; j < pairs; j++, g->w.rows -= 2, g->w.y += 2, g->w.dot += 64)
+        finish_pair(g->f, &g->w, &g->o0, &g->o1, 1, what);
+}
+
+QNI_TEMPLATE void whole_step(struct going *g, const bool first, const int pace, const int what)
+{
+    const struct block *const now = g->now;
+    const size_t pixel = g->t->pixel;
+    load_weights(6, g->b0, what);
+    _tile_loadd(4, g->a0, pixel);
+    if (first)
+        TAKE_OVER(0, 0);
+    product(0, what);
+    finish_after(g, 0, pace, what);
+    if (first)
+        TAKE_OVER(1, 64);
+    load_weights(7, g->b1, what);
+    product(1, what);
+    finish_after(g, 1, pace, what);
+    if (first)
+        TAKE_OVER(2, 2048);
+    _tile_loadd(5, g->a0 + 16 * pixel, pixel);
+    product(2, what);
+    finish_after(g, 2, pace, what);
+    if (first)
+        TAKE_OVER(3, 2112);
+    product(3, what);
+    finish_after(g, 3, pace, what);
+}
+
+/* A whole block while a whole one waits: first + a multiple of rest is 16. */
+QNI_TEMPLATE void whole_block(struct going *g, int64_t steps, const int first, const int rest,
+                              const int what)
+{
+    whole_step(g, true, first, what);
+    for (int i = first; i < BLOCK / 2; i += rest, steps--) {
+        next_step(g);
+        whole_step(g, false, rest, what);
+    }
+    while (--steps > 0) {
+        next_step(g);
+        whole_step(g, false, 0, what);
+    }
+}
+
+/* Any other block: less of it, or less that waits. */
+QNI_TEMPLATE void part_block(struct going *g, int64_t steps, const int what)
+{
+    const struct block *const now = g->now;
+    const size_t pixel = g->t->pixel;
+    const int64_t rate = steps >= 8 ? 2 : 16 / steps;
+    int64_t left = g->w.rows == BLOCK ? BLOCK / 2 : 0;
+    for (bool first = true; steps > 0; steps--, first = false) {
+        if (!first)
+            next_step(g);
+        load_weights(6, g->b0, what);
+        _tile_loadd(4, g->a0, pixel);
+        if (first)
+            TAKE_OVER(0, 0);
+        product(0, what);
+        if (first)
+            TAKE_OVER(1, 64);
+        if (now->second_panel) {
+            load_weights(7, g->b1, what);
+            product(1, what);
+        }
+        int64_t pairs = left > rate ? rate : left;
+        left -= pairs;
+        for (; pairs > 0; pairs--, g->w.rows -= 2, g->w.y += 2, g->w.dot += 64)
+            finish_pair(g->f, &g->w, &g->o0, &g->o1, 1, what);
+        if (first)
+            TAKE_OVER(2, 2048);
+        if (now->two) {
+            _tile_loadd(5, g->a0 + 16 * pixel, pixel);
+            product(2, what);
+        }
+        if (first)
+            TAKE_OVER(3, 2112);
+        if (now->two && now->second_panel)
+            product(3, what);
+    }
+    finish_all(g->f, &g->w, what);
+}
+
+/* One block of a tile into the C tiles, while one that waits becomes bytes. */
 QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, const struct block *now,
                            const struct finish *f, struct waiting w, const int what)
 {
-    const int8_t *const a = t->a + (size_t)now->row * t->pixel;
-    const uint8_t *b0 = t->b + (size_t)now->block * 2 * t->b_panel, *b1 = b0 + t->b_panel;
     const int64_t steps = t->n_taps * t->tap_steps;
-    const struct output o0 = output_of(f, w.block * 32, what);
-    const struct output o1 = output_of(f, w.block * 32 + 16, what);
-    const bool two = now->two, second_panel = now->second_panel;
-    /* Pairs of rows after each product of a step: as even as they can be, since what waits for the
-     * same port is in the way of what comes next. */
-    const int64_t few = steps >= 4 ? 1 : steps >= 2 ? 2 : 4;
-    const int64_t rate = (what & FEW) ? 4 * few : steps >= 16 ? 1 : steps >= 8 ? 2 : 4;
-    const int64_t after0 = (what & FEW) ? few : 1, after1 = rate / 4, after2 = rate / 2 > 0;
-    int64_t left = w.end - w.row == BLOCK ? BLOCK / 2 : 0;
-    bool first = true;
-    for (int64_t tap = 0; tap < t->n_taps; tap++) {
-        const int8_t *a0 = a + t->taps[tap];
-        for (int64_t s = 0; s < t->tap_steps; s++, first = false) {
-            const int64_t pairs0 = left > 0 ? after0 : 0;
-            const int64_t pairs1 = (what & FEW) ? pairs0 : left > 0 ? after1 : 0;
-            const int64_t pairs2 = (what & FEW) ? pairs0 : left > 0 ? after2 : 0;
-            if (what & FEW)
-                left -= (two && second_panel ? 4 : two || second_panel ? 2 : 1) * pairs0;
-            else
-                left -= pairs0 + (second_panel ? pairs1 : 0) + (two ? pairs2 : 0) +
-                        (two && second_panel ? pairs1 : 0);
-            load_weights(6, b0, what);
-            _tile_loadd(4, a0, t->pixel);
-            if (first)
-                TAKE_OVER(0, 0);
-            product(0, what);
-            finish_some(f, &w, &o0, &o1, pairs0, what);
-            if (first)
-                TAKE_OVER(1, 64);
-            if (second_panel) {
-                load_weights(7, b1, what);
-                product(1, what);
-                finish_some(f, &w, &o0, &o1, pairs1, what);
-            }
-            if (first)
-                TAKE_OVER(2, 2048);
-            if (two) {
-                _tile_loadd(5, a0 + 16 * t->pixel, t->pixel);
-                product(2, what);
-                finish_some(f, &w, &o0, &o1, pairs2, what);
-            }
-            if (first)
-                TAKE_OVER(3, 2112);
-            if (two && second_panel) {
-                product(3, what);
-                finish_some(f, &w, &o0, &o1, pairs1, what);
-            }
-            a0 += QNI_DIRECT_STEP;
-            b0 += QNI_DIRECT_STEP_BYTES;
-            b1 += QNI_DIRECT_STEP_BYTES;
-        }
-    }
-    finish_all(f, &w, what);
+    const bool whole = now->two && now->second_panel && w.rows == BLOCK;
+    struct going g = begin_block(t, now, f, w, what);
+    /* Of few steps those whose sums are near are whole: the others are rare, and this is code. */
+    if (!whole || (what & WILD) || (!(what & NEAR) && steps < 4))
+        part_block(&g, steps, what);
+    else if (!(what & NEAR) && steps >= 16)
+        whole_block(&g, steps, 1, 1, what);
+    else if (!(what & NEAR) && steps >= 8)
+        whole_block(&g, steps, 2, 2, what);
+    else if (!(what & NEAR) || steps >= 4)
+        whole_block(&g, steps, 4, 4, what);
+    else if (steps == 3)
+        whole_block(&g, steps, 6, 5, what);
+    else if (steps == 2)
+        whole_block(&g, steps, 8, 8, what);
+    else
+        whole_block(&g, steps, 16, 1, what);
 }
 
 /* Rows of a tile that multiply together, from `row` on: the last ones reach back, so that their
@@ -398,7 +482,7 @@ QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
-    struct waiting older = {NULL, 0, 0, 0}, old = older;
+    struct waiting older = {NULL, NULL, 0, 0}, old = older;
     char *c = t->scratch, *other = c + BLOCK_BYTES;
     qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
@@ -411,7 +495,8 @@ QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
                 other,  begin, (what & SUMS) ? 64 : 0};
             multiply(t, &now, &f, older, what);
             older = old;
-            old = (struct waiting){(const int32_t *)(void *)c, block, r.base, r.end};
+            old =
+                (struct waiting){(const int32_t *)(void *)c, t->y + r.base, block, r.end - r.base};
             char *const swap = c;
             c = other;
             other = swap;
@@ -433,7 +518,7 @@ enum { TALL = 64 };
 QNI_TEMPLATE void finish_four(const struct finish *f, const struct waiting *w,
                               const struct output *o, const bool whole, const int what)
 {
-    const int64_t at = w->block * 16, last = w->end - 1 - w->row;
+    const int64_t at = w->block * 16, last = w->rows - 1;
     const int64_t r1 = whole || last > 1 ? 1 : last, r2 = whole || last > 2 ? 2 : last;
     const int64_t r3 = whole || last > 3 ? 3 : last;
     const bool all = (what & (SHIFT | WILD)) != 0;
@@ -445,7 +530,7 @@ QNI_TEMPLATE void finish_four(const struct finish *f, const struct waiting *w,
     if (what & SHIFT)
         packed = _mm512_xor_si512(_mm512_max_epi8(packed, f->floor), f->flip);
     const __m512i rows = _mm512_permutexvar_epi32(f->order, packed);
-    uint8_t *const *const y = f->y + w->row;
+    uint8_t *const *const y = w->y;
     const int64_t column = f->column + at, n = f->n - at;
     const __mmask16 columns = n >= 16 ? 0xffffu : (__mmask16)((1u << n) - 1u);
     if (what & WILD) {
@@ -464,19 +549,19 @@ QNI_TEMPLATE void finish_four(const struct finish *f, const struct waiting *w,
 QNI_TEMPLATE void finish_fours(const struct finish *f, struct waiting *w, const struct output *o,
                                int64_t fours, const int what)
 {
-    for (; fours > 0; fours--, w->row += 4, w->dot += 64)
+    for (; fours > 0; fours--, w->rows -= 4, w->y += 4, w->dot += 64)
         finish_four(f, w, o, true, what);
 }
 
 QNI_TEMPLATE void finish_tall(const struct finish *f, struct waiting *w, const int what)
 {
-    if (w->row >= w->end)
+    if (w->rows <= 0)
         return;
     const struct output o = output_of(f, w->block * 16, what);
-    finish_fours(f, w, &o, (w->end - w->row) / 4, what);
-    if (w->row < w->end)
+    finish_fours(f, w, &o, w->rows / 4, what);
+    if (w->rows > 0)
         finish_four(f, w, &o, false, what);
-    w->row = w->end;
+    w->rows = 0;
 }
 
 /* Tiles are rows 0, at[0], at[1], at[2] of the block; of fewer than 64 rows the last ones lie
@@ -505,7 +590,7 @@ QNI_TEMPLATE void multiply_tall(const struct qni_direct_tile *t, const struct ta
     const size_t to3 = (size_t)at3 * t->pixel;
     const int64_t tiles = now->tiles;
     const struct output o = output_of(f, w.block * 16, what);
-    int64_t left = (w.end - w.row) / 4; /* steps that finish four rows */
+    int64_t left = w.rows / 4; /* steps that finish four rows */
     bool first = true;
     for (int64_t tap = 0; tap < t->n_taps; tap++) {
         const int8_t *a0 = a + t->taps[tap];
@@ -544,7 +629,7 @@ QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
-    struct waiting older = {NULL, 0, 0, 0}, old = older;
+    struct waiting older = {NULL, NULL, 0, 0}, old = older;
     char *c = t->scratch, *other = c + BLOCK_BYTES;
     const int64_t most = t->rows < TALL ? t->rows : TALL;
     struct tall now = {.begin = begin};
@@ -563,7 +648,7 @@ QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
             multiply_tall(t, &now, &f, older, what);
             now.held_tiles = now.tiles;
             older = old;
-            old = (struct waiting){(const int32_t *)(void *)c, now.panel, r.base, r.end};
+            old = (struct waiting){(const int32_t *)(void *)c, t->y + r.base, now.panel, rows};
             char *const swap = c;
             c = other;
             other = swap;
@@ -596,7 +681,7 @@ static void tall_tile(const struct qni_direct_tile *t)
 QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
-    const struct waiting none = {NULL, 0, 0, 0};
+    const struct waiting none = {NULL, NULL, 0, 0};
     int32_t *const c = t->scratch, *const begin = c + 2 * BLOCK * BLOCK;
     qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
@@ -627,19 +712,12 @@ QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
 QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int sums)
 {
     const bool shifts = t->y_zero != 0 || t->is_u8 || t->relu;
-    const bool few = t->n_taps * t->tap_steps < 4;
     if (t->kind != QNI_DIRECT_BYTES)
         to_words(t, sums);
     else if (!t->is_tame || t->n % BLOCK != 0)
         to_bytes(t, BIAS | ZERO | SHIFT | WILD | sums);
     else if (t->has_zero)
         to_bytes(t, BIAS | ZERO | SHIFT | sums);
-    else if (t->is_near && few && shifts)
-        to_bytes(t, NEAR | BIAS | SHIFT | FEW | sums);
-    else if (t->is_near && few && t->has_bias)
-        to_bytes(t, NEAR | BIAS | FEW | sums);
-    else if (t->is_near && few)
-        to_bytes(t, NEAR | FEW | sums);
     else if (t->is_near && shifts)
         to_bytes(t, NEAR | BIAS | SHIFT | sums);
     else if (t->is_near && t->has_bias)
