@@ -69,8 +69,8 @@ static void put_tensor(struct text *t, const char *texts, const struct qni_slot 
     put_plain(t, "]}");
 }
 
-static const size_t element_sizes[] = {8, 4, 2, 1};
-enum { N_ELEMENT_SIZES = 4 };
+static const size_t alignments[] = {QNI_DATA_ALIGNMENT, 8, 4, 2, 1};
+enum { N_ALIGNMENTS = 5 };
 
 static void put_header(struct text *t, const qn_writer *writer)
 {
@@ -86,9 +86,9 @@ static void put_header(struct text *t, const qn_writer *writer)
         }
         put(t, "}", 1);
     }
-    for (int s = 0; s < N_ELEMENT_SIZES; s++)
+    for (int s = 0; s < N_ALIGNMENTS; s++)
         for (size_t i = 0; i < writer->n_slots; i++) {
-            if (qn_dtype_bytes(writer->slots[i].dtype) != element_sizes[s])
+            if (writer->slots[i].alignment != alignments[s])
                 continue;
             put_plain(t, is_first ? "" : ",");
             is_first = false;
@@ -97,14 +97,14 @@ static void put_header(struct text *t, const qn_writer *writer)
     put(t, "}", 1);
 }
 
-/* A gapless file is aligned throughout if elements get smaller on the way. */
+/* A gapless file is aligned throughout if alignments get smaller on the way. */
 static qn_status place_slots(qn_writer *writer, uint64_t *data_bytes, qn_error *err)
 {
     *data_bytes = 0;
-    for (int s = 0; s < N_ELEMENT_SIZES; s++)
+    for (int s = 0; s < N_ALIGNMENTS; s++)
         for (size_t i = 0; i < writer->n_slots; i++) {
             struct qni_slot *slot = &writer->slots[i];
-            if (qn_dtype_bytes(slot->dtype) != element_sizes[s])
+            if (slot->alignment != alignments[s])
                 continue;
             slot->offset = *data_bytes;
             *data_bytes += slot->bytes;

@@ -28,7 +28,11 @@ static qn_status declare(qn_writer *writer, const char *name, const qn_packed *p
         return qni_fail(err, QN_E_MEMORY, "out of memory");
     const int64_t shape = (int64_t)qni_round_up((size_t)head->bytes, QNI_DATA_ALIGNMENT);
     snprintf(full, bytes, "%s.packed", name);
-    qn_status status = qn_writer_add(writer, full, QN_U8, 1, &shape, index, err);
+    int64_t added = 0;
+    const size_t n_slots = writer->n_slots, n_items = writer->n_items;
+    qn_status status = qn_writer_add(writer, full, QN_U8, 1, &shape, &added, err);
+    if (status == QN_OK)
+        writer->slots[writer->n_slots - 1].alignment = QNI_DATA_ALIGNMENT;
     qn_format_print(&head->format, format, sizeof format);
     snprintf(text, sizeof text,
              "{\"version\":%" PRIu32 ",\"layout\":\"%.23s\",\"device\":\"%s\",\"isa\":\"0x%" PRIx64
@@ -37,8 +41,15 @@ static qn_status declare(qn_writer *writer, const char *name, const qn_packed *p
              head->version, head->layout, head->device_kind == QN_CPU ? "cpu" : "cuda", head->isa,
              format, head->n, head->k, head->kh, head->kw, head->conv_groups);
     snprintf(full, bytes, QNI_PACKED_KEY "%s", name);
-    if (status == QN_OK)
+    if (status == QN_OK) {
         status = qn_writer_metadata(writer, full, text, err);
+        if (status != QN_OK) {
+            writer->n_items = n_items;
+            qni_writer_rewind(writer, n_slots, writer->n_pairs);
+        }
+    }
+    if (status == QN_OK && index != NULL)
+        *index = added;
     qni_free(&writer->allocator, full, bytes);
     return status;
 }

@@ -167,7 +167,7 @@ static qn_status slot_bytes(const char *name, qn_dtype dtype, int32_t rank, cons
 qn_status qni_writer_declare(qn_writer *writer, const char *name, qn_dtype dtype, int32_t rank,
                              const int64_t *shape, qn_error *err)
 {
-    struct qni_slot slot = {.dtype = dtype, .rank = rank};
+    struct qni_slot slot = {.dtype = dtype, .rank = rank, .alignment = qn_dtype_bytes(dtype)};
     QNI_TRY(qni_writer_check_name(writer, name, err));
     QNI_TRY(slot_bytes(name, dtype, rank, shape, &slot.bytes, err));
     if (rank > 0)

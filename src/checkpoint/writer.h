@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of a writer. An item is what the caller counts by index: a tensor, or a quantized
- * weight of several tensors. Tensors keep the order of declaration but for their element sizes:
- * larger elements come first, so that everything is aligned behind a header that ends at a multiple
- * of 64 although the format allows no gaps.
+ * weight of several tensors. Tensors keep the order of declaration but for their alignment:
+ * packed weights come first, then larger elements, so that everything is aligned behind a header
+ * that ends at a multiple of 64 although the format allows no gaps.
  *
  * The part file: header and data as they will be, then the journal - a head and one 64-bit checksum
  * per tensor, 0 until the tensor is completely written. A resumed run believes a checksum only
@@ -24,8 +24,9 @@ struct qni_slot { /* a tensor */
     int32_t rank;
     int64_t shape[QN_MAX_RANK];
     size_t bytes;
-    uint64_t offset; /* in the data, known from begin on */
-    uint64_t done;   /* 0, or the checksum of what was written */
+    size_t alignment; /* of its data: an element's bytes, or QNI_DATA_ALIGNMENT; divides bytes */
+    uint64_t offset;  /* in the data, known from begin on */
+    uint64_t done;    /* 0, or the checksum of what was written */
 };
 
 /* What a weight was declared as; the tensors follow each other in this order. */

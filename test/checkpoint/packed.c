@@ -360,13 +360,68 @@ static void test_one_by_one(void **state)
     folder_remove(folder);
 }
 
+/* Packed weights in one file with tensors and weights of every size: usable where they lie, as
+ * from a file of their own. A declaration that fails leaves none. */
+static void test_among_others(void **state)
+{
+    static const int64_t odd[2] = {3, 7};
+    static const char three[3 * 7 * 8];
+    const char *folder = folder_make();
+    struct counted_ctx c;
+    qn_writer *writer = NULL;
+    qn_file *file = NULL;
+    qn_packed *mapped = NULL;
+    qn_weight_parts parts;
+    int64_t index[5];
+    (void)state;
+    counted_make(&c);
+    qn_packed *packed = packed_make(c.ctx, "int4:g32:zp", shape, 5, NULL);
+    qn_weight *weight = weight_make(c.ctx, "int3:g5:zp", (struct shape){3, 7, 1, 1, 1}, 2);
+    qn_weight_parts_init(&parts);
+    assert_ok(qn_weight_view(weight, &parts));
+    assert_ok(qn_writer_create(c.ctx, in(folder, "x"), &writer, NULL));
+    assert_ok(qn_writer_add(writer, "bytes", QN_U8, 2, odd, &index[0], NULL));
+    assert_ok(qn_writer_add(writer, "words", QN_F64, 2, odd, &index[1], NULL));
+    assert_ok(qn_writer_add_weight(writer, "w", &parts, &index[2], NULL));
+    assert_ok(qn_writer_metadata(writer, "quern.packed.b", "taken", NULL));
+    assert_error(qn_writer_add_packed(writer, "b", packed, NULL, &err), QN_E_EXISTS, "taken");
+    assert_ok(qn_writer_add_packed(writer, "a", packed, &index[3], NULL));
+    assert_int_equal(index[3], 3);
+    assert_ok(qn_writer_add(writer, "b.packed", QN_U8, 2, odd, &index[4], NULL));
+    assert_ok(qn_writer_begin(writer, 0, 0, NULL));
+    qn_tensor t = qn_tensor_make((void *)(uintptr_t)three, QN_U8, 2, odd);
+    assert_ok(qn_writer_put(writer, index[0], &t, NULL));
+    assert_ok(qn_writer_put(writer, index[4], &t, NULL));
+    t.dtype = QN_F64;
+    assert_ok(qn_writer_put(writer, index[1], &t, NULL));
+    assert_ok(qn_writer_put_weight(writer, index[2], weight, NULL));
+    assert_ok(qn_writer_put_packed(writer, index[3], c.ctx, packed, NULL));
+    assert_ok(qn_writer_finish(writer, NULL));
+    assert_ok(qn_file_open(c.ctx, in(folder, "x"), &file, NULL));
+    qn_error why = {0};
+    if (qn_packed_load(c.ctx, file, "a", &mapped, &why) != QN_OK)
+        fail_msg("%s", why.text);
+    expect_blobs(packed, mapped);
+    for (int64_t i = 0; i < qn_file_count(file); i++) {
+        qn_entry entry;
+        assert_ok(qn_file_entry(file, i, &entry));
+        assert_int_equal(entry.is_aligned, 1);
+    }
+    qn_file_close(file);
+    qn_packed_destroy(mapped);
+    qn_packed_destroy(packed);
+    qn_weight_destroy(weight);
+    counted_destroy(&c);
+    folder_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_save_errors),
         cmocka_unit_test(test_one_by_one),   cmocka_unit_test(test_save_from_device),
         cmocka_unit_test(test_other_device), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_damage),       cmocka_unit_test(test_among_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
