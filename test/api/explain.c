@@ -309,6 +309,30 @@ static void test_refusal(void **state)
     bench_end(&b);
 }
 
+/* Codebooks have no sums, since they are no integers: that is the reason to tell. */
+static void test_codebook(void **state)
+{
+    static const char *const specs[] = {"nf4:g64", "fp8:pc", "nf4:g32:off"};
+    static int8_t x8[M * K];
+    (void)state;
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        struct bench b;
+        qn_error why = {0};
+        qn_plan *plan = NULL;
+        bench_init(&b, QN_ISA_ALL);
+        qn_packed *w = packed_make(b.ctx, specs[i], shape, 3, NULL);
+        b.args.w = w;
+        b.args.strategy = QN_STRATEGY_INT8_STATIC;
+        b.args.x = qn_tensor_2d(x8, QN_I8, M, K);
+        b.args.quant.x_zero = 3;
+        assert_status(qn_matmul_plan(b.ctx, &b.args, &plan, &why), QN_E_UNSUPPORTED);
+        assert_non_null(strstr(why.text, "codebook"));
+        assert_null(strstr(why.text, "left out"));
+        qn_packed_destroy(w);
+        bench_end(&b);
+    }
+}
+
 static void test_strategy_names(void **state)
 {
     (void)state;
@@ -332,7 +356,7 @@ int main(void)
         cmocka_unit_test(test_text),           cmocka_unit_test(test_alone),
         cmocka_unit_test(test_every_row),      cmocka_unit_test(test_by_name),
         cmocka_unit_test(test_strict),         cmocka_unit_test(test_refusal),
-        cmocka_unit_test(test_strategy_names),
+        cmocka_unit_test(test_strategy_names), cmocka_unit_test(test_codebook),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,6 +60,13 @@ static bool has_integer_table(const struct qn_packed *w)
     return table == NULL || qni_table_integers(w->head->format.code, table, 16, table8) != 0;
 }
 
+/* Can the weights be multiplied as integers at all? */
+static bool multiplies_integers(const struct qn_packed *w)
+{
+    const struct qni_layout *layout = qni_layout_find(w->head->layout);
+    return layout != NULL && layout->layout != QNI_LAYOUT_T8N16 && has_integer_table(w);
+}
+
 static bool has_section(const struct qni_op *op, int32_t section)
 {
     return op->w[0]->head->section[section].bytes != 0;
@@ -69,14 +76,16 @@ static bool has_section(const struct qni_op *op, int32_t section)
 static const char *operation_refusal(const struct qni_op *op)
 {
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
+    const bool is_float = op->strategy == QN_STRATEGY_FLOAT || op->strategy == QN_STRATEGY_DENSE;
     const bool sums = has_section(op, QNI_SECTION_SUMS) || op->k == 0 || op->n == 0;
     const int32_t x_zero = qni_op_x_zero(op);
+    if (!is_float && !multiplies_integers(op->w[0]))
+        return "int8 strategies multiply integers, which the values of the codebook are not";
     if (is_static && has_section(op, QNI_SECTION_PRESCALE))
         return "the weights have a prescale, which cannot be multiplied into given int8 codes";
     if (is_static && x_zero != 0 && !sums)
         return "a zero point of x needs the column sums that the packing left out";
-    if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums &&
-        has_integer_table(op->w[0]))
+    if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums)
         return "asymmetric activations need the column sums that the packing left out";
     if (qni_op_is_raw(op) && (op->w[0]->head->n_groups > 1 || has_section(op, QNI_SECTION_OFFSET)))
         return "int32 sums and int32 biases are for weights without groups and offsets";
