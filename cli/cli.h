@@ -9,6 +9,7 @@
 #define CLI_CLI_H
 
 #include <cjson/cJSON.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 #include <quern/cuda.h>
@@ -108,11 +109,28 @@ void dump_man(const struct command *const *commands);
 int complain(int status, const char *todo, const char *text, ...) PRINTF(3, 4);
 /* A failure of the library about `what`: its own words, what to do about them, its exit status. */
 int complain_status(const char *what, qn_status status, const qn_error *err);
+/* The same about a file that was to be written: never EXIT_INPUT. */
+int complain_output(const char *path, qn_status status, const qn_error *err);
 /* Memory of the command itself; ends the process with a sentence when there is none. */
 void *must_alloc(size_t bytes);
+void *must_align(size_t bytes); /* to 64 bytes */
 void *must_grow(void *memory, size_t bytes);
 char *must_copy(const char *text);
 char *must_print(const char *format, ...) PRINTF(1, 2);
+char *must_print_list(const char *format, va_list list);
+
+/* Bytes that this process may still take: of the machine, of its control group. */
+double memory_left(void);
+/* Are so many there? Small amounts always are. */
+int memory_is_there(size_t bytes);
+int memory_is_large(size_t bytes);
+/* A context's allocator: NULL where memory is not there. */
+void *memory_alloc(void *arg, size_t bytes, size_t alignment);
+void memory_free(void *arg, void *memory, size_t bytes);
+/* What a terminal would obey - controls, bytes that are no UTF-8 - becomes '?', in place. */
+char *text_shown(char *text);
+/* Bytes that are no UTF-8 become '?', in place. */
+char *text_utf8(char *text);
 
 /* ------------------------------------------------------------------------------------- context */
 

@@ -71,13 +71,14 @@ static const qn_file *weight_file(const struct side *s, const char *name)
     return NULL;
 }
 
-static int load_weight(qn_ctx *ctx, const qn_file *file, const char *name, struct values *v)
+static int load_weight(qn_ctx *ctx, const struct side *s, const qn_file *file, const char *name,
+                       struct values *v)
 {
     qn_weight *weight;
     qn_error err = {0};
     qn_status status = qn_file_load_weight(ctx, file, name, &weight, &err);
     if (status != QN_OK)
-        return complain_status(name, status, &err);
+        return complain_status(s->path, status, &err);
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     qn_weight_view(weight, &p);
@@ -100,7 +101,7 @@ static int load_values(qn_ctx *ctx, const struct side *s, const char *name, stru
     *v = (struct values){.group = 0};
     const qn_file *file = weight_file(s, name);
     if (file != NULL)
-        return load_weight(ctx, file, name, v);
+        return load_weight(ctx, s, file, name, v);
     const struct source_tensor *t = source_find(&s->source, name);
     if (t == NULL)
         return -1;
@@ -164,6 +165,8 @@ static void compare_bytes(const qn_entry *a, const qn_entry *b, struct differenc
     *d = (struct difference){.sqnr = INFINITY, .worst_sqnr = INFINITY, .cosine = 1};
     if (a->bytes != b->bytes || strcmp(a->dtype, b->dtype) != 0)
         d->problem = "other type or shape";
+    else if (a->tensor.dtype == QN_DTYPE_NONE || b->tensor.dtype == QN_DTYPE_NONE)
+        d->problem = "cannot be read"; /* a type or a rank that the library has not */
     else if (a->bytes > 0 && memcmp(a->tensor.data, b->tensor.data, a->bytes) != 0)
         d->problem = "other values";
 }
@@ -255,6 +258,7 @@ static void add(struct comparison *c, const char *name, const char *type_a, cons
     if (d->problem == NULL && d->sqnr < c->least) {
         c->least = d->sqnr;
         snprintf(c->least_name, sizeof c->least_name, "%s", name);
+        text_shown(c->least_name);
     }
     if (c->json != NULL)
         add_json(c, name, type_a, type_b, d);
@@ -292,18 +296,6 @@ static int compare_one(struct comparison *c, const char *name)
     return status;
 }
 
-/* Is this tensor a piece of a quantized weight of the side? */
-static int is_piece(const struct side *s, const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    if (dot == NULL)
-        return 0;
-    char *weight = must_print("%.*s", (int)(dot - name), name);
-    const int found = weight_file(s, weight) != NULL;
-    free(weight);
-    return found;
-}
-
 /* Names of `s`, without those that `other` has too if it is given. */
 static int compare_names(struct comparison *c, const struct side *s, const struct side *other)
 {
@@ -318,7 +310,7 @@ static int compare_names(struct comparison *c, const struct side *s, const struc
     }
     for (int64_t i = 0; i < s->source.n_tensors && status == 0; i++) {
         const char *name = s->source.tensors[i].name;
-        if (is_piece(s, name))
+        if (weight_of_part(s->source.tensors[i].file, name) != NULL)
             continue;
         if (other == NULL ||
             (weight_file(other, name) == NULL && source_find(&other->source, name) == NULL))
@@ -330,6 +322,9 @@ static int compare_names(struct comparison *c, const struct side *s, const struc
 static int finish(struct comparison *c, cJSON *o)
 {
     const int pass = c->failed == 0 && c->n > 0;
+    if (c->n == 0)
+        complain(EXIT_DIFFERS, "check the names of the files", "%s, %s: no tensor to compare",
+                 c->a.path, c->b.path);
     if (o != NULL) {
         cJSON_AddNumberToObject(o, "failed", c->failed);
         add_number(o, "min_sqnr_db", c->least);

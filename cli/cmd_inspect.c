@@ -94,19 +94,6 @@ static double bits_per_weight(const struct weight_line *w)
     return n > 0 ? 8.0 * (double)w->bytes / n : 0;
 }
 
-/* Is this tensor a piece of a quantized weight ("name.codes", ...)? */
-static int is_piece(const qn_file *file, const char *name)
-{
-    for (int64_t i = 0; i < qn_file_weight_count(file); i++) {
-        const char *weight = qn_file_weight_name(file, i);
-        const size_t length = strlen(weight);
-        if (strncmp(name, weight, length) == 0 && (name[length] == '.' || name[length] == '\0') &&
-            strchr(name + length + (name[length] != '\0'), '.') == NULL)
-            return 1;
-    }
-    return 0;
-}
-
 /* --------------------------------------------------------------------------------------- lists */
 
 static const char *geometry(const qn_weight_parts *p, char text[SHAPE_TEXT])
@@ -128,6 +115,19 @@ static int weight_line(const char *path, const qn_file *file, int64_t i, struct 
     const qn_status status =
         qn_file_weight_info(file, line->name, &line->parts, &line->bytes, &err);
     return status == QN_OK ? 0 : complain_status(path, status, &err);
+}
+
+static const char *name_of(const qn_file *file, const qn_entry *e)
+{
+    const int is_npy = qn_file_get_kind(file) == QN_FILE_NPY;
+    return e->name[0] != '\0' ? e->name : is_npy ? "(npy)" : "\"\"";
+}
+
+static void print_styled(enum style style, const char *text)
+{
+    char *copy = text_shown(must_copy(text));
+    printf("%s%s%s", style_on(stdout, style), copy, style_off(stdout));
+    free(copy);
 }
 
 static int list_text(const char *path, const qn_file *file)
@@ -157,9 +157,9 @@ static int list_text(const char *path, const qn_file *file)
     for (int64_t i = 0; i < qn_file_count(file) && status == 0; i++) {
         qn_entry e;
         qn_file_entry(file, i, &e);
-        if (is_piece(file, e.name))
+        if (weight_of_part(file, e.name) != NULL)
             continue;
-        table_cell(t, PLAIN, "%s", e.name[0] != '\0' ? e.name : "(npy)");
+        table_cell(t, PLAIN, "%s", name_of(file, &e));
         table_cell(t, PLAIN, "%s", shape_text(&e.tensor, text));
         table_cell(t, DIM, "%s", e.dtype);
         table_cell(t, PLAIN, "%s", human_bytes((double)e.bytes, a));
@@ -173,7 +173,10 @@ static int list_text(const char *path, const qn_file *file)
     for (int64_t i = 0; status == 0 && qn_file_metadata(file, i, &key, &value) == QN_OK; i++) {
         if (strncmp(key, "quern.weight.", 13) == 0 || strncmp(key, "quern.packed.", 13) == 0)
             continue;
-        printf("%s%s%s = %.100s\n", style_on(stdout, DIM), key, style_off(stdout), value);
+        char start[101];
+        snprintf(start, sizeof start, "%s", value);
+        print_styled(DIM, key);
+        printf(" = %s\n", text_shown(start));
     }
     if (status == 0)
         printf("%.0f quantized weights, %s of tensors\n", n_weights, human_bytes(total, a));
@@ -321,7 +324,7 @@ static int show_weight(struct view *v, const struct weight_line *line)
     qn_error err = {0};
     qn_status status = qn_file_load_weight(v->ctx, v->file->file, line->name, &weight, &err);
     if (status != QN_OK)
-        return complain_status(line->name, status, &err);
+        return complain_status(v->file->path, status, &err);
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     qn_weight_view(weight, &p);
@@ -333,8 +336,8 @@ static int show_weight(struct view *v, const struct weight_line *line)
         add_stats(o, &p, &stats);
         cJSON_AddItemToArray(v->json, o);
     } else {
-        printf("%s%s%s  %s  ", style_on(stdout, BOLD), line->name, style_off(stdout),
-               geometry(&p, text));
+        print_styled(BOLD, line->name);
+        printf("  %s  ", geometry(&p, text));
         qn_format_print(&p.format, text, sizeof text);
         printf("%s  %s, %.2f bits a weight (entropy of codes %.2f)%s%s\n", text,
                human_bytes((double)line->bytes, a), bits_per_weight(line), stats.entropy,
@@ -352,7 +355,7 @@ static int show_weight(struct view *v, const struct weight_line *line)
 static int show_tensor(struct view *v, const qn_entry *e)
 {
     qn_tensor copy;
-    const char *name = e->name[0] != '\0' ? e->name : "(npy)";
+    const char *name = name_of(v->file->file, e);
     const int status = entry_load(name, e, QN_F32, &copy);
     if (status != 0)
         return status;
@@ -372,8 +375,8 @@ static int show_tensor(struct view *v, const qn_entry *e)
         cJSON_AddItemToArray(v->json, o);
     } else {
         char text[SHAPE_TEXT];
-        printf("%s%s%s  %s  %s\n", style_on(stdout, BOLD), name, style_off(stdout),
-               shape_text(&e->tensor, text), e->dtype);
+        print_styled(BOLD, name);
+        printf("  %s  %s\n", shape_text(&e->tensor, text), e->dtype);
         draw_spread("values", &s);
     }
     v->shown++;
@@ -413,7 +416,7 @@ static int show_all(struct view *v)
     for (int64_t i = 0; i < qn_file_count(file) && status == 0; i++) {
         qn_entry e;
         qn_file_entry(file, i, &e);
-        if (is_piece(file, e.name))
+        if (weight_of_part(file, e.name) != NULL)
             continue;
         if (is_wanted(v, e.name) && is_float(e.tensor.dtype))
             status = show_tensor(v, &e);

@@ -126,7 +126,7 @@ static int write_one(const struct job *job, struct item *item)
         qn_writer_put_packed(job->writer, item->index, job->ctx, item->packed, &err);
     qn_packed_destroy(item->packed);
     item->packed = NULL;
-    return status == QN_OK ? 0 : complain_status(job->out, status, &err);
+    return status == QN_OK ? 0 : complain_output(job->out, status, &err);
 }
 
 /* ------------------------------------------------------------------------------------- choosing */
@@ -174,7 +174,7 @@ static int measure(struct job *job)
     if (!job->is_dry) {
         const qn_status made = qn_writer_create(job->ctx, job->out, &job->writer, &err);
         if (made != QN_OK)
-            return complain_status(job->out, made, &err);
+            return complain_output(job->out, made, &err);
     }
     progress_begin(&job->progress, job->bytes_in, 0, job->is_quiet);
     for (int64_t i = 0; i < job->n && status == 0; i++) {

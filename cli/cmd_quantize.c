@@ -184,6 +184,21 @@ static void tell(struct job *job, int64_t i)
 
 /* ----------------------------------------------------------------------------------- the whole */
 
+/* What the model's file says about itself stays true of the copy; of shards, the first's. Weights
+ * that are quantized already stay weights. */
+static qn_status copy_metadata(const struct job *job, int f, qn_error *err)
+{
+    const char *key, *value;
+    qn_status status = QN_OK;
+    for (int64_t i = 0;
+         status == QN_OK && qn_file_metadata(job->source.files[f], i, &key, &value) == QN_OK; i++) {
+        const int is_weight = strncmp(key, "quern.weight.", 13) == 0;
+        if (is_weight || (f == 0 && strncmp(key, "quern.", 6) != 0))
+            status = qn_writer_metadata(job->writer, key, value, err);
+    }
+    return status;
+}
+
 static int declare(struct job *job)
 {
     qn_error err = {0};
@@ -201,18 +216,12 @@ static int declare(struct job *job)
                                    &item->index, &err);
         }
     }
-    /* What the model's file says about itself stays true of the copy; of shards, the first's. */
-    const char *key, *value;
-    for (int64_t i = 0; job->source.n_files > 0 && status == QN_OK &&
-                        qn_file_metadata(job->source.files[0], i, &key, &value) == QN_OK;
-         i++) {
-        if (strncmp(key, "quern.", 6) != 0)
-            status = qn_writer_metadata(job->writer, key, value, &err);
-    }
+    for (int f = 0; f < job->source.n_files && status == QN_OK; f++)
+        status = copy_metadata(job, f, &err);
     static const char *const methods[] = {"rtn", "search", "gptq"};
     if (status == QN_OK)
         status = qn_writer_metadata(job->writer, "quern.method", methods[job->recipe.method], &err);
-    return status == QN_OK ? 0 : complain_status(job->out, status, &err);
+    return status == QN_OK ? 0 : complain_output(job->out, status, &err);
 }
 
 static int write_all(struct job *job)

@@ -453,7 +453,7 @@ static int compute(struct task *t, const struct args *args)
         return complain_status("run", status, &err);
     const qn_status written = qn_npy_write(out, &t->y, args_has(args, "force"), &err);
     if (written != QN_OK)
-        return complain_status(out, written, &err);
+        return complain_output(out, written, &err);
     report(t, out, args_has(args, "json"));
     return EXIT_GOOD;
 }

@@ -11,12 +11,12 @@
 int complain(int status, const char *todo, const char *text, ...)
 {
     va_list list;
-    fflush(stdout);
-    fprintf(stderr, "%squern:%s ", style_on(stderr, RED), style_off(stderr));
     va_start(list, text);
-    vfprintf(stderr, text, list);
+    char *line = text_shown(must_print_list(text, list));
     va_end(list);
-    fprintf(stderr, "; %s\n", todo);
+    fflush(stdout);
+    fprintf(stderr, "%squern:%s %s; %s\n", style_on(stderr, RED), style_off(stderr), line, todo);
+    free(line);
     return status;
 }
 
@@ -93,39 +93,73 @@ int complain_status(const char *what, qn_status status, const qn_error *err)
     return advice.exit;
 }
 
-static void *must(void *memory)
+int complain_output(const char *path, qn_status status, const qn_error *err)
 {
-    if (memory == NULL) {
-        fprintf(stderr, "quern: out of memory; free some or take a smaller problem\n");
-        exit(EXIT_LIBRARY);
-    }
-    return memory;
+    const int exit_status = complain_status(path, status, err);
+    return exit_status == EXIT_INPUT ? EXIT_LIBRARY : exit_status;
 }
 
+_Noreturn static void no_memory(size_t bytes)
+{
+    char wanted[HUMAN], left[HUMAN];
+    /* Not by complain(), which takes memory. */
+    fprintf(stderr,
+            "quern: memory: %s are needed, %s are left; free some or take a smaller problem\n",
+            human_bytes((double)bytes, wanted), human_bytes(memory_left(), left));
+    exit(EXIT_LIBRARY);
+}
+
+/* Large memory is touched at once: what comes after sees what is left. */
 void *must_alloc(size_t bytes)
 {
-    return must(calloc(1, bytes > 0 ? bytes : 1));
+    const size_t taken = bytes > 0 ? bytes : 1;
+    const int is_large = memory_is_large(taken);
+    if (!memory_is_there(taken))
+        no_memory(taken);
+    void *memory = is_large ? malloc(taken) : calloc(1, taken);
+    if (memory == NULL)
+        no_memory(taken);
+    return is_large ? memset(memory, 0, taken) : memory;
+}
+
+void *must_align(size_t bytes)
+{
+    void *memory = NULL;
+    if (!memory_is_there(bytes) || posix_memalign(&memory, 64, bytes > 0 ? bytes : 64) != 0)
+        no_memory(bytes);
+    return memory_is_large(bytes) ? memset(memory, 0, bytes) : memory;
 }
 
 void *must_grow(void *memory, size_t bytes)
 {
-    return must(realloc(memory, bytes > 0 ? bytes : 1));
+    void *grown = memory_is_there(bytes) ? realloc(memory, bytes > 0 ? bytes : 1) : NULL;
+    if (grown == NULL)
+        no_memory(bytes);
+    return grown;
 }
 
 char *must_copy(const char *text)
 {
-    return must(strdup(text));
+    const size_t bytes = strlen(text) + 1;
+    return memcpy(must_alloc(bytes), text, bytes);
+}
+
+char *must_print_list(const char *format, va_list list)
+{
+    va_list again;
+    va_copy(again, list);
+    const int length = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    char *text = must_alloc((size_t)length + 1);
+    vsnprintf(text, (size_t)length + 1, format, list);
+    return text;
 }
 
 char *must_print(const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    const int length = vsnprintf(NULL, 0, format, list);
-    va_end(list);
-    char *text = must_alloc((size_t)length + 1);
-    va_start(list, format);
-    vsnprintf(text, (size_t)length + 1, format, list);
+    char *text = must_print_list(format, list);
     va_end(list);
     return text;
 }

@@ -61,6 +61,17 @@ static void print_option(FILE *to, const struct option_row *row)
         print_wrapped(to, row->help + cut, 32);
 }
 
+/* "# what", and the command's lines below. */
+static void print_example(FILE *to, const struct example *e)
+{
+    fprintf(to, "  %s# %s%s\n", style_on(to, DIM), e->what, style_off(to));
+    for (const char *at = e->command; *at != '\0';) {
+        const int length = (int)strcspn(at, "\n");
+        fprintf(to, "  %.*s\n", length, at);
+        at += length + (at[length] == '\n');
+    }
+}
+
 void help_command(FILE *to, const struct command *c)
 {
     fprintf(to, "%squern %s%s: %s\n\n  quern %s [options]%s%s\n\n", style_on(to, BOLD), c->name,
@@ -73,7 +84,7 @@ void help_command(FILE *to, const struct command *c)
     }
     fprintf(to, "\n%sExamples%s\n", style_on(to, BOLD), style_off(to));
     for (const struct example *e = c->examples; e->what != NULL; e++)
-        fprintf(to, "  %s# %s%s\n  %s\n", style_on(to, DIM), e->what, style_off(to), e->command);
+        print_example(to, e);
 }
 
 void help_overview(FILE *to, const struct command *const *commands)
@@ -90,8 +101,7 @@ void help_overview(FILE *to, const struct command *const *commands)
     for (int i = 0; commands[i] != NULL; i++) {
         const struct example *e = commands[i]->examples;
         if (e->what != NULL && i < 4)
-            fprintf(to, "  %s# %s%s\n  %s\n", style_on(to, DIM), e->what, style_off(to),
-                    e->command);
+            print_example(to, e);
     }
 }
 

@@ -147,7 +147,10 @@ static int choose_one(struct chosen *chosen, const struct recipe *r, struct item
     const qn_tensor *t = &item->tensor->entry.tensor;
     const char *name = item->tensor->name;
     const char *const left_out = chosen_refusal(chosen, name);
-    item->reason = left_out != NULL ? left_out : refusal(&item->tensor->entry);
+    const int is_part = weight_of_part(item->tensor->file, item->tensor->name) != NULL;
+    item->reason = left_out != NULL ? left_out
+                   : is_part        ? "of a quantized weight"
+                                    : refusal(&item->tensor->entry);
     item->bytes_out = (double)item->tensor->entry.bytes;
     if (item->reason != NULL && t->dtype == QN_DTYPE_NONE)
         return complain(EXIT_INPUT, "this version of quern cannot copy it; take it out of the file",

@@ -75,10 +75,23 @@ static int64_t out_side(int64_t side, int32_t pads, int32_t dilation, int32_t ke
     return room < 0 ? 0 : room / stride + 1;
 }
 
+/* Products of the numbers given fit an int64_t, as elements and as bytes. */
+static int check_size(const struct problem *p, double x, double y, double weights)
+{
+    const double limit = 1e15;
+    if (x <= limit && y <= limit && weights <= limit)
+        return 0;
+    return complain(
+        EXIT_USAGE, "take a smaller problem",
+        "%s: %.3g elements of x, %.3g of y, %.3g weights: more than %.0e are not counted",
+        op_name(p->op), x, y, weights, limit);
+}
+
 int problem_settle(struct problem *p)
 {
+    const double n = (double)p->n, m = (double)p->m, k = (double)p->k;
     if (p->op != OP_CONV2D)
-        return 0;
+        return check_size(p, m * k, m * n * (p->op == OP_GROUPED ? p->top_k : 1), n * k);
     struct conv_shape *c = &p->conv;
     if (c->ci % c->groups != 0 || p->n % c->groups != 0)
         return complain(EXIT_USAGE, "both must be multiples of --groups",
@@ -90,6 +103,12 @@ int problem_settle(struct problem *p)
         return complain(EXIT_USAGE, "make the image or the padding larger",
                         "a kernel of %dx%d: does not fit an image of %lldx%lld", c->kh, c->kw,
                         (long long)c->h, (long long)c->w);
+    const double batch = (double)c->batch, ci = (double)(c->ci / c->groups);
+    const int status = check_size(p, batch * (double)c->ci * (double)c->h * (double)c->w,
+                                  batch * n * (double)c->oh * (double)c->ow,
+                                  n * ci * (double)c->kh * (double)c->kw);
+    if (status != 0)
+        return status;
     p->m = c->batch * c->oh * c->ow;
     p->k = (int64_t)c->kh * c->kw * (c->ci / c->groups);
     return 0;

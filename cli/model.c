@@ -89,13 +89,13 @@ int demo_make_model(qn_ctx *ctx, const char *path, double gigabytes, int is_forc
     progress_end(&progress);
     if (status != QN_OK || is_stopped()) {
         qn_writer_abort(writer, 0);
-        return status != QN_OK ? complain_status(path, status, &err)
+        return status != QN_OK ? complain_output(path, status, &err)
                                : complain(EXIT_STOPPED, "run it again when ready",
                                           "stopped: %s was not written", path);
     }
     status = qn_writer_finish(writer, &err);
     if (status != QN_OK)
-        return complain_status(path, status, &err);
+        return complain_output(path, status, &err);
     char a[HUMAN];
     printf("%s: %lld tensors of f16, %s\n", path, (long long)count, human_bytes(total, a));
     return EXIT_GOOD;

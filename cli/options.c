@@ -94,6 +94,10 @@ static int bad_option(const struct command *command, const struct flat *flat, in
 static int check_operands(const struct command *c, const struct args *args)
 {
     const int n = args->n_operands;
+    for (int i = 0; i < n; i++)
+        if (args->operands[i][0] == '\0')
+            return complain(EXIT_USAGE, "give names, or leave it out", "%s: argument %d: empty",
+                            c->name, i + 1);
     if (n >= c->min_operands && (c->max_operands < 0 || n <= c->max_operands))
         return 0;
     char *todo = must_print("'quern help %s' shows how it is used", c->name);
@@ -128,6 +132,9 @@ int args_parse(const struct command *command, int argc, char **argv, struct args
         if (row->arg != NULL && strchr(row->arg, '|') != NULL && !is_choice(row->arg, optarg))
             return complain(EXIT_USAGE, "choose one of these", "%s: --%s '%s': expected %s",
                             command->name, row->name, optarg, row->arg);
+        if (row->arg != NULL && strncmp(row->arg, "FILE", 4) == 0 && optarg[0] == '\0')
+            return complain(EXIT_USAGE, "give the name of a file", "%s: --%s: empty", command->name,
+                            row->name);
         args->given[args->n_given++] = (struct given){row, optarg};
     }
     args->operands = argv + optind;

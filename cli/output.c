@@ -75,7 +75,7 @@ int output_begin(const struct args *args, qn_writer *writer, int status)
         const qn_status begun = qn_writer_begin(writer, args_has(args, "force"), is_resumed, &err);
         if (begun == QN_OK)
             return 0;
-        status = complain_status(args_text(args, "out", NULL), begun, &err);
+        status = complain_output(args_text(args, "out", NULL), begun, &err);
     }
     qn_writer_abort(writer, is_resumed);
     return status;
@@ -87,7 +87,7 @@ int output_end(const struct args *args, qn_writer *writer, int status)
     qn_error err = {0};
     if (status == 0) {
         const qn_status finished = qn_writer_finish(writer, &err);
-        return finished == QN_OK ? 0 : complain_status(out, finished, &err);
+        return finished == QN_OK ? 0 : complain_output(out, finished, &err);
     }
     /* A failed disk or Ctrl-C: the work done is kept. A bad tensor: nothing is left behind. */
     const int is_kept =

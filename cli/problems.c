@@ -255,6 +255,14 @@ int problems_from_args(const struct args *args, struct problem_list *list)
         p.kernel = keep(list, kernel_name(kernel));
     p.strict = args_has(args, "strict");
     p.conv.image = strcmp(args_text(args, "image", "nchw"), "nhwc") == 0 ? QN_NHWC : QN_NCHW;
+    static const char *const of_shape[] = {"n",        "k",           "experts", "top-k",
+                                           "ci",       "kernel-size", "stride",  "pad",
+                                           "dilation", "groups",      "size"};
+    for (size_t i = 0; layers != NULL && i < sizeof of_shape / sizeof *of_shape; i++) {
+        if (args_has(args, of_shape[i]))
+            return complain(EXIT_USAGE, "give one or the other",
+                            "--%s: contradicts --layers, which has shapes of its own", of_shape[i]);
+    }
     if (layers != NULL)
         return add_layers(args, list, p, layers);
     const int status = read_shape(args, &p);

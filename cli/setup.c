@@ -60,6 +60,8 @@ int context_make_on(const struct args *args, const char *device, qn_ctx **ctx)
     qn_ctx_options options;
     qn_ctx_options_init(&options);
     options.log = args->command->shows_plans ? NULL : log_line;
+    options.alloc = memory_alloc;
+    options.free = memory_free;
     qn_error err = {0};
     int status = read_device(args_text(args, "device", device), &options.device);
     if (status != 0)
@@ -163,8 +165,19 @@ void sleep_seconds(double seconds)
     nanosleep(&t, NULL);
 }
 
+/* Paths are any bytes, JSON is UTF-8. */
+static void make_utf8(cJSON *object)
+{
+    for (; object != NULL; object = object->next) {
+        if (object->valuestring != NULL)
+            text_utf8(object->valuestring);
+        make_utf8(object->child);
+    }
+}
+
 void json_print(cJSON *object, int is_one_line)
 {
+    make_utf8(object);
     char *text = is_one_line ? cJSON_PrintUnformatted(object) : cJSON_Print(object);
     if (text == NULL) {
         complain(EXIT_LIBRARY, "free some", "out of memory");

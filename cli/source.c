@@ -271,11 +271,29 @@ const char *pick_weight(const struct picked *p)
     return NULL;
 }
 
+const char *weight_of_part(const qn_file *file, const char *tensor)
+{
+    static const char *const parts[] = {".codes",  ".scale", ".unit",     ".zero",
+                                        ".offset", ".perm",  ".prescale", ".table"};
+    const char *dot = strrchr(tensor, '.');
+    int is_part = 0;
+    for (size_t i = 0; dot != NULL && i < sizeof parts / sizeof *parts; i++)
+        is_part |= strcmp(dot, parts[i]) == 0;
+    for (int64_t i = 0; is_part && i < qn_file_weight_count(file); i++) {
+        const char *weight = qn_file_weight_name(file, i);
+        if (strlen(weight) == (size_t)(dot - tensor) &&
+            strncmp(weight, tensor, (size_t)(dot - tensor)) == 0)
+            return weight;
+    }
+    return NULL;
+}
+
 int entry_load(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tensor *out)
 {
     int64_t elements;
     size_t bytes;
     *out = entry->tensor;
+    out->data = NULL;
     out->dtype = dtype;
     for (int32_t i = out->rank - 1; i >= 0; i--)
         out->stride[i] = i == out->rank - 1 ? 1 : out->stride[i + 1] * out->shape[i + 1];
@@ -330,7 +348,9 @@ int entry_load_rows(const char *what, const qn_entry *entry, qn_dtype dtype, qn_
 
 const char *shape_text(const qn_tensor *tensor, char text[SHAPE_TEXT])
 {
-    int length = snprintf(text, SHAPE_TEXT, "%s", tensor->rank == 0 ? "scalar" : "");
+    /* What cannot be viewed - more dimensions than the library has, for one - says nothing. */
+    const char *none = tensor->dtype == QN_DTYPE_NONE ? "?" : "scalar";
+    int length = snprintf(text, SHAPE_TEXT, "%s", tensor->rank == 0 ? none : "");
     for (int32_t i = 0; i < tensor->rank && length < SHAPE_TEXT; i++)
         length += snprintf(text + length, (size_t)(SHAPE_TEXT - length), "%s%lld",
                            i > 0 ? " x " : "", (long long)tensor->shape[i]);

@@ -41,6 +41,10 @@ int pick_entry(const struct picked *p, qn_entry *entry);
 /* Is there a quantized weight of that name (or just one at all)? Its name, or NULL. */
 const char *pick_weight(const struct picked *p);
 
+/* The quantized weight of the file that the tensor is a part of ("NAME.codes", "NAME.scale", ...,
+ * docs/formats.md), or NULL. */
+const char *weight_of_part(const qn_file *file, const char *tensor);
+
 /* Copies the tensor (any float or integer type the library reads) to new memory as `dtype`. The
  * result's data is to be freed. 0 or the exit status. */
 int entry_load(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tensor *out);
@@ -49,7 +53,7 @@ int entry_load(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tenso
  * (4-d, OIHW) turned to O, kh, kw, I as the library has them. */
 int entry_load_rows(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tensor *out);
 
-/* "4096 x 14336", "scalar". Written to text, which is returned. */
+/* "4096 x 14336", "scalar", "?". Written to text, which is returned. */
 enum { SHAPE_TEXT = 96 };
 const char *shape_text(const qn_tensor *tensor, char text[SHAPE_TEXT]);
 

@@ -46,22 +46,11 @@ static void add(struct table *t, char *text, enum style style, int is_heading)
     t->cells[t->n_cells++] = (struct cell){text, style, is_heading};
 }
 
-static char *print_list(const char *format, va_list list)
-{
-    va_list again;
-    va_copy(again, list);
-    const int length = vsnprintf(NULL, 0, format, again);
-    va_end(again);
-    char *text = must_alloc((size_t)length + 1);
-    vsnprintf(text, (size_t)length + 1, format, list);
-    return text;
-}
-
 void table_cell(struct table *t, enum style style, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    add(t, print_list(format, list), style, 0);
+    add(t, text_shown(must_print_list(format, list)), style, 0);
     va_end(list);
 }
 
@@ -69,7 +58,7 @@ void table_heading(struct table *t, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    add(t, print_list(format, list), BOLD, 1);
+    add(t, text_shown(must_print_list(format, list)), BOLD, 1);
     va_end(list);
     for (int i = 1; i < t->n_columns; i++)
         add(t, must_copy(""), PLAIN, 1);

@@ -237,6 +237,7 @@ void progress_set(struct progress *p, double done)
 void progress_what(struct progress *p, const char *what)
 {
     snprintf(p->what, sizeof p->what, "%s", what);
+    text_shown(p->what); /* a letter that was cut, too */
 }
 
 void progress_line(struct progress *p, const char *format, ...)
@@ -246,9 +247,10 @@ void progress_line(struct progress *p, const char *format, ...)
     erase(p);
     va_list list;
     va_start(list, format);
-    vfprintf(stderr, format, list);
+    char *line = text_shown(must_print_list(format, list));
     va_end(list);
-    fputc('\n', stderr);
+    fprintf(stderr, "%s\n", line);
+    free(line);
 }
 
 void progress_end(struct progress *p)

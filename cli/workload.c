@@ -5,16 +5,9 @@
 #include <string.h>
 
 #include "problem.h"
+#include "term.h"
 
 enum { MAX_COPIES = 2048, MAX_RUNS = 20000 };
-
-static void *aligned(size_t bytes)
-{
-    void *memory = NULL;
-    if (posix_memalign(&memory, 64, bytes > 0 ? bytes : 64) != 0)
-        must_grow(NULL, SIZE_MAX / 2); /* ends with the usual sentence */
-    return memory;
-}
 
 /* -------------------------------------------------------------------------- the library's args */
 
@@ -241,8 +234,8 @@ static void make_x(struct workload *w)
 {
     const struct problem *p = &w->p;
     const int64_t n = w->x_elements;
-    w->x = aligned((size_t)n * qn_dtype_bytes(p->x));
-    w->x_exact = aligned((size_t)n * sizeof *w->x_exact);
+    w->x = must_align((size_t)n * qn_dtype_bytes(p->x));
+    w->x_exact = must_align((size_t)n * sizeof *w->x_exact);
     if (p->x == QN_I8 || p->x == QN_U8) {
         uint64_t state = w->seed + 77;
         const int32_t lowest = p->x == QN_U8 ? 0 : -128;
@@ -263,8 +256,8 @@ static void make_routes(struct workload *w)
 {
     const struct problem *p = &w->p;
     uint64_t state = w->seed + 5;
-    w->ids = aligned(sizeof *w->ids * (size_t)w->y_rows);
-    w->x_rows = aligned(sizeof *w->x_rows * (size_t)w->y_rows);
+    w->ids = must_align(sizeof *w->ids * (size_t)w->y_rows);
+    w->x_rows = must_align(sizeof *w->x_rows * (size_t)w->y_rows);
     for (int64_t r = 0; r < w->y_rows; r++) {
         const int64_t first = r - r % p->top_k;
         int is_new;
@@ -303,6 +296,25 @@ static int plan_again(struct workload *w)
     return 0;
 }
 
+/* Most bytes that making the weights takes: numbers of two bytes for one of them beside codes of
+ * one byte, or all codes beside what is packed. Told before minutes are spent on the first. */
+static int check_memory(const struct workload *w)
+{
+    const struct problem *p = &w->p;
+    const double one = (double)p->n * (double)p->k, codes = one * w->n_weights;
+    const double packed = one * (p->op == OP_GROUPED ? p->experts : 1) * p->format.bits / 8;
+    const double bytes = codes + (packed > 2 * one ? packed : 2 * one), left = memory_left();
+    char wanted[HUMAN], there[HUMAN];
+    if (bytes < left || !memory_is_large((size_t)bytes))
+        return 0;
+    char *what = describe(p);
+    const int status = complain(EXIT_LIBRARY, "free some or take a smaller problem",
+                                "%s: its weights take %s of memory, %s are left", what,
+                                human_bytes(bytes, wanted), human_bytes(left, there));
+    free(what);
+    return status;
+}
+
 int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p)
 {
     qn_error err = {0};
@@ -314,6 +326,9 @@ int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p)
             return failed(w, made, &err);
     }
     w->n_weights = p->op != OP_GROUPED ? 1 : p->experts < MAX_WEIGHTS ? p->experts : MAX_WEIGHTS;
+    const int too_large = check_memory(w);
+    if (too_large != 0)
+        return too_large;
     qn_status status = QN_OK;
     for (int i = 0; i < w->n_weights && status == QN_OK; i++)
         status = make_weight(w, i, &err);
@@ -362,11 +377,11 @@ static int make_buffers(struct workload *w)
     make_x(w);
     if (w->p.op == OP_GROUPED)
         make_routes(w);
-    w->y = aligned((size_t)w->y_elements * qn_dtype_bytes(w->p.y));
+    w->y = must_align((size_t)w->y_elements * qn_dtype_bytes(w->p.y));
     memset(w->y, 0, (size_t)w->y_elements * qn_dtype_bytes(w->p.y));
     w->scratch_bytes = qn_plan_scratch_bytes(w->plan);
     if (w->device.kind == QN_CPU)
-        w->scratch = aligned(w->scratch_bytes);
+        w->scratch = must_align(w->scratch_bytes);
     return send_buffers(w);
 }
 

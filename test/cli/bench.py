@@ -267,7 +267,7 @@ class Demo(Case):
     def test_model(self):
         quern("demo", "--make-model", "m.safetensors", "--gb", "0.01")
         self.complains("demo", "--make-model", "m.safetensors", "--gb", "0.01", status=2)
-        self.complains("demo", "--make-model", "no/m.safetensors", "--gb", "0.01", status=3)
+        self.complains("demo", "--make-model", "no/m.safetensors", "--gb", "0.01", status=4)
 
 
 if __name__ == "__main__":

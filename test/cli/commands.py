@@ -46,13 +46,22 @@ class Help(Case):
         for name in COMMANDS:
             page = quern("help", name)
             letters[name] = set(re.findall(r"^  (-\w), ", page, re.M))
-            for line in re.findall(r"^  (quern \w+ .*)$", page.split("Examples")[1], re.M):
+        for page in [quern("help")] + [quern("help", name) for name in COMMANDS]:
+            for line in re.findall(r"^  (quern \w+ .*)$", re.split("Examples|To begin", page)[1],
+                                   re.M):
+                name = line.split()[1]
                 for word in line.split()[2:]:
                     option = word.split("=")[0]
                     if re.match(r"--[a-z]", option):
                         self.assertIn(option, known[name], line)
                     elif re.match(r"-[a-z]$", option):
                         self.assertIn(option, letters[name], line)
+
+    def test_examples_of_several_lines(self):
+        for words in (["help"], ["pack", "--help"]):
+            out = quern(*words)
+            self.assertNotRegex(out, r"(?m)^quern (pack|run) [^:]")
+            self.assertRegex(out, r"(?m)^  quern pack int4")
 
     def test_usage(self):
         self.complains("bnech", status=2, says="perhaps bench")
@@ -292,7 +301,7 @@ class Run(Case):
         words[2] = "x16.npy"
         self.complains(*words, "-w", "w.npy", "--format", "int4:g8", "--kernel", "nope", status=4)
         words[4] = "no/y.npy"
-        self.complains(*words, "-w", "w.npy", "--format", "int4:g8", status=3)
+        self.complains(*words, "-w", "w.npy", "--format", "int4:g8", status=4)
         self.assertFalse(os.path.exists("y.npy"))
 
 
@@ -361,7 +370,7 @@ class Pack(Case):
         self.complains("pack", "q.safetensors", "-o", "p", "-i", "lay", status=2, says="--include")
         self.complains("pack", "q.safetensors", "-o", "p", "-e", "*", status=3, says="--exclude")
         self.complains("pack", "q.safetensors", "-o", "p", "--x-block", "0", status=2)
-        self.complains("pack", "q.safetensors", "-o", "no/p", status=3)
+        self.complains("pack", "q.safetensors", "-o", "no/p", status=4)
         for layout in ("t4n16", "odd"):
             self.complains("pack", "q.safetensors", "-o", "p", "--layout", layout, status=2,
                            says=layout)

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The quern command among strangers: hostile names, odd types, files and sizes that go wrong.
+
+    hostile.py QUERN [NAME...]
+"""
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import time
+import unittest
+
+from command import COMPLAINT, QUERN, Case, normal, quern, safetensors
+
+
+def safetensors_raw(path, header, data=b""):
+    """Any header: types and shapes that the library does not have."""
+    text = json.dumps(header, ensure_ascii=False).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+class Names(Case):
+    def test_hostile_names(self):
+        """Nothing that a terminal obeys comes out of a file; --json has the name as it is."""
+        name = "a\nb\x1b[31mc\x7f\u009b2J\u202ed\u2066"
+        shown = "a?b?[31mc???2J???d???"
+        safetensors("m.safetensors", {name: ("F32", [2, 4], normal(8))},
+                    {"k\x1b": "v\x1b[0m\nw"})
+        for words in (["inspect", "m.safetensors"], ["inspect", "m.safetensors", "--stats"],
+                      ["compare", "m.safetensors", "m.safetensors"],
+                      ["quantize", "m.safetensors", "-n"]):
+            out = quern(*words)
+            self.assertIn(shown, out)
+            self.assertEqual([c for c in out if c < " " and c != "\n"], [])
+        out = quern("quantize", "m.safetensors", "-o", "q.safetensors")
+        self.assertIn(shown, out.err)
+        self.assertEqual([c for c in out.err if c < " " and c != "\n"], [])
+        self.assertEqual(json.loads(quern("inspect", "m.safetensors", "--json"))["tensors"][0]
+                         ["name"], name)
+        line = self.complains("inspect", "no\nsuch\x1b[31m", status=3, says="no?such?[31m")
+        self.assertEqual(line.count("quern:"), 1)
+
+    def test_paths_of_any_bytes(self):
+        path = os.fsdecode(b"m\xff\xc3.safetensors")
+        self.model(path)
+        found = json.loads(quern("inspect", path, "--json"))
+        self.assertEqual(found["file"], "m??.safetensors")
+        found = json.loads(quern("quantize", path, "-o", os.fsdecode(b"q\xfe"), "--json", "-q"))
+        self.assertEqual(found["out"], "q?")
+        self.assertTrue(os.path.exists(b"q\xfe"))
+        self.complains("inspect", os.fsdecode(b"\xff"), status=3, says="?: cannot be opened")
+
+    def test_without_views(self):
+        """Types and ranks that the library does not have are listed and compared without harm."""
+        for dtype, shape, data in (("F4", [4], b"ab"), ("U8", [1] * 9, b"a"), ("NEW", [2], b"abc")):
+            safetensors_raw("m.safetensors", {"a": {"dtype": dtype, "shape": shape,
+                                                    "data_offsets": [0, len(data)]}}, data)
+            line = quern("inspect", "m.safetensors", "--stats").split("\n")[1]
+            self.assertIn(dtype, line)
+            self.assertNotIn("scalar", line)
+            self.assertIn("cannot be read", quern("compare", "m.safetensors", "m.safetensors",
+                                                  status=1))
+
+    def test_neighbours_of_weights(self):
+        """A tensor is part of a weight by its ending, not by the beginning of its name."""
+        safetensors("m.safetensors", {"fc": ("F32", [4, 8], normal(32)),
+                                      "fc.bias": ("F32", [4], normal(4))})
+        quern("quantize", "m.safetensors", "-o", "q.safetensors", "-q")
+        self.assertIn("fc.bias", quern("inspect", "q.safetensors"))
+        self.assertNotIn("fc.codes", quern("inspect", "q.safetensors"))
+        found = json.loads(quern("compare", "q.safetensors", "m.safetensors", "--json"))
+        self.assertEqual(sorted(t["name"] for t in found["tensors"]), ["fc", "fc.bias"])
+
+    def test_nothing(self):
+        safetensors("m.safetensors", {}, {"a": "b"})
+        self.complains("compare", "m.safetensors", "m.safetensors", status=1, says="no tensor")
+
+    def test_empty_words(self):
+        self.complains("quantize", "", "-o", "q", status=2, says="argument 1: empty")
+        self.complains("quantize", "a", "-o", "", status=2, says="--out: empty")
+
+
+class Limits(Case):
+    def test_shrinks(self):
+        """An input that is cut short while it is mapped: a sentence, no output."""
+        quern("demo", "--make-model", "m.safetensors", "--gb", "0.08")
+        words = ["quantize", "m.safetensors", "-o", "q.safetensors", "--method", "search", "-t",
+                 "1"]
+        process = subprocess.Popen([QUERN, *words], stderr=subprocess.PIPE, text=True)
+        process.stderr.readline()
+        os.truncate("m.safetensors", 4096)
+        err = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 3, err)
+        self.assertRegex(err.strip().split("\n")[-1], COMPLAINT)
+        self.assertFalse(os.path.exists("q.safetensors"))
+
+    def test_too_large(self):
+        """Refused with a sentence, before the kernel refuses with a signal."""
+        with open("/proc/meminfo", encoding="utf-8") as file:
+            total = 1024 * int(file.readline().split()[1])
+        n = math.isqrt(int(total / 3)) + 1  # numbers fit, with codes they do not
+        begin = time.monotonic()
+        self.complains("bench", "--n", n, "--k", n, status=4, says=["memory", "GB"])
+        self.complains("explain", "--n", n, "--k", n, status=4, says=["memory", "GB"])
+        self.complains("bench", "--n", 64, "--k", 64, "--m", total // 64 // 4, status=4,
+                       says="memory")
+        self.assertLess(time.monotonic() - begin, 30)
+        huge = f"{1 << 20}x{1 << 20}"
+        self.complains("bench", "--op", "conv2d", "--n", 64, "--ci", 1 << 30, "--size", huge,
+                       "--kernel-size", huge, status=2, says="take a smaller problem")
+        self.complains("bench", "--layers", "llama3-8b", "--n", 4, status=2, says="--n")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[2:], verbosity=1)
