@@ -221,7 +221,7 @@ static int write_file(struct job *job, const struct args *args)
     const int status = output_begin(args, job->writer, declared);
     if (status == EXIT_STOPPED)
         return complain(status, "run it again", "stopped: nothing was written yet");
-    return status != 0 ? status : output_end(args, job->writer, write_all(job));
+    return status != 0 ? status : output_end(args, job->writer, job->n, write_all(job));
 }
 
 /* --------------------------------------------------------------------------------------- output */

@@ -310,7 +310,7 @@ static int write_file(struct job *job, const struct args *args)
         return status;
     status = write_all(job);
     const double last = seconds_now();
-    status = output_end(args, job->writer, status);
+    status = output_end(args, job->writer, job->items.n, status);
     job->writing += seconds_now() - last;
     if (status == 0)
         report(job, seconds_now() - begin);

@@ -102,10 +102,12 @@ int complain_output(const char *path, qn_status status, const qn_error *err)
 _Noreturn static void no_memory(size_t bytes)
 {
     char wanted[HUMAN], left[HUMAN];
+    const double there = memory_left();
     /* Not by complain(), which takes memory. */
     fprintf(stderr,
-            "quern: memory: %s are needed, %s are left; free some or take a smaller problem\n",
-            human_bytes((double)bytes, wanted), human_bytes(memory_left(), left));
+            "quern: memory: %s are needed, %s are left%s; free some or take a smaller problem\n",
+            human_bytes((double)bytes, wanted), human_bytes(there, left),
+            (double)bytes < there ? ", but this process may not have them" : "");
     exit(EXIT_LIBRARY);
 }
 

@@ -44,9 +44,9 @@ static double left_in(const char *folder, double otherwise)
     for (int version = 0; version < 2; version++) {
         double value[3];
         for (int i = 0; i < 3; i++) {
-            char *path = must_print("%s/%s", folder, names[version][i]);
+            char path[700]; /* no memory is taken to ask for memory */
+            snprintf(path, sizeof path, "%s/%s", folder, names[version][i]);
             value[i] = number_in(path, i < 2 ? "" : names[version][3]);
-            free(path);
         }
         const double cache = value[2] > 0 ? value[2] : 0;
         const double left = value[0] - value[1] + cache;

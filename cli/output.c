@@ -81,7 +81,7 @@ int output_begin(const struct args *args, qn_writer *writer, int status)
     return status;
 }
 
-int output_end(const struct args *args, qn_writer *writer, int status)
+int output_end(const struct args *args, qn_writer *writer, int64_t n, int status)
 {
     const char *const out = args_text(args, "out", NULL);
     qn_error err = {0};
@@ -89,10 +89,17 @@ int output_end(const struct args *args, qn_writer *writer, int status)
         const qn_status finished = qn_writer_finish(writer, &err);
         return finished == QN_OK ? 0 : complain_output(out, finished, &err);
     }
-    /* A failed disk or Ctrl-C: the work done is kept. A bad tensor: nothing is left behind. */
+    /* A failed disk or Ctrl-C: the work done is kept. A bad tensor, or the first one: nothing is
+     * left behind. */
+    int is_begun = 0;
+    for (int64_t i = 0; i < n && !is_begun; i++)
+        is_begun = qn_writer_is_done(writer, i);
     const int is_kept =
-        status == EXIT_STOPPED || status == EXIT_LIBRARY || args_has(args, "resume");
+        status == EXIT_STOPPED || (status == EXIT_LIBRARY && is_begun) || args_has(args, "resume");
     qn_writer_abort(writer, is_kept);
+    if (is_kept && status == EXIT_LIBRARY)
+        complain(status, "the same command with --resume goes on from there",
+                 "%s.part: holds what is done", out);
     return status == EXIT_STOPPED
                ? complain(status, "the same command with --resume goes on from there",
                           "stopped: what is done is kept in %s.part", out)

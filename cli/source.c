@@ -298,6 +298,11 @@ int entry_load(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tenso
     for (int32_t i = out->rank - 1; i >= 0; i--)
         out->stride[i] = i == out->rank - 1 ? 1 : out->stride[i + 1] * out->shape[i + 1];
     qn_status status = qn_tensor_extent(out, &elements, &bytes);
+    if (status == QN_OK && !memory_is_there(bytes)) {
+        char wanted[HUMAN];
+        return complain(EXIT_LIBRARY, "free some memory", "%s: no memory for %s of %s", what,
+                        human_bytes((double)bytes, wanted), qn_dtype_name(dtype));
+    }
     if (status == QN_OK) {
         out->data = must_alloc(bytes);
         status = qn_entry_copy(entry, out);

@@ -7,6 +7,8 @@
 import json
 import math
 import os
+import re
+import resource
 import struct
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from command import COMPLAINT, QUERN, Case, normal, quern, safetensors
 def safetensors_raw(path, header, data=b""):
     """Any header: types and shapes that the library does not have."""
     text = json.dumps(header, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + data)
 
@@ -85,6 +88,28 @@ class Names(Case):
 
 
 class Limits(Case):
+    def test_more_than_memory(self):
+        """A tensor that memory cannot hold: what was done before it is kept, and said; else
+        nothing is."""
+        with open(QUERN, "rb") as file:
+            if re.search(rb"__[atm]san_init", file.read()):
+                self.skipTest("a sanitizer's memory is not ours")
+        large = 512 << 20  # mapped, as much is not left for its codes
+        for first in (0, 64):
+            header = {"b": {"dtype": "F16", "shape": [4096, 65536],
+                            "data_offsets": [first, first + large]}}
+            if first:
+                header["a"] = {"dtype": "F16", "shape": [4, 8], "data_offsets": [0, first]}
+            safetensors_raw("m.safetensors", header)
+            os.truncate("m.safetensors", os.path.getsize("m.safetensors") + first + large)
+            out = quern("quantize", "m.safetensors", "-o", "q.safetensors", "-b", 2, "-g", "pc",
+                        "-q", "-t", 1, status=4, preexec_fn=lambda: resource.setrlimit(
+                            resource.RLIMIT_AS, (large + (200 << 20), large + (200 << 20))))
+            self.assertIn("memory", out.err)
+            self.assertEqual("q.safetensors.part: holds what is done; the same command with" in
+                             out.err, first > 0)
+            self.assertEqual(os.path.exists("q.safetensors.part"), first > 0)
+
     def test_shrinks(self):
         """An input that is cut short while it is mapped: a sentence, no output."""
         quern("demo", "--make-model", "m.safetensors", "--gb", "0.08")
