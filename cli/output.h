@@ -29,8 +29,8 @@ int chosen_check(const struct chosen *c, const char *what);
 int output_check(const struct args *args);
 /* Begin to write what was declared with this status; 0, or the exit status without a writer. */
 int output_begin(const struct args *args, qn_writer *writer, int status);
-/* The end of writing n items with this status: the file appears under its name, or what is worth resuming
- * is kept. No writer is left. 0 or the exit status. */
+/* The end of writing n items with this status: the file appears under its name, or what is worth
+ * resuming is kept. No writer is left. 0 or the exit status. */
 int output_end(const struct args *args, qn_writer *writer, int64_t n, int status);
 
 #endif
