@@ -18,6 +18,8 @@ struct conv_case {
 enum { DIRECT_SHAPE = 1000 };
 /* And from here on one channel a group, square kernels, images that several threads share. */
 enum { DEPTHWISE_SHAPE = 2000 };
+/* From this one on: few channels, lines of every length, as a network's first layer reads. */
+enum { FIRST_SHAPE = 3000 };
 
 struct geometry {
     int64_t batch, h, w, ci, co, groups;
@@ -54,10 +56,25 @@ static struct geometry draw_depthwise(struct check *c)
     return g;
 }
 
+static struct geometry draw_first(struct check *c, int32_t shape)
+{
+    struct check_random *r = &c->random;
+    struct geometry g = {.batch = CHECK_OF(r, 1, 2, 3), .groups = 1};
+    g.h = check_random_in(r, 6, 17);
+    g.w = 6 + shape % 61;
+    g.kh = (int32_t)check_random_in(r, 1, 9);
+    g.kw = (int32_t)check_random_in(r, 1, 9);
+    g.ci = CHECK_OF(r, 1, 2, 3, 3, 3, 4);
+    g.co = CHECK_OF(r, 16, 24, 32, 64, 70);
+    return g;
+}
+
 /* The channels of a group, groups and taps. Every fourth shape is depthwise, every fourth 1 x 1. */
 static struct geometry draw_geometry(struct check *c, int32_t shape)
 {
     struct check_random *r = &c->random;
+    if (shape >= FIRST_SHAPE)
+        return draw_first(c, shape);
     if (shape >= DEPTHWISE_SHAPE)
         return draw_depthwise(c);
     if (shape >= DIRECT_SHAPE)
@@ -115,6 +132,16 @@ static void even_window(struct check *c, const struct geometry *g, qn_conv_args 
     }
 }
 
+static void first_window(struct check *c, qn_conv_args *args)
+{
+    struct check_random *r = &c->random;
+    for (int d = 0; d < 2; d++) {
+        args->stride[d] = (int32_t)CHECK_OF(r, 1, 2, 2, 4);
+        args->pad[d] = (int32_t)check_random_in(r, 2, 4);
+        args->pad[d + 2] = (int32_t)check_random_in(r, 1, 4);
+    }
+}
+
 static int64_t output_length(const qn_conv_args *a, bool transpose, int d, int64_t in, int64_t taps)
 {
     const int64_t pads = a->pad[d] + a->pad[d + 2], reach = a->dilation[d] * (taps - 1) + 1;
@@ -158,7 +185,9 @@ static void conv_case(struct check *c, const void *arg)
     qn_conv_args_init(&args);
     args.strategy = cc->strategy;
     args.image = (qn_image)check_random_in(r, QN_NCHW, QN_NHWC);
-    if (cc->shape >= DEPTHWISE_SHAPE && check_random_chance(r, 75))
+    if (cc->shape >= FIRST_SHAPE)
+        first_window(c, &args);
+    else if (cc->shape >= DEPTHWISE_SHAPE && check_random_chance(r, 75))
         even_window(c, &g, &args);
     else
         draw_window(c, &g, cc->transpose, &args);
@@ -235,6 +264,12 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
             const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
                                          i % CHECK_N_DATA, DIRECT_SHAPE + i};
             check_case(suite, conv_case, &cc, "direct/%s/%s/%d", formats[f].name,
+                       check_data_names[i % CHECK_N_DATA], i);
+        }
+        for (int32_t i = 0; i < 2 * shapes; i++) {
+            const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
+                                         i % CHECK_N_DATA, FIRST_SHAPE + i};
+            check_case(suite, conv_case, &cc, "first/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 4 * shapes; i++) {

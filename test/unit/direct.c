@@ -2,7 +2,8 @@
 /* The kernels of direct convolutions alone, against the steps of docs/numerics.md one after the
  * other: every way through them (weights as they are packed or not, tall blocks, sums that are
  * floats), numbers of rows and outputs that do not fill tiles, sums at the end of what f32 holds
- * exactly, codes halfway between two integers, scales that are no numbers; patches of every shape.
+ * exactly, codes halfway between two integers, scales that are no numbers; patches of every shape;
+ * pixels and columns of images of few channels.
  * Bytes that are not the kernel's to write stay as they are. */
 #include <math.h>
 #include <stdio.h>
@@ -177,7 +178,7 @@ static void runs(void **unused)
             const size_t pixel = ((size_t)kh * (size_t)run + 63) / 64 * 64;
             struct qni_direct_runs r = {b, line, step, (size_t)run, pixel, kh, 20, (uint8_t *)a};
             memset(a, 0x5a, sizeof a);
-            qni_direct_runs_amx(&r);
+            qni_direct_images_amx.runs(&r);
             for (size_t i = 0; i < 21 * pixel; i++) {
                 const size_t patch = i / pixel, at = i % pixel;
                 uint8_t must = at < (size_t)kh * (size_t)run
@@ -186,6 +187,62 @@ static void runs(void **unused)
                 must = patch < 20 ? must : 0x5a;
                 assert_int_equal((uint8_t)a[i], must);
             }
+        }
+}
+
+/* Pixels of one to four channels, near each other or in planes, as four bytes each. */
+static void pixels(void **unused)
+{
+    (void)unused;
+    if (!(qni_cpuid_detect() & QN_ISA_AMX_INT8))
+        skip();
+    for (size_t i = 0; i < sizeof b; i++)
+        b[i] = (uint8_t)unit_random(&state);
+    for (int32_t ci = 1; ci <= 4; ci++)
+        for (int64_t n = 1; n <= 50; n++)
+            for (int planes = 0; planes < 2; planes++) {
+                const int64_t plane = planes ? unit_in(&state, n, 99) : 0;
+                const int64_t all = planes ? (ci - 1) * plane + n : ci * n;
+                const uint8_t *const from = b + sizeof b - all; /* no byte behind the last one */
+                const uint8_t flip = unit_in(&state, 0, 1) ? 0x80 : 0;
+                const struct qni_direct_pixels p = {from, plane, n, ci, flip, (uint8_t *)a};
+                memset(a, 0x5a, 512);
+                qni_direct_images_amx.pixels(&p);
+                for (int64_t i = 0; i < 4 * n; i++) {
+                    const int64_t at = planes ? i % 4 * plane + i / 4 : i / 4 * ci + i % 4;
+                    const uint8_t must = i % 4 < ci ? from[at] ^ flip : 0;
+                    assert_int_equal((uint8_t)a[i], must);
+                }
+                for (int64_t i = 4 * n + 60; i < 512; i++)
+                    assert_int_equal((uint8_t)a[i], 0x5a);
+            }
+}
+
+static void columns(void **unused)
+{
+    (void)unused;
+    if (!(qni_cpuid_detect() & QN_ISA_AMX_INT8))
+        skip();
+    static const int32_t ways[][2] = {{4, 1}, {4, 2}, {4, 4}, {8, 1}, {8, 2}};
+    for (size_t i = 0; i < sizeof b; i++)
+        b[i] = (uint8_t)unit_random(&state);
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++)
+        for (int64_t units = 1; units <= 70; units++) {
+            const int32_t depth = ways[way][0], stride = ways[way][1];
+            const int64_t line = 4 * (stride * units + 32);
+            struct qni_direct_columns c = {
+                .depth = depth, .stride = stride, .units = units, .dst = (uint8_t *)a};
+            for (int r = 0; r < depth; r++)
+                c.line[r] = b + sizeof b - (size_t)(line * (depth - r));
+            memset(a, 0x5a, (size_t)(units + 17) * 64);
+            qni_direct_images_amx.columns(&c);
+            for (int64_t i = 0; i < 64 * units; i++) {
+                const int64_t column = i / 64 * stride + i % 64 / (4 * depth);
+                const uint8_t must = c.line[i / 4 % depth][4 * column + i % 4];
+                assert_int_equal((uint8_t)a[i], must);
+            }
+            for (int64_t i = 64 * (units + 16); i < 64 * (units + 17); i++)
+                assert_int_equal((uint8_t)a[i], 0x5a);
         }
 }
 
@@ -201,11 +258,22 @@ static void runs(void **unused)
     (void)unused;
     skip();
 }
+static void pixels(void **unused)
+{
+    (void)unused;
+    skip();
+}
+static void columns(void **unused)
+{
+    (void)unused;
+    skip();
+}
 
 #endif
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes), cmocka_unit_test(runs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes), cmocka_unit_test(runs),
+                                       cmocka_unit_test(pixels), cmocka_unit_test(columns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

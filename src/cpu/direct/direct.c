@@ -10,18 +10,19 @@
 #include "../layouts.h"
 #include "../matmul/product.h"
 #include "../rows/rows.h"
+#include "columns.h"
 #include "runs.h"
 #include "shape.h"
 
 /* ---- which row ------------------------------------------------------------------------------- */
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, runs)       \
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
     {{#fn, NULL, needs, QNI_READS_##reads, QNI_LAYOUT_##layout, m_min, mr,                         \
       QNI_NUMERICS_##numerics, 0, QNI_DIRECT_SCRATCH},                                             \
      fn,                                                                                           \
      unpack,                                                                                       \
      sums,                                                                                         \
-     runs},
+     &(images)},
 static const struct qni_direct_kernel kernels[] = {
 #include "kernels.inc"
     {{.name = NULL}, NULL, NULL, NULL, NULL},
@@ -138,7 +139,7 @@ static struct band band_at(const struct run *r, int64_t index)
     const struct qni_direct_shape *s = &r->shape;
     struct band b;
     memset(&b, 0, sizeof b);
-    if (s->rows_are != QNI_ROWS_IN_PLANES) {
+    if (!qni_has_lines(s)) {
         b.row = index * s->band_rows;
         b.rows = qni_min(s->band_rows, r->op->m - b.row);
         return b;
@@ -227,6 +228,14 @@ static void bring_rows(const struct run *r, struct band *b,
     const struct qni_direct_shape *s = &r->shape;
     taps[0] = 0;
     b->a = scratch->a;
+    if (s->rows_are == QNI_ROWS_OF_COLUMNS) {
+        const struct qni_columns_to to = {(uint8_t *)scratch->a, scratch->line, r->kernel->images};
+        const struct qni_columns columns = qni_columns_of(r->op);
+        qni_columns_gather(r->op, r->flip, b->image, b->line, b->n_lines, &to);
+        for (int64_t t = 0; t < s->n_taps; t++)
+            taps[t] = t * columns.per_unit / r->op->conv.stride[1] * s->pixel;
+        return;
+    }
     if (s->rows_are == QNI_ROWS_IN_PLACE) {
         b->a = (const int8_t *)r->op->x.data + b->row * s->pixel;
     } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
@@ -234,7 +243,7 @@ static void bring_rows(const struct run *r, struct band *b,
         place_taps(r, b, taps);
     } else if (qni_has_runs(r->op, s->pixel)) {
         const struct qni_runs_to to = {(uint8_t *)scratch->a, s->pixel, scratch->line,
-                                       r->kernel->runs};
+                                       r->kernel->images->runs};
         qni_runs_gather(r->op, r->flip, b->row, b->rows, &to);
     } else {
         uint8_t *const a = (uint8_t *)scratch->a;
@@ -273,7 +282,7 @@ static void number_rows(const struct run *r, const struct band *b,
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
-    const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
+    const bool planes = qni_has_lines(s);
     const size_t element = qn_dtype_bytes(r->op->y.dtype), step = (size_t)c->ys[3] * element;
     const bool needs_real = r->kind != QNI_DIRECT_BYTES;
     const int64_t columns = planes ? s->columns : c->ow, unused = planes ? columns - c->ow : 0;
@@ -396,10 +405,16 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
     if (h->block == block && h->blocks == blocks)
         return;
     h->is_tame = describe_outputs(r, block, blocks, &h->scratch);
-    for (int64_t j = 0; !s->reads_codes && j < panels; j++)
+    for (int64_t j = 0; !s->reads_codes && j < panels; j++) {
+        const bool moves = s->rows_are == QNI_ROWS_OF_COLUMNS;
+        uint8_t *const to = h->scratch.b + j * s->steps * QNI_DIRECT_STEP_BYTES;
+        uint8_t *const panel = moves ? h->scratch.line : to;
         r->kernel->unpack(codes_of(r, block) + (size_t)j * (size_t)units *
                                                    qni_layout_unit_bytes(r->kernel->row.layout),
-                          units, h->scratch.b + j * s->steps * QNI_DIRECT_STEP_BYTES);
+                          units, panel);
+        if (moves)
+            qni_columns_order(r->op, panel, to);
+    }
     h->block = block;
     h->blocks = blocks;
 }

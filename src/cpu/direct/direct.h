@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct convolutions: int8 images, given scales, weights with one scale an output. The rows of the
  * patch matrix are never made; a kernel (kernel.h) reads each tap where it lies, because every tap
- * is the same distance from the first for all outputs of a band. Three ways to have that:
+ * is the same distance from the first for all outputs of a band. Four ways to have that:
  *
  *     in place   1 x 1, stride 1, no padding, NHWC: rows are the pixels of x
  *     planes     a band of x is copied once, apart by the phase of the stride, with its padding:
@@ -15,7 +15,9 @@
  *                next one. Planes have some columns more than there are outputs all the same; those
  *                rows are computed in vain, unless that is more than a copy for every kx costs,
  *                which needs none
- *     patches    rows gathered as in ../conv: few channels, NCHW, and whatever else there is
+ *     columns    few channels: the rows of x that a line of outputs reaches, interleaved pixel by
+ *                pixel (columns.h)
+ *     patches    rows gathered as in ../conv: whatever else there is
  *
  * A thread takes a band (outputs whose inputs stay in its second cache) and all channels, or all
  * outputs and a range of channels, whichever should take less time: few outputs make poor tiles,

@@ -74,49 +74,6 @@ void qni_direct_sums_amx(const int8_t *a, size_t pixel, int64_t rows, int64_t by
     }
 }
 
-/* ---- patches --------------------------------------------------------------------------------- */
-
-enum { MOST_RUNS = 65 }; /* that 64 bytes meet */
-
-/* 64 bytes of every patch, from `from` on: piece q of them is where its mask says. */
-QNI_TEMPLATE void copy_pieces(const struct qni_direct_runs *r, size_t from, const int64_t *at,
-                              const __mmask64 *mask, const int pieces)
-{
-    const uint8_t *lines = r->lines;
-    uint8_t *to = r->dst + from;
-    for (int64_t i = 0; i < r->n; i++, lines += r->step, to += r->pixel) {
-        __m512i v = _mm512_setzero_si512();
-        for (int q = 0; q < pieces; q++)
-            v = _mm512_mask_loadu_epi8(v, mask[q], lines + at[q]);
-        _mm512_store_si512(to, v);
-    }
-}
-
-void qni_direct_runs_amx(const struct qni_direct_runs *r)
-{
-    for (size_t from = 0; from < r->pixel; from += 64) {
-        int64_t at[MOST_RUNS];
-        __mmask64 mask[MOST_RUNS];
-        int n = 0;
-        for (size_t ky = from / r->run; ky < (size_t)r->kh && ky * r->run < from + 64; ky++) {
-            /* Bytes [begin, end) of the 64 are of run ky. */
-            const int64_t begin = (int64_t)(ky * r->run) - (int64_t)from;
-            const int64_t end = begin + (int64_t)r->run;
-            const __mmask64 below = end >= 64 ? ~0ull : (1ull << end) - 1;
-            mask[n] = begin > 0 ? below & ~((1ull << begin) - 1) : below;
-            at[n++] = (int64_t)(ky * r->line) - begin;
-        }
-        if (n <= 2)
-            copy_pieces(r, from, at, mask, n);
-        else if (n == 3)
-            copy_pieces(r, from, at, mask, 3);
-        else if (n == 4)
-            copy_pieces(r, from, at, mask, 4);
-        else
-            copy_pieces(r, from, at, mask, n);
-    }
-}
-
 /* ---- from sums to bytes ---------------------------------------------------------------------- */
 
 /* What all blocks share: copies, so that no store can seem to change them. */

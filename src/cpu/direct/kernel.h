@@ -75,6 +75,33 @@ struct qni_direct_runs {
 };
 typedef void qni_direct_runs_fn(const struct qni_direct_runs *runs);
 
+/* Columns of an image of few channels: every pixel is four bytes, `depth` (4 or 8) rows of the
+ * image make a column of 4 * depth bytes, and unit i, 64 bytes, is columns i * stride and on.
+ *
+ *     unit i, column c, row r, byte b = line[r][4 * (i * stride + c) + b]
+ *
+ * stride: 1, 2 or the columns of a unit. Reads 4 * (stride * units + 32) bytes of a line, and
+ * writes up to 16 units more than there are. */
+struct qni_direct_columns {
+    const uint8_t *line[8];
+    int32_t depth, stride;
+    int64_t units;
+    uint8_t *dst; /* 64-byte aligned */
+};
+typedef void qni_direct_columns_fn(const struct qni_direct_columns *columns);
+
+/* n pixels as four bytes each: channels (at most 4), then zeros; bytes are changed by flip. Pixels
+ * are `channels` bytes, one after the other, or (plane not 0) one byte in each of so many planes,
+ * which are `plane` bytes apart. Writes up to 15 pixels more. */
+struct qni_direct_pixels {
+    const uint8_t *from;
+    int64_t plane, n;
+    int32_t channels;
+    uint8_t flip;
+    uint8_t *to;
+};
+typedef void qni_direct_pixels_fn(const struct qni_direct_pixels *pixels);
+
 /* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
  * either. */
 struct qni_direct_kernel {
@@ -82,14 +109,21 @@ struct qni_direct_kernel {
     qni_direct_kernel_fn *fn;
     qni_direct_unpack_fn *unpack;
     qni_direct_sums_fn *sums; /* NULL: the kernel wants unpacked weights */
-    qni_direct_runs_fn *runs;
+    const struct qni_direct_images *images;
 };
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, runs)       \
+/* How images of few channels become rows: what an ISA file has of each. */
+struct qni_direct_images {
+    qni_direct_runs_fn *runs;
+    qni_direct_pixels_fn *pixels;
+    qni_direct_columns_fn *columns;
+};
+
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
     qni_direct_kernel_fn fn;                                                                       \
     qni_direct_unpack_fn unpack;                                                                   \
     qni_direct_sums_fn sums;                                                                       \
-    qni_direct_runs_fn runs;
+    extern const struct qni_direct_images images;
 #include "kernels.inc"
 #undef QNI_DIRECT_KERNEL
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Patches of an image with few channels (the first layer of a network): a row of taps is a run of
+/* Patches of an image with few channels that columns.h does not take: a row of taps is a run of
  * some bytes, so short that to find it costs more than to copy it. The lines of x that a line of
  * outputs reaches are copied once, with their padding; then a kernel (kernel.h) puts the runs of a
  * patch together, 64 bytes at a time. */

@@ -6,12 +6,14 @@
 
 #include "../layouts.h"
 #include "../rows/epilogue.h"
+#include "columns.h"
 #include "runs.h"
 
 enum {
     CALL_BYTES = 768 * 1024,    /* weights that pass by every 32 rows, in the second cache */
     UNPACKED_BYTES = 24 * 1024, /* the same, unpacked and in the first cache */
     PATCH_BYTES = 256 * 1024,   /* patches: written and read at once */
+    COLUMN_BYTES = 256 * 1024,  /* columns: the same */
     BAND_BYTES = 640 * 1024, /* a third of the second cache: weights and y pass through it, too */
     BAND_ROWS = 2048,
     FAR_BYTES = 960 * 1024,   /* half of the second cache: x and y pass by, too */
@@ -166,6 +168,28 @@ static void cut_rows(const struct qni_op *op, struct qni_direct_shape *s, int64_
     s->a_bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(s->band_rows * s->pixel) : 0;
 }
 
+/* Lines of one image; of each thread as many bands. */
+static int64_t most_lines(const struct qni_op *op, const struct qni_direct_shape *s)
+{
+    return qni_max(1, qni_min(op->conv.oh, COLUMN_BYTES / (s->columns * s->pixel)));
+}
+enum { BEHIND_COLUMNS = 16 * QNI_DIRECT_STEP };
+
+static void cut_columns(const struct qni_op *op, struct qni_direct_shape *s, int64_t threads)
+{
+    const struct qni_conv *c = &op->conv;
+    const int64_t least = qni_ceil_div(c->oh, most_lines(op, s));
+    int64_t bands = least;
+    while (c->batch * bands % threads != 0 && bands < 2 * least + threads)
+        bands++;
+    s->band_images = 1;
+    s->band_lines = qni_ceil_div(c->oh, qni_min(bands, c->oh));
+    s->bands_per_image = qni_ceil_div(c->oh, s->band_lines);
+    s->n_bands = c->batch * s->bands_per_image;
+    s->band_rows = line_rows(s, s->band_lines);
+    s->a_bytes = (size_t)(s->band_rows * s->pixel) + BEHIND_COLUMNS;
+}
+
 /* All outputs as one band, if that stays in the cache. */
 static bool as_one_band(const struct qni_op *op, struct qni_direct_shape *s)
 {
@@ -196,7 +220,10 @@ static void most_of(const struct qni_op *op, struct qni_direct_shape *s)
 {
     const struct qni_conv *c = &op->conv;
     int64_t bytes = (int64_t)s->a_bytes, rows = s->band_rows;
-    if (s->rows_are != QNI_ROWS_IN_PLANES) {
+    if (s->rows_are == QNI_ROWS_OF_COLUMNS) {
+        rows = line_rows(s, most_lines(op, s));
+        bytes = rows * s->pixel + BEHIND_COLUMNS;
+    } else if (s->rows_are != QNI_ROWS_IN_PLANES) {
         const size_t all = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(op->m * s->pixel) : 0;
         bytes = clamped(all, bytes, BAND_BYTES);
         rows = qni_max(rows, qni_min(BAND_ROWS, op->m + 31));
@@ -246,7 +273,8 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     const struct qni_layout *layout = qni_layout_find(head->layout);
     const bool whole = layout != NULL && layout->layout == QNI_LAYOUT_Q8N16 && head->units % 2 == 0;
     s->reads_codes =
-        whole && (s->band_rows <= FEW_ROWS || s->steps >= LONG || s->n_blocks * s->steps > MANY);
+        whole && s->rows_are != QNI_ROWS_OF_COLUMNS &&
+        (s->band_rows <= FEW_ROWS || s->steps >= LONG || s->n_blocks * s->steps > MANY);
     const int64_t reach = s->rows_are == QNI_ROWS_IN_PLANES
                               ? s->axis[0].extra * s->band_images * s->columns + s->axis[1].extra
                               : 0;
@@ -265,6 +293,7 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     const struct qni_conv *c = &op->conv;
     const struct qni_packed_head *head = op->w[0]->head;
     const int64_t threads = ctx->threads.n_threads, taps = (int64_t)c->kh * c->kw;
+    const struct qni_columns columns = qni_columns_of(op);
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
     s.n_blocks = qni_ceil_div(head->panels, 2);
@@ -278,6 +307,12 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
         c->kh <= QNI_DIRECT_PLANES && c->kw <= QNI_DIRECT_PLANES) {
         if (!is_in_place(op))
             choose_planes(op, &s);
+    } else if (columns.depth != 0) {
+        s.rows_are = QNI_ROWS_OF_COLUMNS;
+        s.n_taps = s.steps = columns.n_taps;
+        s.tap_steps = 1;
+        s.pixel = QNI_DIRECT_STEP;
+        s.columns = columns.units;
     } else {
         s.rows_are = QNI_ROWS_OF_PATCHES;
         s.n_taps = 1;
@@ -287,9 +322,12 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     struct qni_direct_shape one = s;
     if (s.rows_are == QNI_ROWS_IN_PLANES)
         cut_planes(op, &s, threads);
+    else if (s.rows_are == QNI_ROWS_OF_COLUMNS)
+        cut_columns(op, &s, threads);
     else
         cut_rows(op, &s, threads);
-    if (threads > 1 && s.n_blocks > 1 && as_one_band(op, &one)) {
+    if (s.rows_are != QNI_ROWS_OF_COLUMNS && threads > 1 && s.n_blocks > 1 &&
+        as_one_band(op, &one)) {
         one.blocks_per_item = qni_ceil_div(one.n_blocks, threads);
         one.items_per_band = qni_ceil_div(one.n_blocks, one.blocks_per_item);
         choose_order(op, &one);
@@ -311,8 +349,9 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     const size_t rows = (size_t)s->most_rows, words = (size_t)s->n_blocks * 32 * sizeof(float);
     const struct qni_patches p = qni_patches_of(op, NULL, 0, 0, false);
     const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
-    const size_t line =
-        qni_has_runs(op, s->pixel) ? qni_runs_bytes(op) : qni_patches_line_bytes(&p);
+    const size_t line = s->rows_are == QNI_ROWS_OF_COLUMNS ? qni_columns_bytes(op)
+                        : qni_has_runs(op, s->pixel)       ? qni_runs_bytes(op)
+                                                           : qni_patches_line_bytes(&p);
     const size_t bytes[] = {QNI_DIRECT_SCRATCH,
                             (size_t)s->unpacked_blocks * 2 * panel,
                             s->most_a_bytes,

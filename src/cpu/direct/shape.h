@@ -8,7 +8,12 @@
 #include "kernel.h"
 
 enum { QNI_DIRECT_TAPS = 64, QNI_DIRECT_PLANES = 8 };
-enum { QNI_ROWS_IN_PLACE = 0, QNI_ROWS_IN_PLANES = 1, QNI_ROWS_OF_PATCHES = 2 };
+enum {
+    QNI_ROWS_IN_PLACE = 0,
+    QNI_ROWS_IN_PLANES = 1,
+    QNI_ROWS_OF_PATCHES = 2,
+    QNI_ROWS_OF_COLUMNS = 3
+};
 
 /* One axis of the planes. */
 struct qni_plane_axis {
@@ -24,12 +29,13 @@ struct qni_direct_shape {
     int64_t pixel;    /* bytes from row to row */
     int64_t n_taps, tap_steps, steps;
     struct qni_plane_axis axis[2];
-    int64_t columns; /* from line to line of a plane */
+    int64_t columns; /* from line to line of a plane; columns: units of a line */
     int64_t shared;  /* what a line reads past them: padding of the next line; behind the last one
                       * there is as much */
-    /* bands: of planes, images x output rows; else rows of the product */
-    int64_t band_images, band_lines; /* planes */
-    int64_t bands_per_image;         /* planes, where band_images is 1 */
+    /* bands: of planes, images x output rows; of columns, rows of one image; else rows of the
+     * product */
+    int64_t band_images, band_lines; /* planes, columns */
+    int64_t bands_per_image;         /* where band_images is 1 */
     int64_t band_rows;               /* rows of a band at most, unused columns included */
     int64_t n_bands;
     int64_t n_blocks, blocks_per_item, items_per_band; /* of 32 outputs */
@@ -43,6 +49,12 @@ struct qni_direct_shape {
 };
 
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op);
+
+/* Bands are lines of images, with rows behind each that are no output. */
+static inline bool qni_has_lines(const struct qni_direct_shape *s)
+{
+    return s->rows_are == QNI_ROWS_IN_PLANES || s->rows_are == QNI_ROWS_OF_COLUMNS;
+}
 
 /* Bytes of a plane of a band of so many images and lines. */
 static inline size_t qni_plane_bytes(const struct qni_direct_shape *s, int64_t images,
