@@ -35,6 +35,19 @@
  * QNI_VECTOR(16). */
 #define QNI_VECTOR(bytes) __attribute__((vector_size(bytes)))
 
+/* This vector has been loaded, and stays in a register: compilers would rather load it again in
+ * each instruction that uses it, at the price of as many loads as there are uses. */
+#if defined(__x86_64__)
+#define QNI_KEEP(v) __asm__("" : "+v"(v))
+#elif defined(__aarch64__)
+#define QNI_KEEP(v) __asm__("" : "+w"(v))
+#else
+#define QNI_KEEP(v) ((void)0)
+#endif
+
+/* The line is going to be written. */
+#define QNI_WILL_WRITE(at) __builtin_prefetch(at, 1)
+
 /* Tells the core that this is a waiting loop. */
 #if defined(__x86_64__) || defined(__i386__)
 #define QNI_PAUSE() __builtin_ia32_pause()

@@ -50,9 +50,9 @@ static struct geometry draw_depthwise(struct check *c)
     struct check_random *r = &c->random;
     struct geometry g = {.batch = CHECK_OF(r, 1, 2, 3), .ci = 1, .co = 1};
     g.h = check_random_in(r, 5, 30);
-    g.w = CHECK_OF(r, 7, 8, 12, 14, 16, 20, 23, 28, 36, 45);
+    g.w = CHECK_OF(r, 7, 8, 12, 14, 16, 20, 23, 28, 36, 45, 70);
     g.kh = g.kw = (int32_t)CHECK_OF(r, 3, 3, 5, 7);
-    g.groups = CHECK_OF(r, 3, 8, 12, 16, 24, 34, 64, 68);
+    g.groups = CHECK_OF(r, 3, 8, 12, 16, 24, 34, 64, 68, 147);
     return g;
 }
 

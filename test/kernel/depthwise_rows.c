@@ -10,6 +10,7 @@
 
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
     {#fn, fn, (needs), QNI_DEPTHWISE_##kind, mr},
+#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)
 static const struct row {
     const char *name;
     qni_depthwise_kernel_fn *fn;
@@ -19,6 +20,7 @@ static const struct row {
 #include "../../src/cpu/conv/kernels.inc"
 };
 #undef QNI_DEPTHWISE_KERNEL
+#undef QNI_IMAGE_KERNEL
 
 struct row_case {
     const struct row *row;

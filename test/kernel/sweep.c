@@ -118,6 +118,7 @@ struct row {
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
     {#fn, (needs), QN_CPU},
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},
+#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},
 #define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
     {#fn, (needs), QN_CPU},
 #define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
@@ -136,6 +137,7 @@ static const struct row rows[] = {
 };
 #undef QNI_MATMUL_KERNEL
 #undef QNI_DEPTHWISE_KERNEL
+#undef QNI_IMAGE_KERNEL
 #undef QNI_DIRECT_KERNEL
 #undef QNI_CUDA_KERNEL
 

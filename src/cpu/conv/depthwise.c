@@ -13,8 +13,7 @@
  * With a stride, the pixels of a ring row are sorted by residue, so that the inputs of
  * neighbouring outputs are neighbours. Taps so far apart that a ring row would mostly hold what
  * nobody reads get a strip of their own instead, holding one column for each output ("apart").
- * Where x is channels of f32, the kernel reads the inside of the image, where no tap is beyond a
- * border, as it lies, and the ring is for the rest ("in place").
+ * Channels of f32 that lie together have a driver of their own: depthwise_image.c.
  * Pieces differ in nothing but where they lie: the bits do not depend on the cut. */
 #include "depthwise.h"
 
@@ -42,8 +41,7 @@ struct run {
     int64_t block;                   /* outputs of a piece */
     int64_t n_blocks, n_bands, band; /* band: rows */
     int64_t n_items;
-    int64_t inner[2][2]; /* in place: output rows, columns [from, to) of the phase; else empty */
-    bool raw;            /* the kernel gives int32 sums */
+    bool raw;                      /* the kernel gives int32 sums */
     struct qni_finish_step finish; /* but for what differs from line to line */
     bool is_finished;              /* it does more than to store f32 */
     size_t y_bytes;                /* of an element */
@@ -57,7 +55,6 @@ struct piece {
     const struct run *run;
     int64_t image, output, n, row, end; /* outputs [output, output + n) of output rows [row, end) */
     int64_t column, columns;            /* a tile of these rows */
-    bool is_inner;                      /* its columns are, and all of its lanes are channels */
     const float **in;                   /* of each tap */
     const float **rows;                 /* of each vertical tap: its ring row, or NULL */
     float *prescale;                    /* by tap, where the kernel multiplies; else NULL */
@@ -219,18 +216,17 @@ static void multiply(const struct piece *p, int64_t panel, int64_t column, float
 
 /* ---- the epilogue ---------------------------------------------------------------------------- */
 
-/* Element i of a vector of the epilogue: its value as f32, or an i32 as it is. */
-static void read_element(const qn_tensor *t, int64_t i, void *out)
+void qni_read_vector(const qn_tensor *t, int64_t first, int64_t step, int64_t n, float *line)
 {
-    const int64_t at = i * t->stride[0];
-    float v;
-    if (t->dtype == QN_F16)
-        v = qni_f32_from_f16(((const uint16_t *)t->data)[at]);
-    else if (t->dtype == QN_BF16)
-        v = qni_f32_from_bf16(((const uint16_t *)t->data)[at]);
-    else
-        memcpy(&v, (const uint8_t *)t->data + at * 4, sizeof v);
-    memcpy(out, &v, sizeof v);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = (first + step * i) * t->stride[0];
+        if (t->dtype == QN_F16)
+            line[i] = qni_f32_from_f16(((const uint16_t *)t->data)[at]);
+        else if (t->dtype == QN_BF16)
+            line[i] = qni_f32_from_bf16(((const uint16_t *)t->data)[at]);
+        else
+            memcpy(&line[i], (const uint8_t *)t->data + at * 4, sizeof *line);
+    }
 }
 
 /* Outputs of a line one after another, or the same output all along the line. */
@@ -240,8 +236,7 @@ static const void *fill_line(const struct piece *p, float *line, const qn_tensor
     const int64_t n = run->ring.by_pixel ? run->ring.tile : p->n;
     if (t->rank == 0)
         return NULL;
-    for (int64_t i = 0; i < n; i++)
-        read_element(t, run->ring.by_pixel ? p->output : p->output + i, &line[i]);
+    qni_read_vector(t, p->output, run->ring.by_pixel ? 0 : 1, n, line);
     return line;
 }
 
@@ -330,32 +325,12 @@ static void find_inputs(const struct piece *p, int64_t jy)
     }
 }
 
-/* The same where all of them are in the image. */
-static void find_inputs_in_place(const struct piece *p, int64_t jy)
-{
-    const struct run *run = p->run;
-    const int64_t *const xs = run->op->conv.xs;
-    const int64_t y = qni_axis_advance(&run->axis[0]) * jy, x = advance_of(run) * p->column;
-    const float *const from = (const float *)run->op->x.data + p->image * xs[0] + p->output;
-    for (int32_t t = 0; t < run->list.n_taps; t++) {
-        const struct qni_tap *tap = &run->list.taps[t];
-        const int64_t at = (tap->base[0] + y) * xs[2] + (tap->base[1] + x) * xs[3];
-        p->in[t] = tap->is_live ? from + at : NULL;
-    }
-}
-
 static void run_row(const struct piece *p, int64_t jy)
 {
     const struct run *run = p->run;
     const struct qni_ring *r = &run->ring;
-    const bool in_place = p->is_inner && jy >= run->inner[0][0] && jy < run->inner[0][1];
-    const int64_t column = in_place      ? advance_of(run) * run->op->conv.xs[3]
-                           : r->is_apart ? r->vector
-                                         : advance_of(run) * r->vector;
-    if (in_place)
-        find_inputs_in_place(p, jy);
-    else
-        find_inputs(p, jy);
+    const int64_t column = r->is_apart ? r->vector : advance_of(run) * r->vector;
+    find_inputs(p, jy);
     if (run->ring.by_pixel) {
         multiply(p, 0, column, p->c, QNI_DEPTHWISE_LANES);
         finish_line(p, p->c, jy, p->column, p->columns);
@@ -378,15 +353,9 @@ static void run_row(const struct piece *p, int64_t jy)
 static void run_tiles(struct piece *p)
 {
     const struct run *run = p->run;
-    const int64_t *const inner = run->inner[1];
-    const bool may_be_inner = p->n % QNI_PANEL == 0 && inner[0] < inner[1];
     begin_lines(p);
     for (p->column = 0; p->column < run->phase[1].count; p->column += p->columns) {
-        p->is_inner = may_be_inner && p->column >= inner[0] && p->column < inner[1];
-        const int64_t end = p->is_inner                            ? inner[1]
-                            : may_be_inner && p->column < inner[0] ? inner[0]
-                                                                   : run->phase[1].count;
-        p->columns = qni_min(run->ring.tile, end - p->column);
+        p->columns = qni_min(run->ring.tile, run->phase[1].count - p->column);
         begin_tile(p);
         for (int64_t jy = p->row; jy < p->end; jy++)
             run_row(p, jy);
@@ -448,7 +417,7 @@ static void run_thread(void *arg, int32_t thread)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static struct qni_finish_step finish_of(const struct qni_op *op)
+struct qni_finish_step qni_finish_of(const struct qni_op *op)
 {
     const qn_epilogue *e = &op->epilogue;
     const float infinity = qni_float_of(0x7f800000u);
@@ -466,31 +435,15 @@ static struct qni_finish_step finish_of(const struct qni_op *op)
     return finish;
 }
 
+bool qni_finish_is_store(const struct qni_finish_step *finish)
+{
+    return finish->act == QN_ACT_NONE && !finish->has_clamp;
+}
+
 /* Are there enough pixels next to each other to fill the lanes? */
 static bool is_by_pixel(const struct qni_op *op, const struct qni_phase *x)
 {
     return op->conv.xs[1] != 1 && x->count >= 2 * QNI_DEPTHWISE_LANES;
-}
-
-/* Output rows and columns whose taps all lie in the image, if x is what the kernel reads. */
-static void find_inner(struct run *run)
-{
-    enum { FEW = 32 }; /* columns: the border costs more than the ring (54 gain, 26 lose) */
-    const struct qni_op *op = run->op;
-    const bool is_read = run->list.lo[1] <= run->list.hi[1];
-    memset(run->inner, 0, sizeof run->inner);
-    if (run->ring.by_pixel || !is_read || op->x.dtype != QN_F32 || op->conv.xs[1] != 1 ||
-        op->conv.co != 1)
-        return;
-    for (int i = 0; i < 2; i++) {
-        int64_t *const inner = run->inner[i], count = run->phase[i].count, from, to;
-        qni_axis_inside(&run->axis[i], run->list.lo[i], count, &inner[0], &inner[1]);
-        qni_axis_inside(&run->axis[i], run->list.hi[i], count, &from, &to);
-        inner[0] = qni_max(inner[0], from);
-        inner[1] = qni_min(inner[1], to);
-    }
-    if (run->inner[1][1] - run->inner[1][0] < FEW)
-        memset(run->inner, 0, sizeof run->inner);
 }
 
 /* Bands are high enough that reading the rows between them twice does not matter, and there are
@@ -519,7 +472,6 @@ static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct run *ru
         struct qni_tap *tap = &run->list.taps[t];
         tap->offset = tap->is_live ? tap_offset(run, tap) : 0;
     }
-    find_inner(run);
     cut(run, choice->n_threads);
     run->scratch = scratch + choice->shared_bytes;
     run->scratch_bytes = choice->thread_bytes;
@@ -530,16 +482,22 @@ static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct run *ru
 void qni_depthwise_run(const qn_ctx *ctx, const struct qni_op *op,
                        const struct qni_cpu_choice *choice, void *scratch)
 {
+    const struct qni_depthwise_kernel *const kernel =
+        (const struct qni_depthwise_kernel *)(const void *)choice->main;
+    if (kernel->image != NULL) {
+        qni_depthwise_image_run(ctx, op, choice, scratch);
+        return;
+    }
     struct run run = {
         .op = op,
-        .kernel = (const struct qni_depthwise_kernel *)(const void *)choice->main,
+        .kernel = kernel,
         .rows = qni_rows_for(ctx->isa),
         .axis = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)},
         .raw = qni_op_is_raw(op),
-        .finish = finish_of(op),
+        .finish = qni_finish_of(op),
         .y_bytes = qn_dtype_bytes(op->y.dtype),
     };
-    run.is_finished = run.finish.act != QN_ACT_NONE || run.finish.has_clamp;
+    run.is_finished = !qni_finish_is_store(&run.finish);
     const int64_t n_y = qni_min(qni_axis_phases(&run.axis[0]), run.axis[0].out);
     const int64_t n_x = qni_min(qni_axis_phases(&run.axis[1]), run.axis[1].out);
     for (int64_t py = 0; py < n_y; py++)

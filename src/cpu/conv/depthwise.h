@@ -4,7 +4,9 @@
 #ifndef QNI_CPU_CONV_DEPTHWISE_H
 #define QNI_CPU_CONV_DEPTHWISE_H
 
+#include "../backend.h"
 #include "../layouts.h"
+#include "../rows/kernel.h"
 #include "geometry.h"
 #include "kernel.h"
 
@@ -16,6 +18,8 @@ struct qni_tap {
     int32_t is_live;  /* 0: reads nothing in this phase (kept where a zero has a code) */
     int64_t offset;   /* of its inputs in a ring row: the driver's */
     int32_t at[2];    /* y, x */
+    int64_t codes;    /* bytes from the codes of a panel to the 16 words that hold its codes */
+    int32_t shift;    /* ... and where in them */
     float prescale;
 };
 
@@ -78,6 +82,27 @@ struct qni_lane_block {
 /* dst[i * ld + lane] = column first + step * i of the input channel of a lane; 0 outside. */
 void qni_load_lanes(const struct qni_input_row *row, const struct qni_lane_block *block,
                     int64_t first, int64_t step, int64_t n, float *dst);
+
+/* ---- the epilogue ---------------------------------------------------------------------------- */
+
+/* line[i] = element first + step * i of a vector of the epilogue: its value as f32, or an i32 as it
+ * is. */
+void qni_read_vector(const qn_tensor *t, int64_t first, int64_t step, int64_t n, float *line);
+/* All but residual and y of the last step; does it more than to store f32? */
+struct qni_finish_step qni_finish_of(const struct qni_op *op);
+bool qni_finish_is_store(const struct qni_finish_step *finish);
+
+/* ---- images ---------------------------------------------------------------------------------- */
+
+/* How channels that lie together are cut: depthwise_image.c. */
+struct qni_image_cut {
+    int64_t block, n_blocks;          /* channels; the last block has up to 15 more */
+    int64_t columns;                  /* of a call: about equal */
+    size_t w, panel, line[2], c, end; /* private scratch of a thread */
+};
+struct qni_image_cut qni_image_cut_of(const struct qni_op *op);
+void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
+                             const struct qni_cpu_choice *choice, void *scratch);
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 

@@ -15,11 +15,18 @@ enum { LANE_TILE = 32, PIXEL_TILE = 256 };
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
     {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0, 0},              \
      fn,                                                                                           \
+     NULL,                                                                                         \
+     QNI_DEPTHWISE_##kind},
+#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                             \
+    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0, 0},              \
+     NULL,                                                                                         \
+     fn,                                                                                           \
      QNI_DEPTHWISE_##kind},
 static const struct qni_depthwise_kernel kernels[] = {
 #include "kernels.inc"
 };
 #undef QNI_DEPTHWISE_KERNEL
+#undef QNI_IMAGE_KERNEL
 
 static int32_t kind_of(qn_strategy strategy)
 {
@@ -33,6 +40,18 @@ static int32_t kind_of(qn_strategy strategy)
     default:
         return QNI_DEPTHWISE_FLOAT;
     }
+}
+
+/* Why x and y are not what an image kernel reads and writes. */
+static const char *image_refusal(const struct qni_op *op)
+{
+    if (op->kind != QNI_CONV)
+        return "serves no transposed convolutions";
+    if (op->x.dtype != QN_F32)
+        return "x is not f32";
+    if (op->conv.xs[1] != 1 || op->conv.ys[1] != 1 || op->conv.co != 1)
+        return "channels do not lie together";
+    return op->n < QNI_DEPTHWISE_LANES ? "fewer than 16 channels" : NULL;
 }
 
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
@@ -54,7 +73,7 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
         return "the weights have a prescale, which cannot be multiplied into given int8 codes";
     if (qni_op_is_raw(op) && (head->n_groups > 1 || head->section[QNI_SECTION_OFFSET].bytes != 0))
         return "int32 sums and int32 biases are for weights without groups and offsets";
-    return NULL;
+    return k->image != NULL ? image_refusal(op) : NULL;
 }
 
 /* ---- the shape of the work ------------------------------------------------------------------- */
@@ -142,9 +161,15 @@ qn_status qni_depthwise_select(const qn_ctx *ctx, const struct qni_op *op,
     choice->kernel[0] = choice->main = &chosen->row;
     choice->block_m = qni_ring_of(op, false).tile;
     choice->panels_per_task = QNI_LANE_BLOCK / QNI_PANEL;
+    choice->thread_bytes = thread_bytes(op);
+    if (chosen->image != NULL) {
+        const struct qni_image_cut cut = qni_image_cut_of(op);
+        choice->block_m = cut.columns;
+        choice->panels_per_task = (int32_t)(cut.block / QNI_PANEL);
+        choice->thread_bytes = qni_round_up(cut.end, 64);
+    }
     choice->n_threads = ctx->threads.n_threads;
     choice->shared_bytes = qni_tap_list_bytes(op->w[0]->head);
-    choice->thread_bytes = thread_bytes(op);
     choice->scratch_bytes = choice->shared_bytes + (size_t)choice->n_threads * choice->thread_bytes;
     return QN_OK;
 }

@@ -4,6 +4,7 @@
  * this is done anew for each piece of work. */
 #include <string.h>
 
+#include "../../base/compiler.h"
 #include "../../base/half.h"
 #include "depthwise.h"
 
@@ -23,6 +24,11 @@ static struct qni_tap tap_of(const struct qni_op *op, const struct qni_axis axis
     const int64_t column = perm != NULL ? perm[canonical] : canonical;
     struct qni_tap tap = {.position = position,
                           .prescale = prescale != NULL ? prescale[column] : 1.0f};
+    const int64_t unit = position / QNI_UNIT, at = position % QNI_UNIT;
+    const int64_t vectors = qni_layout_find(op->w[0]->head->layout)->code_bits == 4 ? 4 : 8;
+    const int64_t vector = at / 4 % vectors;
+    tap.codes = (unit * vectors + vector) * QNI_PANEL * 4;
+    tap.shift = (int32_t)(8 * (at % 4) + (at / 4 == vector ? 0 : 4));
     tap.at[0] = (int32_t)(column / op->conv.kw);
     tap.at[1] = (int32_t)(column % op->conv.kw);
     const bool y = qni_axis_base(&axis[0], &phase[0], tap.at[0], &tap.base[0]);
@@ -100,20 +106,6 @@ struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, 
     return w;
 }
 
-/* The stored codes of a packed position, 16 outputs. kernel.h of matmul draws the units. */
-static void read_codes(const uint8_t *codes, int32_t code_bits, int64_t position,
-                       uint32_t out[QNI_PANEL])
-{
-    const int64_t unit = position / QNI_UNIT, at = position % QNI_UNIT;
-    const int64_t vectors = code_bits == 4 ? 4 : 8, vector = at / 4 % vectors;
-    const uint32_t shift = (uint32_t)(8 * (at % 4) + (at / 4 == vector ? 0 : 4));
-    const uint32_t mask = code_bits == 4 ? 15u : 255u;
-    uint32_t lanes[QNI_PANEL];
-    memcpy(lanes, codes + (unit * vectors + vector) * 64, sizeof lanes);
-    for (int32_t j = 0; j < QNI_PANEL; j++)
-        out[j] = lanes[j] >> shift & mask; /* byte b of a lane: little endian, as the layouts are */
-}
-
 static void read_scales(const void *section, qn_dtype dtype, int64_t at, float out[QNI_PANEL])
 {
     for (int32_t j = 0; j < QNI_PANEL; j++)
@@ -158,17 +150,28 @@ static void expand_segment(const qn_packed *w, int64_t panel, int64_t segment, i
                 (float)sums[(panel * head->n_segments + segment) * QNI_PANEL + j];
 }
 
-static void expand_tap(const uint8_t *codes, int32_t code_bits, const struct qni_tap *tap,
-                       const struct values *v, float out[QNI_PANEL])
+/* Lanes of a panel. */
+typedef int32_t codes16 QNI_VECTOR(4 * QNI_PANEL);
+typedef float floats16 QNI_VECTOR(4 * QNI_PANEL);
+
+/* The values of a tap. kernel.h of matmul draws the units of codes: byte b of a lane is position b
+ * of four, little endian. */
+QNI_TEMPLATE void tap_values(const uint8_t *codes, int32_t code_bits, const struct qni_tap *tap,
+                             const struct values *v, floats16 *out)
 {
-    uint32_t code[QNI_PANEL];
-    read_codes(codes, code_bits, tap->position, code);
-    if (v->table == NULL)
-        for (int32_t j = 0; j < QNI_PANEL; j++)
-            out[j] = (float)(int32_t)code[j] - v->bias;
-    else
-        for (int32_t j = 0; j < QNI_PANEL; j++)
-            out[j] = v->table[code[j]] * v->times;
+    codes16 lanes;
+    memcpy(&lanes, codes + tap->codes, sizeof lanes);
+    lanes = lanes >> tap->shift & (code_bits == 4 ? 15 : 255);
+    if (v->table == NULL) {
+        *out = __builtin_convertvector(lanes, floats16) - v->bias;
+        return;
+    }
+    int32_t code[QNI_PANEL];
+    float value[QNI_PANEL];
+    memcpy(code, &lanes, sizeof code);
+    for (int32_t j = 0; j < QNI_PANEL; j++)
+        value[j] = v->table[code[j]] * v->times;
+    memcpy(out, value, sizeof *out);
 }
 
 void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
@@ -183,16 +186,16 @@ void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni
                            (size_t)(panel * head->units) * qni_layout_unit_bytes(layout->layout);
     for (int32_t s = 0; s < list->n_segments; s++) {
         expand_segment(w, panel, s, s / per_group, &v, kind, out);
-        const float *scale = out->scale + s * QNI_PANEL;
-        const float *offset = out->offset == NULL ? NULL : out->offset + s * QNI_PANEL;
+        floats16 scale, offset = {0};
+        memcpy(&scale, out->scale + s * QNI_PANEL, sizeof scale);
+        if (out->offset != NULL)
+            memcpy(&offset, out->offset + s * QNI_PANEL, sizeof offset);
         for (int32_t t = list->segments[s]; t < list->segments[s + 1]; t++) {
-            float *at = out->w + (int64_t)t * QNI_PANEL;
-            expand_tap(codes, layout->code_bits, &list->taps[t], &v, at);
-            if (kind != QNI_DEPTHWISE_FLOAT)
-                continue;
-            for (int32_t j = 0; j < QNI_PANEL; j++)
-                at[j] = (at[j] * scale[j] + (offset != NULL ? offset[j] : 0.0f)) *
-                        list->taps[t].prescale;
+            floats16 value;
+            tap_values(codes, layout->code_bits, &list->taps[t], &v, &value);
+            if (kind == QNI_DEPTHWISE_FLOAT)
+                value = (value * scale + offset) * list->taps[t].prescale;
+            memcpy(out->w + (int64_t)t * QNI_PANEL, &value, sizeof value);
         }
     }
 }

@@ -25,6 +25,10 @@ void qni_depthwise_f32_rows_mr8_avx512(const struct qni_depthwise_tile *tile)
 {
     float_tile(tile);
 }
+bool qni_depthwise_f32_rows_image_avx512(const struct qni_depthwise_image *image)
+{
+    return float_image(image);
+}
 void qni_depthwise_q8_rows_mr8_avx512(const struct qni_depthwise_tile *tile)
 {
     given_tile(tile);

@@ -22,6 +22,8 @@
 #ifndef QNI_CPU_CONV_KERNEL_H
 #define QNI_CPU_CONV_KERNEL_H
 
+#include <stdbool.h>
+
 #include "../matmul/kernel.h"
 
 enum { QNI_DEPTHWISE_LANES = 16, QNI_EXACT_TAPS = 512 };
@@ -47,6 +49,26 @@ struct qni_depthwise_tile {
 
 typedef void qni_depthwise_kernel_fn(const struct qni_depthwise_tile *tile);
 
+/* Channels that lie together in x and y, read where they lie: no tap list, no ring. A tap outside
+ * of x adds nothing. The bits of an output depend on its inputs and weights alone. */
+struct qni_depthwise_image {
+    const float *x;          /* row 0, column 0, first channel */
+    int64_t x_row, x_column; /* elements from one to the next */
+    int64_t in[2];           /* rows, columns of x */
+    int64_t first[2];        /* where tap (0, 0) of output (0, 0) lies; perhaps outside */
+    int64_t taps[2], stride[2], dilation[2];
+    const float *w; /* [taps, n], w_tap elements from tap to tap */
+    int64_t w_tap;
+    const float *scale, *bias; /* [n] sums are multiplied, then added to; NULL: not */
+    float *y;                  /* output (0, 0), first channel */
+    int64_t y_row, y_column;
+    int64_t out[2]; /* rows, columns of y */
+    int64_t n;      /* channels, at least 16 */
+};
+
+/* True: all that it wrote is finite. False: perhaps not (sums of neighbours are not). */
+typedef bool qni_depthwise_image_fn(const struct qni_depthwise_image *image);
+
 /* How the activations of a row are quantized: what tells apart two rows that both read q8. */
 enum {
     QNI_DEPTHWISE_FLOAT = 0,
@@ -60,12 +82,15 @@ enum {
 struct qni_depthwise_kernel {
     struct qni_matmul_kernel row; /* fn is NULL */
     qni_depthwise_kernel_fn *fn;
+    qni_depthwise_image_fn *image; /* one of the two */
     int32_t kind;
 };
 
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
     qni_depthwise_kernel_fn fn;
+#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) qni_depthwise_image_fn fn;
 #include "kernels.inc"
 #undef QNI_DEPTHWISE_KERNEL
+#undef QNI_IMAGE_KERNEL
 
 #endif

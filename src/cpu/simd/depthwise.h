@@ -11,9 +11,9 @@
  *     SMALLER(a, b)    a < b ? a : b, lane by lane
  *     LARGER(a, b)     a > b ? a : b
  *     LARGER_INT(a, b) the same of int32
- * Gives the functions float_tile, given_tile, row_tile and block_tile. The bits of the last
- * three do not depend on the parameters: their sums are integers, the rest is element by element
- * in the order of docs/numerics.md.
+ * Gives the functions float_tile, float_image, given_tile, row_tile and block_tile. The bits of
+ * the last three do not depend on the parameters: their sums are integers, the rest is element by
+ * element in the order of docs/numerics.md.
  *
  * Bound: the inputs come from the first cache; 2 loads and 1 multiply-add a tap and vector (MR
  * share the weight's load). */
@@ -87,6 +87,192 @@ static void float_tile(const struct qni_depthwise_tile *t)
     for (; v < t->vectors; v++)
         float_rows(t, v, 1);
 }
+
+/* ---- images ---------------------------------------------------------------------------------- */
+
+/* A tile is T outputs side by side, all channels of them. Each input is loaded once a row of taps
+ * and serves all the outputs that read it. 8 sums hide the latency of the multiply-add. */
+enum { TILE = 8 };
+
+struct span {
+    const float *x; /* of the first row of taps that is in the image: column 0 */
+    const float *w;
+    int64_t rows;     /* of taps, in the image */
+    int64_t first;    /* column of tap 0 of output 0 */
+    int64_t from, to; /* columns [from, to) behind it are in the image */
+};
+
+/* TAPS horizontal taps next to each other; no more than TAPS - 1 columns of either side lie
+ * outside. */
+QNI_TEMPLATE void near_sums(const struct qni_depthwise_image *m, const struct span *s, const int T,
+                            const int TAPS, const int STRIDE, vec *sum)
+{
+    const int columns = (T - 1) * STRIDE + TAPS;
+    const float *x = s->x, *w = s->w;
+    for (int64_t row = 0; row < s->rows; row++) {
+        QNI_UNROLL
+        for (int i = 0; i < columns; i++) {
+            const bool may_miss = i < TAPS - 1 || i > columns - TAPS;
+            if (may_miss && (i < s->from || i >= s->to))
+                continue;
+            vec in = load(x + (s->first + i) * m->x_column);
+            QNI_KEEP(in);
+            QNI_UNROLL
+            for (int r = 0; r < T; r++) {
+                const int tap = i - r * STRIDE;
+                if (tap >= 0 && tap < TAPS)
+                    sum[r] = MADD(in, load(w + tap * m->w_tap), sum[r]);
+            }
+        }
+        x += m->dilation[0] * m->x_row;
+        w += TAPS * m->w_tap;
+    }
+}
+
+/* Any taps. */
+QNI_TEMPLATE void far_sums(const struct qni_depthwise_image *m, const struct span *s, const int T,
+                           const bool is_edge, vec *sum)
+{
+    const float *x = s->x, *w = s->w;
+    for (int64_t row = 0; row < s->rows; row++, x += m->dilation[0] * m->x_row)
+        for (int64_t tap = 0; tap < m->taps[1]; tap++, w += m->w_tap) {
+            const vec weight = load(w);
+            const int64_t at = tap * m->dilation[1];
+            QNI_UNROLL
+            for (int r = 0; r < T; r++) {
+                const int64_t i = at + r * m->stride[1];
+                if (!is_edge || (i >= s->from && i < s->to))
+                    sum[r] = MADD(load(x + (s->first + i) * m->x_column), weight, sum[r]);
+            }
+        }
+}
+
+/* Stores T sums; *bad becomes a NaN where one is not finite: infinities and NaNs times 0. */
+QNI_TEMPLATE void finish_sums(const struct qni_depthwise_image *m, int64_t channel, const int T,
+                              vec *sum, float *y, vec *bad)
+{
+    if (m->scale != NULL) {
+        QNI_UNROLL
+        for (int r = 0; r < T; r++)
+            sum[r] *= load(m->scale + channel);
+    }
+    if (m->bias != NULL) {
+        QNI_UNROLL
+        for (int r = 0; r < T; r++)
+            sum[r] += load(m->bias + channel);
+    }
+    vec total = sum[0];
+    QNI_UNROLL
+    for (int r = 1; r < T; r++)
+        total += sum[r];
+    *bad = MADD(total, splat(0.0f), *bad);
+    QNI_UNROLL
+    for (int r = 0; r < T; r++)
+        store(y + r * m->y_column, sum[r]);
+}
+
+/* TAPS 0: any. The last vector reaches back: what it writes twice is the same. */
+QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct span *whole,
+                             const int T, const int TAPS, const int STRIDE, float *y, vec *bad)
+{
+    const int64_t reach = (T - 1) * m->stride[1] + (m->taps[1] - 1) * m->dilation[1];
+    const bool is_edge = whole->from > 0 || whole->to <= reach;
+    for (int64_t i = 0; i < m->n; i += LANES) {
+        const int64_t channel = i + LANES <= m->n ? i : m->n - LANES;
+        struct span s = *whole;
+        vec sum[TILE];
+        s.x += channel;
+        s.w += channel;
+        /* While the lines of y come into the first cache, products are made. */
+        QNI_UNROLL
+        for (int r = 0; r < T; r++) {
+            QNI_WILL_WRITE(y + channel + r * m->y_column);
+            sum[r] = splat(0.0f);
+        }
+        if (TAPS != 0)
+            near_sums(m, &s, T, TAPS, STRIDE, sum);
+        else if (is_edge)
+            far_sums(m, &s, T, true, sum);
+        else
+            far_sums(m, &s, T, false, sum);
+        finish_sums(m, channel, T, sum, y + channel, bad);
+    }
+}
+
+/* A row of outputs in tiles of about equal length: 4 to 8, but in narrow images. */
+QNI_TEMPLATE void image_row(const struct qni_depthwise_image *m, const struct span *row,
+                            const int TAPS, const int STRIDE, float *y, vec *bad)
+{
+    struct span s = *row;
+    int64_t tiles = m->out[1] < TILE / 2 ? m->out[1] : (m->out[1] + TILE - 1) / TILE;
+    for (int64_t j = 0, n; j < m->out[1]; j += n, y += n * m->y_column, tiles--) {
+        n = (m->out[1] - j + tiles - 1) / tiles;
+        s.first = m->first[1] + j * m->stride[1];
+        s.from = s.first < 0 ? -s.first : 0;
+        s.to = m->in[1] - s.first;
+        switch (n) {
+        case 8:
+            image_tile(m, &s, 8, TAPS, STRIDE, y, bad);
+            break;
+        case 7:
+            image_tile(m, &s, 7, TAPS, STRIDE, y, bad);
+            break;
+        case 6:
+            image_tile(m, &s, 6, TAPS, STRIDE, y, bad);
+            break;
+        case 5:
+            image_tile(m, &s, 5, TAPS, STRIDE, y, bad);
+            break;
+        case 4:
+            image_tile(m, &s, 4, TAPS, STRIDE, y, bad);
+            break;
+        default:
+            image_tile(m, &s, 1, TAPS, STRIDE, y, bad);
+        }
+    }
+}
+
+QNI_TEMPLATE bool image_rows(const struct qni_depthwise_image *m, const int TAPS, const int STRIDE)
+{
+    const int64_t step = m->dilation[0];
+    vec bad = splat(0.0f);
+    for (int64_t i = 0; i < m->out[0]; i++) {
+        const int64_t y = m->first[0] + i * m->stride[0];
+        const int64_t from = y >= 0 ? 0 : (step - 1 - y) / step;
+        const int64_t inside = m->in[0] > y ? (m->in[0] - y + step - 1) / step : 0;
+        const int64_t rows = (inside < m->taps[0] ? inside : m->taps[0]) - from;
+        struct span s = {.x = m->x, .w = m->w};
+        if (rows > 0) {
+            s.x += (y + from * step) * m->x_row;
+            s.w += from * m->taps[1] * m->w_tap;
+            s.rows = rows;
+        }
+        image_row(m, &s, TAPS, STRIDE, m->y + i * m->y_row, &bad);
+    }
+    const ivec is_good = bad == bad;
+    bool all = true;
+    for (int i = 0; i < LANES; i++)
+        all = all && is_good[i] != 0;
+    return all;
+}
+
+static bool float_image(const struct qni_depthwise_image *m)
+{
+    const int64_t taps = m->taps[1], stride = m->stride[1];
+    const int64_t behind = m->first[1] + (m->out[1] - 1) * stride + taps - m->in[1];
+    const bool is_near = LANES > 4 && m->dilation[1] == 1 && m->first[1] > -taps && behind < taps;
+    if (is_near && taps == 3 && stride == 1)
+        return image_rows(m, 3, 1);
+    if (is_near && taps == 3 && stride == 2)
+        return image_rows(m, 3, 2);
+    if (is_near && taps == 5 && stride == 1)
+        return image_rows(m, 5, 1);
+    if (is_near && taps == 5 && stride == 2)
+        return image_rows(m, 5, 2);
+    return image_rows(m, 0, 0);
+}
+
+/* ---- int8 ------------------------------------------------------------------------------------ */
 
 /* acc = FMA(a, b, acc) where acc is still +0 if first: then one rounding of the product is the
  * same, and cheaper where there is no instruction. (A product of -0 must become +0.) */

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Depthwise convolutions of f32 channels that lie together (NHWC):
+ *
+ *     x, where it lies --> kernel: all taps, scale, bias --> y, or a line --> epilogue --> y
+ *
+ * A piece of work is a band of output rows of a block of channels of one image. Blocks are as wide
+ * as lets the rows of x that one row of outputs reads stay in the first cache until the next row
+ * of outputs; wide images are cut in columns for that. No output depends on the cut. */
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "../../base/compiler.h"
+#include "../rows/rows.h"
+#include "conv.h"
+#include "depthwise.h"
+
+/* ---- the cut --------------------------------------------------------------------------------- */
+
+enum { CHANNELS = 64, COLUMNS = 64, LEAST = QNI_DEPTHWISE_LANES };
+
+struct qni_image_cut qni_image_cut_of(const struct qni_op *op)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    struct qni_image_cut cut;
+    const int64_t blocks = qni_max(1, (op->n + CHANNELS / 2) / CHANNELS);
+    cut.block = (int64_t)qni_round_up((size_t)qni_ceil_div(op->n, blocks), QNI_PANEL);
+    cut.n_blocks = qni_max(1, (op->n + cut.block - LEAST) / cut.block);
+    cut.columns = qni_ceil_div(op->conv.ow, qni_ceil_div(op->conv.ow, COLUMNS));
+    const size_t ld = (size_t)(cut.block + QNI_PANEL);
+    size_t at = 0;
+    cut.w = at;
+    at += (size_t)head->k * ld * sizeof(float);
+    cut.panel = at;
+    at += qni_round_up(qni_lane_weights_bytes(head), 64);
+    for (int32_t i = 0; i < 2; i++, at += ld * sizeof(float))
+        cut.line[i] = at;
+    cut.c = at;
+    at += (size_t)cut.columns * ld * sizeof(float);
+    cut.end = at;
+    return cut;
+}
+
+/* ---- a piece --------------------------------------------------------------------------------- */
+
+struct run {
+    const struct qni_op *op;
+    const struct qni_depthwise_kernel *kernel;
+    const struct qni_rows *rows;
+    struct qni_tap_list list;
+    struct qni_image_cut cut;
+    struct qni_finish_step finish; /* but for what differs from line to line */
+    bool is_direct;                /* the kernel writes into y */
+    bool is_store;                 /* and that is all */
+    int64_t band, n_bands, n_items;
+    uint8_t *scratch;
+    size_t scratch_bytes; /* of a thread */
+    _Atomic int64_t next;
+};
+
+/* What a thread is at. */
+struct piece {
+    const struct run *run;
+    int64_t image, output, n; /* outputs [output, output + n) */
+    struct qni_lane_weights panel;
+    float *w, *line[2], *c;
+    int64_t ld; /* of w and c */
+    const float *scale, *bias;
+};
+
+/* The weights of a panel, and of the next one, in the order of the taps. */
+static void expand(struct piece *p)
+{
+    const struct run *run = p->run;
+    const struct qni_tap_list *list = &run->list;
+    for (int64_t i = 0; i < p->n; i += QNI_PANEL) {
+        qni_lane_weights_expand(run->op->w[0], (p->output + i) / QNI_PANEL, list,
+                                QNI_DEPTHWISE_FLOAT, &p->panel);
+        for (int32_t t = 0; t < list->n_taps; t++) {
+            const int64_t tap = list->taps[t].at[0] * run->op->conv.kw + list->taps[t].at[1];
+            memcpy(p->w + tap * p->ld + i, p->panel.w + t * QNI_PANEL, QNI_PANEL * sizeof(float));
+        }
+    }
+}
+
+static const float *read_vector(const struct piece *p, const qn_tensor *t, float *line)
+{
+    if (t->rank == 0)
+        return NULL;
+    qni_read_vector(t, p->output, 1, p->n, line);
+    return line;
+}
+
+/* Elements from the first of x, y or the residual to output or input (row, column). */
+static int64_t place_of(const struct piece *p, const int64_t strides[4], int64_t row,
+                        int64_t column)
+{
+    return p->image * strides[0] + p->output + row * strides[2] + column * strides[3];
+}
+
+/* The sum at (row, column) of a channel in double, which no x and weights of f32 overflow; false if
+ * an input is no number. */
+static bool exact_sum(const struct qni_depthwise_image *m, int64_t row, int64_t column, int64_t i,
+                      double *sum)
+{
+    *sum = 0.0;
+    for (int64_t tap = 0; tap < m->taps[0] * m->taps[1]; tap++) {
+        const int64_t y = m->first[0] + row * m->stride[0] + tap / m->taps[1] * m->dilation[0];
+        const int64_t x = m->first[1] + column * m->stride[1] + tap % m->taps[1] * m->dilation[1];
+        if (y < 0 || y >= m->in[0] || x < 0 || x >= m->in[1])
+            continue;
+        const float value = m->x[y * m->x_row + x * m->x_column + i];
+        if (!isfinite(value))
+            return false;
+        *sum += (double)value * (double)m->w[tap * m->w_tap + i];
+    }
+    return true;
+}
+
+/* Results that are no numbers although all inputs are: matmul/overflow.h has the same for
+ * products. */
+static void mend(const struct qni_depthwise_image *m)
+{
+    for (int64_t row = 0; row < m->out[0]; row++)
+        for (int64_t column = 0; column < m->out[1]; column++)
+            for (int64_t i = 0; i < m->n; i++) {
+                float *const y = m->y + row * m->y_row + column * m->y_column + i;
+                double sum;
+                if (isfinite(*y) || !exact_sum(m, row, column, i, &sum))
+                    continue;
+                *y = (float)sum;
+                if (m->scale != NULL)
+                    *y *= m->scale[i];
+                if (m->bias != NULL)
+                    *y += m->bias[i];
+            }
+}
+
+/* Columns [column, column + columns) of a row, which the kernel left in v. */
+static void finish_row(const struct piece *p, float *v, int64_t ld, int64_t row, int64_t column,
+                       int64_t columns)
+{
+    const struct run *run = p->run;
+    const struct qni_op *op = run->op;
+    const qn_tensor *residual = &op->epilogue.residual;
+    const bool is_line =
+        ld == p->n && op->conv.ys[3] == p->n && (residual->rank == 0 || op->conv.rs[3] == p->n);
+    const int64_t together = is_line ? columns : 1;
+    struct qni_finish_step finish = run->finish;
+    finish.n = together * p->n;
+    finish.y_stride = 1;
+    for (int64_t j = 0; j < columns; j += together) {
+        const int64_t y = place_of(p, op->conv.ys, row, column + j);
+        finish.y = (uint8_t *)op->y.data + (size_t)y * qn_dtype_bytes(op->y.dtype);
+        if (residual->rank != 0) {
+            const int64_t r = place_of(p, op->conv.rs, row, column + j);
+            finish.residual_stride = op->conv.rs[1];
+            finish.residual =
+                (const uint8_t *)residual->data + (size_t)r * qn_dtype_bytes(residual->dtype);
+        }
+        run->rows->finish(v + j * ld, &finish);
+    }
+}
+
+/* Output rows [row, end), columns [column, column + columns). */
+static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t column,
+                        int64_t columns)
+{
+    const struct run *run = p->run;
+    const struct qni_op *op = run->op;
+    const struct qni_conv *g = &op->conv;
+    const int64_t some = run->is_store ? end - row : 1;
+    struct qni_depthwise_image m = {
+        .x = (const float *)op->x.data + place_of(p, g->xs, 0, 0),
+        .x_row = g->xs[2],
+        .x_column = g->xs[3],
+        .in = {g->h, g->w},
+        .first = {0, column * g->stride[1] - g->pad[1]},
+        .taps = {g->kh, g->kw},
+        .stride = {g->stride[0], g->stride[1]},
+        .dilation = {g->dilation[0], g->dilation[1]},
+        .w = p->w,
+        .w_tap = p->ld,
+        .scale = p->scale,
+        .bias = p->bias,
+        .y = p->c,
+        .y_row = g->ys[2],
+        .y_column = run->is_direct ? g->ys[3] : p->ld,
+        .out = {some, columns},
+        .n = p->n,
+    };
+    for (; row < end; row += some) {
+        m.first[0] = row * g->stride[0] - g->pad[0];
+        if (run->is_direct)
+            m.y = (float *)op->y.data + place_of(p, g->ys, row, column);
+        const bool is_good = run->kernel->image(&m);
+        if (QNI_UNLIKELY(!is_good))
+            mend(&m);
+        if (!run->is_store)
+            finish_row(p, m.y, m.y_column, row, column, columns);
+    }
+}
+
+static void run_piece(struct piece *p, int64_t item)
+{
+    const struct run *run = p->run;
+    const struct qni_image_cut *cut = &run->cut;
+    const int64_t rest = item / run->n_bands, block = rest % cut->n_blocks;
+    const int64_t row = item % run->n_bands * run->band, ow = run->op->conv.ow;
+    p->image = rest / cut->n_blocks;
+    p->output = block * cut->block;
+    p->n = block + 1 < cut->n_blocks ? cut->block : run->op->n - p->output;
+    expand(p);
+    p->scale = read_vector(p, &run->op->epilogue.col_scale, p->line[0]);
+    p->bias = read_vector(p, &run->op->epilogue.bias, p->line[1]);
+    for (int64_t j = 0; j < ow; j += cut->columns)
+        run_columns(p, row, qni_min(row + run->band, run->op->conv.oh), j,
+                    qni_min(cut->columns, ow - j));
+}
+
+static void run_thread(void *arg, int32_t thread)
+{
+    struct run *run = arg;
+    uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
+    struct piece p = {
+        .run = run,
+        .panel = qni_lane_weights_at(run->op->w[0]->head, memory + run->cut.panel),
+        .w = (float *)(void *)(memory + run->cut.w),
+        .line = {(float *)(void *)(memory + run->cut.line[0]),
+                 (float *)(void *)(memory + run->cut.line[1])},
+        .c = (float *)(void *)(memory + run->cut.c),
+        .ld = run->cut.block + QNI_PANEL,
+    };
+    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->n_items;)
+        run_piece(&p, i);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
+                             const struct qni_cpu_choice *choice, void *scratch)
+{
+    const struct qni_axis axis[2] = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)};
+    const struct qni_phase phase[2] = {qni_axis_phase(&axis[0], 0), qni_axis_phase(&axis[1], 0)};
+    struct run run = {
+        .op = op,
+        .kernel = (const struct qni_depthwise_kernel *)(const void *)choice->main,
+        .rows = qni_rows_for(ctx->isa),
+        .list = qni_tap_list_make(op, axis, phase, QNI_DEPTHWISE_FLOAT, false, scratch),
+        .cut = qni_image_cut_of(op),
+        .finish = qni_finish_of(op),
+        .scratch = (uint8_t *)scratch + choice->shared_bytes,
+        .scratch_bytes = choice->thread_bytes,
+    };
+    /* A residual may be y. */
+    run.is_direct = op->y.dtype == QN_F32 && op->epilogue.residual.rank == 0;
+    run.is_store = run.is_direct && qni_finish_is_store(&run.finish);
+    const int64_t wanted =
+        qni_ceil_div(4 * (int64_t)choice->n_threads, op->conv.batch * run.cut.n_blocks);
+    const int64_t least = qni_min(op->conv.oh, 4 * (int64_t)op->conv.kh);
+    run.band = qni_max(qni_ceil_div(op->conv.oh, wanted), least);
+    run.n_bands = qni_ceil_div(op->conv.oh, run.band);
+    run.n_items = op->conv.batch * run.cut.n_blocks * run.n_bands;
+    atomic_init(&run.next, 0);
+    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run.n_items), run_thread, &run);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every image kernel of src/cpu/conv/kernels.inc on its own, through nothing but its contract in
+ * conv/kernel.h: each output is compared with the sum of its products in double. */
+#include <math.h>
+#include <string.h>
+
+#include "../../src/cpu/conv/kernel.h"
+#include "suites.h"
+
+#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)
+#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, fn, (needs)},
+static const struct row {
+    const char *name;
+    qni_depthwise_image_fn *fn;
+    uint64_t needs;
+} rows[] = {
+#include "../../src/cpu/conv/kernels.inc"
+};
+#undef QNI_DEPTHWISE_KERNEL
+#undef QNI_IMAGE_KERNEL
+
+struct image_case {
+    const struct row *row;
+    int32_t data;
+};
+
+static const uint32_t untouched = 0x5a5a5a5au;
+
+static void draw(struct check *c, struct qni_depthwise_image *m)
+{
+    struct check_random *r = &c->random;
+    memset(m, 0, sizeof *m);
+    m->n = CHECK_OF(r, 16, 16, 17, 31, 32, 40, 64, 79);
+    for (int d = 0; d < 2; d++) {
+        m->in[d] = check_random_in(r, 1, d == 0 ? 9 : 24);
+        m->taps[d] = CHECK_OF(r, 1, 2, 3, 3, 3, 5, 5, 7);
+        m->stride[d] = CHECK_OF(r, 1, 1, 2, 2, 3);
+        m->dilation[d] = CHECK_OF(r, 1, 1, 1, 2, 3);
+        /* Most windows are those of layers; some lie outside of the image altogether. */
+        const int64_t reach = (m->taps[d] - 1) * m->dilation[d] + 1;
+        m->first[d] = check_random_chance(r, 80) ? -check_random_in(r, 0, reach - 1)
+                                                 : check_random_in(r, -3 * reach, m->in[d] + 2);
+        const int64_t even = (m->in[d] - 1 - m->first[d]) / m->stride[d] + 1;
+        m->out[d] = even >= 1 && even <= 40 && check_random_chance(r, 80)
+                        ? even
+                        : check_random_in(r, 1, d == 0 ? 9 : 24);
+    }
+    m->x_column = m->n + check_random_in(r, 0, 9);
+    m->x_row = m->in[1] * m->x_column + check_random_in(r, 0, 9);
+    m->y_column = m->n + check_random_in(r, 0, 9);
+    m->y_row = m->out[1] * m->y_column + check_random_in(r, 0, 9);
+    m->w_tap = m->n + check_random_in(r, 0, 9);
+    check_about(c,
+                "%lldx%lld to %lldx%lld n=%lld taps=%lldx%lld stride=%lld,%lld dilation=%lld,%lld "
+                "first=%lld,%lld",
+                (long long)m->in[0], (long long)m->in[1], (long long)m->out[0],
+                (long long)m->out[1], (long long)m->n, (long long)m->taps[0], (long long)m->taps[1],
+                (long long)m->stride[0], (long long)m->stride[1], (long long)m->dilation[0],
+                (long long)m->dilation[1], (long long)m->first[0], (long long)m->first[1]);
+}
+
+/* Small integers, whose sums are exact, or normal values, and some that are no numbers. */
+static float *fill(struct check *c, const char *name, int64_t n, int32_t data, bool may_be_wild)
+{
+    struct check_random *r = &c->random;
+    float *at = check_memory(c, name, (size_t)n * sizeof *at, sizeof *at);
+    for (int64_t i = 0; i < n; i++)
+        at[i] =
+            data == CHECK_NORMAL ? (float)check_random_normal(r) : (float)check_random_in(r, -9, 9);
+    for (int32_t i = 0; may_be_wild && data == CHECK_EXTREME && i < 3; i++)
+        at[check_random_in(r, 0, n - 1)] = CHECK_OF(r, 0, 1) == 0 ? INFINITY : -NAN;
+    check_memory_freeze(at);
+    return at;
+}
+
+static int64_t extent(int64_t n_rows, int64_t row, int64_t columns, int64_t column, int64_t n)
+{
+    return (n_rows - 1) * row + (columns - 1) * column + n;
+}
+
+static void compare(struct check *c, const struct qni_depthwise_image *m, int32_t data, int64_t at,
+                    const int64_t out[2], bool *all_finite)
+{
+    double sum = 0.0, size = 0.0;
+    for (int64_t ky = 0; ky < m->taps[0]; ky++)
+        for (int64_t kx = 0; kx < m->taps[1]; kx++) {
+            const int64_t y = m->first[0] + out[0] * m->stride[0] + ky * m->dilation[0];
+            const int64_t x = m->first[1] + out[1] * m->stride[1] + kx * m->dilation[1];
+            if (y < 0 || y >= m->in[0] || x < 0 || x >= m->in[1])
+                continue;
+            const double v = (double)m->x[y * m->x_row + x * m->x_column + at];
+            const double w = (double)m->w[(ky * m->taps[1] + kx) * m->w_tap + at];
+            sum += v * w;
+            size += fabs(v * w);
+        }
+    if (m->scale != NULL)
+        sum *= (double)m->scale[at], size *= fabs((double)m->scale[at]);
+    if (m->bias != NULL)
+        sum += (double)m->bias[at], size += fabs((double)m->bias[at]);
+    const float got = m->y[out[0] * m->y_row + out[1] * m->y_column + at];
+    const double bound =
+        data == CHECK_NORMAL ? (double)(m->taps[0] * m->taps[1] + 4) * 0x1p-23 * size : 0.0;
+    const bool is_good = isfinite(sum) ? fabs((double)got - sum) <= bound
+                         : isnan(sum)  ? isnan(got)
+                                       : !isfinite(got);
+    if (!is_good)
+        check_fail(c, "y[%lld, %lld, %lld] is %.9g, must be %.9g within %.3g", (long long)out[0],
+                   (long long)out[1], (long long)at, (double)got, sum, bound);
+    *all_finite = *all_finite && isfinite(got);
+}
+
+static void image_case(struct check *c, const void *arg)
+{
+    const struct image_case *ic = arg;
+    struct check_random *r = &c->random;
+    struct qni_depthwise_image m;
+    draw(c, &m);
+    const int64_t taps = m.taps[0] * m.taps[1];
+    m.x = fill(c, "x", extent(m.in[0], m.x_row, m.in[1], m.x_column, m.n), ic->data, true);
+    m.w = fill(c, "w", (taps - 1) * m.w_tap + m.n, ic->data, false);
+    m.scale = check_random_chance(r, 30) ? fill(c, "scale", m.n, ic->data, false) : NULL;
+    m.bias = check_random_chance(r, 50) ? fill(c, "bias", m.n, ic->data, false) : NULL;
+    const int64_t n_y = extent(m.out[0], m.y_row, m.out[1], m.y_column, m.n);
+    m.y = check_memory(c, "y", (size_t)n_y * sizeof *m.y, sizeof *m.y);
+    memset(m.y, 0x5a, (size_t)n_y * sizeof *m.y);
+    const bool told = ic->row->fn(&m);
+    bool all_finite = true;
+    int64_t seen = 0;
+    for (int64_t i = 0; i < m.out[0]; i++)
+        for (int64_t j = 0; j < m.out[1]; j++)
+            for (int64_t at = 0; at < m.n && !c->failed; at++)
+                compare(c, &m, ic->data, at, (const int64_t[]){i, j}, &all_finite);
+    if (told != all_finite && !c->failed)
+        check_fail(c, "says that %s, but not so", told ? "all are finite" : "some are not finite");
+    for (int64_t i = 0; i < n_y; i++)
+        seen += qni_ref_bits(m.y, QN_F32, i) == untouched;
+    if (seen != n_y - m.out[0] * m.out[1] * m.n)
+        check_fail(c, "what lies between the outputs has changed");
+}
+
+void check_depthwise_images(struct check_suite *suite, const struct check_options *options)
+{
+    const int32_t shapes = options->quick ? 12 : 60;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if ((rows[i].needs & ~options->isa) != 0)
+            continue;
+        for (int32_t shape = 0; shape < shapes; shape++) {
+            const struct image_case ic = {&rows[i], shape % CHECK_N_DATA};
+            check_case(suite, image_case, &ic, "%s/%s/%d", rows[i].name, check_data_names[ic.data],
+                       shape);
+        }
+    }
+}
