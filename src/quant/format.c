@@ -167,6 +167,8 @@ size_t qn_format_print(const qn_format *format, char *text, size_t capacity)
     char base[16], group[32] = "pt", scale[16] = "", super[32] = "";
     static const char *const shifts[] = {"", ":zp", ":off"};
     int length;
+    if (text == NULL)
+        capacity = 0;
     if (qn_format_check(format, NULL) != QN_OK) {
         length = snprintf(text, capacity, "?");
     } else if (find_named(format) != NULL) {

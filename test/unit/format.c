@@ -178,6 +178,7 @@ static void printing_and_reading_are_inverses(void **state)
                 assert_int_equal(qn_format_print(&f, cut, sizeof cut), length);
                 assert_int_equal(strlen(cut), 4);
                 assert_int_equal(qn_format_print(&f, NULL, 0), length);
+                assert_int_equal(qn_format_print(&f, NULL, sizeof text), length);
                 accepted++;
             }
     assert_true(accepted > 1000 && refused > 1000);
