@@ -76,11 +76,16 @@ int recipe_from_args(const struct args *args, struct recipe *r)
 
 /* ------------------------------------------------------------------------------------ choosing */
 
+static int is_real(qn_dtype d)
+{
+    return d == QN_F32 || d == QN_F16 || d == QN_BF16;
+}
+
 /* Why a tensor cannot be quantized, or NULL. */
 static const char *refusal(const qn_entry *entry)
 {
     const qn_tensor *t = &entry->tensor;
-    if (t->dtype != QN_F32 && t->dtype != QN_F16 && t->dtype != QN_BF16)
+    if (!is_real(t->dtype))
         return "not f32, f16 or bf16";
     if (t->rank != 2 && t->rank != 4)
         return "neither 2-d nor 4-d";
@@ -89,6 +94,27 @@ static const char *refusal(const qn_entry *entry)
             return "empty";
     }
     return NULL;
+}
+
+/* Do these scales or offsets belong to weights that another program has quantized (GPTQ, AWQ, MLX,
+ * compressed tensors, block-scaled FP8)? Then there are its codes beside them. */
+static int is_foreign_scale(const struct source *s, const char *name)
+{
+    static const char *const endings[] = {".scales", ".biases", ".weight_scale",
+                                          ".weight_scale_inv", NULL};
+    static const char *const codes[] = {".qweight", ".weight_packed", ".weight", NULL};
+    const char *dot = strrchr(name, '.');
+    int found = 0;
+    for (int i = 0; dot != NULL && endings[i] != NULL; i++)
+        found |= strcmp(dot, endings[i]) == 0;
+    for (int i = 0; found && codes[i] != NULL; i++) {
+        char *sibling = must_print("%.*s%s", (int)(dot - name), name, codes[i]);
+        const struct source_tensor *t = source_find(s, sibling);
+        free(sibling);
+        if (t != NULL)
+            return !is_real(t->entry.tensor.dtype);
+    }
+    return 0;
 }
 
 /* --conv-groups PATTERN=N, the last that matches. One input channel a group and several outputs are
@@ -142,15 +168,17 @@ static double size_of(const struct item *item, const struct recipe *r)
     return bits / 8;
 }
 
-static int choose_one(struct chosen *chosen, const struct recipe *r, struct item *item)
+static int choose_one(struct chosen *chosen, const struct source *source, const struct recipe *r,
+                      struct item *item)
 {
     const qn_tensor *t = &item->tensor->entry.tensor;
     const char *name = item->tensor->name;
     const char *const left_out = chosen_refusal(chosen, name);
     const int is_part = weight_of_part(item->tensor->file, item->tensor->name) != NULL;
-    item->reason = left_out != NULL ? left_out
-                   : is_part        ? "of a quantized weight"
-                                    : refusal(&item->tensor->entry);
+    const int is_scale = is_foreign_scale(source, item->tensor->name);
+    item->reason = left_out != NULL      ? left_out
+                   : is_part || is_scale ? "of a quantized weight"
+                                         : refusal(&item->tensor->entry);
     item->bytes_out = (double)item->tensor->entry.bytes;
     if (item->reason != NULL && t->dtype == QN_DTYPE_NONE)
         return complain(EXIT_INPUT, "this version of quern cannot copy it; take it out of the file",
@@ -191,7 +219,7 @@ int items_choose(const struct args *args, const struct source *source, const str
         qsort(items->at, (size_t)items->n, sizeof *items->at, by_place);
     for (int64_t i = 0; i < items->n && status == 0; i++) {
         struct item *item = &items->at[i];
-        status = choose_one(&chosen, recipe, item);
+        status = choose_one(&chosen, source, recipe, item);
         items->n_quantized += item->is_quantized;
         items->bytes_in += (double)item->tensor->entry.bytes;
         items->bytes_out += item->bytes_out;

@@ -69,6 +69,18 @@ class Quantize(Case):
                        says="nothing in it")
         self.assertFalse(os.path.exists("c.safetensors"))
 
+    def test_other_formats(self):
+        """Scales of weights that others have quantized are no weights."""
+        safetensors("m.safetensors", {
+            "a.qweight": ("I32", [8, 64], [0] * 512), "a.scales": ("F16", [4, 64], normal(256)),
+            "b.weight": ("I32", [4, 64], [0] * 256), "b.scales": ("F16", [4, 8], normal(32)),
+            "b.biases": ("F16", [4, 8], normal(32)),
+            "c.weight": ("I8", [4, 64], [0] * 256), "c.weight_scale": ("BF16", [4, 1], [1] * 4),
+            "d.weight": ("F16", [4, 64], normal(256)), "d.scales": ("F16", [4, 64], normal(256))})
+        out = json.loads(quern("quantize", "m.safetensors", "-n", "--json"))
+        self.assertEqual([t["name"] for t in out["tensors"] if t["quantized"]],
+                         ["d.weight", "d.scales"])
+
     def test_dry_run(self):
         self.model()
         for words in ([], ["--format", "int4:g32:zp"], ["--format", "int8:pc"],
