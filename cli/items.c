@@ -119,11 +119,13 @@ static int is_foreign_scale(const struct source *s, const char *name)
 
 /* --conv-groups PATTERN=N, the last that matches. One input channel a group and several outputs are
  * taken for a depthwise convolution. */
-static int read_groups(const struct args *args, struct item *item)
+static int read_groups(struct chosen *chosen, struct item *item)
 {
+    const struct args *const args = chosen->args;
     const char *text;
     int64_t groups = item->tensor->entry.tensor.shape[1] == 1 ? item->n : 1;
     for (int i = 0; (text = args_each(args, "conv-groups", i)) != NULL; i++) {
+        int64_t given;
         const char *equals = strrchr(text, '=');
         if (equals == NULL)
             return complain(EXIT_USAGE, "write it as PATTERN=N", "--conv-groups '%s': no number",
@@ -131,15 +133,17 @@ static int read_groups(const struct args *args, struct item *item)
         char *pattern = must_print("%.*s", (int)(equals - text), text);
         const int matches = fnmatch(pattern, item->tensor->name, 0) == 0;
         free(pattern);
-        const int status = parse_int("--conv-groups", equals + 1, 1, INT32_MAX, &groups);
+        const int status = parse_int("--conv-groups", equals + 1, 1, INT32_MAX, &given);
         if (status != 0)
             return status;
-        if (matches && item->n % groups != 0)
+        if (!matches)
+            continue;
+        groups = given;
+        chosen->used[GROUPS][i] = 1;
+        if (item->n % groups != 0)
             return complain(EXIT_USAGE, "give a divisor of the output channels",
                             "--conv-groups %s: %lld outputs of %s are not divisible", text,
                             (long long)item->n, item->tensor->name);
-        if (!matches)
-            groups = item->tensor->entry.tensor.shape[1] == 1 ? item->n : 1;
     }
     item->groups = (int32_t)groups;
     return 0;
@@ -192,7 +196,7 @@ static int choose_one(struct chosen *chosen, const struct source *source, const 
     item->k = t->shape[1] * item->kh * item->kw;
     item->groups = 1;
     item->bytes_out = size_of(item, r);
-    return t->rank == 4 ? read_groups(chosen->args, item) : 0;
+    return t->rank == 4 ? read_groups(chosen, item) : 0;
 }
 
 static int by_place(const void *a, const void *b)

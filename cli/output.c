@@ -14,12 +14,12 @@ const struct option_row options_output[] = {
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-static const char *const lists[2] = {"include", "exclude"};
+static const char *const lists[N_LISTS] = {"include", "exclude", "conv-groups"};
 
 int chosen_begin(struct chosen *c, const struct args *args)
 {
     *c = (struct chosen){.args = args};
-    for (int l = 0; l < 2; l++) {
+    for (int l = 0; l < N_LISTS; l++) {
         if (args_each(args, lists[l], MAX_PATTERNS - 1) != NULL)
             return complain(EXIT_USAGE, "use wider patterns", "%s: more than %d patterns",
                             args->command->name, MAX_PATTERNS - 1);
@@ -47,11 +47,12 @@ const char *chosen_refusal(struct chosen *c, const char *name)
 int chosen_check(const struct chosen *c, const char *what)
 {
     const char *pattern;
-    for (int l = 0; l < 2; l++) {
+    for (int l = 0; l < N_LISTS; l++) {
         for (int i = 0; (pattern = args_each(c->args, lists[l], i)) != NULL; i++) {
             if (!c->used[l][i])
                 return complain(EXIT_USAGE, "'quern inspect FILE' lists the names",
-                                "--%s '%s': no %s has such a name", lists[l], pattern, what);
+                                "--%s '%s': no %s has such a name", lists[l], pattern,
+                                l == GROUPS ? "convolution" : what);
         }
     }
     return 0;

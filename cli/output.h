@@ -11,10 +11,10 @@ extern const struct option_row options_output[];
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-enum { MAX_PATTERNS = 64 };
+enum { MAX_PATTERNS = 64, GROUPS = 2, N_LISTS = 3 }; /* include, exclude, conv-groups */
 struct chosen {
     const struct args *args;
-    int used[2][MAX_PATTERNS]; /* the patterns that some name has matched */
+    int used[N_LISTS][MAX_PATTERNS]; /* the patterns that some name has matched */
 };
 /* 0 or the exit status. */
 int chosen_begin(struct chosen *c, const struct args *args);

@@ -69,6 +69,16 @@ class Quantize(Case):
                        says="nothing in it")
         self.assertFalse(os.path.exists("c.safetensors"))
 
+    def test_conv_groups(self):
+        safetensors("m.safetensors", {name: ("F16", [8, 4, 1, 1], normal(32))
+                                      for name in ("a", "b", "c")})
+        words = ["quantize", "m.safetensors", "-n", "--conv-groups", "a=2", "--conv-groups"]
+        out = json.loads(quern(*words, "[bc]=4", "--conv-groups", "c=8", "--json"))
+        self.assertEqual([t["conv_groups"] for t in out["tensors"]], [2, 4, 8])
+        self.complains(*words, "d=2", status=2, says=["d=2", "no convolution"])
+        self.complains(*words, "b=3", status=2, says="divisor")
+        self.complains(*words, "b", status=2, says="PATTERN=N")
+
     def test_other_formats(self):
         """Scales of weights that others have quantized are no weights."""
         safetensors("m.safetensors", {
