@@ -63,10 +63,8 @@ struct difference {
 static const qn_file *weight_file(const struct side *s, const char *name)
 {
     for (int f = 0; f < s->source.n_files; f++) {
-        for (int64_t i = 0; i < qn_file_weight_count(s->source.files[f]); i++) {
-            if (strcmp(qn_file_weight_name(s->source.files[f], i), name) == 0)
-                return s->source.files[f];
-        }
+        if (has_weight(s->source.files[f], name))
+            return s->source.files[f];
     }
     return NULL;
 }
@@ -310,7 +308,7 @@ static int compare_names(struct comparison *c, const struct side *s, const struc
     }
     for (int64_t i = 0; i < s->source.n_tensors && status == 0; i++) {
         const char *name = s->source.tensors[i].name;
-        if (weight_of_part(s->source.tensors[i].file, name) != NULL)
+        if (is_part_of_weight(s->source.tensors[i].file, name))
             continue;
         if (other == NULL ||
             (weight_file(other, name) == NULL && source_find(&other->source, name) == NULL))

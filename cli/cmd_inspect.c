@@ -157,7 +157,7 @@ static int list_text(const char *path, const qn_file *file)
     for (int64_t i = 0; i < qn_file_count(file) && status == 0; i++) {
         qn_entry e;
         qn_file_entry(file, i, &e);
-        if (weight_of_part(file, e.name) != NULL)
+        if (is_part_of_weight(file, e.name))
             continue;
         table_cell(t, PLAIN, "%s", name_of(file, &e));
         table_cell(t, PLAIN, "%s", shape_text(&e.tensor, text));
@@ -416,7 +416,7 @@ static int show_all(struct view *v)
     for (int64_t i = 0; i < qn_file_count(file) && status == 0; i++) {
         qn_entry e;
         qn_file_entry(file, i, &e);
-        if (weight_of_part(file, e.name) != NULL)
+        if (is_part_of_weight(file, e.name))
             continue;
         if (is_wanted(v, e.name) && is_float(e.tensor.dtype))
             status = show_tensor(v, &e);

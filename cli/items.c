@@ -178,7 +178,7 @@ static int choose_one(struct chosen *chosen, const struct source *source, const 
     const qn_tensor *t = &item->tensor->entry.tensor;
     const char *name = item->tensor->name;
     const char *const left_out = chosen_refusal(chosen, name);
-    const int is_part = weight_of_part(item->tensor->file, item->tensor->name) != NULL;
+    const int is_part = is_part_of_weight(item->tensor->file, item->tensor->name);
     const int is_scale = is_foreign_scale(source, item->tensor->name);
     item->reason = left_out != NULL      ? left_out
                    : is_part || is_scale ? "of a quantized weight"

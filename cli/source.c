@@ -264,14 +264,18 @@ const char *pick_weight(const struct picked *p)
     const int64_t count = qn_file_weight_count(p->file);
     if (p->name[0] == '\0')
         return count == 1 ? qn_file_weight_name(p->file, 0) : NULL;
-    for (int64_t i = 0; i < count; i++) {
-        if (strcmp(qn_file_weight_name(p->file, i), p->name) == 0)
-            return p->name;
-    }
-    return NULL;
+    return has_weight(p->file, p->name) ? p->name : NULL;
 }
 
-const char *weight_of_part(const qn_file *file, const char *tensor)
+int has_weight(const qn_file *file, const char *name)
+{
+    char *key = must_print("quern.weight.%s", name);
+    const int found = qn_file_get_metadata(file, key) != NULL;
+    free(key);
+    return found;
+}
+
+int is_part_of_weight(const qn_file *file, const char *tensor)
 {
     static const char *const parts[] = {".codes",  ".scale", ".unit",     ".zero",
                                         ".offset", ".perm",  ".prescale", ".table"};
@@ -279,13 +283,12 @@ const char *weight_of_part(const qn_file *file, const char *tensor)
     int is_part = 0;
     for (size_t i = 0; dot != NULL && i < sizeof parts / sizeof *parts; i++)
         is_part |= strcmp(dot, parts[i]) == 0;
-    for (int64_t i = 0; is_part && i < qn_file_weight_count(file); i++) {
-        const char *weight = qn_file_weight_name(file, i);
-        if (strlen(weight) == (size_t)(dot - tensor) &&
-            strncmp(weight, tensor, (size_t)(dot - tensor)) == 0)
-            return weight;
-    }
-    return NULL;
+    if (!is_part || qn_file_weight_count(file) == 0)
+        return 0;
+    char *weight = must_print("%.*s", (int)(dot - tensor), tensor);
+    is_part = has_weight(file, weight);
+    free(weight);
+    return is_part;
 }
 
 int entry_load(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tensor *out)

@@ -41,9 +41,10 @@ int pick_entry(const struct picked *p, qn_entry *entry);
 /* Is there a quantized weight of that name (or just one at all)? Its name, or NULL. */
 const char *pick_weight(const struct picked *p);
 
-/* The quantized weight of the file that the tensor is a part of ("NAME.codes", "NAME.scale", ...,
- * docs/formats.md), or NULL. */
-const char *weight_of_part(const qn_file *file, const char *tensor);
+/* Does the file hold quantized weights of that name? By search: models of experts have 10^5. */
+int has_weight(const qn_file *file, const char *name);
+/* Is the tensor a part of one of them ("NAME.codes", "NAME.scale", ..., docs/formats.md)? */
+int is_part_of_weight(const qn_file *file, const char *tensor);
 
 /* Copies the tensor (any float or integer type the library reads) to new memory as `dtype`. The
  * result's data is to be freed. 0 or the exit status. */
