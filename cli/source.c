@@ -221,17 +221,20 @@ const struct source_tensor *source_find(const struct source *s, const char *name
 
 int pick_open(struct picked *p, qn_ctx *ctx, const char *text)
 {
-    const char *colon = strrchr(text, ':');
     qn_error err = {0};
-    *p = (struct picked){0};
-    /* A path may hold a colon itself: the whole text is tried first. */
-    if (colon == NULL || access(text, F_OK) == 0) {
-        p->path = must_copy(text);
-        p->name = must_copy("");
-    } else {
-        p->path = must_print("%.*s", (int)(colon - text), text);
-        p->name = must_copy(colon + 1);
+    *p = (struct picked){.path = must_copy(text)};
+    char *name = NULL;
+    /* Paths and names may hold colons themselves: the longest path that is there, then. */
+    while (access(p->path, F_OK) != 0 && (name = strrchr(p->path, ':')) != NULL)
+        *name = '\0';
+    if (name == NULL && access(p->path, F_OK) != 0) { /* none is: the text before the last colon */
+        strcpy(p->path, text);
+        name = strrchr(p->path, ':');
+        if (name != NULL)
+            *name = '\0';
     }
+    const size_t length = strlen(p->path);
+    p->name = must_copy(text[length] == ':' ? text + length + 1 : "");
     if (is_folder(p->path))
         return complain(EXIT_INPUT, "name a file in it", "%s: a folder", p->path);
     const qn_status status = qn_file_open(ctx, p->path, &p->file, &err);

@@ -68,6 +68,18 @@ class Names(Case):
             self.assertIn("cannot be read", quern("compare", "m.safetensors", "m.safetensors",
                                                   status=1))
 
+    def test_colons(self):
+        """FILE:NAME where both have colons."""
+        for path in ("m.safetensors", "a:b:c.safetensors"):
+            safetensors(path, {"dense/kernel:0": ("F32", [4, 8], normal(32)),
+                               "x": ("F32", [2, 8], normal(16))})
+            quern("run", "-w", f"{path}:dense/kernel:0", "--format", "int4:g8", "-x", f"{path}:x",
+                  "-o", "y.npy", "--force")
+            self.complains("run", "-w", f"{path}:no:0", "--format", "int4:g8", "-x", f"{path}:x",
+                           "-o", "y.npy", status=3, says=["no:0", path])
+        self.complains("run", "-w", "none:w", "-x", "m.safetensors:x", "-o", "y.npy", status=3,
+                       says="none: cannot be opened")
+
     def test_neighbours_of_weights(self):
         """A tensor is part of a weight by its ending, not by the beginning of its name."""
         safetensors("m.safetensors", {"fc": ("F32", [4, 8], normal(32)),
