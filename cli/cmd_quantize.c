@@ -91,7 +91,7 @@ static int dense_of(const struct item *item, qn_tensor *dense, void **owned)
 {
     const qn_entry *e = &item->tensor->entry;
     *owned = NULL;
-    if (e->tensor.rank == 2 && e->is_aligned) {
+    if (e->tensor.rank == 2 && entry_is_plain(e)) {
         *dense = e->tensor;
         return 0;
     }
@@ -155,7 +155,7 @@ static int copy_one(struct job *job, const struct item *item)
     qn_error err = {0};
     qn_tensor copy = e->tensor;
     void *owned = NULL;
-    if (!e->is_aligned) {
+    if (!entry_is_plain(e)) {
         const int failed = entry_load(item->tensor->name, e, e->tensor.dtype, &copy);
         if (failed != 0)
             return failed;

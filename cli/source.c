@@ -294,6 +294,18 @@ int is_part_of_weight(const qn_file *file, const char *tensor)
     return is_part;
 }
 
+int entry_is_plain(const qn_entry *entry)
+{
+    const qn_tensor *t = &entry->tensor;
+    int64_t step = 1;
+    int is_in_order = 1;
+    for (int32_t i = t->rank - 1; i >= 0; i--) {
+        is_in_order &= t->shape[i] <= 1 || t->stride[i] == step;
+        step *= t->shape[i] > 0 ? t->shape[i] : 1;
+    }
+    return entry->is_aligned && is_in_order;
+}
+
 int entry_load(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tensor *out)
 {
     int64_t elements;

@@ -46,6 +46,10 @@ int has_weight(const qn_file *file, const char *name);
 /* Is the tensor a part of one of them ("NAME.codes", "NAME.scale", ..., docs/formats.md)? */
 int is_part_of_weight(const qn_file *file, const char *tensor);
 
+/* Can the mapped bytes be used as they are: aligned, and in C's order? An npy of a transposed array
+ * has Fortran's. */
+int entry_is_plain(const qn_entry *entry);
+
 /* Copies the tensor (any float or integer type the library reads) to new memory as `dtype`. The
  * result's data is to be freed. 0 or the exit status. */
 int entry_load(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tensor *out);

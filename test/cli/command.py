@@ -61,8 +61,8 @@ def safetensors(path, tensors, metadata=None):
         file.write(struct.pack("<Q", len(text)) + text + data)
 
 
-def npy_write(path, shape, values, code="f4"):
-    header = f"{{'descr': '<{code}', 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
+def npy_write(path, shape, values, code="f4", fortran=False):
+    header = f"{{'descr': '<{code}', 'fortran_order': {fortran}, 'shape': {tuple(shape)!r}, }}"
     if len(shape) == 1:
         header = header.replace(repr(tuple(shape)), f"({shape[0]},)")
     header += " " * (-(len(header) + 11) % 64) + "\n"

@@ -141,6 +141,18 @@ class Quantize(Case):
         npy_write("w.npy", [8, 32], normal(256))
         quern("quantize", "w.npy", "-o", "q.safetensors", "-q")
         self.assertIn("w ", quern("inspect", "q.safetensors"))
+        # Transposed, as numpy saves W.T: the same weights.
+        values = normal(256)
+        npy_write("w.npy", [8, 32], [values[i % 8 * 32 + i // 8] for i in range(256)],
+                  fortran=True)
+        quern("quantize", "w.npy", "-o", "f.safetensors", "-q")
+        quern("compare", "f.safetensors", "q.safetensors", "--min-sqnr", 300)
+        npy_write("e.npy", [8, 32], [values[i % 8 * 32 + i // 8] for i in range(256)],
+                  fortran=True)
+        quern("quantize", "w.npy", "e.npy", "-o", "g.safetensors", "-q", "-e", "e")
+        npy_write("e.npy", [8, 32], values)
+        quern("quantize", "w.npy", "e.npy", "-o", "h.safetensors", "-q", "-e", "e")
+        quern("compare", "g.safetensors", "h.safetensors", "--min-sqnr", 300)
         os.mkdir("model")
         safetensors("model/a-1.safetensors", {"a": ("F16", [8, 32], normal(256))})
         safetensors("model/a-2.safetensors", {"b": ("F16", [8, 32], normal(256))})
