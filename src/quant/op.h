@@ -53,11 +53,11 @@ static inline int32_t qni_op_x_zero(const struct qni_op *op)
     return op->quant.x_zero - (op->x.dtype == QN_U8 ? 128 : 0);
 }
 
-/* Planes of bf16 that hold x, times a prescale or not: exactly, or to 2^-18 |x|, which long sums do
+/* Planes of bf16 that hold x, times a prescale or not: exactly, or to 2^-17 |x|, which long sums do
  * not notice (docs/numerics.md: half of their bound at most). */
 static inline int32_t qni_op_planes(const struct qni_op *op, bool is_prescaled)
 {
-    enum { SHORT = 64 };
+    enum { SHORT = 128 };
     if (is_prescaled || op->x.dtype == QN_F32)
         return op->k < SHORT ? 3 : 2;
     return op->x.dtype == QN_F16 ? 2 : 1;

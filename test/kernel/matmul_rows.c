@@ -9,7 +9,7 @@
 #include "../../src/cpu/matmul/kernel.h"
 #include "suites.h"
 
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     {#fn,                                                                                          \
      fn,                                                                                           \
      (needs),                                                                                      \
@@ -18,7 +18,7 @@
      m_min,                                                                                        \
      mr,                                                                                           \
      QNI_NUMERICS_##numerics,                                                                      \
-     takes_scale,                                                                                  \
+     traits,                                                                                       \
      scratch},
 static const struct qni_matmul_kernel kernels[] = {
 #include "../../src/cpu/matmul/kernels.inc"
@@ -149,12 +149,14 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     d->n = 16 * d->panels - (check_random_chance(r, 50) ? 0 : check_random_in(r, 1, 15));
     d->k = CHECK_OF(r, 1, 5, 31, 32, 33, 64, 96, 100, 128, 129, 200, 256, 300, 520,
                     d->m * d->panels < 100 ? 2100 : 160);
+    if (kernel->traits & QNI_MAKES_WEIGHTS) /* it may ask for long sums */
+        d->k = CHECK_OF(r, 512, 513, 544, 640, 1000, 1025, 1088, 2100);
     struct check_weight_options o = {
         .n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
     o.format = draw_format(c, kernel, d->k);
     o.data = rc->data;
     d->raw = kernel->reads == QNI_READS_Q8 && !is_table(kernel) && check_random_chance(r, 20);
-    d->scaled = kernel->takes_scale && !d->raw && check_random_chance(r, 50);
+    d->scaled = (kernel->traits & QNI_TAKES_SCALE) && !d->raw && check_random_chance(r, 50);
     if (d->raw || d->scaled) {
         o.format.group = QN_GROUP_PER_CHANNEL;
         o.format.shift = QN_SHIFT_NONE;
@@ -358,6 +360,7 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
 {
     struct qni_matmul_tile *t = &d->tile;
     const bool bf16 = d->kernel->reads == QNI_READS_BF16;
+    const bool makes = d->kernel->traits & QNI_MAKES_WEIGHTS;
     const size_t row_bytes = (size_t)t->units * QNI_UNIT * (bf16 ? 2 : 4);
     /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
     const bool callers =
@@ -366,7 +369,7 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
         t->a_total = sum_groups(c, d, x);
         t->ld_segment = (size_t)d->segments.n;
     }
-    t->planes = bf16 ? (x->dtype == QN_BF16 ? 1 : x->dtype == QN_F16 ? 2 : 3) : 0;
+    t->planes = !bf16 ? 0 : x->dtype == QN_BF16 ? 1 : x->dtype == QN_F16 || makes ? 2 : 3;
     t->lda = callers ? row_bytes + 4 * (size_t)check_random_in(&c->random, 0, 5)
                      : (row_bytes + 63) / 64 * 64 * (size_t)(bf16 ? t->planes : 1);
     const size_t bytes = t->lda * (size_t)(d->m - 1) + (bf16 ? t->lda : row_bytes);

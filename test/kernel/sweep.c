@@ -115,7 +115,7 @@ struct row {
     uint64_t needs;
     int32_t device;
 };
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     {#fn, (needs), QN_CPU},
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},
 #define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},

@@ -189,7 +189,7 @@ static void mend(const struct run *r, const struct unit *u, const struct qni_mat
 static bool kernel_scales(const struct run *r, const struct unit *u,
                           const struct qni_matmul_tile *t)
 {
-    return u->kernel->takes_scale && r->epilogue.is_store && t->n_segments == 1 &&
+    return (u->kernel->traits & QNI_TAKES_SCALE) && r->epilogue.is_store && t->n_segments == 1 &&
            t->offset == NULL;
 }
 

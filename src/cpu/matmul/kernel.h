@@ -56,6 +56,13 @@ enum {
     QNI_N_LAYOUTS = 4
 };
 enum { QNI_NUMERICS_EXACT = 0, QNI_NUMERICS_BOUND = 1 };
+/* What kernels may do. */
+enum {
+    QNI_TAKES_SCALE = 1,  /* takes a row_scale: results of one segment need not pass through memory
+                             of their own on the way to y */
+    QNI_MAKES_WEIGHTS = 2 /* makes floats of the weights, once for all rows of a job: any codebook,
+                             any group; the rows of a job need not fit a cache */
+};
 
 /* Rows of a block of bf16 planes. */
 enum { QNI_BF16_ROWS = 32 };
@@ -124,12 +131,11 @@ struct qni_matmul_kernel {
     int32_t mr;    /* rows it works on at a time; jobs are multiples of it where
                                  possible */
     int32_t numerics;
-    int32_t takes_scale;  /* 1: it takes a row_scale. Results of one segment then need not pass
-                                 through memory of their own on the way to y */
+    int32_t traits;       /* QNI_TAKES_SCALE ... */
     size_t scratch_bytes; /* private scratch, for any k and m */
 };
 
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     qni_matmul_kernel_fn fn;
 #include "kernels.inc"
 #undef QNI_MATMUL_KERNEL

@@ -6,7 +6,7 @@
 #include "../../base/compiler.h"
 #include "product.h"
 
-#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, takes_scale, scratch)     \
+#define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     {#fn,                                                                                          \
      fn,                                                                                           \
      needs,                                                                                        \
@@ -15,7 +15,7 @@
      m_min,                                                                                        \
      mr,                                                                                           \
      QNI_NUMERICS_##numerics,                                                                      \
-     takes_scale,                                                                                  \
+     traits,                                                                                       \
      scratch},
 static const struct qni_matmul_kernel kernels[] = {
 #include "kernels.inc"
@@ -105,6 +105,18 @@ static const char *bf16_refusal(const struct qni_matmul_kernel *k, const struct 
     return NULL;
 }
 
+/* Weights in two planes are off by 2^-17 |w|, and with two planes of x by 2^-17 |x w| more, and as
+ * much again, twice, for the product that is left out: half of the bound in docs/numerics.md, which
+ * grows with k, from here on. */
+static const char *plane_refusal(const struct qni_op *op)
+{
+    enum { ONE_PLANE = 128, TWO_PLANES = 512 };
+    const int32_t planes = qni_op_planes(op, has_section(op, QNI_SECTION_PRESCALE));
+    if (op->k < (planes == 1 ? ONE_PLANE : TWO_PLANES))
+        return "splits weights in two planes of bf16, for which sums are too short";
+    return NULL;
+}
+
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. */
 static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_op *op,
                            const qn_ctx *ctx, int32_t layout)
@@ -117,6 +129,8 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
         return "reads another layout than the weights have";
     if ((k->needs & ~ctx->isa) != 0)
         return "needs a CPU feature that is missing or masked";
+    if (k->traits & QNI_MAKES_WEIGHTS)
+        return plane_refusal(op);
     const bool needs_integers = k->reads != QNI_READS_F32;
     if (needs_integers && layout == QNI_LAYOUT_T8N16)
         return "multiplies integers, and the codebook is looked up as floats";
@@ -126,6 +140,25 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
 }
 
 /* ---- choices --------------------------------------------------------------------------------- */
+
+/* Rows that a unit of a kernel has at most which makes weights: once for all of them. */
+static int64_t rows_of_made(const struct qni_row_layout *l)
+{
+    enum { BYTES = 4 << 20, STEP = 64 };
+    const int64_t rows = BYTES / qni_max((int64_t)l->lda, 1) / STEP * STEP;
+    return qni_min(qni_max(rows, STEP), QNI_EPILOGUE_ROWS);
+}
+
+/* Making weights pays where the others would leave the tiles for each unit, or where nothing but
+ * vectors could serve. */
+static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
+                                const struct qni_row_layout *l)
+{
+    enum { UNITS = 96 };
+    const bool others = k->layout != QNI_LAYOUT_T8N16 && has_integer_table(op->w[0]);
+    const int64_t from = !others ? k->m_min : l->cut.group_units == 1 ? UNITS : INT64_MAX;
+    return from <= rows_of_made(l) ? from : INT64_MAX;
+}
 
 /* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once
  * a segment, which costs as much as 128 positions of products: of at most four units that are
@@ -138,6 +171,8 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
     if (k->mr < TILES || k->m_min <= 1)
         return k->m_min;
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k->reads);
+    if (k->traits & QNI_MAKES_WEIGHTS)
+        return making_pays_from(k, op, &l);
     if (k->reads == QNI_READS_BF16)
         return k->m_min - (l.planes < PLANES);
     const int64_t units = l.cut.segment_units;
@@ -236,6 +271,8 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     const int64_t cache =
         qni_min(qni_max((int64_t)ctx->cache_bytes[1] / 8 * 5, 128 << 10), 5 << 18);
     int64_t rows = qni_min(cache / qni_max((int64_t)l.lda, 64), QNI_EPILOGUE_ROWS);
+    if (choice->main->traits & QNI_MAKES_WEIGHTS)
+        rows = rows_of_made(&l);
     rows = qni_max(rows / mr * mr, mr);
     /* A rest of few rows takes as long as its codes take to come: better with those before it. */
     if (l.reads == QNI_READS_BF16 && shape->part_m > mr && shape->part_m < 2 * mr)
