@@ -276,6 +276,19 @@ static void sum_rows(const struct run *r, const struct band *b, const int64_t *t
 
 /* ---- rows of y ------------------------------------------------------------------------------- */
 
+/* n places, step apart: four at a time, since this is 4 % of a layer whose bytes are few. */
+static void places_of(uint8_t *to, size_t step, int64_t n, uint8_t **places)
+{
+    for (; n >= 4; n -= 4, places += 4, to += 4 * step) {
+        places[0] = to;
+        places[1] = to + step;
+        places[2] = to + 2 * step;
+        places[3] = to + 3 * step;
+    }
+    for (; n > 0; n--, to += step)
+        *places++ = to;
+}
+
 /* Which row of the product each row of a band is, and where it goes. */
 static void number_rows(const struct run *r, const struct band *b,
                         const struct qni_direct_scratch *scratch)
@@ -298,9 +311,7 @@ static void number_rows(const struct run *r, const struct band *b,
         const int64_t first = (image * c->oh + y) * c->ow + skip;
         uint8_t *to = (uint8_t *)r->op->y.data +
                       (size_t)(image * c->ys[0] + y * c->ys[2] + skip * c->ys[3]) * element;
-        uint8_t **const places = scratch->y + at;
-        for (int64_t i = 0; i < n; i++)
-            places[i] = to + (size_t)i * step;
+        places_of(to, step, n, scratch->y + at);
         for (int64_t i = 0; needs_real && i < n; i++)
             scratch->real[at + i] = first + i;
         at += n;
@@ -350,17 +361,17 @@ static bool describe_outputs(const struct run *r, int64_t block, int64_t blocks,
     bool is_tame = true;
     for (int64_t j = 0; j < blocks * 32; j++) {
         const int64_t at = block * 32 + j;
-        to->scale[j] = to->bias[j] = 0;
-        to->zero[j] = 0;
+        to->scale[at] = to->bias[at] = 0;
+        to->zero[at] = 0;
         if (at >= r->op->n)
             continue;
-        to->scale[j] = w->head->scale_dtype == QN_F16
-                           ? qni_f32_from_f16(((const uint16_t *)scale)[at])
-                           : ((const float *)scale)[at];
-        to->zero[j] = zero != 0 ? zero * sums[at] : 0;
-        to->bias[j] = bias != NULL ? bias[at] : 0;
-        const float size = qni_float_of(qni_bits_of(to->scale[j]) & 0x7fffffffu) * most +
-                           qni_float_of(qni_bits_of(to->bias[j]) & 0x7fffffffu);
+        to->scale[at] = w->head->scale_dtype == QN_F16
+                            ? qni_f32_from_f16(((const uint16_t *)scale)[at])
+                            : ((const float *)scale)[at];
+        to->zero[at] = zero != 0 ? zero * sums[at] : 0;
+        to->bias[at] = bias != NULL ? bias[at] : 0;
+        const float size = qni_float_of(qni_bits_of(to->scale[at]) & 0x7fffffffu) * most +
+                           qni_float_of(qni_bits_of(to->bias[at]) & 0x7fffffffu);
         is_tame = is_tame && size * r->epilogue.finish.y_inv < 0x1p21f;
     }
     return is_tame;
@@ -385,8 +396,8 @@ struct hands {
     struct qni_direct_scratch scratch;
     int64_t taps[QNI_DIRECT_TAPS], ready; /* the band that b is, or -1 */
     struct band b;
-    int64_t block, blocks; /* whose weights and scales scratch holds; blocks: 0: none */
-    bool is_tame;
+    int64_t first, end; /* blocks whose weights and scales scratch holds */
+    bool is_tame;       /* all of them */
 };
 
 static const uint8_t *codes_of(const struct run *r, int64_t block)
@@ -396,18 +407,30 @@ static const uint8_t *codes_of(const struct run *r, int64_t block)
     return (const uint8_t *)qni_section(r->part.w, QNI_SECTION_CODES) + (size_t)(2 * block) * panel;
 }
 
+/* Where weights of a block are unpacked to: a place of its own for each, if that is not much. */
+static uint8_t *unpacked_at(const struct run *r, const struct hands *h, int64_t block)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t at = s->unpacked_blocks >= s->n_blocks ? block : 0;
+    return h->scratch.b + 2 * at * s->steps * QNI_DIRECT_STEP_BYTES;
+}
+
 /* Scales and, where they are unpacked, weights of so many blocks. */
 static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, struct hands *h)
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t units = r->part.w->head->units;
     const int64_t panels = qni_min(2 * blocks, r->part.w->head->panels - 2 * block);
-    if (h->block == block && h->blocks == blocks)
+    if (h->first <= block && block + blocks <= h->end)
         return;
-    h->is_tame = describe_outputs(r, block, blocks, &h->scratch);
+    const bool is_tame = describe_outputs(r, block, blocks, &h->scratch);
+    const bool adds = h->end == block && s->unpacked_blocks >= s->n_blocks;
+    h->is_tame = is_tame && (!adds || h->is_tame);
+    h->first = adds ? h->first : block;
+    h->end = block + blocks;
     for (int64_t j = 0; !s->reads_codes && j < panels; j++) {
         const bool moves = s->rows_are == QNI_ROWS_OF_COLUMNS;
-        uint8_t *const to = h->scratch.b + j * s->steps * QNI_DIRECT_STEP_BYTES;
+        uint8_t *const to = unpacked_at(r, h, block) + j * s->steps * QNI_DIRECT_STEP_BYTES;
         uint8_t *const panel = moves ? h->scratch.line : to;
         r->kernel->unpack(codes_of(r, block) + (size_t)j * (size_t)units *
                                                    qni_layout_unit_bytes(r->kernel->row.layout),
@@ -415,8 +438,6 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
         if (moves)
             qni_columns_order(r->op, panel, to);
     }
-    h->block = block;
-    h->blocks = blocks;
 }
 
 /* Outputs [32 block, 32 (block + blocks)) of all rows of a band. */
@@ -434,20 +455,20 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .n_taps = s->n_taps,
         .tap_steps = s->tap_steps,
         .rows = h->b.rows,
-        .b = s->reads_codes ? codes_of(r, block) : scratch->b,
+        .b = s->reads_codes ? codes_of(r, block) : unpacked_at(r, h, block),
         .b_panel = s->reads_codes
                        ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)
                        : (size_t)s->steps * QNI_DIRECT_STEP_BYTES,
         .n_panels = qni_min(2 * blocks, head->panels - 2 * block),
         .row_sums = s->reads_codes ? scratch->sums : NULL,
         .kind = r->kind,
-        .scale = scratch->scale,
-        .zero = scratch->zero,
+        .scale = scratch->scale + 32 * block,
+        .zero = scratch->zero + 32 * block,
         .has_zero = qni_op_x_zero(r->op) != 0,
         .y = scratch->y,
         .column = 32 * block,
         .n = qni_min(32 * blocks, r->op->n - 32 * block),
-        .bias = scratch->bias,
+        .bias = scratch->bias + 32 * block,
         .has_bias = r->has_bias,
         .x_scale = r->epilogue.x_scale,
         .y_inv = f->y_inv,
@@ -499,7 +520,8 @@ static void work(void *arg, int32_t worker)
     struct hands h;
     const int64_t owned = owned_items(r->n_items, r->n_workers);
     h.ready = -1;
-    h.block = h.blocks = 0;
+    h.first = h.end = 0;
+    h.is_tame = true;
     qni_direct_scratch_in(r->op, &r->shape, r->scratch + (size_t)worker * r->thread_bytes,
                           &h.scratch);
     for (int64_t i = worker * owned; i < (worker + 1) * owned; i++)

@@ -5,7 +5,9 @@
  * sums are stored once. A tiles are 16 outputs as they lie in the image: tap by tap the same tile
  * moves by a fixed distance. Four loads feed four products of 16 cycles each. Blocks go through
  * three stages: block i multiplies; a tile of block i - 1 is stored just before block i takes it
- * over; the sums of block i - 2, in memory by now, become bytes, some rows after every product.
+ * over; the sums of block i - 2, in memory by now, become bytes, some rows after every product. With
+ * more than four steps there is time to do that for block i - 1, from the second step on, and the
+ * first cache holds 4 KiB less.
  *
  * While tiles are at work, 512-bit multiplications and conversions have one port of the core, not
  * two (measured: 64 of them in 64 cycles, in 31 without tiles); additions, logic and packing have
@@ -393,10 +395,12 @@ QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, const struct block *
     /* Of few steps those whose sums are near are whole: the others are rare, and this is code. */
     if (!whole || (what & WILD) || (!(what & NEAR) && steps < 4))
         part_block(&g, steps, what);
-    else if (!(what & NEAR) && steps >= 16)
-        whole_block(&g, steps, 1, 1, what);
-    else if (!(what & NEAR) && steps >= 8)
-        whole_block(&g, steps, 2, 2, what);
+    else if (!(what & NEAR) && steps > 16)
+        whole_block(&g, steps, 0, 1, what);
+    else if (!(what & NEAR) && steps > 8)
+        whole_block(&g, steps, 0, 2, what);
+    else if (!(what & NEAR) && steps > 4)
+        whole_block(&g, steps, 0, 4, what);
     else if (!(what & NEAR) || steps >= 4)
         whole_block(&g, steps, 4, 4, what);
     else if (steps == 3)
@@ -441,6 +445,7 @@ QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
     int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
     struct waiting older = {NULL, NULL, 0, 0}, old = older;
     char *c = t->scratch, *other = c + BLOCK_BYTES;
+    const bool is_long = t->n_taps * t->tap_steps > 4;
     qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
         const struct row_block r = row_block_at(t, row);
@@ -450,17 +455,20 @@ QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
             const struct block now = {
                 r.base, block, r.end - r.base > 16,   2 * block + 1 < t->n_panels,
                 other,  begin, (what & SUMS) ? 64 : 0};
-            multiply(t, &now, &f, older, what);
+            multiply(t, &now, &f, is_long ? old : older, what);
             older = old;
-            old =
-                (struct waiting){(const int32_t *)(void *)c, t->y + r.base, block, r.end - r.base};
-            char *const swap = c;
-            c = other;
-            other = swap;
+            if (!is_long) {
+                char *const swap = c;
+                c = other;
+                other = swap;
+            }
+            old = (struct waiting){(const int32_t *)(void *)other, t->y + r.base, block,
+                                   r.end - r.base};
         }
     }
     qni_amx_store(other, true);
-    finish_all(&f, &older, what);
+    if (!is_long)
+        finish_all(&f, &older, what);
     finish_all(&f, &old, what);
 }
 

@@ -12,6 +12,7 @@
 enum {
     CALL_BYTES = 768 * 1024,    /* weights that pass by every 32 rows, in the second cache */
     UNPACKED_BYTES = 24 * 1024, /* the same, unpacked and in the first cache */
+    KEPT_BYTES = 128 * 1024,    /* unpacked once for all bands */
     PATCH_BYTES = 256 * 1024,   /* patches: written and read at once */
     COLUMN_BYTES = 256 * 1024,  /* columns: the same */
     BAND_BYTES = 640 * 1024, /* a third of the second cache: weights and y pass through it, too */
@@ -281,8 +282,10 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     const int64_t planes = s->rows_are == QNI_ROWS_IN_PLANES ? qni_band_planes(s) : 1;
     const int64_t met = qni_min(64 + reach, s->band_rows + reach) * planes;
     s->is_tall = s->reads_codes && s->steps >= LONG && met * s->pixel <= STAYS_BYTES;
-    s->unpacked_blocks =
-        qni_max(1, qni_min(s->n_blocks, UNPACKED_BYTES / (2 * QNI_DIRECT_STEP_BYTES * s->steps)));
+    const int64_t block = 2 * QNI_DIRECT_STEP_BYTES * s->steps;
+    s->unpacked_blocks = qni_max(1, qni_min(s->n_blocks, UNPACKED_BYTES / block));
+    if (s->n_blocks * block <= KEPT_BYTES)
+        s->unpacked_blocks = s->n_blocks;
     const int64_t most = s->reads_codes ? CALL_BYTES : UNPACKED_BYTES;
     s->blocks_per_call =
         qni_max(1, qni_min(s->blocks_per_item, most / (2 * QNI_DIRECT_STEP_BYTES * s->steps)));

@@ -42,7 +42,7 @@ struct qni_direct_shape {
     int32_t reads_codes; /* weights as they are packed: kernel.h, row_sums */
     int32_t is_tall;     /* 64 rows of a, all that their taps meet, stay in the first cache */
     int64_t blocks_per_call;
-    int64_t unpacked_blocks; /* the most of a call that unpacks, whatever the batch */
+    int64_t unpacked_blocks; /* that scratch holds, whatever the batch: all or those of a call */
     size_t a_bytes;          /* of a band's copy */
     size_t most_a_bytes;     /* for this batch and every smaller one */
     int64_t most_rows;
@@ -72,7 +72,7 @@ struct qni_direct_scratch {
     int8_t *a;
     uint8_t *b; /* unpacked: the panels of a call */
     float *scale, *bias;
-    int32_t *zero;    /* [blocks_per_call * 32] */
+    int32_t *zero;    /* [n_blocks * 32], as scale and bias */
     int32_t *sums;    /* [most_rows] */
     int32_t *pixels;  /* 128 * sum of every pixel of the planes */
     int64_t *real;    /* [band_rows] the row of the product, or -1 */
