@@ -5,9 +5,9 @@
  * sums are stored once. A tiles are 16 outputs as they lie in the image: tap by tap the same tile
  * moves by a fixed distance. Four loads feed four products of 16 cycles each. Blocks go through
  * three stages: block i multiplies; a tile of block i - 1 is stored just before block i takes it
- * over; the sums of block i - 2, in memory by now, become bytes, some rows after every product. With
- * more than four steps there is time to do that for block i - 1, from the second step on, and the
- * first cache holds 4 KiB less.
+ * over; the sums of block i - 2, in memory by now, become bytes, some rows after every product.
+ * With more than four steps there is time to do that for block i - 1, from the second step on, and
+ * the first cache holds 4 KiB less.
  *
  * While tiles are at work, 512-bit multiplications and conversions have one port of the core, not
  * two (measured: 64 of them in 64 cycles, in 31 without tiles); additions, logic and packing have
