@@ -45,6 +45,14 @@
 #define QNI_KEEP(v) ((void)0)
 #endif
 
+/* The same for a whole number that moves along: compilers would rather hold all of its later
+ * values, in more registers than there are. */
+#if defined(__GNUC__)
+#define QNI_KEEP_WORD(v) __asm__("" : "+r"(v))
+#else
+#define QNI_KEEP_WORD(v) ((void)0)
+#endif
+
 /* The line is going to be written. */
 #define QNI_WILL_WRITE(at) __builtin_prefetch(at, 1)
 

@@ -53,6 +53,9 @@ struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, 
 /* Those of a panel. */
 void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
                              int32_t kind, struct qni_lane_weights *out);
+/* Weights of a float convolution [kh * kw, n_panels * 16], ld elements from tap to tap. */
+void qni_image_weights_expand(const qn_packed *w, int64_t panel, int64_t n_panels,
+                              const struct qni_tap_list *list, float *out, int64_t ld);
 /* One lane of them in all 16 lanes. */
 void qni_lane_weights_repeat(const struct qni_lane_weights *from, int64_t lane,
                              const struct qni_tap_list *list, struct qni_lane_weights *to);
@@ -96,9 +99,9 @@ bool qni_finish_is_store(const struct qni_finish_step *finish);
 
 /* How channels that lie together are cut: depthwise_image.c. */
 struct qni_image_cut {
-    int64_t block, n_blocks;          /* channels; the last block has up to 15 more */
-    int64_t columns;                  /* of a call: about equal */
-    size_t w, panel, line[2], c, end; /* private scratch of a thread */
+    int64_t block, n_blocks;   /* channels; the last block has up to 15 more */
+    int64_t columns;           /* of a call: about equal */
+    size_t w, line[2], c, end; /* private scratch of a thread */
 };
 struct qni_image_cut qni_image_cut_of(const struct qni_op *op);
 void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,

@@ -200,6 +200,44 @@ void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni
     }
 }
 
+static void read_lanes(const void *section, qn_dtype dtype, int64_t at, floats16 *out)
+{
+    float lanes[QNI_PANEL];
+    read_scales(section, dtype, at, lanes);
+    memcpy(out, lanes, sizeof lanes);
+}
+
+void qni_image_weights_expand(const qn_packed *w, int64_t panel, int64_t n_panels,
+                              const struct qni_tap_list *list, float *out, int64_t ld)
+{
+    const struct qni_packed_head *head = w->head;
+    const struct qni_layout *layout = qni_layout_find(head->layout);
+    const struct values v = values_of(w, layout, QNI_DEPTHWISE_FLOAT);
+    const struct qni_cut cut = qni_cut_of(head, QNI_READS_F32);
+    const int64_t per_group = qni_cut_per_group(&cut);
+    const size_t move = (size_t)head->units * qni_layout_unit_bytes(layout->layout);
+    const uint8_t *codes = (const uint8_t *)qni_section(w, QNI_SECTION_CODES);
+    const void *scales = qni_section(w, QNI_SECTION_SCALE);
+    const void *offsets =
+        head->section[QNI_SECTION_OFFSET].bytes == 0 ? NULL : qni_section(w, QNI_SECTION_OFFSET);
+    for (int64_t i = panel; i < panel + n_panels; i++, out += QNI_PANEL)
+        for (int32_t s = 0; s < list->n_segments; s++) {
+            const int64_t at = (i * head->n_groups + s / per_group) * QNI_PANEL;
+            floats16 scale, offset = {0};
+            read_lanes(scales, head->scale_dtype, at, &scale);
+            if (offsets != NULL)
+                read_lanes(offsets, head->scale_dtype, at, &offset);
+            for (int32_t t = list->segments[s]; t < list->segments[s + 1]; t++) {
+                const struct qni_tap *const tap = &list->taps[t];
+                floats16 value;
+                tap_values(codes + (size_t)i * move, layout->code_bits, tap, &v, &value);
+                value = (value * scale + offset) * tap->prescale;
+                memcpy(out + (tap->at[0] * (int64_t)head->kw + tap->at[1]) * ld, &value,
+                       sizeof value);
+            }
+        }
+}
+
 static void repeat(const float *from, int64_t lane, int64_t n, float *to)
 {
     for (int64_t i = 0; i < n; i++)

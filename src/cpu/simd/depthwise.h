@@ -105,17 +105,22 @@ struct span {
 /* TAPS horizontal taps next to each other; no more than TAPS - 1 columns of either side lie
  * outside. */
 QNI_TEMPLATE void near_sums(const struct qni_depthwise_image *m, const struct span *s, const int T,
-                            const int TAPS, const int STRIDE, vec *sum)
+                            const int TAPS, const int STRIDE, const bool is_edge, vec *sum)
 {
     const int columns = (T - 1) * STRIDE + TAPS;
     const float *x = s->x, *w = s->w;
+    const int64_t from = s->from, to = s->to;
+    const uintptr_t move = (uintptr_t)m->x_column * sizeof *x;
     for (int64_t row = 0; row < s->rows; row++) {
+        /* An integer: columns outside of the image have no address. */
+        uintptr_t at = (uintptr_t)x + (uintptr_t)s->first * move;
         QNI_UNROLL
-        for (int i = 0; i < columns; i++) {
+        for (int i = 0; i < columns; i++, at += move) {
+            QNI_KEEP_WORD(at);
             const bool may_miss = i < TAPS - 1 || i > columns - TAPS;
-            if (may_miss && (i < s->from || i >= s->to))
+            if (is_edge && may_miss && (i < from || i >= to))
                 continue;
-            vec in = load(x + (s->first + i) * m->x_column);
+            vec in = load((const float *)at);
             QNI_KEEP(in);
             QNI_UNROLL
             for (int r = 0; r < T; r++) {
@@ -189,8 +194,10 @@ QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct s
             QNI_WILL_WRITE(y + channel + r * m->y_column);
             sum[r] = splat(0.0f);
         }
-        if (TAPS != 0)
-            near_sums(m, &s, T, TAPS, STRIDE, sum);
+        if (TAPS != 0 && is_edge)
+            near_sums(m, &s, T, TAPS, STRIDE, true, sum);
+        else if (TAPS != 0)
+            near_sums(m, &s, T, TAPS, STRIDE, false, sum);
         else if (is_edge)
             far_sums(m, &s, T, true, sum);
         else
