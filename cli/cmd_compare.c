@@ -46,10 +46,11 @@ struct side {
     const char *path;
 };
 
+enum { TYPE_TEXT = 48 };
 struct values {
     qn_tensor rows; /* [n, k] f32, to be freed */
     int64_t group;  /* of a quantized weight, or 0 */
-    char type[48];
+    char type[TYPE_TEXT];
 };
 
 struct difference {
@@ -80,7 +81,6 @@ static int load_weight(qn_ctx *ctx, const struct side *s, const qn_file *file, c
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     qn_weight_view(weight, &p);
-    qn_format_print(&p.format, v->type, sizeof v->type);
     v->group = p.format.group > 0 ? p.format.group : p.k;
     v->rows = qn_tensor_2d(must_alloc(sizeof(float) * (size_t)p.n * (size_t)p.k), QN_F32, p.n, p.k);
     status = qn_weight_dequantize(ctx, weight, true, &v->rows);
@@ -93,17 +93,13 @@ static int is_number(qn_dtype d)
     return d == QN_F32 || d == QN_F16 || d == QN_BF16 || d == QN_F64 || d == QN_E4M3;
 }
 
-/* -1: there is none. */
+/* Of a name that is there. */
 static int load_values(qn_ctx *ctx, const struct side *s, const char *name, struct values *v)
 {
-    *v = (struct values){.group = 0};
     const qn_file *file = weight_file(s, name);
     if (file != NULL)
         return load_weight(ctx, s, file, name, v);
     const struct source_tensor *t = source_find(&s->source, name);
-    if (t == NULL)
-        return -1;
-    snprintf(v->type, sizeof v->type, "%s", t->entry.dtype);
     const int status = entry_load_rows(name, &t->entry, QN_F32, &v->rows);
     qn_file_forget(t->file, &t->entry);
     return status;
@@ -264,31 +260,45 @@ static void add(struct comparison *c, const char *name, const char *type_a, cons
         add_row(c, name, type_a, type_b, d);
 }
 
+/* What a side has under a name, without reading it: the format of weights, the type of a tensor, or
+ * "-". Is it numbers? */
+static int look_up(const struct side *s, const char *name, char type[TYPE_TEXT])
+{
+    const qn_file *file = weight_file(s, name);
+    const struct source_tensor *t = source_find(&s->source, name);
+    qn_weight_parts parts;
+    qn_weight_parts_init(&parts);
+    snprintf(type, TYPE_TEXT, "%s", t != NULL ? t->entry.dtype : "-");
+    if (file != NULL && qn_file_weight_info(file, name, &parts, NULL, NULL) == QN_OK)
+        qn_format_print(&parts.format, type, TYPE_TEXT);
+    return file != NULL || (t != NULL && is_number(t->entry.tensor.dtype));
+}
+
 static int compare_one(struct comparison *c, const char *name)
 {
     struct values a = {.group = 0}, b = {.group = 0};
-    struct difference d;
+    struct difference d = {.problem = NULL};
     const struct source_tensor *p = source_find(&c->a.source, name);
     const struct source_tensor *q = source_find(&c->b.source, name);
-    const int is_weight = weight_file(&c->a, name) != NULL || weight_file(&c->b, name) != NULL;
-    if (!is_weight && p != NULL && q != NULL &&
-        !(is_number(p->entry.tensor.dtype) && is_number(q->entry.tensor.dtype))) {
-        compare_bytes(&p->entry, &q->entry, &d);
-        add(c, name, p->entry.dtype, q->entry.dtype, &d);
-        return 0;
-    }
-    int status = load_values(c->ctx, &c->a, name, &a);
-    const int in_a = status;
-    if (status <= 0)
-        status = load_values(c->ctx, &c->b, name, &b);
-    if (in_a <= 0 && status <= 0) {
-        if (in_a < 0 || status < 0)
-            d = (struct difference){.problem = in_a < 0 ? "only in the original" : "not there"};
-        else
+    const int in_a = p != NULL || weight_file(&c->a, name) != NULL;
+    const int in_b = q != NULL || weight_file(&c->b, name) != NULL;
+    const int a_counts = look_up(&c->a, name, a.type), b_counts = look_up(&c->b, name, b.type);
+    int status = 0;
+    if (!in_a || !in_b) {
+        d.problem = in_b ? "only in the original" : "not there";
+    } else if (a_counts && b_counts) {
+        status = load_values(c->ctx, &c->a, name, &a);
+        if (status == 0)
+            status = load_values(c->ctx, &c->b, name, &b);
+        if (status == 0)
             compare_values(&a, &b, &d);
-        add(c, name, in_a < 0 ? "-" : a.type, status < 0 ? "-" : b.type, &d);
-        status = 0;
+    } else if (p != NULL && q != NULL && !a_counts && !b_counts) {
+        compare_bytes(&p->entry, &q->entry, &d);
+    } else {
+        d.problem = "other type or shape";
     }
+    if (status == 0)
+        add(c, name, a.type, b.type, &d);
     free(a.rows.data);
     free(b.rows.data);
     return status;

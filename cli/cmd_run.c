@@ -224,7 +224,9 @@ static int read_pair(const struct args *args, const char *name, int64_t lo, int3
     int64_t pair[2];
     if (text == NULL)
         return 0;
-    const int status = parse_pair(name, text, lo, pair);
+    char label[32];
+    snprintf(label, sizeof label, "--%s", name);
+    const int status = parse_pair(label, text, lo, pair);
     out[0] = status == 0 ? (int32_t)pair[0] : 1;
     out[1] = status == 0 ? (int32_t)pair[1] : 1;
     return status;
@@ -269,13 +271,21 @@ static int read_options(const struct args *args, struct task *t)
 
 /* ------------------------------------------------------------------------------------- running */
 
-static void choose_op(const struct args *args, struct task *t)
+static int choose_op(const struct args *args, struct task *t)
 {
+    static const char *const of_conv[] = {"stride", "pad", "dilation", "image", "out-pad"};
     const char *op = args_text(args, "op", NULL);
     if (op != NULL)
         t->op = strcmp(op, "matmul") == 0 ? MATMUL : strcmp(op, "conv2d") == 0 ? CONV : TRANSPOSE;
     else
         t->op = t->facts.kh * t->facts.kw > 1 || t->facts.conv_groups > 1 ? CONV : MATMUL;
+    for (int i = 0; i < 5; i++) {
+        const int is_known = t->op == TRANSPOSE || (t->op == CONV && i < 4);
+        if (!is_known && args_has(args, of_conv[i]))
+            return complain(EXIT_USAGE, "leave it out, or give --op", "--%s: the operation is %s",
+                            of_conv[i], t->op == CONV ? "conv2d" : "matmul");
+    }
+    return 0;
 }
 
 /* The residual in the shape in which the operation sees y. */
@@ -384,15 +394,20 @@ static qn_status run_conv(struct task *t, qn_error *err)
     a->kernel = t->kernel;
     a->strict = t->strict;
     a->y = qn_tensor_make(NULL, t->y_dtype, t->x.rank, t->x.shape);
+    qn_plan *plan = NULL;
     qn_status status = is_transposed ? qn_conv_transpose2d_shape(a) : qn_conv2d_shape(a);
-    if (status == QN_OK)
-        status = qn_tensor_extent(&a->y, &elements, &bytes);
+    if (status != QN_OK) { /* a plan says why in a sentence */
+        const qn_status why = is_transposed ? qn_conv_transpose2d_plan(t->ctx, a, &plan, err)
+                                            : qn_conv2d_plan(t->ctx, a, &plan, err);
+        qn_plan_destroy(plan);
+        return why != QN_OK ? why : status;
+    }
+    status = qn_tensor_extent(&a->y, &elements, &bytes);
     if (status != QN_OK)
         return status;
     a->y.data = must_alloc(bytes + 64);
     t->y = a->y;
     a->epilogue.residual = shaped(&t->residual, &a->y);
-    qn_plan *plan = NULL;
     qn_tensor *const operands[] = {&a->x, &a->y, &a->epilogue.bias, &a->epilogue.residual};
     status = send_operands(t, operands, 4, err);
     if (status == QN_OK)
@@ -441,7 +456,9 @@ static int compute(struct task *t, const struct args *args)
     qn_error err = {0};
     qn_packed_info_init(&t->facts);
     qn_packed_query(t->w, &t->facts);
-    choose_op(args, t);
+    const int contradicts = choose_op(args, t);
+    if (contradicts != 0)
+        return contradicts;
     t->epilogue.bias = t->bias;
     if (t->x.rank < 1 || (t->op == MATMUL && t->x.shape[t->x.rank - 1] != t->facts.k))
         return complain(EXIT_INPUT, "the last dimension of x must be k",

@@ -219,6 +219,19 @@ class Compare(Case):
         self.complains("compare", "a.safetensors", "no", status=3)
 
 
+    def test_types(self):
+        """Integers on one side only, or beside floats, are differences as others are."""
+        safetensors("a.safetensors", {"w": ("F32", [4, 8], normal(32)), "n": ("I64", [2], [1, 2]),
+                                      "t": ("I32", [2], [1, 2]), "u": ("F32", [2], [1, 2])})
+        safetensors("b.safetensors", {"w": ("F32", [4, 8], normal(32)),
+                                      "t": ("F32", [2], [1, 2]), "u": ("F32", [2], [1, 2])})
+        for pair, missing in ((["a", "b"], "not there"), (["b", "a"], "only in the original")):
+            out = quern("compare", *[f"{x}.safetensors" for x in pair], "--json", status=1)
+            found = {t["name"]: t.get("problem") for t in json.loads(out)["tensors"]}
+            self.assertEqual(found, {"n": "only in the original" if pair[0] == "b" else "not there",
+                                     "t": "other type or shape", "w": None, "u": None}, missing)
+
+
 class Run(Case):
     def test_matmul(self):
         """int8 weights whose largest code is 127 and scale a power of two: exact in f32."""
@@ -300,6 +313,18 @@ class Run(Case):
         npy_write("x16.npy", [2, 16], normal(32))
         words[2] = "x16.npy"
         self.complains(*words, "-w", "w.npy", "--format", "int4:g8", "--kernel", "nope", status=4)
+        self.complains(*words, "-w", "w.npy", "--format", "int4:g8", "--pad", 1, status=2,
+                       says=["--pad", "matmul"])
+        safetensors("conv.safetensors", {"w": ("F16", [8, 4, 3, 3], normal(288))})
+        quern("quantize", "conv.safetensors", "-o", "q.safetensors", "-q")
+        npy_write("image.npy", [1, 4, 2, 5], normal(40))
+        npy_write("other.npy", [1, 3, 5, 5], normal(75))
+        conv = ["run", "-w", "q.safetensors", "-o", "y.npy", "-x"]
+        self.complains(*conv, "x16.npy", status=3, says="rank 2")
+        self.complains(*conv, "other.npy", status=3, says="3 channels")
+        self.complains(*conv, "image.npy", status=3, says=["input 2", "3 taps"])
+        self.complains(*conv, "image.npy", "--stride", 0, status=2, says="--stride 0")
+        self.complains(*conv, "image.npy", "--pad", 1, "--out-pad", 1, status=2, says="--out-pad")
         words[4] = "no/y.npy"
         self.complains(*words, "-w", "w.npy", "--format", "int4:g8", status=4)
         self.assertFalse(os.path.exists("y.npy"))
