@@ -97,6 +97,9 @@ static void compare(struct check *c, const struct qni_depthwise_image *m, int32_
         sum *= (double)m->scale[at], size *= fabs((double)m->scale[at]);
     if (m->bias != NULL)
         sum += (double)m->bias[at], size += fabs((double)m->bias[at]);
+    const bool is_finite = isfinite(sum) != 0;
+    if (m->is_relu)
+        sum = sum <= 0.0 ? 0.0 : sum > (double)m->most ? (double)m->most : sum;
     const float got = m->y[out[0] * m->y_row + out[1] * m->y_column + at];
     const double bound =
         data == CHECK_NORMAL ? (double)(m->taps[0] * m->taps[1] + 4) * 0x1p-23 * size : 0.0;
@@ -106,7 +109,7 @@ static void compare(struct check *c, const struct qni_depthwise_image *m, int32_
     if (!is_good)
         check_fail(c, "y[%lld, %lld, %lld] is %.9g, must be %.9g within %.3g", (long long)out[0],
                    (long long)out[1], (long long)at, (double)got, sum, bound);
-    *all_finite = *all_finite && isfinite(got);
+    *all_finite = *all_finite && is_finite;
 }
 
 static void image_case(struct check *c, const void *arg)
@@ -120,6 +123,8 @@ static void image_case(struct check *c, const void *arg)
     m.w = fill(c, "w", (taps - 1) * m.w_tap + m.n, ic->data, false);
     m.scale = check_random_chance(r, 30) ? fill(c, "scale", m.n, ic->data, false) : NULL;
     m.bias = check_random_chance(r, 50) ? fill(c, "bias", m.n, ic->data, false) : NULL;
+    m.is_relu = check_random_chance(r, 30);
+    m.most = CHECK_OF(r, 0, 1) == 0 ? 6.0f : INFINITY;
     const int64_t n_y = extent(m.out[0], m.y_row, m.out[1], m.y_column, m.n);
     m.y = check_memory(c, "y", (size_t)n_y * sizeof *m.y, sizeof *m.y);
     memset(m.y, 0x5a, (size_t)n_y * sizeof *m.y);

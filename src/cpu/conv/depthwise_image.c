@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Depthwise convolutions of f32 channels that lie together (NHWC):
  *
- *     x, where it lies --> kernel: all taps, scale, bias --> y, or a line --> epilogue --> y
+ *     x, where it lies --> kernel: all taps, scale, bias, relu --> y, or a line --> epilogue --> y
  *
  * A piece of work is a band of output rows of a block of channels of one image. Blocks are as wide
  * as lets the rows of x that one row of outputs reads stay in the first cache until the next row
@@ -63,6 +63,7 @@ struct run {
     struct qni_image_cut cut;
     struct qni_finish_step finish; /* but for what differs from line to line */
     bool is_direct;                /* the kernel writes into y */
+    bool is_relu;                  /* having done that, too */
     bool is_store;                 /* and that is all */
     int64_t band, n_bands, n_items;
     uint8_t *scratch;
@@ -158,6 +159,19 @@ static void finish_row(const struct piece *p, float *v, int64_t ld, int64_t row,
     }
 }
 
+/* What the kernel wrote is to be mended: before the activation. */
+static void mend_rows(const struct piece *p, const struct qni_depthwise_image *m, int64_t row,
+                      int64_t column)
+{
+    struct qni_depthwise_image plain = *m;
+    plain.is_relu = false;
+    if (m->is_relu)
+        p->run->kernel->image(&plain);
+    mend(&plain);
+    for (int64_t i = 0; m->is_relu && i < m->out[0]; i++)
+        finish_row(p, m->y + i * m->y_row, m->y_column, row + i, column, m->out[1]);
+}
+
 /* Output rows [row, end), columns [column, column + columns). */
 static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t column,
                         int64_t columns)
@@ -179,6 +193,8 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
         .w_tap = p->ld,
         .scale = p->scale,
         .bias = p->bias,
+        .is_relu = run->is_relu,
+        .most = run->finish.act == QN_ACT_RELU6 ? 6.0f : INFINITY,
         .y = p->c,
         .y_row = g->ys[2],
         .y_column = run->is_direct ? g->ys[3] : p->ld,
@@ -189,9 +205,8 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
         m.first[0] = row * g->stride[0] - g->pad[0];
         if (run->is_direct)
             m.y = (float *)op->y.data + place_of(p, g->ys, row, column);
-        const bool is_good = run->kernel->image(&m);
-        if (QNI_UNLIKELY(!is_good))
-            mend(&m);
+        if (!QNI_LIKELY(run->kernel->image(&m)))
+            mend_rows(p, &m, row, column);
         if (!run->is_store)
             finish_row(p, m.y, m.y_column, row, column, columns);
     }
@@ -250,7 +265,9 @@ void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
     };
     /* A residual may be y. */
     run.is_direct = op->y.dtype == QN_F32 && op->epilogue.residual.rank == 0;
-    run.is_store = run.is_direct && qni_finish_is_store(&run.finish);
+    run.is_relu = run.is_direct && !run.finish.has_clamp &&
+                  (run.finish.act == QN_ACT_RELU || run.finish.act == QN_ACT_RELU6);
+    run.is_store = run.is_relu || (run.is_direct && qni_finish_is_store(&run.finish));
     const int64_t wanted =
         qni_ceil_div(4 * (int64_t)choice->n_threads, op->conv.batch * run.cut.n_blocks);
     const int64_t least = qni_min(op->conv.oh, 4 * (int64_t)op->conv.kh);

@@ -60,13 +60,16 @@ struct qni_depthwise_image {
     const float *w; /* [taps, n], w_tap elements from tap to tap */
     int64_t w_tap;
     const float *scale, *bias; /* [n] sums are multiplied, then added to; NULL: not */
-    float *y;                  /* output (0, 0), first channel */
+    bool is_relu;              /* then: v > 0 ? v : +0, and most where that is less */
+    float most;
+    float *y; /* output (0, 0), first channel */
     int64_t y_row, y_column;
     int64_t out[2]; /* rows, columns of y */
     int64_t n;      /* channels, at least 16 */
 };
 
-/* True: all that it wrote is finite. False: perhaps not (sums of neighbours are not). */
+/* True: all that it wrote was finite before is_relu. False: perhaps not (sums of neighbours were
+ * not). */
 typedef bool qni_depthwise_image_fn(const struct qni_depthwise_image *image);
 
 /* How the activations of a row are quantized: what tells apart two rows that both read q8. */

@@ -139,20 +139,23 @@ QNI_TEMPLATE void far_sums(const struct qni_depthwise_image *m, const struct spa
                            const bool is_edge, vec *sum)
 {
     const float *x = s->x, *w = s->w;
+    const uintptr_t move = (uintptr_t)m->x_column * sizeof *x;
+    const uintptr_t step = (uintptr_t)m->stride[1] * move;
     for (int64_t row = 0; row < s->rows; row++, x += m->dilation[0] * m->x_row)
         for (int64_t tap = 0; tap < m->taps[1]; tap++, w += m->w_tap) {
             const vec weight = load(w);
-            const int64_t at = tap * m->dilation[1];
+            int64_t i = tap * m->dilation[1];
+            uintptr_t at = (uintptr_t)x + (uintptr_t)(s->first + i) * move;
             QNI_UNROLL
-            for (int r = 0; r < T; r++) {
-                const int64_t i = at + r * m->stride[1];
+            for (int r = 0; r < T; r++, at += step, i += m->stride[1]) {
+                QNI_KEEP_WORD(at);
                 if (!is_edge || (i >= s->from && i < s->to))
-                    sum[r] = MADD(load(x + (s->first + i) * m->x_column), weight, sum[r]);
+                    sum[r] = MADD(load((const float *)at), weight, sum[r]);
             }
         }
 }
 
-/* Stores T sums; *bad becomes a NaN where one is not finite: infinities and NaNs times 0. */
+/* Scales and stores T sums; *bad becomes a NaN where one is not finite: times 0. */
 QNI_TEMPLATE void finish_sums(const struct qni_depthwise_image *m, int64_t channel, const int T,
                               vec *sum, float *y, vec *bad)
 {
@@ -171,6 +174,12 @@ QNI_TEMPLATE void finish_sums(const struct qni_depthwise_image *m, int64_t chann
     for (int r = 1; r < T; r++)
         total += sum[r];
     *bad = MADD(total, splat(0.0f), *bad);
+    if (m->is_relu) {
+        /* A NaN is neither below 0 nor above; -0 becomes +0. */
+        QNI_UNROLL
+        for (int r = 0; r < T; r++)
+            sum[r] = SMALLER(splat(m->most), LARGER(splat(0.0f), sum[r]) + splat(0.0f));
+    }
     QNI_UNROLL
     for (int r = 0; r < T; r++)
         store(y + r * m->y_column, sum[r]);
