@@ -313,7 +313,7 @@ QNI_TEMPLATE void block(struct job *j, const struct place *p, int64_t row, int64
     const struct qni_matmul_tile *t = j->t;
     const size_t plane = (size_t)rows * LINE;
     const char *a = (const char *)t->a + (size_t)row * t->lda + (size_t)(p->unit * planes) * plane;
-    float *const sums = j->s->sums[p->pair * j->n_blocks + row / ROWS][0];
+    float *const sums = (float *)j->s->sums + (p->pair * j->n_blocks + row / ROWS) * ROWS * WIDTH;
     TILES_SEE_MEMORY();
     if (p->unit == 0) {
         qni_amx_zero();
