@@ -118,6 +118,7 @@ struct run {
     struct qni_part part;
     int32_t kind;
     int32_t has_bias; /* in f32, and the kernel's to add */
+    bool turns;       /* bytes, and y lies in planes */
     uint8_t flip;     /* of the bytes of x: 0x80 for u8 */
     int64_t taps[QNI_DIRECT_TAPS];
     uint8_t *scratch;
@@ -178,7 +179,12 @@ static void copy_line(const struct run *r, const uint8_t *row, int64_t first, ui
     memset(to, pad, (size_t)(from * pixel));
     if (end > from) {
         const uint8_t *x = row + (first + from * stride) * c->xs[3];
-        if (stride == 1 && c->xs[3] == pixel)
+        if (c->xs[1] != 1) {
+            uint8_t *const at = to + from * pixel;
+            r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], end - from, c->ci, 1);
+            for (int64_t i = 0; r->flip != 0 && i < (end - from) * pixel; i++)
+                at[i] ^= r->flip;
+        } else if (stride == 1 && c->xs[3] == pixel)
             copy_bytes(to + from * pixel, x, (size_t)((end - from) * pixel), r->flip);
         else
             for (int64_t i = from; i < end; i++, x += stride * c->xs[3])
@@ -289,37 +295,68 @@ static void places_of(uint8_t *to, size_t step, int64_t n, uint8_t **places)
         *places++ = to;
 }
 
+/* Outputs of a band that are neighbours in y: row `at` and on. */
+struct line {
+    int64_t number, image, y, skip, at, n; /* number: of the band, or of all */
+};
+
+static bool next_line(const struct run *r, const struct band *b, struct line *l)
+{
+    const struct qni_conv *c = &r->op->conv;
+    const bool lines = qni_has_lines(&r->shape);
+    if (l->n == 0) {
+        l->skip = lines ? 0 : b->row % c->ow;
+        l->number = lines ? 0 : b->row / c->ow;
+    } else {
+        l->at += l->n + (lines ? r->shape.columns - c->ow : 0);
+        l->skip = 0;
+        l->number++;
+    }
+    /* Of the band's images in turn, or as they follow each other. */
+    l->image = lines ? b->image + l->number % b->n_images : l->number / c->oh;
+    l->y = lines ? b->line + l->number / b->n_images : l->number % c->oh;
+    l->n = qni_min(c->ow - l->skip, b->rows - l->at);
+    return l->n > 0;
+}
+
 /* Which row of the product each row of a band is, and where it goes. */
 static void number_rows(const struct run *r, const struct band *b,
                         const struct qni_direct_scratch *scratch)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
-    const bool planes = qni_has_lines(s);
     const size_t element = qn_dtype_bytes(r->op->y.dtype), step = (size_t)c->ys[3] * element;
     const bool needs_real = r->kind != QNI_DIRECT_BYTES;
-    const int64_t columns = planes ? s->columns : c->ow, unused = planes ? columns - c->ow : 0;
-    int64_t at = 0, skip = planes ? 0 : b->row % c->ow, line = planes ? 0 : b->row / c->ow;
-    for (; at < b->rows; line++, skip = 0) {
-        /* A line of y: of the band's images in turn, or as they follow each other. */
-        int64_t image = line / c->oh, y = line % c->oh;
-        if (planes) {
-            image = b->image + line % b->n_images;
-            y = b->line + line / b->n_images;
-        }
-        const int64_t n = qni_min(c->ow - skip, b->rows - at);
-        const int64_t first = (image * c->oh + y) * c->ow + skip;
-        uint8_t *to = (uint8_t *)r->op->y.data +
-                      (size_t)(image * c->ys[0] + y * c->ys[2] + skip * c->ys[3]) * element;
-        places_of(to, step, n, scratch->y + at);
-        for (int64_t i = 0; needs_real && i < n; i++)
-            scratch->real[at + i] = first + i;
-        at += n;
-        for (int64_t i = 0; i < unused && at < b->rows; i++, at++) {
-            scratch->real[at] = -1;
-            scratch->y[at] = scratch->nowhere;
+    const int64_t unused = qni_has_lines(s) ? s->columns - c->ow : 0;
+    if (r->turns) {
+        places_of(scratch->turned, (size_t)(32 * s->blocks_per_call), b->rows, scratch->y);
+        return;
+    }
+    for (struct line l = {0}; next_line(r, b, &l);) {
+        const int64_t first = (l.image * c->oh + l.y) * c->ow + l.skip, end = l.at + l.n;
+        uint8_t *const to =
+            (uint8_t *)r->op->y.data +
+            (size_t)(l.image * c->ys[0] + l.y * c->ys[2] + l.skip * c->ys[3]) * element;
+        places_of(to, step, l.n, scratch->y + l.at);
+        for (int64_t i = 0; needs_real && i < l.n; i++)
+            scratch->real[l.at + i] = first + i;
+        for (int64_t i = end; i < end + unused && i < b->rows; i++) {
+            scratch->real[i] = -1;
+            scratch->y[i] = scratch->nowhere;
         }
     }
+}
+
+/* Bytes of a call, which lie as rows, to the planes of y. */
+static void turn_rows(const struct run *r, const struct band *b, int64_t output, int64_t n,
+                      const struct qni_direct_scratch *scratch)
+{
+    const struct qni_conv *c = &r->op->conv;
+    const size_t ld = (size_t)(32 * r->shape.blocks_per_call);
+    for (struct line l = {0}; next_line(r, b, &l);)
+        r->patches.rows->turn((uint8_t *)r->op->y.data + l.image * c->ys[0] + output * c->ys[1] +
+                                  l.y * c->ys[2] + l.skip,
+                              (size_t)c->ys[1], scratch->turned + (size_t)l.at * ld, ld, n, l.n, 1);
 }
 
 /* Rows [row, row + rows) of a band are in scratch->c: those that are real go to y. */
@@ -466,7 +503,7 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .zero = scratch->zero + 32 * block,
         .has_zero = qni_op_x_zero(r->op) != 0,
         .y = scratch->y,
-        .column = 32 * block,
+        .column = r->turns ? 0 : 32 * block,
         .n = qni_min(32 * blocks, r->op->n - 32 * block),
         .bias = scratch->bias + 32 * block,
         .has_bias = r->has_bias,
@@ -485,6 +522,8 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         multiply_words(r, &t, 32 * block, scratch);
     else
         r->kernel->fn(&t);
+    if (r->turns)
+        turn_rows(r, &h->b, 32 * block, t.n, scratch);
 }
 
 /* Of each worker: all where there are few, three quarters where there are many. */
@@ -539,9 +578,10 @@ static int32_t kind_of(const struct run *r)
     const bool bytes = r->op->y.dtype == QN_I8 || r->op->y.dtype == QN_U8;
     if (r->epilogue.raw)
         return QNI_DIRECT_RAW;
-    if (bytes && r->op->conv.ys[1] == 1 && e->residual.rank == 0 && e->row_scale.rank == 0 &&
-        e->col_scale.rank == 0 && (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) &&
-        !f->has_clamp && (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32)))
+    if (bytes && (r->op->conv.ys[1] == 1 || qni_direct_turns(r->op)) && e->residual.rank == 0 &&
+        e->row_scale.rank == 0 && e->col_scale.rank == 0 &&
+        (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) && !f->has_clamp &&
+        (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32)))
         return QNI_DIRECT_BYTES;
     return QNI_DIRECT_FLOATS;
 }
@@ -560,6 +600,7 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     r.part = (struct qni_part){.w = op->w[0], .n_panels = op->w[0]->head->panels, .n = op->n};
     r.part.n_rows = op->m;
     r.kind = kind_of(&r);
+    r.turns = r.kind == QNI_DIRECT_BYTES && qni_direct_turns(op);
     r.has_bias = r.kind == QNI_DIRECT_BYTES && op->epilogue.bias.rank != 0;
     if (r.kind != QNI_DIRECT_BYTES)
         r.shape.blocks_per_call = 1;

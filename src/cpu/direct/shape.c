@@ -12,6 +12,7 @@
 enum {
     CALL_BYTES = 768 * 1024,    /* weights that pass by every 32 rows, in the second cache */
     UNPACKED_BYTES = 24 * 1024, /* the same, unpacked and in the first cache */
+    TURNED_BYTES = 128 * 1024,  /* of y, written as rows and read to be planes */
     KEPT_BYTES = 128 * 1024,    /* unpacked once for all bands */
     PATCH_BYTES = 256 * 1024,   /* patches: written and read at once */
     COLUMN_BYTES = 256 * 1024,  /* columns: the same */
@@ -43,8 +44,8 @@ static bool is_in_place(const struct qni_op *op)
     for (int32_t i = 0; i < 2; i++)
         if ((i == 0 ? c->kh : c->kw) != 1 || c->stride[i] != 1 || c->pad[i] != 0)
             return false;
-    return op->x.dtype == QN_I8 && c->oh == c->h && c->ow == c->w && c->xs[2] == c->w * c->xs[3] &&
-           (c->batch == 1 || c->xs[0] == c->h * c->xs[2]);
+    return op->x.dtype == QN_I8 && c->xs[1] == 1 && c->oh == c->h && c->ow == c->w &&
+           c->xs[2] == c->w * c->xs[3] && (c->batch == 1 || c->xs[0] == c->h * c->xs[2]);
 }
 
 /* Planes by the phase of the stride (one for all taps of a phase), or one for every tap. */
@@ -289,6 +290,14 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     const int64_t most = s->reads_codes ? CALL_BYTES : UNPACKED_BYTES;
     s->blocks_per_call =
         qni_max(1, qni_min(s->blocks_per_item, most / (2 * QNI_DIRECT_STEP_BYTES * s->steps)));
+    if (qni_direct_turns(op))
+        s->blocks_per_call =
+            qni_max(1, qni_min(s->blocks_per_call, TURNED_BYTES / (32 * s->band_rows)));
+}
+
+bool qni_direct_turns(const struct qni_op *op)
+{
+    return qn_dtype_bytes(op->y.dtype) == 1 && op->conv.ys[1] != 1 && op->conv.ys[3] == 1;
 }
 
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op)
@@ -306,7 +315,10 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     s.tap_steps = c->ci / QNI_DIRECT_STEP;
     s.steps = taps * s.tap_steps;
     s.pixel = c->xs[3];
-    if (c->xs[1] == 1 && c->ci % QNI_DIRECT_STEP == 0 && taps <= QNI_DIRECT_TAPS &&
+    /* An image in planes is turned line by line, once for all taps. Of 1 x 1 the patches are that,
+     * and all of an image is one line. */
+    const bool turns = c->xs[1] != 1 && c->xs[3] == 1 && c->stride[1] == 1 && taps > 1;
+    if ((c->xs[1] == 1 || turns) && c->ci % QNI_DIRECT_STEP == 0 && taps <= QNI_DIRECT_TAPS &&
         c->kh <= QNI_DIRECT_PLANES && c->kw <= QNI_DIRECT_PLANES) {
         if (!is_in_place(op))
             choose_planes(op, &s);
@@ -368,7 +380,8 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
                             words,
                             words,
                             rows * sizeof(int32_t),
-                            planes ? s->most_a_bytes / (size_t)s->pixel * sizeof(int32_t) : 0};
+                            planes ? s->most_a_bytes / (size_t)s->pixel * sizeof(int32_t) : 0,
+                            qni_direct_turns(op) ? rows * 32 + TURNED_BYTES : 0};
     enum { PARTS = sizeof bytes / sizeof *bytes };
     size_t at[PARTS + 1] = {0};
     for (int i = 0; i < PARTS; i++)
@@ -389,5 +402,6 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     scratch->zero = (int32_t *)(void *)(memory + at[11]);
     scratch->sums = (int32_t *)(void *)(memory + at[12]);
     scratch->pixels = (int32_t *)(void *)(memory + at[13]);
+    scratch->turned = memory + at[14];
     return at[PARTS];
 }

@@ -48,6 +48,8 @@ struct qni_direct_shape {
     int64_t most_rows;
 };
 
+/* Are bytes of y in planes, one of each output, so that rows have to be turned? */
+bool qni_direct_turns(const struct qni_op *op);
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op);
 
 /* Bands are lines of images, with rows behind each that are no output. */
@@ -78,6 +80,7 @@ struct qni_direct_scratch {
     int64_t *real;    /* [band_rows] the row of the product, or -1 */
     uint8_t **y;      /* [band_rows] */
     uint8_t *nowhere; /* n bytes that nobody reads */
+    uint8_t *turned;  /* [most_rows, blocks_per_call * 32] bytes before they go to planes */
     float *c;         /* [QNI_DIRECT_WORDS, 32] */
     void *line, *kernel;
     struct qni_epilogue_scratch *epilogue;
