@@ -209,7 +209,7 @@ int main(int argc, char **argv)
     t.x_zero = block ? 0 : 3;
     t.ldc = (size_t)n + 16;
     t.c = room((size_t)m * t.ldc * 4);
-    t.scratch = room(1 << 20);
+    t.scratch = room(2 << 20);
     fn(&t);
     const int bad = check(&t, segments, bytes, block);
     static struct times kernel, tiles, reads;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int8 activations x 4- and 8-bit weights on AMX tiles. Contract and operand layouts: kernel.h; how
- * blocks of 32 rows x 2 panels pass through the tiles: simd/amx_stream.h, and where segments are
- * short: simd/amx_run.h.
+ * blocks of up to 48 rows x 2 panels pass through the tiles: simd/amx_stream.h, and where segments
+ * are short: simd/amx_run.h.
  *
  * Two units of a packed panel (64 positions, 16 outputs) are exactly one B tile: 16 rows of 4
  * positions x 16 outputs. Rows of activations are A tiles as they lie. Exact because |sum| <=
  * 128 * 128 * 32768 < 2^31 and the float steps are those of docs/numerics.md.
  *
- * A block of 32 rows and 32 outputs keeps its sums in the tiles for all of a segment: storing and
- * loading them once every 512 positions takes 8 to 10 ns for each 64 of the 20 that products take,
- * because lines that leave and enter the first-level cache are what these loops are bound by (about
- * 0.5 ns each; 32 of A in 64 positions are free). So rows are the outer loop and k the inner one.
+ * A block keeps its sums in the tiles for all of a segment: storing and loading them once every 512
+ * positions takes 8 to 10 ns for each 64 of the 20 that products take, because lines that leave and
+ * enter the first-level cache are what these loops are bound by (about 0.5 ns each; 32 of A in 64
+ * positions are free). So rows are the outer loop and k the inner one.
  *
  *     few rows     codes are unpacked for every block, each tile eight tiles ahead of its products:
  *                  B stays in the first-level cache.
@@ -18,7 +18,7 @@
  *                  rows of the pair before is multiplied, each tile in the place of one that has
  *                  been multiplied for the last time. A and B come from the second-level cache.
  *
- * Facts of the rows are turned round at the start, so that 32 rows of a segment lie side by side.
+ * Facts of the rows are turned round at the start, so that rows of a block lie side by side.
  *
  * Bound: 2 m n k / (2 * 16 * 16 * 64 operations every 16 cycles); and for short segments 32 * 2
  * vectors a block of 3 to 6 instructions on one port: while tiles are multiplied, 512-bit float
@@ -29,26 +29,27 @@
 #include "kernel.h"
 
 enum {
-    ROWS = 256,       /* of a pass: the driver's units are no larger */
-    PIECES = 128,     /* of k that are cut, and have their facts turned, at once */
-    FACTS = 3 * 32,   /* floats of a block and piece at most */
-    AHEAD = 1024,     /* bytes */
-    RING = 8,         /* tiles of B for few rows, */
-    SPAN = 128,       /* units of k at a time */
-    UNIT_BYTES = 512, /* of B */
-    WHOLE = 256,      /* tiles of B at most, where a segment is longer than that; */
-    FROM = 2          /* which pay from so many blocks of rows on */
+    ROWS = 256,               /* of a pass: the driver's units are no larger */
+    BLOCKS = ROWS / 32,       /* at most */
+    PIECES = 128,             /* of k that are cut, and have their facts turned, at once */
+    FACTS = 3 * QNI_AMX_ROWS, /* floats of a block and piece at most */
+    AHEAD = 1024,             /* bytes */
+    RING = 8,                 /* tiles of B for few rows, */
+    SPAN = 128,               /* units of k at a time */
+    UNIT_BYTES = 512,         /* of B */
+    WHOLE = 256,              /* tiles of B at most, where a segment is longer than that; */
+    FROM = 2                  /* which pay from so many blocks of rows on */
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
 struct scratch {
     uint8_t b[2][WHOLE][QNI_AMX_SLOT];
-    int32_t dots[2][32][32];
-    float facts[ROWS / 32 * PIECES * FACTS];
+    int32_t dots[2][QNI_AMX_ROWS][32];
+    float facts[BLOCKS * PIECES * FACTS];
     struct qni_amx_columns columns[4][PIECES];
     struct qni_amx_run_memory run;
 };
-_Static_assert(sizeof(struct scratch) == 974848, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 1175552, "kernels.inc says so");
 
 /* Units [unit, unit + n) of a panel to signed bytes in tile order. */
 QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const int8_t *table8,
@@ -189,9 +190,10 @@ struct job {
     int32_t codes; /* NIBBLES ... */
     int32_t reads;
     int32_t n_facts;
+    int64_t fact_rows;     /* from fact to fact */
     int64_t tile_units;    /* of a B tile: 2 of int8, or 1 where segments have an odd number */
-    int64_t n_rows;        /* blocks of rows */
     int64_t blocks, pairs; /* so far */
+    struct qni_amx_cut cut;
     const struct piece *pieces;
     int64_t n_pieces;
     struct feed feed;
@@ -227,19 +229,19 @@ static __m512 scales_of_rows(const struct qni_matmul_tile *t, int64_t row)
 }
 
 /* The facts of all rows and these segments, in the order in which blocks use them: [block]
- * [segment][fact][32]. */
+ * [segment][fact][fact_rows]. */
 static void turn_facts(const struct job *j, const struct piece *p, int64_t count, float *to)
 {
     const struct qni_matmul_tile *t = j->t;
     const __m512i lanes =
         _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                            _mm512_set1_epi32((int32_t)t->ld_segment));
-    for (int64_t i = 0; i < j->n_rows && j->n_facts > 0; i++) {
-        const struct qni_amx_rows r = qni_amx_rows_at(t->m, i);
-        for (int64_t k = 0; k < count; k++)
-            for (int64_t half = 0; half < 32; half += 16, to += 16) {
-                float *at = to;
-                const int64_t row = r.base + half, segment = p[k].segment;
+    for (int64_t i = 0; i < j->cut.blocks && j->n_facts > 0; i++) {
+        const struct qni_amx_rows r = qni_amx_rows_at(&j->cut, i);
+        for (int64_t k = 0; k < count; k++, to += j->n_facts * j->fact_rows)
+            for (int64_t done = 0; done < r.rows; done += 16) {
+                float *at = to + done;
+                const int64_t row = r.base + done, segment = p[k].segment;
                 if (t->row_scale != NULL) {
                     _mm512_store_ps(at, scales_of_rows(t, row));
                 } else if (j->reads == QNI_READS_Q8) {
@@ -251,12 +253,12 @@ static void turn_facts(const struct job *j, const struct piece *p, int64_t count
                 } else {
                     _mm512_store_ps(at, rows_of_fact(t, t->a_scale, row, segment, lanes));
                     if (t->a_offset != NULL)
-                        _mm512_store_ps(at += 32,
+                        _mm512_store_ps(at += j->fact_rows,
                                         rows_of_fact(t, t->a_offset, row, segment, lanes));
                     if (t->offset != NULL)
-                        _mm512_store_ps(at + 32, rows_of_fact(t, t->a_total, row, segment, lanes));
+                        _mm512_store_ps(at + j->fact_rows,
+                                        rows_of_fact(t, t->a_total, row, segment, lanes));
                 }
-                to += half == 16 ? (j->n_facts - 1) * 32 : 0;
             }
     }
 }
@@ -316,7 +318,7 @@ static void look_ahead(struct job *j, int64_t panel)
     const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
     const struct piece *const first = j->pieces, *const last = first + j->n_pieces - 1;
     const int64_t units = last->unit + last->units - first->unit;
-    const int64_t tiles = (units + j->tile_units - 1) / j->tile_units * j->n_rows;
+    const int64_t tiles = (units + j->tile_units - 1) / j->tile_units * j->cut.blocks;
     const int64_t left = t->n_panels - panel - 2;
     for (int64_t i = 0; i < 2; i++)
         st->ahead[i] = (const char *)t->codes +
@@ -355,15 +357,15 @@ QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair,
     struct qni_amx_add *const add = qni_amx_add_of(&j->stream, 0);
     struct qni_amx_block b;
     b.a = (const char *)t->a + (size_t)r->base * t->lda + p->unit * QNI_UNIT;
+    b.middle = (size_t)r->middle * t->lda;
+    b.last = (size_t)r->last * t->lda;
     b.b_second = pair.n == 2 ? sizeof j->s->b[0] : 0;
     b.units = (p->units + j->tile_units - 1) / j->tile_units;
-    b.two = r->two;
-    b.c_out = (char *)j->s->dots[j->blocks++ & 1];
-    add->dot = (const int32_t *)(void *)b.c_out;
+    b.out = qni_amx_sink_of(j->s->dots[j->blocks & 1], r);
+    add->dot = j->s->dots[j->blocks++ & 1][0];
     add->c = t->c + (size_t)r->base * t->ldc + (size_t)pair.panel * QNI_PANEL;
     add->ldc = t->ldc;
-    add->row = r->skip;
-    add->end = r->end;
+    add->rows = r->rows;
     add->keep = p->unit == 0 ? 0 : 0xffff;
     add->second_panel = pair.n == 2;
     return b;
@@ -391,8 +393,10 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
     const size_t scale_bytes = t->scale_is_f16 ? 32 : 64;
     r->a = (const char *)t->a + (size_t)rows->base * t->lda + p->unit * QNI_UNIT;
     r->b_second = pair.n == 2 ? sizeof j->s->b[0] : 0;
-    r->two = rows->two;
-    r->rows = rows->end;
+    r->two = rows->tiles == 2;
+    r->a_second = (size_t)rows->last * t->lda;
+    r->c_second = (size_t)rows->last * 128;
+    r->rows = rows->rows;
     r->n = j->n_pieces;
     r->length = p->units * QNI_UNIT;
     r->steps = tiles_of(j, p);
@@ -408,10 +412,10 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
     float *const c = t->c + (size_t)rows->base * t->ldc + (size_t)pair.panel * QNI_PANEL;
     const size_t bytes = (size_t)pair.n * QNI_PANEL * sizeof *c;
     memset(acc, 0, sizeof j->s->run.acc);
-    for (int64_t i = rows->skip; i < rows->end && p->unit > 0; i++)
+    for (int64_t i = 0; i < rows->rows && p->unit > 0; i++)
         memcpy(acc + i * 32, c + (size_t)i * t->ldc, bytes);
     j->run(r);
-    for (int64_t i = rows->skip; i < rows->end; i++)
+    for (int64_t i = 0; i < rows->rows; i++)
         memcpy(c + (size_t)i * t->ldc, acc + i * 32, bytes);
 }
 
@@ -419,7 +423,7 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
 static void span(struct job *j, const struct piece *p, int64_t count)
 {
     struct qni_amx_stream *const st = &j->stream;
-    const int64_t stride = count * 32 * j->n_facts;
+    const int64_t stride = count * j->fact_rows * j->n_facts;
     if (count == 0)
         return;
     j->pieces = p;
@@ -430,9 +434,9 @@ static void span(struct job *j, const struct piece *p, int64_t count)
     int64_t tiles = 0;
     for (int64_t k = 0; k < count; k++)
         tiles += tiles_of(j, &p[k]);
-    const bool whole = tiles <= WHOLE && j->n_rows >= FROM;
+    const bool whole = tiles <= WHOLE && j->cut.blocks >= FROM;
     st->slots = whole ? tiles : RING;
-    j->feed.rows = whole ? 1 : j->n_rows;
+    j->feed.rows = whole ? 1 : j->cut.blocks;
     for (st->slot = 0; st->slot < st->slots; st->slot++)
         feed(j);
     st->slot = 0;
@@ -441,16 +445,17 @@ static void span(struct job *j, const struct piece *p, int64_t count)
         const struct qni_amx_columns *const columns =
             j->run == NULL ? columns_of(j, pair, p, count) : NULL;
         look_ahead(j, panel);
-        for (int64_t i = 0; i < j->n_rows; i++) {
-            const struct qni_amx_rows rows = qni_amx_rows_at(j->t->m, i);
-            st->feeding = !whole || i + 1 == j->n_rows;
+        for (int64_t i = 0; i < j->cut.blocks; i++) {
+            const struct qni_amx_rows rows = qni_amx_rows_at(&j->cut, i);
+            st->feeding = !whole || i + 1 == j->cut.blocks;
+            st->far = !st->feeding;
             if (j->run != NULL)
                 run_pieces(j, pair, &rows, j->s->facts + i * stride);
             for (int64_t k = 0; k < count && j->run == NULL; k++) {
                 const struct qni_amx_block b = block_of(j, pair, &rows, &p[k]);
                 struct qni_amx_add *const add = qni_amx_add_of(st, 0);
                 add->columns = &columns[k];
-                add->facts = j->s->facts + i * stride + k * 32 * j->n_facts;
+                add->facts = j->s->facts + i * stride + k * j->fact_rows * j->n_facts;
                 j->push(st, &b);
             }
         }
@@ -515,6 +520,7 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     else
         j.n_facts = t->row_scale != NULL || (t->offset != NULL && !t->raw_i32);
     j.run_block.n_facts = j.n_facts;
+    j.fact_rows = j.run != NULL ? QNI_AMX_RUN_ROWS : QNI_AMX_ROWS;
     /* An odd number to a segment: the last tile of k would reach behind x. */
     j.tile_units = t->segment_units % 2 != 0 && t->n_segments > 1 ? 1 : 2;
     struct qni_amx_stream *st = &j.stream;
@@ -523,15 +529,16 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     st->scale_is_f16 = t->scale_is_f16;
     st->scale_times = t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f;
     st->x_zero = t->x_zero;
-    st->held = (char *)j.s->dots[0];
+    st->held.c = (char *)j.s->dots[0];
     st->ring = (char *)j.s->b;
     st->feed = feed;
     st->feed_arg = &j;
     for (int64_t row = 0; row < t->m; row += ROWS) {
         const struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
         j.t = &part;
-        j.n_rows = qni_amx_n_rows(part.m);
-        qni_amx_configure(part.m, st->a_step);
+        /* Sums of short segments would not fit the first cache with 48 rows. */
+        j.cut = qni_amx_cut_of(part.m, st->a_step == 64 && j.run == NULL ? 3 : 2);
+        qni_amx_configure_rows(j.cut.tile_rows, st->a_step, j.run != NULL);
         all_of_k(&j);
     }
     _tile_release();

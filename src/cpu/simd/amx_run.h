@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks of many short segments on AMX tiles: 32 rows x 2 panels, all segments of a stretch of k in
- * one loop. Only files compiled for AMX include this.
+/* Blocks of many short segments on AMX tiles: up to 32 rows x 2 panels, all segments of a stretch
+ * of k in one loop. Only files compiled for AMX include this.
  *
  *     segment s        multiplied in the tiles
  *     segment s - 1    each of its tiles is stored just before segment s takes it over
@@ -16,14 +16,19 @@
  *
  * The other limit is what the first cache yields, hence two segments at a time: results are read
  * and written, and the sums between the two read, once for both. Results of the block stay in
- * memory of their own, 4 KiB, until all segments are added. */
+ * memory of their own, 4 KiB, until all segments are added. With 48 rows, 36 KiB of sums and
+ * results would lie beside A and B: no faster. Products keep one order, in which a tile is stored
+ * three products after its last one: for few rows others take less, but their stores wait. */
 #ifndef QNI_CPU_SIMD_AMX_RUN_H
 #define QNI_CPU_SIMD_AMX_RUN_H
 
 #include "amx_stream.h"
 
 #define QNI_AMX_BEGIN 0x1.8p23f
-enum { QNI_AMX_RUN = 1 << 22 }; /* |sum| at most */
+enum {
+    QNI_AMX_RUN = 1 << 22, /* |sum| at most */
+    QNI_AMX_RUN_ROWS = 32  /* of a block at most */
+};
 
 /* [32][32] */
 struct qni_amx_run_memory {
@@ -36,13 +41,14 @@ struct qni_amx_run {
     const char *a;
     struct qni_amx_stream *st; /* whose ring holds B */
     size_t b_second;           /* from the first panel of B to the second */
-    bool two;                  /* more than 16 rows */
+    bool two;                  /* tiles of rows */
+    size_t a_second, c_second; /* bytes from the first to the second, of A and of sums */
     int64_t rows;
     int64_t n;                 /* segments */
     int64_t length;            /* positions of each but the last */
     int64_t steps, last_steps; /* tiles of B in each, the last of which may be short */
     int64_t fresh;             /* even */
-    const float *facts;        /* [n][n_facts][32] */
+    const float *facts;        /* [n][n_facts][QNI_AMX_RUN_ROWS] */
     int64_t n_facts;
     const char *scale[2], *offset[2]; /* [n][16] of each panel */
     const int32_t *sums[2];           /* [n][16] */
@@ -80,7 +86,7 @@ QNI_TEMPLATE struct qni_amx_segment qni_amx_segment_of(const struct qni_amx_run 
         if ((kind & QNI_AMX_BASE) == QNI_AMX_SHIFTED)
             s.sums[p] = _mm512_cvtepi32_ps(_mm512_loadu_si512(r->sums[p] + i * 16));
     }
-    s.facts = r->facts + i * r->n_facts * 32;
+    s.facts = r->facts + i * r->n_facts * QNI_AMX_RUN_ROWS;
     return s;
 }
 
@@ -106,14 +112,15 @@ QNI_TEMPLATE __m512 qni_amx_run_term(const struct qni_amx_segment *s, const int 
     __m512 term = real;
     if (base != QNI_AMX_ROW) {
         const __m512 sx = _mm512_set1_ps(s->facts[row]);
-        const __m512 ox = _mm512_set1_ps(s->facts[32 + row]);
+        const __m512 ox = _mm512_set1_ps(s->facts[QNI_AMX_RUN_ROWS + row]);
         term = base == QNI_AMX_BLOCK ? _mm512_mul_ps(sx, real)
                                      : _mm512_fmadd_ps(sx, real, _mm512_mul_ps(ox, s->sums[panel]));
     }
     acc = _mm512_fmadd_ps(s->scale[panel], term, acc);
     if (kind & QNI_AMX_OFFSET) {
-        const int fact = base == QNI_AMX_ROW ? 0 : base == QNI_AMX_BLOCK ? 32 : 64;
-        acc = _mm512_fmadd_ps(s->offset[panel], _mm512_set1_ps(s->facts[fact + row]), acc);
+        const int fact = base == QNI_AMX_ROW ? 0 : base == QNI_AMX_BLOCK ? 1 : 2;
+        acc = _mm512_fmadd_ps(s->offset[panel],
+                              _mm512_set1_ps(s->facts[fact * QNI_AMX_RUN_ROWS + row]), acc);
     }
     return acc;
 }
@@ -167,15 +174,6 @@ QNI_TEMPLATE void qni_amx_run_add_some(const struct qni_amx_sums *s, int64_t row
             _tile_loadd(tile, begin, 0);                                                           \
     } while (0)
 
-static inline void qni_amx_run_next(struct qni_amx_stream *st)
-{
-    if (st->lines > 0)
-        qni_amx_look_ahead(st);
-    if (st->feeding)
-        st->feed(st->feed_arg);
-    st->slot = st->slot + 1 == st->slots ? 0 : st->slot + 1;
-}
-
 /* All tiles of a segment but the first. */
 static inline void qni_amx_run_rest(const struct qni_amx_run *r, const char *a, int64_t steps)
 {
@@ -189,11 +187,11 @@ static inline void qni_amx_run_rest(const struct qni_amx_run *r, const char *a, 
         _tile_loadd(7, b + r->b_second, 64);
         _tile_dpbssd(1, 4, 7);
         if (r->two) {
-            _tile_loadd(5, a + 16 * st->lda, st->lda);
+            _tile_loadd(5, a + r->a_second, st->lda);
             _tile_dpbssd(2, 5, 6);
             _tile_dpbssd(3, 5, 7);
         }
-        qni_amx_run_next(st);
+        qni_amx_next(st);
     }
 }
 
@@ -216,14 +214,14 @@ QNI_TEMPLATE void qni_amx_run_segment(const struct qni_amx_run *r, int64_t i,
     _tile_dpbssd(1, 4, 7);
     qni_amx_run_add_some(s, row, kind);
     if (r->two) {
-        _tile_loadd(5, a + 16 * st->lda, st->lda);
-        QNI_AMX_RUN_OVER(2, 2048);
+        _tile_loadd(5, a + r->a_second, st->lda);
+        QNI_AMX_RUN_OVER(2, r->c_second);
         _tile_dpbssd(2, 5, 6);
-        QNI_AMX_RUN_OVER(3, 2112);
+        QNI_AMX_RUN_OVER(3, r->c_second + 64);
         _tile_dpbssd(3, 5, 7);
         qni_amx_run_add_some(s, 16 + row, kind);
     }
-    qni_amx_run_next(st);
+    qni_amx_next(st);
     qni_amx_run_rest(r, a, i + 1 < r->n ? r->steps : r->last_steps);
 }
 #undef QNI_AMX_RUN_OVER
@@ -243,7 +241,9 @@ QNI_TEMPLATE void qni_amx_run_block(const struct qni_amx_run *r, const int kind)
         qni_amx_run_segment(r, i, &none, 0, kind);
     if (i < r->n && i >= 2)
         qni_amx_run_add_all(r, i - 2, 2, kind);
-    qni_amx_store(r->m->dots[(r->n - 1) & 3], r->two);
+    const struct qni_amx_sink last = {(char *)r->m->dots[(r->n - 1) & 3], 0, (int64_t)r->c_second,
+                                      r->two ? 2 : 1};
+    qni_amx_store_all(&last);
     if (i < r->n)
         qni_amx_run_add_all(r, i, 1, kind);
     else

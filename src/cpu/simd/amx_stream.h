@@ -1,10 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the AMX kernels keep tiles and vectors busy at once. Only files compiled for AMX include
+/* How the int8 AMX kernels keep tiles and vectors busy at once. Only files compiled for AMX include
  * this.
  *
- * A block is 32 rows x 2 panels x one stretch of k. Its results live in tiles 0..3, as [row half]
- * [panel]; tiles 4 and 5 take the row halves of A, 6 and 7 the panels of B: four loads feed four
- * products. Blocks go through a stream of three stages:
+ * A block is up to three tiles of rows x 2 panels x one stretch of k. Tiles:
+ *
+ *     0 1    sums of the first tile of rows, by panel
+ *     2 3    of the last
+ *     4 5    of the one between them; with two tiles of rows, 4 holds the last of A
+ *     6      A
+ *     7      B
+ *
+ * Products of the same B follow each other: 16 cycles for the first, and no more than rows of A,
+ * but at least 10, for the others. The tile of rows in the middle of three is loaded once for each
+ * panel, as is the first: from the first cache the second time. Five tiles that come from the
+ * second cache feed six products, where 2 x 2 has four for four.
+ *
+ * Blocks go through a stream of three stages:
  *
  *     block i         multiplied in the tiles
  *     block i - 1     its tiles are stored, each just before block i takes that tile over
@@ -24,29 +35,99 @@
 
 /* ---- rows of a job --------------------------------------------------------------------------- */
 
-/* The i-th block of rows of a job of m. The last one reaches back so that its tiles are full: the
- * rows [skip, end) of it are new. A job of fewer than 32 rows is one block in shortened tiles. */
-struct qni_amx_rows {
-    int64_t base, skip, end;
-    bool two; /* more than 16 rows */
+enum { QNI_AMX_ROWS = 48 }; /* of a block at most */
+
+/* m rows in tiles of the same number of rows, the last of which reaches back where they do not
+ * come out even, and tiles in blocks that differ by one at most. */
+struct qni_amx_cut {
+    int64_t m, tiles, tile_rows, blocks;
 };
 
-static inline int64_t qni_amx_n_rows(int64_t m)
+/* Rows [base, base + rows) of the job. */
+struct qni_amx_rows {
+    int64_t base, rows;
+    int32_t tiles;
+    int64_t middle, last; /* rows from base to the second of three tiles, and to the last one */
+};
+
+/* m <= 256: (tiles - 1) * tile_rows < m, then. most: tiles of a block, 2 or 3. */
+static inline struct qni_amx_cut qni_amx_cut_of(int64_t m, int64_t most)
 {
-    return (m + 31) / 32;
+    struct qni_amx_cut c;
+    c.m = m;
+    c.tiles = (m + 15) / 16;
+    c.tile_rows = (m + c.tiles - 1) / c.tiles;
+    c.blocks = (c.tiles + most - 1) / most;
+    return c;
 }
 
-static inline struct qni_amx_rows qni_amx_rows_at(int64_t m, int64_t i)
+static inline struct qni_amx_rows qni_amx_rows_at(const struct qni_amx_cut *c, int64_t i)
 {
-    struct qni_amx_rows r = {i * 32, 0, 32, true};
-    const int64_t left = m - r.base;
-    if (left >= 32)
-        return r;
-    r.two = left > 16;
-    r.end = m < 16 ? m : r.two && m < 32 ? m : r.two ? 32 : 16;
-    r.base = m - r.end;
-    r.skip = i * 32 - r.base;
+    const int64_t first = i * c->tiles / c->blocks, end = (i + 1) * c->tiles / c->blocks;
+    struct qni_amx_rows r;
+    r.base = first * c->tile_rows;
+    r.rows = (end == c->tiles ? c->m : end * c->tile_rows) - r.base;
+    r.tiles = (int32_t)(end - first);
+    r.middle = c->tile_rows;
+    r.last = r.rows - c->tile_rows;
     return r;
+}
+
+/* k_bytes: of a row of A in one product, 64, or 32 where there are no blocks of three tiles.
+ * in_runs: 4 and 5 hold A, 6 and 7 B (amx_run.h). */
+static inline void qni_amx_configure_rows(int64_t tile_rows, int32_t k_bytes, bool in_runs)
+{
+    struct qni_tile_config c;
+    memset(&c, 0, sizeof c);
+    c.palette = 1;
+    for (int i = 0; i < 8; i++) {
+        c.bytes_per_row[i] = 64;
+        c.rows[i] = (uint8_t)tile_rows;
+    }
+    c.bytes_per_row[4] = c.bytes_per_row[in_runs ? 5 : 6] = (uint16_t)k_bytes;
+    c.rows[7] = (uint8_t)(k_bytes / 4);
+    if (in_runs)
+        c.rows[6] = c.rows[7];
+    /* gcc 12 declares only 8 of the 64 bytes as read, so that the stores above could vanish. */
+    __asm__ volatile("" : : "r"(&c) : "memory");
+    _tile_loadconfig(&c);
+}
+
+/* Where the sums of a block go, [rows][32] of four bytes: how far it is to those of the tiles. */
+struct qni_amx_sink {
+    char *c;
+    int64_t middle, last; /* bytes */
+    int32_t tiles;
+};
+
+static inline struct qni_amx_sink qni_amx_sink_of(void *c, const struct qni_amx_rows *r)
+{
+    const struct qni_amx_sink s = {c, r->middle * 128, r->last * 128, r->tiles};
+    return s;
+}
+
+static inline void qni_amx_store_middle(const struct qni_amx_sink *to)
+{
+    _tile_stored(4, to->c + to->middle, 128);
+    _tile_stored(5, to->c + to->middle + 64, 128);
+}
+
+/* All but the first. */
+static inline void qni_amx_store_others(const struct qni_amx_sink *to)
+{
+    if (to->tiles > 1) {
+        _tile_stored(2, to->c + to->last, 128);
+        _tile_stored(3, to->c + to->last + 64, 128);
+    }
+    if (to->tiles > 2)
+        qni_amx_store_middle(to);
+}
+
+static inline void qni_amx_store_all(const struct qni_amx_sink *to)
+{
+    _tile_stored(0, to->c, 128);
+    _tile_stored(1, to->c + 64, 128);
+    qni_amx_store_others(to);
 }
 
 /* ---- the float steps ------------------------------------------------------------------------- */
@@ -71,22 +152,22 @@ struct qni_amx_columns {
 
 /* What is added to c once the sums of a block are in memory. */
 struct qni_amx_add {
-    const int32_t *dot; /* [32][32], or f32 */
+    const int32_t *dot; /* [rows][32] */
     const struct qni_amx_columns *columns;
-    const float *facts; /* [][32]: what each row of the block brings, in order of use */
+    const float *facts; /* [][QNI_AMX_ROWS]: what each row brings, in order of use */
     float *c;           /* of row 0 of the block */
     size_t ldc;
-    int64_t row, end; /* rows to add; end == 0: none */
-    __mmask16 keep;   /* 0: c has nothing yet; else all ones */
+    int64_t rows;   /* 0: nothing to add */
+    __mmask16 keep; /* 0: c has nothing yet; else all ones */
     bool second_panel;
 };
 
 struct qni_amx_block {
     const char *a;
-    size_t b_second; /* from the first panel of B to the second */
-    int64_t units;   /* tiles of B along k */
-    char *c_out;     /* where the tiles go, [32][32] of four bytes */
-    bool two;
+    size_t middle, last; /* bytes from the first tile of rows to the others */
+    size_t b_second;     /* from the first panel of B to the second */
+    int64_t units;       /* tiles of B along k */
+    struct qni_amx_sink out;
 };
 
 enum { QNI_AMX_SLOT = 1024 }; /* bytes of a tile of B */
@@ -108,7 +189,8 @@ struct qni_amx_stream {
     bool feeding;
     void (*feed)(void *arg);
     void *feed_arg;
-    char *held; /* where the tiles belong that are full */
+    bool far; /* B is in the second cache, and is read again before it is written over */
+    struct qni_amx_sink held; /* where the tiles belong that are full */
     /* Of the block to come (adds[turn], written by who pushes it), and of the two before it. */
     struct qni_amx_add adds[3];
     int32_t turn;
@@ -144,10 +226,11 @@ QNI_TEMPLATE struct qni_amx_vectors qni_amx_vectors_of(const struct qni_amx_stre
     return v;
 }
 
-/* One row of one panel. facts are those of the row: 32 apart. */
+/* One row of one panel. facts are those of the row: QNI_AMX_ROWS apart. */
 QNI_TEMPLATE void qni_amx_add_vector(const struct qni_amx_vectors *v, const int32_t *dot, float *c,
                                      const float *facts, __mmask16 keep, const int kind)
 {
+    enum { NEXT = QNI_AMX_ROWS };
     const int base = kind & QNI_AMX_BASE;
     __m512 acc = _mm512_maskz_loadu_ps(keep, c);
     __m512i d = _mm512_load_si512(dot);
@@ -166,11 +249,11 @@ QNI_TEMPLATE void qni_amx_add_vector(const struct qni_amx_vectors *v, const int3
         const __m512 term =
             base == QNI_AMX_BLOCK
                 ? _mm512_mul_ps(sx, real)
-                : _mm512_fmadd_ps(sx, real, _mm512_mul_ps(_mm512_set1_ps(facts[32]), v->sums));
+                : _mm512_fmadd_ps(sx, real, _mm512_mul_ps(_mm512_set1_ps(facts[NEXT]), v->sums));
         acc = _mm512_fmadd_ps(v->scale, term, acc);
         if (kind & QNI_AMX_OFFSET)
-            acc = _mm512_fmadd_ps(v->offset, _mm512_set1_ps(facts[base == QNI_AMX_BLOCK ? 32 : 64]),
-                                  acc);
+            acc = _mm512_fmadd_ps(
+                v->offset, _mm512_set1_ps(facts[base == QNI_AMX_BLOCK ? NEXT : 2 * NEXT]), acc);
     }
     _mm512_storeu_ps(c, acc);
 }
@@ -182,6 +265,7 @@ struct qni_amx_adding {
     const float *facts;
     float *c;
     size_t ldc;
+    int64_t left; /* rows */
     __mmask16 keep;
 };
 
@@ -203,23 +287,24 @@ QNI_TEMPLATE struct qni_amx_adding qni_amx_adding_of(const struct qni_amx_stream
     a.v1 = qni_amx_vectors_of(st, r->columns, 1, kind);
     a.ldc = r->ldc;
     a.keep = r->keep;
-    a.dot = r->dot + r->row * 32;
-    a.facts = r->facts + r->row;
-    a.c = r->c + (size_t)r->row * a.ldc;
+    a.dot = r->dot;
+    a.facts = r->facts;
+    a.c = r->c;
+    a.left = r->rows;
     return a;
 }
 
 QNI_TEMPLATE void qni_amx_add_all(const struct qni_amx_stream *st, const struct qni_amx_add *r,
                                   const int kind)
 {
-    if (r->end <= r->row)
+    if (r->rows == 0)
         return;
     struct qni_amx_adding a = qni_amx_adding_of(st, r, kind);
     if (r->second_panel)
-        for (int64_t i = r->row; i < r->end; i++)
+        for (int64_t i = 0; i < r->rows; i++)
             qni_amx_add_row(&a, true, kind);
     else
-        for (int64_t i = r->row; i < r->end; i++)
+        for (int64_t i = 0; i < r->rows; i++)
             qni_amx_add_row(&a, false, kind);
 }
 
@@ -228,17 +313,28 @@ QNI_TEMPLATE void qni_amx_add_all(const struct qni_amx_stream *st, const struct 
 /* Where the tiles of the next products are. */
 struct qni_amx_operands {
     const char *a, *b0, *b1;
-    size_t lda;
-    char *held;
-    bool two;
+    size_t middle, last, lda;
+    const struct qni_amx_sink *held;
+    bool far;
 };
 
 /* The tile goes where its block belongs, and begins the next one at zero: loading it with sums to
  * go on with would hold the products up for as long as a block of 500 positions takes. */
-#define QNI_AMX_TAKE_OVER(tile, at)                                                                \
+#define QNI_AMX_TAKE_OVER(tile, at, tiles_of_rows)                                                 \
     do {                                                                                           \
-        _tile_stored(tile, o->held + (at), 128);                                                   \
+        if (o->held->tiles >= (tiles_of_rows))                                                     \
+            _tile_stored(tile, o->held->c + (at), 128);                                            \
         _tile_zero(tile);                                                                          \
+    } while (0)
+
+/* Tiles of B that lie in the second cache do not pass through the first, which they would only
+ * wash out: its lines are what tiles wait for. */
+#define QNI_AMX_LOAD(tile, at, ld, far)                                                            \
+    do {                                                                                           \
+        if (far)                                                                                   \
+            _tile_stream_loadd(tile, at, ld);                                                      \
+        else                                                                                       \
+            _tile_loadd(tile, at, ld);                                                             \
     } while (0)
 
 QNI_TEMPLATE void qni_amx_add_some(struct qni_amx_adding *adding, const int rate, const int kind)
@@ -248,34 +344,60 @@ QNI_TEMPLATE void qni_amx_add_some(struct qni_amx_adding *adding, const int rate
         qni_amx_add_row(adding, true, kind);
 }
 
-/* One tile of k: up to four products; `rate` rows are added after each. */
+/* One tile of k: two products for each tile of rows; `rate` rows are added after each. */
 QNI_TEMPLATE void qni_amx_step(const struct qni_amx_operands *o, struct qni_amx_adding *adding,
-                               const bool begins, const bool loads_b, const int rate,
-                               const int kind)
+                               const bool begins, const int tiles, const int rate, const int kind)
 {
-    if (loads_b)
-        _tile_loadd(6, o->b0, 64);
-    _tile_loadd(4, o->a, o->lda);
+    const size_t lda = o->lda;
+    QNI_AMX_LOAD(7, o->b0, 64, o->far);
+    if (begins && tiles == 2 && o->held->tiles == 3)
+        qni_amx_store_middle(o->held);
+    if (begins && tiles == 1)
+        qni_amx_store_others(o->held);
+    QNI_AMX_LOAD(6, o->a, lda, o->far && tiles == 2);
     if (begins)
-        QNI_AMX_TAKE_OVER(0, 0);
-    _tile_dpbssd(0, 4, 6);
+        QNI_AMX_TAKE_OVER(0, 0, 1);
+    _tile_dpbssd(0, 6, 7);
     qni_amx_add_some(adding, rate, kind);
-    if (loads_b)
-        _tile_loadd(7, o->b1, 64);
+    if (tiles == 3) {
+        _tile_loadd(6, o->a + o->middle, lda);
+        if (begins)
+            QNI_AMX_TAKE_OVER(4, o->held->middle, 3);
+        _tile_dpbssd(4, 6, 7);
+        qni_amx_add_some(adding, rate, kind);
+        _tile_loadd(6, o->a + o->last, lda);
+        if (begins)
+            QNI_AMX_TAKE_OVER(2, o->held->last, 2);
+        _tile_dpbssd(2, 6, 7);
+        qni_amx_add_some(adding, rate, kind);
+    } else if (tiles == 2) {
+        QNI_AMX_LOAD(4, o->a + o->last, lda, o->far);
+        if (begins)
+            QNI_AMX_TAKE_OVER(2, o->held->last, 2);
+        _tile_dpbssd(2, 4, 7);
+        qni_amx_add_some(adding, rate, kind);
+    }
+    QNI_AMX_LOAD(7, o->b1, 64, o->far);
+    if (tiles > 1) {
+        if (begins)
+            QNI_AMX_TAKE_OVER(3, o->held->last + 64, 2);
+        if (tiles == 3)
+            _tile_dpbssd(3, 6, 7);
+        else
+            _tile_dpbssd(3, 4, 7);
+        qni_amx_add_some(adding, rate, kind);
+    }
+    if (tiles == 3) {
+        _tile_loadd(6, o->a + o->middle, lda);
+        if (begins)
+            QNI_AMX_TAKE_OVER(5, o->held->middle + 64, 3);
+        _tile_dpbssd(5, 6, 7);
+        qni_amx_add_some(adding, rate, kind);
+        _tile_loadd(6, o->a, lda);
+    }
     if (begins)
-        QNI_AMX_TAKE_OVER(1, 64);
-    _tile_dpbssd(1, 4, 7);
-    qni_amx_add_some(adding, rate, kind);
-    if (begins)
-        QNI_AMX_TAKE_OVER(2, 2048);
-    if (begins)
-        QNI_AMX_TAKE_OVER(3, 2112);
-    if (!o->two)
-        return;
-    _tile_loadd(5, o->a + 16 * o->lda, o->lda);
-    _tile_dpbssd(2, 5, 6);
-    qni_amx_add_some(adding, rate, kind);
-    _tile_dpbssd(3, 5, 7);
+        QNI_AMX_TAKE_OVER(1, 64, 1);
+    _tile_dpbssd(1, 6, 7);
     qni_amx_add_some(adding, rate, kind);
 }
 
@@ -291,33 +413,73 @@ static inline void qni_amx_look_ahead(struct qni_amx_stream *st)
     st->lines -= n;
 }
 
-/* All products of a block. rate > 0: 32 rows (or 16) are added within the first 8 / rate steps. */
-QNI_TEMPLATE void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_block *b,
-                                const int rate, const int kind)
+static inline void qni_amx_next(struct qni_amx_stream *st)
 {
-    const int64_t adds = rate > 0 ? 8 / (rate > 0 ? rate : 1) : 0;
-    struct qni_amx_operands o = {b->a, NULL, NULL, st->lda, st->held, b->two};
-    struct qni_amx_adding adding;
-    if (rate > 0)
-        adding = qni_amx_adding_of(st, qni_amx_add_of(st, 2), kind);
-    int64_t done = 0;
-    for (int64_t u = 0; u < b->units; u++) {
-        o.b0 = st->ring + st->slot * QNI_AMX_SLOT;
-        o.b1 = o.b0 + b->b_second;
-        if (done == 0)
-            qni_amx_step(&o, &adding, true, true, rate, kind);
-        else if (done < adds)
-            qni_amx_step(&o, &adding, false, true, rate, kind);
-        else
-            qni_amx_step(&o, &adding, false, true, 0, kind);
-        done++;
-        if (st->lines > 0)
-            qni_amx_look_ahead(st);
-        if (st->feeding)
-            st->feed(st->feed_arg);
-        st->slot = st->slot + 1 == st->slots ? 0 : st->slot + 1;
-        o.a += st->a_step;
-    }
+    if (st->lines > 0)
+        qni_amx_look_ahead(st);
+    if (st->feeding)
+        st->feed(st->feed_arg);
+    st->slot = st->slot + 1 == st->slots ? 0 : st->slot + 1;
+}
+
+/* The next tile of k, beside which rows are added if rate > 0. */
+QNI_TEMPLATE void qni_amx_multiply(struct qni_amx_stream *st, const struct qni_amx_block *b,
+                                   int64_t unit, struct qni_amx_adding *adding, const int tiles,
+                                   const int rate, const int kind)
+{
+    const char *const b0 = st->ring + st->slot * QNI_AMX_SLOT;
+    const struct qni_amx_operands o = {
+        b->a + unit * st->a_step,
+        b0,
+        b0 + b->b_second,
+        b->middle,
+        b->last,
+        st->lda,
+        &st->held,
+        st->far,
+    };
+    if (rate == 0 && unit > 0)
+        qni_amx_step(&o, adding, false, tiles, rate, kind);
+    else
+        qni_amx_step(&o, adding, unit == 0, tiles, rate, kind);
+    qni_amx_next(st);
+}
+
+/* Products from `unit` on, nothing beside them: the same whatever becomes of sums. */
+static void qni_amx_rest(struct qni_amx_stream *st, const struct qni_amx_block *b, int64_t unit)
+{
+    if (b->out.tiles == 3)
+        for (; unit < b->units; unit++)
+            qni_amx_multiply(st, b, unit, NULL, 3, 0, 0);
+    else if (b->out.tiles == 2)
+        for (; unit < b->units; unit++)
+            qni_amx_multiply(st, b, unit, NULL, 2, 0, 0);
+    else
+        for (; unit < b->units; unit++)
+            qni_amx_multiply(st, b, unit, NULL, 1, 0, 0);
+}
+
+/* All products of a block. Rows are added beside the first of them. */
+QNI_TEMPLATE void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_block *b,
+                                const int tiles, const int rate, const int kind)
+{
+    struct qni_amx_adding adding = qni_amx_adding_of(st, qni_amx_add_of(st, 2), kind);
+    int64_t unit = 0;
+    for (; unit < b->units && adding.left >= 2 * tiles * rate; adding.left -= 2 * tiles * rate)
+        qni_amx_multiply(st, b, unit++, &adding, tiles, rate, kind);
+    for (; adding.left > 0; adding.left--)
+        qni_amx_add_row(&adding, true, kind);
+    qni_amx_rest(st, b, unit);
+}
+
+/* Rows are added within the first eight steps, if there are so many. */
+QNI_TEMPLATE void qni_amx_push_tiles(struct qni_amx_stream *st, const struct qni_amx_block *b,
+                                     const int tiles, const int kind)
+{
+    if (b->units >= 8 && tiles > 1)
+        qni_amx_steps(st, b, tiles, 1, kind);
+    else
+        qni_amx_steps(st, b, tiles, 4, kind);
 }
 
 /* Multiply a block, whose adds[turn] is written; finish the one before the one before. */
@@ -325,34 +487,28 @@ QNI_TEMPLATE void qni_amx_push(struct qni_amx_stream *st, const struct qni_amx_b
                                const int kind)
 {
     const struct qni_amx_add *const ready = qni_amx_add_of(st, 2);
-    const int64_t steps = b->units;
-    if (ready->end - ready->row != (b->two ? 32 : 16) || !ready->second_panel) {
-        qni_amx_steps(st, b, 0, kind);
+    if (ready->rows == 0 || !ready->second_panel) {
+        qni_amx_rest(st, b, 0);
         qni_amx_add_all(st, ready, kind);
-    } else if (steps >= 8) {
-        qni_amx_steps(st, b, 1, kind);
-    } else if (steps >= 4) {
-        qni_amx_steps(st, b, 2, kind);
-    } else if (steps >= 2) {
-        qni_amx_steps(st, b, 4, kind);
+    } else if (b->out.tiles == 3) {
+        qni_amx_push_tiles(st, b, 3, kind);
+    } else if (b->out.tiles == 2) {
+        qni_amx_push_tiles(st, b, 2, kind);
     } else {
-        qni_amx_steps(st, b, 8, kind);
+        qni_amx_push_tiles(st, b, 1, kind);
     }
-    st->held = b->c_out;
+    st->held = b->out;
     st->turn = (st->turn + 1) % 3;
 }
 
 /* Finish what is on its way. */
 QNI_TEMPLATE void qni_amx_flush(struct qni_amx_stream *st, const int kind)
 {
-    _tile_stored(0, st->held, 128);
-    _tile_stored(1, st->held + 64, 128);
-    _tile_stored(2, st->held + 2048, 128);
-    _tile_stored(3, st->held + 2112, 128);
+    qni_amx_store_all(&st->held);
     qni_amx_add_all(st, qni_amx_add_of(st, 2), kind);
     qni_amx_add_all(st, qni_amx_add_of(st, 1), kind);
     for (int i = 0; i < 3; i++)
-        st->adds[i].row = st->adds[i].end = 0;
+        st->adds[i].rows = 0;
 }
 
 #endif
