@@ -501,6 +501,15 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
     return part;
 }
 
+/* Tiles of rows to a block. Three take fewer tile loads for their products, but where segments are
+ * short their sums crowd the first cache, which pays only if there is a block less. */
+static int64_t most_tiles(const struct job *j, int64_t rows)
+{
+    enum { LONG = 16 }; /* units */
+    const bool pays = rows <= QNI_AMX_ROWS || j->t->segment_units >= LONG;
+    return j->stream.a_step == 64 && j->run == NULL && pays ? 3 : 2;
+}
+
 static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
 {
     struct job j;
@@ -536,8 +545,7 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     for (int64_t row = 0; row < t->m; row += ROWS) {
         const struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
         j.t = &part;
-        /* Sums of short segments would not fit the first cache with 48 rows. */
-        j.cut = qni_amx_cut_of(part.m, st->a_step == 64 && j.run == NULL ? 3 : 2);
+        j.cut = qni_amx_cut_of(part.m, most_tiles(&j, part.m));
         qni_amx_configure_rows(j.cut.tile_rows, st->a_step, j.run != NULL);
         all_of_k(&j);
     }

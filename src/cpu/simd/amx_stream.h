@@ -438,10 +438,12 @@ QNI_TEMPLATE void qni_amx_multiply(struct qni_amx_stream *st, const struct qni_a
         &st->held,
         st->far,
     };
-    if (rate == 0 && unit > 0)
+    /* Two copies where segments of few steps are common. */
+    const bool apart = rate == 0 || tiles == 2;
+    if (apart && unit > 0)
         qni_amx_step(&o, adding, false, tiles, rate, kind);
     else
-        qni_amx_step(&o, adding, unit == 0, tiles, rate, kind);
+        qni_amx_step(&o, adding, apart || unit == 0, tiles, rate, kind);
     qni_amx_next(st);
 }
 
