@@ -40,11 +40,11 @@
 #include <immintrin.h>
 
 #include "../../base/compiler.h"
-#include "../simd/amx.h"
+#include "../simd/amx_bf16.h"
 #include "../simd/avx512.h"
 #include "kernel.h"
 
-enum { NIBBLES = 0, BYTES = 1 };
+enum { NIBBLES = QNI_AMX_NIBBLES, BYTES = QNI_AMX_BYTES };
 enum {
     HALF = 16,               /* rows of a tile */
     ROWS = QNI_BF16_ROWS,    /* of a block */
@@ -67,9 +67,6 @@ struct scratch {
 };
 _Static_assert(sizeof(struct scratch) == 176128, "kernels.inc says so");
 
-/* The compiler does not know that tiles are loaded from memory and stored there. */
-#define TILES_SEE_MEMORY() __asm__ volatile("" ::: "memory")
-
 static int64_t at_most(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -86,50 +83,6 @@ static __m512i nibble_table(const struct qni_matmul_tile *t)
             : _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)t->table8)));
     const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(values), 16));
     return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
-}
-
-/* A byte in the low bits of 2^23 makes 2^23 + byte; less 2^23 + 128 it is the code. */
-QNI_TEMPLATE __m512i float_of_byte(__m512i v)
-{
-    const __m512i one = _mm512_set1_epi32(0x4b000000), byte = _mm512_set1_epi32(0xff);
-    const __m512i bits = _mm512_ternarylogic_epi32(v, byte, one, 0xea); /* (v & byte) | one */
-    return _mm512_castps_si512(
-        _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128.0f)));
-}
-
-/* Bytes h and h + 2 of every lane. An integer of 8 bits as f32 has zeros below its upper half. */
-QNI_TEMPLATE __m512i pair_of_bytes(__m512i v, const int h)
-{
-    const __m512i low = float_of_byte(h == 0 ? v : _mm512_srli_epi32(v, 8));
-    const __m512i high = float_of_byte(_mm512_srli_epi32(v, h == 0 ? 16 : 24));
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(low, 16), high);
-}
-
-/* A unit of a panel to a tile: row i has the i-th pair of positions, as x has them. */
-QNI_TEMPLATE void unpack(const uint8_t *codes, uint8_t *out, __m512i table, const int kind)
-{
-    if (kind == BYTES) {
-        QNI_UNROLL
-        for (int r = 0; r < 8; r++) {
-            const __m512i v = _mm512_loadu_si512(codes + 64 * r);
-            _mm512_store_si512(out + 128 * r, pair_of_bytes(v, 0));
-            _mm512_store_si512(out + 128 * r + 64, pair_of_bytes(v, 1));
-        }
-        return;
-    }
-    /* Moves bytes on port 5: shifts have port 0 alone, which scales sums, too. */
-    const __m512i next_byte = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, -1));
-    QNI_UNROLL
-    for (int r = 0; r < 4; r++, out += 128) {
-        const __m512i v = _mm512_loadu_si512(codes + 64 * r);
-        const __m512i v8 = _mm512_shuffle_epi8(v, next_byte);
-        const __m512i v4 = _mm512_srli_epi16(v, 4), v12 = _mm512_srli_epi16(v8, 4);
-        _mm512_store_si512(out, _mm512_permutexvar_epi16(v, table));
-        _mm512_store_si512(out + 64, _mm512_permutexvar_epi16(v8, table));
-        _mm512_store_si512(out + 512, _mm512_permutexvar_epi16(v4, table));
-        _mm512_store_si512(out + 576, _mm512_permutexvar_epi16(v12, table));
-    }
 }
 
 /* ---- the order of work ----------------------------------------------------------------------- */
@@ -312,11 +265,11 @@ QNI_TEMPLATE void refill(const struct operands *o, __m512i table, const int pane
 {
     const uint8_t *const codes = o->codes + (panel == 0 ? 0 : o->second);
     const int lines = kind == BYTES ? 8 : 4;
-    TILES_SEE_MEMORY();
+    QNI_AMX_TILES_SEE_MEMORY();
     for (int r = 0; r < lines; r++)
         _mm_prefetch((const char *)codes + o->ahead + LINE * r, _MM_HINT_T1);
-    unpack(codes, o->b + panel * TILE, table, kind);
-    TILES_SEE_MEMORY();
+    qni_amx_unpack_bf16(codes, o->b + panel * TILE, table, kind);
+    QNI_AMX_TILES_SEE_MEMORY();
 }
 
 /* Sums leave a tile when the first product of the next segment needs it. */
@@ -390,8 +343,8 @@ QNI_TEMPLATE void begin_feed(const struct job *j, struct feed *f, const int kind
     *f = before;
     next_pair(j, f);
     for (int64_t i = 0; i < RING; i++) {
-        unpack(f->codes, j->s->b[i][0], j->table, kind);
-        unpack(f->codes + f->second, j->s->b[i][1], j->table, kind);
+        qni_amx_unpack_bf16(f->codes, j->s->b[i][0], j->table, kind);
+        qni_amx_unpack_bf16(f->codes + f->second, j->s->b[i][1], j->table, kind);
         f->codes += j->unit_bytes;
         if (--f->left == 0)
             next_pair(j, f);
@@ -453,7 +406,7 @@ QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool
         TAKE_OVER(2, 1, 0);
         TAKE_OVER(3, 1, 1);
     }
-    TILES_SEE_MEMORY();
+    QNI_AMX_TILES_SEE_MEMORY();
     begin_adding(j, &before, offsets, &d);
     add_rows(&d, d.left, offsets);
 }
@@ -515,6 +468,306 @@ QNI_TEMPLATE void block(struct job *j, const int kind)
     }
 }
 
+/* ---- many rows ------------------------------------------------------------------------------- */
+
+enum {
+    BLOCKS = 8,                          /* of rows at a time */
+    MOST_GROUPS = 128,                   /* of k, */
+    LEAST_UNITS = 32,                    /* and units, see split_totals() */
+    OFFSET_UNITS = 3 * MOST_GROUPS / 32, /* of B, */
+    TOTALS_BYTES = OFFSET_UNITS * QNI_AMX_BF16_BLOCK
+};
+
+struct many {
+    uint8_t b[QNI_AMX_BF16_UNITS][2][TILE];
+    float sums[2][ROWS][WIDTH]; /* of the two segments before the one that is multiplied */
+    float part[BLOCKS][ROWS][WIDTH];
+    uint16_t totals[BLOCKS][OFFSET_UNITS][ROWS][32];
+};
+_Static_assert(sizeof(struct many) == 253952, "kernels.inc says so");
+
+struct pass {
+    const struct qni_matmul_tile *t;
+    struct many *s;
+    __m512i table;
+    int64_t blocks;       /* of rows */
+    int64_t unit_bytes;   /* of codes */
+    int64_t most;         /* units of a stretch */
+    int64_t offset_units; /* 0: no offsets */
+};
+
+/* Units [unit, unit + n) of a pair of panels, or of their offsets: what of B lies in the first cache
+ * while all blocks of rows pass by. n = 0: behind the last. */
+struct stretch {
+    int64_t panel, unit, n;
+    bool of_offsets;
+};
+
+static struct stretch after(const struct pass *p, struct stretch s)
+{
+    s.unit += s.n;
+    if (s.unit >= (s.of_offsets ? p->offset_units : p->t->units)) {
+        s.panel += s.of_offsets ? 0 : 2;
+        s.of_offsets = !s.of_offsets && p->offset_units > 0;
+        s.unit = 0;
+    }
+    const int64_t left = (s.of_offsets ? p->offset_units : p->t->units) - s.unit;
+    s.n = s.panel < p->t->n_panels ? at_most(p->most, left) : 0;
+    return s;
+}
+
+/* The nearest bf16 as the upper half, or, where that is infinite, the one towards zero. */
+QNI_TEMPLATE __m512i near_bf16(__m512 v, __m512 *rest)
+{
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
+    const __m512i size = _mm512_and_si512(up, _mm512_set1_epi32(0x7fffffff));
+    const __mmask16 fits = _mm512_cmplt_epu32_mask(size, _mm512_set1_epi32(0x7f800000));
+    const __m512i half = _mm512_and_si512(_mm512_mask_mov_epi32(bits, fits, up),
+                                          _mm512_set1_epi32((int32_t)0xffff0000));
+    *rest = _mm512_sub_ps(v, _mm512_castsi512_ps(half));
+    return half;
+}
+
+/* Offsets of 32 groups to a tile of B: the upper plane or the lower. */
+static void unpack_offsets(const struct qni_matmul_tile *t, int64_t panel, int64_t group,
+                           bool lower, uint8_t *out)
+{
+    for (int64_t i = 0; i < 16; i++) {
+        __m512i half[2];
+        for (int64_t k = 0; k < 2; k++) {
+            const int64_t g = group + 2 * i + k;
+            __m512 rest, v = _mm512_setzero_ps();
+            if (g < t->n_groups)
+                v = qni_load16(t->offset, panel * t->n_groups + g, t->scale_is_f16);
+            half[k] = near_bf16(v, &rest);
+            if (lower)
+                half[k] = near_bf16(rest, &rest);
+        }
+        const __m512i even = _mm512_srli_epi32(half[0], 16);
+        _mm512_store_si512(out + LINE * i, _mm512_mask_blend_epi16(0xaaaaaaaau, even, half[1]));
+    }
+}
+
+/* Offsets are products, too: of sums of x of a group and its offset, whose groups are positions.
+ * Both are split in two planes; upper x upper, lower x upper and upper x lower count. What is left
+ * out is below 2^-16 + 2 * 2^-17 of |total * offset|: with 1024 positions a quarter of the bound.
+ * An infinite total leaves NaN for the lower plane. */
+static void split_totals(const struct pass *p)
+{
+    const struct qni_matmul_tile *t = p->t;
+    for (int64_t i = 0; i < p->blocks * ROWS; i++)
+        for (int64_t g = 0; g < t->n_groups; g += 16) {
+            uint16_t *const out = &p->s->totals[i / ROWS][g / 32 * 3][i % ROWS][g % 32];
+            const float *const total = t->a_total + (size_t)i * t->ld_segment + g;
+            const int64_t left = t->n_groups - g;
+            const __mmask16 there = (__mmask16)(left >= 16 ? 0xffff : (1 << left) - 1);
+            __m512 rest;
+            const __m512i upper = near_bf16(_mm512_maskz_loadu_ps(there, total), &rest);
+            const __m512i lower = near_bf16(rest, &rest);
+            for (int k = 0; k < 3; k++)
+                _mm256_store_si256(
+                    (__m256i *)(void *)(out + k * ROWS * 32),
+                    _mm512_cvtepi32_epi16(_mm512_srli_epi32(k == 1 ? lower : upper, 16)));
+        }
+}
+
+/* Codes of the stretch, and where those are that come after it. */
+static struct qni_amx_fill fill_of(const struct pass *p, const struct stretch *s)
+{
+    const struct qni_matmul_tile *t = p->t;
+    struct qni_amx_fill f = {
+        .units = s->of_offsets ? 0 : s->n, .unit_bytes = p->unit_bytes, .table = p->table};
+    if (f.units == 0)
+        return f;
+    struct stretch next = after(p, *s);
+    while (next.n > 0 && next.of_offsets)
+        next = after(p, next);
+    for (int64_t i = 0; i < 2; i++) {
+        const int64_t here = s->panel + (s->panel + i < t->n_panels ? i : 0);
+        const int64_t there = next.panel + (next.panel + i < t->n_panels ? i : 0);
+        f.codes[i] = t->codes + (size_t)here * t->codes_stride + s->unit * p->unit_bytes;
+        if (next.n > 0)
+            f.ahead[i] =
+                (there - here) * (ptrdiff_t)t->codes_stride + (next.unit - s->unit) * p->unit_bytes;
+    }
+    return f;
+}
+
+/* What has not been filled while the stretch before was multiplied. */
+QNI_TEMPLATE void fill_rest(const struct pass *p, const struct stretch *s, struct qni_amx_fill *f,
+                            int64_t done, const int kind)
+{
+    const struct qni_matmul_tile *t = p->t;
+    for (int64_t i = s->of_offsets ? 0 : done; i < s->n; i++)
+        for (int panel = 0; panel < 2; panel++)
+            if (s->of_offsets)
+                unpack_offsets(t, s->panel + (s->panel + panel < t->n_panels ? panel : 0),
+                               (s->unit + i) / 3 * 32, (s->unit + i) % 3 == 2, p->s->b[i][panel]);
+            else
+                qni_amx_fill_one(f, panel, p->s->b[i][0], kind);
+    QNI_AMX_TILES_SEE_MEMORY();
+}
+
+/* Sums on their way to the results of a block of rows. */
+struct leaving {
+    int64_t panel, group, block;
+    bool scales, ends; /* not of offsets; the last of k */
+};
+
+/* of[0]: of the segment before the last, whose turn it is to be added. */
+struct queue {
+    struct leaving of[2];
+    int64_t turn;
+};
+
+static struct qni_amx_scaling scaling_of(const struct pass *p, const struct leaving *l,
+                                         const float *sum)
+{
+    const struct qni_matmul_tile *t = p->t;
+    struct qni_amx_scaling s = {.sum = sum, .part = p->s->part[l->block][0]};
+    s.scale[0] = s.scale[1] = _mm512_set1_ps(1.0f);
+    if (l->scales) {
+        const __m512 times = _mm512_set1_ps(t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f);
+        const int64_t second = l->panel + 1 < t->n_panels ? t->n_groups : 0;
+        const int64_t at = l->panel * t->n_groups + l->group;
+        s.scale[0] = _mm512_mul_ps(qni_load16(t->scale, at, t->scale_is_f16), times);
+        s.scale[1] = _mm512_mul_ps(qni_load16(t->scale, at + second, t->scale_is_f16), times);
+    }
+    return s;
+}
+
+static void write_results(const struct pass *p, const struct leaving *l)
+{
+    const struct qni_matmul_tile *t = p->t;
+    float *const part = p->s->part[l->block][0];
+    float *c = t->c + (size_t)(l->block * ROWS) * t->ldc + l->panel * QNI_PANEL;
+    for (int64_t i = 0; i < ROWS; i++, c += t->ldc) {
+        _mm512_storeu_ps(c, _mm512_load_ps(part + i * WIDTH));
+        if (l->panel + 1 < t->n_panels)
+            _mm512_storeu_ps(c + 16, _mm512_load_ps(part + i * WIDTH + 16));
+    }
+    memset(part, 0, sizeof p->s->part[0]);
+}
+
+static void push(const struct pass *p, struct queue *q, const struct leaving *l)
+{
+    if (q->of[0].ends)
+        write_results(p, &q->of[0]);
+    q->of[0] = q->of[1];
+    q->of[1] = *l;
+}
+
+QNI_TEMPLATE void block_of_stretch(const struct pass *p, const struct stretch *s, int64_t block,
+                                   struct qni_amx_walk *w, struct qni_amx_fill *f, struct queue *q,
+                                   const int kind)
+{
+    const struct qni_matmul_tile *t = p->t;
+    w->planes = s->of_offsets ? 1 : t->planes;
+    w->units = s->n;
+    for (int64_t n, unit = s->unit; unit < s->unit + s->n; unit += n) {
+        struct leaving l = {s->panel, unit / t->group_units, block, !s->of_offsets, false};
+        n = s->unit + s->n - unit;
+        if (!s->of_offsets) {
+            n = at_most((l.group + 1) * t->group_units - unit, n);
+            l.ends = unit + n == t->units;
+        }
+        float *const to = p->s->sums[q->turn][0];
+        q->turn ^= 1;
+        qni_amx_segment(w, scaling_of(p, &q->of[0], p->s->sums[q->turn][0]), f, to, n * w->planes,
+                        kind);
+        push(p, q, &l);
+    }
+}
+
+/* Rows of A of the stretch. */
+static const char *rows_of(const struct pass *p, int64_t block, const struct stretch *s)
+{
+    const struct qni_matmul_tile *t = p->t;
+    if (s->of_offsets)
+        return (const char *)p->s->totals[block][s->unit];
+    return (const char *)t->a + (size_t)block * ROWS * t->lda +
+           (size_t)(s->unit * t->planes) * QNI_AMX_BF16_BLOCK;
+}
+
+/* The last two segments. */
+static void finish(const struct pass *p, struct queue *q)
+{
+    const struct leaving nothing = {0, 0, 0, false, false};
+    qni_amx_leave(p->s->sums[q->turn][0]);
+    for (int i = 0; i < 2; i++) {
+        q->turn ^= 1;
+        struct qni_amx_scaling s = scaling_of(p, &q->of[0], p->s->sums[q->turn][0]);
+        for (int64_t row = 0; row < ROWS; row++)
+            qni_amx_scale_rows(&s, 1);
+        push(p, q, &nothing);
+    }
+}
+
+QNI_TEMPLATE void all_stretches(const struct pass *p, const int kind)
+{
+    struct stretch now = after(p, (struct stretch){-2, p->t->units, 0, false});
+    struct qni_amx_fill fill = fill_of(p, &now), none = {.units = 0};
+    struct qni_amx_walk w = {.b = p->s->b[0][0]};
+    struct queue q;
+    memset(&q, 0, sizeof q);
+    memset(p->s->sums, 0, sizeof p->s->sums);
+    memset(p->s->part, 0, (size_t)p->blocks * sizeof p->s->part[0]);
+    fill_rest(p, &now, &fill, 0, kind);
+    qni_amx_zero();
+    qni_amx_walk_begin(&w, rows_of(p, 0, &now));
+    while (now.n > 0) {
+        const struct stretch next = after(p, now);
+        fill = fill_of(p, &next);
+        for (int64_t b = 0; b < p->blocks; b++) {
+            const bool last = b + 1 == p->blocks;
+            w.after_a = last ? rows_of(p, 0, next.n > 0 ? &next : &now) : rows_of(p, b + 1, &now);
+            block_of_stretch(p, &now, b, &w, last ? &fill : &none, &q, kind);
+        }
+        fill_rest(p, &next, &fill, now.n, kind);
+        if (next.of_offsets) /* the first tile was not there yet */
+            qni_amx_walk_begin(&w, rows_of(p, 0, &next));
+        now = next;
+    }
+    finish(p, &q);
+}
+
+/* Blocks of 32 rows, two or more: how many rows that were. */
+static int64_t many_rows(const struct qni_matmul_tile *t, __m512i table, int kind)
+{
+    int64_t row = 0;
+    if (t->planes > 2 || t->n_groups > MOST_GROUPS || t->units < LEAST_UNITS)
+        return row;
+    while (t->m - row >= 2 * ROWS) {
+        struct qni_matmul_tile some = *t;
+        struct pass p = {&some,
+                         t->scratch,
+                         table,
+                         at_most(BLOCKS, (t->m - row) / ROWS),
+                         kind == BYTES ? 512 : 256,
+                         QNI_AMX_BF16_UNITS,
+                         0};
+        some.a = (const char *)t->a + (size_t)row * t->lda;
+        some.c = t->c + (size_t)row * t->ldc;
+        if (t->group_units < p.most)
+            p.most = p.most / t->group_units * t->group_units;
+        if (t->offset != NULL) {
+            some.a_total = t->a_total + (size_t)row * t->ld_segment;
+            p.offset_units = (t->n_groups + 31) / 32 * 3;
+            split_totals(&p);
+        }
+        configure(ROWS);
+        if (kind == BYTES)
+            all_stretches(&p, BYTES);
+        else
+            all_stretches(&p, NIBBLES);
+        row += p.blocks * ROWS;
+    }
+    return row;
+}
+
+/* ---- any rows -------------------------------------------------------------------------------- */
+
 QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
     struct job j;
@@ -523,7 +776,7 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     j.s = t->scratch;
     j.table = kind == NIBBLES ? nibble_table(t) : _mm512_setzero_si512();
     j.unit_bytes = kind == BYTES ? 512 : 256;
-    for (; j.row < t->m; j.row += ROWS) {
+    for (j.row = many_rows(t, j.table, kind); j.row < t->m; j.row += ROWS) {
         j.m = at_most(ROWS, t->m - j.row);
         j.a = (const char *)t->a + (size_t)j.row * t->lda;
         j.a_unit = (size_t)(j.m * t->planes) * LINE;
