@@ -156,7 +156,8 @@ void check_api_large(struct check_suite *suite, const struct check_options *opti
 {
     static const qn_strategy strategies[] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
                                              QN_STRATEGY_INT8_BLOCK};
-    static const int64_t shapes[][3] = {{1, 1000, 2048}, {37, 400, 1100}, {130, 300, 800}};
+    static const int64_t shapes[][3] = {
+        {1, 1000, 2048}, {37, 400, 1100}, {130, 300, 800}, {229, 72, 1300}};
     const struct check_format *formats;
     const int32_t n_formats = check_formats(&formats);
     for (size_t s = 0; s < sizeof strategies / sizeof *strategies && !options->quick; s++)

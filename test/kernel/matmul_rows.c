@@ -151,6 +151,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
                     d->m * d->panels < 100 ? 2100 : 160);
     if (kernel->traits & QNI_MAKES_WEIGHTS) /* it may ask for long sums */
         d->k = CHECK_OF(r, 512, 513, 544, 640, 1000, 1025, 1088, 2100);
+    if (kernel->reads == QNI_READS_BF16 && mr == 32 && d->m >= 2 * mr) /* or do something else */
+        d->k = CHECK_OF(r, d->k, 1000, 1025, 1088, 1500, 2100);
     struct check_weight_options o = {
         .n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
     o.format = draw_format(c, kernel, d->k);

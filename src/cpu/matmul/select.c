@@ -277,6 +277,10 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     /* A rest of few rows takes as long as its codes take to come: better with those before it. */
     if (l.reads == QNI_READS_BF16 && shape->part_m > mr && shape->part_m < 2 * mr)
         rows = qni_max(rows, 2 * mr);
+    /* Tiles of floats unpack codes once for all rows of a unit: no unit of few. */
+    if (l.reads == QNI_READS_BF16 && shape->part_m > rows)
+        rows =
+            qni_ceil_div(qni_ceil_div(shape->part_m, qni_ceil_div(shape->part_m, rows)), mr) * mr;
     /* Enough pieces of work for many threads, whatever their number is here: the bits of a float
      * kernel may depend on where units begin. */
     while (rows / 2 >= LEAST && rows / 2 % mr == 0 &&

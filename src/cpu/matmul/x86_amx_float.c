@@ -18,16 +18,22 @@
  *                                     few rows A has, so three planes of five rows cost what one
  *                                     costs
  *     more                            planes of a row go to the same sums, product after product
+ *     two or more blocks of 32        codes are unpacked once for all blocks: 8 units, which stay
+ *                                     in the first cache while A of the blocks comes from the
+ *                                     second one (simd/amx_bf16.h). The last block leaves each tile
+ *                                     to the codes that come next. Offsets are products, too.
  *
- * Codes are unpacked for every block of rows, into a ring of units that stays in the first cache:
- * the slot whose tile has just been loaded takes the unit that is RING further on. vpermw looks at
- * the lower five bits of each word, a nibble and one bit that a doubled table has no regard for. A
- * word makes one position, which is why x comes with positions 1 and 2 of every four exchanged.
+ * Otherwise codes are unpacked for every block of rows, into a ring of units that stays in the
+ * first cache: the slot whose tile has just been loaded takes the unit that is RING further on.
+ * vpermw looks at the lower five bits of each word, a nibble and one bit that a doubled table has
+ * no regard for. A word makes one position, which is why x comes with positions 1 and 2 of every
+ * four exchanged.
  *
- * Lines that enter the first cache are what tiles wait for (0.5 ns each), so k is cut in spans in
- * which the rows of A, which lie together, can stay there; all panels pass by a span. Sums leave
- * the tiles at the end of a segment, a group or what a span has of it, and are scaled and added
- * while the next one is multiplied, a few rows with each unit.
+ * Lines that enter the first cache are what tiles wait for (0.5 ns each), so for one block k is cut
+ * in spans in which the rows of A, which lie together, can stay there; all panels pass by a span.
+ * Sums leave the tiles at the end of a segment, a group or what a span has of it, and are scaled
+ * and added while the next one is multiplied (of many blocks: the one after it), a few rows with
+ * each unit.
  *
  * Bound: 2 m n k planes / (2 * 16 * 16 * 32 operations every 16 cycles); for few rows the bytes of
  * the codes / bandwidth. */
@@ -496,8 +502,8 @@ struct pass {
     int64_t offset_units; /* 0: no offsets */
 };
 
-/* Units [unit, unit + n) of a pair of panels, or of their offsets: what of B lies in the first cache
- * while all blocks of rows pass by. n = 0: behind the last. */
+/* Units [unit, unit + n) of a pair of panels, or of their offsets: what of B lies in the first
+ * cache while all blocks of rows pass by. n = 0: behind the last. */
 struct stretch {
     int64_t panel, unit, n;
     bool of_offsets;
