@@ -99,8 +99,10 @@ bool qni_finish_is_store(const struct qni_finish_step *finish);
 
 /* How channels that lie together are cut: depthwise_image.c. */
 struct qni_image_cut {
-    int64_t block, n_blocks;   /* channels; the last block has up to 15 more */
-    int64_t columns;           /* of a call: about equal */
+    int64_t block, n_blocks; /* channels; the last block has up to 15 more */
+    int64_t columns;         /* of a call: about equal */
+    int64_t wide_rows;       /* of y, for which x of 16 bits is widened at once; 0: impossible */
+    size_t wide;
     size_t w, line[2], c, end; /* private scratch of a thread */
 };
 struct qni_image_cut qni_image_cut_of(const struct qni_op *op);

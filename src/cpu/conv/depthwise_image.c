@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Depthwise convolutions of f32 channels that lie together (NHWC):
+/* Depthwise convolutions of channels that lie together (NHWC):
  *
  *     x, where it lies --> kernel: all taps, scale, bias, relu --> y, or a line --> epilogue --> y
+ *
+ * f16 and bf16 are widened first, some rows at a time.
  *
  * A piece of work is a band of output rows of a block of channels of one image. Blocks are as wide
  * as lets the rows of x that one row of outputs reads stay in the first cache until the next row
@@ -28,8 +30,17 @@ static int64_t channels_of(const struct qni_op *op)
     enum { FEW = 64, MANY = 512, ROW = 2048, WEIGHTS = 16384, SECOND = 1 << 19 };
     const struct qni_conv *g = &op->conv;
     const int64_t floats = op->n * (g->h * g->w + g->oh * g->ow);
-    const int64_t wanted = floats > SECOND ? MANY : ROW / g->w;
+    const bool is_long = floats > SECOND && op->x.dtype == QN_F32;
+    const int64_t wanted = is_long ? MANY : ROW / g->w;
     return qni_max(FEW, qni_min(wanted, WEIGHTS / op->w[0]->head->k));
+}
+
+/* Inputs along an axis that so many neighbouring outputs read. */
+static int64_t reach_of(const struct qni_op *op, int axis, int64_t outputs)
+{
+    const struct qni_conv *g = &op->conv;
+    const int64_t taps = axis == 0 ? g->kh : g->kw;
+    return (outputs - 1) * g->stride[axis] + (taps - 1) * g->dilation[axis] + 1;
 }
 
 struct qni_image_cut qni_image_cut_of(const struct qni_op *op)
@@ -49,6 +60,15 @@ struct qni_image_cut qni_image_cut_of(const struct qni_op *op)
         cut.line[i] = at;
     cut.c = at;
     at += (size_t)cut.columns * ld * sizeof(float);
+    cut.wide = at;
+    cut.wide_rows = 0;
+    if (op->x.dtype != QN_F32) {
+        enum { WIDE = 1 << 15 };
+        const int64_t row = reach_of(op, 1, cut.columns) * (int64_t)ld;
+        const int64_t more = WIDE / row - reach_of(op, 0, 1);
+        cut.wide_rows = more >= 0 ? more / op->conv.stride[0] + 1 : 0;
+        at += WIDE * sizeof(float);
+    }
     cut.end = at;
     return cut;
 }
@@ -75,7 +95,7 @@ struct run {
 struct piece {
     const struct run *run;
     int64_t image, output, n; /* outputs [output, output + n) */
-    float *w, *line[2], *c;
+    float *w, *line[2], *c, *wide;
     int64_t ld; /* of w and c */
     const float *scale, *bias;
 };
@@ -172,6 +192,51 @@ static void mend_rows(const struct piece *p, const struct qni_depthwise_image *m
         finish_row(p, m->y + i * m->y_row, m->y_column, row + i, column, m->out[1]);
 }
 
+/* What the first rows of outputs of m read, as floats: m reads these. */
+static void widen(const struct piece *p, struct qni_depthwise_image *m, int64_t rows)
+{
+    const struct run *run = p->run;
+    const struct qni_op *op = run->op;
+    const int64_t reach[2] = {reach_of(op, 0, rows), reach_of(op, 1, m->out[1])};
+    const size_t element = qn_dtype_bytes(op->x.dtype);
+    int64_t from[2];
+    for (int d = 0; d < 2; d++) {
+        from[d] = qni_min(qni_max(m->first[d], 0), m->in[d]);
+        m->in[d] = qni_max(qni_min(m->first[d] + reach[d], m->in[d]) - from[d], 0);
+        m->first[d] -= from[d];
+    }
+    const bool is_line = op->conv.xs[3] == p->n;
+    const int64_t together = is_line ? m->in[1] : 1;
+    float *to = p->wide;
+    for (int64_t i = 0; i < m->in[0]; i++)
+        for (int64_t j = 0; j < m->in[1]; j += together, to += together * p->n) {
+            const int64_t at = place_of(p, op->conv.xs, from[0] + i, from[1] + j);
+            run->rows->widen(to, (const uint8_t *)op->x.data + (size_t)at * element, op->x.dtype,
+                             NULL, together * p->n);
+        }
+    m->x = p->wide;
+    m->x_row = m->in[1] * p->n;
+    m->x_column = p->n;
+}
+
+/* Output rows [row, row + rows), columns from `column` on: as m says, but for what differs from row
+ * to row. */
+static void run_rows(const struct piece *p, struct qni_depthwise_image *m, int64_t row,
+                     int64_t rows, int64_t column)
+{
+    const struct run *run = p->run;
+    const struct qni_op *op = run->op;
+    m->out[0] = run->is_store ? rows : 1;
+    for (int64_t i = 0; i < rows; i += m->out[0], m->first[0] += op->conv.stride[0]) {
+        if (run->is_direct)
+            m->y = (float *)op->y.data + place_of(p, op->conv.ys, row + i, column);
+        if (!QNI_LIKELY(run->kernel->image(m)))
+            mend_rows(p, m, row + i, column);
+        if (!run->is_store)
+            finish_row(p, m->y, m->y_column, row + i, column, m->out[1]);
+    }
+}
+
 /* Output rows [row, end), columns [column, column + columns). */
 static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t column,
                         int64_t columns)
@@ -179,13 +244,13 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
     const struct run *run = p->run;
     const struct qni_op *op = run->op;
     const struct qni_conv *g = &op->conv;
-    const int64_t some = run->is_store ? end - row : 1;
-    struct qni_depthwise_image m = {
-        .x = (const float *)op->x.data + place_of(p, g->xs, 0, 0),
+    const bool is_wide = op->x.dtype != QN_F32;
+    const int64_t some = is_wide ? run->cut.wide_rows : end - row;
+    const struct qni_depthwise_image whole = {
+        .x = is_wide ? NULL : (const float *)op->x.data + place_of(p, g->xs, 0, 0),
         .x_row = g->xs[2],
         .x_column = g->xs[3],
         .in = {g->h, g->w},
-        .first = {0, column * g->stride[1] - g->pad[1]},
         .taps = {g->kh, g->kw},
         .stride = {g->stride[0], g->stride[1]},
         .dilation = {g->dilation[0], g->dilation[1]},
@@ -198,17 +263,17 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
         .y = p->c,
         .y_row = g->ys[2],
         .y_column = run->is_direct ? g->ys[3] : p->ld,
-        .out = {some, columns},
+        .out = {1, columns},
         .n = p->n,
     };
-    for (; row < end; row += some) {
+    for (int64_t rows; row < end; row += rows) {
+        struct qni_depthwise_image m = whole;
+        rows = qni_min(some, end - row);
         m.first[0] = row * g->stride[0] - g->pad[0];
-        if (run->is_direct)
-            m.y = (float *)op->y.data + place_of(p, g->ys, row, column);
-        if (!QNI_LIKELY(run->kernel->image(&m)))
-            mend_rows(p, &m, row, column);
-        if (!run->is_store)
-            finish_row(p, m.y, m.y_column, row, column, columns);
+        m.first[1] = column * g->stride[1] - g->pad[1];
+        if (is_wide)
+            widen(p, &m, rows);
+        run_rows(p, &m, row, rows, column);
     }
 }
 
@@ -240,6 +305,7 @@ static void run_thread(void *arg, int32_t thread)
         .line = {(float *)(void *)(memory + run->cut.line[0]),
                  (float *)(void *)(memory + run->cut.line[1])},
         .c = (float *)(void *)(memory + run->cut.c),
+        .wide = (float *)(void *)(memory + run->cut.wide),
         .ld = run->cut.block + QNI_PANEL,
     };
     for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->n_items;)

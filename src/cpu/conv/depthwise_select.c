@@ -47,11 +47,13 @@ static const char *image_refusal(const struct qni_op *op)
 {
     if (op->kind != QNI_CONV)
         return "serves no transposed convolutions";
-    if (op->x.dtype != QN_F32)
-        return "x is not f32";
     if (op->conv.xs[1] != 1 || op->conv.ys[1] != 1 || op->conv.co != 1)
         return "channels do not lie together";
-    return op->n < QNI_DEPTHWISE_LANES ? "fewer than 16 channels" : NULL;
+    if (op->n < QNI_DEPTHWISE_LANES)
+        return "fewer than 16 channels";
+    if (op->x.dtype != QN_F32 && qni_image_cut_of(op).wide_rows == 0)
+        return "taps lie too far apart to widen what they read";
+    return NULL;
 }
 
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
