@@ -48,6 +48,7 @@
 #include "../../base/compiler.h"
 #include "../simd/amx_bf16.h"
 #include "../simd/avx512.h"
+#include "../simd/bf16.h"
 #include "kernel.h"
 
 enum { NIBBLES = QNI_AMX_NIBBLES, BYTES = QNI_AMX_BYTES };
@@ -79,17 +80,6 @@ static int64_t at_most(int64_t a, int64_t b)
 }
 
 /* ---- codes to tiles -------------------------------------------------------------------------- */
-
-/* bf16 of the integers a nibble stands for, twice: vpermw has 32 entries. */
-static __m512i nibble_table(const struct qni_matmul_tile *t)
-{
-    const __m512 values =
-        t->table8 == NULL
-            ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
-            : _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)t->table8)));
-    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(values), 16));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
-}
 
 /* ---- the order of work ----------------------------------------------------------------------- */
 
@@ -780,7 +770,7 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     memset(&j, 0, sizeof j);
     j.t = t;
     j.s = t->scratch;
-    j.table = kind == NIBBLES ? nibble_table(t) : _mm512_setzero_si512();
+    j.table = kind == NIBBLES ? qni_bf16_of_nibbles(t->table8) : _mm512_setzero_si512();
     j.unit_bytes = kind == BYTES ? 512 : 256;
     for (j.row = many_rows(t, j.table, kind); j.row < t->m; j.row += ROWS) {
         j.m = at_most(ROWS, t->m - j.row);

@@ -25,21 +25,11 @@
 
 #include "../../base/compiler.h"
 #include "../simd/avx512.h"
+#include "../simd/bf16.h"
 #include "kernel.h"
 
 enum { NIBBLES = 0, BYTES = 1 };
 enum { MR = 6, NR = 2, AHEAD = 2048 };
-
-/* bf16 of the integers a nibble stands for, twice. */
-static __m512i nibble_table(const struct qni_matmul_tile *t)
-{
-    const __m512 values =
-        t->table8 == NULL
-            ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
-            : _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)t->table8)));
-    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(values), 16));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
-}
 
 /* The q-th pair of positions of a vector of codes: bytes q and q + 2, or, of nibbles, the low ones
  * at 0 and 2, the high ones at 1 and 3. */
@@ -117,7 +107,7 @@ QNI_TEMPLATE struct operand operand_of(const struct qni_matmul_tile *t, struct w
                                        const int mr, const int nr, const int kind)
 {
     struct operand o;
-    o.table = kind == NIBBLES ? nibble_table(t) : _mm512_setzero_si512();
+    o.table = kind == NIBBLES ? qni_bf16_of_nibbles(t->table8) : _mm512_setzero_si512();
     o.planes = t->planes;
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
