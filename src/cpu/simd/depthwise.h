@@ -281,10 +281,9 @@ static bool float_image(const struct qni_depthwise_image *m)
         return image_rows(m, 3, 1);
     if (is_near && taps == 3 && stride == 2)
         return image_rows(m, 3, 2);
-    if (is_near && taps == 5 && stride == 1)
+    /* Each form is 8 KB of code: 5 x 5 taps with a stride, or on fewer lanes, gain least. */
+    if (is_near && LANES == 16 && taps == 5 && stride == 1)
         return image_rows(m, 5, 1);
-    if (is_near && taps == 5 && stride == 2)
-        return image_rows(m, 5, 2);
     return image_rows(m, 0, 0);
 }
 
