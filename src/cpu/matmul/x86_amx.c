@@ -501,12 +501,15 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
     return part;
 }
 
-/* Tiles of rows to a block. Three take fewer tile loads for their products, but where segments are
- * short their sums crowd the first cache, which pays only if there is a block less. */
+/* Tiles of rows to a block. Three pay where there are blocks less or none of a single tile;
+ * otherwise two, whose rows are each loaded once. Sums of three crowd the first cache where segments
+ * are short. */
 static int64_t most_tiles(const struct job *j, int64_t rows)
 {
     enum { LONG = 16 }; /* units */
-    const bool pays = rows <= QNI_AMX_ROWS || j->t->segment_units >= LONG;
+    const bool is_odd = (rows + 15) / 16 % 2 != 0;
+    const bool pays = rows <= QNI_AMX_ROWS ||
+                      (j->t->segment_units >= LONG && (rows <= 2 * QNI_AMX_ROWS || is_odd));
     return j->stream.a_step == 64 && j->run == NULL && pays ? 3 : 2;
 }
 
