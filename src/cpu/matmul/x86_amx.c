@@ -501,9 +501,9 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
     return part;
 }
 
-/* Tiles of rows to a block. Three pay where there are blocks less or none of a single tile;
- * otherwise two, whose rows are each loaded once. Sums of three crowd the first cache where segments
- * are short. */
+/* Tiles of rows to a block. Three pay where there are blocks less or none of a single tile,
+ * otherwise two, whose rows are each loaded once. Sums of three crowd the first cache where
+ * segments are short. */
 static int64_t most_tiles(const struct job *j, int64_t rows)
 {
     enum { LONG = 16 }; /* units */
