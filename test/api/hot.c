@@ -136,7 +136,7 @@ static void bench_init(struct bench *b, qn_strategy strategy)
     qn_ctx_options o;
     options_counted(&o, &b->counter);
     o.n_threads = 3;
-    o.arena_bytes = 1 << 22;
+    o.arena_bytes = 1 << 23;
     assert_ok(qn_ctx_create(&o, &b->ctx, NULL));
     for (int e = 0; e < EXPERTS; e++)
         b->w[e] = packed_make(b->ctx, "int4:g32:zp", s, (uint64_t)e, NULL);

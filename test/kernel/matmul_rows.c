@@ -174,6 +174,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
         memset(d->weight.w.codes, 0, (size_t)(d->weight.w.n * d->weight.w.k));
     blank_rows(&d->weight, d->n);
     d->x_block = CHECK_OF(r, 32, 32, 64, 100, 128, 1024);
+    if (o.format.group == 96) /* pieces of two units and of one */
+        d->x_block = 64;
     d->symmetric = check_random_chance(r, 40);
     d->x_zero = check_random_chance(r, 50) ? 0 : (int32_t)check_random_in(r, -128, 127);
     if (d->is_steady) {

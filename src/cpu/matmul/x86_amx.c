@@ -513,6 +513,16 @@ static int64_t most_tiles(const struct job *j, int64_t rows)
     return j->stream.a_step == 64 && j->run == NULL && pays ? 3 : 2;
 }
 
+/* One where segments have an odd number of units, or where the last one begins at an odd unit: the
+ * last tile of k would reach behind x. */
+static int64_t tile_units(const struct qni_matmul_tile *t)
+{
+    const int64_t in_last = t->units - (t->n_groups - 1) * t->group_units;
+    const int64_t last = t->units - 1 - (in_last - 1) % t->segment_units;
+    const bool is_odd = t->segment_units % 2 != 0 || last % 2 != 0;
+    return is_odd && t->n_segments > 1 ? 1 : 2;
+}
+
 static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
 {
     struct job j;
@@ -533,8 +543,7 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
         j.n_facts = t->row_scale != NULL || (t->offset != NULL && !t->raw_i32);
     j.run_block.n_facts = j.n_facts;
     j.fact_rows = j.run != NULL ? QNI_AMX_RUN_ROWS : QNI_AMX_ROWS;
-    /* An odd number to a segment: the last tile of k would reach behind x. */
-    j.tile_units = t->segment_units % 2 != 0 && t->n_segments > 1 ? 1 : 2;
+    j.tile_units = tile_units(t);
     struct qni_amx_stream *st = &j.stream;
     st->lda = t->lda;
     st->a_step = (int32_t)(j.tile_units * QNI_UNIT);
