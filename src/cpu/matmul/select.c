@@ -154,9 +154,10 @@ static int64_t rows_of_made(const struct qni_row_layout *l)
 static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                                 const struct qni_row_layout *l)
 {
-    enum { UNITS = 96 };
+    enum { ONE_PLANE = 192, TWO_PLANES = 96 };
     const bool others = k->layout != QNI_LAYOUT_T8N16 && has_integer_table(op->w[0]);
-    const int64_t from = !others ? k->m_min : l->cut.group_units == 1 ? UNITS : INT64_MAX;
+    const int64_t for_units = l->planes == 1 ? ONE_PLANE : TWO_PLANES;
+    const int64_t from = !others ? k->m_min : l->cut.group_units == 1 ? for_units : INT64_MAX;
     return from <= rows_of_made(l) ? from : INT64_MAX;
 }
 
