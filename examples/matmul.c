@@ -24,15 +24,16 @@ int main(void)
     qn_matmul_args_init(&args);
 
     const qn_tensor w = qn_tensor_2d(dense, QN_F32, N, K);
-    bool failed = qn_ctx_create(NULL, &ctx, &err) || qn_ctx_reserve(ctx, 1 << 20) ||
-                  qn_format_parse("int4:g128", &how.format, &err) ||
-                  qn_quantize(ctx, &w, &how, &weight, &err) ||
-                  qn_pack(ctx, weight, NULL, &packed, &err);
+    bool failed =
+        qn_ctx_create(NULL, &ctx, &err) || qn_format_parse("int4:g128", &how.format, &err) ||
+        qn_quantize(ctx, &w, &how, &weight, &err) || qn_pack(ctx, weight, NULL, &packed, &err);
     args.w = packed;
     args.x = qn_tensor_2d(x, QN_F32, M, K);
     args.y = qn_tensor_2d(y, QN_F32, M, N);
     args.epilogue.act = QN_ACT_SILU;
-    failed = failed || qn_matmul(ctx, &args, NULL, 0);
+    size_t scratch = 0; /* once: calls allocate nothing */
+    failed = failed || qn_matmul_scratch(ctx, &args, &scratch) || qn_ctx_reserve(ctx, scratch) ||
+             qn_matmul(ctx, &args, NULL, 0);
 
     printf("%s %g\n", failed ? err.text : "y[0][0] =", (double)y[0]);
     qn_packed_destroy(packed);
