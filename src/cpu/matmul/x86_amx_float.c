@@ -2,13 +2,14 @@
 /* Planes of bf16 x 4- and 8-bit weights on AMX tiles. Contract and operand layouts: kernel.h.
  *
  * A code of at most 8 bits is exact in bf16, and so is every product of two bf16 in f32.
- * Activations come as planes that add up to x exactly: one for bf16, two for f16, three for f32. So
+ * Activations come as planes that add up to x, in long sums of f32 within 2^-17 |x|: one for bf16,
+ * two for f16, two or three for f32. So
  *
  *     sum over p of x[p] * code[p]  =  sum over planes of sum over p of plane[p] * code[p]
  *
- * loses nothing but the f32 accumulation, as a loop of multiply-adds does: planes are cut, not
- * rounded, so their absolute values add up to that of x. The scale of a group enters once a group.
- * The tiles take subnormal inputs for zero: an absolute error below 2^-126 a term.
+ * loses nothing else but the f32 accumulation, as a loop of multiply-adds does. The scale of a
+ * group enters once a group. The tiles take subnormal inputs for zero: an absolute error below
+ * 2^-126 a term.
  *
  * A unit of a panel is one B tile: 16 rows of 2 positions x 16 outputs. A block of up to 32 rows
  * meets two panels at a time:

@@ -3,12 +3,12 @@
  *
  * vdpbf16ps multiplies pairs: lane j of a vector holds two neighbouring positions of output j, the
  * other operand the same two positions of x in every lane. A code of at most 8 bits is exact in
- * bf16, a product of two bf16 is exact in f32, and planes add up to x exactly (x86_amx.c has the
- * same on tiles), so that
+ * bf16, a product of two bf16 is exact in f32, and planes add up to x, in long sums within 2^-17
+ * |x| (x86_amx_float.c has the same on tiles), so that
  *
  *     y = sum over groups of  scale * (sum over planes and pairs)  +  offset * total
  *
- * loses nothing but f32 accumulation, two roundings a pair. The instruction takes subnormals for
+ * loses nothing else but f32 accumulation, two roundings a pair. The instruction takes subnormals for
  * zero, on both sides: an absolute error below 2^-126 a term.
  *
  * A vector of nibble codes is four vectors of pairs: vpermw, which looks only at the low five bits
