@@ -8,8 +8,8 @@
  *
  *     y = sum over groups of  scale * (sum over planes and pairs)  +  offset * total
  *
- * loses nothing else but f32 accumulation, two roundings a pair. The instruction takes subnormals for
- * zero, on both sides: an absolute error below 2^-126 a term.
+ * loses nothing else but f32 accumulation, two roundings a pair. The instruction takes subnormals
+ * for zero, on both sides: an absolute error below 2^-126 a term.
  *
  * A vector of nibble codes is four vectors of pairs: vpermw, which looks only at the low five bits
  * of each half of a lane, finds bf16 in a table that holds the 16 values twice: the low nibbles of
