@@ -408,22 +408,6 @@ QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool
     add_rows(&d, d.left, offsets);
 }
 
-/* rows: of the tiles of A, one or two of them. */
-static void configure(int64_t rows)
-{
-    struct qni_tile_config c;
-    memset(&c, 0, sizeof c);
-    c.palette = 1;
-    for (int i = 0; i < 8; i++)
-        c.bytes_per_row[i] = LINE;
-    c.rows[0] = c.rows[1] = c.rows[4] = (uint8_t)at_most(rows, HALF);
-    c.rows[2] = c.rows[3] = c.rows[5] = (uint8_t)(rows > HALF ? rows - HALF : 1);
-    c.rows[6] = c.rows[7] = 16;
-    /* gcc 12 declares only 8 of the 64 bytes as read, so that the stores above could vanish. */
-    __asm__ volatile("" : : "r"(&c) : "memory");
-    _tile_loadconfig(&c);
-}
-
 /* Spans and segments: as many units as leave the block's rows of A in the first cache. */
 static void cut_k(struct job *j)
 {
@@ -448,7 +432,7 @@ QNI_TEMPLATE void block(struct job *j, const int kind)
     j->tile_planes = planes_are_rows ? 1 : t->planes;
     j->sum_planes = planes_are_rows ? t->planes : 1;
     cut_k(j);
-    configure(rows);
+    qni_amx_configure(rows, LINE);
     memset(j->s->part, 0, (size_t)(j->end_panel - j->first_panel + 1) / 2 * sizeof *j->s->part);
     if (rows > HALF && t->offset != NULL)
         all_segments(j, 2, true, kind);
@@ -753,7 +737,7 @@ static int64_t many_rows(const struct qni_matmul_tile *t, __m512i table, int kin
             p.offset_units = (t->n_groups + 31) / 32 * 3;
             split_totals(&p);
         }
-        configure(ROWS);
+        qni_amx_configure(ROWS, LINE);
         if (kind == BYTES)
             all_stretches(&p, BYTES);
         else

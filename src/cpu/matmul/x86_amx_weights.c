@@ -403,13 +403,14 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     _tile_release();
 }
 
+/* Integers and codebooks of 16 differ in their table alone. */
 void qni_matmul_bf16_q4n16_mr64_amx(const struct qni_matmul_tile *t)
 {
     tile(t, NIBBLES);
 }
 void qni_matmul_bf16_t4n16_mr64_amx(const struct qni_matmul_tile *t)
 {
-    tile(t, NIBBLES);
+    qni_matmul_bf16_q4n16_mr64_amx(t);
 }
 void qni_matmul_bf16_q8n16_mr64_amx(const struct qni_matmul_tile *t)
 {
