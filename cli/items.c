@@ -66,6 +66,10 @@ int recipe_from_args(const struct args *args, struct recipe *r)
     r->act_order = args_has(args, "act-order");
     if (status == 0 && r->act_order && r->method != QN_METHOD_GPTQ)
         return complain(EXIT_USAGE, "add --method gptq", "--act-order: only GPTQ orders columns");
+    if (status == 0 && args_has(args, "damping") && r->method != QN_METHOD_GPTQ)
+        return complain(EXIT_USAGE, "add --method gptq", "--damping: only GPTQ has a diagonal");
+    if (status == 0 && args_has(args, "alpha") && r->prescale != PRESCALE_SMOOTH)
+        return complain(EXIT_USAGE, "add --prescale smooth", "--alpha: only SmoothQuant has it");
     if (status == 0 && !args_has(args, "calibration") &&
         (r->method == QN_METHOD_GPTQ || r->prescale != PRESCALE_NONE))
         return complain(EXIT_USAGE, "add --calibration FILE with activations by tensor name",

@@ -135,6 +135,10 @@ int args_parse(const struct command *command, int argc, char **argv, struct args
         if (row->arg != NULL && strncmp(row->arg, "FILE", 4) == 0 && optarg[0] == '\0')
             return complain(EXIT_USAGE, "give the name of a file", "%s: --%s: empty", command->name,
                             row->name);
+        if (strcmp(row->name, "out") == 0 && strcmp(optarg, "-") == 0)
+            return complain(EXIT_USAGE, "give the name of a file; ./- is one that is called -",
+                            "%s: --out -: results are written to files, not to standard output",
+                            command->name);
         args->given[args->n_given++] = (struct given){row, optarg};
     }
     args->operands = argv + optind;

@@ -98,6 +98,14 @@ class Names(Case):
         self.complains("quantize", "", "-o", "q", status=2, says="argument 1: empty")
         self.complains("quantize", "a", "-o", "", status=2, says="--out: empty")
 
+    def test_no_standard_output(self):
+        safetensors("m.safetensors", {"a.weight": ("F32", [64, 64], normal(4096))})
+        for command in ("quantize", "pack"):
+            self.complains(command, "m.safetensors", "-o", "-", status=2, says="standard output")
+            self.assertFalse(os.path.exists("-"))
+        quern("quantize", "m.safetensors", "-o", "./-", "-q")
+        self.assertTrue(os.path.exists("-"))
+
 
 class Limits(Case):
     def test_more_than_memory(self):

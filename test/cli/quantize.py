@@ -128,12 +128,17 @@ class Quantize(Case):
         words = ["quantize", "model.safetensors", "-q", "--force", "-o", "q.safetensors", "-i",
                  "*up*", "-i", "*down*", "--group", 32]
         for more in (["--method", "gptq"], ["--method", "gptq", "--act-order"],
-                     ["--method", "search"], ["--prescale", "awq"], ["--prescale", "smooth"]):
+                     ["--method", "gptq", "--damping", "0.05"], ["--method", "search"],
+                     ["--prescale", "awq"], ["--prescale", "smooth"],
+                     ["--prescale", "smooth", "--alpha", "0.6"]):
             with self.subTest(more=more):
                 quern(*words, "-c", "x.safetensors", *more)
                 quern("compare", "q.safetensors", "model.safetensors", "--min-sqnr", 12)
         self.complains(*words, "--method", "gptq", status=2, says="--calibration")
         self.complains(*words, "--act-order", status=2)
+        self.complains(*words, "--damping", "0.1", status=2, says="--damping")
+        self.complains(*words, "--alpha", "0.3", "--prescale", "awq", "-c", "x.safetensors",
+                       status=2, says="--alpha")
         safetensors("y.safetensors", {"layers.0.up": ("F32", [10, 3], normal(30))})
         self.complains(*words, "--method", "gptq", "-c", "y.safetensors", status=3)
 
