@@ -422,6 +422,69 @@ static void check_fewer(int64_t c, int64_t side, int32_t taps, int32_t stride, i
     free(y);
 }
 
+/* A plan serves images with other gaps between their pixels and rows in the scratch it asked for,
+ * though kernels read them in another way. */
+static void check_gaps(int64_t c, int64_t side, int32_t taps, int64_t o, bool gaps_first)
+{
+    enum { GUARD = 1 << 20, BATCH = 3 };
+    qn_ctx *ctx = ctx_make(2);
+    const struct shape s = {.n = o, .k = taps * taps * c, .kh = taps, .kw = taps};
+    float *dense;
+    qn_packed *w = packed_make(ctx, "int8:pc", s, 5, &dense);
+    const int64_t pixels = BATCH * side * side, ld[2] = {c, c + 9}, row[2] = {c * side, ld[1] * 70};
+    int8_t *x[2] = {take((size_t)(pixels * c)), take((size_t)(BATCH * side * row[1]))};
+    int8_t *y[2] = {take((size_t)(pixels * o)), take((size_t)(pixels * o))};
+    uint64_t seed = 1;
+    for (int64_t i = 0; i < pixels * c; i++)
+        x[0][i] = x[1][i / c / side * row[1] + i / c % side * ld[1] + i % c] = (int8_t)draw(&seed);
+    const int64_t x_shape[4] = {BATCH, side, side, c}, y_shape[4] = {BATCH, side, side, o};
+    qn_conv_args args[2];
+    for (int i = 0; i < 2; i++) {
+        qn_conv_args_init(&args[i]);
+        args[i].w = w;
+        args[i].strategy = QN_STRATEGY_INT8_STATIC;
+        args[i].image = QN_NHWC;
+        args[i].x = qn_tensor_make(x[i], QN_I8, 4, x_shape);
+        args[i].y = qn_tensor_make(y[i], QN_I8, 4, y_shape);
+        args[i].x.stride[2] = ld[i];
+        args[i].x.stride[1] = row[i];
+        args[i].x.stride[0] = row[i] * side;
+        for (int p = 0; p < 4; p++)
+            args[i].pad[p] = taps / 2;
+        args[i].quant.x_scale = 0.0125f;
+        args[i].epilogue.y_scale = 0.5f;
+    }
+    qn_plan *plan = NULL;
+    assert_ok(qn_conv2d_plan(ctx, &args[gaps_first], &plan, NULL));
+    const size_t bytes = qn_plan_scratch_bytes(plan);
+    uint8_t *const scratch = take(bytes + GUARD), *const guard = take(GUARD); /* both 0xa5 */
+    assert_ok(qn_conv2d_run(plan, &args[0], scratch, bytes));
+    assert_ok(qn_conv2d_run(plan, &args[1], scratch, bytes));
+    assert_memory_equal(y[0], y[1], (size_t)(pixels * o));
+    assert_memory_equal(scratch + bytes, guard, GUARD);
+    qn_plan_destroy(plan);
+    qn_packed_destroy(w);
+    qn_ctx_destroy(ctx);
+    free(dense);
+    free(scratch);
+    free(guard);
+    for (int i = 0; i < 2; i++) {
+        free(x[i]);
+        free(y[i]);
+    }
+}
+
+static void test_gaps(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        check_gaps(64, 40, 1, 96, i == 1);
+        check_gaps(24, 40, 1, 40, i == 1);
+        check_gaps(5, 60, 3, 16, i == 1);
+        check_gaps(48, 20, 3, 48, i == 1);
+    }
+}
+
 /* The scratch of a kernel grows with the images: what a plan asked for is enough for fewer of them,
  * whatever the shape and the number of threads. Nothing is run, so many shapes can be asked. */
 static void check_scratch(const qn_ctx *ctx, const qn_packed *w, int64_t c, int64_t side,
@@ -505,7 +568,7 @@ int main(void)
         cmocka_unit_test(test_groups),        cmocka_unit_test(test_depthwise),
         cmocka_unit_test(test_one_dimension), cmocka_unit_test(test_transposed),
         cmocka_unit_test(test_static),        cmocka_unit_test(test_fewer_images),
-        cmocka_unit_test(test_scratch_grows),
+        cmocka_unit_test(test_scratch_grows), cmocka_unit_test(test_gaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,8 @@ enum { DIRECT_SHAPE = 1000 };
 enum { DEPTHWISE_SHAPE = 2000 };
 /* From this one on: few channels, lines of every length, as a network's first layer reads. */
 enum { FIRST_SHAPE = 3000 };
+/* And last: channels that end inside a step, outputs inside a panel, windows of layers. */
+enum { RAGGED_SHAPE = 4000 };
 
 struct geometry {
     int64_t batch, h, w, ci, co, groups;
@@ -69,10 +71,24 @@ static struct geometry draw_first(struct check *c, int32_t shape)
     return g;
 }
 
+static struct geometry draw_ragged(struct check *c, int32_t shape)
+{
+    struct check_random *r = &c->random;
+    struct geometry g = {.batch = CHECK_OF(r, 1, 1, 2, 3), .groups = 1};
+    g.h = check_random_in(r, 4, 15);
+    g.w = check_random_in(r, 4, 18);
+    g.kh = g.kw = shape % 2 == 0 ? 1 : (int32_t)CHECK_OF(r, 2, 3, 3, 5);
+    g.ci = CHECK_OF(r, 4, 5, 12, 16, 24, 32, 40, 63, 72, 96, 112, 144, 160);
+    g.co = CHECK_OF(r, 8, 16, 24, 40, 48, 80, 96, 112);
+    return g;
+}
+
 /* The channels of a group, groups and taps. Every fourth shape is depthwise, every fourth 1 x 1. */
 static struct geometry draw_geometry(struct check *c, int32_t shape)
 {
     struct check_random *r = &c->random;
+    if (shape >= RAGGED_SHAPE)
+        return draw_ragged(c, shape);
     if (shape >= FIRST_SHAPE)
         return draw_first(c, shape);
     if (shape >= DEPTHWISE_SHAPE)
@@ -185,7 +201,7 @@ static void conv_case(struct check *c, const void *arg)
     qn_conv_args_init(&args);
     args.strategy = cc->strategy;
     args.image = (qn_image)check_random_in(r, QN_NCHW, QN_NHWC);
-    if (cc->shape >= FIRST_SHAPE)
+    if (cc->shape >= FIRST_SHAPE && cc->shape < RAGGED_SHAPE)
         first_window(c, &args);
     else if (cc->shape >= DEPTHWISE_SHAPE && check_random_chance(r, 75))
         even_window(c, &g, &args);
@@ -270,6 +286,12 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
             const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
                                          i % CHECK_N_DATA, FIRST_SHAPE + i};
             check_case(suite, conv_case, &cc, "first/%s/%s/%d", formats[f].name,
+                       check_data_names[i % CHECK_N_DATA], i);
+        }
+        for (int32_t i = 0; i < 2 * shapes; i++) {
+            const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
+                                         i % CHECK_N_DATA, RAGGED_SHAPE + i};
+            check_case(suite, conv_case, &cc, "ragged/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 4 * shapes; i++) {

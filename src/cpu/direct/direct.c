@@ -101,7 +101,7 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
     choice->block_m = shape.band_rows;
     choice->panels_per_task = 2 * shape.blocks_per_item;
     choice->n_threads = ctx->threads.n_threads;
-    choice->thread_bytes = qni_direct_scratch_in(op, &shape, NULL, NULL);
+    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op);
     choice->scratch_bytes = (size_t)choice->n_threads * choice->thread_bytes;
     return true;
 }
@@ -133,6 +133,13 @@ struct band {
     int64_t row;                            /* of the product, else */
     int64_t rows;                           /* of a, unused columns included */
     const int8_t *a;
+    int64_t tail; /* rows at the end that lie in scratch instead */
+};
+
+/* Rows of a band that lie evenly: the tail, or all before it. */
+struct stretch {
+    const int8_t *a;
+    int64_t pixel, row, rows;
 };
 
 static struct band band_at(const struct run *r, int64_t index)
@@ -228,6 +235,30 @@ static void place_taps(const struct run *r, const struct band *b, int64_t *taps)
         }
 }
 
+/* Of rows in place the last ones of x, if a step of theirs reaches behind it: zeros instead. */
+static void copy_tail(const struct run *r, struct band *b, int8_t *to)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t step = s->steps * QNI_DIRECT_STEP, ci = r->op->conv.ci;
+    if (!s->is_ragged || b->row + b->rows < r->op->m)
+        return;
+    /* Before it whole blocks; behind them at least 16 rows, so more bytes than a step reaches. */
+    b->tail = b->rows < QNI_DIRECT_TAIL ? b->rows : 16 + (b->rows - 16) % 32;
+    const int8_t *from = b->a + (b->rows - b->tail) * s->pixel;
+    for (int64_t i = 0; i < b->tail; i++, from += s->pixel, to += step) {
+        memcpy(to, from, (size_t)ci);
+        memset(to + ci, 0, (size_t)(step - ci));
+    }
+}
+
+static struct stretch stretch_at(const struct run *r, const struct band *b,
+                                 const struct qni_direct_scratch *scratch, int which)
+{
+    const struct stretch body = {b->a, r->shape.pixel, 0, b->rows - b->tail};
+    const struct stretch tail = {scratch->a, r->shape.steps * QNI_DIRECT_STEP, body.rows, b->tail};
+    return which == 0 ? body : tail;
+}
+
 static void bring_rows(const struct run *r, struct band *b,
                        const struct qni_direct_scratch *scratch, int64_t *taps)
 {
@@ -244,6 +275,7 @@ static void bring_rows(const struct run *r, struct band *b,
     }
     if (s->rows_are == QNI_ROWS_IN_PLACE) {
         b->a = (const int8_t *)r->op->x.data + b->row * s->pixel;
+        copy_tail(r, b, scratch->a);
     } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
         copy_planes(r, b, (uint8_t *)scratch->a);
         place_taps(r, b, taps);
@@ -265,10 +297,12 @@ static void sum_rows(const struct run *r, const struct band *b, const int64_t *t
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t bytes = s->tap_steps * QNI_DIRECT_STEP;
-    if (s->rows_are != QNI_ROWS_IN_PLANES) {
-        r->kernel->sums(b->a, (size_t)s->pixel, b->rows, bytes, scratch->sums);
-        return;
+    for (int i = 0; s->rows_are != QNI_ROWS_IN_PLANES && i < 2; i++) {
+        const struct stretch at = stretch_at(r, b, scratch, i);
+        r->kernel->sums(at.a, (size_t)at.pixel, at.rows, bytes, scratch->sums + at.row);
     }
+    if (s->rows_are != QNI_ROWS_IN_PLANES)
+        return;
     const int64_t n =
         qni_band_planes(s) * (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines) / s->pixel;
     r->kernel->sums(b->a, (size_t)s->pixel, n, bytes, scratch->pixels);
@@ -415,16 +449,16 @@ static bool describe_outputs(const struct run *r, int64_t block, int64_t blocks,
 }
 
 /* Words of one block, 256 rows at a time, through the common epilogue. */
-static void multiply_words(const struct run *r, const struct qni_direct_tile *all, int64_t output,
-                           const struct qni_direct_scratch *scratch)
+static void multiply_words(const struct run *r, const struct qni_direct_tile *all, int64_t first,
+                           int64_t output, const struct qni_direct_scratch *scratch)
 {
     struct qni_direct_tile t = *all;
     for (int64_t row = 0; row < all->rows; row += QNI_DIRECT_WORDS) {
-        t.a = all->a + row * r->shape.pixel;
+        t.a = all->a + (size_t)row * all->pixel;
         t.rows = qni_min(QNI_DIRECT_WORDS, all->rows - row);
         t.row_sums = all->row_sums != NULL ? all->row_sums + row : NULL;
         r->kernel->fn(&t);
-        finish_words(r, scratch, row, t.rows, output, t.n);
+        finish_words(r, scratch, first + row, t.rows, output, t.n);
     }
 }
 
@@ -486,23 +520,18 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
     const struct qni_direct_scratch *scratch = &h->scratch;
     bring_outputs(r, block, blocks, h);
     struct qni_direct_tile t = {
-        .a = h->b.a,
-        .pixel = (size_t)s->pixel,
         .taps = h->taps,
         .n_taps = s->n_taps,
         .tap_steps = s->tap_steps,
-        .rows = h->b.rows,
         .b = s->reads_codes ? codes_of(r, block) : unpacked_at(r, h, block),
         .b_panel = s->reads_codes
                        ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)
                        : (size_t)s->steps * QNI_DIRECT_STEP_BYTES,
         .n_panels = qni_min(2 * blocks, head->panels - 2 * block),
-        .row_sums = s->reads_codes ? scratch->sums : NULL,
         .kind = r->kind,
         .scale = scratch->scale + 32 * block,
         .zero = scratch->zero + 32 * block,
         .has_zero = qni_op_x_zero(r->op) != 0,
-        .y = scratch->y,
         .column = r->turns ? 0 : 32 * block,
         .n = qni_min(32 * blocks, r->op->n - 32 * block),
         .bias = scratch->bias + 32 * block,
@@ -518,10 +547,18 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .c = scratch->c,
         .scratch = scratch->kernel,
     };
-    if (r->kind != QNI_DIRECT_BYTES)
-        multiply_words(r, &t, 32 * block, scratch);
-    else
-        r->kernel->fn(&t);
+    for (int i = 0; i < 2; i++) {
+        const struct stretch at = stretch_at(r, &h->b, scratch, i);
+        t.a = at.a;
+        t.pixel = (size_t)at.pixel;
+        t.rows = at.rows;
+        t.row_sums = s->reads_codes ? scratch->sums + at.row : NULL;
+        t.y = scratch->y + at.row;
+        if (r->kind != QNI_DIRECT_BYTES)
+            multiply_words(r, &t, at.row, 32 * block, scratch);
+        else if (at.rows > 0)
+            r->kernel->fn(&t);
+    }
     if (r->turns)
         turn_rows(r, &h->b, 32 * block, t.n, scratch);
 }

@@ -110,8 +110,8 @@ static struct finish finish_of(const struct qni_direct_tile *t)
     return f;
 }
 
-/* NEAR: sums are floats 1.5 * 2^23 + d. SHIFT: y has a zero point, is unsigned or has a floor. WILD
- * also minds columns that are not there. */
+/* NEAR: sums are floats 1.5 * 2^23 + d. SHIFT: y has a zero point, is unsigned or has a floor. WILD:
+ * what becomes a code may be no number, or beyond +-2^21. */
 enum { BIAS = 1, ZERO = 2, SHIFT = 4, WILD = 8, SUMS = 16, NEAR = 32 };
 
 /* Sums of a block that wait to be finished: so many rows of it, which go where y says. */
@@ -119,6 +119,7 @@ struct waiting {
     const int32_t *dot;
     uint8_t *const *y;
     int64_t block, rows;
+    __mmask32 columns; /* that are there */
 };
 
 /* Of 16 outputs. */
@@ -126,6 +127,13 @@ struct output {
     __m512 scale, bias;
     __m512i zero;
 };
+
+/* The columns from `at` on that are there, of 32. Stores are masked in all blocks, since that costs
+ * nothing (measured). */
+static inline __mmask32 columns_from(const struct finish *f, int64_t at)
+{
+    return f->n - at >= 32 ? 0xffffffffu : (1u << (f->n - at)) - 1u;
+}
 
 QNI_TEMPLATE struct output output_of(const struct finish *f, int64_t column, const int what)
 {
@@ -182,15 +190,8 @@ QNI_TEMPLATE void finish_pair(const struct finish *f, const struct waiting *w,
     const __m512i rows = _mm512_permutexvar_epi32(f->order, packed);
     uint8_t *const y = w->y[0] + f->column + at;
     uint8_t *const y1 = w->y[second] + f->column + at;
-    if (what & WILD) {
-        const int64_t n = f->n - at;
-        const __mmask32 columns = n >= 32 ? 0xffffffffu : (1u << n) - 1u;
-        _mm256_mask_storeu_epi8(y, columns, _mm512_castsi512_si256(rows));
-        _mm256_mask_storeu_epi8(y1, columns, _mm512_extracti64x4_epi64(rows, 1));
-    } else {
-        _mm256_storeu_si256((__m256i *)y, _mm512_castsi512_si256(rows));
-        _mm256_storeu_si256((__m256i *)y1, _mm512_extracti64x4_epi64(rows, 1));
-    }
+    _mm256_mask_storeu_epi8(y, w->columns, _mm512_castsi512_si256(rows));
+    _mm256_mask_storeu_epi8(y1, w->columns, _mm512_extracti64x4_epi64(rows, 1));
 }
 
 QNI_TEMPLATE void finish_all(const struct finish *f, struct waiting *w, const int what)
@@ -453,7 +454,7 @@ QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
-    struct waiting older = {NULL, NULL, 0, 0}, old = older;
+    struct waiting older = {NULL, NULL, 0, 0, 0}, old = older;
     char *c = t->scratch, *other = c + BLOCK_BYTES;
     const bool is_long = t->n_taps * t->tap_steps > 8;
     qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
@@ -473,7 +474,7 @@ QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
                 other = swap;
             }
             old = (struct waiting){(const int32_t *)(void *)other, t->y + r.base, block,
-                                   r.end - r.base};
+                                   r.end - r.base, columns_from(&f, 32 * block)};
         }
     }
     qni_amx_store(other, true);
@@ -506,19 +507,12 @@ QNI_TEMPLATE void finish_four(const struct finish *f, const struct waiting *w,
         packed = _mm512_xor_si512(_mm512_max_epi8(packed, f->floor), f->flip);
     const __m512i rows = _mm512_permutexvar_epi32(f->order, packed);
     uint8_t *const *const y = w->y;
-    const int64_t column = f->column + at, n = f->n - at;
-    const __mmask16 columns = n >= 16 ? 0xffffu : (__mmask16)((1u << n) - 1u);
-    if (what & WILD) {
-        _mm_mask_storeu_epi8(y[0] + column, columns, _mm512_castsi512_si128(rows));
-        _mm_mask_storeu_epi8(y[r1] + column, columns, _mm512_extracti32x4_epi32(rows, 1));
-        _mm_mask_storeu_epi8(y[r2] + column, columns, _mm512_extracti32x4_epi32(rows, 2));
-        _mm_mask_storeu_epi8(y[r3] + column, columns, _mm512_extracti32x4_epi32(rows, 3));
-    } else {
-        _mm_storeu_si128((__m128i *)(y[0] + column), _mm512_castsi512_si128(rows));
-        _mm_storeu_si128((__m128i *)(y[r1] + column), _mm512_extracti32x4_epi32(rows, 1));
-        _mm_storeu_si128((__m128i *)(y[r2] + column), _mm512_extracti32x4_epi32(rows, 2));
-        _mm_storeu_si128((__m128i *)(y[r3] + column), _mm512_extracti32x4_epi32(rows, 3));
-    }
+    const int64_t column = f->column + at;
+    const __mmask16 columns = (__mmask16)w->columns;
+    _mm_mask_storeu_epi8(y[0] + column, columns, _mm512_castsi512_si128(rows));
+    _mm_mask_storeu_epi8(y[r1] + column, columns, _mm512_extracti32x4_epi32(rows, 1));
+    _mm_mask_storeu_epi8(y[r2] + column, columns, _mm512_extracti32x4_epi32(rows, 2));
+    _mm_mask_storeu_epi8(y[r3] + column, columns, _mm512_extracti32x4_epi32(rows, 3));
 }
 
 QNI_TEMPLATE void finish_fours(const struct finish *f, struct waiting *w, const struct output *o,
@@ -604,7 +598,7 @@ QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
-    struct waiting older = {NULL, NULL, 0, 0}, old = older;
+    struct waiting older = {NULL, NULL, 0, 0, 0}, old = older;
     char *c = t->scratch, *other = c + BLOCK_BYTES;
     const int64_t most = t->rows < TALL ? t->rows : TALL;
     struct tall now = {.begin = begin};
@@ -623,7 +617,8 @@ QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
             multiply_tall(t, &now, &f, older, what);
             now.held_tiles = now.tiles;
             older = old;
-            old = (struct waiting){(const int32_t *)(void *)c, t->y + r.base, now.panel, rows};
+            old = (struct waiting){(const int32_t *)(void *)c, t->y + r.base, now.panel, rows,
+                                   columns_from(&f, 16 * now.panel)};
             char *const swap = c;
             c = other;
             other = swap;
@@ -641,7 +636,7 @@ QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
 
 static void tall_tile(const struct qni_direct_tile *t)
 {
-    if (!t->is_tame || t->n % 16 != 0)
+    if (!t->is_tame)
         to_bytes_tall(t, BIAS | ZERO | SHIFT | WILD | SUMS);
     else if (!t->is_near)
         to_bytes_tall(t, BIAS | ZERO | SHIFT | SUMS);
@@ -656,7 +651,7 @@ static void tall_tile(const struct qni_direct_tile *t)
 QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
-    const struct waiting none = {NULL, NULL, 0, 0};
+    const struct waiting none = {NULL, NULL, 0, 0, 0};
     int32_t *const c = t->scratch, *const begin = c + 2 * BLOCK * BLOCK;
     qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
@@ -689,7 +684,7 @@ QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int sums)
     const bool shifts = t->y_zero != 0 || t->is_u8 || t->relu;
     if (t->kind != QNI_DIRECT_BYTES)
         to_words(t, sums);
-    else if (!t->is_tame || t->n % BLOCK != 0)
+    else if (!t->is_tame)
         to_bytes(t, BIAS | ZERO | SHIFT | WILD | sums);
     else if (t->has_zero)
         to_bytes(t, BIAS | ZERO | SHIFT | sums);

@@ -44,7 +44,7 @@ static bool is_in_place(const struct qni_op *op)
     for (int32_t i = 0; i < 2; i++)
         if ((i == 0 ? c->kh : c->kw) != 1 || c->stride[i] != 1 || c->pad[i] != 0)
             return false;
-    return op->x.dtype == QN_I8 && c->xs[1] == 1 && c->oh == c->h && c->ow == c->w &&
+    return op->x.dtype == QN_I8 && c->xs[1] == 1 && c->ci >= 4 && c->oh == c->h && c->ow == c->w &&
            c->xs[2] == c->w * c->xs[3] && (c->batch == 1 || c->xs[0] == c->h * c->xs[2]);
 }
 
@@ -159,6 +159,14 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
     s->a_bytes = (size_t)qni_band_planes(s) * qni_plane_bytes(s, s->band_images, s->band_lines);
 }
 
+/* Bytes of rows that are not read where they lie. */
+static size_t row_copies(const struct qni_direct_shape *s, int64_t rows)
+{
+    if (s->rows_are == QNI_ROWS_OF_PATCHES)
+        return (size_t)(rows * s->pixel);
+    return s->is_ragged ? (size_t)(QNI_DIRECT_TAIL * s->steps * QNI_DIRECT_STEP) : 0;
+}
+
 static void cut_rows(const struct qni_op *op, struct qni_direct_shape *s, int64_t threads)
 {
     const int64_t bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? PATCH_BYTES : BAND_BYTES;
@@ -167,7 +175,7 @@ static void cut_rows(const struct qni_op *op, struct qni_direct_shape *s, int64_
     s->band_rows =
         qni_max(32, qni_min(fit, (int64_t)qni_round_up((size_t)qni_ceil_div(op->m, bands), 32)));
     s->n_bands = qni_ceil_div(op->m, s->band_rows);
-    s->a_bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(s->band_rows * s->pixel) : 0;
+    s->a_bytes = row_copies(s, s->band_rows);
 }
 
 /* Lines of one image; of each thread as many bands. */
@@ -204,7 +212,7 @@ static bool as_one_band(const struct qni_op *op, struct qni_direct_shape *s)
         s->a_bytes = (size_t)qni_band_planes(s) * qni_plane_bytes(s, c->batch, c->oh);
     } else {
         s->band_rows = (int64_t)qni_round_up((size_t)op->m, 32);
-        s->a_bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? (size_t)(s->band_rows * s->pixel) : 0;
+        s->a_bytes = row_copies(s, s->band_rows);
     }
     s->n_bands = 1;
     return s->band_rows <= BAND_ROWS && op->m * s->pixel <= BAND_BYTES && s->a_bytes <= BAND_BYTES;
@@ -312,16 +320,18 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     s.blocks_per_item = s.n_blocks;
     s.items_per_band = 1;
     s.n_taps = taps;
-    s.tap_steps = c->ci / QNI_DIRECT_STEP;
+    s.tap_steps = qni_ceil_div(c->ci, QNI_DIRECT_STEP);
     s.steps = taps * s.tap_steps;
     s.pixel = c->xs[3];
+    s.is_ragged = c->ci % QNI_DIRECT_STEP != 0;
     /* An image in planes is turned line by line, once for all taps. Of 1 x 1 the patches are that,
      * and all of an image is one line. */
     const bool turns = c->xs[1] != 1 && c->xs[3] == 1 && c->stride[1] == 1 && taps > 1;
-    if ((c->xs[1] == 1 || turns) && c->ci % QNI_DIRECT_STEP == 0 && taps <= QNI_DIRECT_TAPS &&
-        c->kh <= QNI_DIRECT_PLANES && c->kw <= QNI_DIRECT_PLANES) {
-        if (!is_in_place(op))
-            choose_planes(op, &s);
+    if (is_in_place(op)) {
+        s.rows_are = QNI_ROWS_IN_PLACE;
+    } else if ((c->xs[1] == 1 || turns) && !s.is_ragged && taps <= QNI_DIRECT_TAPS &&
+               c->kh <= QNI_DIRECT_PLANES && c->kw <= QNI_DIRECT_PLANES) {
+        choose_planes(op, &s);
     } else if (columns.depth != 0) {
         s.rows_are = QNI_ROWS_OF_COLUMNS;
         s.n_taps = s.steps = columns.n_taps;
@@ -404,4 +414,23 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     scratch->pixels = (int32_t *)(void *)(memory + at[13]);
     scratch->turned = memory + at[14];
     return at[PARTS];
+}
+
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op)
+{
+    struct qni_direct_shape s = qni_direct_shape_of(ctx, op);
+    size_t most = qni_direct_scratch_in(op, &s, NULL, NULL);
+    if (op->conv.xs[1] != 1)
+        return most;
+    /* Pixels without gaps, and pixels and rows with them. */
+    struct qni_op any = *op;
+    for (int64_t gap = 0; gap < 2; gap++) {
+        any.conv.xs[3] = op->conv.ci + gap;
+        any.conv.xs[2] = op->conv.w * any.conv.xs[3] + gap;
+        any.conv.xs[0] = op->conv.h * any.conv.xs[2] + gap;
+        s = qni_direct_shape_of(ctx, &any);
+        const size_t bytes = qni_direct_scratch_in(&any, &s, NULL, NULL);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }

@@ -15,6 +15,10 @@ enum {
     QNI_ROWS_OF_COLUMNS = 3
 };
 
+/* Rows in place whose last step reaches into the next one: fewer rows than this at the end of x are
+ * copied, so that nothing is read behind it. */
+enum { QNI_DIRECT_TAIL = 64 };
+
 /* One axis of the planes. */
 struct qni_plane_axis {
     int32_t n_planes;
@@ -28,6 +32,8 @@ struct qni_direct_shape {
     int32_t rows_are; /* QNI_ROWS_... */
     int64_t pixel;    /* bytes from row to row */
     int64_t n_taps, tap_steps, steps;
+    bool is_ragged; /* channels end before the last step of a tap: the weights of what is read past
+                     * them are zeros */
     struct qni_plane_axis axis[2];
     int64_t columns; /* from line to line of a plane; columns: units of a line */
     int64_t shared;  /* what a line reads past them: padding of the next line; behind the last one
@@ -89,5 +95,8 @@ enum { QNI_DIRECT_WORDS = 256 };
 /* Bytes, for this batch and every smaller one; places it in memory if that is not NULL. */
 size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_shape *shape,
                              uint8_t *memory, struct qni_direct_scratch *scratch);
+/* Bytes, for this batch and every smaller one, whatever the strides of x: from run to run they may
+ * change. */
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op);
 
 #endif
