@@ -110,8 +110,8 @@ static struct finish finish_of(const struct qni_direct_tile *t)
     return f;
 }
 
-/* NEAR: sums are floats 1.5 * 2^23 + d. SHIFT: y has a zero point, is unsigned or has a floor. WILD:
- * what becomes a code may be no number, or beyond +-2^21. */
+/* NEAR: sums are floats 1.5 * 2^23 + d. SHIFT: y has a zero point, is unsigned or has a floor.
+ * WILD: what becomes a code may be no number, or beyond +-2^21. */
 enum { BIAS = 1, ZERO = 2, SHIFT = 4, WILD = 8, SUMS = 16, NEAR = 32 };
 
 /* Sums of a block that wait to be finished: so many rows of it, which go where y says. */
