@@ -176,7 +176,7 @@ static void copy_line(const struct run *r, const uint8_t *row, int64_t first, ui
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
-    const int64_t stride = s->axis[1].stride, pixel = s->pixel, n = s->columns;
+    const int64_t stride = s->axis[1].stride, pixel = c->ci, n = s->columns * s->pixel / pixel;
     const int pad = (uint8_t)(r->patches.pad ^ r->flip);
     /* Elements [from, end) lie in x. */
     const int64_t from = qni_min(n, first >= 0 ? 0 : qni_ceil_div(-first, stride));
@@ -225,13 +225,15 @@ static void place_taps(const struct run *r, const struct band *b, int64_t *taps)
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t plane = (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines);
-    for (int32_t ky = 0; ky < r->op->conv.kh; ky++)
-        for (int32_t kx = 0; kx < r->op->conv.kw; kx++) {
+    const struct qni_conv *c = &r->op->conv;
+    for (int32_t ky = 0; ky < c->kh; ky++)
+        for (int32_t kx = 0; kx < c->kw; kx += s->run != 0 ? s->run : 1) {
             const int64_t which =
                 (int64_t)s->axis[0].plane[ky] * s->axis[1].n_planes + s->axis[1].plane[kx];
             const int64_t moved =
                 s->axis[0].moved[ky] * b->n_images * s->columns + s->axis[1].moved[kx];
-            *taps++ = which * plane + moved * s->pixel;
+            const int64_t along = s->run != 0 ? (int64_t)kx * c->dilation[1] * c->ci : 0;
+            *taps++ = which * plane + moved * s->pixel + along;
         }
 }
 
@@ -486,6 +488,18 @@ static uint8_t *unpacked_at(const struct run *r, const struct hands *h, int64_t 
     return h->scratch.b + 2 * at * s->steps * QNI_DIRECT_STEP_BYTES;
 }
 
+/* A panel's taps of `run` positions, a multiple of 4, to whole steps each. */
+static void part_taps(const struct qni_direct_shape *s, int64_t run, const uint8_t *panel,
+                      uint8_t *to)
+{
+    const size_t bytes = (size_t)run * QNI_PANEL;
+    const size_t step = (size_t)s->tap_steps * QNI_DIRECT_STEP_BYTES;
+    for (int64_t t = 0; t < s->n_taps; t++, panel += bytes, to += step) {
+        memcpy(to, panel, bytes);
+        memset(to + bytes, 0, step - bytes);
+    }
+}
+
 /* Scales and, where they are unpacked, weights of so many blocks. */
 static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, struct hands *h)
 {
@@ -500,13 +514,16 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
     h->first = adds ? h->first : block;
     h->end = block + blocks;
     for (int64_t j = 0; !s->reads_codes && j < panels; j++) {
-        const bool moves = s->rows_are == QNI_ROWS_OF_COLUMNS;
+        const bool parts = qni_direct_parts_taps(r->op, s);
+        const bool moves = parts || s->rows_are == QNI_ROWS_OF_COLUMNS;
         uint8_t *const to = unpacked_at(r, h, block) + j * s->steps * QNI_DIRECT_STEP_BYTES;
         uint8_t *const panel = moves ? h->scratch.line : to;
         r->kernel->unpack(codes_of(r, block) + (size_t)j * (size_t)units *
                                                    qni_layout_unit_bytes(r->kernel->row.layout),
                           units, panel);
-        if (moves)
+        if (parts)
+            part_taps(s, s->run * r->op->conv.ci, panel, to);
+        else if (moves)
             qni_columns_order(r->op, panel, to);
     }
 }

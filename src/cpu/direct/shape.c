@@ -122,6 +122,59 @@ static void choose_planes(const struct qni_op *op, struct qni_direct_shape *s)
     }
 }
 
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* Planes of lines as they lie in x, with their padding: a row of the product begins every `stride`
+ * pixels, and taps that are neighbours are one run of bytes, whatever the channels. One plane
+ * serves all taps of a row of the kernel. */
+static void count_lines(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    const struct qni_axis x = qni_conv_axis(op, 1);
+    const int64_t reach = (int64_t)(x.taps - 1) * x.dilation + 1;
+    const int64_t pixels = (x.out - 1) * x.stride + reach;
+    /* What a line reads past its end is the padding of the next one, or there is no such thing. */
+    s->columns = x.out;
+    while (s->columns * x.stride < pixels &&
+           (pixels - s->columns * x.stride > x.pad || s->columns * x.stride - x.pad < x.in))
+        s->columns++;
+    s->shared = qni_ceil_div(qni_max(0, pixels - s->columns * x.stride), x.stride);
+}
+
+static void as_lines(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    const struct qni_conv *c = &op->conv;
+    const struct qni_axis y = qni_conv_axis(op, 0);
+    s->rows_are = QNI_ROWS_IN_PLANES;
+    s->run = c->dilation[1] == 1 ? c->kw : 1;
+    s->n_taps = (int64_t)c->kh * (c->kw / s->run);
+    s->tap_steps = qni_ceil_div(s->run * c->ci, QNI_DIRECT_STEP);
+    s->steps = s->n_taps * s->tap_steps;
+    s->pixel = (int64_t)c->stride[1] * c->ci;
+    s->axis[0] = plane_axis(&y, false);
+    memset(&s->axis[1], 0, sizeof s->axis[1]);
+    s->axis[1].n_planes = 1;
+    s->axis[1].first[0] = -c->pad[1];
+    s->axis[1].stride = 1;
+    count_lines(op, s);
+}
+
+/* Lines instead of patches, of an image? A piece of a patch takes about as long to find as to copy;
+ * steps end with every tap of lines. */
+static bool lines_pay(const struct qni_op *op, const struct qni_direct_shape *lines,
+                      const struct qni_direct_shape *patches)
+{
+    const struct qni_conv *c = &op->conv;
+    const double outputs = (double)(c->oh * c->ow), piece_ns = 9;
+    const double columns = (double)lines->columns / (double)c->ow;
+    const double blocks = outputs / 32 * (double)lines->n_blocks;
+    const double copy = outputs * (double)patches->pixel;
+    const double find =
+        qni_has_runs(op, patches->pixel) || c->xs[1] != 1 ? 0 : outputs * c->kh * piece_ns;
+    const double planes = (double)qni_band_planes(lines) * (double)qni_plane_bytes(lines, 1, c->oh);
+    return copy_ns(planes) + blocks * columns * block_ns(lines->steps) <
+           copy_ns(copy) + find + blocks * block_ns(patches->steps);
+}
+
 /* ---- bands ----------------------------------------------------------------------------------- */
 
 static int64_t even_bands(int64_t bands, int64_t most, int64_t threads)
@@ -241,8 +294,10 @@ static void most_of(const struct qni_op *op, struct qni_direct_shape *s)
     for (int by_tap = 0; s->rows_are == QNI_ROWS_IN_PLANES && by_tap < 2; by_tap++) {
         const struct qni_axis x = qni_conv_axis(op, 1);
         struct qni_direct_shape v = *s;
-        v.axis[1] = plane_axis(&x, by_tap == 1);
-        count_columns(op, &v);
+        if (s->run == 0) {
+            v.axis[1] = plane_axis(&x, by_tap == 1);
+            count_columns(op, &v);
+        }
         const size_t planes = (size_t)qni_band_planes(&v);
         const int64_t least = (int64_t)(planes * qni_plane_bytes(&v, 1, 1));
         const size_t all = planes * qni_plane_bytes(&v, c->batch, c->oh);
@@ -283,7 +338,7 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     const struct qni_layout *layout = qni_layout_find(head->layout);
     const bool whole = layout != NULL && layout->layout == QNI_LAYOUT_Q8N16 && head->units % 2 == 0;
     s->reads_codes =
-        whole && s->rows_are != QNI_ROWS_OF_COLUMNS &&
+        whole && s->rows_are != QNI_ROWS_OF_COLUMNS && !qni_direct_parts_taps(op, s) &&
         (s->band_rows <= FEW_ROWS || s->steps >= LONG || s->n_blocks * s->steps > MANY);
     const int64_t reach = s->rows_are == QNI_ROWS_IN_PLANES
                               ? s->axis[0].extra * s->band_images * s->columns + s->axis[1].extra
@@ -326,11 +381,12 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     s.is_ragged = c->ci % QNI_DIRECT_STEP != 0;
     /* An image in planes is turned line by line, once for all taps. Of 1 x 1 the patches are that,
      * and all of an image is one line. */
-    const bool turns = c->xs[1] != 1 && c->xs[3] == 1 && c->stride[1] == 1 && taps > 1;
+    const bool turns = c->xs[1] != 1 && c->xs[3] == 1 && taps > 1;
+    const bool has_planes = (c->xs[1] == 1 || turns) && taps <= QNI_DIRECT_TAPS &&
+                            c->kh <= QNI_DIRECT_PLANES && c->kw <= QNI_DIRECT_PLANES;
     if (is_in_place(op)) {
         s.rows_are = QNI_ROWS_IN_PLACE;
-    } else if ((c->xs[1] == 1 || turns) && !s.is_ragged && taps <= QNI_DIRECT_TAPS &&
-               c->kh <= QNI_DIRECT_PLANES && c->kw <= QNI_DIRECT_PLANES) {
+    } else if (has_planes && !s.is_ragged && !(turns && c->stride[1] > 1)) {
         choose_planes(op, &s);
     } else if (columns.depth != 0) {
         s.rows_are = QNI_ROWS_OF_COLUMNS;
@@ -339,10 +395,15 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
         s.pixel = QNI_DIRECT_STEP;
         s.columns = columns.units;
     } else {
+        struct qni_direct_shape lines = s;
         s.rows_are = QNI_ROWS_OF_PATCHES;
         s.n_taps = 1;
         s.steps = s.tap_steps = qni_ceil_div(head->units, 2);
         s.pixel = s.steps * QNI_DIRECT_STEP;
+        as_lines(op, &lines);
+        if (has_planes && (lines.n_taps == 1 || lines.run * c->ci % 4 == 0) &&
+            lines_pay(op, &lines, &s))
+            s = lines;
     }
     struct qni_direct_shape one = s;
     if (s.rows_are == QNI_ROWS_IN_PLANES)
@@ -375,11 +436,15 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     const struct qni_patches p = qni_patches_of(op, NULL, 0, 0, false);
     const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
     const size_t line = s->rows_are == QNI_ROWS_OF_COLUMNS ? qni_columns_bytes(op)
+                        : qni_direct_parts_taps(op, s)     ? panel
+                        : planes                           ? 0
                         : qni_has_runs(op, s->pixel)       ? qni_runs_bytes(op)
                                                            : qni_patches_line_bytes(&p);
+    /* The last row of a plane reads as many bytes as others do. */
+    const size_t behind = s->run != 0 ? (size_t)(s->tap_steps * QNI_DIRECT_STEP) : 0;
     const size_t bytes[] = {QNI_DIRECT_SCRATCH,
                             (size_t)s->unpacked_blocks * 2 * panel,
-                            s->most_a_bytes,
+                            s->most_a_bytes + behind,
                             rows * sizeof(int64_t),
                             rows * sizeof(uint8_t *),
                             (size_t)op->n + 64,

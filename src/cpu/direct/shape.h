@@ -32,6 +32,7 @@ struct qni_direct_shape {
     int32_t rows_are; /* QNI_ROWS_... */
     int64_t pixel;    /* bytes from row to row */
     int64_t n_taps, tap_steps, steps;
+    int32_t run;    /* planes of lines: neighbouring taps that are one to the kernel; else 0 */
     bool is_ragged; /* channels end before the last step of a tap: the weights of what is read past
                      * them are zeros */
     struct qni_plane_axis axis[2];
@@ -57,6 +58,12 @@ struct qni_direct_shape {
 /* Are bytes of y in planes, one of each output, so that rows have to be turned? */
 bool qni_direct_turns(const struct qni_op *op);
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op);
+
+/* Do taps end inside a step, so that unpacked weights have to be moved apart? */
+static inline bool qni_direct_parts_taps(const struct qni_op *op, const struct qni_direct_shape *s)
+{
+    return s->run != 0 && s->n_taps > 1 && s->run * op->conv.ci % QNI_DIRECT_STEP != 0;
+}
 
 /* Bands are lines of images, with rows behind each that are no output. */
 static inline bool qni_has_lines(const struct qni_direct_shape *s)
