@@ -77,7 +77,8 @@ static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *ke
 {
     struct check_random *r = &c->random;
     qn_format f = {.code = QN_CODE_INT, .scale_dtype = QN_F32};
-    f.group = CHECK_OF(r, 32, 32, 64, 128, 7, 16, 48, 96, 100, QN_GROUP_PER_CHANNEL, k > 0 ? k : 1);
+    f.group =
+        CHECK_OF(r, 32, 32, 64, 128, 7, 16, 16, 48, 96, 100, QN_GROUP_PER_CHANNEL, k > 0 ? k : 1);
     f.shift = (qn_shift)check_random_in(r, QN_SHIFT_NONE, QN_SHIFT_OFFSET);
     switch (kernel->layout) {
     case QNI_LAYOUT_Q4N16:
@@ -365,11 +366,14 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     struct qni_matmul_tile *t = &d->tile;
     const bool bf16 = d->kernel->reads == QNI_READS_BF16;
     const bool makes = d->kernel->traits & QNI_MAKES_WEIGHTS;
-    const size_t row_bytes = (size_t)t->units * QNI_UNIT * (bf16 ? 2 : 4);
+    const int64_t group = d->weight.w.format.group;
+    t->halves = makes && group > 0 && group <= QNI_UNIT / 2;
+    const int64_t units = (t->units + t->halves) >> t->halves;
+    const size_t row_bytes = (size_t)units * QNI_UNIT * (bf16 ? 2 : 4);
     /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
     const bool callers =
         !bf16 && t->units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
-    if (bf16 && t->offset != NULL) {
+    if (bf16 && t->offset != NULL && !makes) {
         t->a_total = sum_groups(c, d, x);
         t->ld_segment = (size_t)d->segments.n;
     }
@@ -386,8 +390,10 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
             uint8_t *row = a + (size_t)i * t->lda;
             if (!bf16)
                 ((float *)row)[d->packed_at[q]] = rest;
+            const int64_t within = d->packed_at[q] % QNI_UNIT;
             for (int32_t plane = 0; plane < t->planes; plane++) {
-                uint16_t *to = bf16_at(t, a, i, plane, d->packed_at[q]);
+                uint16_t *to =
+                    bf16_at(t, a, i, plane, ((d->packed_at[q] - within) >> t->halves) + within);
                 *to = qni_bf16_from_f32(rest);
                 rest = isfinite(rest) ? rest - qni_f32_from_bf16(*to) : 0.0f;
             }

@@ -75,7 +75,7 @@ static struct unit find_unit(const struct run *r, int64_t index, struct cursor *
     u.rows = qni_min(r->block, part->n_rows - done);
     u.before = c->before + done;
     u.kernel = qni_choice_kernel(r->choice, part->n_rows);
-    u.layout = qni_row_layout_of(r->op, part->w->head, u.kernel->reads);
+    u.layout = qni_row_layout_of(r->op, part->w->head, u.kernel);
     return u;
 }
 
@@ -128,6 +128,7 @@ static void describe_rows(const struct run *r, const struct unit *u,
     t->lda = in_place != NULL ? (size_t)r->product->source.ldx * sizeof(float) : l->lda;
     t->m = u->rows;
     t->planes = l->planes;
+    t->halves = l->halves;
     t->a_sum = prepared->facts.sum;
     t->a_scale = prepared->facts.scale;
     t->a_offset = r->op->quant.symmetric ? NULL : prepared->facts.offset;

@@ -11,20 +11,33 @@ static bool is_static(const struct qni_op *op)
     return op->strategy == QN_STRATEGY_INT8_STATIC;
 }
 
-struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qni_packed_head *head,
-                                        int32_t reads)
+/* Are columns in the order of groups? */
+static bool in_order(const struct qni_packed_head *head)
 {
+    const bool in_taps = head->format.blocks == QN_BLOCKS_CHANNELS && head->kh * head->kw > 1;
+    return !in_taps && head->section[QNI_SECTION_PERM].bytes == 0;
+}
+
+struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qni_packed_head *head,
+                                        const struct qni_matmul_kernel *kernel)
+{
+    enum { HALF = QNI_UNIT / 2 };
+    const int32_t reads = kernel->reads;
+    const bool makes = (kernel->traits & QNI_MAKES_WEIGHTS) != 0;
     const bool prescaled = head->section[QNI_SECTION_PRESCALE].bytes != 0;
     const bool shifted = head->section[QNI_SECTION_OFFSET].bytes != 0;
     struct qni_row_layout l;
     memset(&l, 0, sizeof l);
     l.reads = reads;
     l.cut = qni_cut_of(head, reads);
-    l.is_identity = head->n_runs <= 1 && l.cut.units * QNI_UNIT == l.cut.k &&
-                    head->section[QNI_SECTION_PERM].bytes == 0;
+    l.halves = makes && l.cut.group_len <= HALF;
+    l.units = l.halves ? qni_ceil_div(l.cut.units, 2) : l.cut.units;
+    l.is_identity = l.units * QNI_UNIT == l.cut.k && in_order(head);
+    if (l.halves ? l.cut.group_len != HALF : head->n_runs > 1)
+        l.is_identity = false;
     l.planes = qni_op_planes(op, prescaled);
     const size_t element = reads == QNI_READS_F32 ? 4 : reads == QNI_READS_BF16 ? 2 : 1;
-    l.lda = qni_round_up((size_t)l.cut.units * QNI_UNIT * element, 64);
+    l.lda = qni_round_up((size_t)l.units * QNI_UNIT * element, 64);
     if (reads == QNI_READS_BF16)
         l.lda *= (size_t)l.planes;
     else if (l.lda / 64 % 2 == 0)
@@ -32,7 +45,7 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
     if (reads == QNI_READS_Q8 || reads == QNI_READS_Q8B) {
         l.ld_segment = (size_t)l.cut.n_segments;
         l.n_facts = reads == QNI_READS_Q8 ? 1 : 4;
-    } else if (reads == QNI_READS_BF16 && shifted) {
+    } else if (reads == QNI_READS_BF16 && shifted && !makes) {
         l.ld_segment = (size_t)l.cut.n_groups;
         l.n_facts = 1;
     }
@@ -181,6 +194,16 @@ static const float *packed_floats(const struct preparer *p, const void *raw, flo
     return into;
 }
 
+/* The first halves of units, one after another. */
+static void move_halves(float *packed, int64_t units)
+{
+    enum { HALF = QNI_UNIT / 2 };
+    for (int64_t u = 1; u < units; u++)
+        memcpy(packed + u * HALF, packed + u * QNI_UNIT, HALF * sizeof *packed);
+    if (units % 2 != 0)
+        memset(packed + units * HALF, 0, HALF * sizeof *packed);
+}
+
 static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
 {
     const struct qni_row_layout *l = p->layout;
@@ -197,9 +220,11 @@ static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
         packed_floats(p, raw, p->scratch->packed, true);
         if (l->n_facts > 0)
             p->rows->total(p->scratch->packed, &l->cut, f->total + fact);
+        if (l->halves && !l->is_identity)
+            move_halves(p->scratch->packed, l->cut.units);
         size_t step;
         const size_t at = qni_bf16_row(l->lda, p->out->rows, i, &step);
-        p->rows->split(p->out->a + at, step, l->planes, p->scratch->packed, l->cut.units);
+        p->rows->split(p->out->a + at, step, l->planes, p->scratch->packed, l->units);
     } else {
         const float *x = packed_floats(p, raw, p->scratch->packed, false);
         const struct qni_facts here = {f->sum + fact, NULL, NULL, NULL};

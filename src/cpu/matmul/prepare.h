@@ -13,19 +13,21 @@
 #include "../layouts.h"
 #include "driver.h"
 
-/* How the rows of a product are prepared for kernels that read `reads`. */
+/* How the rows of a product are prepared for a kernel. */
 struct qni_row_layout {
     int32_t reads, planes;
+    int32_t halves; /* units hold two groups, of at most 16 positions each */
     struct qni_cut cut;
+    int64_t units;       /* of a row: those of the cut, or half as many */
     size_t lda;          /* bytes of a row */
     size_t ld_segment;   /* elements; 0: no facts */
     int32_t n_facts;     /* arrays of [rows, ld_segment] */
-    int32_t is_identity; /* packed order is the order of columns, without padding */
+    int32_t is_identity; /* what is prepared has the order of columns, without padding */
 };
 
 /* For the weights of this head, which are those of op or a part of them. */
 struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qni_packed_head *head,
-                                        int32_t reads);
+                                        const struct qni_matmul_kernel *kernel);
 /* Memory of so many rows, a multiple of 64. */
 size_t qni_prepared_bytes(const struct qni_row_layout *layout, int64_t rows);
 

@@ -154,10 +154,15 @@ static int64_t rows_of_made(const struct qni_row_layout *l)
 static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                                 const struct qni_row_layout *l)
 {
-    enum { ONE_PLANE = 192, TWO_PLANES = 96 };
+    enum { HALVES = 24, ONE_PLANE = 192, TWO_PLANES = 96 };
     const bool others = k->layout != QNI_LAYOUT_T8N16 && has_integer_table(op->w[0]);
-    const int64_t for_units = l->planes == 1 ? ONE_PLANE : TWO_PLANES;
-    const int64_t from = !others ? k->m_min : l->cut.group_units == 1 ? for_units : INT64_MAX;
+    int64_t from = k->m_min;
+    if (others && l->halves) /* others multiply padding */
+        from = HALVES;
+    else if (others && l->cut.group_units == 1)
+        from = l->planes == 1 ? ONE_PLANE : TWO_PLANES;
+    else if (others)
+        from = INT64_MAX;
     return from <= rows_of_made(l) ? from : INT64_MAX;
 }
 
@@ -171,7 +176,7 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
     enum { TILES = 32, PLANES = 3 };
     if (k->mr < TILES || k->m_min <= 1)
         return k->m_min;
-    const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k->reads);
+    const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
     if (k->traits & QNI_MAKES_WEIGHTS)
         return making_pays_from(k, op, &l);
     if (k->reads == QNI_READS_BF16)
@@ -247,7 +252,7 @@ static void tell_refusals(const qn_ctx *ctx, const struct qni_op *op,
 
 static struct qni_row_layout layout_of(const struct qni_op *op, const struct qni_matmul_kernel *k)
 {
-    return qni_row_layout_of(op, op->w[0]->head, k->reads);
+    return qni_row_layout_of(op, op->w[0]->head, k);
 }
 
 size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice *choice)

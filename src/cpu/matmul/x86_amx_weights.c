@@ -12,6 +12,9 @@
  * docs/numerics.md's bound does not notice. Where all second planes of a span are zero, as those of
  * MXFP4 are, they are not multiplied.
  *
+ * Groups of at most 16 positions, half of whose units of codes is padding, are made two to a unit:
+ * the first halves of two tiles.
+ *
  * Up to twice the products of x86_amx_float.c, which scales sums once a group; but tiles are
  * stored once in 256 or 512 positions instead of once in 32 or 128, and a weight is made once for
  * all rows of the job. Making 512 of them takes 150 cycles, multiplying them with 32 rows 64 or 96.
@@ -71,7 +74,10 @@ struct feed {
     int64_t unit, left;  /* quarters */
     int64_t turn, group; /* the quarter of the unit; the group of the scales */
     uint8_t *out;
-    __m512 scale[2], offset[2], table;
+    int64_t unit_bytes;        /* of codes of a panel */
+    int64_t second;            /* bytes from them to those of the second half of a tile */
+    __m512 scale[2][2], table; /* [half of a tile][panel] */
+    __m512 offset[2][2];
     __m512i low; /* bits of second planes */
 };
 
@@ -82,14 +88,30 @@ static __m512 plain_nan(__m512 v)
                               _mm512_set1_ps(__builtin_nanf("")));
 }
 
-static void load_group(struct feed *f)
+static void load_group(struct feed *f, const int half, int64_t group)
 {
     const struct qni_matmul_tile *t = f->t;
     for (int i = 0; i < 2; i++) {
-        const int64_t at = f->panel[i] * t->n_groups + f->group;
-        f->scale[i] = plain_nan(qni_load16(t->scale, at, t->scale_is_f16));
+        const int64_t at = f->panel[i] * t->n_groups + group;
+        f->scale[half][i] = plain_nan(qni_load16(t->scale, at, t->scale_is_f16));
         if (t->offset != NULL)
-            f->offset[i] = plain_nan(qni_load16(t->offset, at, t->scale_is_f16));
+            f->offset[half][i] = plain_nan(qni_load16(t->offset, at, t->scale_is_f16));
+    }
+}
+
+/* The groups of a unit that begins. An odd last one is made twice: zeros meet its second half. */
+static void load_groups(struct feed *f)
+{
+    const struct qni_matmul_tile *t = f->t;
+    if (t->halves) {
+        const bool two = 2 * f->unit + 1 < t->n_groups;
+        f->second = two ? f->unit_bytes / 2 : 0;
+        load_group(f, 0, 2 * f->unit);
+        load_group(f, 1, 2 * f->unit + two);
+    } else if (f->unit / t->group_units != f->group) {
+        f->group = f->unit / t->group_units;
+        load_group(f, 0, f->group);
+        load_group(f, 1, f->group);
     }
 }
 
@@ -137,16 +159,16 @@ QNI_TEMPLATE __m512 value_of(__m512i v, const int shift, __m512 table, const flo
 
 /* Four positions of 16 outputs: two rows. x has positions 0 2, 1 3 in pairs. Returns the bits of
  * the second plane. */
-QNI_TEMPLATE __m512i two_rows(const struct feed *f, __m512i v, const int first, const int step,
-                              const int i, uint8_t *out, const int kind)
+QNI_TEMPLATE __m512i two_rows(const struct feed *f, __m512i v, int half, int i, uint8_t *out,
+                              const int kind)
 {
-    const __m512 table = f->table, scale = f->scale[i];
-    const __m512 offset = f->t->offset != NULL ? f->offset[i] : _mm512_setzero_ps();
+    const __m512 table = f->table, scale = f->scale[half][i];
+    const __m512 offset = f->t->offset != NULL ? f->offset[half][i] : _mm512_setzero_ps();
     const float *const bytes = f->t->table;
     __m512 w[4];
     QNI_UNROLL
     for (int b = 0; b < 4; b++)
-        w[b] = _mm512_fmadd_ps(scale, value_of(v, first + step * b, table, bytes, kind), offset);
+        w[b] = _mm512_fmadd_ps(scale, value_of(v, 8 * b, table, bytes, kind), offset);
     const __m512i low = split(w[0], w[2], out);
     return _mm512_or_si512(low, split(w[1], w[3], out + LINE));
 }
@@ -155,24 +177,30 @@ QNI_TEMPLATE __m512i two_rows(const struct feed *f, __m512i v, const int first, 
 QNI_TEMPLATE void make(struct feed *f, const int kind)
 {
     const int i = (int)(f->turn >> 2), r = (int)(f->turn & 3);
-    if (f->turn == 0 && f->unit / f->t->group_units != f->group) {
-        f->group = f->unit / f->t->group_units;
-        load_group(f);
-    }
-    const int bytes = kind == NIBBLES ? LINE : 2 * LINE;
-    const uint8_t *const codes = f->codes[i] + bytes * r;
+    if (f->turn == 0)
+        load_groups(f);
     uint8_t *const out = f->out + TILE * i;
-    _mm_prefetch((const char *)codes + f->ahead, _MM_HINT_T1);
+    const uint8_t *codes = f->codes[i];
     __m512i low;
     if (kind == NIBBLES) {
-        const __m512i v = _mm512_loadu_si512(codes);
-        low = two_rows(f, v, 0, 8, i, out + 2 * LINE * r, kind);
-        low = _mm512_or_si512(low, two_rows(f, v, 4, 8, i, out + TILE / 2 + 2 * LINE * r, kind));
+        codes += LINE * r;
+        _mm_prefetch((const char *)codes + f->ahead, _MM_HINT_T1);
+        const __m512i v0 = _mm512_loadu_si512(codes);
+        __m512i v1 = _mm512_srli_epi32(v0, 4);
+        if (f->t->halves) {
+            _mm_prefetch((const char *)codes + f->second + f->ahead, _MM_HINT_T1);
+            v1 = _mm512_loadu_si512(codes + f->second);
+        }
+        low = two_rows(f, v0, 0, i, out + 2 * LINE * r, kind);
+        low = _mm512_or_si512(low, two_rows(f, v1, 1, i, out + TILE / 2 + 2 * LINE * r, kind));
     } else {
+        const int half = r >> 1;
+        codes += (half ? f->second : 0) + 2 * LINE * (r & 1);
+        _mm_prefetch((const char *)codes + f->ahead, _MM_HINT_T1);
         _mm_prefetch((const char *)codes + LINE + f->ahead, _MM_HINT_T1);
         const __m512i v0 = _mm512_loadu_si512(codes), v1 = _mm512_loadu_si512(codes + LINE);
-        low = two_rows(f, v0, 0, 8, i, out + 4 * LINE * r, kind);
-        low = _mm512_or_si512(low, two_rows(f, v1, 0, 8, i, out + 4 * LINE * r + 2 * LINE, kind));
+        low = two_rows(f, v0, half, i, out + 4 * LINE * r, kind);
+        low = _mm512_or_si512(low, two_rows(f, v1, half, i, out + 4 * LINE * r + 2 * LINE, kind));
     }
     f->low = _mm512_or_si512(f->low, low);
     f->left--;
@@ -180,8 +208,8 @@ QNI_TEMPLATE void make(struct feed *f, const int kind)
         f->turn = 0;
         f->unit++;
         f->out += UNIT_BYTES;
-        f->codes[0] += 4 * bytes;
-        f->codes[1] += 4 * bytes;
+        f->codes[0] += f->unit_bytes;
+        f->codes[1] += f->unit_bytes;
     }
 }
 
@@ -198,8 +226,8 @@ struct job {
     const struct qni_matmul_tile *t;
     struct scratch *s;
     struct feed feed;
-    int64_t unit_bytes;    /* of codes */
-    int64_t span, n_spans; /* units */
+    int64_t units;         /* of A and B */
+    int64_t span, n_spans; /* of units */
     int64_t panel, pairs;  /* of the pass */
     int64_t n_blocks;
     int64_t rate[2]; /* quarters after the first and the second four products of a unit */
@@ -222,7 +250,7 @@ static struct place place_of(const struct job *j, int64_t i)
     p.pair = i % j->pairs;
     p.panel = j->panel + 2 * p.pair;
     p.unit = i / j->pairs * j->span;
-    p.units = at_most(j->span, j->t->units - p.unit);
+    p.units = at_most(j->span, j->units - p.unit);
     p.second = p.panel + 1 < j->t->n_panels;
     p.b = j->s->b[i % 2];
     p.low = true;
@@ -231,7 +259,8 @@ static struct place place_of(const struct job *j, int64_t i)
 
 static const uint8_t *codes_at(const struct job *j, const struct place *p)
 {
-    return j->t->codes + (size_t)p->panel * j->t->codes_stride + (size_t)(p->unit * j->unit_bytes);
+    return j->t->codes + (size_t)p->panel * j->t->codes_stride +
+           (size_t)(p->unit * j->feed.unit_bytes);
 }
 
 /* Make B of the i-th place from now on. */
@@ -300,7 +329,7 @@ QNI_TEMPLATE void step(struct job *j, const char *a, size_t plane, const uint8_t
 QNI_TEMPLATE const char *rows_ahead(const struct job *j, const struct place *p, const char *a,
                                     int64_t row, size_t plane, const int planes)
 {
-    const int64_t units = j->t->units, next = p->unit + p->units;
+    const int64_t units = j->units, next = p->unit + p->units;
     const char *const first = (const char *)j->t->a + (size_t)row * j->t->lda;
     const char *const span = next < units ? a + (size_t)(p->units * planes) * plane : first;
     return span + (size_t)(p->pair * p->units * j->lines) * LINE;
@@ -332,7 +361,7 @@ QNI_TEMPLATE void block(struct job *j, const struct place *p, int64_t row, int64
             _mm_prefetch(ahead, _MM_HINT_T1);
         step(j, a, plane, b, p->low, halves, planes, kind);
     }
-    const bool ends = p->unit + p->units == t->units;
+    const bool ends = p->unit + p->units == j->units;
     float *const c = ends ? t->c + (size_t)row * t->ldc + p->panel * QNI_PANEL : sums;
     const size_t ld = ends ? t->ldc : WIDTH;
     _tile_stored(0, c, ld * 4);
@@ -383,9 +412,11 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
         j.feed.table = t->table != NULL
                            ? plain_nan(_mm512_loadu_ps(t->table))
                            : _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    j.unit_bytes = kind == NIBBLES ? 256 : 512;
+    j.feed.second = TILE / 4; /* of bytes */
+    j.feed.unit_bytes = (kind == NIBBLES ? 256 : 512) << t->halves;
+    j.units = (t->units + t->halves) >> t->halves;
     j.span = SPAN / t->planes;
-    j.n_spans = (t->units + j.span - 1) / j.span;
+    j.n_spans = (j.units + j.span - 1) / j.span;
     j.n_blocks = (t->m + ROWS - 1) / ROWS;
     const int64_t rate = (QUARTERS + j.n_blocks - 1) / j.n_blocks;
     j.rate[0] = (rate + 1) / 2;
