@@ -31,6 +31,8 @@
 #define QNI_UNROLL
 #endif
 
+#define QNI_NOINLINE __attribute__((noinline))
+
 /* A type of `bytes` bytes that arithmetic works on element by element: typedef float four
  * QNI_VECTOR(16). */
 #define QNI_VECTOR(bytes) __attribute__((vector_size(bytes)))

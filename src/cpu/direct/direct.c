@@ -421,33 +421,43 @@ static void finish_words(const struct run *r, const struct qni_direct_scratch *s
 
 /* ---- channels -------------------------------------------------------------------------------- */
 
-/* Scales, biases and zero points of `blocks` blocks; true if no code can be wild (kernel.h). */
+/* Is any code that n outputs can have wild (kernel.h)? dot: no sum times x's scale is more. */
+static bool is_wild(const float *scale, const float *bias, int64_t n, float dot, float y_inv)
+{
+    uint32_t wild = 0; /* NaN are */
+    for (int64_t j = 0; j < n; j++) {
+        const float size = qni_float_of(qni_bits_of(scale[j]) & 0x7fffffffu) * dot +
+                           qni_float_of(qni_bits_of(bias[j]) & 0x7fffffffu);
+        wild |= (uint32_t)!(size * y_inv < 0x1p21f);
+    }
+    return wild != 0;
+}
+
+/* Scales, biases and zero points of `blocks` blocks; true if no code can be wild (kernel.h). Plain
+ * loops, since small layers have many outputs for their rows. */
 static bool describe_outputs(const struct run *r, int64_t block, int64_t blocks,
                              const struct qni_direct_scratch *to)
 {
     const qn_packed *w = r->part.w;
-    const void *const scale = qni_section(w, QNI_SECTION_SCALE);
+    const void *const from = qni_section(w, QNI_SECTION_SCALE);
     const int32_t *const sums = column_sums(w);
-    const float *const bias = r->has_bias ? r->op->epilogue.bias.data : NULL;
-    const float most = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
-    const int32_t zero = qni_op_x_zero(r->op);
-    bool is_tame = true;
-    for (int64_t j = 0; j < blocks * 32; j++) {
-        const int64_t at = block * 32 + j;
-        to->scale[at] = to->bias[at] = 0;
-        to->zero[at] = 0;
-        if (at >= r->op->n)
-            continue;
-        to->scale[at] = w->head->scale_dtype == QN_F16
-                            ? qni_f32_from_f16(((const uint16_t *)scale)[at])
-                            : ((const float *)scale)[at];
-        to->zero[at] = zero != 0 ? zero * sums[at] : 0;
-        to->bias[at] = bias != NULL ? bias[at] : 0;
-        const float size = qni_float_of(qni_bits_of(to->scale[at]) & 0x7fffffffu) * most +
-                           qni_float_of(qni_bits_of(to->bias[at]) & 0x7fffffffu);
-        is_tame = is_tame && size * r->epilogue.finish.y_inv < 0x1p21f;
-    }
-    return is_tame;
+    const int32_t x_zero = qni_op_x_zero(r->op);
+    const int64_t at = block * 32, n = qni_min(blocks * 32, r->op->n - at);
+    float *const scale = to->scale + at, *const bias = to->bias + at;
+    int32_t *const zero = to->zero + at;
+    memset(scale, 0, (size_t)blocks * 32 * sizeof *scale);
+    memset(bias, 0, (size_t)blocks * 32 * sizeof *bias);
+    memset(zero, 0, (size_t)blocks * 32 * sizeof *zero);
+    if (w->head->scale_dtype != QN_F16)
+        memcpy(scale, (const float *)from + at, (size_t)n * sizeof *scale);
+    for (int64_t j = 0; w->head->scale_dtype == QN_F16 && j < n; j++)
+        scale[j] = qni_f32_from_f16(((const uint16_t *)from)[at + j]);
+    for (int64_t j = 0; x_zero != 0 && j < n; j++)
+        zero[j] = x_zero * sums[at + j];
+    if (r->has_bias)
+        memcpy(bias, (const float *)r->op->epilogue.bias.data + at, (size_t)n * sizeof *bias);
+    const float dot = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
+    return !is_wild(scale, bias, n, dot, r->epilogue.finish.y_inv);
 }
 
 /* Words of one block, 256 rows at a time, through the common epilogue. */
@@ -540,6 +550,7 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .taps = h->taps,
         .n_taps = s->n_taps,
         .tap_steps = s->tap_steps,
+        .step_bytes = s->reads_codes ? QNI_DIRECT_STEP : s->step_bytes,
         .b = s->reads_codes ? codes_of(r, block) : unpacked_at(r, h, block),
         .b_panel = s->reads_codes
                        ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)

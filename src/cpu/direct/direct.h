@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct convolutions: int8 images, given scales, weights with one scale an output. The rows of the
  * patch matrix are never made; a kernel (kernel.h) reads each tap where it lies, because every tap
- * is the same distance from the first for all outputs of a band. Four ways to have that:
+ * is the same distance from the first for all outputs of a band. Five ways to have that:
  *
  *     in place   1 x 1, stride 1, no padding, NHWC: rows are the pixels of x
  *     planes     a band of x is copied once, apart by the phase of the stride, with its padding:
@@ -15,6 +15,10 @@
  *                next one. Planes have some columns more than there are outputs all the same; those
  *                rows are computed in vain, unless that is more than a copy for every kx costs,
  *                which needs none
+ *     lines      channels that are not whole steps of 64: one plane, its lines as they lie in x.
+ *                Outputs are `stride` pixels apart, taps that are neighbours are one run of bytes,
+ *                and its last step reaches into what follows, times weights that are zeros. So it
+ *                is in place, too, where only the last rows of x are copied
  *     columns    few channels: the rows of x that a line of outputs reaches, interleaved pixel by
  *                pixel (columns.h)
  *     patches    rows gathered as in ../conv: whatever else there is

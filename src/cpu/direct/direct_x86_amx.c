@@ -457,7 +457,7 @@ QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
     struct waiting older = {NULL, NULL, 0, 0, 0}, old = older;
     char *c = t->scratch, *other = c + BLOCK_BYTES;
     const bool is_long = t->n_taps * t->tap_steps > 8;
-    qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
+    qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, t->step_bytes);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
         const struct row_block r = row_block_at(t, row);
         if ((what & SUMS) || row == 0)
@@ -542,58 +542,108 @@ struct tall {
     const int32_t *begin;
 };
 
+/* A block on its way, and the sums that wait meanwhile. */
+struct tall_going {
+    const struct tall *now;
+    const struct finish *f;
+    struct waiting w;
+    struct output o;
+    size_t pixel;
+};
+
 #define TAKE_OVER_TALL(tile, row)                                                                  \
     do {                                                                                           \
         if ((tile) < now->held_tiles)                                                              \
             _tile_stored(tile, now->held + 64 * (row), 64);                                        \
-        _tile_loadd(tile, now->begin + 16 * (row), 64);                                            \
+        if (what & SUMS)                                                                           \
+            _tile_loadd(tile, now->begin + 16 * (row), 64);                                        \
+        else                                                                                       \
+            _tile_loadd(tile, now->begin, 0);                                                      \
     } while (0)
 
-QNI_TEMPLATE void multiply_tall(const struct qni_direct_tile *t, const struct tall *now,
-                                const struct finish *f, struct waiting w, const int what)
+QNI_TEMPLATE void tall_product(const int c, const int what)
 {
-    const int8_t *const a = t->a + (size_t)now->row * t->pixel;
-    const uint8_t *b = t->b + (size_t)now->panel * t->b_panel;
-    const int64_t at1 = now->at[0], at2 = now->at[1], at3 = now->at[2];
-    const size_t to1 = (size_t)at1 * t->pixel, to2 = (size_t)at2 * t->pixel;
-    const size_t to3 = (size_t)at3 * t->pixel;
-    const int64_t tiles = now->tiles;
-    const struct output o = output_of(f, w.block * 16, what);
-    int64_t left = w.rows / 4; /* steps that finish four rows */
-    bool first = true;
-    for (int64_t tap = 0; tap < t->n_taps; tap++) {
-        const int8_t *a0 = a + t->taps[tap];
-        for (int64_t s = 0; s < t->tap_steps; s++, first = false, left--) {
-            load_weights(6, b, what);
-            _tile_loadd(4, a0, t->pixel);
-            if (first)
-                TAKE_OVER_TALL(0, 0);
-            _tile_dpbsud(0, 4, 6);
-            finish_fours(f, &w, &o, left > 0, what);
-            _tile_loadd(5, a0 + to1, t->pixel);
-            if (first)
-                TAKE_OVER_TALL(1, at1);
-            _tile_dpbsud(1, 5, 6);
-            if (first)
-                TAKE_OVER_TALL(2, at2);
-            if (tiles > 2) {
-                _tile_loadd(4, a0 + to2, t->pixel);
-                _tile_dpbsud(2, 4, 6);
-            }
-            if (first)
-                TAKE_OVER_TALL(3, at3);
-            if (tiles > 3) {
-                _tile_loadd(5, a0 + to3, t->pixel);
-                _tile_dpbsud(3, 5, 6);
-            }
-            a0 += QNI_DIRECT_STEP;
-            b += QNI_DIRECT_STEP_BYTES;
-        }
-    }
-    finish_tall(f, &w, what);
+    if (c == 0 && (what & SUMS))
+        _tile_dpbsud(0, 4, 6);
+    else if (c == 0)
+        _tile_dpbssd(0, 4, 6);
+    else if (c == 1 && (what & SUMS))
+        _tile_dpbsud(1, 5, 6);
+    else if (c == 1)
+        _tile_dpbssd(1, 5, 6);
+    else if (c == 2 && (what & SUMS))
+        _tile_dpbsud(2, 4, 6);
+    else if (c == 2)
+        _tile_dpbssd(2, 4, 6);
+    else if (what & SUMS)
+        _tile_dpbsud(3, 5, 6);
+    else
+        _tile_dpbssd(3, 5, 6);
 }
 
-/* With at least 32 rows and row_sums. */
+/* So many fours of rows, in one line of code. */
+QNI_TEMPLATE void finish_paced(struct tall_going *g, const int fours, const int what)
+{
+    QNI_UNROLL
+    for (int i = 0; i < fours; i++, g->w.rows -= 4, g->w.y += 4, g->w.dot += 64)
+        finish_four(g->f, &g->w, &g->o, true, what);
+}
+
+/* One step. `pace` fours of rows become bytes after each product; 0: one after the first, if so
+ * many wait. */
+QNI_TEMPLATE void tall_step(struct tall_going *g, const int8_t *a, const uint8_t *b,
+                            const bool first, const int pace, const int what)
+{
+    const struct tall *const now = g->now;
+    const size_t pixel = g->pixel;
+    load_weights(6, b, what);
+    _tile_loadd(4, a, pixel);
+    if (first)
+        TAKE_OVER_TALL(0, 0);
+    tall_product(0, what);
+    if (pace == 0)
+        finish_fours(g->f, &g->w, &g->o, g->w.rows >= 4, what);
+    finish_paced(g, pace, what);
+    _tile_loadd(5, a + (size_t)now->at[0] * pixel, pixel);
+    if (first)
+        TAKE_OVER_TALL(1, now->at[0]);
+    tall_product(1, what);
+    finish_paced(g, pace, what);
+    if (first)
+        TAKE_OVER_TALL(2, now->at[1]);
+    if (now->tiles > 2) {
+        _tile_loadd(4, a + (size_t)now->at[1] * pixel, pixel);
+        tall_product(2, what);
+    }
+    finish_paced(g, pace, what);
+    if (first)
+        TAKE_OVER_TALL(3, now->at[2]);
+    if (now->tiles > 3) {
+        _tile_loadd(5, a + (size_t)now->at[2] * pixel, pixel);
+        tall_product(3, what);
+    }
+    finish_paced(g, pace, what);
+}
+
+/* pace 4: all that waits becomes bytes in the first step; then TALL rows wait. */
+QNI_TEMPLATE void multiply_tall(const struct qni_direct_tile *t, const struct tall *now,
+                                const struct finish *f, struct waiting w, const int pace,
+                                const int what)
+{
+    struct tall_going g = {now, f, w, output_of(f, w.block * 16, what), t->pixel};
+    const int8_t *const a = t->a + (size_t)now->row * t->pixel;
+    const uint8_t *b = t->b + (size_t)now->panel * t->b_panel;
+    tall_step(&g, a + t->taps[0], b, true, pace, what);
+    for (int64_t tap = 0, s = 1; tap < t->n_taps; tap++, s = 0)
+        for (; s < t->tap_steps; s++) {
+            b += QNI_DIRECT_STEP_BYTES;
+            const int8_t *const at = a + t->taps[tap] + s * QNI_DIRECT_STEP;
+            tall_step(&g, at, b, false, 0, what);
+        }
+    finish_tall(f, &g.w, what);
+}
+
+/* With more than 32 rows. */
 QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
@@ -604,17 +654,21 @@ QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
     struct tall now = {.begin = begin};
     for (int i = 0; i < 3; i++)
         now.at[i] = 16 * (i + 2) <= most ? 16 * (i + 1) : most - 16;
-    qni_amx_configure(BLOCK, QNI_DIRECT_STEP);
+    qni_amx_configure(BLOCK, t->step_bytes);
     for (int64_t row = 0; row < t->rows; row += TALL) {
         const int64_t left = t->rows - row < TALL ? t->rows - row : TALL;
         now.tiles = left <= 32 ? 2 : (left + 15) / 16;
         const int64_t rows = t->rows < TALL ? t->rows : 16 * now.tiles;
         now.row = t->rows - row < rows ? t->rows - rows : row;
         const struct row_block r = {now.row, now.row + rows};
-        begin_rows(t, r, begin, what);
+        if ((what & SUMS) || row == 0)
+            begin_rows(t, r, begin, what);
         for (now.panel = 0; now.panel < t->n_panels; now.panel++) {
             now.held = other;
-            multiply_tall(t, &now, &f, older, what);
+            if (!(what & SUMS) && older.rows == TALL)
+                multiply_tall(t, &now, &f, older, 4, what);
+            else
+                multiply_tall(t, &now, &f, older, 0, what);
             now.held_tiles = now.tiles;
             older = old;
             old = (struct waiting){(const int32_t *)(void *)c, t->y + r.base, now.panel, rows,
@@ -647,13 +701,33 @@ static void tall_tile(const struct qni_direct_tile *t)
     _tile_release();
 }
 
+/* Of an odd number of panels the last one: half of what becomes bytes in a block of 32 outputs
+ * would be for nothing. Unpacked weights, and tame. */
+static void tall_panel(const struct qni_direct_tile *t)
+{
+    const int64_t last = t->n_panels - 1;
+    struct qni_direct_tile one = *t;
+    one.b += (size_t)last * t->b_panel;
+    one.n_panels = 1;
+    one.scale += 16 * last;
+    one.bias += 16 * last;
+    one.zero += 16 * last;
+    one.column += 16 * last;
+    one.n -= 16 * last;
+    if (t->is_near)
+        to_bytes_tall(&one, NEAR | BIAS | SHIFT);
+    else
+        to_bytes_tall(&one, BIAS | ZERO | SHIFT);
+    _tile_release();
+}
+
 /* Sums as they are, or times the weight's scale. */
 QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     const struct waiting none = {NULL, NULL, 0, 0, 0};
     int32_t *const c = t->scratch, *const begin = c + 2 * BLOCK * BLOCK;
-    qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, QNI_DIRECT_STEP);
+    qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, t->step_bytes);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
         const struct row_block r = row_block_at(t, row);
         const struct block now = {r.base,     0,     r.end - r.base > 16,   t->n_panels > 1,
@@ -701,6 +775,30 @@ QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int sums)
     _tile_release();
 }
 
+/* Not in line: its fields would be values that have no registers (measured: 1.13). */
+QNI_NOINLINE static void even_panels(const struct qni_direct_tile *t)
+{
+    tile(t, 0);
+}
+
+/* Weights as signed values. */
+static void unpacked_tile(const struct qni_direct_tile *t)
+{
+    enum { FEW = 4 }; /* steps: products of half a block are no more than those of a tall one */
+    const bool splits = t->n_panels % 2 != 0 && t->rows > BLOCK && t->is_tame &&
+                        t->n_taps * t->tap_steps <= FEW && t->kind == QNI_DIRECT_BYTES;
+    if (!splits) {
+        even_panels(t);
+        return;
+    }
+    struct qni_direct_tile even = *t;
+    even.n_panels--;
+    even.n = 16 * even.n_panels;
+    if (even.n_panels > 0)
+        even_panels(&even);
+    tall_panel(t);
+}
+
 void qni_conv_q8_q8n16_mr32_amx(const struct qni_direct_tile *t)
 {
     if (t->is_tall && t->row_sums != NULL && t->rows > BLOCK && t->kind == QNI_DIRECT_BYTES)
@@ -708,9 +806,9 @@ void qni_conv_q8_q8n16_mr32_amx(const struct qni_direct_tile *t)
     else if (t->row_sums != NULL)
         tile(t, SUMS);
     else
-        tile(t, 0);
+        unpacked_tile(t);
 }
 void qni_conv_q8_q4n16_mr32_amx(const struct qni_direct_tile *t)
 {
-    tile(t, 0); /* nibbles are always unpacked */
+    unpacked_tile(t); /* nibbles always are */
 }

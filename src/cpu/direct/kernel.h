@@ -10,7 +10,8 @@
  *
  * Rows are outputs. They need no gathering: the input of tap t lies the same distance from the
  * input of tap 0 for every output, and outputs follow each other evenly (direct.h makes it so).
- * Every tap has a multiple of 64 channels, zeros past the real ones.
+ * A tap is read in whole steps of 64 bytes (the only step of a tap: step_bytes), which may reach past
+ * its channels into whatever lies there: the values are zeros past the real ones.
  *
  * value comes in panels of 16 outputs, 64 positions of a panel in 1024 bytes: vector p of 64 bytes,
  * lane j, byte b = position 4 p + b of output j. That is a B tile of AMX, and it is how 8-bit codes
@@ -31,7 +32,8 @@ struct qni_direct_tile {
     size_t pixel;        /* bytes from row to row */
     const int64_t *taps; /* bytes */
     int64_t n_taps;
-    int64_t tap_steps; /* of 64 channels */
+    int64_t tap_steps;  /* of 64 channels */
+    int32_t step_bytes; /* 64, or less (a multiple of 4) where a tap has one step and no more */
     int64_t rows;
     const uint8_t *b; /* n_taps * tap_steps steps of the first panel */
     size_t b_panel;   /* bytes from panel to panel */

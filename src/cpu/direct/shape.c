@@ -405,6 +405,10 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
             lines_pay(op, &lines, &s))
             s = lines;
     }
+    const bool is_lone = s.tap_steps == 1 && (s.run != 0 || s.rows_are == QNI_ROWS_IN_PLACE);
+    s.step_bytes = QNI_DIRECT_STEP;
+    if (is_lone)
+        s.step_bytes = (int32_t)qni_round_up((size_t)(qni_max(s.run, 1) * c->ci), 4);
     struct qni_direct_shape one = s;
     if (s.rows_are == QNI_ROWS_IN_PLANES)
         cut_planes(op, &s, threads);

@@ -32,7 +32,8 @@ struct qni_direct_shape {
     int32_t rows_are; /* QNI_ROWS_... */
     int64_t pixel;    /* bytes from row to row */
     int64_t n_taps, tap_steps, steps;
-    int32_t run;    /* planes of lines: neighbouring taps that are one to the kernel; else 0 */
+    int32_t step_bytes; /* kernel.h */
+    int32_t run;        /* planes of lines: neighbouring taps that are one to the kernel; else 0 */
     bool is_ragged; /* channels end before the last step of a tap: the weights of what is read past
                      * them are zeros */
     struct qni_plane_axis axis[2];
