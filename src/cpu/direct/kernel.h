@@ -10,8 +10,8 @@
  *
  * Rows are outputs. They need no gathering: the input of tap t lies the same distance from the
  * input of tap 0 for every output, and outputs follow each other evenly (direct.h makes it so).
- * A tap is read in whole steps of 64 bytes (the only step of a tap: step_bytes), which may reach past
- * its channels into whatever lies there: the values are zeros past the real ones.
+ * A tap is read in whole steps of 64 bytes (the only step of a tap: step_bytes), which may reach
+ * past its channels into whatever lies there: the values are zeros past the real ones.
  *
  * value comes in panels of 16 outputs, 64 positions of a panel in 1024 bytes: vector p of 64 bytes,
  * lane j, byte b = position 4 p + b of output j. That is a B tile of AMX, and it is how 8-bit codes
