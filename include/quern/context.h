@@ -72,7 +72,8 @@ typedef struct qn_ctx_options {
                                           1: no thread is made. */
     qn_parallel_for_fn parallel_for; /**< NULL (default): the context's own pool. */
     void *parallel_arg;
-    qn_alloc_fn alloc;               /**< NULL (default): aligned memory of the C library. */
+    qn_alloc_fn alloc;               /**< NULL (default): aligned memory of the C library; on Linux
+                                          4 MiB and more ask for large pages. */
     qn_free_fn free;                 /**< Goes with alloc: both or none. */
     void *alloc_arg;
     qn_log_fn log;                   /**< NULL (default): silence. */

@@ -11,7 +11,7 @@ struct qni_allocator {
     void *arg;
 };
 
-/* The C library's memory (the only place that names aligned_alloc and free). */
+/* The C library's memory (the only place that names posix_memalign and free). */
 struct qni_allocator qni_allocator_default(void);
 /* 64-byte aligned; NULL when out of memory; bytes 0 gives a unique pointer. */
 void *qni_alloc(const struct qni_allocator *a, size_t bytes);

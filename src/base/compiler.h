@@ -36,6 +36,8 @@
 /* A type of `bytes` bytes that arithmetic works on element by element: typedef float four
  * QNI_VECTOR(16). */
 #define QNI_VECTOR(bytes) __attribute__((vector_size(bytes)))
+/* Elements of two vectors, those of the second counted on. */
+#define QNI_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
 /* This vector has been loaded, and stays in a register: compilers would rather load it again in
  * each instruction that uses it, at the price of as many loads as there are uses. */

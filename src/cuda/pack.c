@@ -185,7 +185,7 @@ static qn_status upload_rest(const qn_ctx *ctx, const struct qni_pack *p, uint8_
     const size_t codes = qni_pack_codes_bytes(&p->head);
     const size_t before = (size_t)p->head.section[QNI_SECTION_CODES].offset; /* 0: there are none */
     const size_t bytes = (size_t)p->head.bytes - codes;
-    uint8_t *rest = qni_alloc_zero(&ctx->allocator, bytes);
+    uint8_t *rest = qni_alloc(&ctx->allocator, bytes);
     if (rest == NULL)
         return qni_fail(err, QN_E_MEMORY, "no memory for %zu bytes of packed weights", bytes);
     qni_pack_write(&ctx->threads, p, false, rest);

@@ -57,13 +57,25 @@ static qn_status choose_layout(struct qni_pack *p, const char *wish, qn_error *e
                     (int)bits);
 }
 
-/* Does f16 hold these exactly? */
+/* Does f16 hold these exactly? Most often they are zero or normal in f16, which bits tell: 13 zeros
+ * at the end, and an exponent from -14 to 15. */
 static bool fits_f16(const float *v, int64_t n)
 {
-    uint32_t differ = 0;
-    for (int64_t i = 0; i < n; i++)
-        differ |= qni_bits_of(qni_f32_from_f16(qni_f16_from_f32(v[i]))) ^ qni_bits_of(v[i]);
-    return differ == 0;
+    enum { PIECE = 1024 };
+    for (int64_t from = 0; from < n; from += PIECE) {
+        const int64_t end = qni_min(from + PIECE, n);
+        uint32_t unclear = 0, differ = 0;
+        for (int64_t i = from; i < end; i++) {
+            const uint32_t bits = qni_bits_of(v[i]), exponent = (bits & 0x7fffffff) >> 23;
+            const bool is_zero = (bits & 0x7fffffff) == 0;
+            unclear |= (bits & 0x1fff) | (uint32_t)(!is_zero & (exponent - 113 > 29));
+        }
+        for (int64_t i = from; i < end && unclear != 0; i++)
+            differ |= qni_bits_of(qni_f32_from_f16(qni_f16_from_f32(v[i]))) ^ qni_bits_of(v[i]);
+        if (differ != 0)
+            return false;
+    }
+    return true;
 }
 
 static bool shifts_fit_f16(const struct qn_weight *w)
@@ -255,19 +267,17 @@ static inline int32_t store_codes(const struct qni_pack *p, uint8_t *restrict to
     return sum - (int32_t)n * p->half;
 }
 
-/* The codes of a unit, and the sums of their values. *run is the first run that reaches into the
+/* The codes of a unit, and the sums of their values. run is the first one that reaches into the
  * unit or lies behind it. */
 static void gather_unit(const struct job *job, const int64_t outputs[QNI_PANEL], int64_t unit,
-                        int64_t *run, struct qni_unit_codes *to, int32_t sums[QNI_PANEL])
+                        int64_t run, struct qni_unit_codes *to, int32_t sums[QNI_PANEL])
 {
     const struct qni_pack *p = job->p;
     const struct qni_run *runs = job->runs;
     const int64_t first = unit * QNI_UNIT, end = first + QNI_UNIT;
     memset(to, p->padding, sizeof *to);
     memset(sums, 0, QNI_PANEL * sizeof *sums);
-    while (*run < p->head.n_runs && runs[*run].dst + runs[*run].len <= first)
-        ++*run;
-    for (int64_t i = *run; i < p->head.n_runs && runs[i].dst < end; i++) {
+    for (int64_t i = run; i < p->head.n_runs && runs[i].dst < end; i++) {
         const struct qni_run *r = &runs[i];
         const int64_t from = qni_max(r->dst, first), n = qni_min(r->dst + r->len, end) - from;
         for (int64_t j = 0; j < QNI_PANEL; j++) {
@@ -275,23 +285,85 @@ static void gather_unit(const struct job *job, const int64_t outputs[QNI_PANEL],
                 continue;
             const uint8_t *codes = p->w->codes + outputs[j] * p->w->k + r->src + from - r->dst;
             uint8_t *const at = to->code[j] + (from - first);
-            /* A whole unit is the common case: a length that the compiler knows. */
-            sums[j] +=
-                n == QNI_UNIT ? store_codes(p, at, codes, QNI_UNIT) : store_codes(p, at, codes, n);
+            /* Units and groups of 16 are the common cases: lengths that the compiler knows. */
+            sums[j] += n == QNI_UNIT       ? store_codes(p, at, codes, QNI_UNIT)
+                       : n == QNI_UNIT / 2 ? store_codes(p, at, codes, QNI_UNIT / 2)
+                                           : store_codes(p, at, codes, n);
         }
     }
 }
 
-static void add_sums(const struct job *job, int32_t *sums, const struct qni_cut *cut, int64_t panel,
-                     int64_t unit, const int32_t unit_sums[QNI_PANEL])
+/* Sums of a panel's segments, which units are added to one after another. */
+struct totals {
+    const struct qni_cut *cut;
+    const uint8_t *lanes;
+    int32_t *at;                  /* of the segment that the next unit belongs to; NULL: none */
+    int64_t in_group, in_segment; /* units before the next one */
+};
+
+static void begin_totals(const struct job *job, int32_t section, const struct qni_cut *cut,
+                         int64_t panel, struct totals *t)
 {
+    int32_t *const sums = section_of(job, section);
+    const int64_t n = cut->n_segments * QNI_PANEL;
+    *t = (struct totals){cut, job->p->packing->lanes, NULL, 0, 0};
     if (sums == NULL)
         return;
-    const int64_t segment = unit / cut->group_units * qni_cut_per_group(cut) +
-                            unit % cut->group_units / cut->segment_units;
-    int32_t *const at = sums + (panel * cut->n_segments + segment) * QNI_PANEL;
+    t->at = sums + panel * n;
+    memset(t->at, 0, (size_t)n * sizeof *t->at);
+}
+
+static void add_unit(struct totals *t, const int32_t sums[QNI_PANEL])
+{
+    if (t->at == NULL)
+        return;
     for (int32_t lane = 0; lane < QNI_PANEL; lane++)
-        at[lane] += unit_sums[job->p->packing->lanes[lane]];
+        t->at[lane] += sums[t->lanes[lane]];
+    t->in_group++;
+    t->in_segment++;
+    if (t->in_group == t->cut->group_units || t->in_segment == t->cut->segment_units) {
+        t->at += QNI_PANEL;
+        t->in_segment = 0;
+    }
+    if (t->in_group == t->cut->group_units)
+        t->in_group = 0;
+}
+
+/* From this unit on, units that are full and lie side by side in every row; `rows` are where they
+ * begin. At most `most`. */
+static int64_t whole_units(const struct job *job, const int64_t outputs[QNI_PANEL], int64_t unit,
+                           const struct qni_run *run, int64_t most, const uint8_t *rows[QNI_PANEL])
+{
+    const struct qni_pack *p = job->p;
+    const int64_t from = unit * QNI_UNIT - run->dst;
+    if (p->packing->store_rows == NULL || from < 0)
+        return 0;
+    for (int64_t j = 0; j < QNI_PANEL; j++) {
+        if (outputs[j] < 0)
+            return 0;
+        rows[j] = p->w->codes + outputs[j] * p->w->k + run->src + from;
+    }
+    return qni_min((run->len - from) / QNI_UNIT, most);
+}
+
+enum { UNITS_AT_ONCE = 32 };
+
+/* n units of theirs, and the sums of their values. */
+static void write_rows(const struct qni_pack *p, const uint8_t *const rows[QNI_PANEL], int64_t n,
+                       uint8_t *to, int32_t (*sums)[QNI_PANEL])
+{
+    const bool is_table = p->w->table != NULL;
+    const int32_t bias = QNI_UNIT << (p->layout->code_bits - 1);
+    p->packing->store_rows(rows, n, p->layout->code_bits, (uint8_t)(is_table ? 0 : p->shift), to,
+                           sums);
+    for (int64_t u = 0; u < n; u++)
+        for (int64_t j = 0; j < QNI_PANEL; j++) {
+            const uint8_t *const codes = rows[j] + u * QNI_UNIT;
+            int32_t sum = is_table ? 0 : sums[u][j] - bias;
+            for (int64_t i = 0; i < QNI_UNIT && is_table && p->has_values; i++)
+                sum += p->value[codes[i]];
+            sums[u][j] = sum;
+        }
 }
 
 static void write_codes(const struct job *job, int64_t panel, const int64_t outputs[QNI_PANEL])
@@ -301,23 +373,32 @@ static void write_codes(const struct job *job, int64_t panel, const int64_t outp
     const int64_t per_block = qni_packed_block_units(p->head.device_kind);
     const size_t unit_bytes = qni_packed_unit_bytes(code_bits);
     uint8_t *const codes = section_of(job, QNI_SECTION_CODES);
-    int32_t *const sums = section_of(job, QNI_SECTION_SUMS);
-    int32_t *const row_sums = section_of(job, QNI_SECTION_GROUP_SUMS);
+    struct totals sums, row_sums;
     struct qni_unit_codes block[QNI_MAX_BLOCK_UNITS];
-    int32_t unit_sums[QNI_PANEL];
-    int64_t run = 0;
-    if (codes == NULL)
-        return;
-    for (int64_t unit = 0; unit < p->head.units; unit++) {
+    int32_t unit_sums[UNITS_AT_ONCE][QNI_PANEL];
+    const uint8_t *rows[QNI_PANEL];
+    begin_totals(job, QNI_SECTION_SUMS, &p->cut, panel, &sums);
+    begin_totals(job, QNI_SECTION_GROUP_SUMS, &p->row_cut, panel, &row_sums);
+    for (int64_t unit = 0, run = 0, n; unit < p->head.units && codes != NULL; unit += n) {
         const int64_t inside = unit % per_block;
-        gather_unit(job, outputs, unit, &run, &block[inside], unit_sums);
-        if (unit < p->cut.units) {
-            add_sums(job, sums, &p->cut, panel, unit, unit_sums);
-            add_sums(job, row_sums, &p->row_cut, panel, unit, unit_sums);
+        uint8_t *const to = codes + (size_t)(panel * p->head.units + unit - inside) * unit_bytes;
+        while (run < p->head.n_runs && job->runs[run].dst + job->runs[run].len <= unit * QNI_UNIT)
+            run++;
+        n = run < p->head.n_runs
+                ? whole_units(job, outputs, unit, &job->runs[run], UNITS_AT_ONCE, rows)
+                : 0;
+        if (n > 0) {
+            write_rows(p, rows, n, to, unit_sums);
+        } else {
+            n = 1;
+            gather_unit(job, outputs, unit, run, &block[inside], unit_sums[0]);
+            if (inside == per_block - 1)
+                p->packing->store(block, code_bits, to);
         }
-        if (inside == per_block - 1)
-            p->packing->store(block, code_bits,
-                              codes + (size_t)(panel * p->head.units + unit - inside) * unit_bytes);
+        for (int64_t i = 0; i < n && unit + i < p->cut.units; i++) {
+            add_unit(&sums, unit_sums[i]);
+            add_unit(&row_sums, unit_sums[i]);
+        }
     }
 }
 
@@ -340,15 +421,15 @@ static void write_scales(const struct job *job, int64_t panel, const int64_t out
         for (int64_t lane = 0; lane < QNI_PANEL; lane++) {
             const int64_t at = (panel * w->n_groups + g) * QNI_PANEL + lane;
             const int64_t j = outputs[p->packing->lanes[lane]];
-            if (j < 0)
-                continue; /* the blob began as zeros */
-            store_scale(scale, p->head.scale_dtype, at, w->scale[j * w->n_groups + g]);
+            const int64_t from = j * w->n_groups + g; /* j < 0: an output that is not there */
+            store_scale(scale, p->head.scale_dtype, at, j < 0 ? 0.0f : w->scale[from]);
             if (offset != NULL)
-                store_scale(offset, p->head.scale_dtype, at, qni_group_offset(w, j, g));
+                store_scale(offset, p->head.scale_dtype, at,
+                            j < 0 ? 0.0f : qni_group_offset(w, j, g));
             if (zero != NULL && p->head.zero_dtype == QN_I8)
-                ((int8_t *)zero)[at] = (int8_t)w->zero[j * w->n_groups + g];
+                ((int8_t *)zero)[at] = (int8_t)(j < 0 ? 0 : w->zero[from]);
             else if (zero != NULL)
-                ((int32_t *)zero)[at] = w->zero[j * w->n_groups + g];
+                ((int32_t *)zero)[at] = j < 0 ? 0 : w->zero[from];
         }
 }
 
@@ -363,6 +444,22 @@ static void write_panels(void *arg, int32_t task)
             outputs[j] = qni_output_of(&job->p->head, panel, j);
         write_codes(job, panel, outputs);
         write_scales(job, panel, outputs);
+    }
+}
+
+/* What lies between the sections; the codebook's section may be longer than the codebook. */
+static void write_gaps(const struct job *job)
+{
+    const struct qni_packed_head *h = &job->p->head;
+    const size_t first = qni_round_up(sizeof *h, alignment(h));
+    memset(job->blob + sizeof *h, 0, first - sizeof *h);
+    for (int32_t i = 0; i < QNI_N_SECTIONS; i++) {
+        uint8_t *const at = section_of(job, i);
+        const size_t bytes = (size_t)h->section[i].bytes;
+        if (at != NULL)
+            memset(at + bytes, 0, qni_round_up(bytes, alignment(h)) - bytes);
+        if (at != NULL && i == QNI_SECTION_TABLE)
+            memset(at, 0, bytes);
     }
 }
 
@@ -389,6 +486,7 @@ void qni_pack_write(const struct qni_threads *threads, const struct qni_pack *pa
 {
     struct job job = {pack, with_codes, blob, NULL};
     memcpy(blob, &pack->head, sizeof pack->head);
+    write_gaps(&job);
     write_small_sections(&job);
     job.runs = section_of(&job, QNI_SECTION_RUNS);
     qni_parallel(threads, (int32_t)qni_ceil_div(pack->head.panels, PANELS_PER_TASK), write_panels,
@@ -413,7 +511,7 @@ qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,
     QNI_TRY(qni_pack_plan(packing, w, options, &p, err));
     const size_t bytes = (size_t)p.head.bytes;
     struct qn_packed *const out = qni_alloc_zero(&ctx->allocator, sizeof *out);
-    uint8_t *const blob = qni_alloc_zero(&ctx->allocator, bytes);
+    uint8_t *const blob = qni_alloc(&ctx->allocator, bytes);
     if (out == NULL || blob == NULL) {
         qni_free(&ctx->allocator, out, sizeof *out);
         qni_free(&ctx->allocator, blob, bytes);

@@ -28,6 +28,10 @@ struct qni_unit_codes {
  * code_bits / 8 bytes each. */
 typedef void qni_store_codes_fn(const struct qni_unit_codes *units, int32_t code_bits,
                                 uint8_t *out);
+/* The same for n blocks of a unit each, of outputs whose codes lie at rows[], and are stored as
+ * code + add; sums[i]: those of what is stored of unit i. */
+typedef void qni_store_rows_fn(const uint8_t *const rows[QNI_PANEL], int64_t n, int32_t code_bits,
+                               uint8_t add, uint8_t *out, int32_t (*sums)[QNI_PANEL]);
 typedef void qni_load_codes_fn(const uint8_t *in, int32_t code_bits, struct qni_unit_codes *units);
 
 /* What packing must know of a backend. */
@@ -39,6 +43,7 @@ struct qni_packing {
         *layouts;             /* a weight without a wish goes into the first that takes it */
     uint8_t lanes[QNI_PANEL]; /* tables of 16: the row of codes that a lane belongs to */
     qni_store_codes_fn *store;
+    qni_store_rows_fn *store_rows; /* NULL: unit by unit */
     qni_load_codes_fn *load;
 };
 
@@ -64,9 +69,9 @@ struct qni_pack {
 /* QN_E_LAYOUT; QN_E_MEMORY: beyond the address space. */
 qn_status qni_pack_plan(const struct qni_packing *packing, const struct qn_weight *w,
                         const qn_pack_options *options, struct qni_pack *pack, qn_error *err);
-/* Write the planned blob into memory that is zero. Without codes: for a backend that makes them
- * elsewhere, with their sums, which stay zero; the section of the codes is left out, and what lies
- * behind moves up to its place. */
+/* Write every byte of the planned blob. Without codes: for a backend that makes them elsewhere,
+ * with their sums, which become zero; the section of the codes is left out, and what lies behind
+ * moves up to its place. */
 void qni_pack_write(const struct qni_threads *threads, const struct qni_pack *pack, bool with_codes,
                     uint8_t *blob);
 /* The bytes of the codes' section with its padding: what a blob without codes lacks. */

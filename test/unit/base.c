@@ -53,7 +53,7 @@ static void memory_is_aligned(void **state)
 {
     (void)state;
     const struct qni_allocator a = qni_allocator_default();
-    const size_t sizes[] = {0, 1, 63, 64, 65, 100000};
+    const size_t sizes[] = {0, 1, 63, 64, 65, 100000, (4 << 20) - 1, 4 << 20, (6 << 20) + 1};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         char *memory = qni_alloc_zero(&a, sizes[i]);
         assert_non_null(memory);

@@ -6,6 +6,7 @@
 #include "../../base/compiler.h"
 #include "../backend.h"
 #include "../layouts.h"
+#include "../simd/portable.h"
 
 static void store_unit(const struct qni_unit_codes *unit, int32_t code_bits, uint8_t *out)
 {
@@ -18,6 +19,57 @@ static void store_unit(const struct qni_unit_codes *unit, int32_t code_bits, uin
                 word |= high << 4; /* nibbles: nothing crosses a byte */
             }
             memcpy(out, &word, sizeof word);
+        }
+}
+
+/* Whole units of rows in memory: the same bytes, by vectors of four words of an output, which
+ * become words of four outputs. Two codes of a byte are added before they are unpacked for the sum.
+ * */
+
+QNI_TEMPLATE qni_u32x4 load_words(const uint8_t *at, qni_u8x16 add)
+{
+    qni_u8x16 v;
+    memcpy(&v, at, sizeof v);
+    return (qni_u32x4)(v + add);
+}
+
+/* Four outputs of a unit. */
+QNI_TEMPLATE void store_four(const uint8_t *const rows[4], int64_t at, int32_t code_bits,
+                             qni_u8x16 add, uint8_t *out, int32_t sums[4])
+{
+    const qni_u32x4 bytes = {0x00ff00ff, 0x00ff00ff, 0x00ff00ff, 0x00ff00ff};
+    const qni_u32x4 nibbles = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f};
+    qni_u32x4 sum = {0};
+    for (int32_t half = 0; half < (code_bits == 4 ? 1 : 2); half++) {
+        qni_u32x4 v[4], part = {0};
+        for (int32_t j = 0; j < 4; j++) {
+            v[j] = load_words(rows[j] + at + 16 * half, add);
+            if (code_bits == 4)
+                v[j] |= load_words(rows[j] + at + 16, add) << 4;
+        }
+        qni_u32x4_transpose(v);
+        for (int32_t r = 0; r < 4; r++) {
+            memcpy(out + (4 * half + r) * 4 * QNI_PANEL, &v[r], sizeof v[r]);
+            part += code_bits == 4 ? (v[r] & nibbles) + (v[r] >> 4 & nibbles)
+                                   : (v[r] & bytes) + (v[r] >> 8 & bytes);
+        }
+        sum += code_bits == 4 ? (part & bytes) + (part >> 8 & bytes) : part;
+    }
+    sum = (sum & 0xffff) + (sum >> 16);
+    memcpy(sums, &sum, sizeof sum);
+}
+
+static void store_rows(const uint8_t *const rows[QNI_PANEL], int64_t n, int32_t code_bits,
+                       uint8_t add, uint8_t *out, int32_t (*sums)[QNI_PANEL])
+{
+    const size_t unit_bytes = (size_t)(QNI_UNIT * QNI_PANEL / 8 * code_bits);
+    const qni_u8x16 all = (qni_u8x16){0} + add;
+    for (int64_t i = 0; i < n; i++, out += unit_bytes)
+        for (int32_t j = 0; j < QNI_PANEL; j += 4) {
+            if (code_bits == 4)
+                store_four(rows + j, i * QNI_UNIT, 4, all, out + 4 * j, sums[i] + j);
+            else
+                store_four(rows + j, i * QNI_UNIT, 8, all, out + 4 * j, sums[i] + j);
         }
 }
 
@@ -49,6 +101,7 @@ const struct qni_packing qni_cpu_packing = {
     .layouts = layouts,
     .lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
     .store = store_unit,
+    .store_rows = store_rows,
     .load = load_unit,
 };
 

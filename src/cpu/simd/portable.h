@@ -23,6 +23,7 @@ typedef int32_t qni_i32x4 QNI_VECTOR(16);
 typedef uint32_t qni_u32x4 QNI_VECTOR(16);
 typedef int16_t qni_i16x8 QNI_VECTOR(16);
 typedef uint16_t qni_u16x8 QNI_VECTOR(16);
+typedef uint8_t qni_u8x16 QNI_VECTOR(16);
 
 QNI_TEMPLATE qni_f32x4 qni_f32x4_load(const float *p)
 {
@@ -104,6 +105,17 @@ QNI_TEMPLATE qni_i32x4 qni_i16x8_dot(qni_i32x4 a, qni_i32x4 b)
     const qni_i32x4 low_b = (qni_i32x4)((qni_u32x4)b << 16) >> 16;
     return low_a * low_b + (a >> 16) * (b >> 16);
 #endif
+}
+
+/* Four rows of words to four columns. */
+QNI_TEMPLATE void qni_u32x4_transpose(qni_u32x4 v[4])
+{
+    const qni_u32x4 a = QNI_PICK(v[0], v[1], 0, 4, 1, 5), b = QNI_PICK(v[0], v[1], 2, 6, 3, 7);
+    const qni_u32x4 c = QNI_PICK(v[2], v[3], 0, 4, 1, 5), d = QNI_PICK(v[2], v[3], 2, 6, 3, 7);
+    v[0] = QNI_PICK(a, c, 0, 1, 4, 5);
+    v[1] = QNI_PICK(a, c, 2, 3, 6, 7);
+    v[2] = QNI_PICK(b, d, 0, 1, 4, 5);
+    v[3] = QNI_PICK(b, d, 2, 3, 6, 7);
 }
 
 #endif
