@@ -43,7 +43,8 @@ enum {
     TILE = 1024,            /* bytes */
     PLANE = 2 * TILE,       /* of B: two panels */
     UNIT_BYTES = 2 * PLANE, /* of B: low plane, high plane */
-    SPAN = 16,              /* units at most */
+    SPAN = 16,              /* units at most, */
+    FEW = 4,                /* or of one block of rows: B in the first cache */
     BLOCKS = 64,            /* whose sums stay: of rows, times pairs */
     WIDTH = 32,             /* outputs of a pair */
     QUARTERS = 8            /* of the two tiles of a unit */
@@ -115,11 +116,12 @@ static void load_groups(struct feed *f)
     }
 }
 
-/* bf16 of both, a in the lower half of each lane. Ties go away from zero. */
+/* The upper halves of both as bf16, a in the lower half of each lane. */
 QNI_TEMPLATE __m512i pair_up(__m512i a, __m512i b)
 {
-    return _mm512_ternarylogic_epi32(_mm512_srli_epi32(a, 16), b,
-                                     _mm512_set1_epi32((int32_t)0xffff0000), 0xf8);
+    const __m512i down = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(2, 3, -1, -1, 6, 7, -1, -1, 10, 11, -1, -1, 14, 15, -1, -1));
+    return _mm512_mask_shuffle_epi8(b, 0x3333333333333333u, a, down);
 }
 
 QNI_TEMPLATE __m512 below(__m512 v, __m512i rounded)
@@ -128,7 +130,7 @@ QNI_TEMPLATE __m512 below(__m512 v, __m512i rounded)
     return _mm512_sub_ps(v, _mm512_castsi512_ps(upper));
 }
 
-/* A row of the tiles of both planes; returns that of the second. */
+/* A row of the tiles of both planes; returns that of the second. Ties go away from zero. */
 QNI_TEMPLATE __m512i split(__m512 a, __m512 b, uint8_t *out)
 {
     const __m512i half = _mm512_set1_epi32(0x8000);
@@ -143,24 +145,25 @@ QNI_TEMPLATE __m512i split(__m512 a, __m512 b, uint8_t *out)
 }
 
 /* Nibble or byte b of every lane as a value. */
-QNI_TEMPLATE __m512 value_of(__m512i v, const int shift, __m512 table, const float *bytes,
+QNI_TEMPLATE __m512 value_of(__m512i v, const int b, __m512 table, const float *bytes,
                              const int kind)
 {
-    const __m512i at = shift == 0 ? v : _mm512_srli_epi32(v, (unsigned)shift);
+    if (kind == BYTES) {
+        /* In the low bits of 2^23 it makes 2^23 + byte; less 2^23 + 128 it is the code. */
+        const __m512i one = _mm512_set1_epi32(0x4b000000);
+        const __m512i from = _mm512_add_epi8(_mm512_set1_epi8((char)b),
+                                             _mm512_broadcast_i32x4(_mm_setr_epi32(0, 4, 8, 12)));
+        const __m512i bits = _mm512_mask_shuffle_epi8(one, 0x1111111111111111u, v, from);
+        return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128.0f));
+    }
+    const __m512i at = b == 0 ? v : _mm512_srli_epi32(v, (unsigned)(8 * b));
     if (kind == NIBBLES) /* vpermps looks at four bits */
         return _mm512_permutexvar_ps(at, table);
-    const __m512i byte = _mm512_set1_epi32(0xff);
-    if (kind == BYTE_TABLE)
-        return _mm512_i32gather_ps(_mm512_and_si512(at, byte), bytes, 4);
-    /* In the low bits of 2^23 it makes 2^23 + byte; less 2^23 + 128 it is the code. */
-    const __m512i bits = _mm512_ternarylogic_epi32(at, byte, _mm512_set1_epi32(0x4b000000), 0xea);
-    return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128.0f));
+    return _mm512_i32gather_ps(_mm512_and_si512(at, _mm512_set1_epi32(0xff)), bytes, 4);
 }
 
-/* Four positions of 16 outputs: two rows. x has positions 0 2, 1 3 in pairs. Returns the bits of
- * the second plane. */
-QNI_TEMPLATE __m512i two_rows(const struct feed *f, __m512i v, int half, int i, uint8_t *out,
-                              const int kind)
+/* Four positions of 16 outputs: two rows. x has positions 0 2, 1 3 in pairs. */
+QNI_TEMPLATE void two_rows(struct feed *f, __m512i v, int half, int i, uint8_t *out, const int kind)
 {
     const __m512 table = f->table, scale = f->scale[half][i];
     const __m512 offset = f->t->offset != NULL ? f->offset[half][i] : _mm512_setzero_ps();
@@ -168,9 +171,9 @@ QNI_TEMPLATE __m512i two_rows(const struct feed *f, __m512i v, int half, int i, 
     __m512 w[4];
     QNI_UNROLL
     for (int b = 0; b < 4; b++)
-        w[b] = _mm512_fmadd_ps(scale, value_of(v, 8 * b, table, bytes, kind), offset);
-    const __m512i low = split(w[0], w[2], out);
-    return _mm512_or_si512(low, split(w[1], w[3], out + LINE));
+        w[b] = _mm512_fmadd_ps(scale, value_of(v, b, table, bytes, kind), offset);
+    const __m512i low0 = split(w[0], w[2], out), low1 = split(w[1], w[3], out + LINE);
+    f->low = _mm512_ternarylogic_epi32(f->low, low0, low1, 0xfe); /* or of all three */
 }
 
 /* A quarter of a tile. */
@@ -181,7 +184,6 @@ QNI_TEMPLATE void make(struct feed *f, const int kind)
         load_groups(f);
     uint8_t *const out = f->out + TILE * i;
     const uint8_t *codes = f->codes[i];
-    __m512i low;
     if (kind == NIBBLES) {
         codes += LINE * r;
         _mm_prefetch((const char *)codes + f->ahead, _MM_HINT_T1);
@@ -191,18 +193,16 @@ QNI_TEMPLATE void make(struct feed *f, const int kind)
             _mm_prefetch((const char *)codes + f->second + f->ahead, _MM_HINT_T1);
             v1 = _mm512_loadu_si512(codes + f->second);
         }
-        low = two_rows(f, v0, 0, i, out + 2 * LINE * r, kind);
-        low = _mm512_or_si512(low, two_rows(f, v1, 1, i, out + TILE / 2 + 2 * LINE * r, kind));
+        two_rows(f, v0, 0, i, out + 2 * LINE * r, kind);
+        two_rows(f, v1, 1, i, out + TILE / 2 + 2 * LINE * r, kind);
     } else {
         const int half = r >> 1;
         codes += (half ? f->second : 0) + 2 * LINE * (r & 1);
         _mm_prefetch((const char *)codes + f->ahead, _MM_HINT_T1);
         _mm_prefetch((const char *)codes + LINE + f->ahead, _MM_HINT_T1);
-        const __m512i v0 = _mm512_loadu_si512(codes), v1 = _mm512_loadu_si512(codes + LINE);
-        low = two_rows(f, v0, half, i, out + 4 * LINE * r, kind);
-        low = _mm512_or_si512(low, two_rows(f, v1, half, i, out + 4 * LINE * r + 2 * LINE, kind));
+        two_rows(f, _mm512_loadu_si512(codes), half, i, out + 4 * LINE * r, kind);
+        two_rows(f, _mm512_loadu_si512(codes + LINE), half, i, out + 4 * LINE * r + 2 * LINE, kind);
     }
-    f->low = _mm512_or_si512(f->low, low);
     f->left--;
     if (++f->turn == QUARTERS) {
         f->turn = 0;
@@ -230,8 +230,10 @@ struct job {
     int64_t span, n_spans; /* of units */
     int64_t panel, pairs;  /* of the pass */
     int64_t n_blocks;
-    int64_t rate[2]; /* quarters after the first and the second four products of a unit */
-    int64_t lines;   /* of rows to come, asked for with a unit */
+    int64_t tile_rows; /* that tiles are configured for */
+    bool keeps;        /* one block and one pair: sums stay in the tiles from span to span */
+    int64_t rate[2];   /* quarters after the first and the second four products of a unit */
+    int64_t lines;     /* of rows to come, asked for with a unit */
 };
 
 /* The i-th span and pair of a pass. */
@@ -344,9 +346,12 @@ QNI_TEMPLATE void block(struct job *j, const struct place *p, int64_t row, int64
     const char *a = (const char *)t->a + (size_t)row * t->lda + (size_t)(p->unit * planes) * plane;
     float *const sums = (float *)j->s->sums + (p->pair * j->n_blocks + row / ROWS) * ROWS * WIDTH;
     TILES_SEE_MEMORY();
+    if (j->tile_rows != rows)
+        qni_amx_configure(rows, LINE);
+    j->tile_rows = rows;
     if (p->unit == 0) {
         qni_amx_zero();
-    } else {
+    } else if (!j->keeps) {
         _tile_loadd(0, sums, WIDTH * 4);
         _tile_loadd(1, sums + HALF, WIDTH * 4);
         if (halves == 2) {
@@ -361,7 +366,10 @@ QNI_TEMPLATE void block(struct job *j, const struct place *p, int64_t row, int64
             _mm_prefetch(ahead, _MM_HINT_T1);
         step(j, a, plane, b, p->low, halves, planes, kind);
     }
+    TILES_SEE_MEMORY();
     const bool ends = p->unit + p->units == j->units;
+    if (j->keeps && !ends)
+        return;
     float *const c = ends ? t->c + (size_t)row * t->ldc + p->panel * QNI_PANEL : sums;
     const size_t ld = ends ? t->ldc : WIDTH;
     _tile_stored(0, c, ld * 4);
@@ -381,22 +389,16 @@ QNI_TEMPLATE void pass(struct job *j, const int planes, const int kind)
     const int64_t m = j->t->m, whole = m / ROWS * ROWS, rest = m - whole;
     begin_feed(j, 0);
     make_some(&j->feed, INT64_MAX, kind);
-    if (whole > 0)
-        qni_amx_configure(ROWS, LINE);
     for (int64_t i = 0; i < j->n_spans * j->pairs; i++) {
         struct place p = place_of(j, i);
         p.low = _mm512_test_epi32_mask(j->feed.low, j->feed.low) != 0;
         begin_feed(j, i + 1);
         for (int64_t row = 0; row < whole; row += ROWS)
             block(j, &p, row, ROWS, 2, planes, kind);
-        if (rest > 0)
-            qni_amx_configure(rest, LINE);
         if (rest > HALF)
             block(j, &p, whole, rest, 2, planes, kind);
         else if (rest > 0)
             block(j, &p, whole, rest, 1, planes, kind);
-        if (rest > 0 && whole > 0)
-            qni_amx_configure(ROWS, LINE);
         make_some(&j->feed, INT64_MAX, kind);
     }
 }
@@ -415,17 +417,18 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     j.feed.second = TILE / 4; /* of bytes */
     j.feed.unit_bytes = (kind == NIBBLES ? 256 : 512) << t->halves;
     j.units = (t->units + t->halves) >> t->halves;
-    j.span = SPAN / t->planes;
-    j.n_spans = (j.units + j.span - 1) / j.span;
     j.n_blocks = (t->m + ROWS - 1) / ROWS;
+    j.keeps = j.n_blocks == 1;
+    j.span = j.keeps ? FEW : SPAN / t->planes;
+    j.n_spans = (j.units + j.span - 1) / j.span;
     const int64_t rate = (QUARTERS + j.n_blocks - 1) / j.n_blocks;
     j.rate[0] = (rate + 1) / 2;
     j.rate[1] = rate / 2;
-    const int64_t pairs = (t->n_panels + 1) / 2, most = BLOCKS / j.n_blocks;
+    const int64_t pairs = (t->n_panels + 1) / 2, most = j.keeps ? 1 : BLOCKS / j.n_blocks;
     for (int64_t done = 0; done < pairs; done += j.pairs) {
         j.panel = 2 * done;
         j.pairs = at_most(most, pairs - done);
-        j.lines = (ROWS * t->planes + j.pairs - 1) / j.pairs;
+        j.lines = j.keeps ? 0 : (ROWS * t->planes + j.pairs - 1) / j.pairs;
         if (t->planes == 1)
             pass(&j, 1, kind);
         else
