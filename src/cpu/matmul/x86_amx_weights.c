@@ -79,7 +79,9 @@ struct feed {
     int64_t second;            /* bytes from them to those of the second half of a tile */
     __m512 scale[2][2], table; /* [half of a tile][panel] */
     __m512 offset[2][2];
-    __m512i low; /* bits of second planes */
+    __m512i low;  /* bits of second planes */
+    bool is_bf16; /* a table of 256 values whose upper halves, in two bytes, are all of them */
+    __m512i lower[4], upper[4];
 };
 
 /* One NaN for all, whose lower half does not carry into the sign when it is rounded. */
@@ -144,34 +146,65 @@ QNI_TEMPLATE __m512i split(__m512 a, __m512 b, uint8_t *out)
     return low;
 }
 
+/* Index of vpshufb: byte b of each lane, wherever a mask says. */
+QNI_TEMPLATE __m512i to_byte(const int b)
+{
+    const __m128i lanes = _mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c);
+    return _mm512_add_epi8(_mm512_set1_epi8((char)b), _mm512_broadcast_i32x4(lanes));
+}
+
+/* Entries of a table of 256 bytes. vpermi2b looks at seven bits of a byte. */
+QNI_TEMPLATE __m512i look_up(const __m512i table[4], __m512i v)
+{
+    const __m512i low = _mm512_permutex2var_epi8(table[0], v, table[1]);
+    const __m512i high = _mm512_permutex2var_epi8(table[2], v, table[3]);
+    return _mm512_mask_mov_epi8(low, _mm512_movepi8_mask(v), high);
+}
+
 /* Nibble or byte b of every lane as a value. */
-QNI_TEMPLATE __m512 value_of(__m512i v, const int b, __m512 table, const float *bytes,
-                             const int kind)
+QNI_TEMPLATE __m512 value_of(const struct feed *f, __m512i v, const int b, const int kind)
 {
     if (kind == BYTES) {
         /* In the low bits of 2^23 it makes 2^23 + byte; less 2^23 + 128 it is the code. */
         const __m512i one = _mm512_set1_epi32(0x4b000000);
-        const __m512i from = _mm512_add_epi8(_mm512_set1_epi8((char)b),
-                                             _mm512_broadcast_i32x4(_mm_setr_epi32(0, 4, 8, 12)));
-        const __m512i bits = _mm512_mask_shuffle_epi8(one, 0x1111111111111111u, v, from);
+        const __m512i bits = _mm512_mask_shuffle_epi8(one, 0x1111111111111111u, v, to_byte(b));
         return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128.0f));
     }
     const __m512i at = b == 0 ? v : _mm512_srli_epi32(v, (unsigned)(8 * b));
     if (kind == NIBBLES) /* vpermps looks at four bits */
-        return _mm512_permutexvar_ps(at, table);
-    return _mm512_i32gather_ps(_mm512_and_si512(at, _mm512_set1_epi32(0xff)), bytes, 4);
+        return _mm512_permutexvar_ps(at, f->table);
+    return _mm512_i32gather_ps(_mm512_and_si512(at, _mm512_set1_epi32(0xff)), f->t->table, 4);
+}
+
+/* The values of all four of a lane. */
+QNI_TEMPLATE void values_of(const struct feed *f, __m512i v, const int kind, __m512 value[4])
+{
+    if (kind == BYTE_TABLE && f->is_bf16) {
+        const __m512i lower = look_up(f->lower, v), upper = look_up(f->upper, v);
+        QNI_UNROLL
+        for (int b = 0; b < 4; b++) {
+            const __m512i at = to_byte(b);
+            const __m512i part = _mm512_maskz_shuffle_epi8(0x4444444444444444u, lower, at);
+            value[b] =
+                _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(part, 0x8888888888888888u, upper, at));
+        }
+        return;
+    }
+    QNI_UNROLL
+    for (int b = 0; b < 4; b++)
+        value[b] = value_of(f, v, b, kind);
 }
 
 /* Four positions of 16 outputs: two rows. x has positions 0 2, 1 3 in pairs. */
 QNI_TEMPLATE void two_rows(struct feed *f, __m512i v, int half, int i, uint8_t *out, const int kind)
 {
-    const __m512 table = f->table, scale = f->scale[half][i];
+    const __m512 scale = f->scale[half][i];
     const __m512 offset = f->t->offset != NULL ? f->offset[half][i] : _mm512_setzero_ps();
-    const float *const bytes = f->t->table;
     __m512 w[4];
+    values_of(f, v, kind, w);
     QNI_UNROLL
     for (int b = 0; b < 4; b++)
-        w[b] = _mm512_fmadd_ps(scale, value_of(v, b, table, bytes, kind), offset);
+        w[b] = _mm512_fmadd_ps(scale, w[b], offset);
     const __m512i low0 = split(w[0], w[2], out), low1 = split(w[1], w[3], out + LINE);
     f->low = _mm512_ternarylogic_epi32(f->low, low0, low1, 0xfe); /* or of all three */
 }
@@ -218,6 +251,21 @@ QNI_TEMPLATE void make_some(struct feed *f, int64_t n, const int kind)
 {
     for (n = at_most(n, f->left); n > 0; n--)
         make(f, kind);
+}
+
+/* A gather takes three times as long as bytes from registers: those of FP8 are two. */
+static void halve_table(struct feed *f)
+{
+    uint8_t *const lower = (uint8_t *)f->lower, *const upper = (uint8_t *)f->upper;
+    uint32_t rest = 0;
+    for (int i = 0; i < 256; i++) {
+        uint32_t bits;
+        memcpy(&bits, f->t->table + i, sizeof bits);
+        lower[i] = (uint8_t)(bits >> 16);
+        upper[i] = (uint8_t)(bits >> 24);
+        rest |= bits & 0xffff;
+    }
+    f->is_bf16 = rest == 0;
 }
 
 /* ---- the order of work ----------------------------------------------------------------------- */
@@ -414,6 +462,8 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
         j.feed.table = t->table != NULL
                            ? plain_nan(_mm512_loadu_ps(t->table))
                            : _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    if (kind == BYTE_TABLE)
+        halve_table(&j.feed);
     j.feed.second = TILE / 4; /* of bytes */
     j.feed.unit_bytes = (kind == NIBBLES ? 256 : 512) << t->halves;
     j.units = (t->units + t->halves) >> t->halves;
