@@ -154,12 +154,11 @@ static int64_t rows_of_made(const struct qni_row_layout *l)
 static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                                 const struct qni_row_layout *l)
 {
-    enum { HALVES = 24, ONE_PLANE = 192, TWO_PLANES = 96 };
-    const bool others = k->layout != QNI_LAYOUT_T8N16 && has_integer_table(op->w[0]);
+    enum { ONE_PLANE = 192, TWO_PLANES = 96 };
+    /* Groups of halves of units: the others multiply padding. */
+    const bool others = k->layout != QNI_LAYOUT_T8N16 && has_integer_table(op->w[0]) && !l->halves;
     int64_t from = k->m_min;
-    if (others && l->halves) /* others multiply padding */
-        from = HALVES;
-    else if (others && l->cut.group_units == 1)
+    if (others && l->cut.group_units == 1)
         from = l->planes == 1 ? ONE_PLANE : TWO_PLANES;
     else if (others)
         from = INT64_MAX;
