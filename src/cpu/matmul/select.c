@@ -268,7 +268,7 @@ size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice
 int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_product_shape *shape, const struct qni_cpu_choice *choice)
 {
-    enum { LEAST = 32, PANELS = 8, ITEMS = 16, TILE_ROWS = 16 };
+    enum { LEAST = 32, PANELS = 8, ITEMS = 16 };
     const int64_t mr = qni_max(1, choice->main->mr);
     const struct qni_row_layout l = layout_of(op, choice->main);
     /* Over half of the second cache for the rows; the rest for codes, tile and the kernel's
@@ -293,12 +293,6 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                    qni_ceil_div(shape->n_panels, PANELS) <
                ITEMS)
         rows /= 2;
-    /* 257 rows are no 256 and one, for which all codes would come again. */
-    if (choice->main->numerics == QNI_NUMERICS_EXACT && shape->part_m > rows) {
-        const int64_t even = qni_ceil_div(shape->part_m, qni_ceil_div(shape->part_m, rows));
-        const int64_t step = qni_min(mr, TILE_ROWS);
-        rows = qni_min(rows, qni_ceil_div(even, step) * step);
-    }
     return qni_max(1, qni_min(rows, shape->part_m));
 }
 
