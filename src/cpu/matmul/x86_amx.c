@@ -12,7 +12,7 @@
  * enter the first-level cache are what these loops are bound by (about 0.5 ns each; 32 of A in 64
  * positions are free). So rows are the outer loop and k the inner one.
  *
- *     few rows     codes are unpacked for every block, each tile eight tiles ahead of its products:
+ *     few rows     codes are unpacked for every block, each tile four tiles ahead of its products:
  *                  B stays in the first-level cache.
  *     many rows    codes of a pair of panels are unpacked once, 128 KiB, while the last block of
  *                  rows of the pair before is multiplied, each tile in the place of one that has
@@ -33,8 +33,8 @@ enum {
     BLOCKS = ROWS / 32,       /* at most */
     PIECES = 128,             /* of k that are cut, and have their facts turned, at once */
     FACTS = 3 * QNI_AMX_ROWS, /* floats of a block and piece at most */
-    AHEAD = 1024,             /* bytes */
-    RING = 8,                 /* tiles of B for few rows, */
+    AHEAD = 2048,             /* bytes of a panel */
+    RING = 4,                 /* tiles of B for few rows, */
     SPAN = 128,               /* units of k at a time */
     UNIT_BYTES = 512,         /* of B */
     WHOLE = 256,              /* tiles of B at most, where a segment is longer than that; */
@@ -51,35 +51,24 @@ struct scratch {
 };
 _Static_assert(sizeof(struct scratch) == 1175552, "kernels.inc says so");
 
-/* Units [unit, unit + n) of a panel to signed bytes in tile order. */
-QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t n, const int kind, const int8_t *table8,
-                         uint8_t *out)
+/* A unit of a panel to signed bytes in tile order. Nibbles are looked up: vpermb looks at the lower
+ * six bits of each byte, a nibble and two bits that a table of four copies has no regard for. */
+static inline void unpack(const uint8_t *codes, int32_t kind, __m512i table, uint8_t *out)
 {
     if (kind == BYTES) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
-        for (int64_t i = 0; i < n * 8; i++)
-            _mm512_store_si512(out + 64 * i,
-                               _mm512_xor_si512(_mm512_loadu_si512(codes + 64 * i), flip));
+        QNI_UNROLL
+        for (int r = 0; r < 8; r++)
+            _mm512_store_si512(out + 64 * r,
+                               _mm512_xor_si512(_mm512_loadu_si512(codes + 64 * r), flip));
         return;
     }
-    const __m512i nibble = _mm512_set1_epi8(0x0f), eight = _mm512_set1_epi8(8);
-    const __m512i table = kind == NIBBLE_TABLE
-                              ? _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table8))
-                              : _mm512_setzero_si512();
-    for (int64_t u = 0; u < n; u++, codes += 256, out += 512) {
-        QNI_UNROLL
-        for (int r = 0; r < 4; r++) {
-            const __m512i v = _mm512_loadu_si512(codes + 64 * r);
-            const __m512i low = _mm512_and_si512(v, nibble);
-            const __m512i high = _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
-            if (kind == NIBBLE_TABLE) {
-                _mm512_store_si512(out + 64 * r, _mm512_shuffle_epi8(table, low));
-                _mm512_store_si512(out + 256 + 64 * r, _mm512_shuffle_epi8(table, high));
-            } else {
-                _mm512_store_si512(out + 64 * r, _mm512_sub_epi8(low, eight));
-                _mm512_store_si512(out + 256 + 64 * r, _mm512_sub_epi8(high, eight));
-            }
-        }
+    QNI_UNROLL
+    for (int r = 0; r < 4; r++) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * r);
+        const __m512i high = _mm512_srli_epi16(v, 4);
+        _mm512_store_si512(out + 64 * r, _mm512_permutexvar_epi8(v, table));
+        _mm512_store_si512(out + 256 + 64 * r, _mm512_permutexvar_epi8(high, table));
     }
 }
 
@@ -177,9 +166,12 @@ struct piece {
 };
 
 /* The tile of B to unpack next: of `n` panels from `panel` on, for a block of rows, of a piece the
- * units from `done` on. */
+ * last `units`. */
 struct feed {
-    int64_t panel, n, row, rows, piece, done;
+    int64_t panel, n, row, rows, piece, units;
+    const uint8_t *codes[2];
+    const uint8_t *until;     /* up to here in codes[0] */
+    ptrdiff_t ahead, to_next; /* what is asked for is of this pair, and then of the next one */
 };
 
 struct job {
@@ -188,6 +180,7 @@ struct job {
     push_fn *push;
     run_fn *run;   /* NULL: long segments */
     int32_t codes; /* NIBBLES ... */
+    __m512i table; /* four copies of the values of nibbles */
     int32_t reads;
     int32_t n_facts;
     int64_t fact_rows;     /* from fact to fact */
@@ -263,54 +256,73 @@ static void turn_facts(const struct job *j, const struct piece *p, int64_t count
     }
 }
 
-static void unpack_units(const struct job *j, const uint8_t *codes, int64_t units, uint8_t *out)
+/* Where the codes of a piece begin. */
+static void aim_feed(const struct job *j, struct feed *f)
 {
-    if (j->codes == NIBBLES)
-        unpack(codes, units, NIBBLES, NULL, out);
-    else if (j->codes == NIBBLE_TABLE)
-        unpack(codes, units, NIBBLE_TABLE, j->t->table8, out);
-    else
-        unpack(codes, units, BYTES, NULL, out);
-}
-
-/* The next tile of B for both panels, to where the stream stands: pieces change fastest, then
- * blocks of rows, then pairs of panels. */
-static void feed(void *arg)
-{
-    struct job *const j = arg;
-    struct feed *const f = &j->feed;
-    struct qni_amx_stream *const st = &j->stream;
-    const struct qni_matmul_tile *t = j->t;
-    if (f->n > 0) {
-        const struct piece *const p = &j->pieces[f->piece];
-        const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
-        const int64_t n = at_most(j->tile_units, p->units - f->done);
-        for (int64_t i = 0; i < f->n; i++) {
-            const uint8_t *const codes = t->codes + (size_t)(f->panel + i) * t->codes_stride +
-                                         (p->unit + f->done) * unit_bytes;
-            uint8_t *const out = j->s->b[i][st->slot];
-            for (int64_t line = 0; line < n * unit_bytes; line += 64)
-                _mm_prefetch((const char *)codes + line + AHEAD, _MM_HINT_T0);
-            unpack_units(j, codes, n, out);
-            if (n < j->tile_units)
-                memset(out + n * UNIT_BYTES, 0, UNIT_BYTES);
-        }
-        f->done += n;
-        if (f->done == p->units) {
-            f->done = 0;
-            if (++f->piece == j->n_pieces) {
-                f->piece = 0;
-                if (++f->row >= f->rows) {
-                    f->row = 0;
-                    f->panel += 2;
-                    f->n = at_most(2, t->n_panels - f->panel);
-                }
-            }
-        }
+    const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
+    const struct piece *const p = &j->pieces[f->piece];
+    for (int64_t i = 0; i < 2; i++)
+        f->codes[i] = j->t->codes + (size_t)(f->panel + (i < f->n ? i : 0)) * j->t->codes_stride +
+                      p->unit * unit_bytes;
+    f->units = p->units;
+    if (f->piece == 0) {
+        const struct piece *const last = p + j->n_pieces - 1;
+        const int64_t bytes = (last->unit + last->units - p->unit) * unit_bytes;
+        f->until = bytes > AHEAD ? f->codes[0] + bytes - AHEAD : f->codes[0];
+        f->ahead = AHEAD;
+        f->to_next = AHEAD + 2 * (ptrdiff_t)j->t->codes_stride - bytes;
     }
 }
 
-/* The codes of the pair after this one are asked for while it is multiplied. */
+/* The tiles are full: on to the next. Pieces change fastest, then blocks of rows, then pairs. */
+static void move_feed(struct job *j, struct feed *f)
+{
+    const int64_t bytes = j->tile_units * (j->codes == BYTES ? 512 : 256);
+    f->units -= j->tile_units;
+    f->codes[0] += bytes;
+    f->codes[1] += bytes;
+    if (f->codes[0] >= f->until)
+        f->ahead = f->to_next;
+    if (f->units > 0)
+        return;
+    if (++f->piece == j->n_pieces) {
+        f->piece = 0;
+        if (++f->row >= f->rows) {
+            f->row = 0;
+            f->panel += 2;
+            f->n = at_most(2, j->t->n_panels - f->panel);
+        }
+    }
+    if (f->n > 0)
+        aim_feed(j, f);
+}
+
+/* Quarters of the next tiles of B, to where the stream stands. */
+static void feed(void *arg, int32_t quarter, int32_t end)
+{
+    struct job *const j = arg;
+    struct feed *const f = &j->feed;
+    const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
+    for (; quarter < end && (quarter >> 1) < f->n; quarter++) {
+        const int64_t panel = quarter >> 1, unit = quarter & 1;
+        const uint8_t *const codes = f->codes[panel] + unit * unit_bytes;
+        uint8_t *const out = j->s->b[panel][j->stream.slot] + unit * UNIT_BYTES;
+        if (unit >= j->tile_units)
+            continue;
+        if (unit >= f->units) {
+            memset(out, 0, UNIT_BYTES);
+            continue;
+        }
+        for (int64_t line = 0; line < unit_bytes; line += 64)
+            _mm_prefetch((const char *)codes + f->ahead + line, _MM_HINT_T0);
+        unpack(codes, j->codes, j->table, out);
+    }
+    if (end == 4 && f->n > 0)
+        move_feed(j, f);
+}
+
+/* For many rows, codes of the pair after this one are asked for while it is multiplied; few rows
+ * soon come to them, and every request takes time. */
 static void look_ahead(struct job *j, int64_t panel)
 {
     const struct qni_matmul_tile *t = j->t;
@@ -324,7 +336,7 @@ static void look_ahead(struct job *j, int64_t panel)
         st->ahead[i] = (const char *)t->codes +
                        (size_t)(panel + 2 + (i < left ? i : 0)) * t->codes_stride +
                        first->unit * unit_bytes;
-    st->lines = left > 0 ? units * unit_bytes / 64 : 0;
+    st->lines = left > 0 && j->cut.blocks >= FROM ? units * unit_bytes / 64 : 0;
     st->rate = (st->lines + tiles - 1) / tiles;
 }
 
@@ -437,8 +449,9 @@ static void span(struct job *j, const struct piece *p, int64_t count)
     const bool whole = tiles <= WHOLE && j->cut.blocks >= FROM;
     st->slots = whole ? tiles : RING;
     j->feed.rows = whole ? 1 : j->cut.blocks;
+    aim_feed(j, &j->feed);
     for (st->slot = 0; st->slot < st->slots; st->slot++)
-        feed(j);
+        feed(j, 0, 4);
     st->slot = 0;
     for (int64_t panel = 0; panel < j->t->n_panels; panel += 2) {
         const struct pair pair = pair_at(j, panel);
@@ -513,6 +526,12 @@ static int64_t most_tiles(const struct job *j, int64_t rows)
     return j->stream.a_step == 64 && j->run == NULL && pays ? 3 : 2;
 }
 
+/* Of the largest block. */
+static int64_t most_tiles_of(const struct qni_amx_cut *c)
+{
+    return (c->tiles + c->blocks - 1) / c->blocks;
+}
+
 /* One where segments have an odd number of units, or where the last one begins at an odd unit: the
  * last tile of k would reach behind x. */
 static int64_t tile_units(const struct qni_matmul_tile *t)
@@ -525,6 +544,7 @@ static int64_t tile_units(const struct qni_matmul_tile *t)
 
 static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
 {
+    static const int8_t nibbles[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
     struct job j;
     memset(&j, 0, sizeof j);
     j.s = t->scratch;
@@ -553,12 +573,18 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     st->held.c = (char *)j.s->dots[0];
     st->ring = (char *)j.s->b;
     st->feed = feed;
+    const int8_t *const values = codes == NIBBLE_TABLE ? t->table8 : nibbles;
+    j.table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)values));
     st->feed_arg = &j;
     for (int64_t row = 0; row < t->m; row += ROWS) {
         const struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
         j.t = &part;
         j.cut = qni_amx_cut_of(part.m, most_tiles(&j, part.m));
-        qni_amx_configure_rows(j.cut.tile_rows, st->a_step, j.run != NULL);
+        st->spare = j.run == NULL && most_tiles_of(&j.cut) < 3;
+        if (j.run != NULL)
+            qni_amx_configure_rows(j.cut.tile_rows, st->a_step, 5, 6);
+        else
+            qni_amx_configure_rows(j.cut.tile_rows, st->a_step, 6, st->spare ? 5 : 7);
         all_of_k(&j);
     }
     _tile_release();

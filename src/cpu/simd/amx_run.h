@@ -191,6 +191,7 @@ static inline void qni_amx_run_rest(const struct qni_amx_run *r, const char *a, 
             _tile_dpbssd(2, 5, 6);
             _tile_dpbssd(3, 5, 7);
         }
+        qni_amx_feed(st, 0, 4);
         qni_amx_next(st);
     }
 }
@@ -221,6 +222,7 @@ QNI_TEMPLATE void qni_amx_run_segment(const struct qni_amx_run *r, int64_t i,
         _tile_dpbssd(3, 5, 7);
         qni_amx_run_add_some(s, 16 + row, kind);
     }
+    qni_amx_feed(st, 0, 4);
     qni_amx_next(st);
     qni_amx_run_rest(r, a, i + 1 < r->n ? r->steps : r->last_steps);
 }

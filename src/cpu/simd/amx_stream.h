@@ -10,6 +10,10 @@
  *     6      A
  *     7      B
  *
+ * Where no block of a job has three tiles of rows, 5 is free for the second panel of B, and long
+ * stretches load what they need one step ahead, each tile right after the last product that reads
+ * it (qni_amx_rest_ahead).
+ *
  * Products of the same B follow each other: 16 cycles for the first, and no more than rows of A,
  * but at least 10, for the others. The tile of rows in the middle of three is loaded once for each
  * panel, as is the first: from the first cache the second time. Five tiles that come from the
@@ -73,9 +77,9 @@ static inline struct qni_amx_rows qni_amx_rows_at(const struct qni_amx_cut *c, i
     return r;
 }
 
-/* k_bytes: of a row of A in one product, 64, or 32 where there are no blocks of three tiles.
- * in_runs: 4 and 5 hold A, 6 and 7 B (amx_run.h). */
-static inline void qni_amx_configure_rows(int64_t tile_rows, int32_t k_bytes, bool in_runs)
+/* k_bytes: of a row of A in one product, 64, or 32 where there are no blocks of three tiles. Tiles 4
+ * and a hold A, 7 and b hold B. */
+static inline void qni_amx_configure_rows(int64_t tile_rows, int32_t k_bytes, int a, int b)
 {
     struct qni_tile_config c;
     memset(&c, 0, sizeof c);
@@ -84,10 +88,8 @@ static inline void qni_amx_configure_rows(int64_t tile_rows, int32_t k_bytes, bo
         c.bytes_per_row[i] = 64;
         c.rows[i] = (uint8_t)tile_rows;
     }
-    c.bytes_per_row[4] = c.bytes_per_row[in_runs ? 5 : 6] = (uint16_t)k_bytes;
-    c.rows[7] = (uint8_t)(k_bytes / 4);
-    if (in_runs)
-        c.rows[6] = c.rows[7];
+    c.bytes_per_row[4] = c.bytes_per_row[a] = (uint16_t)k_bytes;
+    c.rows[7] = c.rows[b] = (uint8_t)(k_bytes / 4);
     /* gcc 12 declares only 8 of the 64 bytes as read, so that the stores above could vanish. */
     __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
@@ -183,13 +185,14 @@ struct qni_amx_stream {
     const char *ahead[2];
     int64_t lines, rate;
     /* B: tiles in a ring of `slots`. While feeding, each is written over as soon as it is in a tile
-     * register, by a call of feed. */
+     * register, by feed: two quarters are halves of the first panel's tile, two of the second's. */
     char *ring;
     int64_t slot, slots;
     bool feeding;
-    void (*feed)(void *arg);
+    void (*feed)(void *arg, int32_t quarter, int32_t end);
     void *feed_arg;
-    bool far; /* B is in the second cache, and is read again before it is written over */
+    bool spare; /* tile 5 may hold B */
+    bool far;   /* B is in the second cache, and is read again before it is written over */
     struct qni_amx_sink held; /* where the tiles belong that are full */
     /* Of the block to come (adds[turn], written by who pushes it), and of the two before it. */
     struct qni_amx_add adds[3];
@@ -344,9 +347,17 @@ QNI_TEMPLATE void qni_amx_add_some(struct qni_amx_adding *adding, const int rate
         qni_amx_add_row(adding, true, kind);
 }
 
+/* In pieces between the products: a tile of B unpacked at once would fill the reorder buffer. */
+static inline void qni_amx_feed(const struct qni_amx_stream *st, int32_t quarter, int32_t end)
+{
+    if (st->feeding)
+        st->feed(st->feed_arg, quarter, end);
+}
+
 /* One tile of k: two products for each tile of rows; `rate` rows are added after each. */
-QNI_TEMPLATE void qni_amx_step(const struct qni_amx_operands *o, struct qni_amx_adding *adding,
-                               const bool begins, const int tiles, const int rate, const int kind)
+QNI_TEMPLATE void qni_amx_step(const struct qni_amx_stream *st, const struct qni_amx_operands *o,
+                               struct qni_amx_adding *adding, const bool begins, const int tiles,
+                               const int rate, const int kind)
 {
     const size_t lda = o->lda;
     QNI_AMX_LOAD(7, o->b0, 64, o->far);
@@ -359,6 +370,7 @@ QNI_TEMPLATE void qni_amx_step(const struct qni_amx_operands *o, struct qni_amx_
         QNI_AMX_TAKE_OVER(0, 0, 1);
     _tile_dpbssd(0, 6, 7);
     qni_amx_add_some(adding, rate, kind);
+    qni_amx_feed(st, 0, 1);
     if (tiles == 3) {
         _tile_loadd(6, o->a + o->middle, lda);
         if (begins)
@@ -378,6 +390,7 @@ QNI_TEMPLATE void qni_amx_step(const struct qni_amx_operands *o, struct qni_amx_
         qni_amx_add_some(adding, rate, kind);
     }
     QNI_AMX_LOAD(7, o->b1, 64, o->far);
+    qni_amx_feed(st, 1, 2);
     if (tiles > 1) {
         if (begins)
             QNI_AMX_TAKE_OVER(3, o->held->last + 64, 2);
@@ -387,6 +400,7 @@ QNI_TEMPLATE void qni_amx_step(const struct qni_amx_operands *o, struct qni_amx_
             _tile_dpbssd(3, 4, 7);
         qni_amx_add_some(adding, rate, kind);
     }
+    qni_amx_feed(st, 2, 3);
     if (tiles == 3) {
         _tile_loadd(6, o->a + o->middle, lda);
         if (begins)
@@ -399,6 +413,7 @@ QNI_TEMPLATE void qni_amx_step(const struct qni_amx_operands *o, struct qni_amx_
         QNI_AMX_TAKE_OVER(1, 64, 1);
     _tile_dpbssd(1, 6, 7);
     qni_amx_add_some(adding, rate, kind);
+    qni_amx_feed(st, 3, 4);
 }
 
 static inline void qni_amx_look_ahead(struct qni_amx_stream *st)
@@ -417,8 +432,6 @@ static inline void qni_amx_next(struct qni_amx_stream *st)
 {
     if (st->lines > 0)
         qni_amx_look_ahead(st);
-    if (st->feeding)
-        st->feed(st->feed_arg);
     st->slot = st->slot + 1 == st->slots ? 0 : st->slot + 1;
 }
 
@@ -441,24 +454,76 @@ QNI_TEMPLATE void qni_amx_multiply(struct qni_amx_stream *st, const struct qni_a
     /* Two copies where segments of few steps are common. */
     const bool apart = rate == 0 || tiles == 2;
     if (apart && unit > 0)
-        qni_amx_step(&o, adding, false, tiles, rate, kind);
+        qni_amx_step(st, &o, adding, false, tiles, rate, kind);
     else
-        qni_amx_step(&o, adding, apart || unit == 0, tiles, rate, kind);
+        qni_amx_step(st, &o, adding, apart || unit == 0, tiles, rate, kind);
     qni_amx_next(st);
+}
+
+/* Products of one or two tiles of rows from `unit` on, of which there are some, with 5 for the
+ * second panel of B. What the next step needs is loaded while this one multiplies; the last step
+ * loads its own A again, and some B. */
+QNI_TEMPLATE void qni_amx_rest_ahead(struct qni_amx_stream *st, const struct qni_amx_block *b,
+                                     int64_t unit, const int tiles, const bool far)
+{
+    const size_t lda = st->lda;
+    const char *a = b->a + unit * st->a_step;
+    const char *b0 = st->ring + st->slot * QNI_AMX_SLOT;
+    QNI_AMX_LOAD(6, a, lda, far);
+    QNI_AMX_LOAD(7, b0, 64, far);
+    QNI_AMX_LOAD(5, b0 + b->b_second, 64, far);
+    if (tiles == 2)
+        QNI_AMX_LOAD(4, a + b->last, lda, far);
+    for (; unit < b->units; unit++) {
+        const int64_t next = st->slot + 1 == st->slots ? 0 : st->slot + 1;
+        a += unit + 1 < b->units ? st->a_step : 0;
+        b0 = st->ring + next * QNI_AMX_SLOT;
+        _tile_dpbssd(0, 6, 7);
+        if (tiles == 1)
+            QNI_AMX_LOAD(7, b0, 64, far);
+        qni_amx_feed(st, 0, 1);
+        _tile_dpbssd(1, 6, 5);
+        QNI_AMX_LOAD(6, a, lda, far);
+        if (tiles == 1)
+            QNI_AMX_LOAD(5, b0 + b->b_second, 64, far);
+        qni_amx_feed(st, 1, 2);
+        if (tiles == 2) {
+            _tile_dpbssd(3, 4, 5);
+            QNI_AMX_LOAD(5, b0 + b->b_second, 64, far);
+            qni_amx_feed(st, 2, 3);
+            _tile_dpbssd(2, 4, 7);
+            QNI_AMX_LOAD(7, b0, 64, far);
+            QNI_AMX_LOAD(4, a + b->last, lda, far);
+            qni_amx_feed(st, 3, 4);
+        } else {
+            qni_amx_feed(st, 2, 4);
+        }
+        qni_amx_next(st);
+    }
 }
 
 /* Products from `unit` on, nothing beside them: the same whatever becomes of sums. */
 static void qni_amx_rest(struct qni_amx_stream *st, const struct qni_amx_block *b, int64_t unit)
 {
-    if (b->out.tiles == 3)
+    enum { FEW = 2 }; /* units, for which loading ahead does not pay */
+    const bool ahead = st->spare && b->units - unit > FEW;
+    const int64_t end = !ahead ? b->units : unit == 0 ? 1 : unit; /* where it begins */
+    if (b->out.tiles == 3) {
         for (; unit < b->units; unit++)
             qni_amx_multiply(st, b, unit, NULL, 3, 0, 0);
-    else if (b->out.tiles == 2)
-        for (; unit < b->units; unit++)
+    } else if (b->out.tiles == 2) {
+        for (; unit < end; unit++)
             qni_amx_multiply(st, b, unit, NULL, 2, 0, 0);
-    else
-        for (; unit < b->units; unit++)
+        if (ahead && st->far)
+            qni_amx_rest_ahead(st, b, unit, 2, true);
+        else if (ahead)
+            qni_amx_rest_ahead(st, b, unit, 2, false);
+    } else {
+        for (; unit < end; unit++)
             qni_amx_multiply(st, b, unit, NULL, 1, 0, 0);
+        if (ahead)
+            qni_amx_rest_ahead(st, b, unit, 1, false);
+    }
 }
 
 /* All products of a block. Rows are added beside the first of them. */
