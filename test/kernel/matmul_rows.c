@@ -89,6 +89,8 @@ static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *ke
         break;
     case QNI_LAYOUT_T8N16:
         f.code = (qn_code)CHECK_OF(r, QN_CODE_E4M3, QN_CODE_TABLE);
+        if (wants_integers(kernel)) /* or what bf16 has all digits of */
+            f.code = QN_CODE_E4M3;
         f.bits = f.code == QN_CODE_E4M3 ? 8 : (int32_t)CHECK_OF(r, 5, 8);
         break;
     default:

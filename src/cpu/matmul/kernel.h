@@ -108,7 +108,7 @@ struct qni_matmul_tile {
                                  meets an offset) */
     const float *table;     /* T layouts: [16] or [256] values */
     const int8_t *table8;   /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8,
-                                 Q8B and BF16 need it */
+                                 Q8B and BF16 need it (BF16 of T8N16: a table that bf16 holds) */
     int32_t table8_doubled; /* 1: scale counts half where table8 is used */
     int64_t n_panels;
     int64_t units, n_groups, group_units, segment_units, n_segments;

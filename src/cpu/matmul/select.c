@@ -60,6 +60,20 @@ static bool has_integer_table(const struct qn_packed *w)
     return table == NULL || qni_table_integers(w->head->format.code, table, 16, table8) != 0;
 }
 
+/* Have the values of the codebook, integers or not, no more digits than bf16? */
+static bool has_bf16_table(const struct qn_packed *w)
+{
+    const float *const table = qni_section(w, QNI_SECTION_TABLE);
+    const int32_t n = table == NULL ? 0 : 1 << w->head->format.bits;
+    uint32_t all = 0;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, table + i, sizeof bits);
+        all |= bits;
+    }
+    return (all & 0xffff) == 0;
+}
+
 /* Can the weights be multiplied as integers at all? */
 static bool multiplies_integers(const struct qn_packed *w)
 {
@@ -75,12 +89,16 @@ static bool has_section(const struct qni_op *op, int32_t section)
 /* Why no kernel at all may serve the operation, or NULL. */
 static const char *operation_refusal(const struct qni_op *op)
 {
+    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
     const bool is_float = op->strategy == QN_STRATEGY_FLOAT || op->strategy == QN_STRATEGY_DENSE;
     const bool sums = has_section(op, QNI_SECTION_SUMS) || op->k == 0 || op->n == 0;
     const int32_t x_zero = qni_op_x_zero(op);
     if (!is_float && !multiplies_integers(op->w[0]))
         return "int8 strategies multiply integers, which the values of the codebook are not";
+    if (layout != NULL && layout->layout == QNI_LAYOUT_T8N16 &&
+        op->w[0]->head->section[QNI_SECTION_TABLE].bytes < 256 * sizeof(float))
+        return "the codebook is shorter than kernels read it";
     if (is_static && has_section(op, QNI_SECTION_PRESCALE))
         return "the weights have a prescale, which cannot be multiplied into given int8 codes";
     if (is_static && x_zero != 0 && !sums)
@@ -131,6 +149,8 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
         return "needs a CPU feature that is missing or masked";
     if (k->traits & QNI_MAKES_WEIGHTS)
         return plane_refusal(op);
+    if (layout == QNI_LAYOUT_T8N16 && k->reads == QNI_READS_BF16)
+        return has_bf16_table(op->w[0]) ? NULL : "multiplies bf16, which the codebook is not";
     const bool needs_integers = k->reads != QNI_READS_F32;
     if (needs_integers && layout == QNI_LAYOUT_T8N16)
         return "multiplies integers, and the codebook is looked up as floats";
@@ -156,7 +176,9 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
 {
     enum { ONE_PLANE = 192, TWO_PLANES = 96 };
     /* Groups of halves of units: the others multiply padding. */
-    const bool others = k->layout != QNI_LAYOUT_T8N16 && has_integer_table(op->w[0]) && !l->halves;
+    const bool fits =
+        k->layout == QNI_LAYOUT_T8N16 ? has_bf16_table(op->w[0]) : has_integer_table(op->w[0]);
+    const bool others = fits && !l->halves;
     int64_t from = k->m_min;
     if (others && l->cut.group_units == 1)
         from = l->planes == 1 ? ONE_PLANE : TWO_PLANES;

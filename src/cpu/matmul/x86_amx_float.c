@@ -88,7 +88,7 @@ static int64_t at_most(int64_t a, int64_t b)
 struct job {
     const struct qni_matmul_tile *t;
     struct scratch *s;
-    __m512i table;
+    struct qni_amx_table table;
     const char *a;                  /* of the block */
     size_t a_unit;                  /* bytes */
     int64_t row, m;                 /* rows of x */
@@ -258,7 +258,8 @@ struct operands {
     float *sums; /* where those of the segment before go */
 };
 
-QNI_TEMPLATE void refill(const struct operands *o, __m512i table, const int panel, const int kind)
+QNI_TEMPLATE void refill(const struct operands *o, struct qni_amx_table table, const int panel,
+                         const int kind)
 {
     const uint8_t *const codes = o->codes + (panel == 0 ? 0 : o->second);
     const int lines = kind == BYTES ? 8 : 4;
@@ -300,7 +301,7 @@ QNI_TEMPLATE void one_plane(const char *a, const bool back, const int halves)
 }
 
 /* Tiles: 0 to 3 sums as [half][panel], 4 and 5 rows of A, 6 and 7 panels of B. */
-QNI_TEMPLATE void multiply(const struct operands *o, __m512i table, int32_t planes,
+QNI_TEMPLATE void multiply(const struct operands *o, struct qni_amx_table table, int32_t planes,
                            const bool begins, const int halves, const int kind)
 {
     _tile_loadd(4, o->a, LINE);
@@ -351,7 +352,7 @@ QNI_TEMPLATE void begin_feed(const struct job *j, struct feed *f, const int kind
 QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool offsets,
                                const int kind)
 {
-    const __m512i table = j->table;
+    const struct qni_amx_table table = j->table;
     const int32_t planes = j->tile_planes;
     struct segment s = {j->first_panel, 0, 0, 0, false}, before = s;
     struct feed f;
@@ -470,7 +471,7 @@ _Static_assert(sizeof(struct many) == 253952, "kernels.inc says so");
 struct pass {
     const struct qni_matmul_tile *t;
     struct many *s;
-    __m512i table;
+    struct qni_amx_table table;
     int64_t blocks;       /* of rows */
     int64_t unit_bytes;   /* of codes */
     int64_t most;         /* units of a stretch */
@@ -714,7 +715,7 @@ QNI_TEMPLATE void all_stretches(const struct pass *p, const int kind)
 }
 
 /* Blocks of 32 rows, two or more: how many rows that were. */
-static int64_t many_rows(const struct qni_matmul_tile *t, __m512i table, int kind)
+static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table table, int kind)
 {
     int64_t row = 0;
     if (t->planes > 2 || t->n_groups > MOST_GROUPS || t->units < LEAST_UNITS)
@@ -755,7 +756,13 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     memset(&j, 0, sizeof j);
     j.t = t;
     j.s = t->scratch;
-    j.table = kind == NIBBLES ? qni_bf16_of_nibbles(t->table8) : _mm512_setzero_si512();
+    struct qni_amx_bytes bytes;
+    if (kind == NIBBLES)
+        j.table.nibbles = qni_bf16_of_nibbles(t->table8);
+    if (kind == BYTES && t->table != NULL) {
+        qni_amx_bytes_of(t->table, &bytes);
+        j.table.bytes = &bytes;
+    }
     j.unit_bytes = kind == BYTES ? 512 : 256;
     for (j.row = many_rows(t, j.table, kind); j.row < t->m; j.row += ROWS) {
         j.m = at_most(ROWS, t->m - j.row);
@@ -781,4 +788,9 @@ void qni_matmul_bf16_t4n16_mr32_amx(const struct qni_matmul_tile *t)
 void qni_matmul_bf16_q8n16_mr32_amx(const struct qni_matmul_tile *t)
 {
     tile(t, BYTES);
+}
+/* The values of the codebook are exact in bf16, as those of FP8 are. */
+void qni_matmul_bf16_t8n16_mr32_amx(const struct qni_matmul_tile *t)
+{
+    qni_matmul_bf16_q8n16_mr32_amx(t);
 }

@@ -44,10 +44,61 @@ QNI_TEMPLATE __m512i qni_amx_pair_of_bytes(__m512i v, const int h)
     return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(low, 16), high);
 }
 
-/* A unit of a panel to a tile: row i has the i-th pair of positions, as x has them. */
-QNI_TEMPLATE void qni_amx_unpack_bf16(const uint8_t *codes, uint8_t *out, __m512i table,
-                                      const int kind)
+/* A codebook of 256 values of bf16, byte by byte. */
+struct qni_amx_bytes {
+    __m512i lower[4], upper[4];
+};
+
+/* What codes mean, other than integers. */
+struct qni_amx_table {
+    __m512i nibbles;                   /* bf16, twice */
+    const struct qni_amx_bytes *bytes; /* NULL: integers */
+};
+
+static inline void qni_amx_bytes_of(const float *table, struct qni_amx_bytes *b)
 {
+    uint8_t *const lower = (uint8_t *)b->lower, *const upper = (uint8_t *)b->upper;
+    for (int i = 0; i < 256; i++) {
+        uint32_t bits;
+        memcpy(&bits, table + i, sizeof bits);
+        lower[i] = (uint8_t)(bits >> 16);
+        upper[i] = (uint8_t)(bits >> 24);
+    }
+}
+
+/* vpermi2b looks at seven bits of a byte. */
+QNI_TEMPLATE __m512i qni_amx_look_up(const __m512i table[4], __m512i v)
+{
+    const __m512i low = _mm512_permutex2var_epi8(table[0], v, table[1]);
+    const __m512i high = _mm512_permutex2var_epi8(table[2], v, table[3]);
+    return _mm512_mask_mov_epi8(low, _mm512_movepi8_mask(v), high);
+}
+
+/* Out of line: rare, and the callers are many. */
+QNI_NOINLINE static void qni_amx_unpack_values(const uint8_t *codes, uint8_t *out,
+                                               const struct qni_amx_bytes *table)
+{
+    for (int r = 0; r < 8; r++) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * r);
+        const __m512i lower = qni_amx_look_up(table->lower, v);
+        const __m512i upper = qni_amx_look_up(table->upper, v);
+        /* Bytes 0 and 2 of every lane, and 1 and 3. */
+        _mm512_store_si512(out + 128 * r, _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaau, lower,
+                                                                 _mm512_slli_epi16(upper, 8)));
+        _mm512_store_si512(
+            out + 128 * r + 64,
+            _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaau, _mm512_srli_epi16(lower, 8), upper));
+    }
+}
+
+/* A unit of a panel to a tile: row i has the i-th pair of positions, as x has them. */
+QNI_TEMPLATE void qni_amx_unpack_bf16(const uint8_t *codes, uint8_t *out,
+                                      struct qni_amx_table table, const int kind)
+{
+    if (kind == QNI_AMX_BYTES && table.bytes != NULL) {
+        qni_amx_unpack_values(codes, out, table.bytes);
+        return;
+    }
     if (kind == QNI_AMX_BYTES) {
         QNI_UNROLL
         for (int r = 0; r < 8; r++) {
@@ -65,10 +116,10 @@ QNI_TEMPLATE void qni_amx_unpack_bf16(const uint8_t *codes, uint8_t *out, __m512
         const __m512i v = _mm512_loadu_si512(codes + 64 * r);
         const __m512i v8 = _mm512_shuffle_epi8(v, next_byte);
         const __m512i v4 = _mm512_srli_epi16(v, 4), v12 = _mm512_srli_epi16(v8, 4);
-        _mm512_store_si512(out, _mm512_permutexvar_epi16(v, table));
-        _mm512_store_si512(out + 64, _mm512_permutexvar_epi16(v8, table));
-        _mm512_store_si512(out + 512, _mm512_permutexvar_epi16(v4, table));
-        _mm512_store_si512(out + 576, _mm512_permutexvar_epi16(v12, table));
+        _mm512_store_si512(out, _mm512_permutexvar_epi16(v, table.nibbles));
+        _mm512_store_si512(out + 64, _mm512_permutexvar_epi16(v8, table.nibbles));
+        _mm512_store_si512(out + 512, _mm512_permutexvar_epi16(v4, table.nibbles));
+        _mm512_store_si512(out + 576, _mm512_permutexvar_epi16(v12, table.nibbles));
     }
 }
 
@@ -80,7 +131,7 @@ struct qni_amx_fill {
     ptrdiff_t ahead[2]; /* to what will be unpacked in their place */
     int64_t units;      /* to fill */
     int64_t unit_bytes; /* of codes */
-    __m512i table;
+    struct qni_amx_table table;
 };
 
 QNI_TEMPLATE void qni_amx_fill_one(struct qni_amx_fill *f, const int panel, uint8_t *b,
