@@ -55,8 +55,10 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
                            const struct qni_direct_kernel *k)
 {
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
-    if (op->kind != QNI_CONV || op->conv.groups != 1)
-        return "direct rows are for convolutions of one group";
+    if (op->kind != QNI_CONV)
+        return "direct rows are for convolutions";
+    if (op->conv.groups != 1 && !qni_direct_has_planes(op))
+        return "direct rows of more than one group are copied to planes, which this image is not";
     if (op->strategy != QN_STRATEGY_INT8_STATIC)
         return "serves another strategy";
     if ((k->row.needs & ~ctx->isa) != 0)
@@ -123,7 +125,7 @@ struct run {
     int64_t taps[QNI_DIRECT_TAPS];
     uint8_t *scratch;
     size_t thread_bytes;
-    int64_t n_items, n_workers;
+    int64_t n_workers;
     atomic_llong next; /* of the items that have no owner */
 };
 
@@ -162,21 +164,30 @@ static struct band band_at(const struct run *r, int64_t index)
 
 /* ---- rows of x ------------------------------------------------------------------------------- */
 
-static void copy_bytes(uint8_t *restrict to, const uint8_t *restrict from, size_t n, uint8_t flip)
+/* A pixel of fewer channels than steps have: zeros behind them, whatever the image has there. */
+static void copy_pixel(uint8_t *restrict to, const uint8_t *restrict from, int64_t channels,
+                       int64_t pixel)
 {
-    if (flip == 0)
-        memcpy(to, from, n);
-    else
-        for (size_t i = 0; i < n; i++)
-            to[i] = from[i] ^ flip;
+    if (channels == QNI_DIRECT_STEP && pixel == QNI_DIRECT_STEP) {
+        memcpy(to, from, QNI_DIRECT_STEP);
+    } else if (channels > 32 && pixel == QNI_DIRECT_STEP) {
+        memset(to + 32, 0, 32);
+        memcpy(to, from, 32);
+        memcpy(to + channels - 32, from + channels - 32, 32);
+    } else {
+        memcpy(to, from, (size_t)channels);
+        memset(to + channels, 0, (size_t)(pixel - channels));
+    }
 }
 
 /* One line of a plane from one row of x (NULL: outside). first: the column of element 0. */
-static void copy_line(const struct run *r, const uint8_t *row, int64_t first, uint8_t *to)
+static void copy_line(const struct run *r, const struct qni_slab *slab, const uint8_t *row,
+                      int64_t first, uint8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
-    const int64_t stride = s->axis[1].stride, pixel = c->ci, n = s->columns * s->pixel / pixel;
+    const int64_t stride = s->axis[1].stride, pixel = c->groups > 1 ? s->pixel : c->ci;
+    const int64_t n = s->columns * s->pixel / pixel;
     const int pad = (uint8_t)(r->patches.pad ^ r->flip);
     /* Elements [from, end) lie in x. */
     const int64_t from = qni_min(n, first >= 0 ? 0 : qni_ceil_div(-first, stride));
@@ -186,21 +197,26 @@ static void copy_line(const struct run *r, const uint8_t *row, int64_t first, ui
     memset(to, pad, (size_t)(from * pixel));
     if (end > from) {
         const uint8_t *x = row + (first + from * stride) * c->xs[3];
+        uint8_t *const at = to + from * pixel;
+        const size_t n_bytes = (size_t)((end - from) * pixel);
         if (c->xs[1] != 1) {
-            uint8_t *const at = to + from * pixel;
-            r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], end - from, c->ci, 1);
-            for (int64_t i = 0; r->flip != 0 && i < (end - from) * pixel; i++)
-                at[i] ^= r->flip;
-        } else if (stride == 1 && c->xs[3] == pixel)
-            copy_bytes(to + from * pixel, x, (size_t)((end - from) * pixel), r->flip);
+            if (slab->channels < pixel)
+                memset(at, 0, n_bytes);
+            r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], end - from,
+                                  slab->channels, 1);
+        } else if (stride == 1 && c->xs[3] == pixel && slab->channels == pixel)
+            memcpy(at, x, n_bytes);
         else
             for (int64_t i = from; i < end; i++, x += stride * c->xs[3])
-                copy_bytes(to + i * pixel, x, (size_t)pixel, r->flip);
+                copy_pixel(to + i * pixel, x, slab->channels, pixel);
+        for (size_t i = 0; r->flip != 0 && i < n_bytes; i++)
+            at[i] ^= r->flip;
     }
     memset(to + end * pixel, pad, (size_t)((n - end) * pixel));
 }
 
-static void copy_planes(const struct run *r, const struct band *b, uint8_t *to)
+static void copy_planes(const struct run *r, const struct qni_slab *slab, const struct band *b,
+                        uint8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
@@ -212,8 +228,9 @@ static void copy_planes(const struct run *r, const struct band *b, uint8_t *to)
                     const int64_t y = (b->line + j) * s->axis[0].stride + s->axis[0].first[py];
                     const uint8_t *row = NULL;
                     if (y >= 0 && y < c->h)
-                        row = r->patches.x + (b->image + i) * c->xs[0] + y * c->xs[2];
-                    copy_line(r, row, s->axis[1].first[px], to);
+                        row = r->patches.x + (b->image + i) * c->xs[0] + y * c->xs[2] +
+                              slab->channel * c->xs[1];
+                    copy_line(r, slab, row, s->axis[1].first[px], to);
                 }
             memset(to, (uint8_t)(r->patches.pad ^ r->flip), behind);
             to += behind;
@@ -238,10 +255,10 @@ static void place_taps(const struct run *r, const struct band *b, int64_t *taps)
 }
 
 /* Of rows in place the last ones of x, if a step of theirs reaches behind it: zeros instead. */
-static void copy_tail(const struct run *r, struct band *b, int8_t *to)
+static void copy_tail(const struct run *r, const struct qni_slab *slab, struct band *b, int8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
-    const int64_t step = s->steps * QNI_DIRECT_STEP, ci = r->op->conv.ci;
+    const int64_t step = s->steps * QNI_DIRECT_STEP, ci = slab->channels;
     if (!s->is_ragged || b->row + b->rows < r->op->m)
         return;
     /* Before it whole blocks; behind them at least 16 rows, so more bytes than a step reaches. */
@@ -261,7 +278,7 @@ static struct stretch stretch_at(const struct run *r, const struct band *b,
     return which == 0 ? body : tail;
 }
 
-static void bring_rows(const struct run *r, struct band *b,
+static void bring_rows(const struct run *r, const struct qni_slab *slab, struct band *b,
                        const struct qni_direct_scratch *scratch, int64_t *taps)
 {
     const struct qni_direct_shape *s = &r->shape;
@@ -276,10 +293,10 @@ static void bring_rows(const struct run *r, struct band *b,
         return;
     }
     if (s->rows_are == QNI_ROWS_IN_PLACE) {
-        b->a = (const int8_t *)r->op->x.data + b->row * s->pixel;
-        copy_tail(r, b, scratch->a);
+        b->a = (const int8_t *)r->op->x.data + b->row * s->pixel + slab->channel;
+        copy_tail(r, slab, b, scratch->a);
     } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
-        copy_planes(r, b, (uint8_t *)scratch->a);
+        copy_planes(r, slab, b, (uint8_t *)scratch->a);
         place_taps(r, b, taps);
     } else if (qni_has_runs(r->op, s->pixel)) {
         const struct qni_runs_to to = {(uint8_t *)scratch->a, s->pixel, scratch->line,
@@ -396,8 +413,9 @@ static void turn_rows(const struct run *r, const struct band *b, int64_t output,
 }
 
 /* Rows [row, row + rows) of a band are in scratch->c: those that are real go to y. */
-static void finish_words(const struct run *r, const struct qni_direct_scratch *scratch, int64_t row,
-                         int64_t rows, int64_t output, int64_t n)
+static void finish_outputs(const struct run *r, const struct qni_direct_scratch *scratch,
+                           int64_t row, int64_t rows, const struct qni_part *part, int64_t output,
+                           int64_t n, float *c)
 {
     const int64_t *const real = scratch->real + row;
     for (int64_t i = 0, end; i < rows; i = end) {
@@ -407,15 +425,37 @@ static void finish_words(const struct run *r, const struct qni_direct_scratch *s
         while (end < rows && real[end] == real[end - 1] + 1)
             end++;
         const struct qni_epilogue_tile tile = {
-            .part = &r->part,
+            .part = part,
             .row = real[i],
             .rows = end - i,
             .output = output,
             .n = n,
-            .c = scratch->c + i * 32,
+            .c = c + i * 32,
             .ldc = 32,
         };
         qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
+    }
+}
+
+/* Where the epilogue reads scales of the weights, outputs of one group at a time: panels begin with
+ * it. */
+static void finish_words(const struct run *r, const struct qni_slab *slab,
+                         const struct qni_direct_scratch *scratch, int64_t row, int64_t rows,
+                         int64_t output, int64_t n)
+{
+    const int64_t co = r->op->conv.co, panels = r->part.n_panels / r->op->conv.groups;
+    struct qni_part part = r->part;
+    if (!r->epilogue.raw || r->op->y.dtype == QN_I32) {
+        part.column = slab->output;
+        finish_outputs(r, scratch, row, rows, &part, output, n, scratch->c);
+        return;
+    }
+    for (int64_t j = 0, some; j < n; j += some) {
+        const int64_t at = output + j, group = slab->group + at / co;
+        part.panel = group * panels;
+        part.column = group * co;
+        some = qni_min(n - j, co - at % co);
+        finish_outputs(r, scratch, row, rows, &part, at % co, some, scratch->c + j);
     }
 }
 
@@ -428,41 +468,53 @@ static bool is_wild(const float *scale, const float *bias, int64_t n, float dot,
     for (int64_t j = 0; j < n; j++) {
         const float size = qni_float_of(qni_bits_of(scale[j]) & 0x7fffffffu) * dot +
                            qni_float_of(qni_bits_of(bias[j]) & 0x7fffffffu);
-        wild |= (uint32_t)!(size * y_inv < 0x1p21f);
+        wild |= (uint32_t) !(size * y_inv < 0x1p21f);
     }
     return wild != 0;
 }
 
-/* Scales, biases and zero points of `blocks` blocks; true if no code can be wild (kernel.h). Plain
- * loops, since small layers have many outputs for their rows. */
-static bool describe_outputs(const struct run *r, int64_t block, int64_t blocks,
-                             const struct qni_direct_scratch *to)
+/* Scales and zero points of outputs [at, at + n) of a slab: of n lanes that follow each other. */
+static void describe_lanes(const struct run *r, int64_t lane, int64_t at, int64_t n,
+                           const struct qni_direct_scratch *to)
 {
     const qn_packed *w = r->part.w;
     const void *const from = qni_section(w, QNI_SECTION_SCALE);
     const int32_t *const sums = column_sums(w);
     const int32_t x_zero = qni_op_x_zero(r->op);
-    const int64_t at = block * 32, n = qni_min(blocks * 32, r->op->n - at);
+    if (w->head->scale_dtype != QN_F16)
+        memcpy(to->scale + at, (const float *)from + lane, (size_t)n * sizeof *to->scale);
+    for (int64_t j = 0; w->head->scale_dtype == QN_F16 && j < n; j++)
+        to->scale[at + j] = qni_f32_from_f16(((const uint16_t *)from)[lane + j]);
+    for (int64_t j = 0; x_zero != 0 && j < n; j++)
+        to->zero[at + j] = x_zero * sums[lane + j];
+}
+
+/* Scales, biases and zero points of `blocks` blocks; true if no code can be wild (kernel.h). Plain
+ * loops, since small layers have many outputs for their rows. */
+static bool describe_outputs(const struct run *r, const struct qni_slab *slab, int64_t block,
+                             int64_t blocks, const struct qni_direct_scratch *to)
+{
+    const int64_t at = block * 32, n = qni_min(blocks * 32, slab->outputs - at);
+    const int64_t co = r->op->conv.co;
     float *const scale = to->scale + at, *const bias = to->bias + at;
-    int32_t *const zero = to->zero + at;
     memset(scale, 0, (size_t)blocks * 32 * sizeof *scale);
     memset(bias, 0, (size_t)blocks * 32 * sizeof *bias);
-    memset(zero, 0, (size_t)blocks * 32 * sizeof *zero);
-    if (w->head->scale_dtype != QN_F16)
-        memcpy(scale, (const float *)from + at, (size_t)n * sizeof *scale);
-    for (int64_t j = 0; w->head->scale_dtype == QN_F16 && j < n; j++)
-        scale[j] = qni_f32_from_f16(((const uint16_t *)from)[at + j]);
-    for (int64_t j = 0; x_zero != 0 && j < n; j++)
-        zero[j] = x_zero * sums[at + j];
+    memset(to->zero + at, 0, (size_t)blocks * 32 * sizeof *to->zero);
+    for (int64_t j = 0, some; j < n; j += some) {
+        some = qni_min(n - j, co - (at + j) % co);
+        describe_lanes(r, qni_slab_lane(r->op, slab, at + j), at + j, some, to);
+    }
     if (r->has_bias)
-        memcpy(bias, (const float *)r->op->epilogue.bias.data + at, (size_t)n * sizeof *bias);
+        memcpy(bias, (const float *)r->op->epilogue.bias.data + slab->output + at,
+               (size_t)n * sizeof *bias);
     const float dot = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
     return !is_wild(scale, bias, n, dot, r->epilogue.finish.y_inv);
 }
 
 /* Words of one block, 256 rows at a time, through the common epilogue. */
-static void multiply_words(const struct run *r, const struct qni_direct_tile *all, int64_t first,
-                           int64_t output, const struct qni_direct_scratch *scratch)
+static void multiply_words(const struct run *r, const struct qni_slab *slab,
+                           const struct qni_direct_tile *all, int64_t first, int64_t output,
+                           const struct qni_direct_scratch *scratch)
 {
     struct qni_direct_tile t = *all;
     for (int64_t row = 0; row < all->rows; row += QNI_DIRECT_WORDS) {
@@ -470,24 +522,34 @@ static void multiply_words(const struct run *r, const struct qni_direct_tile *al
         t.rows = qni_min(QNI_DIRECT_WORDS, all->rows - row);
         t.row_sums = all->row_sums != NULL ? all->row_sums + row : NULL;
         r->kernel->fn(&t);
-        finish_words(r, scratch, first + row, t.rows, output, t.n);
+        finish_words(r, slab, scratch, first + row, t.rows, output, t.n);
     }
 }
 
 /* What a worker has at hand. */
 struct hands {
     struct qni_direct_scratch scratch;
-    int64_t taps[QNI_DIRECT_TAPS], ready; /* the band that b is, or -1 */
+    int64_t taps[QNI_DIRECT_TAPS], ready; /* the slab and band that b is, or -1 */
+    int64_t numbered;                     /* the band that scratch knows the places of, or -1 */
     struct band b;
+    struct qni_slab slab;
+    int64_t slab_index;
     int64_t first, end; /* blocks whose weights and scales scratch holds */
     bool is_tame;       /* all of them */
 };
 
-static const uint8_t *codes_of(const struct run *r, int64_t block)
+static const uint8_t *codes_of(const struct run *r, const struct hands *h, int64_t block)
 {
     const size_t panel =
         (size_t)r->part.w->head->units * qni_layout_unit_bytes(r->kernel->row.layout);
-    return (const uint8_t *)qni_section(r->part.w, QNI_SECTION_CODES) + (size_t)(2 * block) * panel;
+    const int64_t first = qni_slab_lane(r->op, &h->slab, 0) / QNI_PANEL;
+    return (const uint8_t *)qni_section(r->part.w, QNI_SECTION_CODES) +
+           (size_t)(first + 2 * block) * panel;
+}
+
+static int64_t panels_of(const struct hands *h, int64_t block, int64_t blocks)
+{
+    return qni_min(2 * blocks, qni_ceil_div(h->slab.outputs, QNI_PANEL) - 2 * block);
 }
 
 /* Where weights of a block are unpacked to: a place of its own for each, if that is not much. */
@@ -515,10 +577,12 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t units = r->part.w->head->units;
-    const int64_t panels = qni_min(2 * blocks, r->part.w->head->panels - 2 * block);
+    const int64_t panels = panels_of(h, block, blocks);
+    const struct qni_slab_weights weights = {r->kernel->unpack, r->kernel->row.layout,
+                                             h->scratch.line};
     if (h->first <= block && block + blocks <= h->end)
         return;
-    const bool is_tame = describe_outputs(r, block, blocks, &h->scratch);
+    const bool is_tame = describe_outputs(r, &h->slab, block, blocks, &h->scratch);
     const bool adds = h->end == block && s->unpacked_blocks >= s->n_blocks;
     h->is_tame = is_tame && (!adds || h->is_tame);
     h->first = adds ? h->first : block;
@@ -528,8 +592,12 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
         const bool moves = parts || s->rows_are == QNI_ROWS_OF_COLUMNS;
         uint8_t *const to = unpacked_at(r, h, block) + j * s->steps * QNI_DIRECT_STEP_BYTES;
         uint8_t *const panel = moves ? h->scratch.line : to;
-        r->kernel->unpack(codes_of(r, block) + (size_t)j * (size_t)units *
-                                                   qni_layout_unit_bytes(r->kernel->row.layout),
+        if (qni_slabs_move(r->op)) {
+            qni_slab_panel(r->op, &s->slabs, &h->slab, 2 * block + j, &weights, to);
+            continue;
+        }
+        r->kernel->unpack(codes_of(r, h, block) + (size_t)j * (size_t)units *
+                                                      qni_layout_unit_bytes(r->kernel->row.layout),
                           units, panel);
         if (parts)
             part_taps(s, s->run * r->op->conv.ci, panel, to);
@@ -551,17 +619,17 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .n_taps = s->n_taps,
         .tap_steps = s->tap_steps,
         .step_bytes = s->reads_codes ? QNI_DIRECT_STEP : s->step_bytes,
-        .b = s->reads_codes ? codes_of(r, block) : unpacked_at(r, h, block),
+        .b = s->reads_codes ? codes_of(r, h, block) : unpacked_at(r, h, block),
         .b_panel = s->reads_codes
                        ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)
                        : (size_t)s->steps * QNI_DIRECT_STEP_BYTES,
-        .n_panels = qni_min(2 * blocks, head->panels - 2 * block),
+        .n_panels = panels_of(h, block, blocks),
         .kind = r->kind,
         .scale = scratch->scale + 32 * block,
         .zero = scratch->zero + 32 * block,
         .has_zero = qni_op_x_zero(r->op) != 0,
-        .column = r->turns ? 0 : 32 * block,
-        .n = qni_min(32 * blocks, r->op->n - 32 * block),
+        .column = r->turns ? 0 : h->slab.output + 32 * block,
+        .n = qni_min(32 * blocks, h->slab.outputs - 32 * block),
         .bias = scratch->bias + 32 * block,
         .has_bias = r->has_bias,
         .x_scale = r->epilogue.x_scale,
@@ -571,7 +639,7 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .is_u8 = f->y_dtype == QN_U8,
         .is_tame = h->is_tame,
         .is_tall = s->is_tall,
-        .is_near = qni_op_x_zero(r->op) == 0 && r->op->k <= 256,
+        .is_near = qni_op_x_zero(r->op) == 0 && r->op->k <= 256 && s->steps <= QNI_DIRECT_NEAR,
         .c = scratch->c,
         .scratch = scratch->kernel,
     };
@@ -583,12 +651,12 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         t.row_sums = s->reads_codes ? scratch->sums + at.row : NULL;
         t.y = scratch->y + at.row;
         if (r->kind != QNI_DIRECT_BYTES)
-            multiply_words(r, &t, at.row, 32 * block, scratch);
+            multiply_words(r, &h->slab, &t, at.row, 32 * block, scratch);
         else if (at.rows > 0)
             r->kernel->fn(&t);
     }
     if (r->turns)
-        turn_rows(r, &h->b, 32 * block, t.n, scratch);
+        turn_rows(r, &h->b, h->slab.output + 32 * block, t.n, scratch);
 }
 
 /* Of each worker: all where there are few, three quarters where there are many. */
@@ -601,17 +669,26 @@ static int64_t owned_items(int64_t items, int64_t workers)
 static void do_item(const struct run *r, struct hands *h, int64_t item)
 {
     const struct qni_direct_shape *s = &r->shape;
-    const int64_t index = item / s->items_per_band;
+    const int64_t index = item / s->items_per_band, band = index % s->n_bands;
     const int64_t first = item % s->items_per_band * s->blocks_per_item;
+    if (index / s->n_bands != h->slab_index) {
+        h->slab_index = index / s->n_bands;
+        h->slab = qni_slab_at(r->op, &s->slabs, h->slab_index);
+        h->first = h->end = 0;
+        h->is_tame = true;
+    }
     if (index != h->ready) {
-        h->b = band_at(r, index);
-        bring_rows(r, &h->b, &h->scratch, h->taps);
-        number_rows(r, &h->b, &h->scratch);
+        h->b = band_at(r, band);
+        bring_rows(r, &h->slab, &h->b, &h->scratch, h->taps);
+        if (band != h->numbered)
+            number_rows(r, &h->b, &h->scratch);
         if (s->reads_codes)
             sum_rows(r, &h->b, h->taps, &h->scratch);
         h->ready = index;
+        h->numbered = band;
     }
-    const int64_t end = qni_min(first + s->blocks_per_item, s->n_blocks);
+    const int64_t blocks = qni_ceil_div(h->slab.outputs, 32);
+    const int64_t end = qni_min(first + s->blocks_per_item, blocks);
     for (int64_t i = first; i < end; i += s->blocks_per_call)
         multiply_blocks(r, h, i, qni_min(s->blocks_per_call, end - i));
 }
@@ -622,16 +699,14 @@ static void work(void *arg, int32_t worker)
 {
     struct run *r = arg;
     struct hands h;
-    const int64_t owned = owned_items(r->n_items, r->n_workers);
-    h.ready = -1;
-    h.first = h.end = 0;
-    h.is_tame = true;
+    const int64_t n = r->shape.n_items, owned = owned_items(n, r->n_workers);
+    h.ready = h.numbered = h.slab_index = -1;
     qni_direct_scratch_in(r->op, &r->shape, r->scratch + (size_t)worker * r->thread_bytes,
                           &h.scratch);
     for (int64_t i = worker * owned; i < (worker + 1) * owned; i++)
         do_item(r, &h, i);
     int64_t item;
-    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < r->n_items)
+    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < n)
         do_item(r, &h, item);
 }
 
@@ -672,8 +747,7 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     r.flip = op->x.dtype == QN_U8 ? 0x80 : 0;
     r.scratch = scratch;
     r.thread_bytes = choice->thread_bytes;
-    r.n_items = r.shape.n_bands * r.shape.items_per_band;
-    r.n_workers = qni_min(choice->n_threads, r.n_items);
-    atomic_store(&r.next, owned_items(r.n_items, r.n_workers) * r.n_workers);
+    r.n_workers = qni_min(choice->n_threads, r.shape.n_items);
+    atomic_store(&r.next, owned_items(r.shape.n_items, r.n_workers) * r.n_workers);
     qni_parallel(&ctx->threads, (int32_t)r.n_workers, work, &r);
 }

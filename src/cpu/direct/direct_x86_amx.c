@@ -6,8 +6,8 @@
  * moves by a fixed distance. Four loads feed four products of 16 cycles each. Blocks go through
  * three stages: block i multiplies; a tile of block i - 1 is stored just before block i takes it
  * over; the sums of block i - 2, in memory by now, become bytes, some rows after every product.
- * With more than eight steps there is time to do that for block i - 1, from the second step on, and
- * the first cache holds 4 KiB less.
+ * With more than eight steps (QNI_DIRECT_NEAR) there is time to do that for block i - 1, from the
+ * second step on, and the first cache holds 4 KiB less.
  *
  * While tiles are at work, 512-bit multiplications and conversions have one port of the core, not
  * two (measured: 64 of them in 64 cycles, in 31 without tiles); additions, logic and packing have
@@ -456,7 +456,7 @@ QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
     int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
     struct waiting older = {NULL, NULL, 0, 0, 0}, old = older;
     char *c = t->scratch, *other = c + BLOCK_BYTES;
-    const bool is_long = t->n_taps * t->tap_steps > 8;
+    const bool is_long = t->n_taps * t->tap_steps > QNI_DIRECT_NEAR;
     qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, t->step_bytes);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
         const struct row_block r = row_block_at(t, row);

@@ -24,7 +24,7 @@
 
 #include "../matmul/kernel.h"
 
-enum { QNI_DIRECT_STEP = 64, QNI_DIRECT_STEP_BYTES = 1024 };
+enum { QNI_DIRECT_STEP = 64, QNI_DIRECT_STEP_BYTES = 1024, QNI_DIRECT_NEAR = 8 };
 enum { QNI_DIRECT_BYTES = 0, QNI_DIRECT_FLOATS = 1, QNI_DIRECT_RAW = 2 };
 
 struct qni_direct_tile {
@@ -54,7 +54,7 @@ struct qni_direct_tile {
     int32_t is_tame; /* no v * y_inv is a NaN or beyond +-2^22 */
     int32_t is_tall; /* weights come from the second cache, 64 rows of a stay in the first: with
                       * row_sums only */
-    int32_t is_near; /* no d is beyond +-2^22, and has_zero is 0 */
+    int32_t is_near; /* no d is beyond +-2^22, has_zero is 0, at most QNI_DIRECT_NEAR steps */
     float *c;        /* floats, raw: [rows, 32], one block */
     void *scratch;   /* scratch_bytes of the row, 64-byte aligned, of this thread */
 };

@@ -44,8 +44,20 @@ static bool is_in_place(const struct qni_op *op)
     for (int32_t i = 0; i < 2; i++)
         if ((i == 0 ? c->kh : c->kw) != 1 || c->stride[i] != 1 || c->pad[i] != 0)
             return false;
-    return op->x.dtype == QN_I8 && c->xs[1] == 1 && c->ci >= 4 && c->oh == c->h && c->ow == c->w &&
-           c->xs[2] == c->w * c->xs[3] && (c->batch == 1 || c->xs[0] == c->h * c->xs[2]);
+    return op->x.dtype == QN_I8 && c->xs[1] == 1 && c->groups * c->ci >= 4 && c->oh == c->h &&
+           c->ow == c->w && c->xs[2] == c->w * c->xs[3] &&
+           (c->batch == 1 || c->xs[0] == c->h * c->xs[2]);
+}
+
+bool qni_direct_has_planes(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    const int64_t taps = (int64_t)c->kh * c->kw;
+    /* An image in planes is turned line by line, once for all taps. Of 1 x 1 the patches are that,
+     * and all of an image is one line. */
+    const bool turns = c->groups == 1 ? c->xs[3] == 1 && taps > 1 : c->w == 1 || c->stride[1] == 1;
+    return (c->xs[1] == 1 || turns) && taps <= QNI_DIRECT_TAPS && c->kh <= QNI_DIRECT_PLANES &&
+           c->kw <= QNI_DIRECT_PLANES;
 }
 
 /* Planes by the phase of the stride (one for all taps of a phase), or one for every tap. */
@@ -104,7 +116,7 @@ static void choose_planes(const struct qni_op *op, struct qni_direct_shape *s)
 {
     const struct qni_axis y = qni_conv_axis(op, 0), x = qni_conv_axis(op, 1);
     s->rows_are = QNI_ROWS_IN_PLANES;
-    s->pixel = op->conv.ci;
+    s->pixel = s->slabs.pixel;
     s->axis[0] = plane_axis(&y, false);
     s->axis[1] = plane_axis(&x, false);
     count_columns(op, s);
@@ -339,6 +351,7 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     const bool whole = layout != NULL && layout->layout == QNI_LAYOUT_Q8N16 && head->units % 2 == 0;
     s->reads_codes =
         whole && s->rows_are != QNI_ROWS_OF_COLUMNS && !qni_direct_parts_taps(op, s) &&
+        !qni_slabs_move(op) &&
         (s->band_rows <= FEW_ROWS || s->steps >= LONG || s->n_blocks * s->steps > MANY);
     const int64_t reach = s->rows_are == QNI_ROWS_IN_PLANES
                               ? s->axis[0].extra * s->band_images * s->columns + s->axis[1].extra
@@ -367,26 +380,26 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
 {
     const struct qni_conv *c = &op->conv;
     const struct qni_packed_head *head = op->w[0]->head;
-    const int64_t threads = ctx->threads.n_threads, taps = (int64_t)c->kh * c->kw;
+    const int64_t taps = (int64_t)c->kh * c->kw;
     const struct qni_columns columns = qni_columns_of(op);
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
-    s.n_blocks = qni_ceil_div(head->panels, 2);
+    s.slabs = qni_slabs_of(op);
+    /* Slabs are work for as many threads. */
+    const int64_t threads = qni_ceil_div(ctx->threads.n_threads, s.slabs.count);
+    s.n_blocks = qni_ceil_div(s.slabs.outputs, 32);
     s.blocks_per_item = s.n_blocks;
     s.items_per_band = 1;
     s.n_taps = taps;
-    s.tap_steps = qni_ceil_div(c->ci, QNI_DIRECT_STEP);
+    s.tap_steps = s.slabs.pixel / QNI_DIRECT_STEP;
     s.steps = taps * s.tap_steps;
     s.pixel = c->xs[3];
-    s.is_ragged = c->ci % QNI_DIRECT_STEP != 0;
-    /* An image in planes is turned line by line, once for all taps. Of 1 x 1 the patches are that,
-     * and all of an image is one line. */
-    const bool turns = c->xs[1] != 1 && c->xs[3] == 1 && taps > 1;
-    const bool has_planes = (c->xs[1] == 1 || turns) && taps <= QNI_DIRECT_TAPS &&
-                            c->kh <= QNI_DIRECT_PLANES && c->kw <= QNI_DIRECT_PLANES;
+    s.is_ragged = s.slabs.pixel * s.slabs.count != c->ci * c->groups;
+    const bool has_planes = qni_direct_has_planes(op);
+    const bool in_planes = c->groups > 1 || (!s.is_ragged && (c->xs[1] == 1 || c->stride[1] == 1));
     if (is_in_place(op)) {
         s.rows_are = QNI_ROWS_IN_PLACE;
-    } else if (has_planes && !s.is_ragged && !(turns && c->stride[1] > 1)) {
+    } else if (has_planes && in_planes) {
         choose_planes(op, &s);
     } else if (columns.depth != 0) {
         s.rows_are = QNI_ROWS_OF_COLUMNS;
@@ -427,6 +440,7 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     }
     choose_order(op, &s);
     most_of(op, &s);
+    s.n_items = s.slabs.count * s.n_bands * s.items_per_band;
     return s;
 }
 
@@ -441,6 +455,7 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
     const size_t line = s->rows_are == QNI_ROWS_OF_COLUMNS ? qni_columns_bytes(op)
                         : qni_direct_parts_taps(op, s)     ? panel
+                        : qni_slabs_move(op)               ? qni_slab_panel_bytes(op)
                         : planes                           ? 0
                         : qni_has_runs(op, s->pixel)       ? qni_runs_bytes(op)
                                                            : qni_patches_line_bytes(&p);
@@ -489,12 +504,13 @@ size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op)
 {
     struct qni_direct_shape s = qni_direct_shape_of(ctx, op);
     size_t most = qni_direct_scratch_in(op, &s, NULL, NULL);
-    if (op->conv.xs[1] != 1)
+    if (op->conv.xs[1] != 1 && op->conv.h * op->conv.w > 1)
         return most;
     /* Pixels without gaps, and pixels and rows with them. */
     struct qni_op any = *op;
+    any.conv.xs[1] = 1;
     for (int64_t gap = 0; gap < 2; gap++) {
-        any.conv.xs[3] = op->conv.ci + gap;
+        any.conv.xs[3] = op->conv.groups * op->conv.ci + gap;
         any.conv.xs[2] = op->conv.w * any.conv.xs[3] + gap;
         any.conv.xs[0] = op->conv.h * any.conv.xs[2] + gap;
         s = qni_direct_shape_of(ctx, &any);

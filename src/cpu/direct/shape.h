@@ -6,6 +6,7 @@
 
 #include "../conv/patches.h"
 #include "kernel.h"
+#include "slabs.h"
 
 enum { QNI_DIRECT_TAPS = 64, QNI_DIRECT_PLANES = 8 };
 enum {
@@ -29,8 +30,9 @@ struct qni_plane_axis {
 };
 
 struct qni_direct_shape {
-    int32_t rows_are; /* QNI_ROWS_... */
-    int64_t pixel;    /* bytes from row to row */
+    struct qni_slabs slabs; /* everything below is of one of them */
+    int32_t rows_are;       /* QNI_ROWS_... */
+    int64_t pixel;          /* bytes from row to row */
     int64_t n_taps, tap_steps, steps;
     int32_t step_bytes; /* kernel.h */
     int32_t run;        /* planes of lines: neighbouring taps that are one to the kernel; else 0 */
@@ -47,6 +49,7 @@ struct qni_direct_shape {
     int64_t band_rows;               /* rows of a band at most, unused columns included */
     int64_t n_bands;
     int64_t n_blocks, blocks_per_item, items_per_band; /* of 32 outputs */
+    int64_t n_items;                                   /* of all slabs */
     int32_t reads_codes; /* weights as they are packed: kernel.h, row_sums */
     int32_t is_tall;     /* 64 rows of a, all that their taps meet, stay in the first cache */
     int64_t blocks_per_call;
@@ -58,6 +61,8 @@ struct qni_direct_shape {
 
 /* Are bytes of y in planes, one of each output, so that rows have to be turned? */
 bool qni_direct_turns(const struct qni_op *op);
+/* May rows be in planes, or in place? More than one group has no other way. */
+bool qni_direct_has_planes(const struct qni_op *op);
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op);
 
 /* Do taps end inside a step, so that unpacked weights have to be moved apart? */
