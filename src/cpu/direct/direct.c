@@ -468,7 +468,7 @@ static bool is_wild(const float *scale, const float *bias, int64_t n, float dot,
     for (int64_t j = 0; j < n; j++) {
         const float size = qni_float_of(qni_bits_of(scale[j]) & 0x7fffffffu) * dot +
                            qni_float_of(qni_bits_of(bias[j]) & 0x7fffffffu);
-        wild |= (uint32_t) !(size * y_inv < 0x1p21f);
+        wild |= (uint32_t)!(size * y_inv < 0x1p21f);
     }
     return wild != 0;
 }

@@ -12,6 +12,7 @@
 enum {
     CALL_BYTES = 768 * 1024,    /* weights that pass by every 32 rows, in the second cache */
     UNPACKED_BYTES = 24 * 1024, /* the same, unpacked and in the first cache */
+    SLAB_BYTES = 40 * 1024,     /* the same, of few rows: a call more costs more (measured) */
     TURNED_BYTES = 128 * 1024,  /* of y, written as rows and read to be planes */
     KEPT_BYTES = 128 * 1024,    /* unpacked once for all bands */
     PATCH_BYTES = 256 * 1024,   /* patches: written and read at once */
@@ -363,7 +364,8 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     s->unpacked_blocks = qni_max(1, qni_min(s->n_blocks, UNPACKED_BYTES / block));
     if (s->n_blocks * block <= KEPT_BYTES)
         s->unpacked_blocks = s->n_blocks;
-    const int64_t most = s->reads_codes ? CALL_BYTES : UNPACKED_BYTES;
+    const bool few = qni_slabs_move(op) && s->band_rows <= FEW_ROWS;
+    const int64_t most = s->reads_codes ? CALL_BYTES : few ? SLAB_BYTES : UNPACKED_BYTES;
     s->blocks_per_call =
         qni_max(1, qni_min(s->blocks_per_item, most / (2 * QNI_DIRECT_STEP_BYTES * s->steps)));
     if (qni_direct_turns(op))
@@ -421,7 +423,7 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     const bool is_lone = s.tap_steps == 1 && (s.run != 0 || s.rows_are == QNI_ROWS_IN_PLACE);
     s.step_bytes = QNI_DIRECT_STEP;
     if (is_lone)
-        s.step_bytes = (int32_t)qni_round_up((size_t)(qni_max(s.run, 1) * c->ci), 4);
+        s.step_bytes = (int32_t)qni_round_up((size_t)(qni_max(s.run, 1) * s.slabs.channels), 4);
     struct qni_direct_shape one = s;
     if (s.rows_are == QNI_ROWS_IN_PLANES)
         cut_planes(op, &s, threads);
