@@ -22,6 +22,8 @@ enum { DEPTHWISE_SHAPE = 2000 };
 enum { FIRST_SHAPE = 3000 };
 /* And last: channels that end inside a step, outputs inside a panel, windows of layers. */
 enum { RAGGED_SHAPE = 4000 };
+/* Groups of a few to some channels, as in ResNeXt, RegNet and ShuffleNet. */
+enum { GROUPED_SHAPE = 5000 };
 
 struct geometry {
     int64_t batch, h, w, ci, co, groups;
@@ -83,10 +85,27 @@ static struct geometry draw_ragged(struct check *c, int32_t shape)
     return g;
 }
 
+static struct geometry draw_grouped(struct check *c, int32_t shape)
+{
+    struct check_random *r = &c->random;
+    struct geometry g = {.batch = CHECK_OF(r, 1, 1, 2, 5)};
+    g.h = check_random_in(r, 4, 15);
+    g.w = check_random_in(r, 4, 18);
+    g.kh = g.kw = shape % 3 == 0 ? 1 : (int32_t)CHECK_OF(r, 3, 3, 3, 2, 5);
+    g.groups = CHECK_OF(r, 2, 3, 4, 5, 8, 16, 32, 33);
+    g.ci = CHECK_OF(r, 2, 3, 4, 4, 8, 12, 16, 20, 24, 32, 48);
+    g.co = CHECK_OF(r, g.ci, g.ci, g.ci, 1, 4, 17, 40);
+    if (shape % 8 == 7)
+        g.ci = CHECK_OF(r, 64, 72, 128);
+    return g;
+}
+
 /* The channels of a group, groups and taps. Every fourth shape is depthwise, every fourth 1 x 1. */
 static struct geometry draw_geometry(struct check *c, int32_t shape)
 {
     struct check_random *r = &c->random;
+    if (shape >= GROUPED_SHAPE)
+        return draw_grouped(c, shape);
     if (shape >= RAGGED_SHAPE)
         return draw_ragged(c, shape);
     if (shape >= FIRST_SHAPE)
@@ -292,6 +311,12 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
             const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
                                          i % CHECK_N_DATA, RAGGED_SHAPE + i};
             check_case(suite, conv_case, &cc, "ragged/%s/%s/%d", formats[f].name,
+                       check_data_names[i % CHECK_N_DATA], i);
+        }
+        for (int32_t i = 0; i < shapes; i++) {
+            const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
+                                         i % CHECK_N_DATA, GROUPED_SHAPE + i};
+            check_case(suite, conv_case, &cc, "grouped/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 4 * shapes; i++) {
