@@ -7,6 +7,7 @@
 
 #include "../base/context.h"
 #include "../base/error.h"
+#include "../base/size.h"
 #include "../quant/canonical.h"
 #include "describe.h"
 #include "parts.h"
@@ -184,15 +185,41 @@ static void load_zeros(const qn_entry *entry, int32_t *out, size_t count)
     }
 }
 
-static qn_status load_codes(const qn_entry *entry, qn_weight *w, qn_error *err)
+/* Rows are dealt out in pieces; each notes the first row of its own that is not clean. */
+enum { MAX_PIECES = 64 };
+struct code_rows {
+    const uint8_t *from;
+    size_t row_bytes;
+    const qn_weight *w;
+    int64_t rows_a_piece;
+    int64_t bad[MAX_PIECES]; /* -1: none */
+};
+
+static void load_rows(void *arg, int32_t piece)
 {
-    const size_t row_bytes = (size_t)entry->tensor.shape[1];
-    const uint8_t *from = entry->tensor.data;
-    for (int64_t row = 0; row < w->n && w->k > 0; row++)
-        if (!qni_codes_unpack(from + (size_t)row * row_bytes, (size_t)w->k, w->format.bits,
+    struct code_rows *c = arg;
+    const qn_weight *w = c->w;
+    const int64_t first = piece * c->rows_a_piece, end = qni_min(first + c->rows_a_piece, w->n);
+    c->bad[piece] = -1;
+    for (int64_t row = first; row < end && c->bad[piece] < 0; row++)
+        if (!qni_codes_unpack(c->from + (size_t)row * c->row_bytes, (size_t)w->k, w->format.bits,
                               w->codes + row * w->k))
-            return qni_fail_at(err, QN_E_VALUE, entry->offset + row * (int64_t)row_bytes,
-                               "row %lld of its .codes does not end in zeros", (long long)row);
+            c->bad[piece] = row;
+}
+
+static qn_status load_codes(const qn_ctx *ctx, const qn_entry *entry, const qn_weight *w,
+                            qn_error *err)
+{
+    if (w->n == 0 || w->k == 0)
+        return QN_OK;
+    struct code_rows c = {
+        entry->tensor.data, (size_t)entry->tensor.shape[1], w, qni_ceil_div(w->n, MAX_PIECES), {0}};
+    const int32_t pieces = (int32_t)qni_ceil_div(w->n, c.rows_a_piece);
+    qni_parallel(&ctx->threads, pieces, load_rows, &c);
+    for (int32_t i = 0; i < pieces; i++)
+        if (c.bad[i] >= 0)
+            return qni_fail_at(err, QN_E_VALUE, entry->offset + c.bad[i] * (int64_t)c.row_bytes,
+                               "row %lld of its .codes does not end in zeros", (long long)c.bad[i]);
     return QN_OK;
 }
 
@@ -205,10 +232,11 @@ static void load_floats(const qn_entry *entry, float *out)
     qn_entry_copy(entry, &to);
 }
 
-static qn_status load_arrays(const struct found *found, qn_weight *w, qn_error *err)
+static qn_status load_arrays(const qn_ctx *ctx, const struct found *found, qn_weight *w,
+                             qn_error *err)
 {
     const qn_entry *entry = found->entry;
-    QNI_TRY(load_codes(&entry[QNI_PART_CODES], w, err));
+    QNI_TRY(load_codes(ctx, &entry[QNI_PART_CODES], w, err));
     load_floats(&entry[QNI_PART_SCALE], w->scale);
     if (found->plan.scale_dtype == QN_E4M3) {
         float unit;
@@ -246,7 +274,7 @@ qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char
         status = qni_weight_alloc(&ctx->allocator, &found.parts, found.plan.has_perm,
                                   found.plan.has_prescale, &w, &inner);
     if (status == QN_OK)
-        status = load_arrays(&found, w, &inner);
+        status = load_arrays(ctx, &found, w, &inner);
     if (status != QN_OK) {
         qn_weight_destroy(w);
         return name_weight(name, status, &inner, err);

@@ -170,6 +170,22 @@ static qn_status check_groups(const qn_weight_parts *p, int64_t n_groups, qn_err
     return QN_OK;
 }
 
+static bool is_bad_code(uint8_t code, uint8_t mask, bool is_e4m3)
+{
+    return is_e4m3 ? (code & mask) == 0x7f : (code & mask) != 0;
+}
+
+/* Bytes all the way, which compilers make vectors of. */
+static uint8_t any_bad_code(const uint8_t *codes, int64_t n, uint8_t mask, bool is_e4m3)
+{
+    uint8_t bad = 0;
+    for (int64_t i = 0; i < n && is_e4m3; i++)
+        bad |= (uint8_t)((uint8_t)(codes[i] & mask) == 0x7f);
+    for (int64_t i = 0; i < n && !is_e4m3; i++)
+        bad |= (uint8_t)(codes[i] & mask);
+    return bad;
+}
+
 /* Every byte of fewer than 8 bits, and those E4M3 codes that are no number. */
 static qn_status check_codes(const qn_weight_parts *p, qn_error *err)
 {
@@ -180,11 +196,10 @@ static qn_status check_codes(const qn_weight_parts *p, qn_error *err)
     const uint8_t mask = (uint8_t)(is_e4m3 ? 0x7fu : 0xffu << bits);
     for (int64_t row = 0; row < p->n; row++) {
         const uint8_t *codes = p->codes + row * p->k;
-        uint32_t bad = 0;
+        if (any_bad_code(codes, p->k, mask, is_e4m3) == 0)
+            continue;
         for (int64_t i = 0; i < p->k; i++)
-            bad |= is_e4m3 ? (codes[i] & mask) == 0x7f : (codes[i] & mask) != 0;
-        for (int64_t i = 0; bad && i < p->k; i++)
-            if (is_e4m3 ? (codes[i] & mask) == 0x7f : (codes[i] & mask) != 0)
+            if (is_bad_code(codes[i], mask, is_e4m3))
                 return qni_fail(err, QN_E_VALUE, "the code %d at row %lld, position %lld is %s",
                                 (int)codes[i], (long long)row, (long long)i,
                                 is_e4m3 ? "NaN" : "out of range");
