@@ -141,7 +141,7 @@ static void mend(const struct qni_depthwise_image *m)
     for (int64_t row = 0; row < m->out[0]; row++)
         for (int64_t column = 0; column < m->out[1]; column++)
             for (int64_t i = 0; i < m->n; i++) {
-                float *const y = m->y + row * m->y_row + column * m->y_column + i;
+                float *const y = (float *)m->y + row * m->y_row + column * m->y_column + i;
                 double sum;
                 if (isfinite(*y) || !exact_sum(m, row, column, i, &sum))
                     continue;
@@ -179,17 +179,27 @@ static void finish_row(const struct piece *p, float *v, int64_t ld, int64_t row,
     }
 }
 
-/* What the kernel wrote is to be mended: before the activation. */
+/* What the kernel wrote is to be mended: as f32 and before the activation. Then y is finished, or
+ * it is f32 and waits for finish_row(). */
 static void mend_rows(const struct piece *p, const struct qni_depthwise_image *m, int64_t row,
                       int64_t column)
 {
     struct qni_depthwise_image plain = *m;
+    const bool again = m->is_relu || m->y_type != QN_F32;
+    if (!again) {
+        mend(m);
+        return;
+    }
     plain.is_relu = false;
-    if (m->is_relu)
+    plain.y = p->c;
+    plain.y_type = QN_F32;
+    plain.y_column = p->ld;
+    plain.out[0] = 1;
+    for (int64_t i = 0; i < m->out[0]; i++, plain.first[0] += m->stride[0]) {
         p->run->kernel->image(&plain);
-    mend(&plain);
-    for (int64_t i = 0; m->is_relu && i < m->out[0]; i++)
-        finish_row(p, m->y + i * m->y_row, m->y_column, row + i, column, m->out[1]);
+        mend(&plain);
+        finish_row(p, p->c, p->ld, row + i, column, m->out[1]);
+    }
 }
 
 /* What the first rows of outputs of m read, as floats: m reads these. */
@@ -229,7 +239,8 @@ static void run_rows(const struct piece *p, struct qni_depthwise_image *m, int64
     m->out[0] = run->is_store ? rows : 1;
     for (int64_t i = 0; i < rows; i += m->out[0], m->first[0] += op->conv.stride[0]) {
         if (run->is_direct)
-            m->y = (float *)op->y.data + place_of(p, op->conv.ys, row + i, column);
+            m->y = (uint8_t *)op->y.data +
+                   (size_t)place_of(p, op->conv.ys, row + i, column) * qn_dtype_bytes(op->y.dtype);
         if (!QNI_LIKELY(run->kernel->image(m)))
             mend_rows(p, m, row + i, column);
         if (!run->is_store)
@@ -261,6 +272,7 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
         .is_relu = run->is_relu,
         .most = run->finish.act == QN_ACT_RELU6 ? 6.0f : INFINITY,
         .y = p->c,
+        .y_type = run->is_direct ? op->y.dtype : QN_F32,
         .y_row = g->ys[2],
         .y_column = run->is_direct ? g->ys[3] : p->ld,
         .out = {1, columns},
@@ -330,10 +342,11 @@ void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
         .scratch_bytes = choice->thread_bytes,
     };
     /* A residual may be y. */
-    run.is_direct = op->y.dtype == QN_F32 && op->epilogue.residual.rank == 0;
-    run.is_relu = run.is_direct && !run.finish.has_clamp &&
+    const bool alone = op->epilogue.residual.rank == 0;
+    run.is_relu = alone && !run.finish.has_clamp &&
                   (run.finish.act == QN_ACT_RELU || run.finish.act == QN_ACT_RELU6);
-    run.is_store = run.is_relu || (run.is_direct && qni_finish_is_store(&run.finish));
+    run.is_store = run.is_relu || (alone && qni_finish_is_store(&run.finish));
+    run.is_direct = alone && (run.is_store || op->y.dtype == QN_F32);
     const int64_t wanted =
         qni_ceil_div(4 * (int64_t)choice->n_threads, op->conv.batch * run.cut.n_blocks);
     const int64_t least = qni_min(op->conv.oh, 4 * (int64_t)op->conv.kh);

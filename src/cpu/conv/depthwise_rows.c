@@ -4,7 +4,10 @@
  * and add are rounded apart; the bits of the int8 kernels do not depend on that. */
 #include "kernel.h"
 
+#include <string.h>
+
 #include "../../base/exact.h"
+#include "../../base/half.h"
 
 #define LANES            4
 #define MR               2
@@ -14,6 +17,8 @@
 #define SMALLER(a, b)    choose((a) < (b), a, b)
 #define LARGER(a, b)     choose((a) > (b), a, b)
 #define LARGER_INT(a, b) ((ivec)choose((a) > (b), (vec)(a), (vec)(b)))
+#define TO_F16(at, a)    halves(at, a)
+#define TO_BF16(at, a)   bf16(at, a)
 
 typedef float four QNI_VECTOR(16);
 
@@ -21,6 +26,20 @@ static inline four fused(four a, four b, four c)
 {
     return (four){qni_fmaf(a[0], b[0], c[0]), qni_fmaf(a[1], b[1], c[1]),
                   qni_fmaf(a[2], b[2], c[2]), qni_fmaf(a[3], b[3], c[3])};
+}
+
+static inline void halves(uint8_t *at, four v)
+{
+    const uint16_t h[4] = {qni_f16_from_f32(v[0]), qni_f16_from_f32(v[1]), qni_f16_from_f32(v[2]),
+                           qni_f16_from_f32(v[3])};
+    memcpy(at, h, sizeof h);
+}
+
+static inline void bf16(uint8_t *at, four v)
+{
+    const uint16_t h[4] = {qni_bf16_from_f32(v[0]), qni_bf16_from_f32(v[1]),
+                           qni_bf16_from_f32(v[2]), qni_bf16_from_f32(v[3])};
+    memcpy(at, h, sizeof h);
 }
 
 #include "../simd/depthwise.h"

@@ -18,6 +18,19 @@
 #define SMALLER(a, b)    ((vec)_mm256_min_ps((__m256)(a), (__m256)(b)))
 #define LARGER(a, b)     ((vec)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define LARGER_INT(a, b) ((ivec)_mm256_max_epi32((__m256i)(a), (__m256i)(b)))
+#define TO_F16(at, a)                                                                              \
+    _mm_storeu_si128((__m128i *)(void *)(at),                                                      \
+                     _mm256_cvtps_ph((__m256)(a), _MM_FROUND_TO_NEAREST_INT))
+#define TO_BF16(at, a) bf16(at, (__m256i)(a))
+
+static inline void bf16(uint8_t *at, __m256i bits)
+{
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i near = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i upper = _mm256_srli_epi32(near, 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0x08);
+    _mm_storeu_si128((__m128i *)(void *)at, _mm256_castsi256_si128(packed));
+}
 
 #include "../simd/depthwise.h"
 

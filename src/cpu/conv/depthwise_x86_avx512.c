@@ -18,6 +18,23 @@
 #define SMALLER(a, b)    ((vec)_mm512_min_ps((__m512)(a), (__m512)(b)))
 #define LARGER(a, b)     ((vec)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define LARGER_INT(a, b) ((ivec)_mm512_max_epi32((__m512i)(a), (__m512i)(b)))
+#define TO_F16(at, a)                                                                              \
+    _mm256_storeu_si256((__m256i *)(void *)(at),                                                   \
+                        _mm512_cvtps_ph((__m512)(a), _MM_FROUND_TO_NEAREST_INT))
+#define TO_BF16(at, a) bf16(at, (__m512i)(a))
+
+/* Words 1, 3, 5 ... are the upper halves. */
+static inline void bf16(uint8_t *at, __m512i bits)
+{
+    const __m512i one = _mm512_set1_epi32(1),
+                  order = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 31, 29,
+                                           27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    __m512i near = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    near = _mm512_mask_add_epi32(near, odd, near, one);
+    _mm256_storeu_si256((__m256i *)(void *)at,
+                        _mm512_castsi512_si256(_mm512_permutexvar_epi16(order, near)));
+}
 
 #include "../simd/depthwise.h"
 

@@ -22,6 +22,7 @@
 #ifndef QNI_CPU_CONV_KERNEL_H
 #define QNI_CPU_CONV_KERNEL_H
 
+#include <quern/base.h>
 #include <stdbool.h>
 
 #include "../matmul/kernel.h"
@@ -62,14 +63,15 @@ struct qni_depthwise_image {
     const float *scale, *bias; /* [n] sums are multiplied, then added to; NULL: not */
     bool is_relu;              /* then: v > 0 ? v : +0, and most where that is less */
     float most;
-    float *y; /* output (0, 0), first channel */
+    void *y;         /* output (0, 0), first channel */
+    qn_dtype y_type; /* f32, f16, bf16 */
     int64_t y_row, y_column;
     int64_t out[2]; /* rows, columns of y */
     int64_t n;      /* channels, at least 16 */
 };
 
 /* True: all that it wrote was finite before is_relu. False: perhaps not (sums of neighbours were
- * not). */
+ * not); a NaN may have become any bf16. */
 typedef bool qni_depthwise_image_fn(const struct qni_depthwise_image *image);
 
 /* How the activations of a row are quantized: what tells apart two rows that both read q8. */

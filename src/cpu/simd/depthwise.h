@@ -11,6 +11,8 @@
  *     SMALLER(a, b)    a < b ? a : b, lane by lane
  *     LARGER(a, b)     a > b ? a : b
  *     LARGER_INT(a, b) the same of int32
+ *     TO_F16(at, a)    a rounded to f16, stored
+ *     TO_BF16(at, a)   the same to bf16; of NaN whatever comes
  * Gives the functions float_tile, float_image, given_tile, row_tile and block_tile. The bits of
  * the last three do not depend on the parameters: their sums are integers, the rest is element by
  * element in the order of docs/numerics.md.
@@ -155,9 +157,28 @@ QNI_TEMPLATE void far_sums(const struct qni_depthwise_image *m, const struct spa
         }
 }
 
+/* T sums to y, `step` bytes apart. */
+QNI_TEMPLATE void store_sums(const struct qni_depthwise_image *m, const int T, const vec *sum,
+                             uint8_t *y, int64_t step)
+{
+    if (m->y_type == QN_BF16) {
+        QNI_UNROLL
+        for (int r = 0; r < T; r++)
+            TO_BF16(y + r * step, sum[r]);
+    } else if (m->y_type == QN_F16) {
+        QNI_UNROLL
+        for (int r = 0; r < T; r++)
+            TO_F16(y + r * step, sum[r]);
+    } else {
+        QNI_UNROLL
+        for (int r = 0; r < T; r++)
+            memcpy(y + r * step, &sum[r], sizeof sum[r]);
+    }
+}
+
 /* Scales and stores T sums; *bad becomes a NaN where one is not finite: times 0. */
 QNI_TEMPLATE void finish_sums(const struct qni_depthwise_image *m, int64_t channel, const int T,
-                              vec *sum, float *y, vec *bad)
+                              vec *sum, uint8_t *y, int64_t step, vec *bad)
 {
     if (m->scale != NULL) {
         QNI_UNROLL
@@ -180,17 +201,21 @@ QNI_TEMPLATE void finish_sums(const struct qni_depthwise_image *m, int64_t chann
         for (int r = 0; r < T; r++)
             sum[r] = SMALLER(splat(m->most), LARGER(splat(0.0f), sum[r]) + splat(0.0f));
     }
-    QNI_UNROLL
-    for (int r = 0; r < T; r++)
-        store(y + r * m->y_column, sum[r]);
+    store_sums(m, T, sum, y, step);
+}
+
+static inline int64_t y_bytes_of(const struct qni_depthwise_image *m)
+{
+    return m->y_type == QN_F32 ? 4 : 2;
 }
 
 /* TAPS 0: any. The last vector reaches back: what it writes twice is the same. */
 QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct span *whole,
-                             const int T, const int TAPS, const int STRIDE, float *y, vec *bad)
+                             const int T, const int TAPS, const int STRIDE, uint8_t *y, vec *bad)
 {
     const int64_t reach = (T - 1) * m->stride[1] + (m->taps[1] - 1) * m->dilation[1];
     const bool is_edge = whole->from > 0 || whole->to <= reach;
+    const int64_t bytes = y_bytes_of(m), step = m->y_column * bytes;
     for (int64_t i = 0; i < m->n; i += LANES) {
         const int64_t channel = i + LANES <= m->n ? i : m->n - LANES;
         struct span s = *whole;
@@ -200,7 +225,7 @@ QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct s
         /* While the lines of y come into the first cache, products are made. */
         QNI_UNROLL
         for (int r = 0; r < T; r++) {
-            QNI_WILL_WRITE(y + channel + r * m->y_column);
+            QNI_WILL_WRITE(y + channel * bytes + r * step);
             sum[r] = splat(0.0f);
         }
         if (TAPS != 0 && is_edge)
@@ -211,17 +236,18 @@ QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct s
             far_sums(m, &s, T, true, sum);
         else
             far_sums(m, &s, T, false, sum);
-        finish_sums(m, channel, T, sum, y + channel, bad);
+        finish_sums(m, channel, T, sum, y + channel * bytes, step, bad);
     }
 }
 
 /* A row of outputs in tiles of about equal length: 4 to 8, but in narrow images. */
 QNI_TEMPLATE void image_row(const struct qni_depthwise_image *m, const struct span *row,
-                            const int TAPS, const int STRIDE, float *y, vec *bad)
+                            const int TAPS, const int STRIDE, uint8_t *y, vec *bad)
 {
+    const int64_t step = m->y_column * y_bytes_of(m);
     struct span s = *row;
     int64_t tiles = m->out[1] < TILE / 2 ? m->out[1] : (m->out[1] + TILE - 1) / TILE;
-    for (int64_t j = 0, n; j < m->out[1]; j += n, y += n * m->y_column, tiles--) {
+    for (int64_t j = 0, n; j < m->out[1]; j += n, y += n * step, tiles--) {
         n = (m->out[1] - j + tiles - 1) / tiles;
         s.first = m->first[1] + j * m->stride[1];
         s.from = s.first < 0 ? -s.first : 0;
@@ -263,7 +289,7 @@ QNI_TEMPLATE bool image_rows(const struct qni_depthwise_image *m, const int TAPS
             s.w += from * m->taps[1] * m->w_tap;
             s.rows = rows;
         }
-        image_row(m, &s, TAPS, STRIDE, m->y + i * m->y_row, &bad);
+        image_row(m, &s, TAPS, STRIDE, (uint8_t *)m->y + i * m->y_row * y_bytes_of(m), &bad);
     }
     const ivec is_good = bad == bad;
     bool all = true;
@@ -642,3 +668,5 @@ static void block_tile(const struct qni_depthwise_tile *t)
 #undef SMALLER
 #undef LARGER
 #undef LARGER_INT
+#undef TO_F16
+#undef TO_BF16
