@@ -43,12 +43,19 @@ static int32_t value_at(const struct qni_direct_tile *t, int64_t j, int64_t posi
     return t->row_sums != NULL ? byte - 128 : (int8_t)byte;
 }
 
+/* Bytes of a tap that are multiplied. */
+static int64_t tap_bytes(const struct qni_direct_tile *t)
+{
+    return t->tap_steps > 1 ? t->tap_steps * 64 : t->step_bytes;
+}
+
 static int64_t dot_of(const struct qni_direct_tile *t, int64_t row, int64_t j)
 {
-    int64_t sum = 0, position = 0;
+    int64_t sum = 0;
     for (int64_t tap = 0; tap < t->n_taps; tap++)
-        for (int64_t i = 0; i < t->tap_steps * 64; i++, position++)
-            sum += t->a[t->taps[tap] + row * (int64_t)t->pixel + i] * value_at(t, j, position);
+        for (int64_t i = 0; i < tap_bytes(t); i++)
+            sum += t->a[t->taps[tap] + row * (int64_t)t->pixel + i] *
+                   value_at(t, j, tap * t->tap_steps * 64 + i);
     return sum - t->zero[j];
 }
 
@@ -80,11 +87,11 @@ static void check(const struct qni_direct_tile *t)
             const bool ours = i < t->rows && j < t->n;
             const uint8_t must = ours ? code_of(t, i, j) : 0x5a, is = y[i * LD + j];
             if (is != must)
-                fail_msg("y[%d, %d] is %d, must be %d: rows %d, n %d, taps %d of %d, sums %d, "
+                fail_msg("y[%d, %d] is %d, must be %d: rows %d, n %d, taps %d of %d (%d), sums %d, "
                          "tall %d, near %d, tame %d, u8 %d, relu %d, y zero %d",
                          (int)i, (int)j, is, must, (int)t->rows, (int)t->n, (int)t->n_taps,
-                         (int)t->tap_steps, t->row_sums != NULL, t->is_tall, t->is_near, t->is_tame,
-                         t->is_u8, t->relu, t->y_zero);
+                         (int)t->tap_steps, t->step_bytes, t->row_sums != NULL, t->is_tall,
+                         t->is_near, t->is_tame, t->is_u8, t->relu, t->y_zero);
         }
 }
 
@@ -117,7 +124,7 @@ static void fill(struct qni_direct_tile *t, int32_t data)
     for (int64_t i = 0; t->row_sums != NULL && i < t->rows; i++) {
         row_sums[i] = 0;
         for (int64_t tap = 0; tap < t->n_taps; tap++)
-            for (int64_t p = 0; p < t->tap_steps * 64; p++)
+            for (int64_t p = 0; p < tap_bytes(t); p++)
                 row_sums[i] += 128 * t->a[t->taps[tap] + i * (int64_t)t->pixel + p];
     }
 }
@@ -126,18 +133,21 @@ static void bytes(void **unused)
 {
     (void)unused;
     static const int64_t rows[] = {1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 61, 64, 65, 81, 97, 222};
-    static const int32_t taps_of[][2] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {3, 3}, {9, 2}};
+    static const int32_t taps_of[][2] = {{1, 1}, {1, 2}, {1, 3}, {1, 4},
+                                         {3, 3}, {9, 2}, {9, 1}, {2, 4}};
     if (!(qni_cpuid_detect() & QN_ISA_AMX_INT8))
         skip();
     for (int i = 0; i < MOST_ROWS; i++)
         places[i] = y + i * LD;
-    for (size_t i = 0; i < 16 * 6 * 8; i++) {
-        const int32_t *const shape = taps_of[i / 16 % 6], data = (int32_t)(i / 7 % N_DATA);
+    for (size_t i = 0; i < 16 * 8 * 8; i++) {
+        const int32_t *const shape = taps_of[i / 16 % 8], data = (int32_t)(i / 7 % N_DATA);
         int64_t taps[9];
         struct qni_direct_tile t = {.a = a, .taps = taps, .b = b, .y = places, .scratch = scratch};
         t.rows = rows[i % 16];
         t.n_taps = shape[0];
         t.tap_steps = shape[1];
+        t.step_bytes =
+            shape[1] > 1 || unit_in(&state, 0, 1) ? 64 : (int32_t)unit_in(&state, 1, 16) * 4;
         t.pixel = (size_t)(64 * shape[1]);
         for (int64_t tap = 0; tap < shape[0]; tap++)
             taps[tap] = (tap / 3 * 8 + tap % 3) * (int64_t)t.pixel;
@@ -157,7 +167,7 @@ static void bytes(void **unused)
         t.scale = scale;
         t.bias = bias;
         t.zero = zero;
-        t.is_near = !t.has_zero && shape[0] * shape[1] <= 4;
+        t.is_near = !t.has_zero && shape[0] * shape[1] <= (data == ENDS ? 4 : QNI_DIRECT_NEAR);
         fill(&t, data);
         draw_outputs(&t, data, unit_in(&state, 0, 5) == 0);
         check(&t);
