@@ -77,8 +77,8 @@ static inline struct qni_amx_rows qni_amx_rows_at(const struct qni_amx_cut *c, i
     return r;
 }
 
-/* k_bytes: of a row of A in one product, 64, or 32 where there are no blocks of three tiles. Tiles 4
- * and a hold A, 7 and b hold B. */
+/* k_bytes: of a row of A in one product, 64, or 32 where there are no blocks of three tiles. Tiles
+ * 4 and a hold A, 7 and b hold B. */
 static inline void qni_amx_configure_rows(int64_t tile_rows, int32_t k_bytes, int a, int b)
 {
     struct qni_tile_config c;
