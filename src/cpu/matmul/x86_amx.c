@@ -361,6 +361,12 @@ static const struct qni_amx_columns *columns_of(struct job *j, struct pair pair,
     return c;
 }
 
+/* No division: it is asked once for every piece and block. */
+static int64_t tiles_of(const struct job *j, const struct piece *p)
+{
+    return j->tile_units == 2 ? (p->units + 1) / 2 : p->units;
+}
+
 /* A block of rows and a piece; what becomes of its sums is written to the stream. */
 QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair,
                                            const struct qni_amx_rows *r, const struct piece *p)
@@ -372,7 +378,7 @@ QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair,
     b.middle = (size_t)r->middle * t->lda;
     b.last = (size_t)r->last * t->lda;
     b.b_second = pair.n == 2 ? sizeof j->s->b[0] : 0;
-    b.units = (p->units + j->tile_units - 1) / j->tile_units;
+    b.units = tiles_of(j, p);
     b.out = qni_amx_sink_of(j->s->dots[j->blocks & 1], r);
     add->dot = j->s->dots[j->blocks++ & 1][0];
     add->c = t->c + (size_t)r->base * t->ldc + (size_t)pair.panel * QNI_PANEL;
@@ -387,11 +393,6 @@ static struct pair pair_at(const struct job *j, int64_t panel)
 {
     const struct pair p = {panel, at_most(2, j->t->n_panels - panel)};
     return p;
-}
-
-static int64_t tiles_of(const struct job *j, const struct piece *p)
-{
-    return (p->units + j->tile_units - 1) / j->tile_units;
 }
 
 /* A block of rows and all pieces. */

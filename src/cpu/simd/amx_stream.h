@@ -269,6 +269,7 @@ struct qni_amx_adding {
     float *c;
     size_t ldc;
     int64_t left; /* rows */
+    int64_t each; /* of them after a product at most */
     __mmask16 keep;
 };
 
@@ -342,9 +343,16 @@ struct qni_amx_operands {
 
 QNI_TEMPLATE void qni_amx_add_some(struct qni_amx_adding *adding, const int rate, const int kind)
 {
+    if (rate == 0)
+        return;
+    const int64_t n = adding->each < adding->left ? adding->each : adding->left;
     QNI_UNROLL
-    for (int i = 0; i < rate; i++)
+    for (int i = 0; i < rate; i++) {
+        if (i >= n)
+            break;
         qni_amx_add_row(adding, true, kind);
+    }
+    adding->left -= n;
 }
 
 /* In pieces between the products: a tile of B unpacked at once would fill the reorder buffer. */
@@ -354,7 +362,7 @@ static inline void qni_amx_feed(const struct qni_amx_stream *st, int32_t quarter
         st->feed(st->feed_arg, quarter, end);
 }
 
-/* One tile of k: two products for each tile of rows; `rate` rows are added after each. */
+/* One tile of k: two products for each tile of rows; up to `rate` rows are added after each. */
 QNI_TEMPLATE void qni_amx_step(const struct qni_amx_stream *st, const struct qni_amx_operands *o,
                                struct qni_amx_adding *adding, const bool begins, const int tiles,
                                const int rate, const int kind)
@@ -531,9 +539,13 @@ QNI_TEMPLATE void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_
                                 const int tiles, const int rate, const int kind)
 {
     struct qni_amx_adding adding = qni_amx_adding_of(st, qni_amx_add_of(st, 2), kind);
+    const int64_t products = 2 * tiles * b->units;
+    adding.each = 1;
+    for (int i = 1; i < rate; i++) /* rows are spread over all products */
+        adding.each += adding.left > i * products;
     int64_t unit = 0;
-    for (; unit < b->units && adding.left >= 2 * tiles * rate; adding.left -= 2 * tiles * rate)
-        qni_amx_multiply(st, b, unit++, &adding, tiles, rate, kind);
+    for (; unit < b->units && adding.left > 0; unit++)
+        qni_amx_multiply(st, b, unit, &adding, tiles, rate, kind);
     for (; adding.left > 0; adding.left--)
         qni_amx_add_row(&adding, true, kind);
     qni_amx_rest(st, b, unit);
