@@ -369,8 +369,9 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     const bool bf16 = d->kernel->reads == QNI_READS_BF16;
     const bool makes = d->kernel->traits & QNI_MAKES_WEIGHTS;
     const int64_t group = d->weight.w.format.group;
-    t->halves = makes && group > 0 && group <= QNI_UNIT / 2;
-    const int64_t units = (t->units + t->halves) >> t->halves;
+    t->halves = group > 0 && group <= QNI_UNIT / 2;
+    const int32_t shares = makes && t->halves;
+    const int64_t units = (t->units + shares) >> shares;
     const size_t row_bytes = (size_t)units * QNI_UNIT * (bf16 ? 2 : 4);
     /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
     const bool callers =
@@ -395,7 +396,7 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
             const int64_t within = d->packed_at[q] % QNI_UNIT;
             for (int32_t plane = 0; plane < t->planes; plane++) {
                 uint16_t *to =
-                    bf16_at(t, a, i, plane, ((d->packed_at[q] - within) >> t->halves) + within);
+                    bf16_at(t, a, i, plane, ((d->packed_at[q] - within) >> shares) + within);
                 *to = qni_bf16_from_f32(rest);
                 rest = isfinite(rest) ? rest - qni_f32_from_bf16(*to) : 0.0f;
             }

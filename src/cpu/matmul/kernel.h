@@ -88,7 +88,8 @@ struct qni_matmul_tile {
                                  a is 64-byte aligned. The caller's f32 x is neither */
     int64_t m;
     int32_t planes;        /* BF16: how many, as qni_op_planes() has it */
-    int32_t halves;        /* units of a hold the first halves of two units of codes */
+    int32_t halves;        /* groups have at most 16 positions, second halves of units are padding;
+                                 units of a that meet made weights hold two first ones */
     const int32_t *a_sum;  /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md
                                  cuts them for Q8 or Q8B) */
     const float *a_scale;  /* Q8B: [m, n_segments] */

@@ -30,10 +30,11 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
     memset(&l, 0, sizeof l);
     l.reads = reads;
     l.cut = qni_cut_of(head, reads);
-    l.halves = makes && l.cut.group_len <= HALF;
-    l.units = l.halves ? qni_ceil_div(l.cut.units, 2) : l.cut.units;
+    l.halves = l.cut.group_len <= HALF;
+    const bool shares = makes && l.halves;
+    l.units = shares ? qni_ceil_div(l.cut.units, 2) : l.cut.units;
     l.is_identity = l.units * QNI_UNIT == l.cut.k && in_order(head);
-    if (l.halves ? l.cut.group_len != HALF : head->n_runs > 1)
+    if (shares ? l.cut.group_len != HALF : head->n_runs > 1)
         l.is_identity = false;
     l.planes = qni_op_planes(op, prescaled);
     const size_t element = reads == QNI_READS_F32 ? 4 : reads == QNI_READS_BF16 ? 2 : 1;
@@ -220,7 +221,7 @@ static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
         packed_floats(p, raw, p->scratch->packed, true);
         if (l->n_facts > 0)
             p->rows->total(p->scratch->packed, &l->cut, f->total + fact);
-        if (l->halves && !l->is_identity)
+        if (l->units < l->cut.units && !l->is_identity)
             move_halves(p->scratch->packed, l->cut.units);
         size_t step;
         const size_t at = qni_bf16_row(l->lda, p->out->rows, i, &step);

@@ -16,9 +16,9 @@
 /* How the rows of a product are prepared for a kernel. */
 struct qni_row_layout {
     int32_t reads, planes;
-    int32_t halves; /* units hold two groups, of at most 16 positions each */
+    int32_t halves; /* groups have at most 16 positions */
     struct qni_cut cut;
-    int64_t units;       /* of a row: those of the cut, or half as many */
+    int64_t units;       /* of a row: those of the cut, or half as many, of two groups each */
     size_t lda;          /* bytes of a row */
     size_t ld_segment;   /* elements; 0: no facts */
     int32_t n_facts;     /* arrays of [rows, ld_segment] */

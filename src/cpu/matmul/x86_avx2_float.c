@@ -173,30 +173,45 @@ struct group {
     __m256 scale[2], offset[2];
 };
 
-QNI_TEMPLATE void expand(struct dense *d, const uint8_t *codes, int64_t units,
-                         const struct group *g, const struct table *table, const int kind)
+static struct group group_of(const struct qni_matmul_tile *t, int64_t row)
+{
+    struct group g;
+    for (int h = 0; h < 2; h++) {
+        g.scale[h] = qni_load8(t->scale, row, h, t->scale_is_f16);
+        g.offset[h] =
+            t->offset == NULL ? _mm256_setzero_ps() : qni_load8(t->offset, row, h, t->scale_is_f16);
+    }
+    return g;
+}
+
+/* A unit; positions that are padding (`halves`: from the 16th on) need not be there. */
+QNI_TEMPLATE void expand(float (*w)[QNI_PANEL], const uint8_t *codes, const struct group *g,
+                         const struct table *table, bool halves, const int kind)
 {
     const int parts = kind == NIBBLES || kind == NIBBLE_TABLE ? 2 : 1;
-    for (int64_t u = 0; u < units; u++) {
-        float(*const w)[QNI_PANEL] = d->w + u * QNI_UNIT;
-        for (int r = 0; r < 8 / parts; r++, codes += 64)
+    const int vectors = halves || parts == 2 ? 4 : 8;
+    for (int r = 0; r < vectors; r++, codes += 64)
+        QNI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const __m256i words = load_words(codes, h, kind);
+        QNI_UNROLL
+        for (int b = 0; b < 4; b++)
             QNI_UNROLL
-        for (int h = 0; h < 2; h++) {
-            const __m256i words = load_words(codes, h, kind);
-            QNI_UNROLL
-            for (int b = 0; b < 4; b++)
-                QNI_UNROLL
-            for (int part = 0; part < parts; part++) {
-                const __m256 v = values(words, 8 * b + 4 * part, table, kind);
-                _mm256_storeu_ps(&w[4 * r + b + 16 * part][8 * h],
-                                 _mm256_fmadd_ps(g->scale[h], v, g->offset[h]));
-            }
+        for (int part = 0; part < parts; part++) {
+            const __m256 v = values(words, 8 * b + 4 * part, table, kind);
+            _mm256_storeu_ps(&w[4 * r + b + 16 * part][8 * h],
+                             _mm256_fmadd_ps(g->scale[h], v, g->offset[h]));
         }
     }
 }
 
-/* mr rows of c += a * w over n positions, in ascending order. */
-QNI_TEMPLATE void multiply_rows(const struct dense *d, const char *a, size_t lda, int64_t n,
+/* Units of a chunk, and the positions of each that are no padding. */
+struct stretch {
+    int64_t units, positions;
+};
+
+/* mr rows of c += a * w, in ascending order. */
+QNI_TEMPLATE void multiply_rows(const struct dense *d, const char *a, size_t lda, struct stretch n,
                                 const int mr, float *c, size_t ldc)
 {
     __m256 sum[MR][2];
@@ -208,15 +223,16 @@ QNI_TEMPLATE void multiply_rows(const struct dense *d, const char *a, size_t lda
         for (int h = 0; h < 2; h++)
             sum[i][h] = _mm256_loadu_ps(c + (size_t)i * ldc + 8 * h);
     }
-    for (int64_t p = 0; p < n; p++) {
-        const __m256 low = _mm256_loadu_ps(d->w[p]), high = _mm256_loadu_ps(d->w[p] + 8);
-        QNI_UNROLL
-        for (int i = 0; i < mr; i++) {
-            const __m256 x = _mm256_broadcast_ss(row[i] + p);
-            sum[i][0] = _mm256_fmadd_ps(low, x, sum[i][0]);
-            sum[i][1] = _mm256_fmadd_ps(high, x, sum[i][1]);
+    for (int64_t u = 0; u < n.units * QNI_UNIT; u += QNI_UNIT)
+        for (int64_t p = u; p < u + n.positions; p++) {
+            const __m256 low = _mm256_loadu_ps(d->w[p]), high = _mm256_loadu_ps(d->w[p] + 8);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) {
+                const __m256 x = _mm256_broadcast_ss(row[i] + p);
+                sum[i][0] = _mm256_fmadd_ps(low, x, sum[i][0]);
+                sum[i][1] = _mm256_fmadd_ps(high, x, sum[i][1]);
+            }
         }
-    }
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
@@ -225,8 +241,9 @@ QNI_TEMPLATE void multiply_rows(const struct dense *d, const char *a, size_t lda
 }
 
 static void multiply(const struct qni_matmul_tile *t, const struct dense *d, int64_t panel,
-                     int64_t unit, int64_t n)
+                     int64_t unit, int64_t units)
 {
+    const struct stretch n = {units, t->halves ? QNI_UNIT / 2 : QNI_UNIT};
     const char *a = (const char *)t->a + (size_t)unit * QNI_UNIT * sizeof(float);
     float *c = t->c + panel * QNI_PANEL;
     int64_t i = 0;
@@ -261,23 +278,15 @@ QNI_TEMPLATE void more_rows(const struct qni_matmul_tile *t, int64_t panel, cons
     struct dense d;
     for (int64_t i = 0; i < t->m; i++)
         memset(t->c + (size_t)i * t->ldc + panel * QNI_PANEL, 0, QNI_PANEL * sizeof *t->c);
-    for (int64_t g = 0, unit = 0; g < t->n_groups; g++) {
-        const int64_t left = t->units - unit, row = panel * t->n_groups + g;
-        const int64_t end = unit + (left < t->group_units ? left : t->group_units);
-        struct group group;
-        QNI_UNROLL
-        for (int h = 0; h < 2; h++) {
-            group.scale[h] = qni_load8(t->scale, row, h, t->scale_is_f16);
-            group.offset[h] = t->offset == NULL ? _mm256_setzero_ps()
-                                                : qni_load8(t->offset, row, h, t->scale_is_f16);
+    struct group group = {{_mm256_setzero_ps()}, {_mm256_setzero_ps()}};
+    for (int64_t unit = 0, n; unit < t->units; unit += n) {
+        n = t->units - unit < CHUNK_UNITS ? t->units - unit : CHUNK_UNITS;
+        for (int64_t u = 0; u < n; u++, codes += unit_bytes) {
+            if ((unit + u) % t->group_units == 0)
+                group = group_of(t, panel * t->n_groups + (unit + u) / t->group_units);
+            expand(d.w + u * QNI_UNIT, codes, &group, &table, t->halves, kind);
         }
-        while (unit < end) {
-            const int64_t n = end - unit < CHUNK_UNITS ? end - unit : CHUNK_UNITS;
-            expand(&d, codes, n, &group, &table, kind);
-            multiply(t, &d, panel, unit, n * QNI_UNIT);
-            codes += n * unit_bytes;
-            unit += n;
-        }
+        multiply(t, &d, panel, unit, n);
     }
 }
 
