@@ -355,8 +355,10 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     const struct qni_packed_head *head = op->w[0]->head;
     const struct qni_layout *layout = qni_layout_find(head->layout);
     const bool whole = layout != NULL && layout->layout == QNI_LAYOUT_Q8N16 && head->units % 2 == 0;
+    /* The sum of what a row meets is made of sums that begin where rows do. */
+    const bool is_even = s->run == 0 || s->run == op->conv.kw;
     s->reads_codes =
-        whole && s->rows_are != QNI_ROWS_OF_COLUMNS && !qni_direct_parts_taps(op, s) &&
+        whole && is_even && s->rows_are != QNI_ROWS_OF_COLUMNS && !qni_direct_parts_taps(op, s) &&
         !qni_slabs_move(op) &&
         (s->band_rows <= FEW_ROWS || s->steps >= LONG || s->n_blocks * s->steps > MANY);
     const int64_t reach = s->rows_are == QNI_ROWS_IN_PLANES
