@@ -155,10 +155,14 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     if (kernel->traits & QNI_MAKES_WEIGHTS) /* it may ask for long sums */
         d->k = CHECK_OF(r, 512, 513, 544, 640, 1000, 1025, 1088, 2100);
     if (kernel->reads == QNI_READS_BF16 && mr == 32 && d->m >= 2 * mr) /* or do something else */
-        d->k = CHECK_OF(r, d->k, 1000, 1025, 1088, 1500, 2100);
+        d->k = CHECK_OF(r, d->k, 1000, 1025, 1025, 1088, 1500, 2100);
     struct check_weight_options o = {
         .n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
     o.format = draw_format(c, kernel, d->k);
+    if (d->k == 1025 && d->m >= 2 * mr && check_random_chance(r, 50)) {
+        o.format.group = 32; /* 33 units: the last is alone, and no offsets come after it */
+        o.format.shift = QN_SHIFT_NONE;
+    }
     o.data = rc->data;
     d->raw = kernel->reads == QNI_READS_Q8 && !is_table(kernel) && check_random_chance(r, 20);
     d->scaled = (kernel->traits & QNI_TAKES_SCALE) && !d->raw && check_random_chance(r, 50);
@@ -476,9 +480,10 @@ static void row_case(struct check *c, const void *arg)
     const struct qni_matmul_kernel *kernel = d.kernel;
     struct qni_matmul_tile *t = &d.tile;
     static const qn_dtype float_types[] = {QN_F32, QN_F16, QN_BF16};
+    const int32_t type = (rc->shape + rc->shape / 6) % 3; /* every type meets every m */
     const qn_dtype x_type = kernel->reads == QNI_READS_Q8    ? QN_I8
                             : kernel->reads == QNI_READS_F32 ? QN_F32
-                                                             : float_types[rc->shape % 3];
+                                                             : float_types[type];
     qn_matmul_args args;
     qn_matmul_args_init(&args);
     args.strategy = kernel->reads == QNI_READS_Q8    ? QN_STRATEGY_INT8_STATIC

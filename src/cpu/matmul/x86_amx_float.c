@@ -465,8 +465,9 @@ struct many {
     float sums[2][ROWS][WIDTH]; /* of the two segments before the one that is multiplied */
     float part[BLOCKS][ROWS][WIDTH];
     uint16_t totals[BLOCKS][OFFSET_UNITS][ROWS][32];
+    uint8_t offsets[OFFSET_UNITS][2][TILE];
 };
-_Static_assert(sizeof(struct many) == 253952, "kernels.inc says so");
+_Static_assert(sizeof(struct many) == 278528, "kernels.inc says so");
 
 struct pass {
     const struct qni_matmul_tile *t;
@@ -478,8 +479,9 @@ struct pass {
     int64_t offset_units; /* 0: no offsets */
 };
 
-/* Units [unit, unit + n) of a pair of panels, or of their offsets: what of B lies in the first
- * cache while all blocks of rows pass by. n = 0: behind the last. */
+/* Units [unit, unit + n) of a pair of panels, or, before the first of them, all units of their
+ * offsets: what of B lies in the first cache while all blocks of rows pass by. n = 0: behind the
+ * last. */
 struct stretch {
     int64_t panel, unit, n;
     bool of_offsets;
@@ -493,9 +495,17 @@ static struct stretch after(const struct pass *p, struct stretch s)
         s.of_offsets = !s.of_offsets && p->offset_units > 0;
         s.unit = 0;
     }
-    const int64_t left = (s.of_offsets ? p->offset_units : p->t->units) - s.unit;
-    s.n = s.panel < p->t->n_panels ? at_most(p->most, left) : 0;
+    s.n = s.of_offsets ? p->offset_units : at_most(p->most, p->t->units - s.unit);
+    if (s.panel >= p->t->n_panels)
+        s.n = 0;
     return s;
+}
+
+/* The same, of codes. */
+static struct stretch after_of_codes(const struct pass *p, const struct stretch *s)
+{
+    const struct stretch next = after(p, *s);
+    return next.of_offsets ? after(p, next) : next;
 }
 
 /* The nearest bf16 as the upper half, or, where that is infinite, the one towards zero. */
@@ -511,23 +521,26 @@ QNI_TEMPLATE __m512i near_bf16(__m512 v, __m512 *rest)
     return half;
 }
 
-/* Offsets of 32 groups to a tile of B: the upper plane or the lower. */
-static void unpack_offsets(const struct qni_matmul_tile *t, int64_t panel, int64_t group,
-                           bool lower, uint8_t *out)
+/* Offsets of a panel's groups to tiles of B: of 32 groups the upper plane, once more, the lower. */
+static void unpack_offsets(const struct qni_matmul_tile *t, int64_t panel, uint8_t *out)
 {
-    for (int64_t i = 0; i < 16; i++) {
-        __m512i half[2];
+    for (int64_t g = 0; g < (t->n_groups + 31) / 32 * 32; g += 2, out += LINE) {
+        __m512i upper[2], lower[2];
         for (int64_t k = 0; k < 2; k++) {
-            const int64_t g = group + 2 * i + k;
             __m512 rest, v = _mm512_setzero_ps();
-            if (g < t->n_groups)
-                v = qni_load16(t->offset, panel * t->n_groups + g, t->scale_is_f16);
-            half[k] = near_bf16(v, &rest);
-            if (lower)
-                half[k] = near_bf16(rest, &rest);
+            if (g + k < t->n_groups)
+                v = qni_load16(t->offset, panel * t->n_groups + g + k, t->scale_is_f16);
+            upper[k] = near_bf16(v, &rest);
+            lower[k] = near_bf16(rest, &rest);
         }
-        const __m512i even = _mm512_srli_epi32(half[0], 16);
-        _mm512_store_si512(out + LINE * i, _mm512_mask_blend_epi16(0xaaaaaaaau, even, half[1]));
+        const __mmask32 odd = 0xaaaaaaaau;
+        const __m512i up = _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(upper[0], 16), upper[1]);
+        _mm512_store_si512(out, up);
+        _mm512_store_si512(out + 2 * TILE, up);
+        _mm512_store_si512(out + 4 * TILE,
+                           _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(lower[0], 16), lower[1]));
+        if (g % 32 == 30)
+            out += 5 * TILE;
     }
 }
 
@@ -539,11 +552,11 @@ static void split_totals(const struct pass *p)
 {
     const struct qni_matmul_tile *t = p->t;
     for (int64_t i = 0; i < p->blocks * ROWS; i++)
-        for (int64_t g = 0; g < t->n_groups; g += 16) {
+        for (int64_t g = 0; g < (t->n_groups + 31) / 32 * 32; g += 16) {
             uint16_t *const out = &p->s->totals[i / ROWS][g / 32 * 3][i % ROWS][g % 32];
             const float *const total = t->a_total + (size_t)i * t->ld_segment + g;
-            const int64_t left = t->n_groups - g;
-            const __mmask16 there = (__mmask16)(left >= 16 ? 0xffff : (1 << left) - 1);
+            const int64_t left = at_most(t->n_groups - g, 16);
+            const __mmask16 there = (__mmask16)(left < 0 ? 0 : (1 << left) - 1);
             __m512 rest;
             const __m512i upper = near_bf16(_mm512_maskz_loadu_ps(there, total), &rest);
             const __m512i lower = near_bf16(rest, &rest);
@@ -555,39 +568,38 @@ static void split_totals(const struct pass *p)
 }
 
 /* Codes of the stretch, and where those are that come after it. */
-static struct qni_amx_fill fill_of(const struct pass *p, const struct stretch *s)
+QNI_TEMPLATE void fill_with(const struct pass *p, const struct stretch *s, struct qni_amx_fill *f)
 {
     const struct qni_matmul_tile *t = p->t;
-    struct qni_amx_fill f = {
-        .units = s->of_offsets ? 0 : s->n, .unit_bytes = p->unit_bytes, .table = p->table};
-    if (f.units == 0)
-        return f;
-    struct stretch next = after(p, *s);
-    while (next.n > 0 && next.of_offsets)
-        next = after(p, next);
+    f->units = s->n;
+    if (s->n == 0)
+        return;
+    const struct stretch next = after_of_codes(p, s);
     for (int64_t i = 0; i < 2; i++) {
         const int64_t here = s->panel + (s->panel + i < t->n_panels ? i : 0);
         const int64_t there = next.panel + (next.panel + i < t->n_panels ? i : 0);
-        f.codes[i] = t->codes + (size_t)here * t->codes_stride + s->unit * p->unit_bytes;
+        f->codes[i] = t->codes + (size_t)here * t->codes_stride + s->unit * p->unit_bytes;
+        f->ahead[i] = 0;
         if (next.n > 0)
-            f.ahead[i] =
+            f->ahead[i] =
                 (there - here) * (ptrdiff_t)t->codes_stride + (next.unit - s->unit) * p->unit_bytes;
     }
-    return f;
 }
 
 /* What has not been filled while the stretch before was multiplied. */
-QNI_TEMPLATE void fill_rest(const struct pass *p, const struct stretch *s, struct qni_amx_fill *f,
-                            int64_t done, const int kind)
+QNI_TEMPLATE void fill_rest(const struct pass *p, struct qni_amx_fill *f, int64_t done,
+                            const int kind)
 {
-    const struct qni_matmul_tile *t = p->t;
-    for (int64_t i = s->of_offsets ? 0 : done; i < s->n; i++)
+    for (int64_t i = done; i < f->units; i++)
         for (int panel = 0; panel < 2; panel++)
-            if (s->of_offsets)
-                unpack_offsets(t, s->panel + (s->panel + panel < t->n_panels ? panel : 0),
-                               (s->unit + i) / 3 * 32, (s->unit + i) % 3 == 2, p->s->b[i][panel]);
-            else
-                qni_amx_fill_one(f, panel, p->s->b[i][0], kind);
+            qni_amx_fill_one(f, panel, p->s->b[i][0], kind);
+    QNI_AMX_TILES_SEE_MEMORY();
+}
+
+static void fill_offsets(const struct pass *p, int64_t panel)
+{
+    for (int64_t i = 0; i < 2; i++)
+        unpack_offsets(p->t, panel + (panel + i < p->t->n_panels ? i : 0), p->s->offsets[0][i]);
     QNI_AMX_TILES_SEE_MEMORY();
 }
 
@@ -597,14 +609,14 @@ struct leaving {
     bool scales, ends; /* not of offsets; the last of k */
 };
 
-/* of[0]: of the segment before the last, whose turn it is to be added. */
+/* of[turn]: of the segment before the last, whose turn it is to be added. */
 struct queue {
     struct leaving of[2];
     int64_t turn;
 };
 
-static struct qni_amx_scaling scaling_of(const struct pass *p, const struct leaving *l,
-                                         const float *sum)
+QNI_TEMPLATE struct qni_amx_scaling scaling_of(const struct pass *p, const struct leaving *l,
+                                               const float *sum)
 {
     const struct qni_matmul_tile *t = p->t;
     struct qni_amx_scaling s = {.sum = sum, .part = p->s->part[l->block][0]};
@@ -619,25 +631,37 @@ static struct qni_amx_scaling scaling_of(const struct pass *p, const struct leav
     return s;
 }
 
-static void write_results(const struct pass *p, const struct leaving *l)
+/* The segment's sums have been added: if they were the last, the results go to c. */
+static void end_of(const struct pass *p, const struct leaving *l)
 {
+    if (!l->ends)
+        return;
     const struct qni_matmul_tile *t = p->t;
-    float *const part = p->s->part[l->block][0];
+    float *part = p->s->part[l->block][0];
     float *c = t->c + (size_t)(l->block * ROWS) * t->ldc + l->panel * QNI_PANEL;
-    for (int64_t i = 0; i < ROWS; i++, c += t->ldc) {
-        _mm512_storeu_ps(c, _mm512_load_ps(part + i * WIDTH));
-        if (l->panel + 1 < t->n_panels)
-            _mm512_storeu_ps(c + 16, _mm512_load_ps(part + i * WIDTH + 16));
+    const bool two = l->panel + 1 < t->n_panels;
+    for (int64_t i = 0; i < ROWS; i++, c += t->ldc, part += WIDTH) {
+        _mm512_storeu_ps(c, _mm512_load_ps(part));
+        if (two)
+            _mm512_storeu_ps(c + 16, _mm512_load_ps(part + 16));
     }
-    memset(part, 0, sizeof p->s->part[0]);
+    /* Zeros stored beside the results wait for those to leave the core: 1.1 times the time. */
+    memset(p->s->part[l->block], 0, sizeof p->s->part[0]);
 }
 
-static void push(const struct pass *p, struct queue *q, const struct leaving *l)
+/* Lines of y are written all at once: a few are asked for with each stretch. */
+static void ask_for_results(const struct pass *p, const struct stretch *s, int64_t block)
 {
-    if (q->of[0].ends)
-        write_results(p, &q->of[0]);
-    q->of[0] = q->of[1];
-    q->of[1] = *l;
+    const struct qni_matmul_tile *t = p->t;
+    if (s->of_offsets)
+        return;
+    const float *const c = t->c + (size_t)(block * ROWS) * t->ldc + s->panel * QNI_PANEL;
+    const size_t second = s->panel + 1 < t->n_panels ? QNI_PANEL : 0;
+    const int64_t end = (s->unit + s->n) * ROWS / t->units;
+    for (int64_t i = s->unit * ROWS / t->units; i < end; i++) {
+        _mm_prefetch((const char *)(c + (size_t)i * t->ldc), _MM_HINT_T0);
+        _mm_prefetch((const char *)(c + (size_t)i * t->ldc + second), _MM_HINT_T0);
+    }
 }
 
 QNI_TEMPLATE void block_of_stretch(const struct pass *p, const struct stretch *s, int64_t block,
@@ -647,18 +671,22 @@ QNI_TEMPLATE void block_of_stretch(const struct pass *p, const struct stretch *s
     const struct qni_matmul_tile *t = p->t;
     w->planes = s->of_offsets ? 1 : t->planes;
     w->units = s->n;
+    ask_for_results(p, s, block);
     for (int64_t n, unit = s->unit; unit < s->unit + s->n; unit += n) {
-        struct leaving l = {s->panel, unit / t->group_units, block, !s->of_offsets, false};
+        const int64_t group = unit / t->group_units;
         n = s->unit + s->n - unit;
-        if (!s->of_offsets) {
-            n = at_most((l.group + 1) * t->group_units - unit, n);
-            l.ends = unit + n == t->units;
-        }
+        if (!s->of_offsets)
+            n = at_most((group + 1) * t->group_units - unit, n);
+        struct leaving *const l = &q->of[q->turn];
         float *const to = p->s->sums[q->turn][0];
         q->turn ^= 1;
-        qni_amx_segment(w, scaling_of(p, &q->of[0], p->s->sums[q->turn][0]), f, to, n * w->planes,
-                        kind);
-        push(p, q, &l);
+        qni_amx_segment(w, scaling_of(p, l, p->s->sums[q->turn][0]), f, to, n * w->planes, kind);
+        end_of(p, l);
+        l->panel = s->panel;
+        l->group = group;
+        l->block = block;
+        l->scales = !s->of_offsets;
+        l->ends = !s->of_offsets && unit + n == t->units;
     }
 }
 
@@ -672,42 +700,61 @@ static const char *rows_of(const struct pass *p, int64_t block, const struct str
            (size_t)(s->unit * t->planes) * QNI_AMX_BF16_BLOCK;
 }
 
+static uint8_t *b_of(const struct pass *p, const struct stretch *s)
+{
+    return s->of_offsets ? p->s->offsets[0][0] : p->s->b[0][0];
+}
+
 /* The last two segments. */
 static void finish(const struct pass *p, struct queue *q)
 {
-    const struct leaving nothing = {0, 0, 0, false, false};
     qni_amx_leave(p->s->sums[q->turn][0]);
     for (int i = 0; i < 2; i++) {
+        const struct leaving *const l = &q->of[q->turn];
         q->turn ^= 1;
-        struct qni_amx_scaling s = scaling_of(p, &q->of[0], p->s->sums[q->turn][0]);
+        struct qni_amx_scaling s = scaling_of(p, l, p->s->sums[q->turn][0]);
         for (int64_t row = 0; row < ROWS; row++)
             qni_amx_scale_rows(&s, 1);
-        push(p, q, &nothing);
+        end_of(p, l);
     }
 }
 
 QNI_TEMPLATE void all_stretches(const struct pass *p, const int kind)
 {
     struct stretch now = after(p, (struct stretch){-2, p->t->units, 0, false});
-    struct qni_amx_fill fill = fill_of(p, &now), none = {.units = 0};
-    struct qni_amx_walk w = {.b = p->s->b[0][0]};
+    struct qni_amx_fill fill = {.unit_bytes = p->unit_bytes, .table = p->table},
+                        none = {.units = 0};
+    struct qni_amx_walk w = {.b = b_of(p, &now)};
     struct queue q;
     memset(&q, 0, sizeof q);
     memset(p->s->sums, 0, sizeof p->s->sums);
     memset(p->s->part, 0, (size_t)p->blocks * sizeof p->s->part[0]);
-    fill_rest(p, &now, &fill, 0, kind);
+    if (now.of_offsets && now.n > 0)
+        fill_offsets(p, now.panel);
+    const struct stretch first = now.of_offsets ? after(p, now) : now;
+    fill_with(p, &first, &fill);
+    fill_rest(p, &fill, 0, kind);
     qni_amx_zero();
     qni_amx_walk_begin(&w, rows_of(p, 0, &now));
     while (now.n > 0) {
         const struct stretch next = after(p, now);
-        fill = fill_of(p, &next);
+        if (!now.of_offsets) {
+            const struct stretch codes = after_of_codes(p, &now);
+            fill_with(p, &codes, &fill);
+        }
+        if (next.of_offsets && next.n > 0)
+            fill_offsets(p, next.panel);
+        /* A lone unit's last quad would load what comes next before it is filled. */
+        const bool fills = !now.of_offsets && now.n > 1;
         for (int64_t b = 0; b < p->blocks; b++) {
             const bool last = b + 1 == p->blocks;
             w.after_a = last ? rows_of(p, 0, next.n > 0 ? &next : &now) : rows_of(p, b + 1, &now);
-            block_of_stretch(p, &now, b, &w, last ? &fill : &none, &q, kind);
+            w.after_b = last ? b_of(p, &next) : b_of(p, &now);
+            block_of_stretch(p, &now, b, &w, last && fills ? &fill : &none, &q, kind);
         }
-        fill_rest(p, &next, &fill, now.n, kind);
-        if (next.of_offsets) /* the first tile was not there yet */
+        if (!now.of_offsets)
+            fill_rest(p, &fill, fills ? now.n : 0, kind);
+        if (!now.of_offsets && !next.of_offsets && !fills)
             qni_amx_walk_begin(&w, rows_of(p, 0, &next));
         now = next;
     }

@@ -150,7 +150,8 @@ QNI_TEMPLATE void qni_amx_fill_one(struct qni_amx_fill *f, const int panel, uint
 /* Where the next quad is. Its tiles are loaded. */
 struct qni_amx_walk {
     const char *next_a;  /* A of the quad after it */
-    const char *after_a; /* and of what comes after the units below */
+    const char *after_a; /* and of what comes after the units below, */
+    uint8_t *after_b;    /* whose B */
     uint8_t *b;          /* [units][2] tiles */
     int64_t unit, units;
     int32_t plane, planes;
@@ -210,7 +211,7 @@ QNI_TEMPLATE void qni_amx_quad(struct qni_amx_walk *w, struct qni_amx_scaling *s
         if (++w->unit == w->units) {
             w->unit = 0;
             a = w->after_a;
-            b = w->b;
+            b = w->b = w->after_b;
         }
     }
     w->next_a = a + QNI_AMX_BF16_BLOCK;
