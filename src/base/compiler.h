@@ -13,15 +13,29 @@
 #define QNI_INLINE   static inline
 #endif
 
-/* Unroll the next loop completely. Each compiler obeys its own spelling only. Sanitized builds keep
- * the loops: their checks make unrolled kernels take minutes to compile and find nothing more. */
+/* Sanitized builds keep loops, and templates of many instances: their checks make unrolled kernels
+ * take minutes to compile and find nothing more. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define QNI_UNROLL
+#define QNI_SANITIZED 1
 #endif
 #endif
-#if defined(QNI_UNROLL)
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define QNI_SANITIZED 1
+#endif
+
+#define QNI_NOINLINE __attribute__((noinline))
+
+/* A template whose many instances are the same but for steps left out: one function that decides as
+ * it runs would be as right. */
+#if defined(QNI_SANITIZED)
+#define QNI_VARIANTS QNI_NOINLINE static
+#else
+#define QNI_VARIANTS QNI_TEMPLATE
+#endif
+
+/* Unroll the next loop completely. Each compiler obeys its own spelling only. */
+#if defined(QNI_SANITIZED)
 #define QNI_UNROLL
 #elif defined(__clang__)
 #define QNI_UNROLL _Pragma("clang loop unroll(full)")
@@ -30,8 +44,6 @@
 #else
 #define QNI_UNROLL
 #endif
-
-#define QNI_NOINLINE __attribute__((noinline))
 
 /* A type of `bytes` bytes that arithmetic works on element by element: typedef float four
  * QNI_VECTOR(16). */
@@ -69,8 +81,8 @@
 #define QNI_PAUSE() ((void)0)
 #endif
 
-#define QNI_LIKELY(x) __builtin_expect(!!(x), 1)
-#define QNI_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define QNI_LIKELY(x)           __builtin_expect(!!(x), 1)
+#define QNI_UNLIKELY(x)         __builtin_expect(!!(x), 0)
 #define QNI_PRINTF(text, first) __attribute__((format(printf, text, first)))
 
 /* Return a failed status to the caller. */

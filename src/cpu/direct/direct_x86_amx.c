@@ -450,7 +450,7 @@ QNI_TEMPLATE void begin_rows(const struct qni_direct_tile *t, struct row_block r
         _mm512_store_si512(begin + 16 * (i - r.base), _mm512_set1_epi32(magic - t->row_sums[i]));
 }
 
-QNI_TEMPLATE void to_bytes(const struct qni_direct_tile *t, const int what)
+QNI_VARIANTS void to_bytes(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
@@ -644,7 +644,7 @@ QNI_TEMPLATE void multiply_tall(const struct qni_direct_tile *t, const struct ta
 }
 
 /* With more than 32 rows. */
-QNI_TEMPLATE void to_bytes_tall(const struct qni_direct_tile *t, const int what)
+QNI_VARIANTS void to_bytes_tall(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     int32_t *const begin = (int32_t *)(void *)((char *)t->scratch + 2 * BLOCK_BYTES);
@@ -722,7 +722,7 @@ static void tall_panel(const struct qni_direct_tile *t)
 }
 
 /* Sums as they are, or times the weight's scale. */
-QNI_TEMPLATE void to_words(const struct qni_direct_tile *t, const int what)
+QNI_VARIANTS void to_words(const struct qni_direct_tile *t, const int what)
 {
     const struct finish f = finish_of(t);
     const struct waiting none = {NULL, NULL, 0, 0, 0};
