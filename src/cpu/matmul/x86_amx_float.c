@@ -301,7 +301,7 @@ QNI_TEMPLATE void one_plane(const char *a, const bool back, const int halves)
 }
 
 /* Tiles: 0 to 3 sums as [half][panel], 4 and 5 rows of A, 6 and 7 panels of B. */
-QNI_TEMPLATE void multiply(const struct operands *o, struct qni_amx_table table, int32_t planes,
+QNI_VARIANTS void multiply(const struct operands *o, struct qni_amx_table table, int32_t planes,
                            const bool begins, const int halves, const int kind)
 {
     _tile_loadd(4, o->a, LINE);
@@ -664,7 +664,7 @@ static void ask_for_results(const struct pass *p, const struct stretch *s, int64
     }
 }
 
-QNI_TEMPLATE void block_of_stretch(const struct pass *p, const struct stretch *s, int64_t block,
+QNI_VARIANTS void block_of_stretch(const struct pass *p, const struct stretch *s, int64_t block,
                                    struct qni_amx_walk *w, struct qni_amx_fill *f, struct queue *q,
                                    const int kind)
 {

@@ -210,7 +210,7 @@ QNI_TEMPLATE void two_rows(struct feed *f, __m512i v, int half, int i, uint8_t *
 }
 
 /* A quarter of a tile. */
-QNI_TEMPLATE void make(struct feed *f, const int kind)
+QNI_VARIANTS void make(struct feed *f, const int kind)
 {
     const int i = (int)(f->turn >> 2), r = (int)(f->turn & 3);
     if (f->turn == 0)
@@ -336,7 +336,7 @@ static void begin_feed(struct job *j, int64_t i)
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* A unit: four products for each pair of planes, in which no sum follows itself. */
-QNI_TEMPLATE void step(struct job *j, const char *a, size_t plane, const uint8_t *b, bool low,
+QNI_VARIANTS void step(struct job *j, const char *a, size_t plane, const uint8_t *b, bool low,
                        const int halves, const int planes, const int kind)
 {
     _tile_stream_loadd(4, a, LINE);

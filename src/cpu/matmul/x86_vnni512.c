@@ -360,7 +360,7 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
     }
 }
 
-QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, const int mr, const int kind,
+QNI_VARIANTS void few_rows(const struct qni_matmul_tile *t, const int mr, const int kind,
                            const int steps)
 {
     /* A copy has no other name, so that stores to c leave its fields in registers. */
@@ -622,7 +622,7 @@ static struct ahead ahead_of(const struct qni_matmul_tile *t, const struct pair 
     return a;
 }
 
-QNI_TEMPLATE void many_rows(const struct qni_matmul_tile *t, const int kind, const int steps)
+QNI_VARIANTS void many_rows(const struct qni_matmul_tile *t, const int kind, const int steps)
 {
     const int32_t bias = kind == NIBBLES ? 8 : 128;
     for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
@@ -674,7 +674,7 @@ static struct qni_matmul_tile some_panels(const struct qni_matmul_tile *t, int64
 }
 
 /* most: rows that are unpacked in registers at once. */
-QNI_TEMPLATE void few_job(const struct qni_matmul_tile *t, const int kind, const int steps,
+QNI_VARIANTS void few_job(const struct qni_matmul_tile *t, const int kind, const int steps,
                           const int most)
 {
     switch (t->m) {

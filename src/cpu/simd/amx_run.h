@@ -146,7 +146,7 @@ QNI_TEMPLATE void qni_amx_run_add(const struct qni_amx_sums *s, int64_t row, con
     }
 }
 
-QNI_TEMPLATE void qni_amx_run_add_all(const struct qni_amx_run *r, int64_t first, const int n,
+QNI_VARIANTS void qni_amx_run_add_all(const struct qni_amx_run *r, int64_t first, const int n,
                                       const int kind)
 {
     const struct qni_amx_sums s = qni_amx_sums_of(r, first, n, kind);
@@ -198,7 +198,7 @@ static inline void qni_amx_run_rest(const struct qni_amx_run *r, const char *a, 
 
 /* The products of segment i. Beside each two of the first four, or two, eight rows are added, from
  * `row` of their half on. */
-QNI_TEMPLATE void qni_amx_run_segment(const struct qni_amx_run *r, int64_t i,
+QNI_VARIANTS void qni_amx_run_segment(const struct qni_amx_run *r, int64_t i,
                                       const struct qni_amx_sums *s, int64_t row, const int kind)
 {
     struct qni_amx_stream *const st = r->st;

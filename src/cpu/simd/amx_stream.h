@@ -298,7 +298,7 @@ QNI_TEMPLATE struct qni_amx_adding qni_amx_adding_of(const struct qni_amx_stream
     return a;
 }
 
-QNI_TEMPLATE void qni_amx_add_all(const struct qni_amx_stream *st, const struct qni_amx_add *r,
+QNI_VARIANTS void qni_amx_add_all(const struct qni_amx_stream *st, const struct qni_amx_add *r,
                                   const int kind)
 {
     if (r->rows == 0)
@@ -444,7 +444,7 @@ static inline void qni_amx_next(struct qni_amx_stream *st)
 }
 
 /* The next tile of k, beside which rows are added if rate > 0. */
-QNI_TEMPLATE void qni_amx_multiply(struct qni_amx_stream *st, const struct qni_amx_block *b,
+QNI_VARIANTS void qni_amx_multiply(struct qni_amx_stream *st, const struct qni_amx_block *b,
                                    int64_t unit, struct qni_amx_adding *adding, const int tiles,
                                    const int rate, const int kind)
 {
@@ -535,7 +535,7 @@ static void qni_amx_rest(struct qni_amx_stream *st, const struct qni_amx_block *
 }
 
 /* All products of a block. Rows are added beside the first of them. */
-QNI_TEMPLATE void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_block *b,
+QNI_VARIANTS void qni_amx_steps(struct qni_amx_stream *st, const struct qni_amx_block *b,
                                 const int tiles, const int rate, const int kind)
 {
     struct qni_amx_adding adding = qni_amx_adding_of(st, qni_amx_add_of(st, 2), kind);
