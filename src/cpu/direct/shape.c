@@ -422,7 +422,8 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
         s.n_taps = 1;
         s.steps = s.tap_steps = qni_ceil_div(head->units, 2);
         s.pixel = s.steps * QNI_DIRECT_STEP;
-        as_lines(op, &lines);
+        if (has_planes) /* else there are more taps than planes */
+            as_lines(op, &lines);
         if (has_planes && (lines.n_taps == 1 || lines.run * c->ci % 4 == 0) &&
             lines_pay(op, &lines, &s))
             s = lines;
