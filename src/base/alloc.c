@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 
 #include "alloc.h"
-#include "size.h"
 
 enum { ALIGNMENT = 64, LARGE_PAGE = 2 << 20, LARGE = 2 * LARGE_PAGE };
 

@@ -285,10 +285,9 @@ static void gather_unit(const struct job *job, const int64_t outputs[QNI_PANEL],
                 continue;
             const uint8_t *codes = p->w->codes + outputs[j] * p->w->k + r->src + from - r->dst;
             uint8_t *const at = to->code[j] + (from - first);
-            /* Units and groups of 16 are the common cases: lengths that the compiler knows. */
-            sums[j] += n == QNI_UNIT       ? store_codes(p, at, codes, QNI_UNIT)
-                       : n == QNI_UNIT / 2 ? store_codes(p, at, codes, QNI_UNIT / 2)
-                                           : store_codes(p, at, codes, n);
+            /* A whole unit is the common case: a length that the compiler knows. */
+            sums[j] +=
+                n == QNI_UNIT ? store_codes(p, at, codes, QNI_UNIT) : store_codes(p, at, codes, n);
         }
     }
 }

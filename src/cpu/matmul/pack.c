@@ -23,8 +23,7 @@ static void store_unit(const struct qni_unit_codes *unit, int32_t code_bits, uin
 }
 
 /* Whole units of rows in memory: the same bytes, by vectors of four words of an output, which
- * become words of four outputs. Two codes of a byte are added before they are unpacked for the sum.
- * */
+ * become words of four outputs. For sums two codes are added while they are bytes. */
 
 QNI_TEMPLATE qni_u32x4 load_words(const uint8_t *at, qni_u8x16 add)
 {
