@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quern pack: quantized weights from quern files, packed for a device, to a file that is used where
  * it lies. The sizes of packed weights depend on their values (scales that f16 holds, and so on),
- * so everything is packed once to declare it; what fits into KEEP bytes is kept for writing, the
- * rest is packed again. So memory holds KEEP bytes and one weight whatever the model. */
+ * so everything is packed once to declare it; what fits into a quarter of the memory that is left
+ * (of a GPU's: into KEEP bytes) is kept for writing, the rest is packed again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,6 +73,7 @@ struct job {
     struct progress progress;
     const char *out;
     double bytes_in, bytes_out, kept;
+    double keep; /* at most */
     int is_quiet, is_json, is_dry, is_resumed;
     int64_t skipped;
 };
@@ -107,7 +108,7 @@ static int declare_one(struct job *job, struct item *item)
     qn_status status = QN_OK;
     if (!job->is_dry)
         status = qn_writer_add_packed(job->writer, item->name, packed, &item->index, &err);
-    if (!job->is_dry && !job->is_resumed && job->kept + (double)item->info.bytes <= (double)KEEP) {
+    if (!job->is_dry && !job->is_resumed && job->kept + (double)item->info.bytes <= job->keep) {
         job->kept += (double)item->info.bytes;
         item->packed = packed;
     } else {
@@ -176,6 +177,7 @@ static int measure(struct job *job)
         if (made != QN_OK)
             return complain_output(job->out, made, &err);
     }
+    job->keep = device_of(job->ctx).kind == QN_CPU ? memory_left() / 4 : KEEP;
     progress_begin(&job->progress, job->bytes_in, 0, job->is_quiet);
     for (int64_t i = 0; i < job->n && status == 0; i++) {
         progress_what(&job->progress, job->items[i].name);

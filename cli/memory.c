@@ -102,12 +102,10 @@ void *memory_alloc(void *arg, size_t bytes, size_t alignment)
     (void)arg;
     if (bytes > SIZE_MAX / 2 || !memory_is_there(bytes))
         return NULL;
-    return aligned_alloc(alignment, (bytes + alignment - 1) & ~(alignment - 1));
+    return qn_memory_alloc(NULL, bytes, alignment);
 }
 
 void memory_free(void *arg, void *memory, size_t bytes)
 {
-    (void)arg;
-    (void)bytes;
-    free(memory);
+    qn_memory_free(arg, memory, bytes);
 }

@@ -58,6 +58,12 @@ typedef void (*qn_parallel_for_fn)(void *arg, int32_t n, qn_task_fn task, void *
 typedef void *(*qn_alloc_fn)(void *arg, size_t bytes, size_t alignment);
 typedef void (*qn_free_fn)(void *arg, void *memory, size_t bytes);
 
+/** What contexts use that are given neither: for an alloc of your own that counts or limits, and
+ * then takes this. On Linux 4 MiB and more ask for large pages. arg is not looked at.
+ * @return NULL: there is no memory, or alignment is no power of two. */
+QN_API void *qn_memory_alloc(void *arg, size_t bytes, size_t alignment);
+QN_API void qn_memory_free(void *arg, void *memory, size_t bytes);
+
 /** Severity for the log callback: 0 debug, 1 information, 2 warning. Without a callback nothing is
  * written. Calls that have no qn_error (runs, direct calls, sizes of scratch) tell it in a sentence
  * why they fail, as a warning, before they return; so it may be called by any thread that uses the
@@ -72,8 +78,7 @@ typedef struct qn_ctx_options {
                                           1: no thread is made. */
     qn_parallel_for_fn parallel_for; /**< NULL (default): the context's own pool. */
     void *parallel_arg;
-    qn_alloc_fn alloc;               /**< NULL (default): aligned memory of the C library; on Linux
-                                          4 MiB and more ask for large pages. */
+    qn_alloc_fn alloc;               /**< NULL (default): qn_memory_alloc(). */
     qn_free_fn free;                 /**< Goes with alloc: both or none. */
     void *alloc_arg;
     qn_log_fn log;                   /**< NULL (default): silence. */

@@ -23,18 +23,22 @@ static void ask_for_large_pages(void *memory, size_t bytes)
 #endif
 }
 
-static void *default_alloc(void *arg, size_t bytes, size_t alignment)
+void *qn_memory_alloc(void *arg, size_t bytes, size_t alignment)
 {
     (void)arg;
     void *memory = NULL;
-    if (posix_memalign(&memory, bytes >= LARGE ? LARGE_PAGE : alignment, bytes) != 0)
+    if (alignment < sizeof(void *))
+        alignment = sizeof(void *); /* posix_memalign() wants no less */
+    if (bytes >= LARGE && alignment < LARGE_PAGE)
+        alignment = LARGE_PAGE;
+    if (posix_memalign(&memory, alignment, bytes) != 0)
         return NULL;
     if (bytes >= LARGE)
         ask_for_large_pages(memory, bytes);
     return memory;
 }
 
-static void default_free(void *arg, void *memory, size_t bytes)
+void qn_memory_free(void *arg, void *memory, size_t bytes)
 {
     (void)arg;
     (void)bytes;
@@ -43,7 +47,7 @@ static void default_free(void *arg, void *memory, size_t bytes)
 
 struct qni_allocator qni_allocator_default(void)
 {
-    return (struct qni_allocator){default_alloc, default_free, NULL};
+    return (struct qni_allocator){qn_memory_alloc, qn_memory_free, NULL};
 }
 
 /* A size of 0 is passed on as 1 on both ways: the caller's allocator sees pairs that agree. */

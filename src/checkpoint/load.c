@@ -252,7 +252,7 @@ static qn_status load_arrays(const qn_ctx *ctx, const struct found *found, qn_we
         memcpy(w->perm, entry[QNI_PART_PERM].tensor.data, (size_t)w->k * sizeof *w->perm);
     if (w->prescale != NULL)
         load_floats(&entry[QNI_PART_PRESCALE], w->prescale);
-    return qni_weight_check(w, err);
+    return qni_weight_check(ctx, w, err);
 }
 
 qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char *name,

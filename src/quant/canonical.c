@@ -175,35 +175,67 @@ static bool is_bad_code(uint8_t code, uint8_t mask, bool is_e4m3)
     return is_e4m3 ? (code & mask) == 0x7f : (code & mask) != 0;
 }
 
-/* Bytes all the way, which compilers make vectors of. */
-static uint8_t any_bad_code(const uint8_t *codes, int64_t n, uint8_t mask, bool is_e4m3)
+/* Rows of codes are dealt out in pieces: looked at, and copied where there is a place for them.
+ * Each piece notes the first row of its own that has a bad code. */
+enum { MAX_PIECES = 64 };
+struct code_rows {
+    const uint8_t *from;
+    uint8_t *to; /* or NULL */
+    int64_t n, k, rows_a_piece;
+    uint8_t mask; /* of bits that are zero, or 0: every byte is a code */
+    bool is_e4m3;
+    int64_t bad[MAX_PIECES]; /* -1: none */
+};
+
+/* Eight codes at a time: those whose bits under the mask are not zero, or (E4M3) are 0x7f, which
+ * are those that carry into the sign when 1 is added. */
+static uint64_t any_bad_code(const uint8_t *codes, int64_t n, uint8_t mask, bool is_e4m3)
 {
-    uint8_t bad = 0;
-    for (int64_t i = 0; i < n && is_e4m3; i++)
-        bad |= (uint8_t)((uint8_t)(codes[i] & mask) == 0x7f);
-    for (int64_t i = 0; i < n && !is_e4m3; i++)
-        bad |= (uint8_t)(codes[i] & mask);
-    return bad;
+    const uint64_t ones = 0x0101010101010101, masks = ones * mask, one = is_e4m3 ? ones : 0;
+    uint64_t bad = 0, last = 0, x;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        memcpy(&x, codes + i, sizeof x);
+        bad |= (x & masks) + one;
+    }
+    memcpy(&last, codes + i, (size_t)(n - i));
+    bad |= (last & masks) + one;
+    return bad & (is_e4m3 ? ones << 7 : UINT64_MAX);
 }
 
-/* Every byte of fewer than 8 bits, and those E4M3 codes that are no number. */
-static qn_status check_codes(const qn_weight_parts *p, qn_error *err)
+static void take_rows(void *arg, int32_t piece)
+{
+    struct code_rows *c = arg;
+    const int64_t first = piece * c->rows_a_piece, end = qni_min(first + c->rows_a_piece, c->n);
+    c->bad[piece] = -1;
+    for (int64_t row = first; row < end && c->bad[piece] < 0; row++) {
+        const uint8_t *codes = c->from + row * c->k;
+        if (c->mask != 0 && any_bad_code(codes, c->k, c->mask, c->is_e4m3) != 0)
+            c->bad[piece] = row;
+        else if (c->to != NULL)
+            memcpy(c->to + row * c->k, codes, (size_t)c->k);
+    }
+}
+
+/* Bad is every byte of more than its bits, and those E4M3 codes that are no number. */
+static qn_status take_codes(const qn_ctx *ctx, const qn_weight_parts *p, uint8_t *to, qn_error *err)
 {
     const int32_t bits = p->format.bits;
-    const bool is_e4m3 = p->format.code == QN_CODE_E4M3;
-    if ((bits == 8 && !is_e4m3) || p->k == 0)
+    struct code_rows c = {p->codes, to, p->n, p->k, qni_ceil_div(p->n, MAX_PIECES), 0, false, {0}};
+    c.is_e4m3 = p->format.code == QN_CODE_E4M3;
+    c.mask = (uint8_t)(c.is_e4m3 ? 0x7fu : 0xffu << bits);
+    if (p->n == 0 || p->k == 0 || (c.mask == 0 && to == NULL))
         return QN_OK;
-    const uint8_t mask = (uint8_t)(is_e4m3 ? 0x7fu : 0xffu << bits);
-    for (int64_t row = 0; row < p->n; row++) {
-        const uint8_t *codes = p->codes + row * p->k;
-        if (any_bad_code(codes, p->k, mask, is_e4m3) == 0)
-            continue;
-        for (int64_t i = 0; i < p->k; i++)
-            if (is_bad_code(codes[i], mask, is_e4m3))
+    const int32_t pieces = (int32_t)qni_ceil_div(p->n, c.rows_a_piece);
+    qni_parallel(&ctx->threads, pieces, take_rows, &c);
+    for (int32_t i = 0; i < pieces; i++)
+        for (int64_t at = 0; c.bad[i] >= 0 && at < p->k; at++) {
+            const uint8_t code = p->codes[c.bad[i] * p->k + at];
+            if (is_bad_code(code, c.mask, c.is_e4m3))
                 return qni_fail(err, QN_E_VALUE, "the code %d at row %lld, position %lld is %s",
-                                (int)codes[i], (long long)row, (long long)i,
-                                is_e4m3 ? "NaN" : "out of range");
-    }
+                                (int)code, (long long)c.bad[i], (long long)at,
+                                c.is_e4m3 ? "NaN" : "out of range");
+        }
     return QN_OK;
 }
 
@@ -274,17 +306,17 @@ qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_w
         return qni_fail(err, QN_E_ARGUMENT, "codes of a table need the table");
     QNI_TRY(check_arrays(&p, err));
     QNI_TRY(check_groups(&p, qn_format_groups(&p.format, p.k, ci), err));
-    QNI_TRY(check_codes(&p, err));
     QNI_TRY(check_columns(&p, err));
     struct qn_weight *w;
     QNI_TRY(qni_weight_alloc(&ctx->allocator, &p, p.perm != NULL, p.prescale != NULL, &w, err));
-    copy(w->codes, p.codes, code_bytes(w));
     copy(w->scale, p.scale, group_bytes(w));
     copy(w->zero, p.zero, group_bytes(w));
     copy(w->offset, p.offset, group_bytes(w));
     copy(w->perm, p.perm, column_bytes(w));
     copy(w->prescale, p.prescale, column_bytes(w));
-    const qn_status status = w->perm != NULL ? check_perm(w->perm, w->k, err) : QN_OK;
+    qn_status status = take_codes(ctx, &p, w->codes, err);
+    if (status == QN_OK && w->perm != NULL)
+        status = check_perm(w->perm, w->k, err);
     if (status != QN_OK) {
         qn_weight_destroy(w);
         return status;
@@ -293,13 +325,13 @@ qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_w
     return QN_OK;
 }
 
-qn_status qni_weight_check(struct qn_weight *w, qn_error *err)
+qn_status qni_weight_check(const qn_ctx *ctx, struct qn_weight *w, qn_error *err)
 {
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     QNI_TRY(qn_weight_view(w, &p));
     QNI_TRY(check_groups(&p, w->n_groups, err));
-    QNI_TRY(check_codes(&p, err));
+    QNI_TRY(take_codes(ctx, &p, NULL, err));
     QNI_TRY(check_columns(&p, err));
     return w->perm != NULL ? check_perm(w->perm, w->k, err) : QN_OK;
 }

@@ -58,7 +58,7 @@ const float *qni_code_table(qn_code code);
 
 /* The rules of qn_weight_create() about values, for a weight that was filled from elsewhere (a
  * file): after QN_OK everything below may trust it. Same statuses. */
-qn_status qni_weight_check(struct qn_weight *w, qn_error *err);
+qn_status qni_weight_check(const qn_ctx *ctx, struct qn_weight *w, qn_error *err);
 
 /* Allocate a weight with room for everything that format and flags ask for (contents undefined;
  * table filled). */

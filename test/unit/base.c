@@ -68,6 +68,22 @@ static void memory_is_aligned(void **state)
     qni_free(&a, NULL, 10);
 }
 
+static void the_default_memory_is_aligned_as_asked(void **state)
+{
+    (void)state;
+    static const size_t bytes[] = {1, 100, 4 << 20, (4 << 20) + 1}, alignments[] = {1, 64, 4096};
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
+        for (size_t j = 0; j < sizeof alignments / sizeof *alignments; j++) {
+            char *const memory = qn_memory_alloc(NULL, bytes[i], alignments[j]);
+            assert_non_null(memory);
+            assert_int_equal((uintptr_t)memory % alignments[j], 0);
+            memory[0] = memory[bytes[i] - 1] = 1;
+            qn_memory_free(NULL, memory, bytes[i]);
+        }
+    assert_null(qn_memory_alloc(NULL, 100, 48));
+    qn_memory_free(NULL, NULL, 100);
+}
+
 static void the_callers_allocator_sees_equal_sizes(void **state)
 {
     (void)state;
@@ -201,6 +217,7 @@ int main(void)
         cmocka_unit_test(version_is_of_the_header),
         cmocka_unit_test(failures_have_words),
         cmocka_unit_test(memory_is_aligned),
+        cmocka_unit_test(the_default_memory_is_aligned_as_asked),
         cmocka_unit_test(the_callers_allocator_sees_equal_sizes),
         cmocka_unit_test(types_have_sizes_and_names),
         cmocka_unit_test(tensors_are_contiguous),
