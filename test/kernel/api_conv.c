@@ -80,7 +80,7 @@ static struct geometry draw_ragged(struct check *c, int32_t shape)
     g.h = check_random_in(r, 4, 15);
     g.w = check_random_in(r, 4, 18);
     g.kh = g.kw = shape % 2 == 0 ? 1 : (int32_t)CHECK_OF(r, 2, 3, 3, 5);
-    g.ci = CHECK_OF(r, 4, 5, 12, 16, 24, 32, 40, 63, 72, 96, 112, 144, 160);
+    g.ci = CHECK_OF(r, 4, 5, 12, 16, 24, 32, 40, 48, 63, 72, 96, 112, 144, 160);
     g.co = CHECK_OF(r, 8, 16, 24, 40, 48, 80, 96, 112);
     return g;
 }

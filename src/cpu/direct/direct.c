@@ -164,7 +164,8 @@ static struct band band_at(const struct run *r, int64_t index)
 
 /* ---- rows of x ------------------------------------------------------------------------------- */
 
-/* A pixel of fewer channels than steps have: zeros behind them, whatever the image has there. */
+/* A pixel of fewer channels than steps have: zeros behind them, whatever the image has there. In
+ * line, since a call costs more than what it copies. */
 static void copy_pixel(uint8_t *restrict to, const uint8_t *restrict from, int64_t channels,
                        int64_t pixel)
 {
@@ -174,10 +175,23 @@ static void copy_pixel(uint8_t *restrict to, const uint8_t *restrict from, int64
         memset(to + 32, 0, 32);
         memcpy(to, from, 32);
         memcpy(to + channels - 32, from + channels - 32, 32);
+    } else if (channels >= 32) {
+        if (pixel > channels) /* whole steps */
+            memset(to + pixel - QNI_DIRECT_STEP, 0, QNI_DIRECT_STEP);
+        for (int64_t i = 0; i + 32 <= channels; i += 32)
+            memcpy(to + i, from + i, 32);
+        memcpy(to + channels - 32, from + channels - 32, 32);
     } else {
         memcpy(to, from, (size_t)channels);
         memset(to + channels, 0, (size_t)(pixel - channels));
     }
+}
+
+/* What follows the channels of n pixels. */
+static void clear_tails(uint8_t *to, int64_t n, int64_t channels, int64_t pixel)
+{
+    for (; n > 0; n--, to += pixel)
+        memset(to + channels, 0, (size_t)(pixel - channels));
 }
 
 /* One line of a plane from one row of x (NULL: outside). first: the column of element 0. */
@@ -186,7 +200,7 @@ static void copy_line(const struct run *r, const struct qni_slab *slab, const ui
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
-    const int64_t stride = s->axis[1].stride, pixel = c->groups > 1 ? s->pixel : c->ci;
+    const int64_t stride = s->axis[1].stride, pixel = s->run != 0 ? c->ci : s->pixel;
     const int64_t n = s->columns * s->pixel / pixel;
     const int pad = (uint8_t)(r->patches.pad ^ r->flip);
     /* Elements [from, end) lie in x. */
@@ -213,6 +227,8 @@ static void copy_line(const struct run *r, const struct qni_slab *slab, const ui
             at[i] ^= r->flip;
     }
     memset(to + end * pixel, pad, (size_t)((n - end) * pixel));
+    if (s->is_padded && (pad != 0 || r->flip != 0))
+        clear_tails(to, n, slab->channels, pixel);
 }
 
 static void copy_planes(const struct run *r, const struct qni_slab *slab, const struct band *b,
@@ -233,6 +249,8 @@ static void copy_planes(const struct run *r, const struct qni_slab *slab, const 
                     copy_line(r, slab, row, s->axis[1].first[px], to);
                 }
             memset(to, (uint8_t)(r->patches.pad ^ r->flip), behind);
+            if (s->is_padded)
+                clear_tails(to, s->shared, slab->channels, s->pixel);
             to += behind;
         }
 }
@@ -468,7 +486,7 @@ static bool is_wild(const float *scale, const float *bias, int64_t n, float dot,
     for (int64_t j = 0; j < n; j++) {
         const float size = qni_float_of(qni_bits_of(scale[j]) & 0x7fffffffu) * dot +
                            qni_float_of(qni_bits_of(bias[j]) & 0x7fffffffu);
-        wild |= (uint32_t)!(size * y_inv < 0x1p21f);
+        wild |= (uint32_t) !(size * y_inv < 0x1p21f);
     }
     return wild != 0;
 }
@@ -623,6 +641,9 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .b_panel = s->reads_codes
                        ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)
                        : (size_t)s->steps * QNI_DIRECT_STEP_BYTES,
+        .b_back = s->is_padded
+                      ? (size_t)(s->tap_steps * QNI_DIRECT_STEP - r->op->conv.ci) * QNI_PANEL
+                      : 0,
         .n_panels = panels_of(h, block, blocks),
         .kind = r->kind,
         .scale = scratch->scale + 32 * block,

@@ -292,6 +292,8 @@ QNI_TEMPLATE void next_step(struct going *g)
     if (++g->step == g->t->tap_steps) {
         g->step = 0;
         g->a0 = g->a + g->t->taps[++g->tap];
+        g->b0 -= g->t->b_back;
+        g->b1 -= g->t->b_back;
     }
 }
 
@@ -634,7 +636,7 @@ QNI_TEMPLATE void multiply_tall(const struct qni_direct_tile *t, const struct ta
     const int8_t *const a = t->a + (size_t)now->row * t->pixel;
     const uint8_t *b = t->b + (size_t)now->panel * t->b_panel;
     tall_step(&g, a + t->taps[0], b, true, pace, what);
-    for (int64_t tap = 0, s = 1; tap < t->n_taps; tap++, s = 0)
+    for (int64_t tap = 0, s = 1; tap < t->n_taps; tap++, s = 0, b -= t->b_back)
         for (; s < t->tap_steps; s++) {
             b += QNI_DIRECT_STEP_BYTES;
             const int8_t *const at = a + t->taps[tap] + s * QNI_DIRECT_STEP;

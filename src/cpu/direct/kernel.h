@@ -37,6 +37,8 @@ struct qni_direct_tile {
     int64_t rows;
     const uint8_t *b; /* n_taps * tap_steps steps of the first panel */
     size_t b_panel;   /* bytes from panel to panel */
+    size_t b_back;    /* by which a tap's weights begin before the end of the last tap's steps: a is
+                       * zeros there */
     int64_t n_panels;
     const int32_t *row_sums; /* [rows]; NULL: b is signed values */
     int32_t kind;

@@ -21,6 +21,7 @@ enum {
     BAND_ROWS = 2048,
     FAR_BYTES = 960 * 1024,   /* half of the second cache: x and y pass by, too */
     PARTS_BYTES = 192 * 1024, /* of y, in parts of rows, before they crowd (measured) */
+    FIRST_BYTES = 32 * 1024,  /* of the first cache, for unpacked weights of a block */
     STAYS_BYTES = 42 * 1024   /* of the first cache, while weights pass by */
 };
 
@@ -186,6 +187,51 @@ static bool lines_pay(const struct qni_op *op, const struct qni_direct_shape *li
     const double planes = (double)qni_band_planes(lines) * (double)qni_plane_bytes(lines, 1, c->oh);
     return copy_ns(planes) + blocks * columns * block_ns(lines->steps) <
            copy_ns(copy) + find + blocks * block_ns(patches->steps);
+}
+
+/* ---- pixels that end with zeros -------------------------------------------------------------- */
+
+static void as_padded(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    choose_planes(op, s);
+    s->is_padded = true;
+}
+
+/* Of a pixel more than its copy: its sum, and the tail of its own. */
+static double pixels_ns(const struct qni_direct_shape *s)
+{
+    return (double)(s->pixel == QNI_DIRECT_STEP ? 1.5 : 3);
+}
+
+/* Planes of whole steps instead of lines, of an image? Weights stay where they are, and rows of
+ * tiles are whole lines of the cache, but there are more steps. Of rows of lines half begin inside
+ * a line of the cache, or most do: a tile takes longer to load (measured: 1.1 and 1.35 for all). So
+ * it does if weights that are moved leave the first cache. */
+static bool padding_pays(const struct qni_op *op, const struct qni_direct_shape *padded,
+                         const struct qni_direct_shape *lines)
+{
+    const struct qni_conv *c = &op->conv;
+    const double tiles = (double)c->oh / 32 * (double)lines->n_blocks;
+    const double torn = c->ci % 32 == 0 ? 1.1 : 1.35;
+    const int64_t block = lines->steps * 2 * QNI_DIRECT_STEP_BYTES;
+    const double far = block > FIRST_BYTES ? 1.25 : 1;
+    const double steps = 19.6 * (double)lines->steps * torn * far;
+    const double moved = (double)(block * lines->n_blocks) / 36;
+    const double planes =
+        (double)qni_band_planes(padded) * (double)qni_plane_bytes(padded, 1, c->oh);
+    const double line = (double)qni_plane_bytes(lines, 1, c->oh);
+    return copy_ns(planes) + planes / (double)padded->pixel * pixels_ns(padded) +
+               tiles * (double)padded->columns * block_ns(padded->steps) <
+           copy_ns(line) + moved + tiles * (double)lines->columns * (17 + steps);
+}
+
+/* Rows of a 1 x 1 copied to whole steps, of an image, instead of all weights? */
+static bool padding_unpacks_less(const struct qni_op *op, const struct qni_direct_shape *s)
+{
+    const double pixels = (double)(op->conv.oh * op->conv.ow), each = 3;
+    const double weights = (double)(s->n_blocks * s->steps) * 2 * QNI_DIRECT_STEP_BYTES;
+    return op->w[0]->head->units % 2 != 0 &&
+           copy_ns(pixels * (double)s->slabs.pixel) + pixels * each < weights / 15;
 }
 
 /* ---- bands ----------------------------------------------------------------------------------- */
@@ -354,7 +400,12 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     enum { FEW_ROWS = 512, LONG = 16, MANY = 32 };
     const struct qni_packed_head *head = op->w[0]->head;
     const struct qni_layout *layout = qni_layout_find(head->layout);
-    const bool whole = layout != NULL && layout->layout == QNI_LAYOUT_Q8N16 && head->units % 2 == 0;
+    /* The last step of the last tap may end behind the codes: so must what is there to read. */
+    const uint64_t codes_end =
+        head->section[QNI_SECTION_CODES].offset + head->section[QNI_SECTION_CODES].bytes;
+    const bool ends =
+        s->is_padded ? head->bytes - codes_end >= QNI_DIRECT_STEP_BYTES : head->units % 2 == 0;
+    const bool whole = layout != NULL && layout->layout == QNI_LAYOUT_Q8N16 && ends;
     /* The sum of what a row meets is made of sums that begin where rows do. */
     const bool is_even = s->run == 0 || s->run == op->conv.kw;
     s->reads_codes =
@@ -405,9 +456,15 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     s.pixel = c->xs[3];
     s.is_ragged = s.slabs.pixel * s.slabs.count != c->ci * c->groups;
     const bool has_planes = qni_direct_has_planes(op);
-    const bool in_planes = c->groups > 1 || (!s.is_ragged && (c->xs[1] == 1 || c->stride[1] == 1));
+    const bool turns_lines = c->xs[1] != 1 && c->stride[1] != 1;
+    const bool in_planes = c->groups > 1 || (!s.is_ragged && !turns_lines);
+    const bool may_pad = has_planes && s.is_ragged && !turns_lines && c->groups == 1 &&
+                         (c->ci % 4 == 0 || taps == 1);
+    struct qni_direct_shape padded = s;
     if (is_in_place(op)) {
         s.rows_are = QNI_ROWS_IN_PLACE;
+        if (may_pad && padding_unpacks_less(op, &s))
+            as_padded(op, &s);
     } else if (has_planes && in_planes) {
         choose_planes(op, &s);
     } else if (columns.depth != 0) {
@@ -427,6 +484,11 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
         if (has_planes && (lines.n_taps == 1 || lines.run * c->ci % 4 == 0) &&
             lines_pay(op, &lines, &s))
             s = lines;
+        if (may_pad && s.run != 0 && s.steps * 2 > padded.steps) {
+            as_padded(op, &padded);
+            if (padding_pays(op, &padded, &s))
+                s = padded;
+        }
     }
     const bool is_lone = s.tap_steps == 1 && (s.run != 0 || s.rows_are == QNI_ROWS_IN_PLACE);
     s.step_bytes = QNI_DIRECT_STEP;

@@ -38,6 +38,8 @@ struct qni_direct_shape {
     int32_t run;        /* planes of lines: neighbouring taps that are one to the kernel; else 0 */
     bool is_ragged; /* channels end before the last step of a tap: the weights of what is read past
                      * them are zeros */
+    bool is_padded; /* planes: pixels are whole steps that end with zeros, so that weights of the
+                     * next tap may lie there: none are moved */
     struct qni_plane_axis axis[2];
     int64_t columns; /* from line to line of a plane; columns: units of a line */
     int64_t shared;  /* what a line reads past them: padding of the next line; behind the last one
