@@ -148,6 +148,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     d->kernel = kernel;
     d->data = rc->data;
     d->m = ms[rc->shape % 6];
+    if ((kernel->traits & QNI_TAKES_SPANS) && rc->shape % 3 == 2) /* several blocks, and copies */
+        d->m = CHECK_OF(r, mr + 1, mr + 2, mr + 3, 14, 15, 16, 29, 43, 60, 256, 257, 300);
     d->panels = CHECK_OF(r, 1, 1, 2, 3, rc->shape % 5 == 4 ? 9 : 2);
     d->n = 16 * d->panels - (check_random_chance(r, 50) ? 0 : check_random_in(r, 1, 15));
     d->k = CHECK_OF(r, 1, 5, 31, 32, 33, 64, 96, 100, 128, 129, 200, 256, 300, 520,

@@ -61,11 +61,13 @@ enum {
 enum { QNI_NUMERICS_EXACT = 0, QNI_NUMERICS_BOUND = 1 };
 /* What kernels may do. */
 enum {
-    QNI_TAKES_SCALE = 1,  /* takes a row_scale: results of one segment need not pass through memory
-                             of their own on the way to y */
-    QNI_MAKES_WEIGHTS = 2 /* makes floats of the weights, once for all rows of a job: any codebook,
-                             any group; the rows of a job need not fit a cache. Reads no totals, and
-                             rows of groups of at most 16 positions in halves of units */
+    QNI_TAKES_SCALE = 1,   /* takes a row_scale: results of one segment need not pass through memory
+                              of their own on the way to y */
+    QNI_MAKES_WEIGHTS = 2, /* makes floats of the weights, once for all rows of a job: any codebook,
+                              any group; the rows of a job need not fit a cache. Reads no totals,
+                              and rows of groups of at most 16 positions in halves of units */
+    QNI_TAKES_SPANS = 4    /* copies rows, a span of k at a time: the rows of a job need not fit a
+                              cache, wherever they lie */
 };
 
 /* Rows of a block of bf16 planes. */

@@ -291,7 +291,8 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_product_shape *shape, const struct qni_cpu_choice *choice)
 {
     enum { LEAST = 32, PANELS = 8, ITEMS = 16 };
-    const int64_t mr = qni_max(1, choice->main->mr);
+    const bool spans = (choice->main->traits & QNI_TAKES_SPANS) != 0;
+    const int64_t mr = spans ? LEAST / 2 : qni_max(1, choice->main->mr);
     const struct qni_row_layout l = layout_of(op, choice->main);
     /* Over half of the second cache for the rows; the rest for codes, tile and the kernel's
      * scratch. */
@@ -300,12 +301,14 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     int64_t rows = qni_min(cache / qni_max((int64_t)l.lda, 64), QNI_EPILOGUE_ROWS);
     if (choice->main->traits & QNI_MAKES_WEIGHTS)
         rows = rows_of_made(&l);
+    if (spans)
+        rows = QNI_EPILOGUE_ROWS;
     rows = qni_max(rows / mr * mr, mr);
     /* A rest of few rows takes as long as its codes take to come: better with those before it. */
     if (l.reads == QNI_READS_BF16 && shape->part_m > mr && shape->part_m < 2 * mr)
         rows = qni_max(rows, 2 * mr);
     /* Tiles of floats unpack codes once for all rows of a unit: no unit of few. */
-    if (l.reads == QNI_READS_BF16 && shape->part_m > rows)
+    if ((spans || l.reads == QNI_READS_BF16) && shape->part_m > rows)
         rows =
             qni_ceil_div(qni_ceil_div(shape->part_m, qni_ceil_div(shape->part_m, rows)), mr) * mr;
     /* Enough pieces of work for many threads, whatever their number is here: the bits of a float

@@ -11,18 +11,36 @@
  *
  * Few rows: the inner sums are f32 without scale: one multiplication a group and output, not one a
  * weight. Two panels and up to six rows are in registers at a time (12 group sums, 12 results, 2
- * weights, the table). Many rows: a chunk of two panels is made dense floats, fma(scale, value,
- * offset), and twelve rows at a time are multiplied with it.
+ * weights, the table).
+ * Many rows: spans of k of two panels are made dense floats, fma(scale, value, offset), and
+ * fourteen rows at a time are multiplied with them:
+ *
+ *     for spans of k               whose rows, copied close together, stay in the second cache
+ *       for pairs of panels        whose weights, made once for all rows, stay in the first
+ *         for blocks of rows       whose sums come from c and go there
  *
  * Bound: bytes of the codes / bandwidth while m <= 2, then 2 m n k / (64 operations a cycle), of
- * few rows at 2 m / (2 m + 3) of it because unpacking shares the two ports of the multiply-adds. */
+ * few rows at 2 m / (2 m + 3) of it because unpacking shares the two ports of the multiply-adds,
+ * of many at m / (m + 3). */
 #include "../../base/compiler.h"
 #include "../simd/avx512.h"
 #include "kernel.h"
 
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2, BYTE_TABLE = 3 };
 enum { MR = 6, NR = 2, AHEAD = 2048 };
-enum { MANY = 12, CHUNK_UNITS = 4 }; /* 16 KiB of floats in the first cache */
+enum {
+    MANY = 14,
+    LINE = 16,  /* floats */
+    SPAN = 128, /* positions: 16 KiB of weights in the first cache */
+    ROWS = 256
+};
+
+/* Index of vpshufb: byte b of each lane, wherever a mask says. */
+QNI_TEMPLATE __m512i to_byte(const int b)
+{
+    const __m128i lanes = _mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c);
+    return _mm512_add_epi8(_mm512_set1_epi8((char)b), _mm512_broadcast_i32x4(lanes));
+}
 
 /* 16 values of position 4 r + b (low) or 16 + 4 r + b (high) of a unit, from the vector r of the
  * unit. */
@@ -33,9 +51,11 @@ QNI_TEMPLATE __m512 value16(__m512i codes, const int shift, const int kind, __m5
         return _mm512_permutexvar_ps(shift == 0 ? codes : _mm512_srli_epi32(codes, (unsigned)shift),
                                      table);
     if (kind == BYTES) {
-        /* codes were flipped to signed: the byte goes to the top and comes back with its sign */
-        const __m512i top = shift == 24 ? codes : _mm512_slli_epi32(codes, (unsigned)(24 - shift));
-        return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
+        /* In the low bits of 2^23 the byte makes 2^23 + byte; less 2^23 + 128 it is the code. */
+        const __m512i one = _mm512_set1_epi32(0x4b000000);
+        const __m512i bits =
+            _mm512_mask_shuffle_epi8(one, 0x1111111111111111u, codes, to_byte(shift / 8));
+        return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128.0f));
     }
     const __m512i index =
         _mm512_and_si512(_mm512_srli_epi32(codes, (unsigned)shift), _mm512_set1_epi32(255));
@@ -75,8 +95,6 @@ QNI_TEMPLATE void add_vector(const struct operand *o, int64_t at, int64_t p, con
     for (int j = 0; j < nr; j++) {
         codes[j] = _mm512_loadu_si512(o->codes[j] + at);
         _mm_prefetch((const char *)o->codes[j] + ahead, _MM_HINT_T0);
-        if (kind == BYTES)
-            codes[j] = _mm512_xor_si512(codes[j], _mm512_set1_epi8((char)0x80));
     }
     QNI_UNROLL
     for (int q = 0; q < positions; q++) {
@@ -207,144 +225,188 @@ QNI_TEMPLATE void rows_of(const struct qni_matmul_tile *t, int64_t panel, const 
 
 /* ---- many rows ------------------------------------------------------------------------------- */
 
-/* Positions of two panels: [position][panel]. */
-struct dense {
-    __m512 w[CHUNK_UNITS * QNI_UNIT][NR];
+/* Rows are copied, a span of k at a time: where they lie, often a multiple of 4 KiB apart, those of
+ * a block would meet in one set of the first cache. Copies are an odd number of lines apart. */
+struct scratch {
+    __m512 w[SPAN][NR]; /* [position][panel] */
+    float a[ROWS][SPAN + LINE];
+};
+_Static_assert(sizeof(struct scratch) == 163840, "kernels.inc says so");
+
+/* A span of k, for rows [row, row + rows) of the tile. Positions of padding are neither copied nor
+ * made. */
+struct span {
+    const struct qni_matmul_tile *t;
+    struct scratch *s;
+    struct table table;
+    int64_t row, rows;
+    int64_t unit, units;
+    int64_t lines; /* of a row: 16 positions each */
 };
 
-struct group {
-    __m512 scale, offset;
-};
-
-static struct group group_of(const struct qni_matmul_tile *t, int64_t panel, int64_t g)
+static int64_t at_most(int64_t a, int64_t b)
 {
-    const int64_t at = panel * t->n_groups + g;
-    struct group group = {qni_load16(t->scale, at, t->scale_is_f16), _mm512_setzero_ps()};
-    if (t->offset != NULL)
-        group.offset = qni_load16(t->offset, at, t->scale_is_f16);
-    return group;
+    return a < b ? a : b;
 }
 
-/* A unit of a panel; positions that are padding (`halves`: from the 16th on) need not be there. */
-QNI_TEMPLATE void expand(__m512 *w, const uint8_t *codes, const struct group *g,
-                         const struct table *table, bool halves, const int kind)
+static void copy_rows(const struct span *n)
+{
+    const int64_t step = n->t->halves ? 2 * LINE : LINE;
+    const char *row = (const char *)n->t->a + (size_t)n->row * n->t->lda;
+    for (int64_t i = 0; i < n->rows; i++, row += n->t->lda) {
+        const float *const from = (const float *)(const void *)row + n->unit * QNI_UNIT;
+        for (int64_t line = 0; line < n->lines; line++)
+            _mm512_store_ps(n->s->a[i] + line * LINE, _mm512_loadu_ps(from + line * step));
+    }
+}
+
+/* A unit of a panel, of which `halves` has no more than 16 positions. */
+QNI_TEMPLATE void expand(__m512 *w, const uint8_t *codes, ptrdiff_t ahead, __m512 scale,
+                         __m512 offset, const struct table *table, bool halves, const int kind)
 {
     const bool nibbles = kind == NIBBLES || kind == NIBBLE_TABLE;
     const int vectors = halves || nibbles ? 4 : 8;
     for (int r = 0; r < vectors; r++, codes += 64) {
-        __m512i v = _mm512_loadu_si512(codes);
-        _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
-        if (kind == BYTES)
-            v = _mm512_xor_si512(v, _mm512_set1_epi8((char)0x80));
+        const __m512i v = _mm512_loadu_si512(codes);
+        _mm_prefetch((const char *)codes + ahead, _MM_HINT_T1);
         QNI_UNROLL
         for (int b = 0; b < 4; b++) {
             const __m512 low = value16(v, 8 * b, kind, table->nibbles, table->bytes);
-            w[NR * (4 * r + b)] = _mm512_fmadd_ps(g->scale, low, g->offset);
-            if (!nibbles)
+            w[NR * (4 * r + b)] = _mm512_fmadd_ps(scale, low, offset);
+            if (!nibbles || halves)
                 continue;
             const __m512 high = value16(v, 8 * b + 4, kind, table->nibbles, table->bytes);
-            w[NR * (16 + 4 * r + b)] = _mm512_fmadd_ps(g->scale, high, g->offset);
+            w[NR * (16 + 4 * r + b)] = _mm512_fmadd_ps(scale, high, offset);
         }
     }
 }
 
-/* Units of a chunk, and the positions of each that are no padding. */
-struct stretch {
-    int64_t units, positions;
-    int64_t panels;
-};
-
-/* mr rows of c += a * w, in ascending order. */
-QNI_TEMPLATE void multiply_rows(const struct dense *d, const char *a, size_t lda, struct stretch n,
-                                const int mr, float *c, size_t ldc)
+/* Weights of a panel, the j-th of its pair; what is asked for ahead is so far from its codes. */
+QNI_TEMPLATE void make(const struct span *n, int64_t panel, int j, ptrdiff_t ahead, const int kind)
 {
-    __m512 sum[MANY][NR];
-    const float *row[MANY];
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        row[i] = (const float *)(const void *)(a + (size_t)i * lda);
-        sum[i][0] = _mm512_loadu_ps(c + (size_t)i * ldc);
-        sum[i][1] = n.panels == 1 ? sum[i][0] : _mm512_loadu_ps(c + (size_t)i * ldc + QNI_PANEL);
-    }
-    for (int64_t u = 0; u < n.units * QNI_UNIT; u += QNI_UNIT)
-        for (int64_t p = u; p < u + n.positions; p++) {
-            const __m512 w0 = d->w[p][0], w1 = d->w[p][1];
-            QNI_UNROLL
-            for (int i = 0; i < mr; i++) {
-                const __m512 x = _mm512_set1_ps(row[i][p]);
-                sum[i][0] = _mm512_fmadd_ps(w0, x, sum[i][0]);
-                sum[i][1] = _mm512_fmadd_ps(w1, x, sum[i][1]);
-            }
-        }
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        _mm512_storeu_ps(c + (size_t)i * ldc, sum[i][0]);
-        if (n.panels > 1)
-            _mm512_storeu_ps(c + (size_t)i * ldc + QNI_PANEL, sum[i][1]);
-    }
-}
-
-static void multiply(const struct qni_matmul_tile *t, const struct dense *d, int64_t panel,
-                     int64_t unit, struct stretch n)
-{
-    const char *a = (const char *)t->a + (size_t)unit * QNI_UNIT * sizeof(float);
-    float *c = t->c + panel * QNI_PANEL;
-    int64_t left = t->m;
-    for (; left >= MANY; left -= MANY, a += MANY * t->lda, c += MANY * t->ldc)
-        multiply_rows(d, a, t->lda, n, MANY, c, t->ldc);
-    if (left >= 6) {
-        multiply_rows(d, a, t->lda, n, 6, c, t->ldc);
-        left -= 6;
-        a += 6 * t->lda;
-        c += 6 * t->ldc;
-    }
-    switch (left) {
-    case 5:
-        multiply_rows(d, a, t->lda, n, 5, c, t->ldc);
-        break;
-    case 4:
-        multiply_rows(d, a, t->lda, n, 4, c, t->ldc);
-        break;
-    case 3:
-        multiply_rows(d, a, t->lda, n, 3, c, t->ldc);
-        break;
-    case 2:
-        multiply_rows(d, a, t->lda, n, 2, c, t->ldc);
-        break;
-    case 1:
-        multiply_rows(d, a, t->lda, n, 1, c, t->ldc);
-        break;
-    default:
-        break;
-    }
-}
-
-/* One or two panels, all rows. */
-QNI_TEMPLATE void many_rows(const struct qni_matmul_tile *t, int64_t panel, int64_t nr,
-                            const int kind)
-{
+    const struct qni_matmul_tile *t = n->t;
     const int64_t unit_bytes = kind == NIBBLES || kind == NIBBLE_TABLE ? 256 : 512;
-    const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
-    const struct table table = {table_of(t, kind), t->table};
-    struct group group[NR];
-    struct dense d;
-    for (int64_t i = 0; i < t->m; i++)
-        memset(t->c + (size_t)i * t->ldc + panel * QNI_PANEL, 0,
-               (size_t)nr * QNI_PANEL * sizeof *t->c);
-    memset(group, 0, sizeof group);
-    if (nr < NR)
-        memset(&d, 0, sizeof d);
-    struct stretch n = {0, t->halves ? QNI_UNIT / 2 : QNI_UNIT, nr};
-    for (int64_t unit = 0; unit < t->units; unit += n.units) {
-        n.units = t->units - unit < CHUNK_UNITS ? t->units - unit : CHUNK_UNITS;
-        for (int64_t u = 0; u < n.units; u++, codes += unit_bytes)
-            for (int64_t j = 0; j < nr; j++) {
-                if ((unit + u) % t->group_units == 0)
-                    group[j] = group_of(t, panel + j, (unit + u) / t->group_units);
-                expand(&d.w[u * QNI_UNIT][j], codes + (size_t)j * t->codes_stride, &group[j],
-                       &table, t->halves, kind);
-            }
-        multiply(t, &d, panel, unit, n);
+    const int64_t unit_positions = t->halves ? QNI_UNIT / 2 : QNI_UNIT;
+    const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride + n->unit * unit_bytes;
+    __m512 *w = &n->s->w[0][j];
+    __m512 scale = _mm512_setzero_ps(), offset = _mm512_setzero_ps();
+    for (int64_t u = 0; u < n->units; u++, codes += unit_bytes, w += NR * unit_positions) {
+        if (u == 0 || (n->unit + u) % t->group_units == 0) {
+            const int64_t at = panel * t->n_groups + (n->unit + u) / t->group_units;
+            scale = qni_load16(t->scale, at, t->scale_is_f16);
+            if (t->offset != NULL)
+                offset = qni_load16(t->offset, at, t->scale_is_f16);
+        }
+        expand(w, codes, ahead, scale, offset, &n->table, t->halves, kind);
+    }
+}
+
+/* mr rows of c += a * w, in ascending order. The first span begins at zero. */
+QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t pair, const int mr)
+{
+    enum { LD = SPAN + LINE };
+    const struct qni_matmul_tile *t = n->t;
+    const bool second = 2 * pair + 1 < t->n_panels;
+    const __m512(*w)[NR] = (const __m512(*)[NR])n->s->w;
+    const float *a = n->s->a[row];
+    float *const c = t->c + (size_t)(n->row + row) * t->ldc + pair * NR * QNI_PANEL;
+    __m512 sum[MANY][NR];
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
+        sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+        if (n->unit > 0) {
+            sum[i][0] = _mm512_loadu_ps(c + (size_t)i * t->ldc);
+            if (second)
+                sum[i][1] = _mm512_loadu_ps(c + (size_t)i * t->ldc + QNI_PANEL);
+        }
+    }
+    for (const float *const end = a + n->lines * LINE; a < end; a++, w++) {
+        const __m512 w0 = w[0][0], w1 = w[0][1];
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
+            const __m512 x = _mm512_set1_ps(a[i * LD]);
+            sum[i][0] = _mm512_fmadd_ps(w0, x, sum[i][0]);
+            sum[i][1] = _mm512_fmadd_ps(w1, x, sum[i][1]);
+        }
+    }
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
+        _mm512_storeu_ps(c + (size_t)i * t->ldc, sum[i][0]);
+        if (second)
+            _mm512_storeu_ps(c + (size_t)i * t->ldc + QNI_PANEL, sum[i][1]);
+    }
+}
+
+/* All rows, in blocks that differ by one row at most. */
+static void multiply(const struct span *n, int64_t pair)
+{
+    int64_t blocks = (n->rows + MANY - 1) / MANY;
+    for (int64_t row = 0, mr; row < n->rows; row += mr, blocks--) {
+        mr = (n->rows - row) / blocks;
+        switch (mr) {
+        case 14:
+            multiply_rows(n, row, pair, 14);
+            break;
+        case 13:
+            multiply_rows(n, row, pair, 13);
+            break;
+        case 12:
+            multiply_rows(n, row, pair, 12);
+            break;
+        case 11:
+            multiply_rows(n, row, pair, 11);
+            break;
+        case 10:
+            multiply_rows(n, row, pair, 10);
+            break;
+        case 9:
+            multiply_rows(n, row, pair, 9);
+            break;
+        case 8:
+            multiply_rows(n, row, pair, 8);
+            break;
+        default: /* fewer only where all rows are */
+            mr = 7;
+            multiply_rows(n, row, pair, 7);
+            break;
+        }
+    }
+}
+
+QNI_TEMPLATE void one_span(const struct span *n, const int kind)
+{
+    const struct qni_matmul_tile *t = n->t;
+    const int64_t pairs = (t->n_panels + 1) / 2, bytes = (int64_t)t->codes_stride;
+    const int64_t unit_bytes = kind == NIBBLES || kind == NIBBLE_TABLE ? 256 : 512;
+    copy_rows(n);
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        const int64_t panel = 2 * pair;
+        /* Codes of the next pair, or of the next span of the first one. */
+        const int64_t ahead = pair + 1 < pairs ? 2 * bytes : n->units * unit_bytes - panel * bytes;
+        make(n, panel, 0, ahead, kind);
+        if (panel + 1 < t->n_panels)
+            make(n, panel + 1, 1, ahead, kind);
+        multiply(n, pair);
+    }
+}
+
+QNI_TEMPLATE void many_rows(const struct qni_matmul_tile *t, const int kind)
+{
+    const int64_t most = SPAN / QNI_UNIT << t->halves, blocks = (t->m + ROWS - 1) / ROWS;
+    struct span n;
+    memset(&n, 0, sizeof n);
+    n.t = t;
+    n.s = t->scratch;
+    n.table = (struct table){table_of(t, kind), t->table};
+    if (t->n_panels == 1)
+        memset(n.s->w, 0, sizeof n.s->w);
+    for (int64_t i = 0; i < blocks; i++, n.row += n.rows) {
+        n.rows = (t->m - n.row) / (blocks - i);
+        for (n.unit = 0; n.unit < t->units; n.unit += n.units) {
+            n.units = at_most(t->units - n.unit, most);
+            n.lines = n.units * QNI_UNIT / LINE >> t->halves;
+            one_span(&n, kind);
+        }
     }
 }
 
@@ -359,8 +421,7 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
     int64_t panel = 0;
     if (are_many(t, kind)) {
-        for (; panel < t->n_panels; panel += NR)
-            many_rows(t, panel, t->n_panels - panel < NR ? 1 : NR, kind);
+        many_rows(t, kind);
         return;
     }
     for (; panel + NR <= t->n_panels; panel += NR)
