@@ -94,7 +94,7 @@ static struct geometry draw_grouped(struct check *c, int32_t shape)
     g.kh = g.kw = shape % 3 == 0 ? 1 : (int32_t)CHECK_OF(r, 3, 3, 3, 2, 5);
     g.groups = CHECK_OF(r, 2, 3, 4, 5, 8, 16, 32, 33);
     g.ci = CHECK_OF(r, 2, 3, 4, 4, 8, 12, 16, 20, 24, 32, 48);
-    g.co = CHECK_OF(r, g.ci, g.ci, g.ci, 1, 4, 17, 40);
+    g.co = CHECK_OF(r, g.ci, g.ci, g.ci, 1, 4, 17, 32, 32, 40);
     if (shape % 8 == 7)
         g.ci = CHECK_OF(r, 64, 72, 128);
     return g;

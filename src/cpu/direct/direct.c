@@ -171,6 +171,8 @@ static void copy_pixel(uint8_t *restrict to, const uint8_t *restrict from, int64
 {
     if (channels == QNI_DIRECT_STEP && pixel == QNI_DIRECT_STEP) {
         memcpy(to, from, QNI_DIRECT_STEP);
+    } else if (channels == 32 && pixel == 32) {
+        memcpy(to, from, 32);
     } else if (channels > 32 && pixel == QNI_DIRECT_STEP) {
         memset(to + 32, 0, 32);
         memcpy(to, from, 32);
@@ -194,9 +196,41 @@ static void clear_tails(uint8_t *to, int64_t n, int64_t channels, int64_t pixel)
         memset(to + channels, 0, (size_t)(pixel - channels));
 }
 
+/* memset, in line where it is short. */
+static void fill(uint8_t *to, int value, size_t n)
+{
+    enum { SHORT = 256 };
+    for (; n >= 32 && n <= SHORT; n -= 32, to += 32)
+        memset(to, value, 32);
+    if (n > 0)
+        memset(to, value, n);
+}
+
+/* n pixels, each `step` bytes behind the one before. */
+static void copy_pixels(const struct run *r, int64_t channels, const uint8_t *x, int64_t step,
+                        int64_t n, uint8_t *at)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    const int64_t pixel = s->run != 0 ? c->ci : s->pixel;
+    const size_t n_bytes = (size_t)(n * pixel);
+    if (c->xs[1] != 1) {
+        if (channels < pixel)
+            memset(at, 0, n_bytes);
+        r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], n, channels, 1);
+    } else if (step == pixel && channels == pixel) {
+        memcpy(at, x, n_bytes);
+    } else {
+        for (int64_t i = 0; i < n; i++, x += step)
+            copy_pixel(at + i * pixel, x, channels, pixel);
+    }
+    for (size_t i = 0; r->flip != 0 && i < n_bytes; i++)
+        at[i] ^= r->flip;
+}
+
 /* One line of a plane from one row of x (NULL: outside). first: the column of element 0. */
-static void copy_line(const struct run *r, const struct qni_slab *slab, const uint8_t *row,
-                      int64_t first, uint8_t *to)
+static void copy_line(const struct run *r, int64_t channels, const uint8_t *row, int64_t first,
+                      uint8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
@@ -208,31 +242,18 @@ static void copy_line(const struct run *r, const struct qni_slab *slab, const ui
     const int64_t end = row == NULL || first >= c->w
                             ? from
                             : qni_max(from, qni_min(n, (c->w - first - 1) / stride + 1));
-    memset(to, pad, (size_t)(from * pixel));
-    if (end > from) {
-        const uint8_t *x = row + (first + from * stride) * c->xs[3];
-        uint8_t *const at = to + from * pixel;
-        const size_t n_bytes = (size_t)((end - from) * pixel);
-        if (c->xs[1] != 1) {
-            if (slab->channels < pixel)
-                memset(at, 0, n_bytes);
-            r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], end - from,
-                                  slab->channels, 1);
-        } else if (stride == 1 && c->xs[3] == pixel && slab->channels == pixel)
-            memcpy(at, x, n_bytes);
-        else
-            for (int64_t i = from; i < end; i++, x += stride * c->xs[3])
-                copy_pixel(to + i * pixel, x, slab->channels, pixel);
-        for (size_t i = 0; r->flip != 0 && i < n_bytes; i++)
-            at[i] ^= r->flip;
-    }
-    memset(to + end * pixel, pad, (size_t)((n - end) * pixel));
+    fill(to, pad, (size_t)(from * pixel));
+    if (end > from)
+        copy_pixels(r, channels, row + (first + from * stride) * c->xs[3], stride * c->xs[3],
+                    end - from, to + from * pixel);
+    fill(to + end * pixel, pad, (size_t)((n - end) * pixel));
     if (s->is_padded && (pad != 0 || r->flip != 0))
-        clear_tails(to, n, slab->channels, pixel);
+        clear_tails(to, n, channels, pixel);
 }
 
-static void copy_planes(const struct run *r, const struct qni_slab *slab, const struct band *b,
-                        uint8_t *to)
+/* Channels [channel, channel + channels). */
+static void copy_planes(const struct run *r, int64_t channel, int64_t channels,
+                        const struct band *b, uint8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
@@ -245,14 +266,26 @@ static void copy_planes(const struct run *r, const struct qni_slab *slab, const 
                     const uint8_t *row = NULL;
                     if (y >= 0 && y < c->h)
                         row = r->patches.x + (b->image + i) * c->xs[0] + y * c->xs[2] +
-                              slab->channel * c->xs[1];
-                    copy_line(r, slab, row, s->axis[1].first[px], to);
+                              channel * c->xs[1];
+                    copy_line(r, channels, row, s->axis[1].first[px], to);
                 }
-            memset(to, (uint8_t)(r->patches.pad ^ r->flip), behind);
+            fill(to, (uint8_t)(r->patches.pad ^ r->flip), behind);
             if (s->is_padded)
-                clear_tails(to, s->shared, slab->channels, s->pixel);
+                clear_tails(to, s->shared, channels, s->pixel);
             to += behind;
         }
+}
+
+/* The planes of a slab, or of each group of it that lies apart. */
+static void copy_groups(const struct run *r, const struct qni_slab *slab, const struct band *b,
+                        uint8_t *to)
+{
+    const bool apart = r->shape.slabs.is_apart;
+    const int64_t n = apart ? slab->groups : 1, channels = slab->channels / n;
+    for (int64_t i = 0; i < n; i++) {
+        copy_planes(r, slab->channel + i * channels, channels, b, to);
+        to += qni_group_bytes(&r->shape, b->n_images, b->n_lines);
+    }
 }
 
 /* Where each tap begins in the planes of a band. */
@@ -261,6 +294,7 @@ static void place_taps(const struct run *r, const struct band *b, int64_t *taps)
     const struct qni_direct_shape *s = &r->shape;
     const int64_t plane = (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines);
     const struct qni_conv *c = &r->op->conv;
+    const int64_t steps = s->slabs.is_apart ? s->run * c->ci / s->step_bytes : 1;
     for (int32_t ky = 0; ky < c->kh; ky++)
         for (int32_t kx = 0; kx < c->kw; kx += s->run != 0 ? s->run : 1) {
             const int64_t which =
@@ -268,7 +302,8 @@ static void place_taps(const struct run *r, const struct band *b, int64_t *taps)
             const int64_t moved =
                 s->axis[0].moved[ky] * b->n_images * s->columns + s->axis[1].moved[kx];
             const int64_t along = s->run != 0 ? (int64_t)kx * c->dilation[1] * c->ci : 0;
-            *taps++ = which * plane + moved * s->pixel + along;
+            for (int64_t i = 0; i < steps; i++)
+                *taps++ = which * plane + moved * s->pixel + along + i * s->step_bytes;
         }
 }
 
@@ -314,7 +349,7 @@ static void bring_rows(const struct run *r, const struct qni_slab *slab, struct 
         b->a = (const int8_t *)r->op->x.data + b->row * s->pixel + slab->channel;
         copy_tail(r, slab, b, scratch->a);
     } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
-        copy_planes(r, slab, b, (uint8_t *)scratch->a);
+        copy_groups(r, slab, b, (uint8_t *)scratch->a);
         place_taps(r, b, taps);
     } else if (qni_has_runs(r->op, s->pixel)) {
         const struct qni_runs_to to = {(uint8_t *)scratch->a, s->pixel, scratch->line,
@@ -575,7 +610,7 @@ static uint8_t *unpacked_at(const struct run *r, const struct hands *h, int64_t 
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t at = s->unpacked_blocks >= s->n_blocks ? block : 0;
-    return h->scratch.b + 2 * at * s->steps * QNI_DIRECT_STEP_BYTES;
+    return h->scratch.b + 2 * (size_t)at * s->panel_bytes;
 }
 
 /* A panel's taps of `run` positions, a multiple of 4, to whole steps each. */
@@ -608,9 +643,9 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
     for (int64_t j = 0; !s->reads_codes && j < panels; j++) {
         const bool parts = qni_direct_parts_taps(r->op, s);
         const bool moves = parts || s->rows_are == QNI_ROWS_OF_COLUMNS;
-        uint8_t *const to = unpacked_at(r, h, block) + j * s->steps * QNI_DIRECT_STEP_BYTES;
+        uint8_t *const to = unpacked_at(r, h, block) + (size_t)j * s->panel_bytes;
         uint8_t *const panel = moves ? h->scratch.line : to;
-        if (qni_slabs_move(r->op)) {
+        if (qni_slabs_move(r->op) && !s->slabs.is_apart) {
             qni_slab_panel(r->op, &s->slabs, &h->slab, 2 * block + j, &weights, to);
             continue;
         }
@@ -622,6 +657,17 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
         else if (moves)
             qni_columns_order(r->op, panel, to);
     }
+}
+
+/* Of packed weights, by which steps of 1024 bytes are too much (kernel.h). */
+static size_t back_of(const struct run *r)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    if (s->slabs.is_apart)
+        return (size_t)(QNI_DIRECT_STEP - s->step_bytes) * QNI_PANEL;
+    if (s->is_padded)
+        return (size_t)(s->tap_steps * QNI_DIRECT_STEP - r->op->conv.ci) * QNI_PANEL;
+    return 0;
 }
 
 /* Outputs [32 block, 32 (block + blocks)) of all rows of a band. */
@@ -636,14 +682,13 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .taps = h->taps,
         .n_taps = s->n_taps,
         .tap_steps = s->tap_steps,
+        .a_block = s->slabs.is_apart ? qni_group_bytes(s, h->b.n_images, h->b.n_lines) : 0,
         .step_bytes = s->reads_codes ? QNI_DIRECT_STEP : s->step_bytes,
         .b = s->reads_codes ? codes_of(r, h, block) : unpacked_at(r, h, block),
         .b_panel = s->reads_codes
                        ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)
-                       : (size_t)s->steps * QNI_DIRECT_STEP_BYTES,
-        .b_back = s->is_padded
-                      ? (size_t)(s->tap_steps * QNI_DIRECT_STEP - r->op->conv.ci) * QNI_PANEL
-                      : 0,
+                       : s->panel_bytes,
+        .b_back = back_of(r),
         .n_panels = panels_of(h, block, blocks),
         .kind = r->kind,
         .scale = scratch->scale + 32 * block,
@@ -666,7 +711,7 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
     };
     for (int i = 0; i < 2; i++) {
         const struct stretch at = stretch_at(r, &h->b, scratch, i);
-        t.a = at.a;
+        t.a = at.a + (size_t)block * t.a_block;
         t.pixel = (size_t)at.pixel;
         t.rows = at.rows;
         t.row_sums = s->reads_codes ? scratch->sums + at.row : NULL;

@@ -277,7 +277,7 @@ QNI_TEMPLATE struct going begin_block(const struct qni_direct_tile *t, const str
     struct going g = {.t = t, .now = now, .f = f, .w = w};
     g.o0 = output_of(f, w.block * 32, what);
     g.o1 = output_of(f, w.block * 32 + 16, what);
-    g.a = t->a + (size_t)now->row * t->pixel;
+    g.a = t->a + (size_t)now->row * t->pixel + (size_t)now->block * t->a_block;
     g.a0 = g.a + t->taps[0];
     g.b0 = t->b + (size_t)now->block * 2 * t->b_panel;
     g.b1 = g.b0 + t->b_panel;

@@ -11,7 +11,8 @@
  * Rows are outputs. They need no gathering: the input of tap t lies the same distance from the
  * input of tap 0 for every output, and outputs follow each other evenly (direct.h makes it so).
  * A tap is read in whole steps of 64 bytes (the only step of a tap: step_bytes), which may reach
- * past its channels into whatever lies there: the values are zeros past the real ones.
+ * past its channels into whatever lies there: the values are zeros past the real ones, or a is
+ * (b_back).
  *
  * value comes in panels of 16 outputs, 64 positions of a panel in 1024 bytes: vector p of 64 bytes,
  * lane j, byte b = position 4 p + b of output j. That is a B tile of AMX, and it is how 8-bit codes
@@ -34,11 +35,13 @@ struct qni_direct_tile {
     int64_t n_taps;
     int64_t tap_steps;  /* of 64 channels */
     int32_t step_bytes; /* 64, or less (a multiple of 4) where a tap has one step and no more */
+    size_t a_block;     /* bytes from the rows of a block to those of the next: 0, or groups that
+                         * have a block of outputs each. With row_sums it is 0 */
     int64_t rows;
     const uint8_t *b; /* n_taps * tap_steps steps of the first panel */
     size_t b_panel;   /* bytes from panel to panel */
-    size_t b_back;    /* by which a tap's weights begin before the end of the last tap's steps: a is
-                       * zeros there */
+    size_t b_back; /* by which a tap's weights begin before the end of the last tap's 1024 bytes a
+                       * step: a is zeros there, or step_bytes less */
     int64_t n_panels;
     const int32_t *row_sums; /* [rows]; NULL: b is signed values */
     int32_t kind;

@@ -248,8 +248,8 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
     const struct qni_conv *c = &op->conv;
     const int64_t image = qni_band_planes(s) * (int64_t)qni_plane_bytes(s, 1, c->oh);
     const int64_t line = qni_band_planes(s) * s->columns * s->pixel;
-    const int64_t room = BAND_BYTES - qni_band_planes(s) * s->shared * s->pixel;
-    const int64_t fit = qni_min(BAND_BYTES / image, BAND_ROWS / line_rows(s, c->oh));
+    const int64_t room = BAND_BYTES / s->n_apart - qni_band_planes(s) * s->shared * s->pixel;
+    const int64_t fit = qni_min(BAND_BYTES / s->n_apart / image, BAND_ROWS / line_rows(s, c->oh));
     s->bands_per_image = 1;
     s->band_images = 1;
     s->band_lines = c->oh;
@@ -268,7 +268,7 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
         s->n_bands = c->batch * s->bands_per_image;
     }
     s->band_rows = line_rows(s, s->band_lines) * s->band_images;
-    s->a_bytes = (size_t)qni_band_planes(s) * qni_plane_bytes(s, s->band_images, s->band_lines);
+    s->a_bytes = qni_band_bytes(s, s->band_images, s->band_lines);
 }
 
 /* Bytes of rows that are not read where they lie. */
@@ -321,7 +321,7 @@ static bool as_one_band(const struct qni_op *op, struct qni_direct_shape *s)
         s->band_lines = c->oh;
         s->bands_per_image = 1;
         s->band_rows = line_rows(s, c->oh) * c->batch;
-        s->a_bytes = (size_t)qni_band_planes(s) * qni_plane_bytes(s, c->batch, c->oh);
+        s->a_bytes = qni_band_bytes(s, c->batch, c->oh);
     } else {
         s->band_rows = (int64_t)qni_round_up((size_t)op->m, 32);
         s->a_bytes = row_copies(s, s->band_rows);
@@ -357,9 +357,8 @@ static void most_of(const struct qni_op *op, struct qni_direct_shape *s)
             v.axis[1] = plane_axis(&x, by_tap == 1);
             count_columns(op, &v);
         }
-        const size_t planes = (size_t)qni_band_planes(&v);
-        const int64_t least = (int64_t)(planes * qni_plane_bytes(&v, 1, 1));
-        const size_t all = planes * qni_plane_bytes(&v, c->batch, c->oh);
+        const int64_t least = (int64_t)qni_band_bytes(&v, 1, 1);
+        const size_t all = qni_band_bytes(&v, c->batch, c->oh);
         bytes = qni_max(bytes, clamped(all, least, BAND_BYTES));
         rows = qni_max(rows, qni_max(line_rows(&v, 1),
                                      qni_min(BAND_ROWS, line_rows(&v, c->oh) * c->batch + 31)));
@@ -418,14 +417,17 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     const int64_t planes = s->rows_are == QNI_ROWS_IN_PLANES ? qni_band_planes(s) : 1;
     const int64_t met = qni_min(64 + reach, s->band_rows + reach) * planes;
     s->is_tall = s->reads_codes && s->steps >= LONG && met * s->pixel <= STAYS_BYTES;
-    const int64_t block = 2 * QNI_DIRECT_STEP_BYTES * s->steps;
-    s->unpacked_blocks = qni_max(1, qni_min(s->n_blocks, UNPACKED_BYTES / block));
+    s->panel_bytes =
+        s->slabs.is_apart ? qni_slab_panel_bytes(op) : (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
+    const int64_t block = 2 * (int64_t)s->panel_bytes;
+    const int64_t slab = s->slabs.is_apart ? QNI_APART_BYTES : SLAB_BYTES;
+    const int64_t most_unpacked = qni_slabs_move(op) ? slab : UNPACKED_BYTES;
+    s->unpacked_blocks = qni_max(1, qni_min(s->n_blocks, most_unpacked / block));
     if (s->n_blocks * block <= KEPT_BYTES)
         s->unpacked_blocks = s->n_blocks;
-    const bool few = qni_slabs_move(op) && s->band_rows <= FEW_ROWS;
-    const int64_t most = s->reads_codes ? CALL_BYTES : few ? SLAB_BYTES : UNPACKED_BYTES;
-    s->blocks_per_call =
-        qni_max(1, qni_min(s->blocks_per_item, most / (2 * QNI_DIRECT_STEP_BYTES * s->steps)));
+    const bool many = qni_slabs_move(op) && s->band_rows > FEW_ROWS;
+    const int64_t most = s->reads_codes ? CALL_BYTES : many ? UNPACKED_BYTES : most_unpacked;
+    s->blocks_per_call = qni_max(1, qni_min(s->blocks_per_item, most / block));
     if (qni_direct_turns(op))
         s->blocks_per_call =
             qni_max(1, qni_min(s->blocks_per_call, TURNED_BYTES / (32 * s->band_rows)));
@@ -445,6 +447,7 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
     s.slabs = qni_slabs_of(op);
+    s.n_apart = s.slabs.is_apart ? s.slabs.groups : 1;
     /* Slabs are work for as many threads. */
     const int64_t threads = qni_ceil_div(ctx->threads.n_threads, s.slabs.count);
     s.n_blocks = qni_ceil_div(s.slabs.outputs, 32);
@@ -461,7 +464,11 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     const bool may_pad = has_planes && s.is_ragged && !turns_lines && c->groups == 1 &&
                          (c->ci % 4 == 0 || taps == 1);
     struct qni_direct_shape padded = s;
-    if (is_in_place(op)) {
+    if (s.slabs.is_apart) {
+        as_lines(op, &s);
+        s.n_taps *= s.tap_steps;
+        s.tap_steps = 1;
+    } else if (is_in_place(op)) {
         s.rows_are = QNI_ROWS_IN_PLACE;
         if (may_pad && padding_unpacks_less(op, &s))
             as_padded(op, &s);
@@ -490,10 +497,13 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
                 s = padded;
         }
     }
-    const bool is_lone = s.tap_steps == 1 && (s.run != 0 || s.rows_are == QNI_ROWS_IN_PLACE);
+    const bool is_lone =
+        !s.slabs.is_apart && s.tap_steps == 1 && (s.run != 0 || s.rows_are == QNI_ROWS_IN_PLACE);
     s.step_bytes = QNI_DIRECT_STEP;
     if (is_lone)
         s.step_bytes = (int32_t)qni_round_up((size_t)(qni_max(s.run, 1) * s.slabs.channels), 4);
+    if (s.slabs.is_apart) /* a tap for each step */
+        s.step_bytes = (int32_t)(taps * c->ci / s.n_taps);
     struct qni_direct_shape one = s;
     if (s.rows_are == QNI_ROWS_IN_PLANES)
         cut_planes(op, &s, threads);

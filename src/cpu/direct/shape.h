@@ -36,10 +36,12 @@ struct qni_direct_shape {
     int64_t n_taps, tap_steps, steps;
     int32_t step_bytes; /* kernel.h */
     int32_t run;        /* planes of lines: neighbouring taps that are one to the kernel; else 0 */
-    bool is_ragged; /* channels end before the last step of a tap: the weights of what is read past
+    bool is_ragged;  /* channels end before the last step of a tap: the weights of what is read past
                      * them are zeros */
-    bool is_padded; /* planes: pixels are whole steps that end with zeros, so that weights of the
+    bool is_padded;  /* planes: pixels are whole steps that end with zeros, so that weights of the
                      * next tap may lie there: none are moved */
+    int64_t n_apart; /* groups of a slab that have planes of their own, and a block of outputs each;
+                      * else 1 */
     struct qni_plane_axis axis[2];
     int64_t columns; /* from line to line of a plane; columns: units of a line */
     int64_t shared;  /* what a line reads past them: padding of the next line; behind the last one
@@ -50,6 +52,7 @@ struct qni_direct_shape {
     int64_t bands_per_image;         /* where band_images is 1 */
     int64_t band_rows;               /* rows of a band at most, unused columns included */
     int64_t n_bands;
+    size_t panel_bytes;                                /* of unpacked weights */
     int64_t n_blocks, blocks_per_item, items_per_band; /* of 32 outputs */
     int64_t n_items;                                   /* of all slabs */
     int32_t reads_codes; /* weights as they are packed: kernel.h, row_sums */
@@ -70,7 +73,8 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
 /* Do taps end inside a step, so that unpacked weights have to be moved apart? */
 static inline bool qni_direct_parts_taps(const struct qni_op *op, const struct qni_direct_shape *s)
 {
-    return s->run != 0 && s->n_taps > 1 && s->run * op->conv.ci % QNI_DIRECT_STEP != 0;
+    return s->run != 0 && s->n_taps > 1 && !s->slabs.is_apart &&
+           s->run * op->conv.ci % QNI_DIRECT_STEP != 0;
 }
 
 /* Bands are lines of images, with rows behind each that are no output. */
@@ -88,6 +92,17 @@ static inline size_t qni_plane_bytes(const struct qni_direct_shape *s, int64_t i
 static inline int64_t qni_band_planes(const struct qni_direct_shape *s)
 {
     return (int64_t)s->axis[0].n_planes * s->axis[1].n_planes;
+}
+
+/* Bytes of the planes of a band, of one group and of all that lie apart. */
+static inline size_t qni_group_bytes(const struct qni_direct_shape *s, int64_t images,
+                                     int64_t lines)
+{
+    return (size_t)qni_band_planes(s) * qni_plane_bytes(s, images, lines);
+}
+static inline size_t qni_band_bytes(const struct qni_direct_shape *s, int64_t images, int64_t lines)
+{
+    return (size_t)s->n_apart * qni_group_bytes(s, images, lines);
 }
 
 /* Private scratch of a thread. */

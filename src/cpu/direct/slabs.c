@@ -7,6 +7,31 @@
 #include "../../base/compiler.h"
 #include "../layouts.h"
 
+int64_t qni_even_steps(int64_t run)
+{
+    const int64_t steps = qni_ceil_div(run, QNI_DIRECT_STEP);
+    return run % (4 * steps) == 0 ? steps : 0;
+}
+
+/* Groups apart instead, if these slabs have more products. */
+static void part_groups(const struct qni_op *op, struct qni_slabs *s)
+{
+    enum { OUTPUTS = 32 };
+    const struct qni_conv *c = &op->conv;
+    const int64_t taps = (int64_t)c->kh * c->kw, run = c->dilation[1] == 1 ? c->kw : 1;
+    const int64_t steps = taps / run * qni_even_steps(run * c->ci);
+    const int64_t now = taps * (s->pixel / QNI_DIRECT_STEP) * qni_ceil_div(s->outputs, OUTPUTS);
+    if (c->groups == 1 || c->co != OUTPUTS || steps == 0 || steps * s->groups >= now)
+        return;
+    const int64_t block = 2 * (int64_t)qni_slab_panel_bytes(op);
+    s->is_apart = true;
+    s->groups = qni_max(1, qni_min(c->groups, QNI_APART_BYTES / block));
+    s->count = qni_ceil_div(c->groups, s->groups);
+    s->channels = s->groups * c->ci;
+    s->outputs = s->groups * c->co;
+    s->pixel = c->ci;
+}
+
 struct qni_slabs qni_slabs_of(const struct qni_op *op)
 {
     const struct qni_conv *c = &op->conv;
@@ -17,6 +42,7 @@ struct qni_slabs qni_slabs_of(const struct qni_op *op)
     s.channels = s.groups * c->ci;
     s.outputs = s.groups * c->co;
     s.pixel = (int64_t)qni_round_up((size_t)s.channels, QNI_DIRECT_STEP);
+    part_groups(op, &s);
     return s;
 }
 
