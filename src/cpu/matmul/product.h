@@ -15,7 +15,7 @@ const struct qni_matmul_kernel *qni_choice_kernel(const struct qni_cpu_choice *c
 /* A tile of 32-bit results stays in the second cache with what it is made from. Its rows are a line
  * longer than they need be: at powers of two, rows of a column would meet in few sets of the first
  * cache. */
-enum { QNI_TILE_BYTES = 256 * 1024, QNI_TILE_PAD = 16 };
+enum { QNI_TILE_BYTES = 288 * 1024, QNI_TILE_PAD = 16 };
 
 /* Panels of a tile of so many rows. */
 static inline int64_t qni_tile_panels(int64_t rows)
@@ -24,7 +24,8 @@ static inline int64_t qni_tile_panels(int64_t rows)
     return qni_max(1, qni_min(fit, QNI_EPILOGUE_COLUMNS / QNI_PANEL));
 }
 
-/* Rows of a unit. Grows with shape->part_m and with nothing else that a smaller call changes. */
+/* Rows of a unit. Depends on the shape of the product alone; a call takes no more than its plan,
+ * which was made for the most rows. */
 int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_product_shape *shape, const struct qni_cpu_choice *choice);
 

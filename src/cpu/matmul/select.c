@@ -287,6 +287,21 @@ size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice
     return most;
 }
 
+/* The same, or a few more: tiles of int8 unpack all codes for a unit, which for a rest of few rows
+ * takes longer than they do in the units before it. */
+static int64_t with_rest(int64_t rows, int64_t mr, const struct qni_row_layout *l,
+                         const struct qni_product_shape *shape, int64_t least_units)
+{
+    enum { TILES = 32 };
+    const bool is_int8 = l->reads == QNI_READS_Q8 || l->reads == QNI_READS_Q8B;
+    const int64_t units = shape->part_m / rows;
+    if (!is_int8 || mr < TILES || units < qni_max(least_units, 1))
+        return rows;
+    const int64_t all = qni_ceil_div(qni_ceil_div(shape->part_m, units), mr) * mr;
+    const bool is_few = all - rows <= qni_min(mr, rows / 4);
+    return is_few && qni_ceil_div(shape->part_m, all) == units ? all : rows;
+}
+
 int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_product_shape *shape, const struct qni_cpu_choice *choice)
 {
@@ -318,6 +333,8 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                    qni_ceil_div(shape->n_panels, PANELS) <
                ITEMS)
         rows /= 2;
+    const int64_t items = qni_max(1, shape->n_parts) * qni_ceil_div(shape->n_panels, PANELS);
+    rows = with_rest(rows, mr, &l, shape, qni_ceil_div(ITEMS, qni_max(items, 1)));
     return qni_max(1, qni_min(rows, shape->part_m));
 }
 

@@ -29,7 +29,7 @@
 #include "kernel.h"
 
 enum {
-    ROWS = 256,               /* of a pass: the driver's units are no larger */
+    ROWS = 288,               /* of a pass: the driver's units are no larger */
     BLOCKS = ROWS / 32,       /* at most */
     PIECES = 128,             /* of k that are cut, and have their facts turned, at once */
     FACTS = 3 * QNI_AMX_ROWS, /* floats of a block and piece at most */
@@ -49,7 +49,7 @@ struct scratch {
     struct qni_amx_columns columns[4][PIECES];
     struct qni_amx_run_memory run;
 };
-_Static_assert(sizeof(struct scratch) == 1175552, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 1249280, "kernels.inc says so");
 
 /* A unit of a panel to signed bytes in tile order. Nibbles are looked up: vpermb looks at the lower
  * six bits of each byte, a nibble and two bits that a table of four copies has no regard for. */
@@ -515,16 +515,24 @@ static struct qni_matmul_tile some_rows(const struct qni_matmul_tile *t, int64_t
     return part;
 }
 
-/* Tiles of rows to a block. Three pay where there are blocks less or none of a single tile,
- * otherwise two, whose rows are each loaded once. Sums of three crowd the first cache where
- * segments are short. */
+/* Tiles of rows to a block. Three pay where they are all rows or spare a block of a single tile
+ * among few, otherwise two, whose rows are each loaded once, and a step ahead. Sums of three crowd
+ * the first cache where segments are short. */
 static int64_t most_tiles(const struct job *j, int64_t rows)
 {
-    enum { LONG = 16 }; /* units */
+    enum { LONG = 16, FEW = 128 }; /* units; rows */
     const bool is_odd = (rows + 15) / 16 % 2 != 0;
-    const bool pays = rows <= QNI_AMX_ROWS ||
-                      (j->t->segment_units >= LONG && (rows <= 2 * QNI_AMX_ROWS || is_odd));
+    const bool pays =
+        rows <= QNI_AMX_ROWS || (j->t->segment_units >= LONG && is_odd && rows <= FEW);
     return j->stream.a_step == 64 && j->run == NULL && pays ? 3 : 2;
+}
+
+/* Many tiles, whose number is odd, are one more with fewer rows: a block of a single tile takes as
+ * much B as one of two. */
+static struct qni_amx_cut cut_rows(const struct job *j, int64_t rows)
+{
+    enum { MANY = 128 };
+    return qni_amx_cut_of(rows, most_tiles(j, rows), j->run == NULL && rows > MANY);
 }
 
 /* Of the largest block. */
@@ -580,7 +588,7 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     for (int64_t row = 0; row < t->m; row += ROWS) {
         const struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
         j.t = &part;
-        j.cut = qni_amx_cut_of(part.m, most_tiles(&j, part.m));
+        j.cut = cut_rows(&j, part.m);
         st->spare = j.run == NULL && most_tiles_of(&j.cut) < 3;
         if (j.run != NULL)
             qni_amx_configure_rows(j.cut.tile_rows, st->a_step, 5, 6);

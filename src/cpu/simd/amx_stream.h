@@ -54,12 +54,17 @@ struct qni_amx_rows {
     int64_t middle, last; /* rows from base to the second of three tiles, and to the last one */
 };
 
-/* m <= 256: (tiles - 1) * tile_rows < m, then. most: tiles of a block, 2 or 3. */
-static inline struct qni_amx_cut qni_amx_cut_of(int64_t m, int64_t most)
+/* most: tiles of a block, 2 or 3; evenly: of an even number of tiles, one more than m needs if need
+ * be. No tile begins before the one in front of it ends but the last one, which is not before it:
+ * (tiles - 1) * tile_rows <= m. */
+static inline struct qni_amx_cut qni_amx_cut_of(int64_t m, int64_t most, bool evenly)
 {
     struct qni_amx_cut c;
     c.m = m;
     c.tiles = (m + 15) / 16;
+    const int64_t even = c.tiles + c.tiles % 2;
+    if (evenly && (even - 1) * ((m + even - 1) / even) <= m)
+        c.tiles = even;
     c.tile_rows = (m + c.tiles - 1) / c.tiles;
     c.blocks = (c.tiles + most - 1) / most;
     return c;
