@@ -152,6 +152,15 @@ static void move_to_panel(struct qni_matmul_tile *t, int64_t panel)
         t->sums += panel * t->n_segments * QNI_PANEL;
 }
 
+/* Panels of a call of the kernel. Floats of vectors read x from the second cache for each of them:
+ * no more of it goes to sums than it takes for calls to be long. */
+static int64_t tile_panels(const struct run *r, int64_t rows)
+{
+    enum { FLOATS = 16 };
+    const int64_t panels = qni_tile_panels(rows);
+    return r->choice->main->reads == QNI_READS_F32 ? qni_min(panels, FLOATS) : panels;
+}
+
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
 static void multiply(struct qni_matmul_tile *t, const struct unit *u)
@@ -217,7 +226,7 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
     const bool scaled =
         u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;
-    const int64_t step = qni_tile_panels(u->rows);
+    const int64_t step = tile_panels(r, u->rows);
     while (panel < end) {
         struct qni_matmul_tile t = all;
         const int64_t output = panel * QNI_PANEL;
@@ -379,6 +388,8 @@ static void cut_panels(struct run *r)
 {
     const int64_t wanted = 8 * (int64_t)r->choice->n_threads;
     int64_t panels = r->shape.n_panels * r->n_units / wanted;
+    if (r->choice->main->reads == QNI_READS_F32) /* long items: no more than a call of the kernel */
+        panels = qni_min(panels, tile_panels(r, r->block));
     panels = panels >= 8 ? panels / 8 * 8 : panels >= 2 ? panels / 2 * 2 : 1;
     r->panels_per_item = qni_min(panels, r->shape.n_panels);
     r->items_per_unit = qni_ceil_div(r->shape.n_panels, r->panels_per_item);
@@ -435,8 +446,9 @@ void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
         return;
 
     const int64_t elements = r.shape.m * op->w[0]->head->units * QNI_UNIT;
-    const bool many_units = r.n_units >= 3 * (int64_t)choice->n_threads || choice->n_threads == 1;
-    if (many_units) {
+    /* Floats of vectors take so long that a unit more or less would show in a thread. */
+    const int64_t even = choice->main->reads == QNI_READS_F32 ? 8 : 3;
+    if (choice->n_threads == 1 || r.n_units >= even * choice->n_threads) {
         r.panels_per_item = r.shape.n_panels;
         r.items_per_unit = 1;
         fork(&r, r.n_units, work_privately);

@@ -8,8 +8,9 @@
  * more rows a chunk of a panel is made dense floats, fma(scale, value, offset), and multiplied with
  *               all rows; also codebooks, for any number of rows.
  *
- * A code is three instructions from its float (two shifts and a conversion), 8 outputs at a time; a
- * value of a codebook of 16 two permutations and a blend, of 256 a gather.
+ * A code is three instructions from its float (two shifts and a conversion, or a shuffle and two
+ * more that leave room for multiply-adds), 8 outputs at a time; a value of a codebook of 16 two
+ * permutations and a blend, of 256 a gather.
  * Bound: few rows, 3 + m instructions on two ports for 8 weights, or bytes of the codes /
  * bandwidth; more rows, 2 m n k / (32 operations a cycle). */
 #include "../../base/compiler.h"
@@ -184,6 +185,18 @@ static struct group group_of(const struct qni_matmul_tile *t, int64_t row)
     return g;
 }
 
+/* Byte b of each word: in the low bits of 2^23 it makes 2^23 + byte, which less 2^23 and the middle
+ * of the codes is the code. Two shifts and a conversion would all go to the ports of the
+ * multiply-adds. */
+QNI_TEMPLATE __m256 code_of(__m256i bytes, const int b, const float middle)
+{
+    const __m256i words = _mm256_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12);
+    const __m256i at = _mm256_add_epi32(words, _mm256_set1_epi32((int)0x80808000 + b));
+    const __m256i one = _mm256_set1_epi32(0x4b000000);
+    const __m256i bits = _mm256_or_si256(_mm256_shuffle_epi8(bytes, at), one);
+    return _mm256_sub_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p23f + middle));
+}
+
 /* A unit; positions that are padding (`halves`: from the 16th on) need not be there. */
 QNI_TEMPLATE void expand(float (*w)[QNI_PANEL], const uint8_t *codes, const struct group *g,
                          const struct table *table, bool halves, const int kind)
@@ -193,12 +206,17 @@ QNI_TEMPLATE void expand(float (*w)[QNI_PANEL], const uint8_t *codes, const stru
     for (int r = 0; r < vectors; r++, codes += 64)
         QNI_UNROLL
     for (int h = 0; h < 2; h++) {
-        const __m256i words = load_words(codes, h, kind);
+        const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)(codes + 32 * h));
+        const __m256i nibbles = _mm256_set1_epi8(15);
+        const __m256i high = _mm256_and_si256(_mm256_srli_epi32(words, 4), nibbles);
+        const __m256i low = kind == NIBBLES ? _mm256_and_si256(words, nibbles) : words;
         QNI_UNROLL
         for (int b = 0; b < 4; b++)
             QNI_UNROLL
         for (int part = 0; part < parts; part++) {
-            const __m256 v = values(words, 8 * b + 4 * part, table, kind);
+            const __m256 v = kind == NIBBLES || kind == BYTES
+                                 ? code_of(part == 0 ? low : high, b, kind == BYTES ? 128 : 8)
+                                 : values(words, 8 * b + 4 * part, table, kind);
             _mm256_storeu_ps(&w[4 * r + b + 16 * part][8 * h],
                              _mm256_fmadd_ps(g->scale[h], v, g->offset[h]));
         }
