@@ -25,10 +25,10 @@ enum {
     QN_STRATEGY_INT8_ROW = 1,    /**< Dynamic int8, symmetric, one scale a row. */
     QN_STRATEGY_INT8_BLOCK = 2,  /**< Dynamic int8, one scale and offset per block along k. */
     QN_STRATEGY_INT8_STATIC = 3, /**< x is int8 or uint8 with a given scale and zero point. */
-    QN_STRATEGY_DENSE = 4        /**< Weights dequantized, then a plain dense product: on the CPU in
-                                      panels, in f32. On a GPU weights may be rounded to the type
-                                      of x (f16, bf16), where that is faster and cuBLASLt is there;
-                                      else as FLOAT. */
+    QN_STRATEGY_DENSE = 4        /**< Weights dequantized, then a plain dense product: weights may
+                                      be rounded once to the type of x where that is faster (f16,
+                                      bf16 on a GPU; bf16 on a CPU with AMX, for many rows); else
+                                      as FLOAT. The plan names the kernel. */
 };
 QN_API const char *qn_strategy_name(qn_strategy strategy);
 QN_API qn_status qn_strategy_parse(const char *text, qn_strategy *strategy, qn_error *err);

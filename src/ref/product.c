@@ -117,14 +117,14 @@ static void conv_transpose2d(const struct qni_ref_op *op, const struct dense *de
                     }
 }
 
-static qn_status dense_make(const struct qn_weight *w, qn_dtype rounds, struct dense *d)
+static qn_status dense_make(const struct qn_weight *w, const struct qni_ref_op *op, struct dense *d)
 {
     d->w = malloc((size_t)(w->n * w->k + 1) * sizeof *d->w);
     d->size = malloc((size_t)(w->n * w->k + 1) * sizeof *d->size);
     if (d->w == NULL || d->size == NULL)
         return QN_E_MEMORY;
-    if (rounds != 0)
-        qni_ref_round_weights(w, rounds, d->w, d->size);
+    if (op->rounds_weights != 0)
+        qni_ref_round_weights(w, op->rounds_weights, op->rounds_in_place, d->w, d->size);
     else
         qni_ref_dequantize(w, true, d->w, d->size);
     d->w_max = 0.0;
@@ -158,7 +158,7 @@ qn_status qni_ref_product(const struct qni_ref_op *op, double *p, double *bound)
     if (sums == NULL || dense == NULL)
         status = QN_E_MEMORY;
     for (int32_t e = 0; status == QN_OK && e < op->n_w; e++)
-        status = dense_make(op->w[e], op->rounds_weights, &dense[e]);
+        status = dense_make(op->w[e], op, &dense[e]);
     if (status == QN_OK) {
         if (op->kind == QNI_CONV)
             conv2d(op, dense, sums);

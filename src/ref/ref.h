@@ -31,6 +31,7 @@ struct qni_ref_op {
     bool rounds_bf16;        /* float: the kernel rounds to bf16, as its variant says */
     bool no_subnormals;      /* float: its instructions take them for zero (reads bf16) */
     qn_dtype rounds_weights; /* dense: to f16 or bf16, once; 0: not */
+    bool rounds_in_place;    /* dense: without the power of two that GPUs have for a tensor */
     qn_image image;          /* convolutions, from here on */
     int32_t stride[2], dilation[2], pad[2]; /* of pad only top and left: the rest is oh, ow */
     int64_t batch, ih, iw, oh, ow;
@@ -71,8 +72,9 @@ void qni_ref_dequantize(const struct qn_weight *w, bool apply_prescale, double *
                         double *sizes);
 
 /* The same as a dense product gets them: the f32 that qn_weight_dequantize() gives, prescale and
- * all, times 2^e rounded to f16 or bf16, and times 2^-e again. */
-void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, double *values,
+ * all, times 2^e rounded to f16 or bf16, and times 2^-e again. in_place: e is 0, but what is beyond
+ * the type is rounded to as many digits. */
+void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, bool in_place, double *values,
                            double *sizes);
 
 /* Packed order and segments (docs/numerics.md): position order[q] of the codes comes q-th; segment

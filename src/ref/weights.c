@@ -63,16 +63,20 @@ static float dequantize(const struct qn_weight *w, int64_t row, int64_t p)
     return w->prescale != NULL ? v * w->prescale[w->perm != NULL ? w->perm[p] : p] : v;
 }
 
-void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, double *values, double *sizes)
+void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, bool in_place, double *values,
+                           double *sizes)
 {
-    const int32_t e = qni_magnitude_exponent(qni_weight_magnitude(w), dtype);
+    enum { FAR = 64 };
+    const int32_t all = in_place ? 0 : qni_magnitude_exponent(qni_weight_magnitude(w), dtype);
     /* Tensor cores add the product of a subnormal as if it were as large as a normal number's. */
-    const double least = ldexp(1.0, (dtype == QN_F16 ? -14 : -126) - e);
+    const double least = ldexp(1.0, (dtype == QN_F16 ? -14 : -126) - all);
     qni_ref_dequantize(w, true, values, sizes);
     for (int64_t row = 0; row < w->n; row++)
         for (int64_t p = 0; p < w->k; p++) {
             const int64_t at = row * w->k + (w->perm != NULL ? w->perm[p] : p);
-            const float v = ldexpf(dequantize(w, row, p), e);
+            const float exact = dequantize(w, row, p);
+            const int32_t e = in_place && fabsf(exact) >= 0x1p64f ? -FAR : all;
+            const float v = ldexpf(exact, e);
             const float rounded = dtype == QN_F16 ? qni_f32_from_f16(qni_f16_from_f32(v))
                                                   : qni_f32_from_bf16(qni_bf16_from_f32(v));
             values[at] = ldexp((double)rounded, -e);

@@ -267,8 +267,9 @@ static void conv_case(struct check *c, const void *arg)
     sweep_run(c, &s);
 }
 
-static const qn_strategy strategies[4] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
-                                          QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC};
+static const qn_strategy strategies[5] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
+                                          QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC,
+                                          QN_STRATEGY_DENSE};
 
 static void enumerate(struct check_suite *suite, const struct check_options *options,
                       bool transpose)

@@ -156,6 +156,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
                     d->m * d->panels < 100 ? 2100 : 160);
     if (kernel->traits & QNI_MAKES_WEIGHTS) /* it may ask for long sums */
         d->k = CHECK_OF(r, 512, 513, 544, 640, 1000, 1025, 1088, 2100);
+    if (kernel->traits & QNI_ROUNDS_WEIGHTS) /* or does not */
+        d->k = CHECK_OF(r, d->k, d->k, 1, 33, 96, 100, 160, 300);
     if (kernel->reads == QNI_READS_BF16 && mr == 32 && d->m >= 2 * mr) /* or do something else */
         d->k = CHECK_OF(r, d->k, 1000, 1025, 1025, 1088, 1500, 2100);
     struct check_weight_options o = {
@@ -286,6 +288,28 @@ static const void *pack_scales(struct check *c, const struct drawn *d, const cha
     return t.data;
 }
 
+/* [panels, n_groups, 16] of i8 or i32. */
+static const void *pack_zeros(struct check *c, struct drawn *d)
+{
+    const struct qn_weight *w = &d->weight.w;
+    const int64_t n = w->n * w->n_groups;
+    int32_t *wide = check_memory(c, "zero", (size_t)n * sizeof *wide, 64);
+    int8_t *narrow = check_memory(c, "narrow zero", (size_t)n, 64);
+    bool fits = true;
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t g = 0; g < w->n_groups; g++) {
+            const int32_t zero = w->zero[row * w->n_groups + g];
+            const int64_t at = (row / 16 * w->n_groups + g) * 16 + row % 16;
+            wide[at] = zero;
+            narrow[at] = (int8_t)zero;
+            fits = fits && narrow[at] == zero;
+        }
+    check_memory_freeze(wide);
+    check_memory_freeze(narrow);
+    d->tile.zero_is_i8 = fits;
+    return fits ? (const void *)narrow : wide;
+}
+
 /* [panels, n_segments, 16] */
 static const int32_t *pack_sums(struct check *c, const struct drawn *d)
 {
@@ -313,6 +337,8 @@ static void pack_weights(struct check *c, struct drawn *d)
     t->scale = pack_scales(c, d, "scale", false);
     if (w->zero != NULL || w->offset != NULL)
         t->offset = pack_scales(c, d, "offset", true);
+    if (w->zero != NULL)
+        t->zero = pack_zeros(c, d);
     const bool need_sums = d->kernel->reads == QNI_READS_Q8B ? !d->symmetric : t->x_zero != 0;
     if (is_int8(d->kernel) && (need_sums || check_random_chance(&c->random, 50)))
         t->sums = pack_sums(c, d);
@@ -482,9 +508,11 @@ static void row_case(struct check *c, const void *arg)
     const struct qni_matmul_kernel *kernel = d.kernel;
     struct qni_matmul_tile *t = &d.tile;
     static const qn_dtype float_types[] = {QN_F32, QN_F16, QN_BF16};
+    const bool rounds = kernel->traits & QNI_ROUNDS_WEIGHTS;
     const int32_t type = (rc->shape + rc->shape / 6) % 3; /* every type meets every m */
     const qn_dtype x_type = kernel->reads == QNI_READS_Q8    ? QN_I8
                             : kernel->reads == QNI_READS_F32 ? QN_F32
+                            : rounds                         ? QN_BF16
                                                              : float_types[type];
     qn_matmul_args args;
     qn_matmul_args_init(&args);

@@ -476,6 +476,8 @@ qn_dtype sweep_draw_x_type(struct check *c, qn_strategy strategy)
 {
     if (strategy == QN_STRATEGY_INT8_STATIC)
         return (qn_dtype)CHECK_OF(&c->random, QN_I8, QN_U8);
+    if (strategy == QN_STRATEGY_DENSE)
+        return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F16, QN_BF16, QN_BF16);
     return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F32, QN_F16, QN_BF16);
 }
 

@@ -92,6 +92,8 @@ static void describe_weights(const struct run *r, const struct unit *u, struct q
     t->codes_stride = (size_t)w->head->units * qni_layout_unit_bytes(u->kernel->layout);
     t->scale = qni_section(w, QNI_SECTION_SCALE);
     t->offset = qni_section(w, QNI_SECTION_OFFSET);
+    t->zero = qni_section(w, QNI_SECTION_ZERO);
+    t->zero_is_i8 = w->head->zero_dtype == QN_I8;
     t->sums = qni_section(w, own_sums ? QNI_SECTION_GROUP_SUMS : QNI_SECTION_SUMS);
     t->counts = qni_section(w, QNI_SECTION_COUNTS);
     t->table = qni_section(w, QNI_SECTION_TABLE);
@@ -148,17 +150,19 @@ static void move_to_panel(struct qni_matmul_tile *t, int64_t panel)
     t->scale = (const uint8_t *)t->scale + (size_t)rows * scale;
     if (t->offset != NULL)
         t->offset = (const uint8_t *)t->offset + (size_t)rows * scale;
+    if (t->zero != NULL)
+        t->zero = (const uint8_t *)t->zero + rows * (t->zero_is_i8 ? 1 : 4);
     if (t->sums != NULL)
         t->sums += panel * t->n_segments * QNI_PANEL;
 }
 
 /* Panels of a call of the kernel. Floats of vectors read x from the second cache for each of them:
  * no more of it goes to sums than it takes for calls to be long. */
-static int64_t tile_panels(const struct run *r, int64_t rows)
+static int64_t tile_panels(const struct qni_matmul_kernel *kernel, int64_t rows)
 {
     enum { FLOATS = 16 };
-    const int64_t panels = qni_tile_panels(rows);
-    return r->choice->main->reads == QNI_READS_F32 ? qni_min(panels, FLOATS) : panels;
+    const int64_t panels = qni_kernel_panels(kernel, rows);
+    return kernel->reads == QNI_READS_F32 ? qni_min(panels, FLOATS) : panels;
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
@@ -191,6 +195,7 @@ static void mend(const struct run *r, const struct unit *u, const struct qni_mat
         .n_panels = t->n_panels,
         .c = t->c,
         .ldc = t->ldc,
+        .rounds = (u->kernel->traits & QNI_ROUNDS_WEIGHTS) != 0,
     };
     qni_overflow_mend(r->op, r->rows, &r->product->source, &tile, &rows, scratch->exact);
 }
@@ -226,7 +231,7 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
     const bool scaled =
         u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;
-    const int64_t step = tile_panels(r, u->rows);
+    const int64_t step = tile_panels(u->kernel, u->rows);
     while (panel < end) {
         struct qni_matmul_tile t = all;
         const int64_t output = panel * QNI_PANEL;
@@ -389,7 +394,7 @@ static void cut_panels(struct run *r)
     const int64_t wanted = 8 * (int64_t)r->choice->n_threads;
     int64_t panels = r->shape.n_panels * r->n_units / wanted;
     if (r->choice->main->reads == QNI_READS_F32) /* long items: no more than a call of the kernel */
-        panels = qni_min(panels, tile_panels(r, r->block));
+        panels = qni_min(panels, tile_panels(r->choice->main, r->block));
     panels = panels >= 8 ? panels / 8 * 8 : panels >= 2 ? panels / 2 * 2 : 1;
     r->panels_per_item = qni_min(panels, r->shape.n_panels);
     r->items_per_unit = qni_ceil_div(r->shape.n_panels, r->panels_per_item);

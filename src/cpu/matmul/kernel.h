@@ -66,8 +66,9 @@ enum {
     QNI_MAKES_WEIGHTS = 2, /* makes floats of the weights, once for all rows of a job: any codebook,
                               any group; the rows of a job need not fit a cache. Reads no totals,
                               and rows of groups of at most 16 positions in halves of units */
-    QNI_TAKES_SPANS = 4    /* copies rows, a span of k at a time: the rows of a job need not fit a
+    QNI_TAKES_SPANS = 4,   /* copies rows, a span of k at a time: the rows of a job need not fit a
                               cache, wherever they lie */
+    QNI_ROUNDS_WEIGHTS = 8 /* rounds them once to bf16: for the dense strategy, x in one plane */
 };
 
 /* Rows of a block of bf16 planes. */
@@ -106,6 +107,9 @@ struct qni_matmul_tile {
     size_t codes_stride;    /* bytes */
     const void *scale;      /* [n_groups, 16], f32 or f16 */
     const void *offset;     /* the same, or NULL */
+    const void *zero;       /* [n_groups, 16], i8 or i32, or NULL: what offsets are made of. Only
+                                 read where weights are rounded */
+    int32_t zero_is_i8;
     const int32_t *sums;    /* [n_segments, 16] sum of code values of each segment, or NULL */
     const int32_t *counts;  /* [n_segments] real positions of each segment (only read where x_zero
                                  meets an offset) */

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../../base/exact.h"
 #include "../../base/half.h"
 
 /* A row of x in packed order, times the prescale. False if it holds an infinity or a NaN. */
@@ -63,13 +64,72 @@ static void add_unit(const struct codes *c, int64_t unit, const double *x, doubl
     }
 }
 
+/* To eight digits, ties to even: a bf16, or 2^128 next to its largest number. */
+static double round_weight(float w)
+{
+    uint32_t bits;
+    memcpy(&bits, &w, sizeof bits);
+    if ((bits & 0x7f800000) == 0x7f800000)
+        return (double)w;
+    const uint32_t low = bits & 0xffff, kept = bits & 0xffff0000;
+    const bool up = low > 0x8000 || (low == 0x8000 && (bits & 0x10000) != 0);
+    float down, ulp;
+    const uint32_t exponent = bits & 0x7f800000;
+    memcpy(&down, &kept, sizeof down);
+    memcpy(&ulp, &exponent, sizeof ulp);
+    /* An ulp is 2^-7 of the power of two below; of subnormal numbers, which a product takes for
+     * zero, it is none. */
+    return (double)down + (up ? copysign((double)ulp * 0x1p-7, (double)w) : 0.0);
+}
+
+/* sum[j] += sum over a unit of x * weight, each rounded. */
+static void add_rounded(const struct codes *c, int64_t unit, const double *x, const float scale[],
+                        const float offset[], const int32_t zero[], double sum[QNI_PANEL])
+{
+    const uint8_t *const at = c->at + unit * (c->is_nibble ? 256 : 512);
+    for (int32_t p = 0; p < QNI_UNIT; p++) {
+        const int32_t q = c->is_nibble ? p % 16 : p, shift = c->is_nibble && p >= 16 ? 4 : 0;
+        const uint8_t *const words = at + q / 4 * 64 + q % 4;
+        for (int32_t j = 0; j < QNI_PANEL; j++) {
+            const int32_t u = words[4 * j] >> shift & (c->is_nibble ? 15 : 255);
+            const float value = c->table != NULL ? c->table[u] : (float)(u - c->zero);
+            const float w = zero != NULL ? scale[j] * (value - (float)zero[j])
+                                         : qni_fmaf(scale[j], value, offset[j]);
+            sum[j] += x[p] * round_weight(w);
+        }
+    }
+}
+
 static double scale_at(const void *scales, int64_t i, bool is_f16)
 {
     return is_f16 ? (double)qni_f32_from_f16(((const uint16_t *)scales)[i])
                   : (double)((const float *)scales)[i];
 }
 
-static void sum_panel(const qn_packed *w, int64_t panel, const double *x, double sum[QNI_PANEL])
+/* A group of a panel, weights rounded. */
+static void sum_rounded(const qn_packed *w, const struct codes *c, int64_t group, int64_t unit,
+                        int64_t end, const double *x, double sum[QNI_PANEL])
+{
+    const void *const scales = qni_section(w, QNI_SECTION_SCALE);
+    const void *const offsets = qni_section(w, QNI_SECTION_OFFSET);
+    const void *const zeros = qni_section(w, QNI_SECTION_ZERO);
+    const bool is_f16 = w->head->scale_dtype == QN_F16;
+    float scale[QNI_PANEL], offset[QNI_PANEL];
+    int32_t zero[QNI_PANEL] = {0};
+    for (int32_t j = 0; j < QNI_PANEL; j++) {
+        const int64_t at = group * QNI_PANEL + j;
+        scale[j] = (float)scale_at(scales, at, is_f16);
+        offset[j] = offsets != NULL ? (float)scale_at(offsets, at, is_f16) : 0.0f;
+        if (zeros != NULL)
+            zero[j] = w->head->zero_dtype == QN_I8 ? ((const int8_t *)zeros)[at]
+                                                   : ((const int32_t *)zeros)[at];
+    }
+    for (; unit < end; unit++)
+        add_rounded(c, unit, x + unit * QNI_UNIT, scale, offset, zeros != NULL ? zero : NULL, sum);
+}
+
+static void sum_panel(const qn_packed *w, int64_t panel, const double *x, bool rounds,
+                      double sum[QNI_PANEL])
 {
     const struct qni_layout *const layout = qni_layout_find(w->head->layout);
     const struct qni_cut cut = qni_cut_of(w->head, QNI_READS_F32);
@@ -88,6 +148,11 @@ static void sum_panel(const qn_packed *w, int64_t panel, const double *x, double
     for (int64_t g = 0, unit = 0; g < cut.n_groups; g++) {
         const int64_t end = qni_min(unit + cut.group_units, cut.units);
         double dot[QNI_PANEL] = {0.0}, total = 0.0;
+        if (rounds) {
+            sum_rounded(w, &c, panel * cut.n_groups + g, unit, end, x, sum);
+            unit = end;
+            continue;
+        }
         for (; unit < end; unit++) {
             add_unit(&c, unit, x + unit * QNI_UNIT, dot);
             for (int32_t p = 0; p < QNI_UNIT; p++)
@@ -117,7 +182,7 @@ void qni_overflow_mend(const struct qni_op *op, const struct qni_rows *rows,
             double sum[QNI_PANEL];
             if (rows->is_finite(c, 1, QNI_PANEL, 0))
                 continue;
-            sum_panel(tile->part->w, tile->panel + p, exact, sum);
+            sum_panel(tile->part->w, tile->panel + p, exact, tile->rounds, sum);
             for (int32_t j = 0; j < QNI_PANEL; j++)
                 c[j] = isfinite(c[j]) ? c[j] : (float)sum[j];
         }

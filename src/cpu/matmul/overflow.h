@@ -7,8 +7,10 @@
  *
  *     |x| |prescale| (|scale| |value| + |offset|) k  <  2^128 2^128 2^137 2^63  <  2^1023
  *
- * cannot overflow. Results that are numbers are left as they are, so what a result is depends on
- * nothing but its row and its weights. A row that holds an infinity or a NaN keeps what it has. */
+ * cannot overflow. Where kernels round weights to bf16, weights are rounded here too, to as many
+ * digits but beyond its largest number. Results that are numbers are left as they are, so what a
+ * result is depends on nothing but its row and its weights. A row that holds an infinity or a NaN
+ * keeps what it has. */
 #ifndef QNI_CPU_MATMUL_OVERFLOW_H
 #define QNI_CPU_MATMUL_OVERFLOW_H
 
@@ -23,6 +25,7 @@ struct qni_overflow_tile {
     int64_t panel, n_panels;
     float *c;
     size_t ldc;
+    bool rounds; /* weights, to bf16 */
 };
 
 /* For a tile in which something is not finite. scratch, and exact[units * 32], are private to the

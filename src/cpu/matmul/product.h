@@ -24,6 +24,17 @@ static inline int64_t qni_tile_panels(int64_t rows)
     return qni_max(1, qni_min(fit, QNI_EPILOGUE_COLUMNS / QNI_PANEL));
 }
 
+/* Where weights are rounded, a tile is larger: rows come from beyond the second cache once for all
+ * of its panels, and weights are made once whatever its size. */
+enum { QNI_ROUNDED_TILE_BYTES = 512 * 1024, QNI_ROUNDED_PANELS = 16 };
+static inline int64_t qni_kernel_panels(const struct qni_matmul_kernel *kernel, int64_t rows)
+{
+    if ((kernel->traits & QNI_ROUNDS_WEIGHTS) == 0)
+        return qni_tile_panels(rows);
+    const int64_t fit = QNI_ROUNDED_TILE_BYTES / (QNI_PANEL * 4) / qni_max(rows, 1);
+    return qni_max(1, qni_min(fit, QNI_ROUNDED_PANELS));
+}
+
 /* Rows of a unit. Depends on the shape of the product alone; a call takes no more than its plan,
  * which was made for the most rows. */
 int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,

@@ -135,6 +135,18 @@ static const char *plane_refusal(const struct qni_op *op)
     return NULL;
 }
 
+/* Weights are rounded for who asked for it, and to the type of x. */
+static const char *rounding_refusal(const struct qni_op *op)
+{
+    if (op->strategy != QN_STRATEGY_DENSE)
+        return "rounds weights to bf16, which only the dense strategy asks for";
+    if (op->x.dtype != QN_BF16)
+        return "rounds weights to bf16, which x is not";
+    if (has_section(op, QNI_SECTION_PRESCALE))
+        return "rounds weights to bf16, and x times the prescale is not bf16";
+    return NULL;
+}
+
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. */
 static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_op *op,
                            const qn_ctx *ctx, int32_t layout)
@@ -147,6 +159,8 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
         return "reads another layout than the weights have";
     if ((k->needs & ~ctx->isa) != 0)
         return "needs a CPU feature that is missing or masked";
+    if (k->traits & QNI_ROUNDS_WEIGHTS)
+        return rounding_refusal(op);
     if (k->traits & QNI_MAKES_WEIGHTS)
         return plane_refusal(op);
     if (layout == QNI_LAYOUT_T8N16 && k->reads == QNI_READS_BF16)
@@ -174,16 +188,17 @@ static int64_t rows_of_made(const struct qni_row_layout *l)
 static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                                 const struct qni_row_layout *l)
 {
-    enum { ONE_PLANE = 192, TWO_PLANES = 96 };
+    enum { ONE_PLANE = 192, TWO_PLANES = 96, ROUNDED = 192, ROUNDED_SHORT = 32 };
     /* Groups of halves of units: the others multiply padding. */
     const bool fits =
         k->layout == QNI_LAYOUT_T8N16 ? has_bf16_table(op->w[0]) : has_integer_table(op->w[0]);
     const bool others = fits && !l->halves;
+    const bool rounds = (k->traits & QNI_ROUNDS_WEIGHTS) != 0;
     int64_t from = k->m_min;
     if (others && l->cut.group_units == 1)
-        from = l->planes == 1 ? ONE_PLANE : TWO_PLANES;
+        from = rounds ? ROUNDED_SHORT : l->planes == 1 ? ONE_PLANE : TWO_PLANES;
     else if (others)
-        from = INT64_MAX;
+        from = rounds ? ROUNDED : INT64_MAX;
     return from <= rows_of_made(l) ? from : INT64_MAX;
 }
 
@@ -363,7 +378,9 @@ size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shap
     const int64_t positions = sums_floats ? op->w[0]->head->units * QNI_UNIT : 0;
     scratch->exact = place(memory, &at, (size_t)positions * sizeof(double));
     const size_t pads = (size_t)choice->block_m * QNI_TILE_PAD * sizeof(float);
-    scratch->tile = place(memory, &at, QNI_TILE_BYTES + pads);
+    const bool rounds = (choice->main->traits & QNI_ROUNDS_WEIGHTS) != 0;
+    const size_t tile = rounds ? QNI_ROUNDED_TILE_BYTES : QNI_TILE_BYTES;
+    scratch->tile = place(memory, &at, tile + pads);
     scratch->epilogue = place(memory, &at, sizeof *scratch->epilogue);
     scratch->kernel = place(memory, &at, kernel);
     /* A line apart: threads do not share what the prefetcher takes in pairs. */
@@ -386,7 +403,7 @@ qn_status qni_product_select(const qn_ctx *ctx, const struct qni_op *op,
         choice->main->needs == 0 && ctx->isa != QN_ISA_PORTABLE && op->kernel == NULL;
     choice->block_m = qni_unit_rows(ctx, op, shape, choice);
     choice->panels_per_task =
-        qni_min(qni_tile_panels(choice->block_m), qni_max(shape->n_panels, 1));
+        qni_min(qni_kernel_panels(choice->main, choice->block_m), qni_max(shape->n_panels, 1));
     struct qni_thread_scratch unused;
     choice->thread_bytes = qni_thread_scratch(op, shape, choice, NULL, &unused);
     if (choice->n_threads > 1) {
