@@ -164,31 +164,6 @@ static struct band band_at(const struct run *r, int64_t index)
 
 /* ---- rows of x ------------------------------------------------------------------------------- */
 
-/* A pixel of fewer channels than steps have: zeros behind them, whatever the image has there. In
- * line, since a call costs more than what it copies. */
-static void copy_pixel(uint8_t *restrict to, const uint8_t *restrict from, int64_t channels,
-                       int64_t pixel)
-{
-    if (channels == QNI_DIRECT_STEP && pixel == QNI_DIRECT_STEP) {
-        memcpy(to, from, QNI_DIRECT_STEP);
-    } else if (channels == 32 && pixel == 32) {
-        memcpy(to, from, 32);
-    } else if (channels > 32 && pixel == QNI_DIRECT_STEP) {
-        memset(to + 32, 0, 32);
-        memcpy(to, from, 32);
-        memcpy(to + channels - 32, from + channels - 32, 32);
-    } else if (channels >= 32) {
-        if (pixel > channels) /* whole steps */
-            memset(to + pixel - QNI_DIRECT_STEP, 0, QNI_DIRECT_STEP);
-        for (int64_t i = 0; i + 32 <= channels; i += 32)
-            memcpy(to + i, from + i, 32);
-        memcpy(to + channels - 32, from + channels - 32, 32);
-    } else {
-        memcpy(to, from, (size_t)channels);
-        memset(to + channels, 0, (size_t)(pixel - channels));
-    }
-}
-
 /* What follows the channels of n pixels. */
 static void clear_tails(uint8_t *to, int64_t n, int64_t channels, int64_t pixel)
 {
@@ -213,17 +188,24 @@ static void copy_pixels(const struct run *r, int64_t channels, const uint8_t *x,
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
     const int64_t pixel = s->run != 0 ? c->ci : s->pixel;
-    const size_t n_bytes = (size_t)(n * pixel);
-    if (c->xs[1] != 1) {
-        if (channels < pixel)
-            memset(at, 0, n_bytes);
-        r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], n, channels, 1);
-    } else if (step == pixel && channels == pixel) {
-        memcpy(at, x, n_bytes);
-    } else {
-        for (int64_t i = 0; i < n; i++, x += step)
-            copy_pixel(at + i * pixel, x, channels, pixel);
+    if (c->xs[1] == 1) {
+        const bool whole = step == pixel && channels == pixel;
+        const struct qni_direct_spread spread = {
+            .from = x,
+            .step = (size_t)step,
+            .n = whole ? 1 : n,
+            .channels = whole ? n * pixel : channels,
+            .pixel = whole ? n * pixel : pixel,
+            .flip = r->flip,
+            .to = at,
+        };
+        r->kernel->images->spread(&spread);
+        return;
     }
+    const size_t n_bytes = (size_t)(n * pixel);
+    if (channels < pixel)
+        memset(at, 0, n_bytes);
+    r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], n, channels, 1);
     for (size_t i = 0; r->flip != 0 && i < n_bytes; i++)
         at[i] ^= r->flip;
 }

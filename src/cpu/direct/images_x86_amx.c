@@ -192,4 +192,42 @@ static void columns(const struct qni_direct_columns *c)
         columns_of(c, 4, 1);
 }
 
-const struct qni_direct_images qni_direct_images_amx = {runs, pixels, columns};
+/* Pixels of at most 32 bytes: a store of 64, though masked, would reach into the next line of the
+ * cache. */
+static void spread_few(const struct qni_direct_spread *s)
+{
+    const __m256i flip = _mm256_set1_epi8((char)s->flip);
+    const __mmask32 reads = ~0u >> (32 - s->channels), writes = ~0u >> (32 - s->pixel);
+    const uint8_t *from = s->from;
+    uint8_t *to = s->to;
+    for (int64_t n = s->n; n > 0; n--, from += s->step, to += s->pixel) {
+        const __m256i v = _mm256_xor_si256(_mm256_maskz_loadu_epi8(reads, from), flip);
+        _mm256_mask_storeu_epi8(to, writes, _mm256_maskz_mov_epi8(reads, v));
+    }
+}
+
+static void spread(const struct qni_direct_spread *s)
+{
+    if (s->pixel <= 32) {
+        spread_few(s);
+        return;
+    }
+    const __m512i flip = _mm512_set1_epi8((char)s->flip);
+    const int64_t whole = s->channels / 64 * 64, rest = s->channels - whole;
+    const int64_t behind = s->pixel - whole; /* at most 64: zeros end with a step */
+    const __mmask64 reads = rest == 0 ? 0 : ~0ull >> (64 - rest);
+    const __mmask64 writes = behind == 0 ? 0 : ~0ull >> (64 - behind);
+    const uint8_t *from = s->from;
+    uint8_t *to = s->to;
+    for (int64_t n = s->n; n > 0; n--, from += s->step, to += s->pixel) {
+        for (int64_t i = 0; i < whole; i += 64)
+            _mm512_storeu_si512(to + i, _mm512_xor_si512(_mm512_loadu_si512(from + i), flip));
+        if (behind > 0) {
+            const __m512i v = _mm512_maskz_loadu_epi8(reads, from + whole);
+            _mm512_mask_storeu_epi8(to + whole, writes,
+                                    _mm512_maskz_mov_epi8(reads, _mm512_xor_si512(v, flip)));
+        }
+    }
+}
+
+const struct qni_direct_images qni_direct_images_amx = {runs, pixels, columns, spread};

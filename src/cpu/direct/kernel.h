@@ -109,6 +109,17 @@ struct qni_direct_pixels {
 };
 typedef void qni_direct_pixels_fn(const struct qni_direct_pixels *pixels);
 
+/* n pixels of so many channels, `step` bytes apart, as `pixel` bytes each: channels, changed by
+ * flip, then zeros up to a multiple of 64 bytes, if pixel is more. Touches no other byte. */
+struct qni_direct_spread {
+    const uint8_t *from;
+    size_t step;
+    int64_t n, channels, pixel;
+    uint8_t flip;
+    uint8_t *to;
+};
+typedef void qni_direct_spread_fn(const struct qni_direct_spread *spread);
+
 /* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
  * either. */
 struct qni_direct_kernel {
@@ -119,11 +130,12 @@ struct qni_direct_kernel {
     const struct qni_direct_images *images;
 };
 
-/* How images of few channels become rows: what an ISA file has of each. */
+/* How images become rows: what an ISA file has of each. */
 struct qni_direct_images {
     qni_direct_runs_fn *runs;
     qni_direct_pixels_fn *pixels;
     qni_direct_columns_fn *columns;
+    qni_direct_spread_fn *spread;
 };
 
 #define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
