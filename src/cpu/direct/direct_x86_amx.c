@@ -228,7 +228,8 @@ QNI_TEMPLATE void finish_all(const struct finish *f, struct waiting *w, const in
 
 /* The rows that multiply now, and what the tiles hold of the block before. */
 struct block {
-    int64_t row, block;
+    int64_t block;
+    size_t a;               /* bytes before its rows */
     bool two, second_panel; /* more than 16 rows, outputs */
     char *held;             /* where the tiles go, each before its first product */
     const int32_t *begin;   /* what each row of a tile begins with, 16 a row */
@@ -297,7 +298,7 @@ QNI_TEMPLATE struct going begin_block(const struct qni_direct_tile *t, const str
     struct going g = {.t = t, .now = now, .f = f, .w = w};
     g.o0 = output_of(f, w.block * 32, what);
     g.o1 = output_of(f, w.block * 32 + 16, what);
-    g.a = t->a + (size_t)now->row * t->pixel + (size_t)now->block * t->a_block;
+    g.a = t->a + now->a;
     g.a0 = g.a + t->taps[0];
     g.b0 = t->b + (size_t)now->block * 2 * t->b_panel;
     g.b1 = g.b0 + t->b_panel;
@@ -484,10 +485,11 @@ QNI_VARIANTS void to_bytes(const struct qni_direct_tile *t, const int what)
         const struct row_block r = row_block_at(t, row);
         if ((what & SUMS) || row == 0)
             begin_rows(t, r, begin, what);
-        for (int64_t block = 0; 2 * block < t->n_panels; block++) {
+        size_t a = (size_t)r.base * t->pixel;
+        for (int64_t block = 0; 2 * block < t->n_panels; block++, a += t->a_block) {
             const struct block now = {
-                r.base, block, r.end - r.base > 16,   2 * block + 1 < t->n_panels,
-                other,  begin, (what & SUMS) ? 64 : 0};
+                block, a,     r.end - r.base > 16,   2 * block + 1 < t->n_panels,
+                other, begin, (what & SUMS) ? 64 : 0};
             multiply(t, &now, &f, is_long ? old : older, what);
             older = old;
             if (!is_long) {
@@ -752,8 +754,9 @@ QNI_VARIANTS void to_words(const struct qni_direct_tile *t, const int what)
     qni_amx_configure(t->rows < BLOCK ? t->rows : BLOCK, t->step_bytes);
     for (int64_t row = 0; row < t->rows; row += BLOCK) {
         const struct row_block r = row_block_at(t, row);
-        const struct block now = {r.base,     0,     r.end - r.base > 16,   t->n_panels > 1,
-                                  t->scratch, begin, (what & SUMS) ? 64 : 0};
+        const struct block now = {
+            0,     (size_t)r.base * t->pixel, r.end - r.base > 16, t->n_panels > 1, t->scratch,
+            begin, (what & SUMS) ? 64 : 0};
         begin_rows(t, r, begin, what);
         multiply(t, &now, &f, none, what);
         qni_amx_store(c, now.two);
