@@ -24,7 +24,7 @@
 #include "kernel.h"
 
 /* Weights of groups that lie apart, of few rows: a call more costs more than that they leave the
- * first cache (measured: 20, 40 and 80 KiB of 32 groups 55, 42 and 39 us). */
+ * first cache (32 groups by 20, 40 and 80 KiB: 0.80, 0.73 and 0.66 of the time of slabs). */
 enum { QNI_APART_BYTES = 80 * 1024 };
 
 struct qni_slabs {
