@@ -203,22 +203,25 @@ QNI_TEMPLATE void expand(float (*w)[QNI_PANEL], const uint8_t *codes, const stru
 {
     const int parts = kind == NIBBLES || kind == NIBBLE_TABLE ? 2 : 1;
     const int vectors = halves || parts == 2 ? 4 : 8;
-    for (int r = 0; r < vectors; r++, codes += 64)
+    for (int r = 0; r < vectors; r++, codes += 64) {
+        _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
         QNI_UNROLL
-    for (int h = 0; h < 2; h++) {
-        const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)(codes + 32 * h));
-        const __m256i nibbles = _mm256_set1_epi8(15);
-        const __m256i high = _mm256_and_si256(_mm256_srli_epi32(words, 4), nibbles);
-        const __m256i low = kind == NIBBLES ? _mm256_and_si256(words, nibbles) : words;
-        QNI_UNROLL
-        for (int b = 0; b < 4; b++)
+        for (int h = 0; h < 2; h++) {
+            const __m256i words =
+                _mm256_loadu_si256((const __m256i *)(const void *)(codes + 32 * h));
+            const __m256i nibbles = _mm256_set1_epi8(15);
+            const __m256i high = _mm256_and_si256(_mm256_srli_epi32(words, 4), nibbles);
+            const __m256i low = kind == NIBBLES ? _mm256_and_si256(words, nibbles) : words;
             QNI_UNROLL
-        for (int part = 0; part < parts; part++) {
-            const __m256 v = kind == NIBBLES || kind == BYTES
-                                 ? code_of(part == 0 ? low : high, b, kind == BYTES ? 128 : 8)
-                                 : values(words, 8 * b + 4 * part, table, kind);
-            _mm256_storeu_ps(&w[4 * r + b + 16 * part][8 * h],
-                             _mm256_fmadd_ps(g->scale[h], v, g->offset[h]));
+            for (int b = 0; b < 4; b++)
+                QNI_UNROLL
+            for (int part = 0; part < parts; part++) {
+                const __m256 v = kind == NIBBLES || kind == BYTES
+                                     ? code_of(part == 0 ? low : high, b, kind == BYTES ? 128 : 8)
+                                     : values(words, 8 * b + 4 * part, table, kind);
+                _mm256_storeu_ps(&w[4 * r + b + 16 * part][8 * h],
+                                 _mm256_fmadd_ps(g->scale[h], v, g->offset[h]));
+            }
         }
     }
 }
