@@ -15,7 +15,7 @@ const struct qni_matmul_kernel *qni_choice_kernel(const struct qni_cpu_choice *c
 /* A tile of 32-bit results stays in the second cache with what it is made from. Its rows are a line
  * longer than they need be: at powers of two, rows of a column would meet in few sets of the first
  * cache. */
-enum { QNI_TILE_BYTES = 288 * 1024, QNI_TILE_PAD = 16 };
+enum { QNI_TILE_BYTES = 320 * 1024, QNI_TILE_PAD = 16 };
 
 /* Panels of a tile of so many rows. */
 static inline int64_t qni_tile_panels(int64_t rows)

@@ -313,7 +313,7 @@ static int64_t with_rest(int64_t rows, int64_t mr, const struct qni_row_layout *
     if (!is_int8 || mr < TILES || units < qni_max(least_units, 1))
         return rows;
     const int64_t all = qni_ceil_div(qni_ceil_div(shape->part_m, units), mr) * mr;
-    const bool is_few = all - rows <= qni_min(mr, rows / 4);
+    const bool is_few = all - rows <= qni_min(2 * mr, rows / 4);
     return is_few && qni_ceil_div(shape->part_m, all) == units ? all : rows;
 }
 

@@ -29,7 +29,7 @@
 #include "kernel.h"
 
 enum {
-    ROWS = 288,               /* of a pass: the driver's units are no larger */
+    ROWS = 320,               /* of a pass: the driver's units are no larger */
     BLOCKS = ROWS / 32,       /* at most */
     PIECES = 128,             /* of k that are cut, and have their facts turned, at once */
     FACTS = 3 * QNI_AMX_ROWS, /* floats of a block and piece at most */
@@ -49,7 +49,7 @@ struct scratch {
     struct qni_amx_columns columns[4][PIECES];
     struct qni_amx_run_memory run;
 };
-_Static_assert(sizeof(struct scratch) == 1249280, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 1323008, "kernels.inc says so");
 
 /* A unit of a panel to signed bytes in tile order. Nibbles are looked up: vpermb looks at the lower
  * six bits of each byte, a nibble and two bits that a table of four copies has no regard for. */
