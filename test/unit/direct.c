@@ -256,6 +256,35 @@ static void columns(void **unused)
         }
 }
 
+/* Pixels of any number of channels to that many bytes, or to whole steps that end with zeros. */
+static void spread(void **unused)
+{
+    enum { PIXELS = 5, GAP = 3, MOST = 200 };
+    static uint8_t from[PIXELS * (MOST + GAP)];
+    (void)unused;
+    if (!(qni_cpuid_detect() & QN_ISA_AMX_INT8))
+        skip();
+    for (int64_t i = 0; i < (int64_t)sizeof from; i++)
+        from[i] = (uint8_t)unit_in(&state, 0, 255);
+    for (int64_t channels = 1; channels <= MOST; channels++)
+        for (int32_t whole = 0; whole < 2; whole++) {
+            const uint8_t flip = channels % 3 == 0 ? 0x80 : 0;
+            const int64_t step = channels + GAP;
+            const int64_t pixel = whole ? (channels + 63) / 64 * 64 : channels;
+            const struct qni_direct_spread s = {from,  (size_t)step, PIXELS,      channels,
+                                                pixel, flip,         (uint8_t *)a};
+            memset(a, 0x5a, (size_t)(pixel * PIXELS + 64));
+            qni_direct_images_amx.spread(&s);
+            for (int64_t i = 0; i < pixel * PIXELS; i++) {
+                const int64_t at = i % pixel;
+                const uint8_t must = at < channels ? from[i / pixel * step + at] ^ flip : 0;
+                assert_int_equal((uint8_t)a[i], must);
+            }
+            for (int64_t i = pixel * PIXELS; i < pixel * PIXELS + 64; i++)
+                assert_int_equal((uint8_t)a[i], 0x5a);
+        }
+}
+
 #else
 
 static void bytes(void **unused)
@@ -278,12 +307,18 @@ static void columns(void **unused)
     (void)unused;
     skip();
 }
+static void spread(void **unused)
+{
+    (void)unused;
+    skip();
+}
 
 #endif
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bytes), cmocka_unit_test(runs),
-                                       cmocka_unit_test(pixels), cmocka_unit_test(columns)};
+                                       cmocka_unit_test(pixels), cmocka_unit_test(columns),
+                                       cmocka_unit_test(spread)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
