@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every weight format of a float product beside the dense product of the same shape.
+"""Every weight format of a float product, or of the dense strategy, beside the dense product of the
+same shape.
 
     lab/formats_beside_dense.py [--quern build/quern] [--peer-folder build/peers] [--isa LIST]
                                 [--x bf16,f32] [--m 16,64,512] [--w FORMAT,...] [--wrap CMD]
+                                [--strategy float|dense]
 
 A row of the table is a format: our time / that of the fastest dense peer (bf16 or f32), which
 `quern bench --peers` times in turn with ours; from 1 on (marked *) dense weights would be faster.
@@ -29,7 +31,7 @@ PEERS = {"avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"},
 def measure(args, weights, x):
     """{m: (ratio, our us, kernel, way)}"""
     command = [args.quern, "bench", "-n", str(args.n), "-k", str(args.k), "-m", args.m,
-               "-w", weights, "-s", "float", "-x", x, "--min-time", str(args.min_time),
+               "-w", weights, "-s", args.strategy, "-x", x, "--min-time", str(args.min_time),
                "--peers", "--peer-folder", args.peer_folder, "--json"]
     env = dict(os.environ)
     if args.isa:
@@ -53,6 +55,7 @@ def main():
     p.add_argument("--peer-folder", default="build/peers")
     p.add_argument("--isa", choices=["avx2", "avx512"])
     p.add_argument("--x", default="bf16,f32")
+    p.add_argument("--strategy", default="float", choices=["float", "dense"])
     p.add_argument("--m", default="16,64,512")
     p.add_argument("--w", default=",".join(INTEGERS + NAMED + OTHERS))
     p.add_argument("--n", type=int, default=4096)
