@@ -300,6 +300,14 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
     const struct check_format *formats;
     const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 12 : 48;
     enumerate(suite, options, false);
+    for (int32_t f = 0; f < n_formats; f++)
+        for (int32_t i = 0; i < shapes / 4; i++) {
+            const qn_strategy strategy = strategies[(i + f) % 4];
+            const struct conv_case cc = {&formats[f], strategy, false, (i / 4 + f) % CHECK_N_DATA,
+                                         GROUPED_SHAPE + i};
+            check_case(suite, conv_case, &cc, "grouped/%s/%s/%s/%d", qn_strategy_name(strategy),
+                       formats[f].name, check_data_names[cc.data], i);
+        }
     for (int32_t f = 0; f < n_formats; f++) {
         if (strcmp(formats[f].name, "int8:pc") != 0 && strcmp(formats[f].name, "int4:pc") != 0)
             continue;
@@ -321,10 +329,11 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
             check_case(suite, conv_case, &cc, "ragged/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
-        for (int32_t i = 0; i < shapes; i++) {
-            const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
-                                         i % CHECK_N_DATA, GROUPED_SHAPE + i};
-            check_case(suite, conv_case, &cc, "grouped/%s/%s/%d", formats[f].name,
+        for (int32_t i = 0; i < 4 * shapes; i++) {
+            const struct conv_case cc = {&formats[f], strategies[i % 4], false, i % CHECK_N_DATA,
+                                         GROUPED_SHAPE + shapes + i};
+            check_case(suite, conv_case, &cc, "groups/%s/%s/%s/%d",
+                       qn_strategy_name(strategies[i % 4]), formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 4 * shapes; i++) {

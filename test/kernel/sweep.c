@@ -121,6 +121,8 @@ struct row {
 #define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},
 #define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
     {#fn, (needs), QN_CPU},
+#define QNI_GROUPS_KERNEL(fn, needs, reads, layout, kind, mr, numerics, helpers)                   \
+    {#fn, (needs), QN_CPU},
 #define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
     {#fn, 0, QN_CUDA},
 static const struct row rows[] = {
@@ -129,6 +131,8 @@ static const struct row rows[] = {
 #include "../../src/cpu/conv/kernels.inc"
 
 #include "../../src/cpu/direct/kernels.inc"
+
+#include "../../src/cpu/groups/kernels.inc"
 
 #include "../../src/cuda/matmul/kernels.inc"
     {"qni_cuda_depthwise_sm75", 0, QN_CUDA},
@@ -139,6 +143,7 @@ static const struct row rows[] = {
 #undef QNI_DEPTHWISE_KERNEL
 #undef QNI_IMAGE_KERNEL
 #undef QNI_DIRECT_KERNEL
+#undef QNI_GROUPS_KERNEL
 #undef QNI_CUDA_KERNEL
 
 /* --------------------------------------------------------------------------------------------- a

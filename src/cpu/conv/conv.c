@@ -11,6 +11,7 @@
 
 #include "../../base/compiler.h"
 #include "../direct/direct.h"
+#include "../groups/groups.h"
 #include "../rows/rows.h"
 #include "patches.h"
 #include "phase_weights.h"
@@ -30,7 +31,8 @@ qn_status qni_conv_select(const qn_ctx *ctx, const struct qni_op *op, struct qni
 {
     if (qni_is_depthwise(op))
         return qni_depthwise_select(ctx, op, choice, tell, arg);
-    if (qni_direct_conv_select(ctx, op, choice, tell, arg))
+    if (qni_direct_conv_select(ctx, op, choice, tell, arg) ||
+        qni_groups_select(ctx, op, choice, tell, arg))
         return QN_OK;
     const struct qni_patches first = qni_patches_of(op, NULL, 0, 0, false); /* the largest phase */
     const struct qni_product_shape shape = {
@@ -138,6 +140,10 @@ void qni_conv_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_c
     }
     if (qni_is_direct(choice)) {
         qni_direct_conv_run(ctx, op, choice, scratch);
+        return;
+    }
+    if (qni_is_groups(choice)) {
+        qni_groups_run(ctx, op, choice, scratch);
         return;
     }
     const struct qni_rows *const rows = qni_rows_for(ctx->isa);

@@ -9,6 +9,7 @@
 #include "../rows/kernel.h"
 #include "geometry.h"
 #include "kernel.h"
+#include "values.h"
 
 /* ---- taps ------------------------------------------------------------------------------------ */
 
@@ -18,8 +19,7 @@ struct qni_tap {
     int32_t is_live;  /* 0: reads nothing in this phase (kept where a zero has a code) */
     int64_t offset;   /* of its inputs in a ring row: the driver's */
     int32_t at[2];    /* y, x */
-    int64_t codes;    /* bytes from the codes of a panel to the 16 words that hold its codes */
-    int32_t shift;    /* ... and where in them */
+    struct qni_code_place code;
     float prescale;
 };
 

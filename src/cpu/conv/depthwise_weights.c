@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "../../base/half.h"
 #include "depthwise.h"
 
 /* ---- taps ------------------------------------------------------------------------------------ */
@@ -19,16 +18,13 @@ size_t qni_tap_list_bytes(const struct qni_packed_head *head)
 static struct qni_tap tap_of(const struct qni_op *op, const struct qni_axis axis[2],
                              const struct qni_phase phase[2], int64_t position, int64_t canonical)
 {
+    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
     const int32_t *perm = qni_section(op->w[0], QNI_SECTION_PERM);
     const float *prescale = qni_section(op->w[0], QNI_SECTION_PRESCALE);
     const int64_t column = perm != NULL ? perm[canonical] : canonical;
     struct qni_tap tap = {.position = position,
+                          .code = qni_code_place(position, layout->code_bits),
                           .prescale = prescale != NULL ? prescale[column] : 1.0f};
-    const int64_t unit = position / QNI_UNIT, at = position % QNI_UNIT;
-    const int64_t vectors = qni_layout_find(op->w[0]->head->layout)->code_bits == 4 ? 4 : 8;
-    const int64_t vector = at / 4 % vectors;
-    tap.codes = (unit * vectors + vector) * QNI_PANEL * 4;
-    tap.shift = (int32_t)(8 * (at % 4) + (at / 4 == vector ? 0 : 4));
     tap.at[0] = (int32_t)(column / op->conv.kw);
     tap.at[1] = (int32_t)(column % op->conv.kw);
     const bool y = qni_axis_base(&axis[0], &phase[0], tap.at[0], &tap.base[0]);
@@ -106,43 +102,18 @@ struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, 
     return w;
 }
 
-static void read_scales(const void *section, qn_dtype dtype, int64_t at, float out[QNI_PANEL])
-{
-    for (int32_t j = 0; j < QNI_PANEL; j++)
-        out[j] = dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)section)[at + j])
-                                 : ((const float *)section)[at + j];
-}
-
-/* What a stored code stands for: value = table[code], or code - bias. */
-struct values {
-    const float *table;
-    float bias;
-    float times; /* 2: E2M1 where integers are wanted; the scales are halved then */
-};
-
-static struct values values_of(const qn_packed *w, const struct qni_layout *layout, int32_t kind)
-{
-    struct values v = {qni_section(w, QNI_SECTION_TABLE), layout->code_bits == 4 ? 8.0f : 128.0f,
-                       1.0f};
-    int8_t table8[16];
-    if (v.table != NULL && kind != QNI_DEPTHWISE_FLOAT)
-        v.times = (float)qni_table_integers(w->head->format.code, v.table,
-                                            1 << w->head->format.bits, table8);
-    return v;
-}
-
 static void expand_segment(const qn_packed *w, int64_t panel, int64_t segment, int64_t group,
-                           const struct values *v, int32_t kind, struct qni_lane_weights *out)
+                           const struct qni_values *v, int32_t kind, struct qni_lane_weights *out)
 {
     const struct qni_packed_head *head = w->head;
     const int64_t at = (panel * head->n_groups + group) * QNI_PANEL;
     float *scale = out->scale + segment * QNI_PANEL;
-    read_scales(qni_section(w, QNI_SECTION_SCALE), head->scale_dtype, at, scale);
+    qni_read_scales(qni_section(w, QNI_SECTION_SCALE), head->scale_dtype, at, scale);
     for (int32_t j = 0; j < QNI_PANEL; j++)
         scale[j] /= v->times; /* exact: by 1 or 2 */
     if (out->offset != NULL)
-        read_scales(qni_section(w, QNI_SECTION_OFFSET), head->scale_dtype, at,
-                    out->offset + segment * QNI_PANEL);
+        qni_read_scales(qni_section(w, QNI_SECTION_OFFSET), head->scale_dtype, at,
+                        out->offset + segment * QNI_PANEL);
     const int32_t *sums = qni_section(w, QNI_SECTION_SUMS);
     if (kind == QNI_DEPTHWISE_BLOCK && sums != NULL)
         for (int32_t j = 0; j < QNI_PANEL; j++)
@@ -150,49 +121,25 @@ static void expand_segment(const qn_packed *w, int64_t panel, int64_t segment, i
                 (float)sums[(panel * head->n_segments + segment) * QNI_PANEL + j];
 }
 
-/* Lanes of a panel. */
-typedef int32_t codes16 QNI_VECTOR(4 * QNI_PANEL);
-typedef float floats16 QNI_VECTOR(4 * QNI_PANEL);
-
-/* The values of a tap. kernel.h of matmul draws the units of codes: byte b of a lane is position b
- * of four, little endian. */
-QNI_TEMPLATE void tap_values(const uint8_t *codes, int32_t code_bits, const struct qni_tap *tap,
-                             const struct values *v, floats16 *out)
-{
-    codes16 lanes;
-    memcpy(&lanes, codes + tap->codes, sizeof lanes);
-    lanes = lanes >> tap->shift & (code_bits == 4 ? 15 : 255);
-    if (v->table == NULL) {
-        *out = __builtin_convertvector(lanes, floats16) - v->bias;
-        return;
-    }
-    int32_t code[QNI_PANEL];
-    float value[QNI_PANEL];
-    memcpy(code, &lanes, sizeof code);
-    for (int32_t j = 0; j < QNI_PANEL; j++)
-        value[j] = v->table[code[j]] * v->times;
-    memcpy(out, value, sizeof *out);
-}
-
 void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
                              int32_t kind, struct qni_lane_weights *out)
 {
     const struct qni_packed_head *head = w->head;
     const struct qni_layout *layout = qni_layout_find(head->layout);
-    const struct values v = values_of(w, layout, kind);
+    const struct qni_values v = qni_values_of(w, layout, kind == QNI_DEPTHWISE_FLOAT);
     const struct qni_cut cut = qni_cut_of(head, reads_of(kind));
     const int64_t per_group = qni_cut_per_group(&cut);
     const uint8_t *codes = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
                            (size_t)(panel * head->units) * qni_layout_unit_bytes(layout->layout);
     for (int32_t s = 0; s < list->n_segments; s++) {
         expand_segment(w, panel, s, s / per_group, &v, kind, out);
-        floats16 scale, offset = {0};
+        qni_floats16 scale, offset = {0};
         memcpy(&scale, out->scale + s * QNI_PANEL, sizeof scale);
         if (out->offset != NULL)
             memcpy(&offset, out->offset + s * QNI_PANEL, sizeof offset);
         for (int32_t t = list->segments[s]; t < list->segments[s + 1]; t++) {
-            floats16 value;
-            tap_values(codes, layout->code_bits, &list->taps[t], &v, &value);
+            qni_floats16 value;
+            qni_code_values(codes, layout->code_bits, &list->taps[t].code, &v, &value);
             if (kind == QNI_DEPTHWISE_FLOAT)
                 value = (value * scale + offset) * list->taps[t].prescale;
             memcpy(out->w + (int64_t)t * QNI_PANEL, &value, sizeof value);
@@ -200,19 +147,12 @@ void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni
     }
 }
 
-static void read_lanes(const void *section, qn_dtype dtype, int64_t at, floats16 *out)
-{
-    float lanes[QNI_PANEL];
-    read_scales(section, dtype, at, lanes);
-    memcpy(out, lanes, sizeof lanes);
-}
-
 void qni_image_weights_expand(const qn_packed *w, int64_t panel, int64_t n_panels,
                               const struct qni_tap_list *list, float *out, int64_t ld)
 {
     const struct qni_packed_head *head = w->head;
     const struct qni_layout *layout = qni_layout_find(head->layout);
-    const struct values v = values_of(w, layout, QNI_DEPTHWISE_FLOAT);
+    const struct qni_values v = qni_values_of(w, layout, true);
     const struct qni_cut cut = qni_cut_of(head, QNI_READS_F32);
     const int64_t per_group = qni_cut_per_group(&cut);
     const size_t move = (size_t)head->units * qni_layout_unit_bytes(layout->layout);
@@ -223,14 +163,15 @@ void qni_image_weights_expand(const qn_packed *w, int64_t panel, int64_t n_panel
     for (int64_t i = panel; i < panel + n_panels; i++, out += QNI_PANEL)
         for (int32_t s = 0; s < list->n_segments; s++) {
             const int64_t at = (i * head->n_groups + s / per_group) * QNI_PANEL;
-            floats16 scale, offset = {0};
-            read_lanes(scales, head->scale_dtype, at, &scale);
+            qni_floats16 scale, offset = {0};
+            qni_read_lanes(scales, head->scale_dtype, at, &scale);
             if (offsets != NULL)
-                read_lanes(offsets, head->scale_dtype, at, &offset);
+                qni_read_lanes(offsets, head->scale_dtype, at, &offset);
             for (int32_t t = list->segments[s]; t < list->segments[s + 1]; t++) {
                 const struct qni_tap *const tap = &list->taps[t];
-                floats16 value;
-                tap_values(codes + (size_t)i * move, layout->code_bits, tap, &v, &value);
+                qni_floats16 value;
+                qni_code_values(codes + (size_t)i * move, layout->code_bits, &tap->code, &v,
+                                &value);
                 value = (value * scale + offset) * tap->prescale;
                 memcpy(out + (tap->at[0] * (int64_t)head->kw + tap->at[1]) * ld, &value,
                        sizeof value);

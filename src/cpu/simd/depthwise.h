@@ -19,39 +19,8 @@
  *
  * Bound: the inputs come from the first cache; 2 loads and 1 multiply-add a tap and vector (MR
  * share the weight's load). */
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
+#include "lanes.h"
 
-#include "../../base/compiler.h"
-#include "../../base/exact.h"
-
-typedef float vec QNI_VECTOR(4 * LANES);
-typedef int32_t ivec QNI_VECTOR(4 * LANES);
-
-QNI_TEMPLATE vec load(const float *at)
-{
-    vec v;
-    memcpy(&v, at, sizeof v);
-    return v;
-}
-QNI_TEMPLATE void store(float *at, vec v)
-{
-    memcpy(at, &v, sizeof v);
-}
-QNI_TEMPLATE vec splat(float x)
-{
-    return x - (vec){0};
-}
-QNI_TEMPLATE vec choose(ivec mask, vec yes, vec no)
-{
-    return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask));
-}
-/* qni_rintf() */
-QNI_TEMPLATE vec nearest(vec x)
-{
-    return (x + 0x1.8p23f) - 0x1.8p23f;
-}
 /* sum[r] += inputs of vector r times weights, taps [from, to), lanes from `lane` on. at: element
  * of vector 0. */
 QNI_TEMPLATE void add_products(const struct qni_depthwise_tile *t, int64_t from, int64_t to,
@@ -315,13 +284,6 @@ static bool float_image(const struct qni_depthwise_image *m)
 
 /* ---- int8 ------------------------------------------------------------------------------------ */
 
-/* acc = FMA(a, b, acc) where acc is still +0 if first: then one rounding of the product is the
- * same, and cheaper where there is no instruction. (A product of -0 must become +0.) */
-QNI_TEMPLATE vec step(vec a, vec b, vec acc, bool first)
-{
-    return first ? a * b + splat(0.0f) : FMA(a, b, acc);
-}
-
 /* Exact sums of integers over a segment, as int32. Inputs are integers already. */
 QNI_TEMPLATE void given_segment(const struct qni_depthwise_tile *t, int64_t s, int64_t v,
                                 int64_t lane, const int rows, ivec *dot, ivec *sum)
@@ -392,14 +354,6 @@ static void given_tile(const struct qni_depthwise_tile *t)
         given_rows(t, v, 1);
 }
 
-/* How a segment (or a whole patch) becomes codes: code = rint((x * before - low) * inv) - minus.
- * None needs a clamp: no |x| is beyond amax, so that |fl(x * inv)| <= 127 (1 + 2^-22) is rounded to
- * 127 at most; the same with x - lo, h and 255, for rounding is monotonic. */
-struct quantizer {
-    vec scale, offset, low, inv;
-    ivec bad; /* codes are 0 */
-};
-
 /* Inputs of a tap. Not plain: a factor, and taps that are zero everywhere. */
 QNI_TEMPLATE vec input(const struct qni_depthwise_tile *t, int64_t tap, int64_t at,
                        const bool plain)
@@ -416,21 +370,6 @@ static bool is_plain(const struct qni_depthwise_tile *t)
     for (int64_t tap = 0; tap < t->n_taps; tap++)
         plain = plain && t->in[tap] != NULL;
     return plain;
-}
-
-/* The bits of the largest |x|; those of infinities and NaNs are beyond those of all numbers. */
-enum { LAST_NUMBER = 0x7f7fffff };
-QNI_TEMPLATE ivec size_bits(vec x)
-{
-    return (ivec)x & 0x7fffffff;
-}
-
-/* fl(a / 127) for a >= 2^-120: the remainder of a product, itself exact, corrects it (compared for
- * every a; divisions of vectors take 16 cycles each). */
-QNI_TEMPLATE vec by_127(vec a)
-{
-    const vec q = a * (1.0f / 127.0f);
-    return HAS_FMA ? FMA(FMA(splat(-127.0f), q, a), splat(1.0f / 127.0f), q) : a / 127.0f;
 }
 
 /* Vectors that are made together: the first one's inputs begin at element `at` of each tap. */
@@ -459,31 +398,8 @@ QNI_TEMPLATE void symmetric_quantizers(const struct vectors *g, int64_t from, in
     for (int r = 0; r < rows; r++)
         most[r] = LARGER_INT(most[r], size_bits(input_of(g, tap, r)));
     QNI_UNROLL
-    for (int r = 0; r < rows; r++) {
-        const vec amax = (vec)most[r], zero = splat(0.0f);
-        const ivec bad = most[r] > LAST_NUMBER, tiny = amax < 0x1p-120f;
-        const vec safe = choose(tiny | bad, splat(1.0f), amax);
-        const vec scale = choose(tiny, zero, by_127(safe));
-        q[r] = (struct quantizer){choose(bad, splat(qni_float_of(0x7fc00000u)), scale), zero, zero,
-                                  choose(tiny, zero, 127.0f / safe), bad};
-    }
-}
-
-QNI_TEMPLATE struct quantizer asymmetric_quantizer(vec lo, vec hi, ivec most)
-{
-    struct quantizer q;
-    q.bad = most > LAST_NUMBER;
-    const vec h = choose(q.bad, splat(1.0f), hi * 0.5f - lo * 0.5f);
-    const ivec tiny = h < 0x1p-120f;
-    const vec safe = choose(tiny, splat(1.0f), h);
-    q.scale = choose(tiny, splat(0.0f), safe / 127.5f);
-    q.offset = choose(tiny, lo, FMA(splat(128.0f), q.scale, lo));
-    q.scale = choose(q.bad, splat(qni_float_of(0x7fc00000u)), q.scale);
-    q.offset = choose(q.bad, splat(0.0f), q.offset);
-    q.low = lo * 0.5f;
-    q.inv = choose(tiny, splat(0.0f), 255.0f / safe);
-    q.bad |= tiny;
-    return q;
+    for (int r = 0; r < rows; r++)
+        q[r] = symmetric_quantizer(most[r]);
 }
 
 QNI_TEMPLATE void asymmetric_quantizers(const struct vectors *g, int64_t from, int64_t to,
@@ -508,13 +424,6 @@ QNI_TEMPLATE void asymmetric_quantizers(const struct vectors *g, int64_t from, i
     QNI_UNROLL
     for (int r = 0; r < rows; r++)
         q[r] = asymmetric_quantizer(lo[r], hi[r], most[r]);
-}
-
-QNI_TEMPLATE vec code_of(const struct quantizer *q, vec x, const bool symmetric)
-{
-    if (symmetric)
-        return nearest(x * q->inv);
-    return nearest((x * 0.5f - q->low) * q->inv) - 128.0f;
 }
 
 /* Exact sums over the taps of a segment of code * value, and of the codes if there are offsets. */
