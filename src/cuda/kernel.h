@@ -51,7 +51,8 @@ enum {
     QNI_CUDA_READS_F16 = 0,  /* natural order: f16 x as it lies, or prepared */
     QNI_CUDA_READS_BF16 = 1, /* natural order: 1 to 3 planes that add up to x: qni_op_planes() */
     QNI_CUDA_READS_Q8 = 2,   /* int8, one scale a row (or given). Within each block of 64 positions
-                                byte 16 t + 4 s + j holds position p(s, t, j) */
+                                byte 16 t + 4 s + j holds position p(s, t, j); for wgmma byte
+                                16 s + 4 t + j */
     QNI_CUDA_READS_Q8B = 3   /* the same with scale, offset and sums per segment */
 };
 enum { QNI_CUDA_SHIFT_NONE = 0, QNI_CUDA_SHIFT_ZERO = 1, QNI_CUDA_SHIFT_OFFSET = 2 };
@@ -243,6 +244,7 @@ struct qni_cuda_source {
     /* Matrix: what is prepared as row i is row order[i] of [row, row + n_rows), -1: nothing is; as
      * routes have it. NULL: i. */
     const int32_t *order;
+    int32_t by_step; /* int8: word t of step s at 16 s + 4 t of a block, as wgmma wants it */
     struct qni_cuda_rows to; /* its pointers are written; part_rows == n_rows */
 };
 

@@ -436,12 +436,13 @@ ROWS_DEVICE void rows_store_facts(const struct rows_job &j, const struct rows_sc
             __fmaf_rn(s.scale, (float)sum, __fmul_rn(s.offset, (float)count));
 }
 
-/* Where the code of a packed position lies in a row: byte 16 t + 4 s + j of its block. */
-ROWS_DEVICE int32_t rows_byte_of(int32_t position)
+/* Where the code of a packed position lies in a row: byte 16 t + 4 s + j of its block, or, by step,
+ * 16 s + 4 t + j. */
+ROWS_DEVICE int32_t rows_byte_of(int32_t position, int32_t by_step)
 {
-    const int32_t in_step = position & 15;
-    return (position & ~63) + 16 * ((in_step & 7) >> 1) + 4 * ((position >> 4) & 3) +
-           2 * (in_step & 1) + (in_step >> 3);
+    const int32_t in_step = position & 15, s = (position >> 4) & 3, t = (in_step & 7) >> 1;
+    return (position & ~63) + (by_step ? 16 * s + 4 * t : 16 * t + 4 * s) + 2 * (in_step & 1) +
+           (in_step >> 3);
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */

@@ -32,6 +32,12 @@ template <int COUNT> static __device__ __forceinline__ void hold(float (&d)[COUN
     for (int i = 0; i < COUNT; i++)
         asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int COUNT> static __device__ __forceinline__ void hold(int32_t (&d)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        asm volatile("" : "+r"(d[i])::"memory");
+}
 
 /* A tile of rows of 128 bytes at an address that is a multiple of 1024: eight rows are 1024 bytes
  * apart from the next eight. What varies is the address in units of 16 bytes, below 2^14: a step of
@@ -47,13 +53,15 @@ static __device__ __forceinline__ uint64_t descriptor(uint32_t tile)
 
 /* add 0: d is overwritten. */
 template <int TOKENS> struct product;
+/* Of signed bytes: 32 positions, sums in int32. Register i of A has, of output g + 8 (i % 2), the
+ * four positions that lie at bytes 16 (i / 2) + 4 t of a row of B. */
+template <int TOKENS> struct product_of_bytes;
 
 /* clang-format off */
-#define QNI_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]),                      \
-                  "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define QNI_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define QNI_D16(i) QNI_D8(i), QNI_D8(i + 8)
-#define QNI_D32(i) QNI_D16(i), QNI_D16(i + 16)
+#define QNI_D4(T, i) T(d[i]), T(d[i + 1]), T(d[i + 2]), T(d[i + 3])
+#define QNI_D8(T, i) QNI_D4(T, i), QNI_D4(T, i + 4)
+#define QNI_D16(T, i) QNI_D8(T, i), QNI_D8(T, i + 8)
+#define QNI_D32(T, i) QNI_D16(T, i), QNI_D16(T, i + 16)
 #define QNI_R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define QNI_R16 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define QNI_R32 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
@@ -84,20 +92,47 @@ template <int TOKENS> struct product;
         }                                                                                          \
     };
 
-QNI_WGMMA_PRODUCT(8, "%0,%1,%2,%3", "%4", "%5", "%6", "%7", "%8", "%9", QNI_D4(0))
-QNI_WGMMA_PRODUCT(16, "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", "%10", "%11", "%12", "%13", QNI_D8(0))
+QNI_WGMMA_PRODUCT(8, "%0,%1,%2,%3", "%4", "%5", "%6", "%7", "%8", "%9", QNI_D4("+f", 0))
+QNI_WGMMA_PRODUCT(16, "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", "%10", "%11", "%12", "%13",
+                  QNI_D8("+f", 0))
 QNI_WGMMA_PRODUCT(24, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11", "%12", "%13", "%14", "%15", "%16",
-                  "%17", QNI_D8(0), QNI_D4(8))
-QNI_WGMMA_PRODUCT(32, QNI_R0, "%16", "%17", "%18", "%19", "%20", "%21", QNI_D16(0))
-QNI_WGMMA_PRODUCT(64, QNI_R0 "," QNI_R16, "%32", "%33", "%34", "%35", "%36", "%37", QNI_D32(0))
+                  "%17", QNI_D8("+f", 0), QNI_D4("+f", 8))
+QNI_WGMMA_PRODUCT(32, QNI_R0, "%16", "%17", "%18", "%19", "%20", "%21",
+                  QNI_D16("+f", 0))
+QNI_WGMMA_PRODUCT(64, QNI_R0 "," QNI_R16, "%32", "%33", "%34", "%35", "%36", "%37",
+                  QNI_D32("+f", 0))
 QNI_WGMMA_PRODUCT(96, QNI_R0 "," QNI_R16 "," QNI_R32, "%48", "%49", "%50", "%51", "%52", "%53",
-                  QNI_D32(0), QNI_D16(32))
+                  QNI_D32("+f", 0), QNI_D16("+f", 32))
 QNI_WGMMA_PRODUCT(128, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48, "%64", "%65", "%66", "%67",
-                  "%68", "%69", QNI_D32(0), QNI_D32(32))
+                  "%68", "%69", QNI_D32("+f", 0), QNI_D32("+f", 32))
 QNI_WGMMA_PRODUCT(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "%128", "%129",
-                  "%130", "%131", "%132", "%133", QNI_D32(0), QNI_D32(32), QNI_D32(64),
-                  QNI_D32(96))
+                  "%130", "%131", "%132", "%133", QNI_D32("+f", 0), QNI_D32("+f", 32),
+                  QNI_D32("+f", 64), QNI_D32("+f", 96))
 
+#define QNI_WGMMA_BYTES(TOKENS, LIST, A0, A1, A2, A3, DESC, ADD, ...)                              \
+    template <> struct product_of_bytes<TOKENS> {                                                  \
+        static __device__ __forceinline__ void run(int32_t (&d)[TOKENS / 2], const uint32_t *a,    \
+                                                   uint32_t tile, int32_t add)                     \
+        {                                                                                          \
+            asm volatile("{.reg .pred add; setp.ne.s32 add, " ADD ", 0;\n"                         \
+                         "wgmma.mma_async.sync.aligned.m64n" #TOKENS "k32.s32.s8.s8 "              \
+                         "{" LIST "}, {" A0 "," A1 "," A2 "," A3 "}, " DESC ", add;}"              \
+                         : __VA_ARGS__                                                             \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(tile)),      \
+                           "r"(add)                                                                \
+                         : "memory");                                                              \
+        }                                                                                          \
+    };
+
+QNI_WGMMA_BYTES(64, QNI_R0 "," QNI_R16, "%32", "%33", "%34", "%35", "%36", "%37",
+                QNI_D32("+r", 0))
+QNI_WGMMA_BYTES(128, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48, "%64", "%65", "%66", "%67",
+                "%68", "%69", QNI_D32("+r", 0), QNI_D32("+r", 32))
+QNI_WGMMA_BYTES(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "%128", "%129",
+                "%130", "%131", "%132", "%133", QNI_D32("+r", 0), QNI_D32("+r", 32),
+                QNI_D32("+r", 64), QNI_D32("+r", 96))
+
+#undef QNI_WGMMA_BYTES
 #undef QNI_WGMMA_PRODUCT
 #undef QNI_WGMMA
 #undef QNI_R0

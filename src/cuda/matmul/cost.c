@@ -165,6 +165,15 @@ static double table_products(const struct qni_op *op, const struct qni_cuda_kern
     return kernel->family == QNI_CUDA_FAMILY_PREFILL ? 1.5 * pieces : pieces;
 }
 
+/* Sums of wgmma in int32 that end before k does: 128 positions take so many times as long. */
+static double int8_ends(const struct qni_op *op, const struct qni_cuda_kernel *kernel)
+{
+    const bool by_block = kernel->reads == QNI_CUDA_READS_Q8B;
+    if (kernel->family != QNI_CUDA_FAMILY_PREFILL)
+        return 1.0;
+    return by_block ? 2.5 : qni_packed_cut(op->w[0]->head, false).n_segments > 1 ? 1.6 : 1.0;
+}
+
 static double rated_bandwidth(const struct qni_cuda_facts *facts)
 {
     return facts->bandwidth > 0.0 ? facts->bandwidth : 500e9;
@@ -200,9 +209,10 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
     const double x = x_bytes(op, m);
     /* wgmma's sums are scaled after every group: 1.5 times the time at 64 positions, 2.1 at 32. */
     const bool is_prefill = kernel->family == QNI_CUDA_FAMILY_PREFILL && head->n_groups > 1;
-    const double ends = !is_prefill || head->group_units % 4 == 0 ? 1.0
-                        : head->group_units % 2 == 0              ? 1.5
-                                                                  : 2.1;
+    const double ends = is_int8(kernel)                             ? int8_ends(op, kernel)
+                        : !is_prefill || head->group_units % 4 == 0 ? 1.0
+                        : head->group_units % 2 == 0                ? 1.5
+                                                                    : 2.1;
     /* Weights that are rounded in f32: four instructions more for a pair (prefill_round.cuh). */
     const bool by_f32 = kernel->family == QNI_CUDA_FAMILY_ROUNDED && !qni_cuda_rounds_by_f16(op);
     return (struct qni_cuda_terms){

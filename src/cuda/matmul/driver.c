@@ -174,6 +174,7 @@ static qn_status prepare(struct run *r, int64_t row, int64_t n)
     qni_cuda_rows_in(r->op, r->kernel, &shape, r->prepared, &r->product.x);
     r->source.row = row;
     r->source.n_rows = n;
+    r->source.by_step = r->kernel->family == QNI_CUDA_FAMILY_PREFILL;
     r->source.to = r->product.x;
     r->product.m = n;
     r->product.row = row;

@@ -46,10 +46,10 @@ struct schedule {
     int32_t pdl;
 };
 
-/* What the copy engine brings: x; of weights that lie in one blob, codes, scales, zeros and, where
- * weights are rounded in f32, offsets. */
+/* What the copy engine brings: x; of weights that lie in one blob, codes, scales, zeros; where
+ * weights are rounded in f32 or x is int8, offsets; for int8 sums of codes. */
 struct maps {
-    CUtensorMap x, codes, scale, zero, offset;
+    CUtensorMap x, codes, scale, zero, offset, sums;
 };
 
 struct arguments {
@@ -69,7 +69,8 @@ struct arguments {
 template <bool BF16, int BITS, int TOKENS, int MODE, bool GENERAL, bool TABLE = false,
           int ROUNDING = EXACT>
 struct form {
-    static constexpr bool bf16 = BF16, general = GENERAL, table = TABLE;
+    static constexpr bool bf16 = BF16, general = GENERAL, table = TABLE, integers = false;
+    static constexpr int reads = BF16 ? QNI_CUDA_READS_BF16 : QNI_CUDA_READS_F16;
     static constexpr int bits = BITS, tokens = TOKENS, mode = MODE, rounding = ROUNDING;
     static constexpr bool codes_bf16 = BF16 && ROUNDING == EXACT; /* the type of unpacked codes */
     static constexpr bool one_sum = MODE == WHOLE || ROUNDING != EXACT;
@@ -79,6 +80,10 @@ struct form {
     static constexpr int tile_bytes = TOKENS * QNI_CUDA_BLOCK * 2, x_bytes = blocks * tile_bytes;
     static constexpr int block_bytes = QNI_CUDA_BLOCK * QNI_CUDA_PANEL * BITS / 8;
     static constexpr int panel_bytes = blocks * block_bytes;
+    static constexpr int x_tiles = blocks;
+    /* Half of a stage: registers of codes, and where its x begins, in 16 bytes. */
+    static constexpr int half_words = blocks * 8, half_step = blocks == 2 ? tile_bytes / 16 : 4;
+    static constexpr int writers = 2; /* arrivals that fill a stage */
     static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;
     static constexpr int scale_bytes = PANELS * groups * 64; /* at most */
     static constexpr int zero_at = ROUNDING == BY_F32 ? 2 * scale_bytes : scale_bytes;

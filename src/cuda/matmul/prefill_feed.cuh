@@ -7,6 +7,7 @@
 #define QNI_CUDA_MATMUL_PREFILL_FEED_CUH
 
 #include "prefill.cuh"
+#include "prefill_int8.cuh"
 
 namespace
 {
@@ -34,7 +35,7 @@ __device__ __forceinline__ void feed_tiles(const CUtensorMap *map, const argumen
                 barrier_wait(r.empty + r.stage * 8, r.phase ^ 1);
                 barrier_expect_if(full, F::x_bytes, first);
 #pragma unroll
-                for (int j = 0; j < F::blocks; j++)
+                for (int j = 0; j < F::x_tiles; j++)
                     copy_tile_if(to + j * F::tile_bytes, map, (b + j) * QNI_CUDA_BLOCK, at.first,
                                  at.part, plane, full, first);
                 advance<F::stages>(r);
@@ -87,13 +88,22 @@ __device__ __forceinline__ void feed_weights(const maps &m, const arguments &a, 
     }
 }
 
-/* The four warps: two have nothing to do. */
+/* The four warps: two have nothing to do where nothing is known of rows by segment. */
 template <class F>
 __device__ __forceinline__ void feed(const maps &m, const arguments &a, const ring &r)
 {
     const int warp = __shfl_sync(~0u, (int)threadIdx.x % 128 / 32, 0);
     if (warp == 1) {
-        feed_weights<F>(m, a, r);
+        if constexpr (F::integers && F::mode != WHOLE)
+            feed_segments<F>(m, a, r);
+        else
+            feed_weights<F>(m, a, r);
+    } else if (F::integers && F::mode != WHOLE && warp > 1) {
+        if constexpr (F::integers) {
+            if (a.s.pdl)
+                asm volatile("griddepcontrol.wait;" ::: "memory");
+            feed_facts<F>(a, r, (int)threadIdx.x % 64);
+        }
     } else if (warp == 0) {
         if (a.s.pdl)
             asm volatile("griddepcontrol.wait;" ::: "memory");

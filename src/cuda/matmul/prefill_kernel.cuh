@@ -131,13 +131,30 @@ __device__ __forceinline__ void leave(const arguments &a, const place &at, const
         float4 u = *(const float4 *)(v + r * ld + 4 * j);
         float *const e = &u.x;
         const int many = min(4, a.p.w.n - n);
+        const int64_t to = place_of_row.y + (int64_t)first * out.stride[3];
+        if (F::integers && out.y_dtype == QN_I32) {
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (c < many)
+                    ((int32_t *)out.y)[to + c * out.stride[3]] = __float_as_int(e[c]);
+            continue;
+        }
         if (!out.is_plain)
 #pragma unroll
             for (int c = 0; c < 4; c++)
                 e[c] = epilogue_steps(out, place_of_row, first + min(c, many - 1), at.expert, e[c]);
-        const int64_t to = place_of_row.y + (int64_t)first * out.stride[3];
         if (wide && many == 4 && epilogue_store4(out, to, e))
             continue;
+        if (F::integers && by_row && !wide && many == 4 && ((uintptr_t)out.y + to) % 4 == 0) {
+            const int lo = out.y_dtype == QN_U8 ? 0 : -128, hi = lo + 255;
+            uint32_t word = 0;
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                word |= (uint32_t)(epilogue_code(e[c], out.y_inv, out.y_zero, lo, hi) & 255)
+                        << (8 * c);
+            *(uint32_t *)((uint8_t *)out.y + to) = word;
+            continue;
+        }
 #pragma unroll
         for (int c = 0; c < 4; c++)
             if (c < many)
@@ -172,8 +189,24 @@ __device__ __forceinline__ void store_any(const arguments &a, const place &at, i
 /* The CTAs of a cluster have sums over half of the positions each: a thread sends those of chunks
  * that the other finishes to the same thread there, whose ring is at rest by then, and adds what it
  * gets. Two numbers: their order is none. */
-template <class F>
-__device__ __forceinline__ void exchange(uint32_t sums, float (&acc)[F::tokens / 2])
+__device__ __forceinline__ uint32_t bits_of(float v)
+{
+    return __float_as_uint(v);
+}
+__device__ __forceinline__ uint32_t bits_of(int32_t v)
+{
+    return (uint32_t)v;
+}
+__device__ __forceinline__ void add_bits(float &v, uint32_t bits)
+{
+    v += __uint_as_float(bits);
+}
+__device__ __forceinline__ void add_bits(int32_t &v, uint32_t bits)
+{
+    v += (int32_t)bits;
+}
+template <class F, class Sum>
+__device__ __forceinline__ void exchange(uint32_t sums, Sum (&acc)[F::tokens / 2])
 {
     constexpr int EACH = CHUNK / 2; /* numbers of a thread */
     const uint32_t rank = blockIdx.x % 2, at = sums + threadIdx.x * 16;
@@ -185,10 +218,11 @@ __device__ __forceinline__ void exchange(uint32_t sums, float (&acc)[F::tokens /
         if (c % 2 != (int)rank)
 #pragma unroll
             for (int i = 0; i < EACH; i += 4)
-                asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(
+                asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(
                                  there + (c / 2 * EACH + i) * CONSUMERS * 4),
-                             "f"(acc[c * EACH + i]), "f"(acc[c * EACH + i + 1]),
-                             "f"(acc[c * EACH + i + 2]), "f"(acc[c * EACH + i + 3])
+                             "r"(bits_of(acc[c * EACH + i])), "r"(bits_of(acc[c * EACH + i + 1])),
+                             "r"(bits_of(acc[c * EACH + i + 2])),
+                             "r"(bits_of(acc[c * EACH + i + 3]))
                              : "memory");
     cluster_sync();
 #pragma unroll
@@ -200,7 +234,7 @@ __device__ __forceinline__ void exchange(uint32_t sums, float (&acc)[F::tokens /
                 load16(at + (c / 2 * EACH + i) * CONSUMERS * 4, v);
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    acc[c * EACH + i + j] += __uint_as_float(v[j]);
+                    add_bits(acc[c * EACH + i + j], v[j]);
             }
 }
 
@@ -247,11 +281,24 @@ __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8
         if (F::general && at.rows <= 0)
             continue;
         float acc[F::tokens / 2];
+        if constexpr (F::integers) {
+            if constexpr (F::mode == WHOLE) {
+                int32_t dot[F::tokens / 2];
+                sum_one_segment<F>(c, at, dot);
+                if (at.split)
+                    exchange<F>(r.data, dot);
+                end_one_segment<F>(a, at, (float *)chunk, dot, acc);
+            } else {
+                sum_segments<F>(c, a, at, (float *)chunk, acc);
+            }
+        }
 #pragma unroll
-        for (int i = 0; i < F::tokens / 2; i++)
+        for (int i = 0; i < F::tokens / 2 && !F::integers; i++)
             acc[i] = 0;
-        if (at.begin < at.end) {
-            if constexpr (F::rounding != EXACT)
+        if (!F::integers && at.begin < at.end) {
+            if constexpr (F::integers)
+                ;
+            else if constexpr (F::rounding != EXACT)
                 sum_rounded<F>(c, a, at, acc);
             else if constexpr (F::mode == UNITS)
                 sum_units<F>(c, a, at, acc);
@@ -259,10 +306,11 @@ __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8
                 sum_whole<F>(c, a, at, acc);
             else
                 sum_turns<F>(c, a, at, acc);
-            if (F::rounding == EXACT && a.p.w.shift == QNI_CUDA_SHIFT_OFFSET)
-                add_offsets<F>(a, at, (float *)chunk, acc);
+            if constexpr (!F::integers && F::rounding == EXACT)
+                if (a.p.w.shift == QNI_CUDA_SHIFT_OFFSET)
+                    add_offsets<F>(a, at, (float *)chunk, acc);
         }
-        if (at.split)
+        if (!F::integers && at.split)
             exchange<F>(r.data, acc);
         if (wide)
             store_plain<F>(a, at, wg, shared_address(chunk), acc);
@@ -289,7 +337,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     r.phase = 0;
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::stages; i++) {
-            barrier_init(r.full + i * 8, 2);
+            barrier_init(r.full + i * 8, F::writers);
             barrier_init(r.empty + i * 8, GROUPS * 4);
         }
         for (int i = 0; i < GROUPS; i++)
@@ -332,8 +380,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 typedef decltype(&cuTensorMapEncodeTiled) encode_fn;
 
 /* x as the copy engine sees it: columns, rows, parts, planes. Zeros lie around it. */
-bool describe_rows(encode_fn encode, const struct qni_cuda_product *p, bool bf16, int rows,
-                   CUtensorMap *map)
+template <class F>
+bool describe_rows(encode_fn encode, const struct qni_cuda_product *p, CUtensorMap *map)
 {
     const struct qni_cuda_rows &x = p->x;
     const int64_t columns = x.columns > 0 ? x.columns : 1;
@@ -342,10 +390,14 @@ bool describe_rows(encode_fn encode, const struct qni_cuda_product *p, bool bf16
     const int64_t part = p->w.parts > 1 ? x.part_rows * x.lda : x.lda;
     const cuuint64_t stride[3] = {(cuuint64_t)x.lda, (cuuint64_t)part,
                                   (cuuint64_t)(x.planes > 1 ? x.plane_stride : x.lda)};
-    const cuuint32_t box[4] = {QNI_CUDA_BLOCK, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
-    return encode(map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-                  (void *)(uintptr_t)x.a, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+    const cuuint32_t box[4] = {F::integers ? 2 * QNI_CUDA_BLOCK : QNI_CUDA_BLOCK, F::tokens, 1, 1};
+    const cuuint32_t step[4] = {1, 1, 1, 1};
+    const CUtensorMapDataType type = F::integers ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : F::bf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    return encode(map, type, 4, (void *)(uintptr_t)x.a, size, stride, box, step,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -379,16 +431,20 @@ int32_t describe(const struct qni_cuda_product *p, const uint8_t *lowest, maps *
     const encode_fn encode = (encode_fn)entry;
     const struct qni_cuda_weights &w = p->w;
     const int scale = w.scale_is_f16 ? 32 : 64;
-    bool ok = describe_rows(encode, p, F::bf16, F::tokens, &m->x);
+    bool ok = describe_rows<F>(encode, p, &m->x);
     ok = ok && describe_section(encode, w, lowest, w.codes, (int64_t)w.units / 2 * F::block_bytes,
                                 F::bits, F::blocks * 128, &m->codes);
+    if (F::integers && F::mode != WHOLE && has_sums<F::reads>(p))
+        ok = ok && describe_section(encode, w, lowest, w.sums, (int64_t)w.n_segments * 64, 4, 16,
+                                    &m->sums);
     if (F::mode != WHOLE)
         ok = ok && describe_section(encode, w, lowest, w.scale, (int64_t)w.n_groups * scale, 4,
                                     F::groups * scale / 4, &m->scale);
     if (F::mode != WHOLE && w.shift == QNI_CUDA_SHIFT_ZERO)
         ok = ok && describe_section(encode, w, lowest, w.zero, (int64_t)w.n_groups * 16, 4,
                                     F::groups * 4, &m->zero);
-    if (F::rounding == BY_F32 && w.shift == QNI_CUDA_SHIFT_OFFSET)
+    if ((F::rounding == BY_F32 || (F::integers && F::mode != WHOLE)) &&
+        w.shift == QNI_CUDA_SHIFT_OFFSET)
         ok = ok && describe_section(encode, w, lowest, w.offset, (int64_t)w.n_groups * scale, 4,
                                     F::groups * scale / 4, &m->offset);
     return ok ? 0 : (int32_t)cudaErrorInvalidValue;
@@ -481,8 +537,10 @@ void consider(struct choice &best, const struct qni_cuda_product *p,
     const double rounds = floor(tiles / l->multiprocessors);
     const double last = tiles - rounds * l->multiprocessors;
     const double cut = rounds * each + each / 2 + SPLIT_NS;
-    if (p->routes.tiles == NULL && last > 0 && 2 * last <= l->multiprocessors && turns >= 8 &&
-        l->multiprocessors % 2 == 0 && cut < best.ns)
+    /* Steps of f32 come in the order of segments. */
+    const bool may_cut = !F::integers || F::mode == WHOLE;
+    if (may_cut && p->routes.tiles == NULL && last > 0 && 2 * last <= l->multiprocessors &&
+        turns >= 8 && l->multiprocessors % 2 == 0 && cut < best.ns)
         best = {start<F>, 2, cut};
 }
 

@@ -282,8 +282,7 @@ template <class F> struct consumer {
     }
     __device__ __forceinline__ uint32_t tile(int stage, int part) const
     {
-        return qni_wgmma::tile(r.data + stage * F::stage_bytes) +
-               part * (F::blocks == 2 ? F::tile_bytes / 16 : 4);
+        return qni_wgmma::tile(r.data + stage * F::stage_bytes) + part * F::half_step;
     }
     __device__ __forceinline__ void release(int stage, uint32_t really)
     {
@@ -298,6 +297,15 @@ template <class F> struct consumer {
 #pragma unroll
         for (int i = 1; i < COUNT / 4; i++)
             qni_wgmma::product<F::tokens>::template run<F::bf16>(p, w + 4 * i, x + 2 * i, 1);
+    }
+    template <int COUNT>
+    __device__ __forceinline__ void multiply(int32_t (&p)[F::tokens / 2],
+                                             const uint32_t (&w)[COUNT], uint32_t x, int32_t add)
+    {
+        qni_wgmma::product_of_bytes<F::tokens>::run(p, w, x, add);
+#pragma unroll
+        for (int i = 1; i < COUNT / 4; i++)
+            qni_wgmma::product_of_bytes<F::tokens>::run(p, w + 4 * i, x + 2 * i, 1);
     }
     __device__ __forceinline__ void scale(float (&acc)[F::tokens / 2],
                                           const float (&p)[F::tokens / 2], float2 s)
@@ -396,11 +404,11 @@ __device__ __forceinline__ void sum_turns(consumer<F> &c, const arguments &a, co
  * what it needs beside the codes, make<PART>(c, to) makes half PART of the stage that was taken.
  * (With three sets of registers, two of them multiplied, ptxas waits for every product by itself.)
  */
-template <class F, class Weights>
+template <class F, class Weights, class Sum>
 __device__ __forceinline__ void sum_straight(consumer<F> &c, int turns, Weights &weights,
-                                             float (&acc)[F::tokens / 2])
+                                             Sum (&acc)[F::tokens / 2])
 {
-    uint32_t w0[F::blocks * 8], w1[F::blocks * 8];
+    uint32_t w0[F::half_words], w1[F::half_words];
     barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
     c.take_codes(c.r.stage);
     weights.take(c, c.r.stage);

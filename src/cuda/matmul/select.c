@@ -137,6 +137,15 @@ static bool fits_quads(const struct qni_cuda_kernel *k, const struct qni_op *op,
                       (qni_cuda_shared_kb(facts->sm) - 1) * 1024);
 }
 
+/* wgmma kernels of int8 end segments with turns of 128 positions, in f32. */
+static bool ends_with_turns(const struct qni_op *op)
+{
+    const struct qni_cut cut =
+        qni_packed_cut(op->w[0]->head, op->strategy == QN_STRATEGY_INT8_BLOCK);
+    return (cut.n_groups <= 1 || cut.group_units % 4 == 0) &&
+           (cut.n_segments <= 1 || (cut.segment_units % 4 == 0 && !qni_op_is_raw(op)));
+}
+
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. m: rows of a
  * part; 0: any. */
 static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op *op, int32_t layout,
@@ -157,6 +166,9 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
     if (k->family == QNI_CUDA_FAMILY_PREFILL && k->layout == QNI_CUDA_T4FRAG &&
         k->reads == QNI_CUDA_READS_F16 && op->w[0]->head->format.code == QN_CODE_TABLE)
         return "holds values as f16, and may not those of a table that was given";
+    if (k->family == QNI_CUDA_FAMILY_PREFILL &&
+        (k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B) && !ends_with_turns(op))
+        return "takes 128 positions at a time, and a segment ends between them or in int32";
     if (k->reads == QNI_CUDA_READS_F16 &&
         (op->x.dtype != QN_F16 || has_section(op, QNI_SECTION_PRESCALE)))
         return "reads f16, which x (times the prescale) is not";

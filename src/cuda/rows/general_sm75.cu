@@ -70,7 +70,7 @@ ROWS_DEVICE void store_code(const struct rows_job &j, int64_t row, int32_t posit
 {
     uint8_t *const to = j.a + row * j.s.to.lda;
     if (!j.is_natural)
-        to[rows_byte_of(position)] = (uint8_t)code;
+        to[rows_byte_of(position, j.s.by_step)] = (uint8_t)code;
     else if (p.n > 0)
         to[p.column] = (uint8_t)((uint32_t)code ^ (j.flip & 0x80u));
 }
@@ -294,10 +294,16 @@ ROWS_DEVICE int32_t unit_codes(const uint32_t (&v)[32], int32_t n, const struct 
     return sum;
 }
 
-/* Bytes 16 t + 8 (unit & 1) .. + 7 of its block, for all t. */
+/* Bytes 16 t + 8 (unit & 1) .. + 7 of its block, for all t; by step: 32 (unit & 1) .. + 31. */
 ROWS_DEVICE void store_unit_codes(const struct rows_job &j, int64_t row, int32_t unit,
                                   const uint32_t (&words)[8])
 {
+    if (j.s.by_step) {
+        uint4 *const half = (uint4 *)(j.a + row * j.s.to.lda + 32 * (int64_t)unit);
+        half[0] = make_uint4(words[0], words[1], words[2], words[3]);
+        half[1] = make_uint4(words[4], words[5], words[6], words[7]);
+        return;
+    }
     uint8_t *const to =
         j.a + row * j.s.to.lda + 64 * (int64_t)(unit >> 1) + 8 * (int64_t)(unit & 1);
 #pragma unroll

@@ -211,12 +211,14 @@ ROWS_DEVICE int32_t sum_piece(const uint32_t (&codes)[4])
 }
 
 /* The codes of 4 lanes as the 64 bytes of their block. Word t of a step is its positions 2t, 2t +
- * 8, 2t + 1, 2t + 9; lane s has those of step s and wants word t = s of all steps: a transpose in
- * two exchanges. Every lane of the warp comes here. */
-ROWS_DEVICE uint4 block_of_codes(const uint32_t (&c)[4])
+ * 8, 2t + 1, 2t + 9; lane s has those of step s, which is all that it wants by step, else word t =
+ * s of all steps: a transpose in two exchanges. Every lane of the warp comes here. */
+ROWS_DEVICE uint4 block_of_codes(const uint32_t (&c)[4], int32_t by_step)
 {
     const uint32_t w0 = __byte_perm(c[0], c[2], 0x5140), w1 = __byte_perm(c[0], c[2], 0x7362);
     const uint32_t w2 = __byte_perm(c[1], c[3], 0x5140), w3 = __byte_perm(c[1], c[3], 0x7362);
+    if (by_step)
+        return make_uint4(w0, w1, w2, w3);
     const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
     const uint32_t far0 = __shfl_xor_sync(0xffffffffu, odd ? w0 : w1, 1);
     const uint32_t far1 = __shfl_xor_sync(0xffffffffu, odd ? w2 : w3, 1);
@@ -233,7 +235,7 @@ ROWS_DEVICE void store_codes(const struct rows_job &j, int64_t row, int32_t q, b
 {
     uint8_t *const to = j.a + row * j.s.to.lda;
     if (!j.is_natural) {
-        const uint4 four = block_of_codes(codes);
+        const uint4 four = block_of_codes(codes, j.s.by_step);
         if (is_active)
             *(uint4 *)(to + 64 * (q >> 2) + 16 * (q & 3)) = four;
         return;

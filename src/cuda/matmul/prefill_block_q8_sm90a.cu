@@ -1,0 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel of prefill_block_q4_sm90a.cu for integers of 8 bits. */
+#include "prefill_int8_launch.cuh"
+
+QNI_PREFILL_INT8(q8b, q8frag, Q8B, 8)

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which form of the prefill kernel rows of int8 take, and the rows of kernels.inc that have it. */
+#ifndef QNI_CUDA_MATMUL_PREFILL_INT8_LAUNCH_CUH
+#define QNI_CUDA_MATMUL_PREFILL_INT8_LAUNCH_CUH
+
+#include "prefill_kernel.cuh"
+
+namespace
+{
+
+/* Nanoseconds of a turn of 128 positions, as in launch(). Routes are cut to 128 tokens. */
+template <int READS, int BITS, bool GENERAL>
+int32_t launch_int8(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
+                    const struct qni_cuda_launch *l)
+{
+    struct choice best = {};
+    const bool any = p->routes.tiles == NULL;
+    if (p->m == 0 || p->w.panels == 0)
+        return 0;
+    if (READS == Q8 && p->w.n_segments <= 1) {
+        if constexpr (READS == Q8) {
+            consider<form8<READS, BITS, 128, WHOLE, GENERAL>>(best, p, l, 370);
+            if (any) {
+                consider<form8<READS, BITS, 64, WHOLE, GENERAL>>(best, p, l, 260);
+                consider<form8<READS, BITS, 256, WHOLE, GENERAL>>(best, p, l, 700);
+            }
+        }
+    } else {
+        consider<form8<READS, BITS, 128, PAIRS, GENERAL>>(best, p, l, 450);
+        if (any)
+            consider<form8<READS, BITS, 64, PAIRS, GENERAL>>(best, p, l, 330);
+    }
+    return best.start(p, experts, l, best.splits);
+}
+
+} /* namespace */
+
+#define QNI_PREFILL_INT8(reads, layout, READS, bits)                                               \
+    extern "C" int32_t qni_matmul_##reads##_##layout##_mr128_sm90a(                                \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *l)                                                           \
+    {                                                                                              \
+        return is_general(product) ? launch_int8<READS, bits, true>(product, experts, l)           \
+                                   : launch_int8<READS, bits, false>(product, experts, l);         \
+    }
+
+#endif
