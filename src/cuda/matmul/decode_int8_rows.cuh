@@ -132,7 +132,7 @@ INLINE void quantize(const struct job &d, const struct decode_rows &rows, uint8_
             if (!SYMMETRIC)
                 cut_codes(codes, n);
             const int32_t sum = rows_warp_sum(sum_piece(codes), WIDTH);
-            const uint4 block = block_of_codes(codes);
+            const uint4 block = block_of_codes(codes, 0);
             const int32_t segment = q / WIDTH, at = r * d.facts_stride + segment;
             if (q < pieces)
                 *(uint4 *)(shared + d.at_x + r * d.x_stride + 64 * (q >> 2) + 16 * (q & 3)) = block;
