@@ -24,11 +24,9 @@
  * cycles, once for all rows of the job. */
 #include <immintrin.h>
 
-#include "../../base/compiler.h"
-#include "../simd/amx_bf16.h"
+#include "../simd/amx_weights.h"
 #include "kernel.h"
 
-enum { NIBBLES = 0, BYTES = 1, BYTE_TABLE = 2 };
 enum {
     HALF = 16,            /* rows of a tile */
     ROWS = QNI_BF16_ROWS, /* of a block */
@@ -39,7 +37,6 @@ enum {
     FEW = 4,               /* or of one block of rows */
     SUMS = 128,            /* blocks of rows times pairs, at most */
     WIDTH = 32,            /* outputs of a pair */
-    QUARTERS = 8           /* of the two tiles of a unit */
 };
 
 struct scratch {
@@ -55,203 +52,12 @@ static int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
-
-/* Weights that are being made: a unit of both panels at a time, a quarter of a tile at a time. */
-struct feed {
-    const struct qni_matmul_tile *t;
-    const uint8_t *codes[2];
-    ptrdiff_t ahead;     /* to codes that come after these */
-    int64_t panel[2];    /* of t */
-    int64_t unit, left;  /* quarters */
-    int64_t turn, group; /* the quarter of the unit; the group of the scales */
-    uint8_t *out;
-    int64_t unit_bytes;        /* of codes of a panel */
-    int64_t second;            /* bytes from them to those of the second half of a tile */
-    __m512 scale[2][2], table; /* [half of a tile][panel] */
-    __m512 offset[2][2], zero[2][2];
-    bool is_bf16; /* a table of 256 values that bf16 holds */
-    struct qni_amx_bytes bytes;
-};
-
-static __m512 zeros_at(const struct qni_matmul_tile *t, int64_t at)
-{
-    __m512i v;
-    if (t->zero_is_i8)
-        v = _mm512_cvtepi8_epi32(
-            _mm_loadu_si128((const __m128i *)(const void *)((const int8_t *)t->zero + 16 * at)));
-    else
-        v = _mm512_loadu_si512((const int32_t *)t->zero + 16 * at);
-    return _mm512_cvtepi32_ps(v);
-}
-
-static void load_group(struct feed *f, const int half, int64_t group)
-{
-    const struct qni_matmul_tile *t = f->t;
-    for (int i = 0; i < 2; i++) {
-        const int64_t at = f->panel[i] * t->n_groups + group;
-        f->scale[half][i] = qni_load16(t->scale, at, t->scale_is_f16);
-        f->offset[half][i] = f->zero[half][i] = _mm512_setzero_ps();
-        if (t->zero != NULL)
-            f->zero[half][i] = zeros_at(t, at);
-        else if (t->offset != NULL)
-            f->offset[half][i] = qni_load16(t->offset, at, t->scale_is_f16);
-    }
-}
-
-/* The groups of a unit that begins. An odd last one is made twice: zeros meet its second half. */
-static void load_groups(struct feed *f)
-{
-    const struct qni_matmul_tile *t = f->t;
-    if (t->halves) {
-        const bool two = 2 * f->unit + 1 < t->n_groups;
-        f->second = two ? f->unit_bytes / 2 : 0;
-        load_group(f, 0, 2 * f->unit);
-        load_group(f, 1, 2 * f->unit + two);
-    } else if (f->unit / t->group_units != f->group) {
-        f->group = f->unit / t->group_units;
-        load_group(f, 0, f->group);
-        load_group(f, 1, f->group);
-    }
-}
-
-/* A row of a tile: a in the lower half of each lane. */
-QNI_TEMPLATE void store_row(__m512 a, __m512 b, uint8_t *out)
-{
-    const __m512i in_turn =
-        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(b, a);
-    _mm512_store_si512(out, _mm512_permutexvar_epi16(in_turn, both));
-}
-
-/* Index of vpshufb: byte b of each lane, wherever a mask says. */
-QNI_TEMPLATE __m512i to_byte(const int b)
-{
-    const __m128i lanes = _mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c);
-    return _mm512_add_epi8(_mm512_set1_epi8((char)b), _mm512_broadcast_i32x4(lanes));
-}
-
-/* Nibble or byte b of every lane as a value. */
-QNI_TEMPLATE __m512 value_of(const struct feed *f, __m512i v, const int b, const int kind)
-{
-    if (kind == BYTES) {
-        /* In the low bits of 2^23 it makes 2^23 + byte; less 2^23 + 128 it is the code. */
-        const __m512i one = _mm512_set1_epi32(0x4b000000);
-        const __m512i bits = _mm512_mask_shuffle_epi8(one, 0x1111111111111111u, v, to_byte(b));
-        return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128.0f));
-    }
-    const __m512i at = b == 0 ? v : _mm512_srli_epi32(v, (unsigned)(8 * b));
-    if (kind == NIBBLES) /* vpermps looks at four bits */
-        return _mm512_permutexvar_ps(at, f->table);
-    return _mm512_i32gather_ps(_mm512_and_si512(at, _mm512_set1_epi32(0xff)), f->t->table, 4);
-}
-
-/* The values of all four of a lane. */
-QNI_TEMPLATE void values_of(const struct feed *f, __m512i v, const int kind, __m512 value[4])
-{
-    if (kind == BYTE_TABLE && f->is_bf16) {
-        const __m512i lower = qni_amx_look_up(f->bytes.lower, v);
-        const __m512i upper = qni_amx_look_up(f->bytes.upper, v);
-        QNI_UNROLL
-        for (int b = 0; b < 4; b++) {
-            const __m512i at = to_byte(b);
-            const __m512i part = _mm512_maskz_shuffle_epi8(0x4444444444444444u, lower, at);
-            value[b] =
-                _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(part, 0x8888888888888888u, upper, at));
-        }
-        return;
-    }
-    QNI_UNROLL
-    for (int b = 0; b < 4; b++)
-        value[b] = value_of(f, v, b, kind);
-}
-
-/* Four positions of 16 outputs: two rows. x has positions 0 2, 1 3 in pairs. -zero * scale may have
- * more digits than f32, so zeros are taken away first. */
-QNI_TEMPLATE void two_rows(const struct feed *f, __m512i v, int half, int i, uint8_t *out,
-                           const int kind)
-{
-    const __m512 scale = f->scale[half][i], offset = f->offset[half][i], zero = f->zero[half][i];
-    const bool has_zero = f->t->zero != NULL;
-    __m512 w[4];
-    values_of(f, v, kind, w);
-    if (has_zero) {
-        QNI_UNROLL
-        for (int b = 0; b < 4; b++)
-            w[b] = _mm512_mul_ps(scale, _mm512_sub_ps(w[b], zero));
-    } else {
-        QNI_UNROLL
-        for (int b = 0; b < 4; b++)
-            w[b] = _mm512_fmadd_ps(scale, w[b], offset);
-    }
-    store_row(w[0], w[2], out);
-    store_row(w[1], w[3], out + LINE);
-}
-
-/* A quarter of a tile. */
-QNI_VARIANTS void make(struct feed *f, const int kind)
-{
-    const int i = (int)(f->turn >> 2), r = (int)(f->turn & 3);
-    if (f->turn == 0)
-        load_groups(f);
-    uint8_t *const out = f->out + TILE * i;
-    const uint8_t *codes = f->codes[i];
-    if (kind == NIBBLES) {
-        codes += LINE * r;
-        _mm_prefetch((const char *)codes + f->ahead, _MM_HINT_T1);
-        const __m512i v0 = _mm512_loadu_si512(codes);
-        __m512i v1 = _mm512_srli_epi32(v0, 4);
-        if (f->t->halves) {
-            _mm_prefetch((const char *)codes + f->second + f->ahead, _MM_HINT_T1);
-            v1 = _mm512_loadu_si512(codes + f->second);
-        }
-        two_rows(f, v0, 0, i, out + 2 * LINE * r, kind);
-        two_rows(f, v1, 1, i, out + TILE / 2 + 2 * LINE * r, kind);
-    } else {
-        const int half = r >> 1;
-        codes += (half ? f->second : 0) + 2 * LINE * (r & 1);
-        _mm_prefetch((const char *)codes + f->ahead, _MM_HINT_T1);
-        _mm_prefetch((const char *)codes + LINE + f->ahead, _MM_HINT_T1);
-        two_rows(f, _mm512_loadu_si512(codes), half, i, out + 4 * LINE * r, kind);
-        two_rows(f, _mm512_loadu_si512(codes + LINE), half, i, out + 4 * LINE * r + 2 * LINE, kind);
-    }
-    f->left--;
-    if (++f->turn == QUARTERS) {
-        f->turn = 0;
-        f->unit++;
-        f->out += UNIT_BYTES;
-        f->codes[0] += f->unit_bytes;
-        f->codes[1] += f->unit_bytes;
-    }
-}
-
-/* n quarters, or what is left. */
-QNI_TEMPLATE void make_some(struct feed *f, int64_t n, const int kind)
-{
-    for (n = at_most(n, f->left); n > 0; n--)
-        make(f, kind);
-}
-
-/* A gather takes three times as long as bytes from registers: those of FP8 are two. */
-static void halve_table(struct feed *f)
-{
-    uint32_t all = 0;
-    for (int i = 0; i < 256; i++) {
-        uint32_t bits;
-        memcpy(&bits, f->t->table + i, sizeof bits);
-        all |= bits;
-    }
-    qni_amx_bytes_of(f->t->table, &f->bytes);
-    f->is_bf16 = (all & 0xffff) == 0;
-}
-
 /* ---- the order of work ----------------------------------------------------------------------- */
 
 struct job {
     const struct qni_matmul_tile *t;
     struct scratch *s;
-    struct feed feed;
+    struct qni_amx_feed feed;
     int64_t units;         /* of A and B */
     int64_t span, n_spans; /* of units */
     int64_t pairs, most;   /* of panels: all, and of a pass */
@@ -297,7 +103,7 @@ static const uint8_t *codes_at(const struct job *j, const struct stage *s)
 /* Make B of the i-th stage from now on. */
 static void begin_feed(struct job *j, int64_t i, const struct stage *s, const struct stage *after)
 {
-    struct feed *const f = &j->feed;
+    struct qni_amx_feed *const f = &j->feed;
     if (i >= j->n_stages)
         return;
     f->codes[0] = codes_at(j, s);
@@ -306,7 +112,7 @@ static void begin_feed(struct job *j, int64_t i, const struct stage *s, const st
     f->panel[0] = s->panel;
     f->panel[1] = s->panel + s->second;
     f->unit = s->unit;
-    f->left = QUARTERS * s->units;
+    f->left = QNI_AMX_QUARTERS * s->units;
     f->turn = 0;
     f->group = -1;
     f->out = j->s->b[i % 2];
@@ -338,7 +144,7 @@ QNI_VARIANTS void step(struct job *j, const char *a, const uint8_t *b, const int
         _tile_loadd(6, b, LINE);
     _tile_dpbf16ps(1, 4, 7);
     _tile_stream_loadd(4, a, LINE);
-    make_some(&j->feed, j->rate[0], kind);
+    qni_amx_make_some(&j->feed, j->rate[0], 1, kind);
     if (halves == 2)
         _tile_dpbf16ps(3, 5, 7);
     _tile_loadd(7, b + TILE, LINE);
@@ -347,7 +153,7 @@ QNI_VARIANTS void step(struct job *j, const char *a, const uint8_t *b, const int
         _tile_stream_loadd(5, a + HALF * LINE, LINE);
         _tile_loadd(6, b, LINE);
     }
-    make_some(&j->feed, j->rate[1], kind);
+    qni_amx_make_some(&j->feed, j->rate[1], 1, kind);
 }
 
 /* Rows of the next span come from the third cache, a part of them while each pair is multiplied;
@@ -488,12 +294,12 @@ QNI_TEMPLATE void run(struct job *j, const int kind)
 {
     struct stage s = stage_of(j, 0), after = stage_of(j, 1);
     begin_feed(j, 0, &s, &after);
-    make_some(&j->feed, INT64_MAX, kind);
+    qni_amx_make_some(&j->feed, INT64_MAX, 1, kind);
     for (int64_t i = 0; i < j->n_stages; i++) {
         const struct stage then = stage_of(j, i + 2);
         begin_feed(j, i + 1, &after, &then);
         blocks(j, &s, &after, kind);
-        make_some(&j->feed, INT64_MAX, kind);
+        qni_amx_make_some(&j->feed, INT64_MAX, 1, kind);
         s = after;
         after = then;
     }
@@ -505,21 +311,13 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     memset(&j, 0, sizeof j);
     j.t = t;
     j.s = t->scratch;
-    j.feed.t = t;
-    if (kind == NIBBLES)
-        j.feed.table = t->table != NULL
-                           ? _mm512_loadu_ps(t->table)
-                           : _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    if (kind == BYTE_TABLE)
-        halve_table(&j.feed);
-    j.feed.second = TILE / 4; /* of bytes */
-    j.feed.unit_bytes = (kind == NIBBLES ? 256 : 512) << t->halves;
+    qni_amx_feed_begin(&j.feed, t, kind);
     j.units = (t->units + t->halves) >> t->halves;
     j.n_blocks = (t->m + ROWS - 1) / ROWS;
     j.keeps = j.n_blocks == 1;
     j.span = j.keeps ? FEW : SPAN;
     j.n_spans = (j.units + j.span - 1) / j.span;
-    const int64_t rate = (QUARTERS + j.n_blocks - 1) / j.n_blocks;
+    const int64_t rate = (QNI_AMX_QUARTERS + j.n_blocks - 1) / j.n_blocks;
     j.rate[0] = (rate + 1) / 2;
     j.rate[1] = rate / 2;
     j.pairs = (t->n_panels + 1) / 2;
@@ -533,7 +331,7 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 /* Integers and codebooks of 16 differ in their table alone. */
 void qni_matmul_bf16_q4n16_mr64_dense_amx(const struct qni_matmul_tile *t)
 {
-    tile(t, NIBBLES);
+    tile(t, QNI_AMX_NIBBLES);
 }
 void qni_matmul_bf16_t4n16_mr64_dense_amx(const struct qni_matmul_tile *t)
 {
@@ -541,9 +339,9 @@ void qni_matmul_bf16_t4n16_mr64_dense_amx(const struct qni_matmul_tile *t)
 }
 void qni_matmul_bf16_q8n16_mr64_dense_amx(const struct qni_matmul_tile *t)
 {
-    tile(t, BYTES);
+    tile(t, QNI_AMX_BYTES);
 }
 void qni_matmul_bf16_t8n16_mr64_dense_amx(const struct qni_matmul_tile *t)
 {
-    tile(t, BYTE_TABLE);
+    tile(t, QNI_AMX_BYTE_TABLE);
 }
