@@ -58,8 +58,7 @@ static inline __m512 qni_amx_zeros(const struct qni_matmul_tile *t, int64_t at)
     return _mm512_cvtepi32_ps(v);
 }
 
-QNI_TEMPLATE void qni_amx_load_group(struct qni_amx_feed *f, const int half, int64_t group,
-                                     const int planes)
+static inline void qni_amx_load_group(struct qni_amx_feed *f, int half, int64_t group, int planes)
 {
     const struct qni_matmul_tile *t = f->t;
     for (int i = 0; i < 2; i++) {
@@ -73,8 +72,9 @@ QNI_TEMPLATE void qni_amx_load_group(struct qni_amx_feed *f, const int half, int
     }
 }
 
-/* The groups of a unit that begins. An odd last one is made twice: zeros meet its second half. */
-QNI_TEMPLATE void qni_amx_load_groups(struct qni_amx_feed *f, const int planes)
+/* The groups of a unit that begins. An odd last one is made twice: zeros meet its second half. Out
+ * of line: once a unit, and the callers are many. */
+QNI_NOINLINE static void qni_amx_load_groups(struct qni_amx_feed *f, int planes)
 {
     const struct qni_matmul_tile *t = f->t;
     if (t->halves) {
