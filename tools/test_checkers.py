@@ -249,11 +249,11 @@ class Sizes(Planted):
         self.finds("check_sizes.py", "the first line is the licence")
 
     def test_archive(self):
-        self.write("src/base/blob.c", "const char qni_blob[3 << 20] = {1};\n")
+        self.write("src/base/blob.c", "const char qni_blob[4 << 20] = {1};\n")
         archive, _ = self.compile("src/base/blob.c")
         result = self.check("check_sizes.py", "--archive", archive)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("the limit is 3145728", result.stdout)
+        self.assertIn("the limit is 3407872", result.stdout)
 
 
 if __name__ == "__main__":
