@@ -27,6 +27,8 @@ void *qn_memory_alloc(void *arg, size_t bytes, size_t alignment)
 {
     (void)arg;
     void *memory = NULL;
+    if ((alignment & (alignment - 1)) != 0)
+        return NULL;
     if (alignment < sizeof(void *))
         alignment = sizeof(void *); /* posix_memalign() wants no less */
     if (bytes >= LARGE && alignment < LARGE_PAGE)
