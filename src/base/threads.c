@@ -483,3 +483,37 @@ void qni_parallel(const struct qni_threads *threads, int32_t n, qn_task_fn task,
     else
         run_alone(n, task, arg);
 }
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+enum { MAX_PIECES = 64 };
+struct pieces {
+    qni_row_fn *take;
+    const void *arg;
+    int64_t n, rows; /* of a piece */
+    int64_t refused[MAX_PIECES];
+};
+
+static void take_rows(void *arg, int32_t piece)
+{
+    struct pieces *const p = arg;
+    const int64_t first = piece * p->rows, end = qni_min(first + p->rows, p->n);
+    p->refused[piece] = -1;
+    for (int64_t row = first; row < end && p->refused[piece] < 0; row++)
+        if (!p->take(p->arg, row))
+            p->refused[piece] = row;
+}
+
+int64_t qni_parallel_rows(const struct qni_threads *threads, int64_t n, qni_row_fn *take,
+                          const void *arg)
+{
+    if (n <= 0)
+        return -1;
+    struct pieces p = {take, arg, n, qni_ceil_div(n, MAX_PIECES), {0}};
+    const int32_t pieces = (int32_t)qni_ceil_div(n, p.rows);
+    qni_parallel(threads, pieces, take_rows, &p);
+    for (int32_t i = 0; i < pieces; i++)
+        if (p.refused[i] >= 0)
+            return p.refused[i];
+    return -1;
+}

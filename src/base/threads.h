@@ -46,4 +46,10 @@ struct qni_threads {
 };
 void qni_parallel(const struct qni_threads *threads, int32_t n, qn_task_fn task, void *arg);
 
+/* Rows [0, n), dealt out in pieces, each up to its first row for which take() is false. The first
+ * of those rows, or -1: none. */
+typedef bool qni_row_fn(const void *arg, int64_t row);
+int64_t qni_parallel_rows(const struct qni_threads *threads, int64_t n, qni_row_fn *take,
+                          const void *arg);
+
 #endif

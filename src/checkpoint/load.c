@@ -185,26 +185,18 @@ static void load_zeros(const qn_entry *entry, int32_t *out, size_t count)
     }
 }
 
-/* Rows are dealt out in pieces; each notes the first row of its own that is not clean. */
-enum { MAX_PIECES = 64 };
 struct code_rows {
     const uint8_t *from;
     size_t row_bytes;
     const qn_weight *w;
-    int64_t rows_a_piece;
-    int64_t bad[MAX_PIECES]; /* -1: none */
 };
 
-static void load_rows(void *arg, int32_t piece)
+static bool load_row(const void *arg, int64_t row)
 {
-    struct code_rows *c = arg;
-    const qn_weight *w = c->w;
-    const int64_t first = piece * c->rows_a_piece, end = qni_min(first + c->rows_a_piece, w->n);
-    c->bad[piece] = -1;
-    for (int64_t row = first; row < end && c->bad[piece] < 0; row++)
-        if (!qni_codes_unpack(c->from + (size_t)row * c->row_bytes, (size_t)w->k, w->format.bits,
-                              w->codes + row * w->k))
-            c->bad[piece] = row;
+    const struct code_rows *const c = arg;
+    const qn_weight *const w = c->w;
+    return qni_codes_unpack(c->from + (size_t)row * c->row_bytes, (size_t)w->k, w->format.bits,
+                            w->codes + row * w->k);
 }
 
 static qn_status load_codes(const qn_ctx *ctx, const qn_entry *entry, const qn_weight *w,
@@ -212,14 +204,11 @@ static qn_status load_codes(const qn_ctx *ctx, const qn_entry *entry, const qn_w
 {
     if (w->n == 0 || w->k == 0)
         return QN_OK;
-    struct code_rows c = {
-        entry->tensor.data, (size_t)entry->tensor.shape[1], w, qni_ceil_div(w->n, MAX_PIECES), {0}};
-    const int32_t pieces = (int32_t)qni_ceil_div(w->n, c.rows_a_piece);
-    qni_parallel(&ctx->threads, pieces, load_rows, &c);
-    for (int32_t i = 0; i < pieces; i++)
-        if (c.bad[i] >= 0)
-            return qni_fail_at(err, QN_E_VALUE, entry->offset + c.bad[i] * (int64_t)c.row_bytes,
-                               "row %lld of its .codes does not end in zeros", (long long)c.bad[i]);
+    const struct code_rows c = {entry->tensor.data, (size_t)entry->tensor.shape[1], w};
+    const int64_t bad = qni_parallel_rows(&ctx->threads, w->n, load_row, &c);
+    if (bad >= 0)
+        return qni_fail_at(err, QN_E_VALUE, entry->offset + bad * (int64_t)c.row_bytes,
+                           "row %lld of its .codes does not end in zeros", (long long)bad);
     return QN_OK;
 }
 

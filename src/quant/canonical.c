@@ -175,16 +175,13 @@ static bool is_bad_code(uint8_t code, uint8_t mask, bool is_e4m3)
     return is_e4m3 ? (code & mask) == 0x7f : (code & mask) != 0;
 }
 
-/* Rows of codes are dealt out in pieces: looked at, and copied where there is a place for them.
- * Each piece notes the first row of its own that has a bad code. */
-enum { MAX_PIECES = 64 };
+/* Rows of codes: looked at, and copied where there is a place for them. */
 struct code_rows {
     const uint8_t *from;
     uint8_t *to; /* or NULL */
-    int64_t n, k, rows_a_piece;
+    int64_t k;
     uint8_t mask; /* of bits that are zero, or 0: every byte is a code */
     bool is_e4m3;
-    int64_t bad[MAX_PIECES]; /* -1: none */
 };
 
 /* Eight codes at a time: those whose bits under the mask are not zero, or (E4M3) are 0x7f, which
@@ -203,39 +200,33 @@ static uint64_t any_bad_code(const uint8_t *codes, int64_t n, uint8_t mask, bool
     return bad & (is_e4m3 ? ones << 7 : UINT64_MAX);
 }
 
-static void take_rows(void *arg, int32_t piece)
+static bool take_row(const void *arg, int64_t row)
 {
-    struct code_rows *c = arg;
-    const int64_t first = piece * c->rows_a_piece, end = qni_min(first + c->rows_a_piece, c->n);
-    c->bad[piece] = -1;
-    for (int64_t row = first; row < end && c->bad[piece] < 0; row++) {
-        const uint8_t *codes = c->from + row * c->k;
-        if (c->mask != 0 && any_bad_code(codes, c->k, c->mask, c->is_e4m3) != 0)
-            c->bad[piece] = row;
-        else if (c->to != NULL)
-            memcpy(c->to + row * c->k, codes, (size_t)c->k);
-    }
+    const struct code_rows *const c = arg;
+    const uint8_t *codes = c->from + row * c->k;
+    if (c->mask != 0 && any_bad_code(codes, c->k, c->mask, c->is_e4m3) != 0)
+        return false;
+    if (c->to != NULL)
+        memcpy(c->to + row * c->k, codes, (size_t)c->k);
+    return true;
 }
 
 /* Bad is every byte of more than its bits, and those E4M3 codes that are no number. */
 static qn_status take_codes(const qn_ctx *ctx, const qn_weight_parts *p, uint8_t *to, qn_error *err)
 {
-    const int32_t bits = p->format.bits;
-    struct code_rows c = {p->codes, to, p->n, p->k, qni_ceil_div(p->n, MAX_PIECES), 0, false, {0}};
-    c.is_e4m3 = p->format.code == QN_CODE_E4M3;
-    c.mask = (uint8_t)(c.is_e4m3 ? 0x7fu : 0xffu << bits);
-    if (p->n == 0 || p->k == 0 || (c.mask == 0 && to == NULL))
+    const bool is_e4m3 = p->format.code == QN_CODE_E4M3;
+    const uint8_t mask = (uint8_t)(is_e4m3 ? 0x7fu : 0xffu << p->format.bits);
+    const struct code_rows c = {p->codes, to, p->k, mask, is_e4m3};
+    if (p->k == 0 || (mask == 0 && to == NULL))
         return QN_OK;
-    const int32_t pieces = (int32_t)qni_ceil_div(p->n, c.rows_a_piece);
-    qni_parallel(&ctx->threads, pieces, take_rows, &c);
-    for (int32_t i = 0; i < pieces; i++)
-        for (int64_t at = 0; c.bad[i] >= 0 && at < p->k; at++) {
-            const uint8_t code = p->codes[c.bad[i] * p->k + at];
-            if (is_bad_code(code, c.mask, c.is_e4m3))
-                return qni_fail(err, QN_E_VALUE, "the code %d at row %lld, position %lld is %s",
-                                (int)code, (long long)c.bad[i], (long long)at,
-                                c.is_e4m3 ? "NaN" : "out of range");
-        }
+    const int64_t bad = qni_parallel_rows(&ctx->threads, p->n, take_row, &c);
+    for (int64_t at = 0; bad >= 0 && at < p->k; at++) {
+        const uint8_t code = p->codes[bad * p->k + at];
+        if (is_bad_code(code, mask, is_e4m3))
+            return qni_fail(err, QN_E_VALUE, "the code %d at row %lld, position %lld is %s",
+                            (int)code, (long long)bad, (long long)at,
+                            is_e4m3 ? "NaN" : "out of range");
+    }
     return QN_OK;
 }
 
