@@ -120,8 +120,8 @@ typedef struct qn_ctx_info {
     uint64_t isa;          /**< Detected and not masked. */
     int32_t n_threads;     /**< Work is cut for so many. */
     size_t arena_bytes;
-    size_t cache_bytes[3]; /**< Data caches of level 1 to 3 as the machine reports them; 0 if it
-                                does not. */
+    size_t cache_bytes[3]; /**< Data caches of level 1 to 3 that one core can fill, as the machine
+                                reports them; 0 if it does not. */
 } qn_ctx_info;
 
 static inline void qn_ctx_info_init(qn_ctx_info *info)

@@ -14,6 +14,7 @@
  * caller, whatever the number of threads.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -161,38 +162,64 @@ int32_t qni_threads_available(void)
     return (int32_t)qni_min(qni_max(limit, 1), 4096);
 }
 
-/* What sysconf does not know (glibc on Arm), the kernel may. */
+/* The whole text is one decimal number, perhaps with one letter of `units` behind it. */
+static bool number_of(const char *text, const char *units, unsigned long long *value, char *unit)
+{
+    char *end;
+    if (*text < '0' || *text > '9')
+        return false;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    *unit = *end != 0 && strchr(units, *end) != NULL ? *end++ : 0;
+    return errno == 0 && (*end == 0 || *end == '\n');
+}
+
+size_t qni_cache_from_texts(int32_t level, const char *level_text, const char *type,
+                            const char *size)
+{
+    const unsigned long long most = UINT32_MAX; /* no cache has 4 GiB; and it fits a size_t */
+    unsigned long long number;
+    char unit;
+    const bool holds_data = strncmp(type, "Data", 4) == 0 || strncmp(type, "Unified", 7) == 0;
+    if (!number_of(level_text, "", &number, &unit) || number != (unsigned long long)level ||
+        !holds_data || !number_of(size, "KMG", &number, &unit))
+        return 0;
+    const int shift = unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : 0;
+    return number <= most >> shift ? (size_t)(number << shift) : 0;
+}
+
+/* What one core can fill. sysconf() gives the third cache of a whole socket where each of its
+ * groups of cores has one (AMD: glibc multiplies), and nothing on Arm. */
 static size_t cache_from_kernel(int32_t level)
 {
+    static const char *const facts[] = {"level", "type", "size"};
     for (int i = 0; i < 8; i++) {
-        char name[128], text[64];
-        snprintf(name, sizeof name, "/sys/devices/system/cpu/cpu0/cache/index%d/level", i);
-        if (qni_file_text(name, text, sizeof text) <= 0 || strtol(text, NULL, 10) != level)
-            continue;
-        snprintf(name, sizeof name, "/sys/devices/system/cpu/cpu0/cache/index%d/type", i);
-        if (qni_file_text(name, text, sizeof text) <= 0 || text[0] == 'I') /* instructions */
-            continue;
-        snprintf(name, sizeof name, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-        if (qni_file_text(name, text, sizeof text) <= 0)
-            continue;
-        char *unit;
-        const long size = strtol(text, &unit, 10);
-        if (size > 0 && size < 1 << 21)
-            return (size_t)size << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
+        char name[128], text[3][64];
+        for (int f = 0; f < 3; f++) {
+            snprintf(name, sizeof name, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", i,
+                     facts[f]);
+            qni_file_text(name, text[f], sizeof text[f]);
+        }
+        const size_t bytes = qni_cache_from_texts(level, text[0], text[1], text[2]);
+        if (bytes > 0)
+            return bytes;
     }
     return 0;
 }
 
 size_t qni_cache_bytes(int32_t level)
 {
-    long bytes = 0;
+    const size_t bytes = level >= 1 && level <= 3 ? cache_from_kernel(level) : 0;
+    if (bytes > 0)
+        return bytes;
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
     static const int names[] = {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE,
                                 _SC_LEVEL3_CACHE_SIZE};
-    if (level >= 1 && level <= 3)
-        bytes = sysconf(names[level - 1]);
+    const long known = level >= 1 && level <= 3 ? sysconf(names[level - 1]) : 0;
+    return known > 0 ? (size_t)known : 0;
+#else
+    return 0;
 #endif
-    return bytes > 0 ? (size_t)bytes : cache_from_kernel(level);
 }
 
 /* ---- the pool ---- */

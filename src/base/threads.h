@@ -21,8 +21,12 @@ int64_t qni_cpus_from_quota(const char *quota_us, const char *period_us);
 /* The path of a process in the hierarchy that limits CPUs, from the text of /proc/self/cgroup. */
 bool qni_cgroup_path(const char *text, bool v2, char *path, size_t capacity);
 
-/* Data cache of level 1 to 3 in bytes, 0 if unknown. */
+/* Data cache of level 1 to 3 that one core can fill, in bytes, 0 if unknown. */
 size_t qni_cache_bytes(int32_t level);
+/* The size that a folder under /sys/devices/system/cpu/cpu0/cache tells, from the texts of its
+ * files; 0 if they are of another level, of instructions, or no such texts. */
+size_t qni_cache_from_texts(int32_t level, const char *level_text, const char *type,
+                            const char *size);
 
 /* n_threads - 1 helpers are started; the caller is the other one. */
 qn_status qni_pool_create(const struct qni_allocator *a, int32_t n_threads, struct qni_pool **pool,

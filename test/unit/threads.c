@@ -254,6 +254,43 @@ static void memberships_are_read(void **state)
     assert_false(qni_cgroup_path("0::/longer than the room for it", true, path, 8));
 }
 
+static void caches_are_read(void **state)
+{
+    (void)state;
+    assert_int_equal(qni_cache_from_texts(1, "1\n", "Data\n", "32K\n"), 32 << 10);
+    assert_int_equal(qni_cache_from_texts(3, "3\n", "Unified\n", "32768K\n"), 32 << 20);
+    assert_int_equal(qni_cache_from_texts(3, "3", "Unified", "96M"), 96 << 20);
+    assert_int_equal(qni_cache_from_texts(3, "3", "Unified", "1G"), 1 << 30);
+    assert_int_equal(qni_cache_from_texts(2, "2", "Unified", "524288"), 512 << 10);
+    assert_int_equal(qni_cache_from_texts(1, "1", "Instruction", "32K"), 0);
+    assert_int_equal(qni_cache_from_texts(2, "3", "Unified", "32K"), 0);
+    assert_int_equal(qni_cache_from_texts(1, "", "", ""), 0);
+    assert_int_equal(qni_cache_from_texts(0, "", "Data", "32K"), 0);
+    static const char *const sizes[] = {
+        "",
+        "K",
+        "-32K",
+        "0K",
+        "0",
+        " 32K",
+        "+32K",
+        "32KK",
+        "32K K",
+        "32X",
+        "0x20",
+        "4194304K",
+        "4096M",
+        "4G",
+        "99999999999999999999K",
+        "18014398509481985K",
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        assert_int_equal(qni_cache_from_texts(1, "1", "Data", sizes[i]), 0);
+    static const char *const levels[] = {"-1", "1x", "01x", "4294967297", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        assert_int_equal(qni_cache_from_texts(1, levels[i], "Data", "32K"), 0);
+}
+
 static void this_machine_has_threads(void **state)
 {
     (void)state;
@@ -278,6 +315,7 @@ int main(void)
         cmocka_unit_test(impossible_pools_are_refused),
         cmocka_unit_test(quotas_are_read),
         cmocka_unit_test(memberships_are_read),
+        cmocka_unit_test(caches_are_read),
         cmocka_unit_test(this_machine_has_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
