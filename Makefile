@@ -3,6 +3,8 @@
 
 prefix ?= /usr/local
 quern = build/release/quern
+# What is measured where ARGS says nothing: a layer of a language model, from decode to prefill.
+product = --n 4096 --k 4096 --m 1,32,512
 
 .PHONY: all demo check bench bench-peers gpu-check gpu-bench install clean
 
@@ -17,7 +19,7 @@ check:
 	@tools/check.sh
 
 bench: all
-	@$(quern) bench $(ARGS)
+	@$(quern) bench $(or $(ARGS),$(product))
 
 # Beside other libraries, as far as they can be had (cmake/peers.cmake, bench/requirements.txt).
 bench-peers: all
@@ -25,7 +27,7 @@ bench-peers: all
 	@tools/build.sh release peers
 	@[ -e build/peers-venv ] || { python3 -m venv build/peers-venv && \
 	    build/peers-venv/bin/pip install -q -r bench/requirements.txt; } || true
-	@$(quern) bench --peers $(ARGS)
+	@$(quern) bench --peers $(or $(ARGS),$(product))
 
 # On a machine with a GPU; without nvcc there: GPU_BUILD=DIR with quern-check in it.
 gpu-check:
