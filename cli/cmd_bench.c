@@ -48,9 +48,9 @@ const struct command command_bench = {
         "Makes weights of the given shape and format, checks the result against sums in double, "
         "then measures. The limit is what the measured memory bandwidth and the measured peak of "
         "this machine's instructions allow for the bytes and operations of the problem.\n\n"
-        "Weights are read from memory: copies that together exceed the last level cache take "
-        "turns, "
-        "unless --warm. Error is the root mean square of the deviation from x times the quantized "
+        "Weights are read from memory: copies that together exceed the last level cache of every "
+        "thread take turns, unless --warm. Error is the root mean square of the deviation from x "
+        "times the quantized "
         "weights, in double, relative to the result.\n\n"
         "With --peers, programs of other libraries (bench/peer.h; 'make bench-peers' builds them) "
         "get the same x and weights, as many copies and as many threads, and are timed in turn "
@@ -422,7 +422,7 @@ static int measure(struct bench *b, struct workload *w, struct result *r)
     r->plain = b->with_plain ? time_plain(w) : 0;
     r->bytes = workload_bytes(w);
     r->ops = workload_ops(w);
-    r->peak = peak_of(b->ctx, w->p.strategy, w->info.kernel);
+    r->peak = peak_of(b->ctx, w->p.strategy, w->p.format.bits, w->info.kernel);
     const double by_memory = r->bytes / measure_bandwidth(b->ctx);
     const double by_peak = r->ops / measure_peak(b->ctx, r->peak);
     qn_cuda_prediction prediction;

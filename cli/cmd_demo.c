@@ -311,7 +311,7 @@ static int shoot(struct demo *demo, struct workload *w, struct demo_row *r)
     r->seconds = time.median;
     r->bytes = workload_bytes(w);
     r->ops = workload_ops(w);
-    r->peak = peak_of(demo->ctx, w->p.strategy, w->info.kernel);
+    r->peak = peak_of(demo->ctx, w->p.strategy, w->p.format.bits, w->info.kernel);
     if (!verdict.is_good)
         return complain(EXIT_DIFFERS, "please report it", "%s %s by %s: the result is wrong: %s",
                         r->layer, r->weights, r->kernel, verdict.why);
@@ -421,10 +421,11 @@ static void print_text(const struct demo *demo)
         machine_words(demo->ctx, where, sizeof where);
         printf("quern %s, %s\n", qn_version(), where);
     }
-    printf("limits: memory %s/s, %s %s, int8 %s (%s)\n\n",
+    const enum peak codes = peak_of(demo->ctx, QN_STRATEGY_INT8_BLOCK, 4, "");
+    printf("limits: memory %s/s, %s %s, %s %s (%s)\n\n",
            human_bytes(measure_bandwidth(demo->ctx), bytes), is_cpu ? "f32" : "f16",
-           human_rate(measure_peak(demo->ctx, PEAK_F32), f32),
-           human_rate(measure_peak(demo->ctx, PEAK_INT8), int8), is_cpu ? "measured" : "rated");
+           human_rate(measure_peak(demo->ctx, PEAK_F32), f32), peak_name(codes),
+           human_rate(measure_peak(demo->ctx, codes), int8), is_cpu ? "measured" : "rated");
     struct table *table = table_create(columns);
     for (int i = 0; i < demo->n_rows; i++) {
         const int section = demo->rows[i].section;

@@ -128,7 +128,8 @@ static void print_limits(const struct facts *f)
     printf("memory %s/s read by %d thread%s (measured)\n",
            human_bytes(measure_bandwidth(f->ctx), a), f->info.n_threads,
            f->info.n_threads == 1 ? "" : "s");
-    for (enum peak p = PEAK_F32; p <= PEAK_INT8; p++) {
+    const enum peak last = peak_of(f->ctx, QN_STRATEGY_INT8_BLOCK, 4, "");
+    for (enum peak p = PEAK_F32; p <= last; p++) {
         label("");
         printf("%-6s %s by %s (measured)\n", peak_name(p), human_rate(measure_peak(f->ctx, p), a),
                peak_instruction(f->ctx, p));
@@ -269,7 +270,7 @@ static void print_json(const struct facts *f)
     if (!f->is_quick) {
         cJSON_AddNumberToObject(cpu, "bytes_per_s", measure_bandwidth(f->ctx));
         cJSON *peaks = cJSON_AddObjectToObject(cpu, "peak_ops_per_s");
-        for (enum peak p = PEAK_F32; p <= PEAK_INT8; p++)
+        for (enum peak p = PEAK_F32; p <= PEAK_INT4; p++)
             cJSON_AddNumberToObject(peaks, peak_name(p), measure_peak(f->ctx, p));
     }
     add_gpus(devices);

@@ -124,7 +124,9 @@ size_t rotation_bytes(const qn_ctx *ctx)
     size_t last = 0;
     for (int i = 0; i < 3; i++)
         last = info.cache_bytes[i] > last ? info.cache_bytes[i] : last;
-    const size_t bytes = last + last / 4;
+    /* Each thread may have a last cache of its own: groups of cores of one socket do. */
+    const size_t threads = (size_t)threads_of(ctx), all = last < most ? last * threads : most;
+    const size_t bytes = all + all / 4;
     return bytes < least ? least : bytes > most ? most : bytes;
 }
 
@@ -137,7 +139,7 @@ static struct {
     struct known_peak {
         double rate;
         const struct peak_row *row;
-    } peaks[3];
+    } peaks[PEAK_INT4 + 1];
 } known;
 
 static void read_memory(int tries)
@@ -188,6 +190,12 @@ static double measure_row(const struct peak_row *row, int n, int tries)
     return best;
 }
 
+/* What serves codes of 8 bits serves those of 4. */
+static int is_row_of(const struct peak_row *row, enum peak peak)
+{
+    return row->peak == peak || (peak == PEAK_INT4 && row->peak == PEAK_INT8);
+}
+
 /* All rows that the ISA allows are tried: which is fastest is not a matter of its age (a bf16 dot
  * product can be slower than the f32 multiply-add on the same core). */
 static const struct known_peak *find_peak(const qn_ctx *ctx, enum peak peak)
@@ -199,7 +207,7 @@ static const struct known_peak *find_peak(const qn_ctx *ctx, enum peak peak)
     if (best->rate > 0)
         return best;
     for (const struct peak_row *row = peak_rows; row->loop != NULL; row++) {
-        if (row->peak != peak || (row->needs & ~info.isa) != 0)
+        if (!is_row_of(row, peak) || (row->needs & ~info.isa) != 0)
             continue;
         if (row->needs == 0 && best->rate > 0)
             continue; /* only where there is nothing else */
@@ -220,7 +228,7 @@ void measure_again(const qn_ctx *ctx)
         return; /* many short cases should not be mostly this */
     last = seconds_now();
     read_memory(1);
-    for (enum peak p = PEAK_F32; p <= PEAK_INT8; p++) {
+    for (enum peak p = PEAK_F32; p <= PEAK_INT4; p++) {
         struct known_peak *peak = &known.peaks[p];
         const double rate = peak->rate > 0 ? measure_row(peak->row, threads_of(ctx), 1) : 0;
         peak->rate = rate > peak->rate ? rate : peak->rate;
@@ -231,7 +239,7 @@ double measure_peak(const qn_ctx *ctx, enum peak peak)
 {
     qn_cuda_info gpu;
     if (gpu_of(ctx, &gpu)) /* float strategies run on f16 products, too */
-        return peak == PEAK_INT8 ? gpu.int8_ops : gpu.f16_ops;
+        return peak == PEAK_INT8 || peak == PEAK_INT4 ? gpu.int8_ops : gpu.f16_ops;
     return find_peak(ctx, peak)->rate;
 }
 
@@ -244,7 +252,7 @@ const char *peak_instruction(const qn_ctx *ctx, enum peak peak)
 
 const char *peak_name(enum peak peak)
 {
-    static const char *const names[] = {"f32", "bf16", "int8", "f16"};
+    static const char *const names[] = {"f32", "bf16", "int8", "int4", "f16"};
     return names[peak];
 }
 
@@ -253,11 +261,12 @@ int is_float_strategy(qn_strategy strategy)
     return strategy == QN_STRATEGY_FLOAT || strategy == QN_STRATEGY_DENSE;
 }
 
-enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, const char *kernel)
+enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, int bits, const char *kernel)
 {
+    const int is_cpu = device_of(ctx).kind == QN_CPU;
     if (!is_float_strategy(strategy))
-        return PEAK_INT8;
-    if (device_of(ctx).kind != QN_CPU)
+        return is_cpu && bits < 8 ? find_peak(ctx, PEAK_INT4)->row->peak : PEAK_INT8;
+    if (!is_cpu)
         return PEAK_F16;
     return strstr(kernel, "bf16") != NULL ? PEAK_BF16 : PEAK_F32;
 }

@@ -7,13 +7,15 @@
 
 #include "cli.h"
 
-/* PEAK_F16: of a GPU's tensor cores, alone; it has the other floats' place there. */
-enum peak { PEAK_F32, PEAK_BF16, PEAK_INT8, PEAK_F16 };
+/* PEAK_INT4: int8 by codes of at most 7 bits, whose products leave room in 16 bits; the same as
+ * PEAK_INT8 where an instruction adds to 32 bits. PEAK_F16: of a GPU's tensor cores, alone; it has
+ * the other floats' place there. */
+enum peak { PEAK_F32, PEAK_BF16, PEAK_INT8, PEAK_INT4, PEAK_F16 };
 
 /* Bytes a second that n_threads read from a buffer larger than the caches. */
 double measure_bandwidth(const qn_ctx *ctx);
 /* Operations a second (a product and a sum are two) of the best instruction of the context's ISA;
- * f32 multiply-add, bf16 pairs into f32, int8 products into int32. */
+ * f32 multiply-add, bf16 pairs into f32, products of codes into int32. */
 double measure_peak(const qn_ctx *ctx, enum peak peak);
 /* Try once more, briefly: rates can only grow. Between cases, so that all are judged alike. */
 void measure_again(const qn_ctx *ctx);
@@ -22,11 +24,12 @@ const char *peak_name(enum peak peak);
 const char *peak_instruction(const qn_ctx *ctx, enum peak peak);
 /* Float products, or int8? */
 int is_float_strategy(qn_strategy strategy);
-/* The peak that a kernel of this name and strategy is held to. */
-enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, const char *kernel);
-/* What weights must exceed to be read from memory: 1.25 times the last level cache, at most
- * 512 MiB (as much as there is sense in waiting for); of a GPU, whose cache keeps what is used
- * again rather than what is new, eight times. */
+/* The peak that a kernel of this name and strategy is held to, with codes of so many bits. Never
+ * PEAK_INT4 where it is the same as PEAK_INT8. */
+enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, int bits, const char *kernel);
+/* What weights must exceed to be read from memory: 1.25 times a last level cache for each thread,
+ * at most 512 MiB (as much as there is sense in waiting for); of a GPU, whose cache keeps what is
+ * used again rather than what is new, eight times. */
 size_t rotation_bytes(const qn_ctx *ctx);
 
 /* The CPU's "model name" as the system tells it, or "". */

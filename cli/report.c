@@ -49,6 +49,12 @@ static const char style[] =
 
 /* ------------------------------------------------------------------------------------ roofline */
 
+/* The higher of the peaks of int8 strategies. */
+static enum peak codes_peak(const struct demo *d)
+{
+    return peak_of(d->ctx, QN_STRATEGY_INT8_BLOCK, 4, "");
+}
+
 static void find_axes(const struct demo *d, struct axes *a)
 {
     double least = 1e300, most = 0, low = 1e300, high = 0;
@@ -59,7 +65,7 @@ static void find_axes(const struct demo *d, struct axes *a)
         low = y < low ? y : low;
         high = y > high ? y : high;
     }
-    const double top = measure_peak(d->ctx, PEAK_INT8), other = measure_peak(d->ctx, PEAK_F32);
+    const double top = measure_peak(d->ctx, codes_peak(d)), other = measure_peak(d->ctx, PEAK_F32);
     high = top > high ? top : high;
     high = other > high ? other : high;
     a->x0 = floor(log10(least));
@@ -92,7 +98,7 @@ static void draw_grid(FILE *f, const struct axes *a)
 static void draw_roof(FILE *f, const struct axes *a, const struct demo *d)
 {
     const double bandwidth = measure_bandwidth(d->ctx), x_end = pow(10, a->x1);
-    const enum peak peaks[] = {PEAK_INT8, peak_of(d->ctx, QN_STRATEGY_FLOAT, "")};
+    const enum peak peaks[] = {codes_peak(d), peak_of(d->ctx, QN_STRATEGY_FLOAT, 4, "")};
     double top = 0;
     char rate[HUMAN];
     for (int i = 0; i < 2; i++) {
@@ -233,7 +239,7 @@ static void draw_table(FILE *f, const struct demo *d)
 static void write_page(FILE *f, const struct demo *d)
 {
     char isa[256], machine[192], memory[HUMAN], rate[HUMAN], int8[HUMAN];
-    const enum peak floats = peak_of(d->ctx, QN_STRATEGY_FLOAT, "");
+    const enum peak floats = peak_of(d->ctx, QN_STRATEGY_FLOAT, 4, ""), codes = codes_peak(d);
     char *where;
     machine_words(d->ctx, machine, sizeof machine);
     if (d->info.device.kind == QN_CPU)
@@ -247,11 +253,11 @@ static void write_page(FILE *f, const struct demo *d)
             "<meta name=viewport content=\"width=device-width\">\n"
             "<meta name=color-scheme content=\"light dark\">\n<title>quern demo</title>\n%s"
             "<h1>quern demo</h1>\n<p>quern %s (%s), %s limits: memory %s/s, %s %s (%s), "
-            "int8 %s (%s).</p>\n",
+            "%s %s (%s).</p>\n",
             style, qn_version(), qn_commit(), where, human_bytes(measure_bandwidth(d->ctx), memory),
             peak_name(floats), human_rate(measure_peak(d->ctx, floats), rate),
-            peak_instruction(d->ctx, floats), human_rate(measure_peak(d->ctx, PEAK_INT8), int8),
-            peak_instruction(d->ctx, PEAK_INT8));
+            peak_instruction(d->ctx, floats), peak_name(codes),
+            human_rate(measure_peak(d->ctx, codes), int8), peak_instruction(d->ctx, codes));
     free(where);
     fputs("<h2>How near the limit</h2>\n<p>Each mark is one case; the line above it is what this "
           "machine could do at most. Left of the bend memory is the limit, right of it the "

@@ -149,7 +149,7 @@ class Info(Case):
         cpu = facts["devices"][0]
         self.assertEqual(cpu["device"], "cpu")
         self.assertGreater(cpu["bytes_per_s"], 1e8)
-        for peak in ("f32", "bf16", "int8"):
+        for peak in ("f32", "bf16", "int8", "int4"):
             self.assertGreater(cpu["peak_ops_per_s"][peak], 1e8)
         self.assertIn("scalar", facts["kernels"])
         self.assertIn("q4_k", facts["formats"])
