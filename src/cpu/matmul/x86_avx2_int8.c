@@ -16,11 +16,8 @@
  *
  * Four rows share each unpacked vector. Bound: bytes of the codes / bandwidth for one row, then
  * 2 m n k / (64 operations in 2 of the 3 vector ports a cycle), half of that for bytes. */
-#include "../../base/compiler.h"
-#include "../simd/avx2.h"
-#include "kernel.h"
+#include "../simd/avx2_q8.h"
 
-enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 enum { MR = 4, QUADS = QNI_UNIT / 4 };
 
 /* Unsigned nibbles of four positions of 8 outputs: all of a code, or its low and high part. */
@@ -68,13 +65,6 @@ QNI_TEMPLATE struct nibbles unpack(const uint8_t *unit, const int q, const int h
     return n;
 }
 
-static inline __m256i quad(const int8_t *a)
-{
-    int32_t four;
-    memcpy(&four, a, sizeof four);
-    return _mm256_set1_epi32(four);
-}
-
 /* What a segment is made of. */
 struct operands {
     const uint8_t *codes;
@@ -85,7 +75,7 @@ struct operands {
 
 /* dot[i][h] = sum over units of u * a[i] for halves [first, first + halves) of the outputs. */
 QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int first,
-                            const int halves, const int kind, __m256i (*dot)[2])
+                            const int halves, const int kind, qni_dots *dot)
 {
     const uint8_t *codes = o->codes;
     const __m256i one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
@@ -133,86 +123,11 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
         dot[i][first + h] = sum[i][h];
 }
 
-/* A segment of a panel, and the rows it meets. */
-struct place {
-    int64_t panel, row, group, segment, unit;
-};
-
-static inline const int32_t *sums_of(const struct qni_matmul_tile *t, const struct place *at)
-{
-    const int64_t row = at->panel * t->n_segments + at->segment;
-    return t->sums == NULL ? NULL : t->sums + row * QNI_PANEL;
-}
-
-QNI_TEMPLATE void add_q8(const struct qni_matmul_tile *t, const struct place *at,
-                         const __m256i (*dot)[2], const __m256 *scale, const int mr,
-                         __m256 (*acc)[2])
-{
-    const int32_t *const sums = sums_of(t, at);
-    const int64_t group = at->panel * t->n_groups + at->group;
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        const size_t fact = (size_t)(at->row + i) * t->ld_segment + (size_t)at->segment;
-        QNI_UNROLL
-        for (int h = 0; h < 2; h++) {
-            __m256i d = dot[i][h];
-            if (t->x_zero != 0)
-                d = _mm256_sub_epi32(
-                    d, _mm256_mullo_epi32(
-                           _mm256_set1_epi32(t->x_zero),
-                           _mm256_loadu_si256((const __m256i *)(const void *)(sums + 8 * h))));
-            if (t->raw_i32) {
-                acc[i][h] =
-                    _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(acc[i][h]), d));
-                continue;
-            }
-            acc[i][h] = _mm256_fmadd_ps(scale[h], _mm256_cvtepi32_ps(d), acc[i][h]);
-            if (t->offset == NULL)
-                continue;
-            const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[at->segment];
-            acc[i][h] = _mm256_fmadd_ps(qni_load8(t->offset, group, h, t->scale_is_f16),
-                                        _mm256_set1_ps((float)(t->a_sum[fact] - zero)), acc[i][h]);
-        }
-    }
-}
-
-QNI_TEMPLATE void add_q8b(const struct qni_matmul_tile *t, const struct place *at,
-                          const __m256i (*dot)[2], const __m256 *scale, const int mr,
-                          __m256 (*acc)[2])
-{
-    const int32_t *const sums = sums_of(t, at);
-    const int64_t group = at->panel * t->n_groups + at->group;
-    QNI_UNROLL
-    for (int h = 0; h < 2; h++) {
-        __m256 sum = _mm256_setzero_ps(), offset = _mm256_setzero_ps();
-        if (t->a_offset != NULL)
-            sum = _mm256_cvtepi32_ps(
-                _mm256_loadu_si256((const __m256i *)(const void *)(sums + 8 * h)));
-        if (t->offset != NULL)
-            offset = qni_load8(t->offset, group, h, t->scale_is_f16);
-        QNI_UNROLL
-        for (int i = 0; i < mr; i++) {
-            const size_t fact = (size_t)(at->row + i) * t->ld_segment + (size_t)at->segment;
-            const __m256 sx = _mm256_set1_ps(t->a_scale[fact]), d = _mm256_cvtepi32_ps(dot[i][h]);
-            __m256 term;
-            if (t->a_offset != NULL)
-                term =
-                    _mm256_fmadd_ps(sx, d, _mm256_mul_ps(_mm256_set1_ps(t->a_offset[fact]), sum));
-            else
-                term = _mm256_mul_ps(sx, d);
-            acc[i][h] = _mm256_fmadd_ps(scale[h], term, acc[i][h]);
-            if (t->offset != NULL)
-                acc[i][h] = _mm256_fmadd_ps(offset, _mm256_set1_ps(t->a_total[fact]), acc[i][h]);
-        }
-    }
-}
-
 QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct place *at,
                               struct operands *o, const __m256 *scale, const int mr, const int kind,
-                              __m256 (*acc)[2])
+                              qni_floats *acc)
 {
-    const int32_t bias = kind == NIBBLES ? 8 : 128;
-    __m256i dot[MR][2];
+    qni_dots dot[MR];
     o->codes =
         t->codes + (size_t)at->panel * t->codes_stride + at->unit * (kind == BYTES ? 512 : 256);
     QNI_UNROLL
@@ -225,16 +140,13 @@ QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct plac
         dot_units(o, mr, 1, 1, kind, dot);
     }
     QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
+    for (int i = 0; i < mr; i++) { /* the bias of the stored codes */
         const size_t fact = (size_t)(at->row + i) * t->ld_segment + (size_t)at->segment;
-        const __m256i off = _mm256_set1_epi32(bias * t->a_sum[fact]);
+        const __m256i off = _mm256_set1_epi32((kind == NIBBLES ? 8 : 128) * t->a_sum[fact]);
         dot[i][0] = _mm256_sub_epi32(dot[i][0], off);
         dot[i][1] = _mm256_sub_epi32(dot[i][1], off);
     }
-    if (t->a_scale == NULL)
-        add_q8(t, at, (const __m256i(*)[2])dot, scale, mr, acc);
-    else
-        add_q8b(t, at, (const __m256i(*)[2])dot, scale, mr, acc);
+    add_segment_sums(t, at, scale, mr, (const qni_dots *)dot, acc);
 }
 
 /* mr rows of one panel, all of k. */
@@ -244,23 +156,16 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
     const struct table table = load_table(t->table8, kind);
     struct operands operands = {NULL, {NULL}, 0, &table};
     struct place at = {panel, row, 0, 0, 0};
-    __m256 acc[MR][2];
+    qni_floats acc[MR];
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         acc[i][0] = acc[i][1] = _mm256_setzero_ps();
     for (; at.group < t->n_groups; at.group++) {
-        const int64_t left = t->units - at.unit;
-        const int64_t end = at.unit + (left < t->group_units ? left : t->group_units);
+        const int64_t end = group_end(t, at.group);
         __m256 scale[2];
-        QNI_UNROLL
-        for (int h = 0; h < 2; h++) {
-            scale[h] = qni_load8(t->scale, panel * t->n_groups + at.group, h, t->scale_is_f16);
-            if (kind == NIBBLE_TABLE && t->table8_doubled)
-                scale[h] = _mm256_mul_ps(scale[h], _mm256_set1_ps(0.5f));
-        }
+        load_scale(t, &at, kind, scale);
         for (; at.unit < end; at.segment++, at.unit += operands.units) {
-            const int64_t rest = end - at.unit;
-            operands.units = rest < t->segment_units ? rest : t->segment_units;
+            operands.units = segment_end(t, at.unit, end) - at.unit;
             add_segment(t, &at, &operands, scale, mr, kind, acc);
         }
     }
