@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every image kernel of src/cpu/conv/kernels.inc on its own, through nothing but its contract in
- * conv/kernel.h: each output is compared with the sum of its products in double. */
+ * conv/kernel.h: each output is compared with the sum of its products in double, and those of
+ * int8-static with what its steps make of it. */
 #include <math.h>
 #include <string.h>
 
@@ -8,11 +9,13 @@
 #include "suites.h"
 
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)
-#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, fn, (needs)},
+#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                             \
+    {#fn, fn, (needs), QNI_DEPTHWISE_##kind},
 static const struct row {
     const char *name;
     qni_depthwise_image_fn *fn;
     uint64_t needs;
+    int32_t kind;
 } rows[] = {
 #include "../../src/cpu/conv/kernels.inc"
 };
@@ -79,6 +82,24 @@ static int64_t extent(int64_t n_rows, int64_t row, int64_t columns, int64_t colu
     return (n_rows - 1) * row + (columns - 1) * column + n;
 }
 
+/* The steps of int8-static, docs/numerics.md; the result as y has it. */
+static double given_steps(const struct qni_depthwise_image *m, double sum, int64_t at,
+                          bool *is_finite)
+{
+    float v = (float)sum * m->w_scale[at] + 0.0f;
+    v = v * m->x_scale;
+    v = m->scale != NULL ? v * m->scale[at] : v;
+    v = m->bias != NULL ? v + m->bias[at] : v;
+    *is_finite = isfinite(v) != 0;
+    if (m->is_relu)
+        v = v <= 0.0f ? 0.0f : v > m->most ? m->most : v;
+    if (m->y_type != QN_I8 && m->y_type != QN_U8)
+        return (double)v;
+    const float scaled = v * m->y_inv, lo = m->y_type == QN_I8 ? -128.0f : 0.0f;
+    const float code = (isnan(scaled) ? 0.0f : rintf(scaled)) + (float)m->y_zero;
+    return (double)(code < lo ? lo : code > lo + 255.0f ? lo + 255.0f : code);
+}
+
 static void compare(struct check *c, const struct qni_depthwise_image *m, int32_t data, int64_t at,
                     const int64_t out[2], bool *all_finite)
 {
@@ -94,12 +115,18 @@ static void compare(struct check *c, const struct qni_depthwise_image *m, int32_
             sum += v * w;
             size += fabs(v * w);
         }
-    if (m->scale != NULL)
+    bool is_finite = true;
+    if (m->w_scale != NULL) {
+        sum = given_steps(m, sum, at, &is_finite);
+        size = 0.0;
+    }
+    if (m->w_scale == NULL && m->scale != NULL)
         sum *= (double)m->scale[at], size *= fabs((double)m->scale[at]);
-    if (m->bias != NULL)
+    if (m->w_scale == NULL && m->bias != NULL)
         sum += (double)m->bias[at], size += fabs((double)m->bias[at]);
-    const bool is_finite = isfinite(sum) != 0;
-    if (m->is_relu)
+    if (m->w_scale == NULL)
+        is_finite = isfinite(sum) != 0;
+    if (m->w_scale == NULL && m->is_relu)
         sum = sum <= 0.0 ? 0.0 : sum > (double)m->most ? (double)m->most : sum;
     const double got = qni_ref_get(m->y, m->y_type, out[0] * m->y_row + out[1] * m->y_column + at);
     /* Of a result rounded to 16 bits: half of its last place, more below the normal numbers. */
@@ -125,14 +152,22 @@ static void image_case(struct check *c, const void *arg)
     struct qni_depthwise_image m;
     draw(c, &m);
     const int64_t taps = m.taps[0] * m.taps[1];
-    m.x = fill(c, "x", extent(m.in[0], m.x_row, m.in[1], m.x_column, m.n), ic->data, true);
-    m.w = fill(c, "w", (taps - 1) * m.w_tap + m.n, ic->data, false);
+    const bool is_given = ic->row->kind == QNI_DEPTHWISE_GIVEN;
+    const int32_t integers = is_given ? CHECK_EXTREME : ic->data;
+    m.x = fill(c, "x", extent(m.in[0], m.x_row, m.in[1], m.x_column, m.n), integers, !is_given);
+    m.w = fill(c, "w", (taps - 1) * m.w_tap + m.n, integers, false);
+    m.w_scale = is_given ? fill(c, "w_scale", m.n, ic->data, true) : NULL;
+    m.x_scale = CHECK_OF(r, 0, 1) == 0 ? 1.0f : 0.37f;
+    m.y_inv = 0.71f;
+    m.y_zero = (int32_t)CHECK_OF(r, 0, 0, 3, 100);
     m.scale = check_random_chance(r, 30) ? fill(c, "scale", m.n, ic->data, false) : NULL;
     m.bias = check_random_chance(r, 50) ? fill(c, "bias", m.n, ic->data, false) : NULL;
     m.is_relu = check_random_chance(r, 30);
     m.most = CHECK_OF(r, 0, 1) == 0 ? 6.0f : INFINITY;
     const int64_t n_y = extent(m.out[0], m.y_row, m.out[1], m.y_column, m.n);
     m.y_type = (qn_dtype)CHECK_OF(r, QN_F32, QN_F16, QN_BF16);
+    if (is_given && check_random_chance(r, 50))
+        m.y_type = (qn_dtype)CHECK_OF(r, QN_I8, QN_U8);
     const size_t element = qn_dtype_bytes(m.y_type);
     m.y = check_memory(c, "y", (size_t)n_y * element, element);
     memset(m.y, 0x7b, (size_t)n_y * element);
@@ -141,9 +176,12 @@ static void image_case(struct check *c, const void *arg)
     int64_t seen = 0;
     for (int64_t i = 0; i < m.out[0]; i++)
         for (int64_t j = 0; j < m.out[1]; j++)
-            for (int64_t at = 0; at < m.n && !c->failed; at++)
+            for (int64_t at = 0; at < m.n && !c->failed; at++) {
                 compare(c, &m, ic->data, at, (const int64_t[]){i, j}, &all_finite);
-    if (told != all_finite && !c->failed)
+                if (element == 1) /* any byte may be a result */
+                    ((uint8_t *)m.y)[i * m.y_row + j * m.y_column + at] = 0;
+            }
+    if (told != (all_finite || element == 1) && !c->failed)
         check_fail(c, "says that %s, but not so", told ? "all are finite" : "some are not finite");
     for (int64_t i = 0; i < n_y; i++)
         seen += memcmp((const uint8_t *)m.y + (size_t)i * element, &untouched, element) == 0;

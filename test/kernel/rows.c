@@ -68,6 +68,26 @@ static void widen_case(struct check *c, const void *arg)
     }
 }
 
+/* All 256 codes and more of them, from some place in the middle on. */
+static void codes_case(struct check *c, const void *arg)
+{
+    const struct qni_rows *rows = ((const struct rows_case *)arg)->rows;
+    const bool is_signed = ((const struct rows_case *)arg)->shape == 0;
+    const int64_t n = check_random_in(&c->random, 256, 300);
+    const int32_t zero = (int32_t)check_random_in(&c->random, is_signed ? -128 : 0, 127);
+    const int64_t first = check_random_in(&c->random, 0, 250);
+    uint8_t *src = check_memory(c, "src", (size_t)(n - first), 1);
+    float *dst = check_memory(c, "dst", (size_t)(n - first) * 4, 4);
+    for (int64_t i = first; i < n; i++)
+        src[i - first] = (uint8_t)i;
+    rows->widen_codes(dst, src, is_signed ? QN_I8 : QN_U8, zero, n - first);
+    for (int64_t i = 0; i < n - first && !c->failed; i++) {
+        const float v = (float)((is_signed ? (int8_t)src[i] : src[i]) - zero);
+        if (!same_float(dst[i], v))
+            check_fail(c, "code %d becomes %.9g, must be %.9g", src[i], (double)dst[i], (double)v);
+    }
+}
+
 /* bf16: nearest, ties to even, from the definition: one of the two neighbours, the nearer one. */
 static void narrow_case(struct check *c, const void *arg)
 {
@@ -369,6 +389,7 @@ void check_rows(struct check_suite *suite, const struct check_options *options)
         for (int32_t shape = 0; shape < 2; shape++) {
             const struct rows_case rc = {rows, CHECK_NORMAL, shape};
             check_case(suite, widen_case, &rc, "widen/%s/%d", rows->name, shape);
+            check_case(suite, codes_case, &rc, "codes/%s/%d", rows->name, shape);
             check_case(suite, turn_case, &rc, "turn/%s/%d", rows->name, shape);
             check_case(suite, finite_case, &rc, "finite/%s/%d", rows->name, shape);
         }

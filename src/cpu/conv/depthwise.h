@@ -53,9 +53,11 @@ struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, 
 /* Those of a panel. */
 void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
                              int32_t kind, struct qni_lane_weights *out);
-/* Weights of a float convolution [kh * kw, n_panels * 16], ld elements from tap to tap. */
+/* Weights of a convolution [kh * kw, n_panels * 16], ld elements from tap to tap; with w_scale
+ * ([n_panels * 16], of one group) values of codes, and these their scales. */
 void qni_image_weights_expand(const qn_packed *w, int64_t panel, int64_t n_panels,
-                              const struct qni_tap_list *list, float *out, int64_t ld);
+                              const struct qni_tap_list *list, float *out, int64_t ld,
+                              float *w_scale);
 /* One lane of them in all 16 lanes. */
 void qni_lane_weights_repeat(const struct qni_lane_weights *from, int64_t lane,
                              const struct qni_tap_list *list, struct qni_lane_weights *to);
@@ -103,7 +105,7 @@ struct qni_image_cut {
     int64_t columns;         /* of a call: about equal */
     int64_t wide_rows;       /* of y, for which x of 16 bits is widened at once; 0: impossible */
     size_t wide;
-    size_t w, line[2], c, end; /* private scratch of a thread */
+    size_t w, line[3], c, end; /* private scratch of a thread */
 };
 struct qni_image_cut qni_image_cut_of(const struct qni_op *op);
 void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,

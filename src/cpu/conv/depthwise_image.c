@@ -3,7 +3,8 @@
  *
  *     x, where it lies --> kernel: all taps, scale, bias, relu --> y, or a line --> epilogue --> y
  *
- * f16 and bf16 are widened first, some rows at a time.
+ * f16, bf16 and codes become floats first, some rows at a time. Codes less their zero point and
+ * values of codes are integers whose sums are exact (conv/kernel.h).
  *
  * A piece of work is a band of output rows of a block of channels of one image. Blocks are as wide
  * as lets the rows of x that one row of outputs reads stay in the first cache until the next row
@@ -19,7 +20,14 @@
 
 /* ---- the cut --------------------------------------------------------------------------------- */
 
-enum { COLUMNS = 64, LEAST = QNI_DEPTHWISE_LANES };
+enum { LEAST = QNI_DEPTHWISE_LANES };
+
+/* About how many columns of y are made at once. Of codes fewer: then more rows become floats at
+ * once, and few of them twice. */
+static int64_t columns_of(const struct qni_op *op)
+{
+    return qn_dtype_bytes(op->x.dtype) == 1 ? 32 : 64;
+}
 
 /* About how many channels a block has. What comes from beyond the second cache comes best in long
  * stretches (96 channels of 112 x 112 at once: 240 us, 48 at a time: 355); else three rows of x
@@ -51,12 +59,12 @@ struct qni_image_cut qni_image_cut_of(const struct qni_op *op)
     const int64_t blocks = qni_max(1, (op->n + channels / 2) / channels);
     cut.block = (int64_t)qni_round_up((size_t)qni_ceil_div(op->n, blocks), QNI_PANEL);
     cut.n_blocks = qni_max(1, (op->n + cut.block - LEAST) / cut.block);
-    cut.columns = qni_ceil_div(op->conv.ow, qni_ceil_div(op->conv.ow, COLUMNS));
+    cut.columns = qni_ceil_div(op->conv.ow, qni_ceil_div(op->conv.ow, columns_of(op)));
     const size_t ld = (size_t)(cut.block + QNI_PANEL);
     size_t at = 0;
     cut.w = at;
     at += (size_t)head->k * ld * sizeof(float);
-    for (int32_t i = 0; i < 2; i++, at += ld * sizeof(float))
+    for (int32_t i = 0; i < 3; i++, at += ld * sizeof(float))
         cut.line[i] = at;
     cut.c = at;
     at += (size_t)cut.columns * ld * sizeof(float);
@@ -95,10 +103,16 @@ struct run {
 struct piece {
     const struct run *run;
     int64_t image, output, n; /* outputs [output, output + n) */
-    float *w, *line[2], *c, *wide;
+    float *w, *line[3], *c, *wide;
     int64_t ld; /* of w and c */
     const float *scale, *bias;
+    float *w_scale; /* int8-static */
 };
+
+static bool is_static(const struct run *run)
+{
+    return run->kernel->kind == QNI_DEPTHWISE_GIVEN;
+}
 
 static const float *read_vector(const struct piece *p, const qn_tensor *t, float *line)
 {
@@ -138,6 +152,8 @@ static bool exact_sum(const struct qni_depthwise_image *m, int64_t row, int64_t 
  * products. */
 static void mend(const struct qni_depthwise_image *m)
 {
+    if (m->w_scale != NULL)
+        return; /* int8-static has its steps, whatever comes */
     for (int64_t row = 0; row < m->out[0]; row++)
         for (int64_t column = 0; column < m->out[1]; column++)
             for (int64_t i = 0; i < m->n; i++) {
@@ -216,14 +232,18 @@ static void widen(const struct piece *p, struct qni_depthwise_image *m, int64_t 
         m->first[d] -= from[d];
     }
     const bool is_line = op->conv.xs[3] == p->n;
-    const int64_t together = is_line ? m->in[1] : 1;
+    const int64_t together = is_line ? m->in[1] : 1, n = together * p->n;
+    const size_t step = (size_t)(together * op->conv.xs[3]) * element;
     float *to = p->wide;
-    for (int64_t i = 0; i < m->in[0]; i++)
-        for (int64_t j = 0; j < m->in[1]; j += together, to += together * p->n) {
-            const int64_t at = place_of(p, op->conv.xs, from[0] + i, from[1] + j);
-            run->rows->widen(to, (const uint8_t *)op->x.data + (size_t)at * element, op->x.dtype,
-                             NULL, together * p->n);
-        }
+    for (int64_t i = 0; i < m->in[0]; i++) {
+        const int64_t at = place_of(p, op->conv.xs, from[0] + i, from[1]);
+        const uint8_t *x = (const uint8_t *)op->x.data + (size_t)at * element;
+        for (int64_t j = 0; j < m->in[1]; j += together, x += step, to += n)
+            if (is_static(run))
+                run->rows->widen_codes(to, x, op->x.dtype, op->quant.x_zero, n);
+            else
+                run->rows->widen(to, x, op->x.dtype, NULL, n);
+    }
     m->x = p->wide;
     m->x_row = m->in[1] * p->n;
     m->x_column = p->n;
@@ -267,12 +287,16 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
         .dilation = {g->dilation[0], g->dilation[1]},
         .w = p->w,
         .w_tap = p->ld,
+        .w_scale = p->w_scale,
+        .x_scale = op->quant.x_scale,
         .scale = p->scale,
         .bias = p->bias,
         .is_relu = run->is_relu,
         .most = run->finish.act == QN_ACT_RELU6 ? 6.0f : INFINITY,
         .y = p->c,
         .y_type = run->is_direct ? op->y.dtype : QN_F32,
+        .y_inv = run->finish.y_inv,
+        .y_zero = run->finish.y_zero,
         .y_row = g->ys[2],
         .y_column = run->is_direct ? g->ys[3] : p->ld,
         .out = {1, columns},
@@ -299,7 +323,7 @@ static void run_piece(struct piece *p, int64_t item)
     p->output = block * cut->block;
     p->n = block + 1 < cut->n_blocks ? cut->block : run->op->n - p->output;
     qni_image_weights_expand(run->op->w[0], p->output / QNI_PANEL, qni_ceil_div(p->n, QNI_PANEL),
-                             &run->list, p->w, p->ld);
+                             &run->list, p->w, p->ld, p->w_scale);
     p->scale = read_vector(p, &run->op->epilogue.col_scale, p->line[0]);
     p->bias = read_vector(p, &run->op->epilogue.bias, p->line[1]);
     for (int64_t j = 0; j < ow; j += cut->columns)
@@ -315,11 +339,13 @@ static void run_thread(void *arg, int32_t thread)
         .run = run,
         .w = (float *)(void *)(memory + run->cut.w),
         .line = {(float *)(void *)(memory + run->cut.line[0]),
-                 (float *)(void *)(memory + run->cut.line[1])},
+                 (float *)(void *)(memory + run->cut.line[1]),
+                 (float *)(void *)(memory + run->cut.line[2])},
         .c = (float *)(void *)(memory + run->cut.c),
         .wide = (float *)(void *)(memory + run->cut.wide),
         .ld = run->cut.block + QNI_PANEL,
     };
+    p.w_scale = is_static(run) ? p.line[2] : NULL;
     for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->n_items;)
         run_piece(&p, i);
 }
@@ -335,12 +361,12 @@ void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
         .op = op,
         .kernel = (const struct qni_depthwise_kernel *)(const void *)choice->main,
         .rows = qni_rows_for(ctx->isa),
-        .list = qni_tap_list_make(op, axis, phase, QNI_DEPTHWISE_FLOAT, false, scratch),
         .cut = qni_image_cut_of(op),
         .finish = qni_finish_of(op),
         .scratch = (uint8_t *)scratch + choice->shared_bytes,
         .scratch_bytes = choice->thread_bytes,
     };
+    run.list = qni_tap_list_make(op, axis, phase, run.kernel->kind, false, scratch);
     /* A residual may be y. */
     const bool alone = op->epilogue.residual.rank == 0;
     run.is_relu = alone && !run.finish.has_clamp &&

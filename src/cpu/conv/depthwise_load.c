@@ -11,12 +11,8 @@ enum { CHUNK = 64 };
 /* dst = n elements from src as floats. */
 static void convert(const struct qni_input_row *row, const void *src, int64_t n, float *dst)
 {
-    if (row->dtype == QN_I8)
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = (float)(((const int8_t *)src)[i] - row->zero);
-    else if (row->dtype == QN_U8)
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = (float)(((const uint8_t *)src)[i] - row->zero);
+    if (row->dtype == QN_I8 || row->dtype == QN_U8)
+        row->rows->widen_codes(dst, src, row->dtype, row->zero, n);
     else
         row->rows->widen(dst, src, row->dtype, NULL, n);
 }

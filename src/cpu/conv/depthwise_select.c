@@ -42,9 +42,16 @@ static int32_t kind_of(qn_strategy strategy)
     }
 }
 
-/* Why x and y are not what an image kernel reads and writes. */
+/* Why weights, x and y are not what an image kernel reads and writes. */
 static const char *image_refusal(const struct qni_op *op)
 {
+    const struct qni_packed_head *head = op->w[0]->head;
+    const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
+    if (is_static && (head->k > QNI_EXACT_TAPS || head->n_groups > 1 ||
+                      head->section[QNI_SECTION_OFFSET].bytes != 0))
+        return "given codes: weights of one group without offsets";
+    if (qni_op_is_raw(op))
+        return "adds no int32";
     if (op->kind != QNI_CONV)
         return "serves no transposed convolutions";
     if (op->conv.xs[1] != 1 || op->conv.ys[1] != 1 || op->conv.co != 1)

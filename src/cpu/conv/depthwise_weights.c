@@ -148,11 +148,12 @@ void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni
 }
 
 void qni_image_weights_expand(const qn_packed *w, int64_t panel, int64_t n_panels,
-                              const struct qni_tap_list *list, float *out, int64_t ld)
+                              const struct qni_tap_list *list, float *out, int64_t ld,
+                              float *w_scale)
 {
     const struct qni_packed_head *head = w->head;
     const struct qni_layout *layout = qni_layout_find(head->layout);
-    const struct qni_values v = qni_values_of(w, layout, true);
+    const struct qni_values v = qni_values_of(w, layout, w_scale == NULL);
     const struct qni_cut cut = qni_cut_of(head, QNI_READS_F32);
     const int64_t per_group = qni_cut_per_group(&cut);
     const size_t move = (size_t)head->units * qni_layout_unit_bytes(layout->layout);
@@ -167,12 +168,17 @@ void qni_image_weights_expand(const qn_packed *w, int64_t panel, int64_t n_panel
             qni_read_lanes(scales, head->scale_dtype, at, &scale);
             if (offsets != NULL)
                 qni_read_lanes(offsets, head->scale_dtype, at, &offset);
+            if (w_scale != NULL) {
+                const qni_floats16 halved = scale / v.times; /* exact: by 1 or 2 */
+                memcpy(w_scale + (i - panel) * QNI_PANEL, &halved, sizeof halved);
+            }
             for (int32_t t = list->segments[s]; t < list->segments[s + 1]; t++) {
                 const struct qni_tap *const tap = &list->taps[t];
                 qni_floats16 value;
                 qni_code_values(codes + (size_t)i * move, layout->code_bits, &tap->code, &v,
                                 &value);
-                value = (value * scale + offset) * tap->prescale;
+                if (w_scale == NULL)
+                    value = (value * scale + offset) * tap->prescale;
                 memcpy(out + (tap->at[0] * (int64_t)head->kw + tap->at[1]) * ld, &value,
                        sizeof value);
             }

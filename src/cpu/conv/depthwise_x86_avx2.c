@@ -21,7 +21,8 @@
 #define TO_F16(at, a)                                                                              \
     _mm_storeu_si128((__m128i *)(void *)(at),                                                      \
                      _mm256_cvtps_ph((__m256)(a), _MM_FROUND_TO_NEAREST_INT))
-#define TO_BF16(at, a) bf16(at, (__m256i)(a))
+#define TO_BF16(at, a)             bf16(at, (__m256i)(a))
+#define TO_BYTES(at, a, is_signed) bytes(at, (__m256i)(a), is_signed)
 
 static inline void bf16(uint8_t *at, __m256i bits)
 {
@@ -32,6 +33,14 @@ static inline void bf16(uint8_t *at, __m256i bits)
     _mm_storeu_si128((__m128i *)(void *)at, _mm256_castsi256_si128(packed));
 }
 
+static inline void bytes(uint8_t *at, __m256i codes, bool is_signed)
+{
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
+    _mm_storel_epi64((__m128i *)(void *)at,
+                     is_signed ? _mm_packs_epi16(words, words) : _mm_packus_epi16(words, words));
+}
+
 #include "../simd/depthwise.h"
 
 void qni_depthwise_f32_rows_mr4_avx2(const struct qni_depthwise_tile *tile)
@@ -39,6 +48,10 @@ void qni_depthwise_f32_rows_mr4_avx2(const struct qni_depthwise_tile *tile)
     float_tile(tile);
 }
 bool qni_depthwise_f32_rows_image_avx2(const struct qni_depthwise_image *image)
+{
+    return float_image(image);
+}
+bool qni_depthwise_q8_rows_image_avx2(const struct qni_depthwise_image *image)
 {
     return float_image(image);
 }

@@ -21,7 +21,8 @@
 #define TO_F16(at, a)                                                                              \
     _mm256_storeu_si256((__m256i *)(void *)(at),                                                   \
                         _mm512_cvtps_ph((__m512)(a), _MM_FROUND_TO_NEAREST_INT))
-#define TO_BF16(at, a) bf16(at, (__m512i)(a))
+#define TO_BF16(at, a)             bf16(at, (__m512i)(a))
+#define TO_BYTES(at, a, is_signed) bytes(at, (__m512i)(a), is_signed)
 
 /* Words 1, 3, 5 ... are the upper halves. */
 static inline void bf16(uint8_t *at, __m512i bits)
@@ -34,6 +35,13 @@ static inline void bf16(uint8_t *at, __m512i bits)
     near = _mm512_mask_add_epi32(near, odd, near, one);
     _mm256_storeu_si256((__m256i *)(void *)at,
                         _mm512_castsi512_si256(_mm512_permutexvar_epi16(order, near)));
+}
+
+static inline void bytes(uint8_t *at, __m512i codes, bool is_signed)
+{
+    const __m512i above = _mm512_max_epi32(codes, _mm512_setzero_si512());
+    _mm_storeu_si128((__m128i *)(void *)at,
+                     is_signed ? _mm512_cvtsepi32_epi8(codes) : _mm512_cvtusepi32_epi8(above));
 }
 
 #include "../simd/depthwise.h"

@@ -60,18 +60,24 @@ struct qni_depthwise_image {
     int64_t taps[2], stride[2], dilation[2];
     const float *w; /* [taps, n], w_tap elements from tap to tap */
     int64_t w_tap;
+    /* int8-static: x and w are integers, sums exact; they are multiplied by w_scale ([n]), and
+     * what is -0 becomes +0, then by x_scale. NULL: float. */
+    const float *w_scale;
+    float x_scale;
     const float *scale, *bias; /* [n] sums are multiplied, then added to; NULL: not */
     bool is_relu;              /* then: v > 0 ? v : +0, and most where that is less */
     float most;
     void *y;         /* output (0, 0), first channel */
-    qn_dtype y_type; /* f32, f16, bf16 */
+    qn_dtype y_type; /* f32, f16, bf16; int8-static: i8 and u8, too */
+    float y_inv;     /* of these: as in rows/kernel.h */
+    int32_t y_zero;
     int64_t y_row, y_column;
     int64_t out[2]; /* rows, columns of y */
     int64_t n;      /* channels, at least 16 */
 };
 
 /* True: all that it wrote was finite before is_relu. False: perhaps not (sums of neighbours were
- * not); a NaN may have become any bf16. */
+ * not); a NaN may have become any bf16. Of codes always true. */
 typedef bool qni_depthwise_image_fn(const struct qni_depthwise_image *image);
 
 /* How the activations of a row are quantized: what tells apart two rows that both read q8. */

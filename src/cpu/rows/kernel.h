@@ -66,6 +66,8 @@ struct qni_rows {
     uint64_t needs; /* QN_ISA_ bits */
     /* dst = src as f32; src is f32, f16 or bf16. times (may be NULL): dst = fl(src * times). */
     void (*widen)(float *dst, const void *src, qn_dtype dtype, const float *times, int64_t n);
+    /* dst = i8 or u8 codes less their zero point. */
+    void (*widen_codes)(float *dst, const void *src, qn_dtype dtype, int32_t zero, int64_t n);
     void (*narrow_bf16)(uint16_t *dst, const float *src, int64_t n);
     /* x: units * 32 floats, padding 0. codes: as many. */
     void (*quantize_row)(const float *x, const struct qni_cut *cut, int8_t *codes, int32_t *sum,

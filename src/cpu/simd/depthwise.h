@@ -13,6 +13,7 @@
  *     LARGER_INT(a, b) the same of int32
  *     TO_F16(at, a)    a rounded to f16, stored
  *     TO_BF16(at, a)   the same to bf16; of NaN whatever comes
+ *     TO_BYTES(at, a, is_signed)  LANES int32 as the nearest bytes
  * Gives the functions float_tile, float_image, given_tile, row_tile and block_tile. The bits of
  * the last three do not depend on the parameters: their sums are integers, the rest is element by
  * element in the order of docs/numerics.md.
@@ -175,7 +176,48 @@ QNI_TEMPLATE void finish_sums(const struct qni_depthwise_image *m, int64_t chann
 
 static inline int64_t y_bytes_of(const struct qni_depthwise_image *m)
 {
-    return m->y_type == QN_F32 ? 4 : 2;
+    const bool is_code = m->y_type == QN_I8 || m->y_type == QN_U8;
+    return is_code ? 1 : m->y_type == QN_F32 ? 4 : 2;
+}
+
+/* The steps of int8-static after exact sums, once for all tiles: they would be most of their code.
+ * To bytes: saturate(rint(fl(v * y_inv)) + y_zero), a NaN counts as 0. What an activation bounds is
+ * bounded after that product, whose rounding is monotonic, together with rint()'s argument; the
+ * sign of a zero shows in no byte. */
+QNI_NOINLINE static void finish_bytes(const struct qni_depthwise_image *m, int64_t channel, int T,
+                                      const vec *sums, uint8_t *y, int64_t step)
+{
+    const vec w_scale = load(m->w_scale + channel);
+    const vec scale = m->scale != NULL ? load(m->scale + channel) : splat(1.0f);
+    const vec bias = m->bias != NULL ? load(m->bias + channel) : splat(0.0f);
+    const float most = m->is_relu ? m->most * m->y_inv : 0x1p21f;
+    const vec lo = splat(m->is_relu ? 0.0f : -0x1p21f), hi = splat(most < 0x1p21f ? most : 0x1p21f);
+    const ivec zero = (ivec){0} + (m->y_zero - 0x4b400000);
+    for (int r = 0; r < T; r++, y += step) {
+        const vec v = (sums[r] * w_scale * m->x_scale * scale + bias) * m->y_inv;
+        const vec number = choose(v == v, v, splat(0.0f));
+        const vec bounded = SMALLER(hi, LARGER(lo, number));
+        TO_BYTES(y, (ivec)(bounded + 0x1.8p23f) + zero, m->y_type == QN_I8);
+    }
+}
+
+/* To floats: *bad of finish_sums(). */
+QNI_NOINLINE static vec finish_given(const struct qni_depthwise_image *m, int64_t channel, int T,
+                                     const vec *sums, uint8_t *y, int64_t step, vec bad)
+{
+    const vec w_scale = load(m->w_scale + channel), zero = splat(0.0f);
+    for (int r = 0; r < T; r++, y += step) {
+        vec v = (sums[r] * w_scale + zero) * m->x_scale;
+        if (m->scale != NULL)
+            v *= load(m->scale + channel);
+        if (m->bias != NULL)
+            v += load(m->bias + channel);
+        bad = MADD(v, zero, bad);
+        if (m->is_relu)
+            v = SMALLER(splat(m->most), LARGER(zero, v) + zero);
+        store_sums(m, 1, &v, y, step);
+    }
+    return bad;
 }
 
 /* TAPS 0: any. The last vector reaches back: what it writes twice is the same. */
@@ -205,7 +247,18 @@ QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct s
             far_sums(m, &s, T, true, sum);
         else
             far_sums(m, &s, T, false, sum);
-        finish_sums(m, channel, T, sum, y + channel * bytes, step, bad);
+        if (m->w_scale == NULL) {
+            finish_sums(m, channel, T, sum, y + channel * bytes, step, bad);
+            continue;
+        }
+        vec exact[TILE]; /* the sums themselves stay in registers */
+        QNI_UNROLL
+        for (int r = 0; r < T; r++)
+            exact[r] = sum[r];
+        if (bytes == 1)
+            finish_bytes(m, channel, T, exact, y + channel, step);
+        else
+            *bad = finish_given(m, channel, T, exact, y + channel * bytes, step, *bad);
     }
 }
 
@@ -579,3 +632,4 @@ static void block_tile(const struct qni_depthwise_tile *t)
 #undef LARGER_INT
 #undef TO_F16
 #undef TO_BF16
+#undef TO_BYTES

@@ -11,7 +11,7 @@
  * depends on the order of another, nothing is fused but what says so, so every instance gives the
  * same bits. The only intrinsics are the conversions of f16, where the instruction exists and gives
  * the bits of half.h (but for the payload of a NaN, which is never the same anywhere), and the
- * moves of transpose.h. */
+ * moves of transpose.h; codes to floats, of which compilers make more steps. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -58,6 +58,25 @@ static void widen(float *dst, const void *src, qn_dtype dtype, const float *time
     const float *const from = dtype == QN_F32 ? src : dst;
     for (int64_t i = 0; i < n; i++)
         dst[i] = from[i] * times[i];
+}
+
+static void widen_codes(float *restrict dst, const void *restrict src, qn_dtype dtype, int32_t zero,
+                        int64_t n)
+{
+    const int8_t *const i8 = src;
+    const uint8_t *const u8 = src;
+    int64_t i = 0;
+#if defined(__AVX2__)
+    for (; i + 8 <= n; i += 8) {
+        const __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)(i8 + i));
+        const __m256i words =
+            dtype == QN_I8 ? _mm256_cvtepi8_epi32(codes) : _mm256_cvtepu8_epi32(codes);
+        _mm256_storeu_ps(dst + i,
+                         _mm256_cvtepi32_ps(_mm256_sub_epi32(words, _mm256_set1_epi32(zero))));
+    }
+#endif
+    for (; i < n; i++)
+        dst[i] = (float)((dtype == QN_I8 ? i8[i] : u8[i]) - zero);
 }
 
 static void narrow_f16(uint16_t *restrict dst, const float *restrict src, int64_t n)
@@ -561,6 +580,7 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .name = QNI_ROWS_TEXT(QNI_ROWS_ISA),
     .needs = QNI_ROWS_NEEDS,
     .widen = widen,
+    .widen_codes = widen_codes,
     .narrow_bf16 = narrow_bf16,
     .quantize_row = quantize_row,
     .quantize_block = quantize_block,
