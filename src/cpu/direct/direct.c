@@ -55,9 +55,10 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
                            const struct qni_direct_kernel *k)
 {
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
+    const bool gathers = k->unpack == NULL;
     if (op->kind != QNI_CONV)
         return "direct rows are for convolutions";
-    if (op->conv.groups != 1 && !qni_direct_has_planes(op))
+    if (op->conv.groups != 1 && !(gathers ? qni_direct_has_lines(op) : qni_direct_has_planes(op)))
         return "direct rows of more than one group are copied to planes, which this image is not";
     if (op->strategy != QN_STRATEGY_INT8_STATIC)
         return "serves another strategy";
@@ -67,6 +68,9 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
         return "another kernel is asked for";
     if (layout == NULL || layout->layout != k->row.layout)
         return "the weights are packed in another layout";
+    /* Products of bytes in one instruction are worth patches. */
+    if (gathers && op->kernel == NULL && (ctx->isa & (QN_ISA_AVX_VNNI | QN_ISA_VNNI512)) != 0)
+        return "this CPU multiplies bytes, which rows of patches do";
     if (op->m < k->row.m_min || op->k == 0)
         return "fewer outputs than a tile has rows";
     return refusal_of_weights(op);
@@ -95,7 +99,8 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
         return false;
     for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
         tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
-    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op);
+    const bool gathers = chosen->unpack == NULL;
+    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, gathers);
     memset(choice, 0, sizeof *choice);
     choice->n_choices = 1;
     choice->m_from[0] = 1;
@@ -103,7 +108,7 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
     choice->block_m = shape.band_rows;
     choice->panels_per_task = 2 * shape.blocks_per_item;
     choice->n_threads = ctx->threads.n_threads;
-    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op);
+    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, gathers);
     choice->scratch_bytes = (size_t)choice->n_threads * choice->thread_bytes;
     return true;
 }
@@ -158,7 +163,8 @@ static struct band band_at(const struct run *r, int64_t index)
     b.n_images = qni_min(s->band_images, r->op->conv.batch - b.image);
     b.line = index % s->bands_per_image * s->band_lines;
     b.n_lines = qni_min(s->band_lines, r->op->conv.oh - b.line);
-    b.rows = b.n_lines * b.n_images * s->columns - (s->columns - r->op->conv.ow);
+    const int64_t unused = qni_unused_rows(r->op, s);
+    b.rows = b.n_lines * b.n_images * (r->op->conv.ow + unused) - unused;
     return b;
 }
 
@@ -313,6 +319,15 @@ static struct stretch stretch_at(const struct run *r, const struct band *b,
     return which == 0 ? body : tail;
 }
 
+/* In place: where each tap lies, from the first one on. */
+static void place_inside(const struct run *r, int64_t *taps)
+{
+    const struct qni_conv *c = &r->op->conv;
+    for (int32_t ky = 0; ky < c->kh; ky++)
+        for (int32_t kx = 0; kx < c->kw; kx++)
+            *taps++ = ky * c->dilation[0] * c->xs[2] + kx * c->dilation[1] * c->xs[3];
+}
+
 static void bring_rows(const struct run *r, const struct qni_slab *slab, struct band *b,
                        const struct qni_direct_scratch *scratch, int64_t *taps)
 {
@@ -327,13 +342,16 @@ static void bring_rows(const struct run *r, const struct qni_slab *slab, struct 
             taps[t] = t * columns.per_unit / r->op->conv.stride[1] * s->pixel;
         return;
     }
-    if (s->rows_are == QNI_ROWS_IN_PLACE) {
+    if (s->rows_are == QNI_ROWS_IN_PLACE && s->gathers) {
+        b->a = (const int8_t *)r->op->x.data + slab->channel;
+        place_inside(r, taps);
+    } else if (s->rows_are == QNI_ROWS_IN_PLACE) {
         b->a = (const int8_t *)r->op->x.data + b->row * s->pixel + slab->channel;
         copy_tail(r, slab, b, scratch->a);
     } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
         copy_groups(r, slab, b, (uint8_t *)scratch->a);
         place_taps(r, b, taps);
-    } else if (qni_has_runs(r->op, s->pixel)) {
+    } else if (!s->gathers && qni_has_runs(r->op, s->pixel)) {
         const struct qni_runs_to to = {(uint8_t *)scratch->a, s->pixel, scratch->line,
                                        r->kernel->images->runs};
         qni_runs_gather(r->op, r->flip, b->row, b->rows, &to);
@@ -396,7 +414,7 @@ static bool next_line(const struct run *r, const struct band *b, struct line *l)
         l->skip = lines ? 0 : b->row % c->ow;
         l->number = lines ? 0 : b->row / c->ow;
     } else {
-        l->at += l->n + (lines ? r->shape.columns - c->ow : 0);
+        l->at += l->n + qni_unused_rows(r->op, &r->shape);
         l->skip = 0;
         l->number++;
     }
@@ -415,7 +433,7 @@ static void number_rows(const struct run *r, const struct band *b,
     const struct qni_conv *c = &r->op->conv;
     const size_t element = qn_dtype_bytes(r->op->y.dtype), step = (size_t)c->ys[3] * element;
     const bool needs_real = r->kind != QNI_DIRECT_BYTES;
-    const int64_t unused = qni_has_lines(s) ? s->columns - c->ow : 0;
+    const int64_t unused = qni_unused_rows(r->op, s);
     if (r->turns) {
         places_of(scratch->turned, (size_t)(32 * s->blocks_per_call), b->rows, scratch->y);
         return;
@@ -432,6 +450,24 @@ static void number_rows(const struct run *r, const struct band *b,
             scratch->real[i] = -1;
             scratch->y[i] = scratch->nowhere;
         }
+    }
+}
+
+/* Where each row of a band that is gathered begins. */
+static void find_rows(const struct run *r, const struct band *b, int64_t *at)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    const bool inside = s->rows_are == QNI_ROWS_IN_PLACE;
+    const int64_t step = inside ? c->stride[1] * c->xs[3] : s->pixel;
+    for (struct line l = {0}; next_line(r, b, &l);) {
+        int64_t first = l.at * s->pixel;
+        if (inside)
+            first = l.image * c->xs[0] + l.y * c->stride[0] * c->xs[2] + l.skip * step;
+        else if (qni_has_lines(s))
+            first = l.number * s->columns * s->pixel;
+        for (int64_t i = 0; i < l.n; i++)
+            at[l.at + i] = first + i * step;
     }
 }
 
@@ -553,9 +589,10 @@ static void multiply_words(const struct run *r, const struct qni_slab *slab,
 {
     struct qni_direct_tile t = *all;
     for (int64_t row = 0; row < all->rows; row += QNI_DIRECT_WORDS) {
-        t.a = all->a + (size_t)row * all->pixel;
+        t.a = all->a + (all->at != NULL ? 0 : (size_t)row * all->pixel);
         t.rows = qni_min(QNI_DIRECT_WORDS, all->rows - row);
         t.row_sums = all->row_sums != NULL ? all->row_sums + row : NULL;
+        t.at = all->at != NULL ? all->at + row : NULL;
         r->kernel->fn(&t);
         finish_words(r, slab, scratch, first + row, t.rows, output, t.n);
     }
@@ -627,7 +664,7 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
         const bool moves = parts || s->rows_are == QNI_ROWS_OF_COLUMNS;
         uint8_t *const to = unpacked_at(r, h, block) + (size_t)j * s->panel_bytes;
         uint8_t *const panel = moves ? h->scratch.line : to;
-        if (qni_slabs_move(r->op) && !s->slabs.is_apart) {
+        if (s->moves && !s->slabs.is_apart) {
             qni_slab_panel(r->op, &s->slabs, &h->slab, 2 * block + j, &weights, to);
             continue;
         }
@@ -666,6 +703,8 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .tap_steps = s->tap_steps,
         .a_block = s->slabs.is_apart ? qni_group_bytes(s, h->b.n_images, h->b.n_lines) : 0,
         .step_bytes = s->reads_codes ? QNI_DIRECT_STEP : s->step_bytes,
+        .tap_bytes = s->tap_bytes,
+        .flip = s->rows_are == QNI_ROWS_IN_PLACE ? r->flip : 0,
         .b = s->reads_codes ? codes_of(r, h, block) : unpacked_at(r, h, block),
         .b_panel = s->reads_codes
                        ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)
@@ -696,7 +735,8 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         t.a = at.a + (size_t)block * t.a_block;
         t.pixel = (size_t)at.pixel;
         t.rows = at.rows;
-        t.row_sums = s->reads_codes ? scratch->sums + at.row : NULL;
+        t.row_sums = s->reads_codes && !s->gathers ? scratch->sums + at.row : NULL;
+        t.at = s->gathers ? scratch->at + at.row : NULL;
         t.y = scratch->y + at.row;
         if (r->kind != QNI_DIRECT_BYTES)
             multiply_words(r, &h->slab, &t, at.row, 32 * block, scratch);
@@ -730,7 +770,9 @@ static void do_item(const struct run *r, struct hands *h, int64_t item)
         bring_rows(r, &h->slab, &h->b, &h->scratch, h->taps);
         if (band != h->numbered)
             number_rows(r, &h->b, &h->scratch);
-        if (s->reads_codes)
+        if (band != h->numbered && s->gathers)
+            find_rows(r, &h->b, h->scratch.at);
+        else if (s->reads_codes && !s->gathers)
             sum_rows(r, &h->b, h->taps, &h->scratch);
         h->ready = index;
         h->numbered = band;
@@ -781,7 +823,7 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     memset(&r, 0, sizeof r);
     r.op = op;
     r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;
-    r.shape = qni_direct_shape_of(ctx, op);
+    r.shape = qni_direct_shape_of(ctx, op, r.kernel->unpack == NULL);
     r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
     r.sink = qni_conv_sink(op, &r.patches);
     r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);

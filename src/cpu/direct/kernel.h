@@ -19,7 +19,14 @@
  * are packed. With row_sums the bytes are these codes, value + 128 as unsigned, and
  *     dot[r, j] = (the same sum over codes) - row_sums[r],   row_sums[r] = 128 * sum of a's bytes
  * A block is two panels. Blocks change fastest, so that the rows of a stay in the first cache while
- * all weights pass by: with one block to a tile it is the weights that stay. */
+ * all weights pass by: with one block to a tile it is the weights that stay.
+ *
+ * A row of the list that has no `unpack` gathers: it reads what the weights meet and no more, and
+ * weights as they are packed, whatever the layout. Row r begins at a + at[r], wherever that is, and
+ * taps are tap_bytes long and follow each other in the weights without gaps:
+ *
+ *     dot[r, j] = sum over taps t, bytes i < tap_bytes of
+ *                 (a[at[r] + taps[t] + i] ^ flip) * value[t * tap_bytes + i, j] */
 #ifndef QNI_CPU_DIRECT_KERNEL_H
 #define QNI_CPU_DIRECT_KERNEL_H
 
@@ -31,6 +38,9 @@ enum { QNI_DIRECT_BYTES = 0, QNI_DIRECT_FLOATS = 1, QNI_DIRECT_RAW = 2 };
 struct qni_direct_tile {
     const int8_t *a;
     size_t pixel;        /* bytes from row to row */
+    const int64_t *at;   /* [rows] gathers: bytes from a to each row, instead of pixel */
+    int64_t tap_bytes;   /* gathers */
+    uint8_t flip;        /* of the bytes of a: gathers */
     const int64_t *taps; /* bytes */
     int64_t n_taps;
     int64_t tap_steps;  /* of 64 channels */
@@ -125,12 +135,12 @@ typedef void qni_direct_spread_fn(const struct qni_direct_spread *spread);
 struct qni_direct_kernel {
     struct qni_matmul_kernel row; /* fn is NULL */
     qni_direct_kernel_fn *fn;
-    qni_direct_unpack_fn *unpack;
-    qni_direct_sums_fn *sums; /* NULL: the kernel wants unpacked weights */
+    qni_direct_unpack_fn *unpack; /* NULL: the kernel gathers (above) */
+    qni_direct_sums_fn *sums;     /* the same */
     const struct qni_direct_images *images;
 };
 
-/* How images become rows: what an ISA file has of each. */
+/* How images become rows: what an ISA file has of each. Where rows gather it is spread() alone. */
 struct qni_direct_images {
     qni_direct_runs_fn *runs;
     qni_direct_pixels_fn *pixels;
@@ -140,13 +150,13 @@ struct qni_direct_images {
 
 #define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
     qni_direct_kernel_fn fn;                                                                       \
-    qni_direct_unpack_fn unpack;                                                                   \
-    qni_direct_sums_fn sums;                                                                       \
     extern const struct qni_direct_images images;
 #include "kernels.inc"
 #undef QNI_DIRECT_KERNEL
+qni_direct_unpack_fn qni_direct_bytes_amx, qni_direct_nibbles_amx;
+qni_direct_sums_fn qni_direct_sums_amx;
 
-/* Of the rows that have any. */
-enum { QNI_DIRECT_SCRATCH = 12288 };
+/* Of rows that multiply tiles, and of those that gather. */
+enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 107 * 1024 };
 
 #endif

@@ -18,6 +18,7 @@ enum {
     PATCH_BYTES = 256 * 1024,   /* patches: written and read at once */
     COLUMN_BYTES = 256 * 1024,  /* columns: the same */
     BAND_BYTES = 640 * 1024, /* a third of the second cache: weights and y pass through it, too */
+    GATHERED_BYTES = 192 * 1024, /* the same where rows gather, whose second cache is smaller */
     BAND_ROWS = 2048,
     FAR_BYTES = 960 * 1024,   /* half of the second cache: x and y pass by, too */
     PARTS_BYTES = 192 * 1024, /* of y, in parts of rows, before they crowd (measured) */
@@ -236,6 +237,11 @@ static bool padding_unpacks_less(const struct qni_op *op, const struct qni_direc
 
 /* ---- bands ----------------------------------------------------------------------------------- */
 
+static int64_t band_bytes(const struct qni_direct_shape *s)
+{
+    return s->gathers ? GATHERED_BYTES : BAND_BYTES;
+}
+
 static int64_t even_bands(int64_t bands, int64_t most, int64_t threads)
 {
     const int64_t even = qni_ceil_div(bands, threads) * threads;
@@ -248,8 +254,9 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
     const struct qni_conv *c = &op->conv;
     const int64_t image = qni_band_planes(s) * (int64_t)qni_plane_bytes(s, 1, c->oh);
     const int64_t line = qni_band_planes(s) * s->columns * s->pixel;
-    const int64_t room = BAND_BYTES / s->n_apart - qni_band_planes(s) * s->shared * s->pixel;
-    const int64_t fit = qni_min(BAND_BYTES / s->n_apart / image, BAND_ROWS / line_rows(s, c->oh));
+    const int64_t room = band_bytes(s) / s->n_apart - qni_band_planes(s) * s->shared * s->pixel;
+    const int64_t fit =
+        qni_min(band_bytes(s) / s->n_apart / image, BAND_ROWS / line_rows(s, c->oh));
     s->bands_per_image = 1;
     s->band_images = 1;
     s->band_lines = c->oh;
@@ -281,7 +288,8 @@ static size_t row_copies(const struct qni_direct_shape *s, int64_t rows)
 
 static void cut_rows(const struct qni_op *op, struct qni_direct_shape *s, int64_t threads)
 {
-    const int64_t bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? PATCH_BYTES : BAND_BYTES;
+    const int64_t most = band_bytes(s);
+    const int64_t bytes = s->rows_are == QNI_ROWS_OF_PATCHES ? qni_min(most, PATCH_BYTES) : most;
     const int64_t fit = qni_max(32, qni_min(bytes / s->pixel, BAND_ROWS) / 32 * 32);
     const int64_t bands = even_bands(qni_ceil_div(op->m, fit), op->m, threads);
     s->band_rows =
@@ -396,6 +404,13 @@ static double item_ns(const struct qni_op *op, const struct qni_direct_shape *s,
  * of a block are more than the first cache keeps: then a block of rows has to stay in it. */
 static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
 {
+    if (s->gathers) {
+        s->blocks_per_call = s->blocks_per_item;
+        if (qni_direct_turns(op))
+            s->blocks_per_call =
+                qni_max(1, qni_min(s->blocks_per_call, TURNED_BYTES / (32 * s->band_rows)));
+        return;
+    }
     enum { FEW_ROWS = 512, LONG = 16, MANY = 32 };
     const struct qni_packed_head *head = op->w[0]->head;
     const struct qni_layout *layout = qni_layout_find(head->layout);
@@ -409,7 +424,7 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
     const bool is_even = s->run == 0 || s->run == op->conv.kw;
     s->reads_codes =
         whole && is_even && s->rows_are != QNI_ROWS_OF_COLUMNS && !qni_direct_parts_taps(op, s) &&
-        !qni_slabs_move(op) &&
+        !s->moves &&
         (s->band_rows <= FEW_ROWS || s->steps >= LONG || s->n_blocks * s->steps > MANY);
     const int64_t reach = s->rows_are == QNI_ROWS_IN_PLANES
                               ? s->axis[0].extra * s->band_images * s->columns + s->axis[1].extra
@@ -421,11 +436,11 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
         s->slabs.is_apart ? qni_slab_panel_bytes(op) : (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
     const int64_t block = 2 * (int64_t)s->panel_bytes;
     const int64_t slab = s->slabs.is_apart ? QNI_APART_BYTES : SLAB_BYTES;
-    const int64_t most_unpacked = qni_slabs_move(op) ? slab : UNPACKED_BYTES;
+    const int64_t most_unpacked = s->moves ? slab : UNPACKED_BYTES;
     s->unpacked_blocks = qni_max(1, qni_min(s->n_blocks, most_unpacked / block));
     if (s->n_blocks * block <= KEPT_BYTES)
         s->unpacked_blocks = s->n_blocks;
-    const bool many = qni_slabs_move(op) && s->band_rows > FEW_ROWS;
+    const bool many = s->moves && s->band_rows > FEW_ROWS;
     const int64_t most = s->reads_codes ? CALL_BYTES : many ? UNPACKED_BYTES : most_unpacked;
     s->blocks_per_call = qni_max(1, qni_min(s->blocks_per_item, most / block));
     if (qni_direct_turns(op))
@@ -433,12 +448,78 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
             qni_max(1, qni_min(s->blocks_per_call, TURNED_BYTES / (32 * s->band_rows)));
 }
 
+/* ---- rows that gather ------------------------------------------------------------------------ */
+
+/* Does no tap of any output read outside of x, where pixels are whole? */
+static bool reads_inside(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    for (int32_t i = 0; i < 2; i++) {
+        const struct qni_axis a = qni_conv_axis(op, i);
+        if (a.pad != 0 || (a.out - 1) * a.stride + (int64_t)(a.taps - 1) * a.dilation >= a.in)
+            return false;
+    }
+    return c->xs[1] == 1 && (int64_t)c->kh * c->kw <= QNI_DIRECT_TAPS;
+}
+
+bool qni_direct_has_lines(const struct qni_op *op)
+{
+    return reads_inside(op) || qni_direct_has_planes(op);
+}
+
+/* Rows are gathered once for all outputs, so what decides is how few copies there are before. */
+static struct qni_direct_shape gathered_shape(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    const int64_t taps = (int64_t)c->kh * c->kw;
+    struct qni_direct_shape s;
+    memset(&s, 0, sizeof s);
+    s.gathers = true;
+    s.slabs = (struct qni_slabs){1, c->groups, c->ci, c->co, c->ci, false};
+    s.n_apart = 1;
+    s.n_blocks = qni_ceil_div(c->co, 32);
+    s.blocks_per_item = s.n_blocks;
+    s.items_per_band = 1;
+    s.step_bytes = QNI_DIRECT_STEP;
+    if (reads_inside(op)) {
+        s.rows_are = QNI_ROWS_IN_PLACE;
+        s.n_taps = taps;
+        s.pixel = c->xs[3];
+        s.tap_bytes = c->ci;
+    } else if (qni_direct_has_planes(op)) {
+        as_lines(op, &s);
+        s.tap_bytes = s.run * c->ci;
+    } else {
+        s.rows_are = QNI_ROWS_OF_PATCHES;
+        s.n_taps = 1;
+        s.pixel = op->w[0]->head->units * QNI_UNIT;
+        s.tap_bytes = op->k;
+    }
+    s.tap_steps = qni_ceil_div(s.tap_bytes, QNI_DIRECT_STEP);
+    s.steps = s.n_taps * s.tap_steps;
+    s.reads_codes = 1;
+    return s;
+}
+
+/* Nanoseconds of the thread that has most to do, at 3.2 GHz with AVX2; only their ratios matter. */
+static double gathered_ns(const struct qni_op *op, const struct qni_direct_shape *s,
+                          int64_t threads)
+{
+    enum { ROWS = 64 };
+    const double items = (double)qni_ceil_div(s->n_bands * s->items_per_band, threads);
+    const double rows = (double)qni_min(s->band_rows, op->m), k = (double)op->k;
+    const double outputs = (double)(s->blocks_per_item * 32);
+    const double blocks = (double)qni_ceil_div((int64_t)rows, ROWS);
+    return items * (copy_ns((double)s->a_bytes) + rows * k * 0.12 + blocks * k * outputs * 0.03 +
+                    rows * k * outputs / 85);
+}
+
 bool qni_direct_turns(const struct qni_op *op)
 {
     return qn_dtype_bytes(op->y.dtype) == 1 && op->conv.ys[1] != 1 && op->conv.ys[3] == 1;
 }
 
-struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op)
+static struct qni_direct_shape tiled_shape(const struct qni_op *op)
 {
     const struct qni_conv *c = &op->conv;
     const struct qni_packed_head *head = op->w[0]->head;
@@ -447,9 +528,8 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
     s.slabs = qni_slabs_of(op);
+    s.moves = qni_slabs_move(op);
     s.n_apart = s.slabs.is_apart ? s.slabs.groups : 1;
-    /* Slabs are work for as many threads. */
-    const int64_t threads = qni_ceil_div(ctx->threads.n_threads, s.slabs.count);
     s.n_blocks = qni_ceil_div(s.slabs.outputs, 32);
     s.blocks_per_item = s.n_blocks;
     s.items_per_band = 1;
@@ -504,6 +584,15 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
         s.step_bytes = (int32_t)qni_round_up((size_t)(qni_max(s.run, 1) * s.slabs.channels), 4);
     if (s.slabs.is_apart) /* a tap for each step */
         s.step_bytes = (int32_t)(taps * c->ci / s.n_taps);
+    return s;
+}
+
+struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
+                                            bool gathers)
+{
+    struct qni_direct_shape s = gathers ? gathered_shape(op) : tiled_shape(op);
+    /* Slabs are work for as many threads. */
+    const int64_t threads = qni_ceil_div(ctx->threads.n_threads, s.slabs.count);
     struct qni_direct_shape one = s;
     if (s.rows_are == QNI_ROWS_IN_PLANES)
         cut_planes(op, &s, threads);
@@ -517,7 +606,9 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
         one.items_per_band = qni_ceil_div(one.n_blocks, one.blocks_per_item);
         choose_order(op, &one);
         choose_order(op, &s);
-        if (item_ns(op, &one, threads) < 0.95 * item_ns(op, &s, threads))
+        const double now = gathers ? gathered_ns(op, &s, threads) : item_ns(op, &s, threads);
+        const double then = gathers ? gathered_ns(op, &one, threads) : item_ns(op, &one, threads);
+        if (then < 0.95 * now)
             s = one;
     }
     choose_order(op, &s);
@@ -535,18 +626,19 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     const size_t rows = (size_t)s->most_rows, words = (size_t)s->n_blocks * 32 * sizeof(float);
     const struct qni_patches p = qni_patches_of(op, NULL, 0, 0, false);
     const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
-    const size_t line = s->rows_are == QNI_ROWS_OF_COLUMNS ? qni_columns_bytes(op)
-                        : qni_direct_parts_taps(op, s)     ? panel
-                        : qni_slabs_move(op)               ? qni_slab_panel_bytes(op)
-                        : planes                           ? 0
-                        : qni_has_runs(op, s->pixel)       ? qni_runs_bytes(op)
-                                                           : qni_patches_line_bytes(&p);
+    const size_t line = s->rows_are == QNI_ROWS_OF_COLUMNS          ? qni_columns_bytes(op)
+                        : qni_direct_parts_taps(op, s)              ? panel
+                        : s->moves                                  ? qni_slab_panel_bytes(op)
+                        : planes                                    ? 0
+                        : !s->gathers && qni_has_runs(op, s->pixel) ? qni_runs_bytes(op)
+                                                                    : qni_patches_line_bytes(&p);
     /* The last row of a plane reads as many bytes as others do. */
     const size_t behind = s->run != 0 ? (size_t)(s->tap_steps * QNI_DIRECT_STEP) : 0;
-    const size_t bytes[] = {QNI_DIRECT_SCRATCH,
+    const size_t bytes[] = {s->gathers ? QNI_DIRECT_SCRATCH_GATHERS : QNI_DIRECT_SCRATCH,
                             (size_t)s->unpacked_blocks * 2 * panel,
                             s->most_a_bytes + behind,
                             rows * sizeof(int64_t),
+                            s->gathers ? rows * sizeof(int64_t) : 0,
                             rows * sizeof(uint8_t *),
                             (size_t)op->n + 64,
                             QNI_DIRECT_WORDS * 32 * sizeof(float),
@@ -568,23 +660,24 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     scratch->b = memory + at[1];
     scratch->a = (int8_t *)memory + at[2];
     scratch->real = (int64_t *)(void *)(memory + at[3]);
-    scratch->y = (uint8_t **)(void *)(memory + at[4]);
-    scratch->nowhere = memory + at[5];
-    scratch->c = (float *)(void *)(memory + at[6]);
-    scratch->epilogue = (struct qni_epilogue_scratch *)(void *)(memory + at[7]);
-    scratch->line = memory + at[8];
-    scratch->scale = (float *)(void *)(memory + at[9]);
-    scratch->bias = (float *)(void *)(memory + at[10]);
-    scratch->zero = (int32_t *)(void *)(memory + at[11]);
-    scratch->sums = (int32_t *)(void *)(memory + at[12]);
-    scratch->pixels = (int32_t *)(void *)(memory + at[13]);
-    scratch->turned = memory + at[14];
+    scratch->at = (int64_t *)(void *)(memory + at[4]);
+    scratch->y = (uint8_t **)(void *)(memory + at[5]);
+    scratch->nowhere = memory + at[6];
+    scratch->c = (float *)(void *)(memory + at[7]);
+    scratch->epilogue = (struct qni_epilogue_scratch *)(void *)(memory + at[8]);
+    scratch->line = memory + at[9];
+    scratch->scale = (float *)(void *)(memory + at[10]);
+    scratch->bias = (float *)(void *)(memory + at[11]);
+    scratch->zero = (int32_t *)(void *)(memory + at[12]);
+    scratch->sums = (int32_t *)(void *)(memory + at[13]);
+    scratch->pixels = (int32_t *)(void *)(memory + at[14]);
+    scratch->turned = memory + at[15];
     return at[PARTS];
 }
 
-size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op)
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, bool gathers)
 {
-    struct qni_direct_shape s = qni_direct_shape_of(ctx, op);
+    struct qni_direct_shape s = qni_direct_shape_of(ctx, op, gathers);
     size_t most = qni_direct_scratch_in(op, &s, NULL, NULL);
     if (op->conv.xs[1] != 1 && op->conv.h * op->conv.w > 1)
         return most;
@@ -595,7 +688,7 @@ size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op)
         any.conv.xs[3] = op->conv.groups * op->conv.ci + gap;
         any.conv.xs[2] = op->conv.w * any.conv.xs[3] + gap;
         any.conv.xs[0] = op->conv.h * any.conv.xs[2] + gap;
-        s = qni_direct_shape_of(ctx, &any);
+        s = qni_direct_shape_of(ctx, &any, gathers);
         const size_t bytes = qni_direct_scratch_in(&any, &s, NULL, NULL);
         most = bytes > most ? bytes : most;
     }

@@ -30,7 +30,10 @@ struct qni_plane_axis {
 };
 
 struct qni_direct_shape {
+    bool gathers;           /* the kernel does (kernel.h) */
+    bool moves;             /* weights of slabs are (slabs.h) */
     struct qni_slabs slabs; /* everything below is of one of them */
+    int64_t tap_bytes;      /* gathers */
     int32_t rows_are;       /* QNI_ROWS_... */
     int64_t pixel;          /* bytes from row to row */
     int64_t n_taps, tap_steps, steps;
@@ -68,12 +71,15 @@ struct qni_direct_shape {
 bool qni_direct_turns(const struct qni_op *op);
 /* May rows be in planes, or in place? More than one group has no other way. */
 bool qni_direct_has_planes(const struct qni_op *op);
-struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op);
+/* May rows be gathered from lines or x? Again more than one group has no other way. */
+bool qni_direct_has_lines(const struct qni_op *op);
+struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
+                                            bool gathers);
 
 /* Do taps end inside a step, so that unpacked weights have to be moved apart? */
 static inline bool qni_direct_parts_taps(const struct qni_op *op, const struct qni_direct_shape *s)
 {
-    return s->run != 0 && s->n_taps > 1 && !s->slabs.is_apart &&
+    return !s->gathers && s->run != 0 && s->n_taps > 1 && !s->slabs.is_apart &&
            s->run * op->conv.ci % QNI_DIRECT_STEP != 0;
 }
 
@@ -81,6 +87,12 @@ static inline bool qni_direct_parts_taps(const struct qni_op *op, const struct q
 static inline bool qni_has_lines(const struct qni_direct_shape *s)
 {
     return s->rows_are == QNI_ROWS_IN_PLANES || s->rows_are == QNI_ROWS_OF_COLUMNS;
+}
+
+/* Rows behind each line that are no output. Rows that gather leave them out. */
+static inline int64_t qni_unused_rows(const struct qni_op *op, const struct qni_direct_shape *s)
+{
+    return qni_has_lines(s) && !s->gathers ? s->columns - op->conv.ow : 0;
 }
 
 /* Bytes of a plane of a band of so many images and lines. */
@@ -114,6 +126,7 @@ struct qni_direct_scratch {
     int32_t *sums;    /* [most_rows] */
     int32_t *pixels;  /* 128 * sum of every pixel of the planes */
     int64_t *real;    /* [band_rows] the row of the product, or -1 */
+    int64_t *at;      /* [band_rows] gathers: kernel.h */
     uint8_t **y;      /* [band_rows] */
     uint8_t *nowhere; /* n bytes that nobody reads */
     uint8_t *turned;  /* [most_rows, blocks_per_call * 32] bytes before they go to planes */
@@ -127,6 +140,6 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
                              uint8_t *memory, struct qni_direct_scratch *scratch);
 /* Bytes, for this batch and every smaller one, whatever the strides of x: from run to run they may
  * change. */
-size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op);
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, bool gathers);
 
 #endif

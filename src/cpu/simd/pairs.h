@@ -117,7 +117,7 @@ QNI_TEMPLATE void qni_pairs_of_bytes(const uint8_t *from, int64_t quads, const _
 }
 
 /* The same of nibbles of value + 8, units of 32 positions in 256 bytes: those of quads 0 to 3 are
- * the low ones. */
+ * the low ones. Quads that no x meets have to be values of 0. */
 QNI_TEMPLATE void qni_pairs_of_nibbles(const uint8_t *from, int64_t units, int16_t *to,
                                        int32_t *less)
 {
