@@ -18,7 +18,11 @@
  * 2 m n k / (64 operations in 2 of the 3 vector ports a cycle), half of that for bytes. */
 #include "../simd/avx2_q8.h"
 
-enum { MR = 4, QUADS = QNI_UNIT / 4 };
+enum {
+    MR = 4,
+    QUADS = QNI_UNIT / 4,
+    AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
+};
 
 /* Unsigned nibbles of four positions of 8 outputs: all of a code, or its low and high part. */
 struct nibbles {
@@ -90,6 +94,8 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
         QNI_UNROLL
         for (int q = 0; q < QUADS; q++) {
             struct nibbles n[2];
+            if ((kind == BYTES || q < QUADS / 2) && first == 0)
+                _mm_prefetch((const char *)codes + 64 * q + AHEAD, _MM_HINT_T0);
             QNI_UNROLL
             for (int h = 0; h < halves; h++)
                 n[h] = unpack(codes, q, first + h, o->table, kind);
