@@ -156,6 +156,21 @@ static void place_floats(const struct preparer *p, float *dst, const float *src)
     memset(dst + end, 0, (size_t)(p->layout->cut.units * QNI_UNIT - end) * sizeof *dst);
 }
 
+/* Loops of their own: bytes may be anything, the length of a run as well, unless somebody says that
+ * they are not. */
+static void flip_bytes(uint8_t *restrict dst, const uint8_t *restrict src, int64_t n, uint8_t flip)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = src[i] ^ flip;
+}
+
+static void pick_bytes(uint8_t *restrict dst, const uint8_t *restrict src,
+                       const int32_t *restrict perm, int64_t n, uint8_t flip)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = src[perm[i]] ^ flip;
+}
+
 static void place_bytes(const struct preparer *p, uint8_t *dst, const uint8_t *src)
 {
     const uint8_t flip = p->op->x.dtype == QN_U8 ? 0x80 : 0; /* code - 128 as int8 */
@@ -163,12 +178,12 @@ static void place_bytes(const struct preparer *p, uint8_t *dst, const uint8_t *s
     for (int32_t i = 0; i < p->n_runs; i++) {
         const struct qni_run *r = &p->runs[i];
         memset(dst + end, 0, (size_t)(r->dst - end));
-        if (p->perm == NULL)
-            for (int64_t q = 0; q < r->len; q++)
-                dst[r->dst + q] = src[r->src + q] ^ flip;
+        if (p->perm != NULL)
+            pick_bytes(dst + r->dst, src, p->perm + r->src, r->len, flip);
+        else if (flip != 0)
+            flip_bytes(dst + r->dst, src + r->src, r->len, flip);
         else
-            for (int64_t q = 0; q < r->len; q++)
-                dst[r->dst + q] = src[p->perm[r->src + q]] ^ flip;
+            memcpy(dst + r->dst, src + r->src, (size_t)r->len);
         end = r->dst + r->len;
     }
     memset(dst + end, 0, (size_t)(p->layout->cut.units * QNI_UNIT - end));

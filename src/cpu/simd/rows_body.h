@@ -11,7 +11,8 @@
  * depends on the order of another, nothing is fused but what says so, so every instance gives the
  * same bits. The only intrinsics are the conversions of f16, where the instruction exists and gives
  * the bits of half.h (but for the payload of a NaN, which is never the same anywhere), and the
- * moves of transpose.h; codes to floats, of which compilers make more steps. */
+ * moves of transpose.h; and codes to floats and back and their sums, of which compilers make more
+ * steps. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -206,11 +207,69 @@ QNI_TEMPLATE int32_t rint_of(float v)
     return (int32_t)qni_bits_of(v + 0x1.8p23f) - 0x4b400000;
 }
 
+#if defined(__AVX2__)
+QNI_TEMPLATE __m256i load_bytes(const void *at)
+{
+    return _mm256_loadu_si256(at);
+}
+
+/* 32 int32 as bytes, in order; codes that no scaling gives are saturated. */
+QNI_TEMPLATE __m256i bytes_of(const __m256i *v, const bool is_signed)
+{
+    const __m256i a = _mm256_packs_epi32(v[0], v[1]), b = _mm256_packs_epi32(v[2], v[3]);
+    const __m256i packed = is_signed ? _mm256_packs_epi16(a, b) : _mm256_packus_epi16(a, b);
+    return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* Sums of unsigned bytes, in four words of 64 bits. */
+QNI_TEMPLATE __m256i add_bytes(__m256i sums, __m256i bytes)
+{
+    return _mm256_add_epi64(sums, _mm256_sad_epu8(bytes, _mm256_setzero_si256()));
+}
+
+QNI_TEMPLATE int64_t sum_of(__m256i sums)
+{
+    const __m128i two =
+        _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    return _mm_cvtsi128_si64(_mm_add_epi64(two, _mm_unpackhi_epi64(two, two)));
+}
+
+/* Codes of whole vectors of 32; how many there were. Conversions round as rint() does. */
+QNI_TEMPLATE int64_t encode_vectors(const float *restrict x, int64_t n, float half_lo, float inv,
+                                    const bool symmetric, int8_t *restrict codes, int32_t *sum)
+{
+    const __m256i top = _mm256_set1_epi8(-128);
+    const __m256 half = _mm256_set1_ps(0.5f), low = _mm256_set1_ps(half_lo);
+    const __m256 times = _mm256_set1_ps(inv);
+    __m256i sums = _mm256_setzero_si256();
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i v[4];
+        QNI_UNROLL
+        for (int j = 0; j < 4; j++) {
+            __m256 at = _mm256_loadu_ps(x + i + 8 * j);
+            if (!symmetric)
+                at = _mm256_sub_ps(_mm256_mul_ps(at, half), low);
+            v[j] = _mm256_cvtps_epi32(_mm256_mul_ps(at, times));
+        }
+        const __m256i bytes = bytes_of(v, symmetric), other = _mm256_xor_si256(bytes, top);
+        _mm256_storeu_si256((__m256i *)(void *)(codes + i), symmetric ? bytes : other);
+        sums = add_bytes(sums, symmetric ? other : bytes);
+    }
+    *sum = (int32_t)(sum_of(sums) - 128 * i);
+    return i;
+}
+#endif
+
 static int32_t encode_symmetric(const float *restrict x, int64_t n, float inv,
                                 int8_t *restrict codes)
 {
     int32_t sum = 0;
-    for (int64_t i = 0; i < n; i++) {
+    int64_t i = 0;
+#if defined(__AVX2__)
+    i = encode_vectors(x, n, 0.0f, inv, true, codes, &sum);
+#endif
+    for (; i < n; i++) {
         int32_t code = rint_of(x[i] * inv);
         code = code < -127 ? -127 : code;
         code = code > 127 ? 127 : code;
@@ -224,7 +283,11 @@ static int32_t encode_asymmetric(const float *restrict x, int64_t n, float half_
                                  int8_t *restrict codes)
 {
     int32_t sum = 0;
-    for (int64_t i = 0; i < n; i++) {
+    int64_t i = 0;
+#if defined(__AVX2__)
+    i = encode_vectors(x, n, half_lo, inv, false, codes, &sum);
+#endif
+    for (; i < n; i++) {
         int32_t code = rint_of((x[i] * 0.5f - half_lo) * inv) - 128;
         code = code < -128 ? -128 : code;
         code = code > 127 ? 127 : code;
@@ -292,6 +355,23 @@ static void quantize_block(const float *x, const struct qni_cut *cut, int32_t sy
     }
 }
 
+/* Units of codes. */
+QNI_TEMPLATE int32_t sum_units(const int8_t *codes, int64_t units)
+{
+#if defined(__AVX2__)
+    const __m256i top = _mm256_set1_epi8(-128);
+    __m256i sums = _mm256_setzero_si256();
+    for (int64_t u = 0; u < units; u++)
+        sums = add_bytes(sums, _mm256_xor_si256(load_bytes(codes + u * QNI_UNIT), top));
+    return (int32_t)(sum_of(sums) - 128 * QNI_UNIT * units);
+#else
+    int32_t total = 0;
+    for (int64_t i = 0; i < units * QNI_UNIT; i++)
+        total += codes[i];
+    return total;
+#endif
+}
+
 static void sum_codes(const int8_t *codes, const struct qni_cut *cut, int32_t *sum)
 {
     int64_t segment = 0, unit = 0;
@@ -300,10 +380,7 @@ static void sum_codes(const int8_t *codes, const struct qni_cut *cut, int32_t *s
         const int64_t end = unit + (left < cut->group_units ? left : cut->group_units);
         while (unit < end) {
             const int64_t n = end - unit < cut->segment_units ? end - unit : cut->segment_units;
-            int32_t total = 0;
-            for (int64_t i = unit * 32; i < (unit + n) * 32; i++)
-                total += codes[i];
-            sum[segment++] = total;
+            sum[segment++] = sum_units(codes + unit * QNI_UNIT, n);
             unit += n;
         }
     }
