@@ -495,23 +495,51 @@ QNI_TEMPLATE int32_t requantize(float v, float inv, int32_t zero, const int32_t 
     return code > hi ? hi : code;
 }
 
+#if defined(__AVX2__)
+/* Whole vectors of 32, next to each other; packing saturates. Returns how many. */
+QNI_TEMPLATE int64_t store_vectors(const float *restrict v, const struct qni_finish_step *s,
+                                   const bool is_signed, uint8_t *restrict y)
+{
+    const __m256 inv = _mm256_set1_ps(s->y_inv), most = _mm256_set1_ps(0x1p21f);
+    const __m256i zero = _mm256_set1_epi32(s->y_zero);
+    int64_t i = 0;
+    for (; i + 32 <= s->n; i += 32) {
+        __m256i code[4];
+        QNI_UNROLL
+        for (int j = 0; j < 4; j++) {
+            __m256 w = _mm256_mul_ps(_mm256_loadu_ps(v + i + 8 * j), inv);
+            w = _mm256_and_ps(w, _mm256_cmp_ps(w, w, _CMP_ORD_Q));
+            w = _mm256_min_ps(_mm256_max_ps(w, _mm256_sub_ps(_mm256_setzero_ps(), most)), most);
+            code[j] = _mm256_add_epi32(_mm256_cvtps_epi32(w), zero);
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(y + i), bytes_of(code, is_signed));
+    }
+    return i;
+}
+#endif
+
 static void store_bytes(const float *restrict v, const struct qni_finish_step *s)
 {
+    int64_t i = 0;
     const int64_t n = s->n, stride = s->y_stride;
     const float inv = s->y_inv;
     const int32_t zero = s->y_zero;
     uint8_t *restrict y = s->y;
+#if defined(__AVX2__)
+    if (stride == 1)
+        i = s->y_dtype == QN_I8 ? store_vectors(v, s, true, y) : store_vectors(v, s, false, y);
+#endif
     if (s->y_dtype == QN_I8 && stride == 1)
-        for (int64_t i = 0; i < n; i++)
+        for (; i < n; i++)
             y[i] = (uint8_t)requantize(v[i], inv, zero, -128, 127);
     else if (s->y_dtype == QN_I8)
-        for (int64_t i = 0; i < n; i++)
+        for (; i < n; i++)
             y[i * stride] = (uint8_t)requantize(v[i], inv, zero, -128, 127);
     else if (stride == 1)
-        for (int64_t i = 0; i < n; i++)
+        for (; i < n; i++)
             y[i] = (uint8_t)requantize(v[i], inv, zero, 0, 255);
     else
-        for (int64_t i = 0; i < n; i++)
+        for (; i < n; i++)
             y[i * stride] = (uint8_t)requantize(v[i], inv, zero, 0, 255);
 }
 
