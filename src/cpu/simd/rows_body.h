@@ -26,6 +26,12 @@
 #if defined(__AVX2__)
 #include "transpose.h"
 #endif
+/* Codes by the instructions for bytes: AVX-512 has one that packs, which compilers find. */
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+#define QNI_ROWS_PACKS 1
+#else
+#define QNI_ROWS_PACKS 0
+#endif
 
 /* ---- conversions ----------------------------------------------------------------------------- */
 
@@ -207,7 +213,7 @@ QNI_TEMPLATE int32_t rint_of(float v)
     return (int32_t)qni_bits_of(v + 0x1.8p23f) - 0x4b400000;
 }
 
-#if defined(__AVX2__)
+#if QNI_ROWS_PACKS
 QNI_TEMPLATE __m256i load_bytes(const void *at)
 {
     return _mm256_loadu_si256(at);
@@ -266,7 +272,7 @@ static int32_t encode_symmetric(const float *restrict x, int64_t n, float inv,
 {
     int32_t sum = 0;
     int64_t i = 0;
-#if defined(__AVX2__)
+#if QNI_ROWS_PACKS
     i = encode_vectors(x, n, 0.0f, inv, true, codes, &sum);
 #endif
     for (; i < n; i++) {
@@ -284,7 +290,7 @@ static int32_t encode_asymmetric(const float *restrict x, int64_t n, float half_
 {
     int32_t sum = 0;
     int64_t i = 0;
-#if defined(__AVX2__)
+#if QNI_ROWS_PACKS
     i = encode_vectors(x, n, half_lo, inv, false, codes, &sum);
 #endif
     for (; i < n; i++) {
@@ -358,7 +364,7 @@ static void quantize_block(const float *x, const struct qni_cut *cut, int32_t sy
 /* Units of codes. */
 QNI_TEMPLATE int32_t sum_units(const int8_t *codes, int64_t units)
 {
-#if defined(__AVX2__)
+#if QNI_ROWS_PACKS
     const __m256i top = _mm256_set1_epi8(-128);
     __m256i sums = _mm256_setzero_si256();
     for (int64_t u = 0; u < units; u++)
@@ -495,7 +501,7 @@ QNI_TEMPLATE int32_t requantize(float v, float inv, int32_t zero, const int32_t 
     return code > hi ? hi : code;
 }
 
-#if defined(__AVX2__)
+#if QNI_ROWS_PACKS
 /* Whole vectors of 32, next to each other; packing saturates. Returns how many. */
 QNI_TEMPLATE int64_t store_vectors(const float *restrict v, const struct qni_finish_step *s,
                                    const bool is_signed, uint8_t *restrict y)
@@ -525,7 +531,7 @@ static void store_bytes(const float *restrict v, const struct qni_finish_step *s
     const float inv = s->y_inv;
     const int32_t zero = s->y_zero;
     uint8_t *restrict y = s->y;
-#if defined(__AVX2__)
+#if QNI_ROWS_PACKS
     if (stride == 1)
         i = s->y_dtype == QN_I8 ? store_vectors(v, s, true, y) : store_vectors(v, s, false, y);
 #endif
@@ -705,5 +711,6 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
 #undef QNI_ROWS_TEXT
 #undef QNI_ROWS_NAME_
 #undef QNI_ROWS_NAME
+#undef QNI_ROWS_PACKS
 #undef QNI_ROWS_ISA
 #undef QNI_ROWS_NEEDS
