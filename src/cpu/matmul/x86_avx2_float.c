@@ -1,182 +1,471 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* f32 activations x 4- and 8-bit weights with AVX2 and FMA. Contract and operand layouts: kernel.h.
  *
- * The two ways of scalar_float.c, for the same reasons:
- * few rows codes become floats in registers and meet the activations at once, scale and offset
- * enter
- *               once a group:   y = sum over groups of  scale * (sum a * value) + offset * (sum a);
- * more rows a chunk of a panel is made dense floats, fma(scale, value, offset), and multiplied with
- *               all rows; also codebooks, for any number of rows.
+ * Few rows: codes become floats in registers and meet the activations at once; scale and offset
+ * enter once a group:   y = sum over groups of  scale * (sum a * value) + offset * (sum a).
+ * Many rows: weights, fma(scale, value, offset), are made once for all rows and multiplied with six
+ * rows at a time:
  *
- * A code is three instructions from its float (two shifts and a conversion, or a shuffle and two
- * more that leave room for multiply-adds), 8 outputs at a time; a value of a codebook of 16 two
- * permutations and a blend, of 256 a gather.
- * Bound: few rows, 3 + m instructions on two ports for 8 weights, or bytes of the codes /
- * bandwidth; more rows, 2 m n k / (32 operations a cycle). */
+ *     for spans of k               whose rows, copied close together, stay in the second cache
+ *       for panels                 whose weights stay in the first
+ *         for blocks of rows       whose sums come from c and go there
+ *
+ * Four bytes of a lane are four positions of an output. An integer comes to the top of a lane by a
+ * shuffle and is converted there, 2^24 or 2^28 times as large: two instructions for 8 weights
+ * (weights that are made, 2^23 + code, take one more and stay what they are). Values of a codebook
+ * of 16 are looked up byte by byte, 32 codes at a time, and put together: four shuffles for 8
+ * weights, three where the values are bf16. FP8 becomes f16 by a shift.
+ * Bound: few rows, bytes of the codes / bandwidth or (2.5 + m) instructions on four ports (three)
+ * and m on two of them for 8 weights; many rows, 2 m n k / (32 operations a cycle). */
 #include "../../base/compiler.h"
 #include "../simd/avx2.h"
 #include "kernel.h"
 
-enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2, BYTE_TABLE = 3 };
 enum {
-    FEW = 4,         /* rows of the first way: 8 sums in registers */
-    MR = 6,          /* rows of the second: 12 sums */
-    CHUNK_UNITS = 4, /* 8 KiB of floats beside the activations in the first-level cache */
-    CHUNK = CHUNK_UNITS * QNI_UNIT,
-    AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
+    NIBBLES = 0,
+    NIBBLE_TABLE = 1,
+    NIBBLE_SHORT = 2, /* a codebook of bf16 */
+    BYTES = 3,
+    BYTE_E4M3 = 4,
+    BYTE_TABLE = 5
+};
+enum {
+    MR = 6,       /* rows of a block: 12 sums in registers */
+    AHEAD = 2048, /* bytes: about 100 ns of one core's stream */
+    LINE = 16,    /* floats */
+    SPAN = 256,   /* positions: 16 KiB of weights in the first cache */
+    ROWS = 128,
+    FEW = 4,
+    GROUPS = 512 /* of few rows, whose sums of a are made at a time */
 };
 
-/* Words of 8 outputs, half h of vector r; integers are made signed by flipping the highest bits. */
-QNI_TEMPLATE __m256i load_words(const uint8_t *vector, const int h, const int kind)
+struct scratch {
+    float w[SPAN][QNI_PANEL];
+    float a[ROWS][SPAN + LINE];
+    float total[2 * FEW][GROUPS];
+};
+_Static_assert(sizeof(struct scratch) == 172032, "kernels.inc says so");
+
+QNI_TEMPLATE bool are_nibbles(const int kind)
 {
-    const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(vector + 32 * h));
-    if (kind == NIBBLES)
-        return _mm256_xor_si256(v, _mm256_set1_epi8((char)0x88));
-    return kind == BYTES ? _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)) : v;
+    return kind == NIBBLES || kind == NIBBLE_TABLE || kind == NIBBLE_SHORT;
+}
+QNI_TEMPLATE bool are_integers(const int kind)
+{
+    return kind == NIBBLES || kind == BYTES;
+}
+static inline int64_t at_most(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
-/* The codebook, in registers if it has 16 values. */
+/* ---- values of codes ------------------------------------------------------------------------- */
+
+/* Byte i of the 16 values of a codebook is in plane i. */
 struct table {
-    __m256 low, high;
+    __m256i plane[4];
     const float *values;
 };
 
-static inline struct table load_table(const float *values, const int kind)
+static void load_table(struct table *t, const float *values, const int kind)
 {
-    struct table t = {_mm256_setzero_ps(), _mm256_setzero_ps(), values};
-    if (kind == NIBBLE_TABLE) {
-        t.low = _mm256_loadu_ps(values);
-        t.high = _mm256_loadu_ps(values + 8);
-    }
-    return t;
+    t->values = values;
+    if (kind != NIBBLE_TABLE && kind != NIBBLE_SHORT)
+        return;
+    uint8_t bytes[16][4], plane[4][16];
+    memcpy(bytes, values, sizeof bytes);
+    for (int i = 0; i < 16; i++)
+        for (int b = 0; b < 4; b++)
+            plane[b][i] = bytes[i][b];
+    for (int b = 0; b < 4; b++)
+        t->plane[b] =
+            _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)plane[b]));
 }
 
-/* The values of the codes whose lowest bit is `at` of each word. */
-QNI_TEMPLATE __m256 values(__m256i words, const int at, const struct table *table, const int kind)
+/* Half h of a vector of codes: 8 outputs. */
+QNI_TEMPLATE __m256i load_codes(const uint8_t *vector, const int h)
 {
-    if (kind == NIBBLES)
-        return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 28 - at), 28));
-    if (kind == BYTES)
-        return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 24 - at), 24));
-    if (kind == NIBBLE_TABLE) { /* bit 3 picks the half of the table, as the sign of the blend */
-        const __m256i index = at == 0 ? words : _mm256_srli_epi32(words, at);
-        const __m256 pick = _mm256_castsi256_ps(_mm256_slli_epi32(words, 28 - at));
-        return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table->low, index),
-                                _mm256_permutevar8x32_ps(table->high, index), pick);
+    return _mm256_loadu_si256((const __m256i *)(const void *)(vector + 32 * h));
+}
+
+/* Nibbles as bytes. */
+QNI_TEMPLATE __m256i nibbles_of(__m256i codes, const int part)
+{
+    return _mm256_and_si256(part == 0 ? codes : _mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
+}
+
+/* Index of a shuffle: byte b of each lane of four becomes byte `to`, the others zero. */
+QNI_TEMPLATE __m256i byte_to(const int b, const int to)
+{
+    const __m256i words = _mm256_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12);
+    const int rest = (int)(0x80808080u & ~(0xffu << 8 * to));
+    return _mm256_add_epi32(_mm256_slli_epi32(words, 8 * to),
+                            _mm256_set1_epi32(rest + (b << 8 * to)));
+}
+
+/* Byte b of each word: in the low bits of 2^23 it makes 2^23 + byte, which less 2^23 and the middle
+ * of the codes is the code. */
+QNI_TEMPLATE __m256 code_of(__m256i bytes, const int b, const float middle)
+{
+    const __m256i one = _mm256_set1_epi32(0x4b000000);
+    const __m256i bits = _mm256_or_si256(_mm256_shuffle_epi8(bytes, byte_to(b, 0)), one);
+    return _mm256_sub_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p23f + middle));
+}
+
+/* Of each half of 16 bytes, four outputs of four positions: the positions one after the other. */
+QNI_TEMPLATE __m256i by_position(__m256i bytes)
+{
+    return _mm256_shuffle_epi8(bytes, _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7,
+                                                       11, 15, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10,
+                                                       14, 3, 7, 11, 15));
+}
+
+QNI_TEMPLATE void look_up(__m256i nibbles, const struct table *t, const int kind, __m256 *v)
+{
+    const __m256i at = by_position(nibbles);
+    const __m256i b2 = _mm256_shuffle_epi8(t->plane[2], at);
+    const __m256i b3 = _mm256_shuffle_epi8(t->plane[3], at);
+    __m256i low = _mm256_setzero_si256(), high = low;
+    if (kind == NIBBLE_TABLE) {
+        const __m256i b0 = _mm256_shuffle_epi8(t->plane[0], at);
+        const __m256i b1 = _mm256_shuffle_epi8(t->plane[1], at);
+        low = _mm256_unpacklo_epi8(b0, b1);
+        high = _mm256_unpackhi_epi8(b0, b1);
     }
-    const __m256i index = _mm256_and_si256(_mm256_srli_epi32(words, at), _mm256_set1_epi32(255));
-    return _mm256_i32gather_ps(table->values, index, 4);
+    const __m256i first = _mm256_unpacklo_epi8(b2, b3), second = _mm256_unpackhi_epi8(b2, b3);
+    v[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(low, first));
+    v[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, first));
+    v[2] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(high, second));
+    v[3] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(high, second));
+}
+
+/* f16 has the digits of E4M3 one place lower, a bias that is 8 more, and the same way to write what
+ * is smallest. */
+QNI_TEMPLATE void from_e4m3(__m256i codes, __m256 *v)
+{
+    const __m256i both = _mm256_permute4x64_epi64(by_position(codes), 0xd8);
+    const __m128i even = _mm_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 8, -1, 9, -1, 10, -1, 11);
+    const __m256i at = _mm256_broadcastsi128_si256(even);
+    const __m256i next =
+        _mm256_setr_epi8(-1, 4, -1, 5, -1, 6, -1, 7, -1, 12, -1, 13, -1, 14, -1, 15, -1, 4, -1, 5,
+                         -1, 6, -1, 7, -1, 12, -1, 13, -1, 14, -1, 15);
+    const __m256i bits = _mm256_set1_epi16((short)0xbf80);
+    const __m256i evens =
+        _mm256_and_si256(_mm256_srai_epi16(_mm256_shuffle_epi8(both, at), 1), bits);
+    const __m256i odds =
+        _mm256_and_si256(_mm256_srai_epi16(_mm256_shuffle_epi8(both, next), 1), bits);
+    v[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(evens));
+    v[1] = _mm256_cvtph_ps(_mm256_castsi256_si128(odds));
+    v[2] = _mm256_cvtph_ps(_mm256_extracti128_si256(evens, 1));
+    v[3] = _mm256_cvtph_ps(_mm256_extracti128_si256(odds, 1));
+    QNI_UNROLL
+    for (int b = 0; b < 4; b++)
+        v[b] = _mm256_mul_ps(v[b], _mm256_set1_ps(256));
+}
+
+/* Are the values those of E4M3? Codes that are no number are in no weight. */
+static bool is_e4m3(const float *values)
+{
+    enum { NO_NUMBER = 0x7f };
+    __m256i differ = _mm256_setzero_si256();
+    for (int i = 0; i < 256; i += 8) {
+        const __m256i code =
+            _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(i));
+        const __m256i low = _mm256_and_si256(code, _mm256_set1_epi32(NO_NUMBER));
+        const __m256i f16 =
+            _mm256_or_si256(_mm256_slli_epi32(low, 7),
+                            _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(128)), 8));
+        const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(f16, f16), 0xd8);
+        const __m256 v =
+            _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(words)), _mm256_set1_ps(256));
+        const __m256i skip = _mm256_cmpeq_epi32(low, _mm256_set1_epi32(NO_NUMBER));
+        const __m256i same = _mm256_cmpeq_epi32(_mm256_castps_si256(v),
+                                                _mm256_castps_si256(_mm256_loadu_ps(values + i)));
+        differ = _mm256_or_si256(
+            differ, _mm256_andnot_si256(_mm256_or_si256(skip, same), _mm256_set1_epi32(-1)));
+    }
+    return _mm256_testz_si256(differ, differ);
+}
+
+/* Four positions of 8 outputs. */
+QNI_TEMPLATE void values_of(__m256i codes, const int part, const struct table *t, const int kind,
+                            __m256 *v)
+{
+    if (kind == NIBBLE_TABLE || kind == NIBBLE_SHORT) {
+        look_up(nibbles_of(codes, part), t, kind, v);
+        return;
+    }
+    if (kind == BYTE_E4M3) {
+        from_e4m3(codes, v);
+        return;
+    }
+    const __m256i bytes = kind == NIBBLES ? nibbles_of(codes, part) : codes;
+    QNI_UNROLL
+    for (int b = 0; b < 4; b++) {
+        const __m256i index =
+            _mm256_and_si256(_mm256_srli_epi32(codes, 8 * b), _mm256_set1_epi32(255));
+        v[b] = kind == BYTE_TABLE ? _mm256_i32gather_ps(t->values, index, 4)
+                                  : code_of(bytes, b, kind == BYTES ? 128 : 8);
+    }
 }
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* One unit: dot[i][h][chain] += value * a, sum[i] += a. Low and high nibbles, or even and odd
- * positions, are two chains, so that one row does not wait for the latency of its multiply-adds. */
-struct few {
-    __m256 dot[FEW][2][2], sum[FEW];
+/* Sums of a group. One or two rows have two chains, so that none waits for its multiply-adds. */
+struct sums {
+    __m256 dot[FEW][2][2];
 };
 
-QNI_TEMPLATE void few_unit(struct few *f, const uint8_t *codes, const float *const *a,
-                           const bool with_sum, const int mr, const int kind)
+/* Integers at the top of a lane are larger by this. */
+QNI_TEMPLATE float larger_by(const int kind)
 {
-    const struct table none = {_mm256_setzero_ps(), _mm256_setzero_ps(), NULL};
+    return kind == NIBBLES ? 0x1p28f : kind == BYTES ? 0x1p24f : 1;
+}
+
+/* Are numbers so small that nothing that is larger by 2^28 overflows? */
+static bool are_small(const struct qni_matmul_tile *t)
+{
+    enum { TWO_60 = 0x5d800000 };
+    __m256i large = _mm256_setzero_si256();
+    for (int64_t i = 0; i < t->m; i++) {
+        const float *a = (const float *)(const void *)((const char *)t->a + (size_t)i * t->lda);
+        for (const float *const end = a + t->units * QNI_UNIT; a < end; a += 8) {
+            const __m256i size = _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(a)),
+                                                  _mm256_set1_epi32(INT32_MAX));
+            large = _mm256_or_si256(large, _mm256_cmpgt_epi32(size, _mm256_set1_epi32(TWO_60)));
+        }
+    }
+    return _mm256_testz_si256(large, large);
+}
+
+/* Bytes that are the code at their top, signed. */
+QNI_TEMPLATE __m256i signed_bytes(__m256i codes, const int part, const int kind)
+{
+    if (kind == BYTES)
+        return _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80));
+    const __m256i top = _mm256_set1_epi8((char)0xf0);
+    const __m256i flipped = _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x88));
+    return _mm256_and_si256(part == 0 ? _mm256_slli_epi16(flipped, 4) : flipped, top);
+}
+
+QNI_TEMPLATE __m256 signed_code(__m256i bytes, const int b)
+{
+    return _mm256_cvtepi32_ps(b == 3 ? _mm256_and_si256(bytes, _mm256_set1_epi32((int)0xff000000))
+                                     : _mm256_shuffle_epi8(bytes, byte_to(b, 3)));
+}
+
+/* A vector of codes, or the low or high nibbles of it: four positions from p on. */
+QNI_TEMPLATE void add_vector(struct sums *s, const uint8_t *codes, const float *const *a, int64_t p,
+                             const int part, const struct table *t, const int mr, const int kind)
+{
     const int chains = mr <= 2 ? 2 : 1;
-    const int vectors = kind == NIBBLES ? 4 : 8, parts = kind == NIBBLES ? 2 : 1;
-    if (with_sum)
+    if (are_integers(kind)) {
+        const __m256i low = signed_bytes(load_codes(codes, 0), part, kind);
+        const __m256i high = signed_bytes(load_codes(codes, 1), part, kind);
         QNI_UNROLL
-    for (int i = 0; i < mr; i++)
-        QNI_UNROLL
-    for (int p = 0; p < QNI_UNIT; p += 8)
-        f->sum[i] = _mm256_add_ps(f->sum[i], _mm256_loadu_ps(a[i] + p));
+        for (int b = 0; b < 4; b++) {
+            const __m256 v = signed_code(low, b), w = signed_code(high, b);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) {
+                const __m256 x = _mm256_broadcast_ss(a[i] + p + b);
+                s->dot[i][0][b % chains] = _mm256_fmadd_ps(v, x, s->dot[i][0][b % chains]);
+                s->dot[i][1][b % chains] = _mm256_fmadd_ps(w, x, s->dot[i][1][b % chains]);
+                QNI_KEEP(s->dot[i][0][b % chains]);
+                QNI_KEEP(s->dot[i][1][b % chains]);
+            }
+        }
+        return;
+    }
     QNI_UNROLL
-    for (int r = 0; r < vectors; r++, codes += 64) {
-        _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
-        const __m256i words[2] = {load_words(codes, 0, kind), load_words(codes, 1, kind)};
+    for (int h = 0; h < 2; h++) {
+        __m256 v[4];
+        values_of(load_codes(codes, h), part, t, kind, v);
         QNI_UNROLL
         for (int b = 0; b < 4; b++)
             QNI_UNROLL
-        for (int part = 0; part < parts; part++) {
-            const int chain = (kind == NIBBLES ? part : b) % chains;
-            const int p = 4 * r + b + 16 * part;
-            const __m256 low = values(words[0], 8 * b + 4 * part, &none, kind);
-            const __m256 high = values(words[1], 8 * b + 4 * part, &none, kind);
-            QNI_UNROLL
-            for (int i = 0; i < mr; i++) {
-                const __m256 x = _mm256_broadcast_ss(a[i] + p);
-                f->dot[i][0][chain] = _mm256_fmadd_ps(low, x, f->dot[i][0][chain]);
-                f->dot[i][1][chain] = _mm256_fmadd_ps(high, x, f->dot[i][1][chain]);
-            }
+        for (int i = 0; i < mr; i++)
+            s->dot[i][h][b % chains] =
+                _mm256_fmadd_ps(v[b], _mm256_broadcast_ss(a[i] + p + b), s->dot[i][h][b % chains]);
+    }
+}
+
+/* 16 positions. Integers of 4 bits take so few instructions that a loop would show. */
+QNI_TEMPLATE void add_vectors(struct sums *s, const uint8_t *codes, const float *const *a,
+                              int64_t p, const int part, const struct table *t, const int mr,
+                              const int kind)
+{
+    if (kind == NIBBLES) {
+        QNI_UNROLL
+        for (int r = 0; r < 4; r++) {
+            if (part == 0)
+                _mm_prefetch((const char *)codes + 64 * r + AHEAD, _MM_HINT_T0);
+            add_vector(s, codes + 64 * r, a, p + 4 * r, part, t, mr, kind);
+        }
+        return;
+    }
+    for (int r = 0; r < 4; r++) {
+        _mm_prefetch((const char *)codes + 64 * r + AHEAD, _MM_HINT_T0);
+        add_vector(s, codes + 64 * r, a, p + 4 * r, part, t, mr, kind);
+    }
+}
+
+/* Groups [group, group + groups) of a tile's few rows. */
+struct stretch {
+    const struct qni_matmul_tile *t;
+    const struct table *table;
+    struct scratch *s;
+    int64_t group, groups;
+};
+
+/* Sums of a. */
+static void add_totals(const struct stretch *n)
+{
+    const struct qni_matmul_tile *t = n->t;
+    const int64_t step = t->halves ? QNI_UNIT / 2 : QNI_UNIT;
+    for (int64_t i = 0; i < t->m; i++) {
+        const float *a = (const float *)(const void *)((const char *)t->a + (size_t)i * t->lda);
+        for (int64_t g = 0; g < n->groups; g++) {
+            const int64_t unit = (n->group + g) * t->group_units;
+            const int64_t units = at_most(t->group_units, t->units - unit);
+            __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+            for (int64_t u = unit; u < unit + units; u++)
+                for (int64_t p = u * QNI_UNIT; p < u * QNI_UNIT + step; p += 16) {
+                    sum[0] = _mm256_add_ps(sum[0], _mm256_loadu_ps(a + p));
+                    sum[1] = _mm256_add_ps(sum[1], _mm256_loadu_ps(a + p + 8));
+                }
+            n->s->total[i][g] = qni_sum8(_mm256_add_ps(sum[0], sum[1]));
         }
     }
 }
 
-QNI_TEMPLATE void few_rows(const struct qni_matmul_tile *t, int64_t panel, const int mr,
+/* mr rows of a panel. */
+QNI_TEMPLATE void few_rows(const struct stretch *n, int64_t panel, int64_t row, const int mr,
                            const int kind)
 {
-    const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
+    const struct qni_matmul_tile *t = n->t;
+    const int64_t unit_bytes = are_nibbles(kind) ? 256 : 512, first = n->group * t->group_units;
+    const uint8_t *codes =
+        t->codes + (size_t)panel * t->codes_stride + (size_t)(first * unit_bytes);
+    float *const to = t->c + (size_t)row * t->ldc + panel * QNI_PANEL;
     const float *a[FEW];
     __m256 c[FEW][2];
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
-        a[i] = (const float *)(const void *)((const char *)t->a + (size_t)i * t->lda);
-        c[i][0] = c[i][1] = _mm256_setzero_ps();
-    }
-    for (int64_t g = 0, unit = 0; g < t->n_groups; g++) {
-        const int64_t left = t->units - unit, row = panel * t->n_groups + g;
-        const int64_t end = unit + (left < t->group_units ? left : t->group_units);
-        struct few f;
+        a[i] = (const float *)(const void *)((const char *)t->a + (size_t)(row + i) * t->lda);
         QNI_UNROLL
-        for (int i = 0; i < mr; i++) {
-            f.sum[i] = _mm256_setzero_ps();
+        for (int h = 0; h < 2; h++)
+            c[i][h] = n->group == 0 ? _mm256_setzero_ps()
+                                    : _mm256_loadu_ps(to + (size_t)i * t->ldc + 8 * h);
+    }
+    int64_t p = first * QNI_UNIT;
+    for (int64_t g = 0; g < n->groups; g++) {
+        const int64_t end = at_most((n->group + g + 1) * t->group_units, t->units) * QNI_UNIT;
+        struct sums s;
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
             QNI_UNROLL
-            for (int h = 0; h < 2; h++)
-                f.dot[i][h][0] = f.dot[i][h][1] = _mm256_setzero_ps();
-        }
-        for (; unit < end; unit++, codes += kind == NIBBLES ? 256 : 512) {
-            if (t->offset != NULL)
-                few_unit(&f, codes, a, true, mr, kind);
+        for (int h = 0; h < 2; h++)
+            s.dot[i][h][0] = s.dot[i][h][1] = _mm256_setzero_ps();
+        for (; p < end; p += QNI_UNIT, codes += unit_bytes) {
+            add_vectors(&s, codes, a, p, 0, n->table, mr, kind);
+            if (t->halves)
+                continue;
+            if (are_nibbles(kind))
+                add_vectors(&s, codes, a, p + 16, 1, n->table, mr, kind);
             else
-                few_unit(&f, codes, a, false, mr, kind);
-            QNI_UNROLL
-            for (int i = 0; i < mr; i++)
-                a[i] += QNI_UNIT;
+                add_vectors(&s, codes + 256, a, p + 16, 0, n->table, mr, kind);
         }
+        const int64_t at = panel * t->n_groups + n->group + g;
         QNI_UNROLL
         for (int h = 0; h < 2; h++) {
-            const __m256 scale = qni_load8(t->scale, row, h, t->scale_is_f16);
+            const __m256 scale = qni_load8(t->scale, at, h, t->scale_is_f16);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) {
+                __m256 dot = s.dot[i][h][0];
+                if (mr <= 2)
+                    dot = _mm256_add_ps(dot, s.dot[i][h][1]);
+                if (are_integers(kind))
+                    dot = _mm256_mul_ps(dot, _mm256_set1_ps(1 / larger_by(kind)));
+                c[i][h] = _mm256_fmadd_ps(scale, dot, c[i][h]);
+            }
+            if (t->offset == NULL)
+                continue;
+            const __m256 offset = qni_load8(t->offset, at, h, t->scale_is_f16);
             QNI_UNROLL
             for (int i = 0; i < mr; i++)
                 c[i][h] =
-                    _mm256_fmadd_ps(scale, _mm256_add_ps(f.dot[i][h][0], f.dot[i][h][1]), c[i][h]);
-            if (t->offset == NULL)
-                continue;
-            const __m256 offset = qni_load8(t->offset, row, h, t->scale_is_f16);
-            QNI_UNROLL
-            for (int i = 0; i < mr; i++)
-                c[i][h] = _mm256_fmadd_ps(offset, _mm256_set1_ps(qni_sum8(f.sum[i])), c[i][h]);
+                    _mm256_fmadd_ps(offset, _mm256_broadcast_ss(&n->s->total[row + i][g]), c[i][h]);
         }
     }
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
     for (int h = 0; h < 2; h++)
-        _mm256_storeu_ps(t->c + (size_t)i * t->ldc + panel * QNI_PANEL + 8 * h, c[i][h]);
+        _mm256_storeu_ps(to + (size_t)i * t->ldc + 8 * h, c[i][h]);
 }
 
-/* ---- more rows ------------------------------------------------------------------------------- */
+QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table, const int kind)
+{
+    struct stretch n = {.t = t, .table = table, .s = t->scratch};
+    for (; n.group < t->n_groups; n.group += n.groups) {
+        n.groups = at_most(t->n_groups - n.group, GROUPS);
+        if (t->offset != NULL)
+            add_totals(&n);
+        for (int64_t panel = 0; panel < t->n_panels; panel++)
+            for (int64_t row = 0; row < t->m; row += FEW)
+                switch (at_most(t->m - row, FEW)) {
+                case 4:
+                    few_rows(&n, panel, row, 4, kind);
+                    break;
+                case 3:
+                    few_rows(&n, panel, row, 3, kind);
+                    break;
+                case 2:
+                    few_rows(&n, panel, row, 2, kind);
+                    break;
+                default:
+                    few_rows(&n, panel, row, 1, kind);
+                    break;
+                }
+    }
+}
 
-/* A chunk of a panel: [position][output]. */
-struct dense {
-    float w[CHUNK][QNI_PANEL];
+/* ---- many rows ------------------------------------------------------------------------------- */
+
+/* A span of k, for rows [row, row + rows) of the tile. Rows are copied: where they lie, often a
+ * multiple of 4 KiB apart, those of a block would meet in one set of the first cache. Copies are an
+ * odd number of lines apart, and have no positions of padding. */
+struct span {
+    const struct qni_matmul_tile *t;
+    struct scratch *s;
+    const struct table *table;
+    int64_t row, rows;
+    int64_t unit, units;
+    int64_t lines; /* of a row: 16 positions each */
 };
+
+static void copy_rows(const struct span *n)
+{
+    const int64_t step = n->t->halves ? 2 * LINE : LINE;
+    const char *row = (const char *)n->t->a + (size_t)n->row * n->t->lda;
+    for (int64_t i = 0; i < n->rows; i++, row += n->t->lda) {
+        const float *from = (const float *)(const void *)row + n->unit * QNI_UNIT;
+        float *to = n->s->a[i];
+        for (int64_t line = 0; line < n->lines; line++, from += step, to += LINE) {
+            _mm256_store_ps(to, _mm256_loadu_ps(from));
+            _mm256_store_ps(to + 8, _mm256_loadu_ps(from + 8));
+        }
+    }
+}
 
 struct group {
     __m256 scale[2], offset[2];
 };
 
-static struct group group_of(const struct qni_matmul_tile *t, int64_t row)
+static inline struct group group_of(const struct qni_matmul_tile *t, int64_t row)
 {
     struct group g;
+    QNI_UNROLL
     for (int h = 0; h < 2; h++) {
         g.scale[h] = qni_load8(t->scale, row, h, t->scale_is_f16);
         g.offset[h] =
@@ -185,157 +474,151 @@ static struct group group_of(const struct qni_matmul_tile *t, int64_t row)
     return g;
 }
 
-/* Byte b of each word: in the low bits of 2^23 it makes 2^23 + byte, which less 2^23 and the middle
- * of the codes is the code. Two shifts and a conversion would all go to the ports of the
- * multiply-adds. */
-QNI_TEMPLATE __m256 code_of(__m256i bytes, const int b, const float middle)
+/* A unit of a panel, of which `halves` has no more than 16 positions. */
+QNI_TEMPLATE void expand(float (*w)[QNI_PANEL], const uint8_t *codes, ptrdiff_t ahead,
+                         const struct group *g, const struct table *table, bool halves,
+                         const int kind)
 {
-    const __m256i words = _mm256_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12);
-    const __m256i at = _mm256_add_epi32(words, _mm256_set1_epi32((int)0x80808000 + b));
-    const __m256i one = _mm256_set1_epi32(0x4b000000);
-    const __m256i bits = _mm256_or_si256(_mm256_shuffle_epi8(bytes, at), one);
-    return _mm256_sub_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p23f + middle));
-}
-
-/* A unit; positions that are padding (`halves`: from the 16th on) need not be there. */
-QNI_TEMPLATE void expand(float (*w)[QNI_PANEL], const uint8_t *codes, const struct group *g,
-                         const struct table *table, bool halves, const int kind)
-{
-    const int parts = kind == NIBBLES || kind == NIBBLE_TABLE ? 2 : 1;
-    const int vectors = halves || parts == 2 ? 4 : 8;
+    const int vectors = halves || are_nibbles(kind) ? 4 : 8;
     for (int r = 0; r < vectors; r++, codes += 64) {
-        _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)codes + ahead, _MM_HINT_T1);
         QNI_UNROLL
         for (int h = 0; h < 2; h++) {
-            const __m256i words =
-                _mm256_loadu_si256((const __m256i *)(const void *)(codes + 32 * h));
-            const __m256i nibbles = _mm256_set1_epi8(15);
-            const __m256i high = _mm256_and_si256(_mm256_srli_epi32(words, 4), nibbles);
-            const __m256i low = kind == NIBBLES ? _mm256_and_si256(words, nibbles) : words;
+            const __m256i words = load_codes(codes, h);
+            __m256 v[4];
+            values_of(words, 0, table, kind, v);
             QNI_UNROLL
             for (int b = 0; b < 4; b++)
-                QNI_UNROLL
-            for (int part = 0; part < parts; part++) {
-                const __m256 v = kind == NIBBLES || kind == BYTES
-                                     ? code_of(part == 0 ? low : high, b, kind == BYTES ? 128 : 8)
-                                     : values(words, 8 * b + 4 * part, table, kind);
-                _mm256_storeu_ps(&w[4 * r + b + 16 * part][8 * h],
-                                 _mm256_fmadd_ps(g->scale[h], v, g->offset[h]));
-            }
+                _mm256_store_ps(&w[4 * r + b][8 * h],
+                                _mm256_fmadd_ps(g->scale[h], v[b], g->offset[h]));
+            if (!are_nibbles(kind) || halves)
+                continue;
+            values_of(words, 1, table, kind, v);
+            QNI_UNROLL
+            for (int b = 0; b < 4; b++)
+                _mm256_store_ps(&w[16 + 4 * r + b][8 * h],
+                                _mm256_fmadd_ps(g->scale[h], v[b], g->offset[h]));
         }
     }
 }
 
-/* Units of a chunk, and the positions of each that are no padding. */
-struct stretch {
-    int64_t units, positions;
-};
-
-/* mr rows of c += a * w, in ascending order. */
-QNI_TEMPLATE void multiply_rows(const struct dense *d, const char *a, size_t lda, struct stretch n,
-                                const int mr, float *c, size_t ldc)
+/* Weights of a panel; what is asked for ahead is so far from its codes. */
+QNI_TEMPLATE void make(const struct span *n, int64_t panel, ptrdiff_t ahead, const int kind)
 {
+    const struct qni_matmul_tile *t = n->t;
+    const int64_t unit_bytes = are_nibbles(kind) ? 256 : 512;
+    const int64_t unit_positions = t->halves ? QNI_UNIT / 2 : QNI_UNIT;
+    const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride + n->unit * unit_bytes;
+    float(*w)[QNI_PANEL] = n->s->w;
+    struct group group = {{_mm256_setzero_ps()}, {_mm256_setzero_ps()}};
+    for (int64_t u = 0; u < n->units; u++, codes += unit_bytes, w += unit_positions) {
+        if (u == 0 || (n->unit + u) % t->group_units == 0)
+            group = group_of(t, panel * t->n_groups + (n->unit + u) / t->group_units);
+        expand(w, codes, ahead, &group, n->table, t->halves, kind);
+    }
+}
+
+/* mr rows of c += a * w, in ascending order. The first span begins at zero. */
+QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel, const int mr)
+{
+    enum { LD = SPAN + LINE };
+    const struct qni_matmul_tile *t = n->t;
+    const float(*w)[QNI_PANEL] = (const float(*)[QNI_PANEL])n->s->w;
+    const float *a = n->s->a[row];
+    float *const c = t->c + (size_t)(n->row + row) * t->ldc + panel * QNI_PANEL;
     __m256 sum[MR][2];
-    const float *row[MR];
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
-        row[i] = (const float *)(const void *)(a + (size_t)i * lda);
-        QNI_UNROLL
-        for (int h = 0; h < 2; h++)
-            sum[i][h] = _mm256_loadu_ps(c + (size_t)i * ldc + 8 * h);
-    }
-    for (int64_t u = 0; u < n.units * QNI_UNIT; u += QNI_UNIT)
-        for (int64_t p = u; p < u + n.positions; p++) {
-            const __m256 low = _mm256_loadu_ps(d->w[p]), high = _mm256_loadu_ps(d->w[p] + 8);
-            QNI_UNROLL
-            for (int i = 0; i < mr; i++) {
-                const __m256 x = _mm256_broadcast_ss(row[i] + p);
-                sum[i][0] = _mm256_fmadd_ps(low, x, sum[i][0]);
-                sum[i][1] = _mm256_fmadd_ps(high, x, sum[i][1]);
-            }
+        _mm_prefetch((const char *)(c + (size_t)(mr + i) * t->ldc), _MM_HINT_T0);
+        sum[i][0] = sum[i][1] = _mm256_setzero_ps();
+        if (n->unit > 0) {
+            sum[i][0] = _mm256_loadu_ps(c + (size_t)i * t->ldc);
+            sum[i][1] = _mm256_loadu_ps(c + (size_t)i * t->ldc + 8);
         }
+    }
+    for (const float *const end = a + n->lines * LINE; a < end; a++, w++) {
+        const __m256 w0 = _mm256_load_ps(w[0]), w1 = _mm256_load_ps(w[0] + 8);
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
+            const __m256 x = _mm256_broadcast_ss(a + i * LD);
+            sum[i][0] = _mm256_fmadd_ps(w0, x, sum[i][0]);
+            sum[i][1] = _mm256_fmadd_ps(w1, x, sum[i][1]);
+        }
+    }
     QNI_UNROLL
-    for (int i = 0; i < mr; i++)
-        QNI_UNROLL
-    for (int h = 0; h < 2; h++)
-        _mm256_storeu_ps(c + (size_t)i * ldc + 8 * h, sum[i][h]);
-}
-
-static void multiply(const struct qni_matmul_tile *t, const struct dense *d, int64_t panel,
-                     int64_t unit, int64_t units)
-{
-    const struct stretch n = {units, t->halves ? QNI_UNIT / 2 : QNI_UNIT};
-    const char *a = (const char *)t->a + (size_t)unit * QNI_UNIT * sizeof(float);
-    float *c = t->c + panel * QNI_PANEL;
-    int64_t i = 0;
-    for (; i + MR <= t->m; i += MR, a += MR * t->lda, c += MR * t->ldc)
-        multiply_rows(d, a, t->lda, n, MR, c, t->ldc);
-    switch (t->m - i) {
-    case 5:
-        multiply_rows(d, a, t->lda, n, 5, c, t->ldc);
-        break;
-    case 4:
-        multiply_rows(d, a, t->lda, n, 4, c, t->ldc);
-        break;
-    case 3:
-        multiply_rows(d, a, t->lda, n, 3, c, t->ldc);
-        break;
-    case 2:
-        multiply_rows(d, a, t->lda, n, 2, c, t->ldc);
-        break;
-    case 1:
-        multiply_rows(d, a, t->lda, n, 1, c, t->ldc);
-        break;
-    default:
-        break;
+    for (int i = 0; i < mr; i++) {
+        _mm256_storeu_ps(c + (size_t)i * t->ldc, sum[i][0]);
+        _mm256_storeu_ps(c + (size_t)i * t->ldc + 8, sum[i][1]);
     }
 }
 
-QNI_TEMPLATE void more_rows(const struct qni_matmul_tile *t, int64_t panel, const int kind)
+/* All rows, in blocks that differ by one row at most. */
+static void multiply(const struct span *n, int64_t panel)
 {
-    const int64_t unit_bytes = kind == NIBBLES || kind == NIBBLE_TABLE ? 256 : 512;
-    const struct table table = load_table(t->table, kind);
-    const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
-    struct dense d;
-    for (int64_t i = 0; i < t->m; i++)
-        memset(t->c + (size_t)i * t->ldc + panel * QNI_PANEL, 0, QNI_PANEL * sizeof *t->c);
-    struct group group = {{_mm256_setzero_ps()}, {_mm256_setzero_ps()}};
-    for (int64_t unit = 0, n; unit < t->units; unit += n) {
-        n = t->units - unit < CHUNK_UNITS ? t->units - unit : CHUNK_UNITS;
-        for (int64_t u = 0; u < n; u++, codes += unit_bytes) {
-            if ((unit + u) % t->group_units == 0)
-                group = group_of(t, panel * t->n_groups + (unit + u) / t->group_units);
-            expand(d.w + u * QNI_UNIT, codes, &group, &table, t->halves, kind);
+    int64_t blocks = (n->rows + MR - 1) / MR;
+    for (int64_t row = 0, mr; row < n->rows; row += mr, blocks--) {
+        mr = (n->rows - row) / blocks;
+        switch (mr) {
+        case 6:
+            multiply_rows(n, row, panel, 6);
+            break;
+        case 5:
+            multiply_rows(n, row, panel, 5);
+            break;
+        case 4:
+            multiply_rows(n, row, panel, 4);
+            break;
+        case 3:
+            multiply_rows(n, row, panel, 3);
+            break;
+        case 2:
+            multiply_rows(n, row, panel, 2);
+            break;
+        default:
+            multiply_rows(n, row, panel, 1);
+            break;
         }
-        multiply(t, &d, panel, unit, n);
+    }
+}
+
+QNI_TEMPLATE void one_span(const struct span *n, const int kind)
+{
+    const struct qni_matmul_tile *t = n->t;
+    const int64_t bytes = (int64_t)t->codes_stride, unit_bytes = are_nibbles(kind) ? 256 : 512;
+    copy_rows(n);
+    for (int64_t panel = 0; panel < t->n_panels; panel++) {
+        /* Codes of the next panel, or of the next span of the first one. */
+        const int64_t ahead =
+            panel + 1 < t->n_panels ? bytes : n->units * unit_bytes - panel * bytes;
+        make(n, panel, ahead, kind);
+        multiply(n, panel);
+    }
+}
+
+QNI_TEMPLATE void many(const struct qni_matmul_tile *t, const struct table *table, const int kind)
+{
+    const int64_t most = SPAN / QNI_UNIT << t->halves, blocks = (t->m + ROWS - 1) / ROWS;
+    struct span n = {.t = t, .s = t->scratch, .table = table};
+    for (int64_t i = 0; i < blocks; i++, n.row += n.rows) {
+        n.rows = (t->m - n.row) / (blocks - i);
+        for (n.unit = 0; n.unit < t->units; n.unit += n.units) {
+            n.units = at_most(t->units - n.unit, most);
+            n.lines = n.units * QNI_UNIT / LINE >> t->halves;
+            one_span(&n, kind);
+        }
     }
 }
 
 QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
-    const bool integers = kind == NIBBLES || kind == BYTES;
-    for (int64_t panel = 0; panel < t->n_panels; panel++) {
-        if (!integers || t->m > FEW) {
-            more_rows(t, panel, kind);
-            continue;
-        }
-        switch (t->m) {
-        case 4:
-            few_rows(t, panel, 4, kind);
-            break;
-        case 3:
-            few_rows(t, panel, 3, kind);
-            break;
-        case 2:
-            few_rows(t, panel, 2, kind);
-            break;
-        case 1:
-            few_rows(t, panel, 1, kind);
-            break;
-        default:
-            break;
-        }
-    }
+    struct table table;
+    load_table(&table, t->table, kind);
+    /* Twice four rows take less than eight of weights that are made, twice three more than six. */
+    const bool is_few = t->m <= FEW || (are_integers(kind) && t->m > 6 && t->m <= 2 * FEW);
+    if (is_few && (!are_integers(kind) || are_small(t)))
+        few(t, &table, kind);
+    else
+        many(t, &table, kind);
 }
 
 void qni_matmul_f32_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
@@ -344,7 +627,16 @@ void qni_matmul_f32_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
 }
 void qni_matmul_f32_t4n16_mr6_avx2(const struct qni_matmul_tile *t)
 {
-    tile(t, NIBBLE_TABLE);
+    uint32_t all = 0;
+    for (int i = 0; i < 16; i++) {
+        uint32_t bits;
+        memcpy(&bits, t->table + i, sizeof bits);
+        all |= bits;
+    }
+    if ((all & 0xffff) == 0)
+        tile(t, NIBBLE_SHORT);
+    else
+        tile(t, NIBBLE_TABLE);
 }
 void qni_matmul_f32_q8n16_mr6_avx2(const struct qni_matmul_tile *t)
 {
@@ -352,5 +644,8 @@ void qni_matmul_f32_q8n16_mr6_avx2(const struct qni_matmul_tile *t)
 }
 void qni_matmul_f32_t8n16_mr6_avx2(const struct qni_matmul_tile *t)
 {
-    tile(t, BYTE_TABLE);
+    if (is_e4m3(t->table))
+        tile(t, BYTE_E4M3);
+    else
+        tile(t, BYTE_TABLE);
 }
