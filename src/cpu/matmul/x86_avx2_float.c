@@ -614,7 +614,8 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     struct table table;
     load_table(&table, t->table, kind);
     /* Twice four rows take less than eight of weights that are made, twice three more than six. */
-    const bool is_few = t->m <= FEW || (are_integers(kind) && t->m > 6 && t->m <= 2 * FEW);
+    const bool is_twice = are_integers(kind) && !t->halves && t->m > 6 && t->m <= 2 * FEW;
+    const bool is_few = t->m <= FEW || is_twice;
     if (is_few && (!are_integers(kind) || are_small(t)))
         few(t, &table, kind);
     else
