@@ -88,11 +88,15 @@ static qn_status call(const struct problem *p, const qn_ctx *ctx, const qn_conv_
                          : qn_conv2d(ctx, args, scratch, bytes);
 }
 
+static bool is_float(const struct problem *p)
+{
+    return p->strategy == QN_STRATEGY_FLOAT || p->strategy == QN_STRATEGY_DENSE;
+}
+
 static void compare(const struct problem *p, const float *y, const float *x, const float *dense,
                     const int64_t out[4])
 {
-    const double step =
-        p->strategy == QN_STRATEGY_FLOAT || p->strategy == QN_STRATEGY_DENSE ? 1e-5 : 0.51 / 127.0;
+    const double step = is_float(p) ? 1e-5 : 0.51 / 127.0;
     int64_t o[4];
     for (o[0] = 0; o[0] < out[0]; o[0]++)
         for (o[1] = 0; o[1] < out[1]; o[1]++)
@@ -161,7 +165,10 @@ static void check_problem(const struct problem *p)
         args.x.shape[0] = args.y.shape[0] = batch;
         assert_ok(p->transposed ? qn_conv_transpose2d_run(plan, &args, scratch, bytes)
                                 : qn_conv2d_run(plan, &args, scratch, bytes));
-        assert_memory_equal(again, y, (size_t)(batch * out[1] * out[2] * out[3]) * sizeof *y);
+        const int64_t fewer[4] = {batch, out[1], out[2], out[3]};
+        compare(p, again, x, dense, fewer);
+        if (batch == p->batch || !is_float(p)) /* a float row may add fewer in another order */
+            assert_memory_equal(again, y, (size_t)(batch * out[1] * out[2] * out[3]) * sizeof *y);
     }
     qn_plan_destroy(plan);
     qn_packed_destroy(w);

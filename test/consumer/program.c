@@ -36,10 +36,7 @@ int main(void)
     qn_matmul_args_init(&args);
     const qn_tensor w = qn_tensor_2d(dense, QN_F32, N, K);
 
-    qn_ctx_options options;
-    qn_ctx_options_init(&options);
-    options.arena_bytes = 1 << 20;
-    qn_status status = qn_ctx_create(&options, &ctx, &err);
+    qn_status status = qn_ctx_create(NULL, &ctx, &err);
     if (status == QN_OK)
         status = qn_format_parse("int4:g32", &how.format, &err);
     if (status == QN_OK)
@@ -54,7 +51,12 @@ int main(void)
     args.w = packed;
     args.x = qn_tensor_2d(x, QN_F32, 1, K);
     args.y = qn_tensor_2d(y, QN_F32, 1, N);
-    status = qn_matmul(ctx, &args, NULL, 0);
+    size_t bytes = 0;
+    status = qn_matmul_scratch(ctx, &args, &bytes);
+    if (status == QN_OK)
+        status = qn_ctx_reserve(ctx, bytes);
+    if (status == QN_OK)
+        status = qn_matmul(ctx, &args, NULL, 0);
     if (status != QN_OK) {
         fprintf(stderr, "%s: %s\n", qn_status_name(status), qn_status_text(status));
         return 1;
