@@ -6,14 +6,14 @@
  *
  * nibbles  to bytes, unsigned: vpmaddubsw of at most 15 by a signed byte never saturates, and the 8
  *          pairs of a unit add up to 8 * 2 * 15 * 128 = 30720 in int16 before they are widened.
- *          Four rows by 16 outputs; 64 products a cycle (two multiplications of 32).
+ *          Four rows by 16 outputs.
  * bytes,   to pairs of int16: vpmaddubsw of whole bytes saturates, vpmaddwd of pairs is exact. Six
- * tables   rows by 16 outputs, whose activations are widened for four panels at a time; 32 products
- *          a cycle.
+ * tables   rows by 16 outputs, whose activations are widened for four panels at a time.
  *
  * Pairs are those of the bytes 0 and 2, and 1 and 3, of every four positions: shifts make both,
  * nothing is shuffled. A segment longer than a chunk leaves its sums in memory between chunks.
- * Bound: 2 m n k / (128 or 64 operations a cycle). */
+ * Bound: 2.25 vector instructions for 32 products of nibbles, 2 for 16 of pairs, of which a core
+ * does three a cycle (multiplications two). What is reached: lab/cpu/NOTES.md. */
 #include "../simd/avx2_q8.h"
 
 enum {
