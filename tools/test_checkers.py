@@ -253,7 +253,7 @@ class Sizes(Planted):
         archive, _ = self.compile("src/base/blob.c")
         result = self.check("check_sizes.py", "--archive", archive)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("the limit is 3407872", result.stdout)
+        self.assertIn("the limit is 3670016", result.stdout)
 
 
 if __name__ == "__main__":
