@@ -23,6 +23,18 @@ static uint64_t state = 1;
 
 enum { ANY = 0, ENDS = 1, HALVES = 2, N_DATA = 3 };
 
+struct row {
+    qni_direct_kernel_fn *fn;
+    uint64_t needs;
+    bool is_nibble, gathers;
+};
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
+    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, (unpack) == NULL},
+static const struct row rows[] = {
+#include "cpu/direct/kernels.inc"
+};
+#undef QNI_DIRECT_KERNEL
+
 static int32_t draw_value(int32_t data, bool is_nibble)
 {
     const int32_t most = is_nibble ? 7 : 127;
@@ -67,13 +79,11 @@ static uint8_t code_of(const struct qni_direct_tile *t, int32_t dot, int64_t j)
     return (uint8_t)(code < lo ? lo : code > hi ? hi : code);
 }
 
-static void check(const struct qni_direct_tile *t, bool is_nibble)
+static void check(const struct qni_direct_tile *t, const struct row *row)
 {
+    const bool is_nibble = row->is_nibble;
     memset(y, 0x5a, sizeof y);
-    if (is_nibble)
-        qni_conv_q8_q4n16_mr4_avx2(t);
-    else
-        qni_conv_q8_q8n16_mr4_avx2(t);
+    row->fn(t);
     for (int64_t i = 0; i < t->rows; i++)
         for (int64_t j = 0; j < t->n_panels * 16; j++) {
             const int32_t dot = dot_of(t, i, j, is_nibble);
@@ -131,11 +141,11 @@ static void fill_weights(uint8_t *b, const struct qni_direct_tile *t, int32_t da
 }
 
 /* A tile whose operands end where what it may read does. */
-static void one(int32_t index)
+static void one(const struct row *row, int32_t index)
 {
     static const int64_t bytes_of[] = {1, 3, 4, 7, 13, 16, 21, 29, 32, 64, 80, 256, 300};
     const int32_t data = index % N_DATA;
-    const bool is_nibble = index % 5 == 0;
+    const bool is_nibble = row->is_nibble;
     int64_t taps[9];
     struct qni_direct_tile t = {.at = at, .taps = taps, .y = places, .scratch = scratch};
     t.rows = unit_in(&state, 0, 3) == 0 ? unit_in(&state, 60, MOST_ROWS) : unit_in(&state, 1, 12);
@@ -178,7 +188,7 @@ static void one(int32_t index)
     t.has_bias = unit_in(&state, 0, 1) == 1;
     t.has_zero = unit_in(&state, 0, 3) == 0;
     draw_outputs(&t, data, unit_in(&state, 0, 5) == 0);
-    check(&t, is_nibble);
+    check(&t, row);
     free(a);
     free(b);
 }
@@ -186,12 +196,14 @@ static void one(int32_t index)
 static void tiles(void **unused)
 {
     (void)unused;
-    if (!(qni_cpuid_detect() & QN_ISA_AVX2))
+    const uint64_t isa = qni_cpuid_detect();
+    if (!(isa & QN_ISA_AVX2))
         skip();
     for (int i = 0; i < MOST_ROWS; i++)
         places[i] = y + i * MOST_N;
-    for (int32_t i = 0; i < 400; i++)
-        one(i);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (int32_t i = 0; rows[r].gathers && (rows[r].needs & ~isa) == 0 && i < 300; i++)
+            one(&rows[r], i);
 }
 
 /* Pixels of any number of channels to that many bytes, or to whole steps that end with zeros. */

@@ -52,16 +52,18 @@ static const char *refusal_of_weights(const struct qni_op *op)
 }
 
 /* Where other rows are faster than those that gather (measured: a group of 4 channels takes 2 to 3
- * times as long as in ../groups, of 8 0.6 to 0.8 of it; nibbles 1.1 to 1.3 of their patches). */
+ * times as long as in ../groups, of 8 0.6 to 0.8 of it; nibbles made int16 1.1 to 1.3 of their
+ * patches). */
 static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
                                      const struct qni_direct_kernel *k)
 {
     enum { FEW = 8 };
-    if ((ctx->isa & (QN_ISA_AVX_VNNI | QN_ISA_VNNI512)) != 0)
-        return "this CPU multiplies bytes, which rows of patches do";
+    const uint64_t bytes = QN_ISA_AVX_VNNI | QN_ISA_VNNI512;
+    if ((k->row.needs & bytes) == 0 && (ctx->isa & bytes) != 0)
+        return "this CPU multiplies bytes, which other rows do";
     if (op->conv.groups > 1 && (op->conv.ci < FEW || op->conv.co < FEW))
         return "groups have too few channels";
-    if (k->row.layout == QNI_LAYOUT_Q4N16)
+    if ((k->row.needs & bytes) == 0 && k->row.layout == QNI_LAYOUT_Q4N16)
         return "rows of patches multiply nibbles without widening them";
     return NULL;
 }
