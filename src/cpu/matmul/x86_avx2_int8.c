@@ -106,10 +106,12 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
                 for (int h = 0; h < halves; h++) {
                     const __m256i l = _mm256_maddubs_epi16(n[h].low, x);
                     low[i][h] = q == 0 ? l : _mm256_add_epi16(low[i][h], l);
+                    QNI_KEEP(low[i][h]); /* or the compiler adds in another order, and spills */
                     if (kind == NIBBLES)
                         continue;
                     const __m256i m = _mm256_maddubs_epi16(n[h].high, x);
                     high[i][h] = q == 0 ? m : _mm256_add_epi16(high[i][h], m);
+                    QNI_KEEP(high[i][h]);
                 }
             }
         }
@@ -148,7 +150,8 @@ QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct plac
     QNI_UNROLL
     for (int i = 0; i < mr; i++) { /* the bias of the stored codes */
         const size_t fact = (size_t)(at->row + i) * t->ld_segment + (size_t)at->segment;
-        const __m256i off = _mm256_set1_epi32((kind == NIBBLES ? 8 : 128) * t->a_sum[fact]);
+        const __m256i off =
+            _mm256_slli_epi32(_mm256_set1_epi32(t->a_sum[fact]), kind == NIBBLES ? 3 : 7);
         dot[i][0] = _mm256_sub_epi32(dot[i][0], off);
         dot[i][1] = _mm256_sub_epi32(dot[i][1], off);
     }
