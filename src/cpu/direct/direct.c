@@ -59,6 +59,8 @@ static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
 {
     enum { FEW = 8 };
     const uint64_t bytes = QN_ISA_AVX_VNNI | QN_ISA_VNNI512;
+    if ((ctx->isa & QN_ISA_AMX_INT8) != 0)
+        return "this CPU multiplies tiles, which other rows do";
     if ((k->row.needs & bytes) == 0 && (ctx->isa & bytes) != 0)
         return "this CPU multiplies bytes, which other rows do";
     if (op->conv.groups > 1 && (op->conv.ci < FEW || op->conv.co < FEW))

@@ -96,8 +96,14 @@ QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const 
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads, const bool first,
-                            int32_t *sums, const int mr)
+/* Codes that are brought next: the first tile asks for what each of its quads has of them. */
+struct ahead {
+    const uint8_t *codes;
+    int64_t step;
+};
+
+QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads, int32_t *sums,
+                            struct ahead ahead, const bool first, const int mr)
 {
     const uint8_t *x = room->x + row * DEPTH;
     const int8_t *w = room->w;
@@ -114,6 +120,8 @@ QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads,
     }
     for (; quads > 0; quads--, x += 4, w += 64) {
         const __m256i low = load(w), high = load(w + 32);
+        _mm_prefetch((const char *)ahead.codes, _MM_HINT_T1);
+        ahead.codes += ahead.step;
         QNI_UNROLL
         for (int i = 0; i < mr; i++) {
             int32_t four;
@@ -132,28 +140,42 @@ QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads,
 }
 
 /* One row more than there is, of what scratch happens to hold: its sums are nobody's. */
-static void add_panel(const struct room *room, const struct piece *p, int32_t *sums)
+static void add_panel(const struct room *room, const struct piece *p, int32_t *sums,
+                      struct ahead next)
 {
     const int64_t quads = (p->n + 3) / 4;
     const bool first = p->from == 0;
     int64_t row = 0;
-    for (; p->rows - row > 4; row += MR)
-        tile_rows(room, row, quads, first, sums, MR);
+    for (; p->rows - row > 4; row += MR, next.step = 0)
+        tile_rows(room, row, quads, sums, next, first, MR);
     if (p->rows - row > 2)
-        tile_rows(room, row, quads, first, sums, 4);
+        tile_rows(room, row, quads, sums, next, first, 4);
     else if (p->rows > row)
-        tile_rows(room, row, quads, first, sums, 2);
+        tile_rows(room, row, quads, sums, next, first, 2);
 }
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
 /* Products of a panel with all rows, whose bytes are in the room. */
 QNI_NOINLINE static void multiply_panel(const struct qni_direct_tile *t, const struct piece *p,
-                                        const struct room *room, int64_t panel, int32_t *sums)
+                                        const struct room *room, int64_t panel, int32_t *sums,
+                                        struct ahead next)
 {
-    add_panel(room, p, sums);
+    add_panel(room, p, sums, next);
     if (p->from + p->n == t->n_taps * t->tap_bytes)
         finish_panel(t, p, panel, sums);
+}
+
+/* The panel after this, or the first one of the next piece. */
+QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t, const struct piece *p,
+                                      int64_t panel, int64_t first, int64_t end, const int kind)
+{
+    const int64_t bytes = kind == NIBBLES ? 8 : 16;
+    const bool is_last = panel + 1 == end;
+    const uint8_t *const from = t->b + (is_last ? p->from + p->n : p->from) * bytes +
+                                (size_t)(is_last ? first : panel + 1) * t->b_panel;
+    const struct ahead ahead = {from, 4 * bytes};
+    return ahead;
 }
 
 QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
@@ -171,7 +193,8 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
             for (int64_t panel = first; panel < end; panel++) {
                 bring_w(t, panel, &p, room, kind);
                 multiply_panel(t, &p, room, panel,
-                               room->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0));
+                               room->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0),
+                               codes_after(t, &p, panel, first, end, kind));
             }
         }
     }

@@ -127,8 +127,22 @@ QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const 
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads, const bool first,
-                            int32_t *sums, const int mr, const int nr)
+/* Codes that are brought next, while this pair is multiplied: what a quad has of a panel, for every
+ * quad of a tile. Of tiles as many as there are panels ask for them, the others for nothing new. */
+struct ahead {
+    const uint8_t *codes[NR];
+    int64_t step;
+};
+
+static inline struct ahead ahead_of(const struct ahead *a, int64_t row, int64_t nr)
+{
+    const int64_t j = row / MR;
+    const struct ahead one = {{j < nr ? a->codes[j] : a->codes[0]}, j < nr ? a->step : 0};
+    return one;
+}
+
+QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads, int32_t *sums,
+                            struct ahead ahead, const bool first, const int mr, const int nr)
 {
     const uint8_t *x = room->x + row * DEPTH;
     const int8_t *w = room->w;
@@ -146,6 +160,8 @@ QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads,
     }
     for (; quads > 0; quads--, x += 4, w += 64 * nr) {
         __m512i v[NR];
+        _mm_prefetch((const char *)ahead.codes[0], _MM_HINT_T1);
+        ahead.codes[0] += ahead.step;
         QNI_UNROLL
         for (int j = 0; j < nr; j++) {
             v[j] = _mm512_loadu_si512(w + 64 * j);
@@ -172,19 +188,19 @@ QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads,
 /* Up to three rows more than there are, of what scratch happens to hold: their sums are nobody's.
  */
 QNI_TEMPLATE void add_panels(const struct room *room, const struct piece *p, int32_t *sums,
-                             const int nr)
+                             const struct ahead *next, const int nr)
 {
     const int64_t quads = (p->n + 3) / 4;
     const bool first = p->from == 0;
     int64_t row = 0;
     for (; p->rows - row > 11; row += MR)
-        tile_rows(room, row, quads, first, sums, MR, nr);
+        tile_rows(room, row, quads, sums, ahead_of(next, row, nr), first, MR, nr);
     for (; p->rows - row > 4; row += 7)
-        tile_rows(room, row, quads, first, sums, 7, nr);
+        tile_rows(room, row, quads, sums, ahead_of(next, row, nr), first, 7, nr);
     if (p->rows - row > 2)
-        tile_rows(room, row, quads, first, sums, 4, nr);
+        tile_rows(room, row, quads, sums, ahead_of(next, row, nr), first, 4, nr);
     else if (p->rows > row)
-        tile_rows(room, row, quads, first, sums, 2, nr);
+        tile_rows(room, row, quads, sums, ahead_of(next, row, nr), first, 2, nr);
 }
 
 /* ---- from sums to bytes ---------------------------------------------------------------------- */
@@ -331,18 +347,32 @@ QNI_TEMPLATE void finish_panels(const struct qni_direct_tile *t, const struct pi
 
 /* Products of one or two panels with all rows, whose bytes are in the room. */
 QNI_NOINLINE static void multiply_pair(const struct qni_direct_tile *t, const struct piece *p,
-                                       const struct room *room, int64_t panel, int32_t *sums)
+                                       const struct room *room, int64_t panel, int32_t *sums,
+                                       const struct ahead *next)
 {
-    add_panels(room, p, sums, NR);
+    add_panels(room, p, sums, next, NR);
     if (p->from + p->n == t->n_taps * t->tap_bytes)
         finish_panels(t, p, panel, sums, NR);
 }
 QNI_NOINLINE static void multiply_one(const struct qni_direct_tile *t, const struct piece *p,
-                                      const struct room *room, int64_t panel, int32_t *sums)
+                                      const struct room *room, int64_t panel, int32_t *sums,
+                                      const struct ahead *next)
 {
-    add_panels(room, p, sums, 1);
+    add_panels(room, p, sums, next, 1);
     if (p->from + p->n == t->n_taps * t->tap_bytes)
         finish_panels(t, p, panel, sums, 1);
+}
+
+/* The pair after `panel`, or the first one of the next piece. */
+QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t, const struct piece *p,
+                                      int64_t panel, int64_t first, int64_t end, const int kind)
+{
+    const int64_t bytes = kind == NIBBLES ? 8 : 16, next = panel + NR;
+    const bool is_last = next >= end;
+    const uint8_t *const from = t->b + (is_last ? (p->from + p->n) * bytes : p->from * bytes) +
+                                (size_t)(is_last ? first : next) * t->b_panel;
+    const struct ahead ahead = {{from, from + t->b_panel}, 4 * bytes};
+    return ahead;
 }
 
 QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
@@ -358,14 +388,15 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
             p.n = k - p.from < DEPTH ? k - p.from : DEPTH;
             bring_x(t, &p, room);
             for (int64_t panel = first; panel < end; panel += NR) {
+                const struct ahead next = codes_after(t, &p, panel, first, end, kind);
                 int32_t *const sums =
                     room->sums + (is_long ? (panel - first) * LINES * QNI_PANEL : 0);
                 if (panel + 1 < end) {
                     bring_w(t, panel, &p, room, NR, kind);
-                    multiply_pair(t, &p, room, panel, sums);
+                    multiply_pair(t, &p, room, panel, sums, &next);
                 } else {
                     bring_w(t, panel, &p, room, 1, kind);
-                    multiply_one(t, &p, room, panel, sums);
+                    multiply_one(t, &p, room, panel, sums, &next);
                 }
             }
         }
