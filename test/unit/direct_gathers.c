@@ -26,10 +26,11 @@ enum { ANY = 0, ENDS = 1, HALVES = 2, N_DATA = 3 };
 struct row {
     qni_direct_kernel_fn *fn;
     uint64_t needs;
-    bool is_nibble, gathers;
+    bool is_nibble;
+    qni_direct_unpack_fn *unpack; /* NULL: gathers */
 };
 #define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
-    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, (unpack) == NULL},
+    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack},
 static const struct row rows[] = {
 #include "cpu/direct/kernels.inc"
 };
@@ -202,8 +203,9 @@ static void tiles(void **unused)
     for (int i = 0; i < MOST_ROWS; i++)
         places[i] = y + i * MOST_N;
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-        for (int32_t i = 0; rows[r].gathers && (rows[r].needs & ~isa) == 0 && i < 300; i++)
-            one(&rows[r], i);
+        for (int32_t i = 0; i < 300; i++)
+            if (rows[r].unpack == NULL && (rows[r].needs & ~isa) == 0)
+                one(&rows[r], i);
 }
 
 /* Pixels of any number of channels to that many bytes, or to whole steps that end with zeros. */
