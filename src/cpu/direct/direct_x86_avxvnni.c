@@ -37,14 +37,15 @@ QNI_TEMPLATE void store(void *to, const __m256i v)
 static void bring_x(const struct qni_direct_tile *t, const struct piece *p, struct room *room)
 {
     const uint8_t flip = t->flip ^ 0x80;
+    const int64_t *const rows = t->at + p->row, n_rows = p->rows;
     int64_t tap = p->from / t->tap_bytes, at = p->from % t->tap_bytes;
     for (int64_t done = 0, n; done < p->n; done += n, at = 0, tap++) {
         n = t->tap_bytes - at < p->n - done ? t->tap_bytes - at : p->n - done;
         const uint8_t *const a = (const uint8_t *)t->a + t->taps[tap] + at;
-        for (int64_t r = 0; r < p->rows; r++)
-            copy(a + t->at[p->row + r], n, flip, room->x + r * DEPTH + done);
+        for (int64_t r = 0; r < n_rows; r++)
+            copy(a + rows[r], n, flip, room->x + r * DEPTH + done);
     }
-    for (int64_t r = 0; p->n % 4 != 0 && r < p->rows; r++)
+    for (int64_t r = 0; p->n % 4 != 0 && r < n_rows; r++)
         memset(room->x + r * DEPTH + p->n, 0, (size_t)(4 - p->n % 4));
 }
 

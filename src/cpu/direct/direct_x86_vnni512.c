@@ -53,9 +53,10 @@ static void bring_tap(const struct qni_direct_tile *t, const struct piece *p, in
     const __m512i flip = _mm512_set1_epi8((char)(t->flip ^ 0x80));
     const __m512i flip_rest = _mm512_maskz_mov_epi8(reads, flip);
     const int8_t *const a = t->a + tap;
+    const int64_t *const rows = t->at + p->row, n_rows = p->rows;
     uint8_t *to = room->x + at;
-    for (int64_t r = 0; r < p->rows; r++, to += DEPTH) {
-        const int8_t *const from = a + t->at[p->row + r];
+    for (int64_t r = 0; r < n_rows; r++, to += DEPTH) {
+        const int8_t *const from = a + rows[r];
         for (int64_t i = 0; i < whole; i += 64)
             _mm512_storeu_si512(to + i, _mm512_xor_si512(_mm512_loadu_si512(from + i), flip));
         const __m512i v = _mm512_xor_si512(_mm512_maskz_loadu_epi8(reads, from + whole), flip_rest);
@@ -221,7 +222,7 @@ QNI_TEMPLATE struct finish finish_of(const struct qni_direct_tile *t, int64_t pa
     const int32_t floor = zero < -128 ? -128 : zero > 127 ? 127 : zero;
     f.x_scale = _mm512_set1_ps(t->x_scale);
     f.y_inv = _mm512_set1_ps(t->y_inv);
-    f.y_zero = _mm512_set1_epi32(zero);
+    f.y_zero = _mm512_set1_epi16((short)zero);
     f.floor = _mm512_set1_epi8((char)(t->relu ? floor : -128));
     f.flip = _mm512_set1_epi8((char)(t->is_u8 ? 0x80 : 0));
     for (int j = 0; j < nr; j++) {
@@ -246,8 +247,16 @@ QNI_TEMPLATE __m512i code_of(const struct finish *f, const int32_t *sum, const i
         const __mmask16 number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
         v = _mm512_maskz_min_ps(number, _mm512_max_ps(v, least), most);
     }
-    d = _mm512_cvtps_epi32(v);
-    return (what & SHIFT) ? _mm512_add_epi32(d, f->y_zero) : d;
+    return _mm512_cvtps_epi32(v);
+}
+
+/* Two vectors of code_of() as int16. What saturates here does so as a byte, too: |y_zero| is 128 at
+ * most. */
+QNI_TEMPLATE __m512i two_codes(const struct finish *f, const __m512i a, const __m512i b,
+                               const int what)
+{
+    const __m512i packed = _mm512_packs_epi32(a, b);
+    return (what & SHIFT) ? _mm512_adds_epi16(packed, f->y_zero) : packed;
 }
 
 /* 64 bytes: of a pair of panels two rows, of one panel four. Relu is a floor on the code: v <= 0
@@ -262,7 +271,7 @@ QNI_TEMPLATE __m512i some_rows(const struct finish *f, const int32_t *sum, const
     for (int q = 0; q < 4; q++)
         d[q] = code_of(f, sum + (q % nr * LINES + q / nr) * QNI_PANEL, q % nr, what);
     __m512i packed =
-        _mm512_packs_epi16(_mm512_packs_epi32(d[0], d[1]), _mm512_packs_epi32(d[2], d[3]));
+        _mm512_packs_epi16(two_codes(f, d[0], d[1], what), two_codes(f, d[2], d[3], what));
     if (what & SHIFT)
         packed = _mm512_xor_si512(_mm512_max_epi8(packed, f->floor), f->flip);
     return _mm512_permutexvar_epi32(order, packed);

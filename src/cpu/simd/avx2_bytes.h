@@ -83,7 +83,7 @@ static inline struct finish finish_of(const struct qni_direct_tile *t, int64_t p
     const int32_t floor = zero < -128 ? -128 : zero > 127 ? 127 : zero;
     f.x_scale = _mm256_set1_ps(t->x_scale);
     f.y_inv = _mm256_set1_ps(t->y_inv);
-    f.y_zero = _mm256_set1_epi32(zero);
+    f.y_zero = _mm256_set1_epi16((short)zero);
     f.floor = _mm256_set1_epi8((char)(t->relu ? floor : -128));
     f.flip = _mm256_set1_epi8((char)(t->is_u8 ? 0x80 : 0));
     for (int h = 0; h < 2; h++) {
@@ -108,8 +108,14 @@ QNI_TEMPLATE __m256i code_of(const struct finish *f, const int32_t *sum, const i
         const __m256 number = _mm256_cmp_ps(v, v, _CMP_ORD_Q);
         v = _mm256_and_ps(_mm256_min_ps(_mm256_max_ps(v, least), most), number);
     }
-    d = _mm256_cvtps_epi32(v);
-    return (what & SHIFT) ? _mm256_add_epi32(d, f->y_zero) : d;
+    return _mm256_cvtps_epi32(v);
+}
+
+/* A row as int16. What saturates here does so as a byte, too: |y_zero| is 128 at most. */
+QNI_TEMPLATE __m256i row_of(const struct finish *f, const int32_t *sum, const int what)
+{
+    const __m256i row = _mm256_packs_epi32(code_of(f, sum, 0, what), code_of(f, sum, 1, what));
+    return (what & SHIFT) ? _mm256_adds_epi16(row, f->y_zero) : row;
 }
 
 /* Rows r and r + second of a panel. Relu is a floor on the code: v <= 0 gives y_zero, and any other
@@ -117,10 +123,8 @@ QNI_TEMPLATE __m256i code_of(const struct finish *f, const int32_t *sum, const i
 QNI_TEMPLATE __m256i two_rows(const struct finish *f, const int32_t *sum, const int second,
                               const int what)
 {
-    const int32_t *const next = sum + second * QNI_PANEL;
-    const __m256i a = _mm256_packs_epi32(code_of(f, sum, 0, what), code_of(f, sum, 1, what));
-    const __m256i b = _mm256_packs_epi32(code_of(f, next, 0, what), code_of(f, next, 1, what));
-    __m256i packed = _mm256_packs_epi16(a, b);
+    __m256i packed =
+        _mm256_packs_epi16(row_of(f, sum, what), row_of(f, sum + second * QNI_PANEL, what));
     if (what & SHIFT)
         packed = _mm256_xor_si256(_mm256_max_epi8(packed, f->floor), f->flip);
     /* Dwords: of the first row outputs 0 and 8, of the second 0 and 8; then 4 and 12 of both. */
