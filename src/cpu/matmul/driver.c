@@ -452,7 +452,8 @@ void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
 
     const int64_t elements = r.shape.m * op->w[0]->head->units * QNI_UNIT;
     /* Floats of vectors take so long that a unit more or less would show in a thread. */
-    const int64_t even = choice->main->reads == QNI_READS_F32 ? 8 : 3;
+    const bool long_units = choice->main->reads == QNI_READS_F32 || qni_cuts_bytes(choice->main);
+    const int64_t even = long_units ? 8 : 3;
     if (choice->n_threads == 1 || r.n_units >= even * choice->n_threads) {
         r.panels_per_item = r.shape.n_panels;
         r.items_per_unit = 1;

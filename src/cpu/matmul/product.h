@@ -12,6 +12,13 @@ const struct qni_matmul_kernel *qni_matmul_kernel_at(int32_t i);
 /* The row of a choice for a part of m rows. */
 const struct qni_matmul_kernel *qni_choice_kernel(const struct qni_cpu_choice *choice, int64_t m);
 
+/* Is it for int8 without an instruction that adds products of bytes? Rows take so long there that a
+ * unit more or less would show in a thread, as with floats of vectors. */
+static inline bool qni_cuts_bytes(const struct qni_matmul_kernel *kernel)
+{
+    return kernel->needs == QN_ISA_AVX2 && kernel->reads != QNI_READS_F32;
+}
+
 /* A tile of 32-bit results stays in the second cache with what it is made from. Its rows are a line
  * longer than they need be: at powers of two, rows of a column would meet in few sets of the first
  * cache. */

@@ -202,6 +202,16 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
     return from <= rows_of_made(l) ? from : INT64_MAX;
 }
 
+/* AVX2 without products of bytes: codes unpacked to memory once for all rows pay where segments are
+ * short, whose float steps then take fewer instructions. */
+static int64_t unpacking_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
+{
+    enum { LONG = 8, ROWS = 32 };
+    if (qni_row_layout_of(op, op->w[0]->head, k).cut.segment_units <= LONG)
+        return k->m_min;
+    return k->layout == QNI_LAYOUT_Q4N16 ? INT64_MAX : qni_max(k->m_min, ROWS);
+}
+
 /* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once
  * a segment, which costs as much as 128 positions of products: of at most four units that are
  * groups, too, two segments are added at a time, others of one or two units pay where both halves
@@ -210,6 +220,8 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
 static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
     enum { TILES = 32, PLANES = 3 };
+    if (qni_cuts_bytes(k) && k->m_min > 1)
+        return unpacking_pays_from(k, op);
     if (k->mr < TILES || k->m_min <= 1)
         return k->m_min;
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
@@ -338,7 +350,8 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     if (l.reads == QNI_READS_BF16 && shape->part_m > mr && shape->part_m < 2 * mr)
         rows = qni_max(rows, 2 * mr);
     /* Tiles of floats unpack codes once for all rows of a unit: no unit of few. */
-    if ((spans || l.reads == QNI_READS_BF16) && shape->part_m > rows)
+    const bool even = spans || l.reads == QNI_READS_BF16 || qni_cuts_bytes(choice->main);
+    if (even && shape->part_m > rows)
         rows =
             qni_ceil_div(qni_ceil_div(shape->part_m, qni_ceil_div(shape->part_m, rows)), mr) * mr;
     /* Enough pieces of work for many threads, whatever their number is here: the bits of a float

@@ -14,12 +14,14 @@
  * off once a segment:
  *     sum(w a) = sum(u a) - bias * sum(a).
  *
- * Four rows share each unpacked vector. Bound: bytes of the codes / bandwidth for one row, then
- * 2 m n k / (64 operations in 2 of the 3 vector ports a cycle), half of that for bytes. */
+ * Six rows share each unpacked vector, four where a code is two of them. Bound: bytes of the codes
+ * / bandwidth for few rows, then 1.5 products of 32 a cycle, for additions take turns where
+ * products are made; half of that for bytes. */
 #include "../simd/avx2_q8.h"
 
 enum {
-    MR = 4,
+    MR = 6,
+    MR_TWICE = 4, /* where each code is two nibbles */
     QUADS = QNI_UNIT / 4,
     AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
 };
@@ -69,10 +71,11 @@ QNI_TEMPLATE struct nibbles unpack(const uint8_t *unit, const int q, const int h
     return n;
 }
 
-/* What a segment is made of. */
+/* A segment of a panel, and the first of the rows it meets. */
 struct operands {
     const uint8_t *codes;
-    const int8_t *a[MR];
+    const int8_t *a;
+    size_t lda;
     int64_t units;
     const struct table *table;
 };
@@ -82,6 +85,7 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
                             const int halves, const int kind, qni_dots *dot)
 {
     const uint8_t *codes = o->codes;
+    const int8_t *a = o->a;
     const __m256i one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
     __m256i sum[MR][2];
     QNI_UNROLL
@@ -89,7 +93,7 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
         QNI_UNROLL
     for (int h = 0; h < halves; h++)
         sum[i][h] = _mm256_setzero_si256();
-    for (int64_t u = 0; u < o->units; u++, codes += kind == BYTES ? 512 : 256) {
+    for (const int8_t *const end = a + o->units * QNI_UNIT; a < end; a += QNI_UNIT) {
         __m256i low[MR][2], high[MR][2];
         QNI_UNROLL
         for (int q = 0; q < QUADS; q++) {
@@ -101,7 +105,7 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
                 n[h] = unpack(codes, q, first + h, o->table, kind);
             QNI_UNROLL
             for (int i = 0; i < mr; i++) {
-                const __m256i x = quad(o->a[i] + u * QNI_UNIT + 4 * q);
+                const __m256i x = quad(a + (size_t)i * o->lda + 4 * q);
                 QNI_UNROLL
                 for (int h = 0; h < halves; h++) {
                     const __m256i l = _mm256_maddubs_epi16(n[h].low, x);
@@ -123,6 +127,7 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
             if (kind != NIBBLES)
                 sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(high[i][h], sixteen));
         }
+        codes += kind == BYTES ? 512 : 256;
     }
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
@@ -131,31 +136,59 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
         dot[i][first + h] = sum[i][h];
 }
 
-QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct place *at,
-                              struct operands *o, const __m256 *scale, const int mr, const int kind,
-                              qni_floats *acc)
+/* Where the facts of rows and of a panel lie for the segment at hand: they move along, for short
+ * segments would spend more on finding them than on products. */
+struct facts {
+    const int32_t *a_sum, *sums; /* sums, a_offset, a_total: only read where there are some */
+    const float *a_scale, *a_offset, *a_total;
+    const void *scale, *offset;
+    size_t ld; /* from row to row */
+};
+
+/* int8-block. */
+QNI_TEMPLATE void add_block(const struct qni_matmul_tile *t, struct facts *f, const __m256 *scale,
+                            const int mr, const qni_dots *dot, qni_floats *acc)
 {
-    qni_dots dot[MR];
-    o->codes =
-        t->codes + (size_t)at->panel * t->codes_stride + at->unit * (kind == BYTES ? 512 : 256);
+    __m256 term[MR][2];
+    if (t->a_offset != NULL) {
+        const __m256 sum[2] = {_mm256_cvtepi32_ps(load_i32(f->sums)),
+                               _mm256_cvtepi32_ps(load_i32(f->sums + 8))};
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
+            const __m256 offset = _mm256_broadcast_ss(f->a_offset + (size_t)i * f->ld);
+            const __m256 sx = _mm256_broadcast_ss(f->a_scale + (size_t)i * f->ld);
+            QNI_UNROLL
+            for (int h = 0; h < 2; h++)
+                term[i][h] = _mm256_fmadd_ps(sx, _mm256_cvtepi32_ps(dot[i][h]),
+                                             _mm256_mul_ps(offset, sum[h]));
+        }
+        f->a_offset++, f->sums += QNI_PANEL;
+    } else {
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++) {
+            const __m256 sx = _mm256_broadcast_ss(f->a_scale + (size_t)i * f->ld);
+            QNI_UNROLL
+            for (int h = 0; h < 2; h++)
+                term[i][h] = _mm256_mul_ps(sx, _mm256_cvtepi32_ps(dot[i][h]));
+        }
+    }
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
-        o->a[i] = (const int8_t *)t->a + (size_t)(at->row + i) * t->lda + at->unit * QNI_UNIT;
-    if (kind == NIBBLES) {
-        dot_units(o, mr, 0, 2, kind, dot);
-    } else { /* twice as many sums: one half at a time */
-        dot_units(o, mr, 0, 1, kind, dot);
-        dot_units(o, mr, 1, 1, kind, dot);
-    }
+        QNI_UNROLL
+    for (int h = 0; h < 2; h++)
+        acc[i][h] = _mm256_fmadd_ps(scale[h], term[i][h], acc[i][h]);
+    f->a_scale++;
+    if (t->offset == NULL)
+        return;
     QNI_UNROLL
-    for (int i = 0; i < mr; i++) { /* the bias of the stored codes */
-        const size_t fact = (size_t)(at->row + i) * t->ld_segment + (size_t)at->segment;
-        const __m256i off =
-            _mm256_slli_epi32(_mm256_set1_epi32(t->a_sum[fact]), kind == NIBBLES ? 3 : 7);
-        dot[i][0] = _mm256_sub_epi32(dot[i][0], off);
-        dot[i][1] = _mm256_sub_epi32(dot[i][1], off);
+    for (int i = 0; i < mr; i++) {
+        const __m256 total = _mm256_broadcast_ss(f->a_total + (size_t)i * f->ld);
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++)
+            acc[i][h] =
+                _mm256_fmadd_ps(qni_load8(f->offset, 0, h, t->scale_is_f16), total, acc[i][h]);
     }
-    add_segment_sums(t, at, scale, mr, (const qni_dots *)dot, acc);
+    f->a_total++;
 }
 
 /* mr rows of one panel, all of k. */
@@ -163,8 +196,23 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
                              const int mr, const int kind)
 {
     const struct table table = load_table(t->table8, kind);
-    struct operands operands = {NULL, {NULL}, 0, &table};
+    const size_t fact = (size_t)row * t->ld_segment;
+    const size_t step = QNI_PANEL * (t->scale_is_f16 ? 2 : 4); /* from group to group */
+    const size_t group = (size_t)(panel * t->n_groups) * step;
     struct place at = {panel, row, 0, 0, 0};
+    struct operands o = {t->codes + (size_t)panel * t->codes_stride,
+                         (const int8_t *)t->a + (size_t)row * t->lda, t->lda, 0, &table};
+    const int64_t first = panel * t->n_segments * QNI_PANEL;
+    struct facts f = {.a_sum = t->a_sum + fact, .ld = t->ld_segment};
+    f.scale = (const char *)t->scale + group;
+    if (t->a_scale != NULL)
+        f.a_scale = t->a_scale + fact;
+    if (t->a_offset != NULL)
+        f.a_offset = t->a_offset + fact, f.sums = t->sums + first;
+    if (t->offset != NULL && t->a_scale != NULL)
+        f.a_total = t->a_total + fact;
+    if (t->offset != NULL)
+        f.offset = (const char *)t->offset + group;
     qni_floats acc[MR];
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
@@ -172,11 +220,38 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
     for (; at.group < t->n_groups; at.group++) {
         const int64_t end = group_end(t, at.group);
         __m256 scale[2];
-        load_scale(t, &at, kind, scale);
-        for (; at.unit < end; at.segment++, at.unit += operands.units) {
-            operands.units = segment_end(t, at.unit, end) - at.unit;
-            add_segment(t, &at, &operands, scale, mr, kind, acc);
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            scale[h] = qni_load8(f.scale, 0, h, t->scale_is_f16);
+            if (kind == NIBBLE_TABLE && t->table8_doubled)
+                scale[h] = _mm256_mul_ps(scale[h], _mm256_set1_ps(0.5f));
         }
+        for (; at.unit < end; at.segment++, at.unit += o.units, f.a_sum++) {
+            qni_dots dot[MR];
+            o.units = segment_end(t, at.unit, end) - at.unit;
+            if (kind == NIBBLES) {
+                dot_units(&o, mr, 0, 2, kind, dot);
+            } else { /* twice as many sums: one half at a time */
+                dot_units(&o, mr, 0, 1, kind, dot);
+                dot_units(&o, mr, 1, 1, kind, dot);
+            }
+            o.codes += o.units * (kind == BYTES ? 512 : 256);
+            o.a += o.units * QNI_UNIT;
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) { /* the bias of the stored codes */
+                const __m256i sum = _mm256_set1_epi32(f.a_sum[(size_t)i * f.ld]);
+                const __m256i off = _mm256_slli_epi32(sum, kind == NIBBLES ? 3 : 7);
+                dot[i][0] = _mm256_sub_epi32(dot[i][0], off);
+                dot[i][1] = _mm256_sub_epi32(dot[i][1], off);
+            }
+            if (t->a_scale != NULL)
+                add_block(t, &f, scale, mr, (const qni_dots *)dot, acc);
+            else
+                add_q8(t, &at, (const qni_dots *)dot, scale, mr, acc);
+        }
+        f.scale = (const char *)f.scale + step;
+        if (t->offset != NULL)
+            f.offset = (const char *)f.offset + step;
     }
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
@@ -185,25 +260,37 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
         _mm256_storeu_ps(t->c + (size_t)(row + i) * t->ldc + panel * QNI_PANEL + 8 * h, acc[i][h]);
 }
 
-/* Panels outside, rows inside: the codes of a panel come from memory once. */
+/* Panels outside, rows inside: the codes of a panel come from memory once. Blocks differ by one row
+ * at most, so that no number of rows leaves a rest that costs as much as more of them. */
 QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
+    const int most = kind == NIBBLES ? MR : MR_TWICE;
     for (int64_t panel = 0; panel < t->n_panels; panel++) {
-        int64_t row = 0;
-        for (; row + MR <= t->m; row += MR)
-            panel_rows(t, panel, row, MR, kind);
-        switch (t->m - row) {
-        case 3:
-            panel_rows(t, panel, row, 3, kind);
-            break;
-        case 2:
-            panel_rows(t, panel, row, 2, kind);
-            break;
-        case 1:
-            panel_rows(t, panel, row, 1, kind);
-            break;
-        default:
-            break;
+        int64_t blocks = (t->m + most - 1) / most;
+        for (int64_t row = 0, mr; row < t->m; row += mr, blocks--) {
+            mr = (t->m - row) / blocks;
+            switch (mr) {
+            case 6:
+                if (most >= 6)
+                    panel_rows(t, panel, row, 6, kind);
+                break;
+            case 5:
+                if (most >= 5)
+                    panel_rows(t, panel, row, 5, kind);
+                break;
+            case 4:
+                panel_rows(t, panel, row, 4, kind);
+                break;
+            case 3:
+                panel_rows(t, panel, row, 3, kind);
+                break;
+            case 2:
+                panel_rows(t, panel, row, 2, kind);
+                break;
+            default:
+                panel_rows(t, panel, row, 1, kind);
+                break;
+            }
         }
     }
 }
@@ -222,7 +309,7 @@ static void tile_bytes(const struct qni_matmul_tile *t)
     tile(t, BYTES);
 }
 
-void qni_matmul_q8_q4n16_mr4_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibbles(t);
 }
@@ -234,7 +321,7 @@ void qni_matmul_q8_q8n16_mr4_avx2(const struct qni_matmul_tile *t)
 {
     tile_bytes(t);
 }
-void qni_matmul_q8b_q4n16_mr4_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8b_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibbles(t);
 }

@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 activations x 4- and 8-bit weights with AVX2, five rows and more. Contract and operand
+/* int8 activations x 4- and 8-bit weights with AVX2, some rows and more. Contract and operand
  * layouts: kernel.h; the float steps: docs/numerics.md.
  *
- * Codes of a chunk of k are unpacked once for a block of rows:
+ * Codes of a chunk of k are unpacked once for a block of rows, those of four panels side by side.
+ * One row at a time meets them: a broadcast of it, and eight products whose other operand comes
+ * from the first cache with the instruction. So every row costs the same, and an instruction less
+ * than where two rows share a vector of codes that is loaded first.
  *
- * nibbles  to bytes, unsigned: vpmaddubsw of at most 15 by a signed byte never saturates, and the 8
- *          pairs of a unit add up to 8 * 2 * 15 * 128 = 30720 in int16 before they are widened.
- *          Four rows by 16 outputs.
- * bytes,   to pairs of int16: vpmaddubsw of whole bytes saturates, vpmaddwd of pairs is exact. Six
- * tables   rows by 16 outputs, whose activations are widened for four panels at a time.
+ * nibbles  to signed bytes, which meet activations + 128: vpmaddubsw of an unsigned byte by -8 to
+ *          7 never saturates, and the 8 pairs of a unit add up to 8 * 2 * 255 * 8 = 32640 in int16
+ *          before they are widened. 128 times the sum of the codes comes off.
+ * bytes,   to pairs of int16: vpmaddubsw of whole bytes saturates, vpmaddwd of pairs is exact.
+ * tables   Activations are widened as well.
  *
  * Pairs are those of the bytes 0 and 2, and 1 and 3, of every four positions: shifts make both,
  * nothing is shuffled. A segment longer than a chunk leaves its sums in memory between chunks.
- * Bound: 2.25 vector instructions for 32 products of nibbles, 2 for 16 of pairs, of which a core
- * does three a cycle (multiplications two). What is reached: lab/cpu/NOTES.md. */
+ * Bound: 2.1 vector instructions for 32 products of nibbles or 16 of pairs, of which two keep the
+ * units busy that multiply, for additions take turns there: 1.5 a cycle. What is reached:
+ * lab/cpu/NOTES.md. */
 #include "../simd/avx2_q8.h"
 
 enum {
-    NIBBLE_ROWS = 4,
-    PAIR_ROWS = 6,
+    WIDE = 4, /* panels at a time */
+    LANES = WIDE * QNI_PANEL,
     ROWS = 96, /* of a block */
-    CHUNK_UNITS = 16,
-    PANELS = 4, /* for which activations are widened */
-    QUADS = QNI_UNIT / 4
+    QUADS = QNI_UNIT / 4,
+    NIBBLE_UNITS = 8, /* of a chunk: 16 KiB of the first cache */
+    PAIR_UNITS = 4
 };
 
 /* A segment, or what lies of it in a chunk: units [first, end) of the chunk. */
@@ -34,44 +38,38 @@ struct piece {
 /* Units [unit, end) of k. Their groups and segments follow each other. */
 struct chunk {
     int64_t unit, end;
-    int64_t group[CHUNK_UNITS], segment, n_pieces; /* of each piece; of the first; how many */
-    struct piece piece[CHUNK_UNITS];
+    int64_t group[NIBBLE_UNITS], segment, n_pieces; /* of each piece; of the first; how many */
+    struct piece piece[NIBBLE_UNITS];
 };
 
-/* Codes of a panel and a chunk, [unit][quad][16 outputs], or two pairs each; its scales. */
-struct nibble_chunk {
-    uint8_t quad[CHUNK_UNITS * QUADS][64];
-};
-struct pair_chunk {
-    int32_t pair[CHUNK_UNITS * QUADS][2][QNI_PANEL];
-};
 struct factors {
-    float scale[CHUNK_UNITS][QNI_PANEL], offset[CHUNK_UNITS][QNI_PANEL];
-    float sum[CHUNK_UNITS][QNI_PANEL]; /* of values: what offsets of x meet */
+    float scale[NIBBLE_UNITS][LANES], offset[NIBBLE_UNITS][LANES];
+    float sum[NIBBLE_UNITS][LANES]; /* of values: what offsets of x meet */
 };
 
 struct scratch {
     union {
-        struct nibble_chunk nibbles;
-        struct pair_chunk pairs[PANELS];
+        int8_t quad[NIBBLE_UNITS * QUADS][LANES][4];
+        int32_t pair[PAIR_UNITS * QUADS][2][LANES];
     } codes;
-    struct factors factors[PANELS];
-    int32_t a[PAIR_ROWS][CHUNK_UNITS * QUADS][2];
-    int32_t less[PAIR_ROWS][CHUNK_UNITS]; /* the bias of the stored codes, of each piece */
-    int32_t dot[CHUNK_UNITS][PAIR_ROWS][QNI_PANEL]; /* of each piece */
-    int32_t sums[PANELS][ROWS][QNI_PANEL];          /* of the segment that goes on */
+    union {
+        int8_t bytes[NIBBLE_UNITS * QNI_UNIT];
+        int32_t pairs[PAIR_UNITS * QUADS][2];
+    } a;
+    int32_t less[NIBBLE_UNITS][LANES]; /* of each piece: what activations + 128 have too much */
+    int32_t dot[NIBBLE_UNITS][LANES];
+    struct factors factors;
+    int32_t sums[ROWS][LANES]; /* of the segment that goes on */
 };
-_Static_assert(sizeof(struct scratch) <= 131072, "the scratch of the rows in kernels.inc");
+_Static_assert(sizeof(struct scratch) <= 65536, "the scratch of the rows in kernels.inc");
 
-/* Who meets: rows and a panel of a chunk. */
+/* Who meets: a row and some panels of a chunk. */
 struct meeting {
     const struct qni_matmul_tile *t;
     struct scratch *s;
     const struct chunk *c;
-    int64_t panel, slot;        /* which of the panels in scratch */
-    int64_t row, in_block;      /* the first, and its place in the block */
-    const int8_t *a[PAIR_ROWS]; /* their bytes of the chunk */
-    const uint8_t *next;        /* codes of the panel behind the chunk: asked for ahead */
+    int64_t panel;         /* the first */
+    int64_t row, in_block; /* and its place in the block */
 };
 
 static inline int64_t least(int64_t a, int64_t b)
@@ -86,19 +84,46 @@ static inline __m256i load_bytes(const uint8_t *p)
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-static void unpack_nibbles(struct nibble_chunk *c, const uint8_t *codes, int64_t units)
+static inline void store_i32(int32_t *p, __m256i v)
 {
-    const __m256i nibble = _mm256_set1_epi8(0x0f);
-    for (int64_t u = 0; u < units; u++)
-        QNI_UNROLL
-    for (int r = 0; r < 4; r++, codes += 64)
-        QNI_UNROLL
-    for (int h = 0; h < 2; h++) {
-        const __m256i v = load_bytes(codes + 32 * h);
-        uint8_t *const to = c->quad[u * QUADS + r] + 32 * h;
-        _mm256_storeu_si256((__m256i *)(void *)to, _mm256_and_si256(v, nibble));
-        _mm256_storeu_si256((__m256i *)(void *)(to + 4 * 64),
-                            _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble));
+    _mm256_storeu_si256((__m256i *)(void *)p, v);
+}
+
+/* Sums of four bytes that lie together. */
+static inline __m256i sums_of_quads(__m256i bytes)
+{
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+/* A panel of a chunk to its place among the others; what is asked for is so far ahead. */
+static void unpack_nibbles(struct scratch *s, const struct chunk *c, int64_t slot,
+                           const uint8_t *codes, ptrdiff_t ahead)
+{
+    const __m256i nibble = _mm256_set1_epi8(0x0f), eight = _mm256_set1_epi8(8);
+    for (int64_t j = 0; j < c->n_pieces; j++) {
+        __m256i less[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        for (int64_t u = c->piece[j].first; u < c->piece[j].end; u++, codes += 256)
+            QNI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            __m256i all = _mm256_setzero_si256();
+            QNI_UNROLL
+            for (int r = 0; r < 4; r++) {
+                const __m256i v = load_bytes(codes + 64 * r + 32 * h);
+                const __m256i low = _mm256_sub_epi8(_mm256_and_si256(v, nibble), eight);
+                const __m256i high =
+                    _mm256_sub_epi8(_mm256_and_si256(_mm256_srli_epi16(v, 4), nibble), eight);
+                int8_t *const to = s->codes.quad[u * QUADS + r][slot * QNI_PANEL + 8 * h];
+                _mm256_storeu_si256((__m256i *)(void *)to, low);
+                _mm256_storeu_si256((__m256i *)(void *)(to + 4 * sizeof s->codes.quad[0]), high);
+                all = _mm256_add_epi8(all, _mm256_add_epi8(low, high));
+                if (h == 0)
+                    _mm_prefetch((const char *)codes + 64 * r + ahead, _MM_HINT_T1);
+            }
+            less[h] = _mm256_sub_epi32(less[h], _mm256_slli_epi32(sums_of_quads(all), 7));
+        }
+        store_i32(s->less[j] + slot * QNI_PANEL, less[0]);
+        store_i32(s->less[j] + slot * QNI_PANEL + 8, less[1]);
     }
 }
 
@@ -112,33 +137,38 @@ static inline __m256i odd_pairs(__m256i bytes)
     return _mm256_srai_epi16(bytes, 8);
 }
 
-QNI_TEMPLATE void store_pairs(int32_t (*to)[QNI_PANEL], int h, __m256i bytes)
+QNI_TEMPLATE void store_pairs(int32_t (*to)[LANES], int64_t at, __m256i bytes)
 {
-    _mm256_storeu_si256((__m256i *)(void *)(to[0] + 8 * h), even_pairs(bytes));
-    _mm256_storeu_si256((__m256i *)(void *)(to[1] + 8 * h), odd_pairs(bytes));
+    store_i32(to[0] + at, even_pairs(bytes));
+    store_i32(to[1] + at, odd_pairs(bytes));
 }
 
-QNI_TEMPLATE void unpack_pairs(struct pair_chunk *c, const uint8_t *codes, int64_t units,
-                               const int8_t *table8, const int kind)
+QNI_TEMPLATE void unpack_pairs(struct scratch *s, const struct chunk *c, int64_t slot,
+                               const uint8_t *codes, ptrdiff_t ahead, const int8_t *table8,
+                               const int kind)
 {
     const __m256i nibble = _mm256_set1_epi8(0x0f), sign = _mm256_set1_epi8((char)0x80);
+    const int64_t units = c->end - c->unit;
     __m256i table = sign;
     if (kind == NIBBLE_TABLE)
         table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table8));
     for (int64_t u = 0; u < units; u++)
-        for (int r = 0; r < (kind == BYTES ? QUADS : QUADS / 2); r++, codes += 64)
+        for (int r = 0; r < (kind == BYTES ? QUADS : QUADS / 2); r++, codes += 64) {
+            int32_t(*const to)[LANES] = s->codes.pair[u * QUADS + r];
+            _mm_prefetch((const char *)codes + ahead, _MM_HINT_T1);
             QNI_UNROLL
-    for (int h = 0; h < 2; h++) {
-        const __m256i v = load_bytes(codes + 32 * h);
-        int32_t(*const to)[QNI_PANEL] = c->pair[u * QUADS + r];
-        if (kind == BYTES) {
-            store_pairs(to, h, _mm256_xor_si256(v, sign));
-            continue;
+            for (int h = 0; h < 2; h++) {
+                const int64_t at = slot * QNI_PANEL + 8 * h;
+                const __m256i v = load_bytes(codes + 32 * h);
+                if (kind == BYTES) {
+                    store_pairs(to, at, _mm256_xor_si256(v, sign));
+                    continue;
+                }
+                const __m256i high = _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);
+                store_pairs(to, at, _mm256_shuffle_epi8(table, _mm256_and_si256(v, nibble)));
+                store_pairs(to + 2 * (QUADS / 2), at, _mm256_shuffle_epi8(table, high));
+            }
         }
-        store_pairs(to, h, _mm256_shuffle_epi8(table, _mm256_and_si256(v, nibble)));
-        store_pairs(to + 2 * (QUADS / 2), h,
-                    _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble)));
-    }
 }
 
 /* A row in the same pairs. */
@@ -154,243 +184,194 @@ static void widen(int32_t (*to)[2], const int8_t *a, int64_t units)
     }
 }
 
+/* A row as nibbles meet it: unsigned. */
+static void lift(int8_t *to, const int8_t *a, int64_t units)
+{
+    for (int64_t u = 0; u < units; u++, a += QNI_UNIT, to += QNI_UNIT)
+        _mm256_storeu_si256((__m256i *)(void *)to, _mm256_xor_si256(load_bytes((const uint8_t *)a),
+                                                                    _mm256_set1_epi8((char)0x80)));
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
-static inline void store_i32(int32_t *p, __m256i v)
+/* What piece j of a row begins with. */
+QNI_TEMPLATE void begin(const struct meeting *m, int64_t j, const int wide, const int kind,
+                        __m256i *sum)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, v);
+    QNI_UNROLL
+    for (int h = 0; h < 2 * wide; h++) {
+        sum[h] = kind == NIBBLES ? load_i32(m->s->less[j] + 8 * h) : _mm256_setzero_si256();
+        if (!m->c->piece[j].begins)
+            sum[h] = _mm256_add_epi32(sum[h], load_i32(m->s->sums[m->in_block] + 8 * h));
+    }
 }
 
-/* dot[i] = sum of codes * a over the units of piece j, and `less` where the segment begins, or else
- * what dot[i] is. */
-QNI_TEMPLATE void dot_nibbles(const struct meeting *m, int64_t j, const int mr)
+QNI_TEMPLATE void dot_nibbles(const struct meeting *m, int64_t j, const int wide)
 {
-    const struct nibble_chunk *const c = &m->s->codes.nibbles;
     const struct piece *const piece = &m->c->piece[j];
-    int32_t(*const dot)[QNI_PANEL] = m->s->dot[j];
     const __m256i one = _mm256_set1_epi16(1);
-    bool is_first = piece->begins;
+    __m256i dot[2 * WIDE];
+    begin(m, j, wide, NIBBLES, dot);
     for (int64_t u = piece->first; u < piece->end; u++) {
-        __m256i sum[PAIR_ROWS][2];
-        QNI_UNROLL
-        for (int r = 0; r < 4; r++)
-            _mm_prefetch((const char *)m->next + 256 * u + 64 * r, _MM_HINT_T0);
+        __m256i sum[2 * WIDE];
         QNI_UNROLL
         for (int q = 0; q < QUADS; q++) {
-            const uint8_t *const codes = c->quad[u * QUADS + q];
-            const __m256i w[2] = {load_bytes(codes), load_bytes(codes + 32)};
+            const int8_t(*const codes)[4] = (const int8_t(*)[4])m->s->codes.quad[u * QUADS + q];
+            __m256i x = quad(m->s->a.bytes + u * QNI_UNIT + 4 * q);
+            QNI_KEEP(x);
             QNI_UNROLL
-            for (int i = 0; i < mr; i++) {
-                const __m256i x = quad(m->a[i] + u * QNI_UNIT + 4 * q);
-                QNI_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    const __m256i p = _mm256_maddubs_epi16(w[h], x);
-                    sum[i][h] = q == 0 ? p : _mm256_add_epi16(sum[i][h], p);
-                    QNI_KEEP(sum[i][h]); /* or the compiler adds in another order, and spills */
-                }
+            for (int h = 0; h < 2 * wide; h++) {
+                const __m256i w = load_bytes((const uint8_t *)codes[8 * h]);
+                const __m256i p = _mm256_maddubs_epi16(x, w);
+                sum[h] = q == 0 ? p : _mm256_add_epi16(sum[h], p);
+                QNI_KEEP(sum[h]); /* or the compiler adds in another order, and spills */
             }
         }
         QNI_UNROLL
-        for (int i = 0; i < mr; i++) {
-            const __m256i begin = _mm256_set1_epi32(m->s->less[i][j]);
-            QNI_UNROLL
-            for (int h = 0; h < 2; h++) {
-                int32_t *const to = dot[i] + 8 * h;
-                const __m256i d = is_first ? begin : load_i32(to);
-                store_i32(to, _mm256_add_epi32(d, _mm256_madd_epi16(sum[i][h], one)));
-            }
-        }
-        is_first = false;
+        for (int h = 0; h < 2 * wide; h++)
+            dot[h] = _mm256_add_epi32(dot[h], _mm256_madd_epi16(sum[h], one));
     }
+    QNI_UNROLL
+    for (int h = 0; h < 2 * wide; h++)
+        store_i32(m->s->dot[j] + 8 * h, dot[h]);
 }
 
-QNI_TEMPLATE void dot_pairs(const struct meeting *m, int64_t j, const int mr)
+QNI_TEMPLATE void dot_pairs(const struct meeting *m, int64_t j, const int wide)
 {
-    const struct pair_chunk *const c = &m->s->codes.pairs[m->slot];
     const struct piece *const piece = &m->c->piece[j];
-    int32_t(*const a)[CHUNK_UNITS * QUADS][2] = m->s->a;
-    int32_t(*const dot)[QNI_PANEL] = m->s->dot[j];
-    __m256i sum[PAIR_ROWS][2];
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++)
+    __m256i sum[2 * WIDE];
+    begin(m, j, wide, BYTES, sum);
+    for (int64_t q = piece->first * QUADS; q < piece->end * QUADS; q += 2)
         QNI_UNROLL
-    for (int h = 0; h < 2; h++)
-        sum[i][h] = piece->begins ? _mm256_setzero_si256() : load_i32(dot[i] + 8 * h);
-    for (int64_t q = piece->first * QUADS; q < piece->end * QUADS; q++) {
-        _mm_prefetch((const char *)m->next + 64 * q, _MM_HINT_T0);
+    for (int p = 0; p < 4; p++) {
+        const int32_t *const codes = m->s->codes.pair[q + p / 2][p % 2];
+        __m256i x = _mm256_set1_epi32(m->s->a.pairs[q + p / 2][p % 2]);
+        QNI_KEEP(x);
         QNI_UNROLL
-        for (int p = 0; p < 2; p++) {
-            const __m256i w[2] = {load_i32(c->pair[q][p]), load_i32(c->pair[q][p] + 8)};
-            QNI_UNROLL
-            for (int i = 0; i < mr; i++) {
-                const __m256i x = _mm256_set1_epi32(a[i][q][p]);
-                QNI_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(w[h], x));
-                    QNI_KEEP(sum[i][h]);
-                }
-            }
+        for (int h = 0; h < 2 * wide; h++) {
+            sum[h] = _mm256_add_epi32(sum[h], _mm256_madd_epi16(x, load_i32(codes + 8 * h)));
+            QNI_KEEP(sum[h]);
         }
     }
     QNI_UNROLL
-    for (int i = 0; i < mr; i++)
-        QNI_UNROLL
-    for (int h = 0; h < 2; h++)
-        store_i32(dot[i] + 8 * h, sum[i][h]);
+    for (int h = 0; h < 2 * wide; h++)
+        store_i32(m->s->dot[j] + 8 * h, sum[h]);
 }
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
-/* int8-block: n segments of row i. is_shifted: x has offsets; has_offset: the weights do. */
-QNI_TEMPLATE void add_blocks(const struct meeting *m, int i, int64_t n, const bool is_shifted,
-                             const bool has_offset, qni_floats *acc)
+/* int8-block: n segments. is_shifted: x has offsets; has_offset: the weights do. */
+QNI_TEMPLATE void add_blocks(const struct meeting *m, int64_t n, const int wide,
+                             const bool is_shifted, const bool has_offset, __m256 *y)
 {
     const struct qni_matmul_tile *const t = m->t;
-    const struct factors *const f = &m->s->factors[m->slot];
-    const size_t fact = (size_t)(m->row + i) * t->ld_segment + (size_t)m->c->segment;
-    __m256 y[2] = {(*acc)[0], (*acc)[1]};
+    const struct factors *const f = &m->s->factors;
+    const size_t fact = (size_t)m->row * t->ld_segment + (size_t)m->c->segment;
     for (int64_t j = 0; j < n; j++) {
         const __m256 sx = _mm256_broadcast_ss(t->a_scale + fact + j);
+        __m256 ox = sx, total = sx;
+        if (is_shifted)
+            ox = _mm256_broadcast_ss(t->a_offset + fact + j);
+        if (has_offset)
+            total = _mm256_broadcast_ss(t->a_total + fact + j);
         QNI_UNROLL
-        for (int h = 0; h < 2; h++) {
-            const __m256 d = _mm256_cvtepi32_ps(load_i32(m->s->dot[j][i] + 8 * h));
+        for (int h = 0; h < 2 * wide; h++) {
+            const __m256 d = _mm256_cvtepi32_ps(load_i32(m->s->dot[j] + 8 * h));
             __m256 term;
             if (is_shifted)
-                term = _mm256_fmadd_ps(sx, d,
-                                       _mm256_mul_ps(_mm256_broadcast_ss(t->a_offset + fact + j),
-                                                     _mm256_loadu_ps(f->sum[j] + 8 * h)));
+                term =
+                    _mm256_fmadd_ps(sx, d, _mm256_mul_ps(ox, _mm256_loadu_ps(f->sum[j] + 8 * h)));
             else
                 term = _mm256_mul_ps(sx, d);
             y[h] = _mm256_fmadd_ps(_mm256_loadu_ps(f->scale[j] + 8 * h), term, y[h]);
             if (has_offset)
-                y[h] = _mm256_fmadd_ps(_mm256_loadu_ps(f->offset[j] + 8 * h),
-                                       _mm256_broadcast_ss(t->a_total + fact + j), y[h]);
+                y[h] = _mm256_fmadd_ps(_mm256_loadu_ps(f->offset[j] + 8 * h), total, y[h]);
         }
     }
-    (*acc)[0] = y[0], (*acc)[1] = y[1];
 }
 
 /* The others. */
-static void add_pieces(const struct meeting *m, int i, int64_t n, qni_floats *acc)
+static void add_pieces(const struct meeting *m, int64_t n, int wide, __m256 *y)
 {
-    const struct factors *const f = &m->s->factors[m->slot];
-    struct place at = {m->panel, m->row + i, 0, m->c->segment, 0};
-    for (int64_t j = 0; j < n; j++, at.segment++) {
-        const int32_t *const sums = m->s->dot[j][i];
-        const qni_dots dot = {load_i32(sums), load_i32(sums + 8)};
-        const __m256 scale[2] = {_mm256_loadu_ps(f->scale[j]), _mm256_loadu_ps(f->scale[j] + 8)};
-        at.group = m->c->group[j];
-        add_q8(m->t, &at, &dot, scale, 1, acc);
+    const struct factors *const f = &m->s->factors;
+    for (int slot = 0; slot < wide; slot++) {
+        struct place at = {m->panel + slot, m->row, 0, m->c->segment, 0};
+        qni_floats acc = {y[2 * slot], y[2 * slot + 1]};
+        for (int64_t j = 0; j < n; j++, at.segment++) {
+            const int32_t *const sums = m->s->dot[j] + slot * QNI_PANEL;
+            const float *const scales = f->scale[j] + slot * QNI_PANEL;
+            const qni_dots dot = {load_i32(sums), load_i32(sums + 8)};
+            const __m256 scale[2] = {_mm256_loadu_ps(scales), _mm256_loadu_ps(scales + 8)};
+            at.group = m->c->group[j];
+            add_q8(m->t, &at, &dot, scale, 1, &acc);
+        }
+        y[2 * slot] = acc[0], y[2 * slot + 1] = acc[1];
     }
 }
 
 /* Segments that end in the chunk, to y; what goes on is kept. */
-static void end_pieces(const struct meeting *m, int mr)
+QNI_TEMPLATE void end_pieces(const struct meeting *m, const int wide)
 {
     const struct qni_matmul_tile *const t = m->t;
     const struct chunk *const c = m->c;
     const bool goes_on = !c->piece[c->n_pieces - 1].ends;
     const int64_t n = c->n_pieces - goes_on;
-    for (int i = 0; i < mr; i++) {
-        float *const y = t->c + (size_t)(m->row + i) * t->ldc + m->panel * QNI_PANEL;
-        qni_floats acc = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-        if (goes_on)
-            memcpy(m->s->sums[m->slot][m->in_block + i], m->s->dot[n][i], sizeof m->s->dot[n][i]);
-        if (n == 0 && c->unit != 0)
-            continue;
-        if (c->unit != 0)
-            acc[0] = _mm256_loadu_ps(y), acc[1] = _mm256_loadu_ps(y + 8);
-        if (t->a_scale == NULL)
-            add_pieces(m, i, n, &acc);
-        else if (t->a_offset == NULL && t->offset == NULL)
-            add_blocks(m, i, n, false, false, &acc);
-        else if (t->a_offset == NULL)
-            add_blocks(m, i, n, false, true, &acc);
-        else if (t->offset == NULL)
-            add_blocks(m, i, n, true, false, &acc);
-        else
-            add_blocks(m, i, n, true, true, &acc);
-        _mm256_storeu_ps(y, acc[0]);
-        _mm256_storeu_ps(y + 8, acc[1]);
-    }
+    float *const to = t->c + (size_t)m->row * t->ldc + m->panel * QNI_PANEL;
+    __m256 y[2 * WIDE];
+    if (goes_on)
+        memcpy(m->s->sums[m->in_block], m->s->dot[n], sizeof m->s->dot[n]);
+    if (n == 0 && c->unit != 0)
+        return;
+    QNI_UNROLL
+    for (int h = 0; h < 2 * wide; h++)
+        y[h] = c->unit != 0 ? _mm256_loadu_ps(to + 8 * h) : _mm256_setzero_ps();
+    if (t->a_scale == NULL)
+        add_pieces(m, n, wide, y);
+    else if (t->a_offset == NULL && t->offset == NULL)
+        add_blocks(m, n, wide, false, false, y);
+    else if (t->a_offset == NULL)
+        add_blocks(m, n, wide, false, true, y);
+    else if (t->offset == NULL)
+        add_blocks(m, n, wide, true, false, y);
+    else
+        add_blocks(m, n, wide, true, true, y);
+    QNI_UNROLL
+    for (int h = 0; h < 2 * wide; h++)
+        _mm256_storeu_ps(to + 8 * h, y[h]);
 }
 
 /* ---- rows, panels, chunks -------------------------------------------------------------------- */
 
-/* mr rows meet the panels of a chunk. */
-QNI_TEMPLATE void meet_panels(struct meeting *m, int64_t panel, int64_t panels, const int mr,
-                              const int kind)
+/* Rows [row, row + rows) of the tile, at most ROWS, meet `wide` panels of a chunk. */
+QNI_TEMPLATE void meet_rows(struct meeting *m, int64_t row, int64_t rows, const int wide,
+                            const int kind)
 {
-    const struct qni_matmul_tile *const t = m->t;
     const struct chunk *const c = m->c;
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
+    for (m->in_block = 0; m->in_block < rows; m->in_block++) {
+        m->row = row + m->in_block;
         const int8_t *const a =
-            (const int8_t *)t->a + (size_t)(m->row + i) * t->lda + c->unit * QNI_UNIT;
-        if (kind != NIBBLES) {
-            widen(m->s->a[i], a, c->end - c->unit);
-            continue;
-        }
-        const size_t fact = (size_t)(m->row + i) * t->ld_segment + (size_t)c->segment;
-        for (int64_t j = 0; j < c->n_pieces; j++)
-            m->s->less[i][j] = -8 * t->a_sum[fact + (size_t)j];
-        m->a[i] = a;
-    }
-    for (m->slot = 0; m->slot < panels; m->slot++) {
-        m->panel = panel + m->slot;
-        m->next =
-            t->codes + (size_t)m->panel * t->codes_stride + c->end * (kind == BYTES ? 512 : 256);
-        if (!c->piece[0].begins)
-            for (int i = 0; i < mr; i++)
-                memcpy(m->s->dot[0][i], m->s->sums[m->slot][m->in_block + i],
-                       sizeof m->s->dot[0][i]);
+            (const int8_t *)m->t->a + (size_t)m->row * m->t->lda + c->unit * QNI_UNIT;
+        for (int64_t line = 0; line < (c->end - c->unit) * QNI_UNIT; line += 64)
+            _mm_prefetch((const char *)a + m->t->lda + line, _MM_HINT_T0);
+        if (kind == NIBBLES)
+            lift(m->s->a.bytes, a, c->end - c->unit);
+        else
+            widen(m->s->a.pairs, a, c->end - c->unit);
         for (int64_t j = 0; j < c->n_pieces; j++)
             if (kind == NIBBLES)
-                dot_nibbles(m, j, mr);
+                dot_nibbles(m, j, wide);
             else
-                dot_pairs(m, j, mr);
-        end_pieces(m, mr);
-    }
-}
-
-/* Rows [row, row + rows), at most ROWS, of a chunk of some panels. */
-QNI_TEMPLATE void meet_rows(struct meeting *m, int64_t panel, int64_t panels, int64_t row,
-                            int64_t rows, const int kind)
-{
-    const int mr = kind == NIBBLES ? NIBBLE_ROWS : PAIR_ROWS;
-    m->row = row;
-    for (m->in_block = 0; m->in_block + mr <= rows; m->in_block += mr, m->row += mr)
-        meet_panels(m, panel, panels, mr, kind);
-    switch (rows - m->in_block) {
-    case 5:
-        if (mr > 5)
-            meet_panels(m, panel, panels, 5, kind);
-        break;
-    case 4:
-        if (mr > 4)
-            meet_panels(m, panel, panels, 4, kind);
-        break;
-    case 3:
-        meet_panels(m, panel, panels, 3, kind);
-        break;
-    case 2:
-        meet_panels(m, panel, panels, 2, kind);
-        break;
-    case 1:
-        meet_panels(m, panel, panels, 1, kind);
-        break;
-    default:
-        break;
+                dot_pairs(m, j, wide);
+        end_pieces(m, wide);
     }
 }
 
 /* The chunk after one that ends at `unit`: whole segments, if they are no longer than a chunk.
  * Segments are cut as docs/numerics.md says: from the first unit of each group. */
-static void next_chunk(const struct qni_matmul_tile *t, int64_t unit, struct chunk *c)
+static void next_chunk(const struct qni_matmul_tile *t, int64_t unit, int64_t most, struct chunk *c)
 {
-    const int64_t length = t->segment_units < CHUNK_UNITS
-                               ? CHUNK_UNITS / t->segment_units * t->segment_units
-                               : CHUNK_UNITS;
+    const int64_t length =
+        t->segment_units < most ? most / t->segment_units * t->segment_units : most;
     const int64_t per_group = (t->group_units + t->segment_units - 1) / t->segment_units;
     c->unit = unit;
     c->end = least(unit + length, t->units);
@@ -411,8 +392,9 @@ static void next_chunk(const struct qni_matmul_tile *t, int64_t unit, struct chu
     }
 }
 
+/* Of a panel, to its place among the others. */
 static void load_factors(const struct qni_matmul_tile *t, const struct chunk *c, int64_t panel,
-                         struct factors *f, const int kind)
+                         int64_t slot, struct factors *f, const int kind)
 {
     const float times = kind == NIBBLE_TABLE && t->table8_doubled ? 0.5f : 1.0f;
     for (int64_t j = 0; j < c->n_pieces; j++) {
@@ -420,43 +402,68 @@ static void load_factors(const struct qni_matmul_tile *t, const struct chunk *c,
         const int64_t segment = panel * t->n_segments + c->segment + j;
         QNI_UNROLL
         for (int h = 0; h < 2; h++) {
+            const int64_t at = slot * QNI_PANEL + 8 * h;
             _mm256_storeu_ps(
-                f->scale[j] + 8 * h,
+                f->scale[j] + at,
                 _mm256_mul_ps(qni_load8(t->scale, row, h, t->scale_is_f16), _mm256_set1_ps(times)));
             if (t->offset != NULL)
-                _mm256_storeu_ps(f->offset[j] + 8 * h,
-                                 qni_load8(t->offset, row, h, t->scale_is_f16));
+                _mm256_storeu_ps(f->offset[j] + at, qni_load8(t->offset, row, h, t->scale_is_f16));
             if (t->a_offset != NULL)
-                _mm256_storeu_ps(f->sum[j] + 8 * h, _mm256_cvtepi32_ps(load_i32(
-                                                        t->sums + segment * QNI_PANEL + 8 * h)));
+                _mm256_storeu_ps(f->sum[j] + at, _mm256_cvtepi32_ps(load_i32(
+                                                     t->sums + segment * QNI_PANEL + 8 * h)));
         }
+    }
+}
+
+/* Codes and factors of `wide` panels and the next chunk. */
+QNI_TEMPLATE void unpack(const struct meeting *m, const int wide, const int kind)
+{
+    const struct qni_matmul_tile *const t = m->t;
+    const struct chunk *const c = m->c;
+    const int64_t unit_bytes = kind == BYTES ? 512 : 256;
+    /* The next chunk, or the first one of the next panels. */
+    const ptrdiff_t next = c->end < t->units
+                               ? (c->end - c->unit) * unit_bytes
+                               : wide * (ptrdiff_t)t->codes_stride - c->unit * unit_bytes;
+    for (int64_t slot = 0; slot < wide; slot++) {
+        const int64_t panel = m->panel + slot;
+        const uint8_t *const codes =
+            t->codes + (size_t)panel * t->codes_stride + c->unit * unit_bytes;
+        load_factors(t, c, panel, slot, &m->s->factors, kind);
+        if (kind == NIBBLES)
+            unpack_nibbles(m->s, c, slot, codes, next);
+        else
+            unpack_pairs(m->s, c, slot, codes, next, t->table8, kind);
+    }
+}
+
+/* A block of rows and `wide` panels, all of k. */
+QNI_TEMPLATE void meet(const struct qni_matmul_tile *t, int64_t panel, int64_t row, const int wide,
+                       const int kind)
+{
+    const int64_t most = kind == NIBBLES ? NIBBLE_UNITS : PAIR_UNITS;
+    struct chunk c;
+    struct meeting m = {.t = t, .s = t->scratch, .c = &c, .panel = panel};
+    for (int64_t unit = 0; unit < t->units; unit = c.end) {
+        next_chunk(t, unit, most, &c);
+        unpack(&m, wide, kind);
+        meet_rows(&m, row, least(ROWS, t->m - row), wide, kind);
     }
 }
 
 QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
-    const int64_t step = kind == NIBBLES ? 1 : PANELS;
-    struct scratch *const s = t->scratch;
-    struct chunk c;
-    struct meeting m = {.t = t, .s = s, .c = &c};
-    for (int64_t row = 0; row < t->m; row += ROWS)
-        for (int64_t panel = 0; panel < t->n_panels; panel += step) {
-            const int64_t panels = least(step, t->n_panels - panel);
-            for (int64_t unit = 0; unit < t->units; unit = c.end) {
-                next_chunk(t, unit, &c);
-                for (int64_t slot = 0; slot < panels; slot++) {
-                    const uint8_t *const codes = t->codes +
-                                                 (size_t)(panel + slot) * t->codes_stride +
-                                                 unit * (kind == BYTES ? 512 : 256);
-                    load_factors(t, &c, panel + slot, &s->factors[slot], kind);
-                    if (kind == NIBBLES)
-                        unpack_nibbles(&s->codes.nibbles, codes, c.end - unit);
-                    else
-                        unpack_pairs(&s->codes.pairs[slot], codes, c.end - unit, t->table8, kind);
-                }
-                meet_rows(&m, panel, panels, row, least(ROWS, t->m - row), kind);
-            }
+    for (int64_t row = 0; row < t->m; row += ROWS) {
+        int64_t panel = 0;
+        for (; panel + WIDE <= t->n_panels; panel += WIDE)
+            meet(t, panel, row, WIDE, kind);
+        if (t->n_panels - panel >= 2) {
+            meet(t, panel, row, 2, kind);
+            panel += 2;
         }
+        if (t->n_panels - panel > 0)
+            meet(t, panel, row, 1, kind);
+    }
 }
 
 static void tile_nibbles(const struct qni_matmul_tile *t)
@@ -472,27 +479,27 @@ static void tile_bytes(const struct qni_matmul_tile *t)
     tile(t, BYTES);
 }
 
-void qni_matmul_q8_q4n16_mr12_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8_q4n16_mr1_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibbles(t);
 }
-void qni_matmul_q8_t4n16_mr12_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8_t4n16_mr1_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibble_table(t);
 }
-void qni_matmul_q8_q8n16_mr12_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8_q8n16_mr1_avx2(const struct qni_matmul_tile *t)
 {
     tile_bytes(t);
 }
-void qni_matmul_q8b_q4n16_mr12_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8b_q4n16_mr1_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibbles(t);
 }
-void qni_matmul_q8b_t4n16_mr12_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8b_t4n16_mr1_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibble_table(t);
 }
-void qni_matmul_q8b_q8n16_mr12_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8b_q8n16_mr1_avx2(const struct qni_matmul_tile *t)
 {
     tile_bytes(t);
 }
