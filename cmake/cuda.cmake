@@ -8,13 +8,14 @@
 #   QN_CUDA        AUTO (default): build it if that is possible; ON: stop if it is not; OFF (default
 #                  inside of another project)
 #   QN_CUDA_ARCHS  e.g. "80;90a"; default: what the kernels are written for
+#   QN_CUDA_PTX    ON (default): beside machine code PTX of the newest architecture without a
+#                  letter, for GPUs that do not exist yet
 #   QN_ONLY        stems of matmul kernel files, e.g. "decode_f16_sm80;tile_q8_sm75": these alone,
 #                  for development. Empty (default): all
 #
 # The suffix of a kernel file says what it is compiled for: _sm75: every architecture; _sm80: those
-# from 80 on; _sm90a: 90a alone. Beside machine code there is PTX of the newest architecture without
-# a letter, for GPUs that do not exist yet. A matmul kernel file that is left out leaves its rows
-# out, too: select.c and kernel.h see QN_WITHOUT_<STEM>.
+# from 80 on; _sm90a: 90a alone. A matmul kernel file that is left out leaves its rows out, too:
+# select.c and kernel.h see QN_WITHOUT_<STEM>.
 
 set(cuda_default OFF)
 if(PROJECT_IS_TOP_LEVEL)
@@ -23,6 +24,7 @@ endif()
 set(QN_CUDA ${cuda_default} CACHE STRING "CUDA backend: AUTO, ON or OFF")
 set_property(CACHE QN_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(QN_CUDA_ARCHS "75;80;86;89;90a" CACHE STRING "GPU architectures to build kernels for")
+option(QN_CUDA_PTX "PTX for GPUs after those of QN_CUDA_ARCHS" ON)
 set(QN_ONLY "" CACHE STRING "Stems of the matmul kernel files to build; empty: all")
 
 quern_glob(cuda_plain_c src/cuda src/cuda/matmul src/cuda/conv src/cuda/rows)
@@ -97,9 +99,13 @@ foreach(arch IN LISTS QN_CUDA_ARCHS)
     set(newest ${number})
   endif()
 endforeach()
-list(APPEND QN_CUDA_sm75 ${newest}-virtual)
-if(newest GREATER_EQUAL 80)
-  list(APPEND QN_CUDA_sm80 ${newest}-virtual)
+set(ptx 0)
+if(QN_CUDA_PTX)
+  set(ptx ${newest})
+  list(APPEND QN_CUDA_sm75 ${newest}-virtual)
+  if(newest GREATER_EQUAL 80)
+    list(APPEND QN_CUDA_sm80 ${newest}-virtual)
+  endif()
 endif()
 
 set(CMAKE_CUDA_ARCHITECTURES ${newest})
@@ -111,7 +117,7 @@ list(LENGTH codes n_codes)
 list(JOIN codes "," codes)
 # Not for nvcc, which takes a definition with commas for several.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cuda/archs.c PROPERTIES COMPILE_DEFINITIONS
-  "QN_CUDA_N_CODE=${n_codes};QN_CUDA_CODE=${codes};QN_CUDA_PTX=${newest}")
+  "QN_CUDA_N_CODE=${n_codes};QN_CUDA_CODE=${codes};QN_CUDA_PTX=${ptx}")
 set(cuda_defines)
 foreach(source IN LISTS cuda_matmul cuda_others)
   get_filename_component(stem ${source} NAME_WE)
@@ -162,7 +168,7 @@ foreach(class sm75 sm80 sm90a)
   endif()
 endforeach()
 
-target_compile_definitions(quern_objects PRIVATE QN_BUILD_CUDA=1)
+set_source_files_properties(src/api/backend.c PROPERTIES COMPILE_DEFINITIONS QN_BUILD_CUDA=1)
 foreach(library quern quern_static)
   foreach(objects IN LISTS cuda_objects)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)

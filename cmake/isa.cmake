@@ -2,8 +2,9 @@
 #
 # The only place that spells -m flags. A CPU source whose file name carries an ISA token
 # (x86_avx2.c, x86_avx2_int8.c, rows_x86_vnni512.c, arm_dotprod.c) is compiled with that bundle's
-# flags, or left out when the target architecture differs or the compiler lacks a flag. Every other
-# source is portable and sees no -m flag at all.
+# flags, or left out when the target architecture differs or the compiler lacks a flag, or, with
+# QN_ISA_KERNELS=HERE, this machine what the flag stands for. Every other source is portable and
+# sees no -m flag at all.
 #
 # What the code sees, on every library source:
 #   QN_BUILD_X86=1, QN_BUILD_ARM=1           all bundles of that architecture are compiled in
@@ -38,10 +39,35 @@ if(NOT QN_ISA_KERNELS)
   set(QN_ARCH portable)
 endif()
 
+# A sanitized kernel that cannot run here finds nothing, and takes long to compile. Flags of x86 are
+# called what Linux calls the feature, but for _ and -.
+set(cpu_features)
+if(QN_ISA_KERNELS STREQUAL "HERE" AND QN_ARCH STREQUAL "x86" AND EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo cpu_features REGEX "^flags" LIMIT_COUNT 1)
+  string(REPLACE "_" "" cpu_features "${cpu_features} ")
+endif()
+
+function(quern_runs_here out flags)
+  set(runs ON)
+  foreach(flag IN LISTS flags)
+    string(REGEX REPLACE "^-m|-" "" feature ${flag})
+    if(cpu_features AND NOT cpu_features MATCHES " ${feature} ")
+      set(runs OFF)
+    endif()
+  endforeach()
+  set(${out} ${runs} PARENT_SCOPE)
+endfunction()
+
 set(QN_ISA_DEFINES)
 set(QN_ISA_BUILT)
 set(all_bundles ON)
 foreach(bundle IN LISTS QN_ISA_BUNDLES_${QN_ARCH})
+  quern_runs_here(runs "${QN_ISA_${QN_ARCH}_${bundle}}")
+  if(NOT runs)
+    set(all_bundles OFF)
+    message(STATUS "quern: this machine cannot run ${bundle} kernels: left out")
+    continue()
+  endif()
   string(REPLACE ";" " " flags "${QN_ISA_${QN_ARCH}_${bundle}}")
   if(flags)
     check_c_compiler_flag("${flags}" QN_HAS_${QN_ARCH}_${bundle})

@@ -4,7 +4,7 @@
 # tools/setup.sh demo|check|bench [--list]: installs the Debian packages that are missing, as root
 # or through sudo. Says nothing when nothing is missing; one clear sentence when it cannot install.
 # A package counts as there when dpkg says so or when its probe succeeds, so that a compiler from
-# somewhere else is good enough.
+# somewhere else is good enough. What is a wish makes things faster, and may stay missing.
 set -u
 
 # stage  package                 probe: a command in PATH, or a pkg-config module after '@'
@@ -26,6 +26,7 @@ check    clang                   clang
 check    libclang-rt-14-dev      -
 check    llvm-14                 llvm-symbolizer-14
 check    mandoc                  mandoc
+wish     ccache                  ccache
 bench    libopenblas-dev         -
 bench    libdnnl-dev             -
 bench    python3-venv            -
@@ -36,7 +37,7 @@ cross    qemu-user               qemu-aarch64
 
 case "${1:-}" in
     demo) stages='demo' ;;
-    check) stages='demo check' ;;
+    check) stages='demo check wish' ;;
     bench) stages='demo bench' ;;
     *) echo "usage: tools/setup.sh demo|check|bench [--list]" >&2; exit 2 ;;
 esac
@@ -52,19 +53,25 @@ is_there() { # package probe
     esac
 }
 
-wanted='' missing=''
+wanted='' missing='' wishes=''
 while read -r stage package probe; do
     [ -n "$stage" ] || continue
     case " $stages " in *" $stage "*) ;; *) continue ;; esac
     wanted="$wanted $package"
-    is_there "$package" "$probe" || missing="$missing $package"
+    is_there "$package" "$probe" && continue
+    case $stage in
+        wish) wishes="$wishes $package" ;;
+        *) missing="$missing $package" ;;
+    esac
 done <<<"$packages"
 
 if [ "${2:-}" = --list ]; then
     printf '%s\n' $wanted
     exit 0
 fi
-[ -n "$missing" ] || exit 0
+# For a wish alone nobody is asked for a password.
+[ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || [ -n "$missing" ] || wishes=''
+[ -n "$missing$wishes" ] || exit 0
 
 if ! command -v apt-get >/dev/null; then
     echo "quern: no apt-get here, so nothing was installed. What Debian calls$missing is missing;" \
@@ -81,18 +88,23 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root='sudo'
 fi
 
-echo "quern: installing$missing"
+echo "quern: installing$missing$wishes"
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
 apt() {
     $as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1 </dev/null
 }
-# A failed update is not the end: the lists that are there may do.
-apt update
-# shellcheck disable=SC2086
-if ! apt install --no-install-recommends $missing; then
-    tail -n 20 "$log" >&2
-    echo "quern: apt-get could not install$missing (its last words are above)." >&2
-    exit 1
+if [ -n "$missing" ]; then
+    # A failed update is not the end: the lists that are there may do.
+    apt update
+    # shellcheck disable=SC2086
+    if ! apt install --no-install-recommends $missing; then
+        tail -n 20 "$log" >&2
+        echo "quern: apt-get could not install$missing (its last words are above)." >&2
+        exit 1
+    fi
 fi
+# shellcheck disable=SC2086
+[ -z "$wishes" ] || apt install --no-install-recommends -o Acquire::http::Timeout=10 \
+    -o Acquire::Retries=0 $wishes || true

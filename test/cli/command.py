@@ -24,6 +24,11 @@ COMPLAINT = re.compile(r"^quern: .+: .+; .+$")
 CODES = {"F32": "f", "F16": "e", "I32": "i", "I64": "q", "U8": "B", "I8": "b"}
 
 
+def is_sanitized():
+    with open(QUERN, "rb") as file:
+        return re.search(rb"__[atm]san_init", file.read()) is not None
+
+
 def quern(*words, status=0, **more):
     """Run it; the exit status must be the one expected. Standard output, and error as .err."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8", **more.pop("env", {})}

@@ -98,24 +98,29 @@ static uint32_t word_at(const uint8_t *at)
     return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* The stored code of an output (of the 16) and a position (of the 64) of a block. */
-static int contract_code(const uint8_t *block, int bits, int output, int position)
+struct place {
+    int s, t, j;
+};
+static struct place contract_place(int position)
 {
-    const int g = output % 8, is_second = output / 8;
     for (int s = 0; s < 4; s++)
         for (int t = 0; t < 4; t++)
-            for (int j = 0; j < 4; j++) {
-                const int l = 4 * g + t;
-                if (contract_position(s, t, j) != position)
-                    continue;
-                if (bits == 4)
-                    return word_at(block + 16 * l + 4 * s) >> 4 * (2 * j + is_second) & 15;
-                const uint8_t *half = block + 512 * (s / 2);
-                const int word = 2 * (s % 2) + is_second;
-                return word_at(half + 16 * l + 4 * word) >> 8 * j & 255;
-            }
+            for (int j = 0; j < 4; j++)
+                if (contract_position(s, t, j) == position)
+                    return (struct place){s, t, j};
     fail_msg("position %d is nowhere", position);
-    return -1;
+    return (struct place){0, 0, 0};
+}
+
+/* The stored code of an output (of the 16) and a position (of the 64) of a block. */
+static int contract_code(const uint8_t *block, int bits, int output, struct place p)
+{
+    const int l = 4 * (output % 8) + p.t, is_second = output / 8;
+    if (bits == 4)
+        return word_at(block + 16 * l + 4 * p.s) >> 4 * (2 * p.j + is_second) & 15;
+    const uint8_t *half = block + 512 * (p.s / 2);
+    const int word = 2 * (p.s % 2) + is_second;
+    return word_at(half + 16 * l + 4 * word) >> 8 * p.j & 255;
 }
 
 /* Of a step, the four A registers of mma.m16n8k16 in halves are (w >> 4 i) & 0x000f000f: rows g, g
@@ -143,20 +148,13 @@ static int64_t canonical_of(const int64_t *runs, int32_t n_runs, int64_t positio
     return -1;
 }
 
-static void put_bits(uint8_t *block, int bits, int output, int position, int code)
+static void put_bits(uint8_t *block, int bits, int output, struct place p, int code)
 {
-    const int g = output % 8, is_second = output / 8;
-    for (int s = 0; s < 4; s++)
-        for (int t = 0; t < 4; t++)
-            for (int j = 0; j < 4; j++) {
-                if (contract_position(s, t, j) != position)
-                    continue;
-                const int at = bits == 4 ? 16 * (4 * g + t) + 4 * s + j
-                                         : 512 * (s / 2) + 16 * (4 * g + t) +
-                                               4 * (2 * (s % 2) + is_second) + j;
-                const int shift = bits == 4 ? 4 * is_second : 0;
-                block[at] = (uint8_t)(block[at] | code << shift);
-            }
+    const int l = 4 * (output % 8) + p.t, is_second = output / 8;
+    const int at = bits == 4 ? 16 * l + 4 * p.s + p.j
+                             : 512 * (p.s / 2) + 16 * l + 4 * (2 * (p.s % 2) + is_second) + p.j;
+    const int shift = bits == 4 ? 4 * is_second : 0;
+    block[at] = (uint8_t)(block[at] | code << shift);
 }
 
 /* The sums of the values of a row of codes, segment by segment, where tables have that row. */
@@ -186,13 +184,14 @@ int32_t qni_cuda_repack_sm75(const struct qni_cuda_repack *args,
     for (int64_t block = 0; block < args->blocks; block++)
         for (int position = 0; position < 64; position++) {
             const int64_t k = canonical_of(args->runs, args->n_runs, 64 * block + position);
+            const struct place place = contract_place(position);
             for (int64_t lane = 0; lane < 16 * (int64_t)args->panels_total; lane++) {
                 const int64_t output = args->outputs[lane];
                 const int code = output < 0 || k < 0
                                      ? args->padding
                                      : args->codes[output * args->k + k] + args->shift;
                 uint8_t *at = args->packed + (lane / 16 * args->blocks + block) * bytes;
-                put_bits(at, bits, (int)(lane % 16), position, code);
+                put_bits(at, bits, (int)(lane % 16), place, code);
             }
         }
     add_up(args, &args->sums[0]);
@@ -254,17 +253,19 @@ static void check_codes(const struct qn_weight *w, const struct qn_packed *packe
     const int shift = w->table != NULL ? 0 : (1 << (bits - 1)) - (1 << (w->format.bits - 1));
     assert_int_equal(h->units % 2, 0);
     for (int64_t panel = 0; panel < h->panels; panel++)
-        for (int64_t p = 0; p < 32 * h->units; p++)
+        for (int64_t p = 0; p < 32 * h->units; p++) {
+            const uint8_t *block = codes + (panel * h->units / 2 + p / 64) * 128 * bits;
+            const struct place place = contract_place((int)(p % 64));
+            const int64_t k = canonical_of(runs, h->n_runs, p);
             for (int j = 0; j < 16; j++) {
-                const uint8_t *block = codes + (panel * h->units / 2 + p / 64) * 128 * bits;
-                const int stored = contract_code(block, bits, j, (int)(p % 64));
-                const int64_t k = canonical_of(runs, h->n_runs, p);
+                const int stored = contract_code(block, bits, j, place);
                 const int64_t output = qni_output_of(h, panel, j);
                 if (output >= 0 && k >= 0)
                     assert_int_equal(stored, w->codes[output * w->k + k] + shift);
                 else if (w->table == NULL)
                     assert_int_equal(stored, 1 << (bits - 1));
             }
+        }
 }
 
 static float scale_at(const struct qn_packed *packed, size_t section, int is_f16, int64_t at)
