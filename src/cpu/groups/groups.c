@@ -18,7 +18,8 @@
 /* ---- which row ------------------------------------------------------------------------------- */
 
 #define QNI_GROUPS_KERNEL(fn, needs, reads, layout, kind, mr, numerics, helpers)                   \
-    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0, 0},              \
+    {{#fn, NULL, needs, QNI_READS_##reads, QNI_LAYOUT_##layout, 1, mr, QNI_NUMERICS_##numerics, 0, \
+      0},                                                                                          \
      fn,                                                                                           \
      &(helpers),                                                                                   \
      QNI_GROUPS_##kind},
@@ -62,6 +63,25 @@ static const char *refusal_of_weights(const struct qni_op *op, int32_t kind)
     return NULL;
 }
 
+/* Words hold quads of packed positions as they lie, of one scale an output. */
+static const char *refusal_of_words(const struct qni_op *op, const struct qni_groups_kernel *k)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const struct qni_layout *layout = qni_layout_find(head->layout);
+    const bool moved = head->n_runs > 1 || head->section[QNI_SECTION_PERM].bytes != 0;
+    if (layout == NULL || layout->layout != k->row.layout)
+        return "the weights are packed in another layout";
+    if (op->conv.ci % 4 != 0 || k->helpers->lanes / op->conv.co > 2)
+        return "channels are not in fours, or outputs too few";
+    if (head->n_groups > 1 || qni_cut_of(head, k->row.reads).n_segments > 1)
+        return "words have one scale an output";
+    if (head->section[QNI_SECTION_OFFSET].bytes != 0)
+        return "words know no offsets";
+    if (moved || head->section[QNI_SECTION_PRESCALE].bytes != 0)
+        return "words are read in the order of the image";
+    return NULL;
+}
+
 /* Weights of one group, as floats, that pass by for every few outputs; of many outputs, matmul has
  * the better kernels. */
 enum { SET_BYTES = 256 * 1024, BAND_BYTES = 4 << 20, OUTPUTS = 256 };
@@ -87,7 +107,7 @@ static const char *refusal_of_shape(const struct qni_op *op, const struct qni_gr
 static bool is_slower(const struct qni_op *op, const struct qni_groups_kernel *k)
 {
     const bool is_dynamic = k->kind == QNI_GROUPS_ROW || k->kind == QNI_GROUPS_BLOCK;
-    const bool is_large = op->conv.co > QNI_PANEL;
+    const bool is_large = op->conv.co > QNI_PANEL && !k->helpers->has_words;
     return is_large && (is_dynamic || (k->helpers->lanes < QNI_GROUPS_LANES && op->m < 64));
 }
 
@@ -103,6 +123,8 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
     const char *why = refusal_of_shape(op, k);
     if (why == NULL && op->kernel == NULL && is_slower(op, k))
         why = "a product of patches is faster";
+    if (why == NULL && k->helpers->has_words)
+        return refusal_of_words(op, k);
     return why != NULL ? why : refusal_of_weights(op, k->kind);
 }
 
@@ -152,6 +174,7 @@ struct run {
     struct qni_groups_shape s;
     struct qni_epilogue epilogue;
     bool is_direct, is_raw; /* the kernel writes into y; it gives int32 sums */
+    bool is_bytes;          /* words: the kernel writes bytes into y */
     const int64_t *taps;
     const int32_t *segments, *results, *inputs;
     const struct qni_groups_place *places;
@@ -167,6 +190,7 @@ struct piece {
     int64_t row, rows, column, columns;  /* outputs */
     struct qni_groups_weights weights;
     int64_t made; /* the block they are of */
+    bool is_tame; /* it: kernel.h */
     float *x, *c, *buffer;
     uint8_t *line;
     void *kernel;
@@ -176,7 +200,7 @@ struct piece {
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 /* n pixels of all channels of the block, from `at` on. */
-static void load_pixels(const struct piece *p, const uint8_t *at, int64_t n, float *to)
+static void load_pixels(const struct piece *p, const uint8_t *at, int64_t n, void *to)
 {
     const struct run *run = p->run;
     const struct qni_op *op = run->op;
@@ -214,12 +238,13 @@ static void load_pixels(const struct piece *p, const uint8_t *at, int64_t n, flo
 }
 
 /* n pixels of all sets of the block become zeros. */
-static void zero(const struct piece *p, float *at, int64_t n)
+static void zero(const struct piece *p, uint8_t *at, int64_t n)
 {
     const struct qni_groups_shape *s = &p->run->s;
-    const int64_t set = s->height * s->width * s->inputs;
+    const size_t pixel = (size_t)s->inputs * s->element;
+    const size_t set = (size_t)(s->height * s->width) * pixel;
     for (int64_t i = 0; n > 0 && i < p->groups; i += s->groups_of_set, at += set)
-        memset(at, 0, (size_t)(n * s->inputs) * sizeof *at);
+        memset(at, 0, (size_t)n * pixel);
 }
 
 static void load_band(const struct piece *p)
@@ -229,23 +254,24 @@ static void load_band(const struct piece *p)
     const struct qni_groups_shape *s = &run->s;
     const int64_t y = p->row * c->stride[0] - c->pad[0];
     const int64_t x = p->column * c->stride[1] - c->pad[1];
-    const int64_t height = s->height - (s->band - p->rows) * c->stride[0];
-    const int64_t width = s->width - (s->columns - p->columns) * c->stride[1];
+    const int64_t height = qni_groups_reach(run->op, s, 0, p->rows);
+    const int64_t width = qni_groups_reach(run->op, s, 1, p->columns);
+    const size_t pixel = (size_t)s->inputs * s->element;
     const int64_t from = qni_min(qni_max(0, -x), width);
     const int64_t to = qni_max(from, qni_min(width, c->w - x));
     for (int64_t i = 0; i < height; i++) {
-        float *const row = p->x + i * s->width * s->inputs;
+        uint8_t *const row = (uint8_t *)p->x + (size_t)(i * s->width) * pixel;
         if (y + i < 0 || y + i >= c->h || to == from) {
             zero(p, row, width);
             continue;
         }
         zero(p, row, from);
-        zero(p, row + to * s->inputs, width - to);
+        zero(p, row + (size_t)to * pixel, width - to);
         const int64_t at = p->image * c->xs[0] + p->group * c->ci * c->xs[1] + (y + i) * c->xs[2] +
                            (x + from) * c->xs[3];
         load_pixels(
             p, (const uint8_t *)run->op->x.data + (size_t)at * qn_dtype_bytes(run->op->x.dtype),
-            to - from, row + from * s->inputs);
+            to - from, row + (size_t)from * pixel);
     }
 }
 
@@ -324,6 +350,8 @@ static void finish(const struct piece *p, const struct qni_groups_tile *t)
 {
     const struct run *run = p->run;
     const struct qni_groups_shape *s = &run->s;
+    if (run->is_bytes)
+        return;
     if (run->is_direct && run->epilogue.is_store && run->epilogue.x_scale == 1.0f)
         return;
     const int64_t some = run->is_raw ? 1 : s->is_dense ? p->groups : s->groups_of_set;
@@ -334,7 +362,33 @@ static void finish(const struct piece *p, const struct qni_groups_tile *t)
     }
 }
 
+/* Of the outputs from this one on; NULL: none. */
+static const float *bias_of(const struct run *run, int64_t output)
+{
+    const qn_tensor *bias = &run->op->epilogue.bias;
+    return bias->rank == 0 ? NULL : (const float *)bias->data + output;
+}
+
 /* ---- pieces ---------------------------------------------------------------------------------- */
+
+static void set_bytes(const struct piece *p, struct qni_groups_tile *t)
+{
+    const struct run *run = p->run;
+    const struct qni_conv *c = &run->op->conv;
+    const struct qni_finish_step *f = &run->epilogue.finish;
+    const int64_t output = p->group * c->co;
+    t->y = (uint8_t *)run->op->y.data + p->image * c->ys[0] + output + p->row * c->ys[2] +
+           p->column * c->ys[3];
+    t->c_row = c->ys[2];
+    t->c_column = c->ys[3];
+    t->bias = bias_of(run, output);
+    t->x_scale = run->epilogue.x_scale;
+    t->y_inv = f->y_inv;
+    t->y_zero = f->y_zero;
+    t->relu = f->act == QN_ACT_RELU;
+    t->is_u8 = f->y_dtype == QN_U8;
+    t->is_tame = p->is_tame;
+}
 
 static struct qni_groups_tile tile_of(const struct piece *p)
 {
@@ -367,6 +421,7 @@ static struct qni_groups_tile tile_of(const struct piece *p)
         .c = p->c,
         .c_set = s->vectors * s->lanes,
         .scratch = p->kernel,
+        .in_squares = s->in_squares,
     };
     t.c_column = s->block * t.c_set;
     t.c_row = p->columns * t.c_column;
@@ -376,7 +431,30 @@ static struct qni_groups_tile tile_of(const struct piece *p)
         t.c_row = c->ys[2];
         t.c_column = c->ys[3];
     }
+    if (run->is_bytes)
+        set_bytes(p, &t);
     return t;
+}
+
+/* Are all codes that the block's results can have tame (kernel.h)? Each result of a set is compared
+ * with the largest bias: a no costs a little time. */
+static bool is_tame(const struct piece *p)
+{
+    const struct run *run = p->run;
+    const struct qni_conv *c = &run->op->conv;
+    const struct qni_groups_shape *s = &run->s;
+    const float *const scale = p->weights.scale, *const bias = bias_of(run, p->group * c->co);
+    const float dot = 255.0f * 128.0f * (float)run->op->k * run->epilogue.x_scale;
+    const int64_t n = p->groups * c->co, lanes = s->block * s->vectors * s->lanes;
+    float most = 0.0f;
+    uint32_t wild = 0; /* NaN are */
+    for (int64_t i = 0; bias != NULL && i < n; i++) {
+        wild |= (uint32_t) !(fabsf(bias[i]) < 0x1p100f);
+        most = fabsf(bias[i]) > most ? fabsf(bias[i]) : most;
+    }
+    for (int64_t i = 0; i < qni_min(lanes, n); i++)
+        wild |= (uint32_t) !((fabsf(scale[i]) * dot + most) * run->epilogue.finish.y_inv < 0x1p21f);
+    return wild == 0;
 }
 
 static void run_piece(struct piece *p, int64_t item)
@@ -393,6 +471,7 @@ static void run_piece(struct piece *p, int64_t item)
     if (p->made != p->block) {
         qni_groups_weights_make(op, s, run->kernel, run->places, p->block, &p->weights);
         p->made = p->block;
+        p->is_tame = run->is_bytes && is_tame(p);
     }
     for (p->column = 0; p->column < op->conv.ow; p->column += s->columns) {
         p->columns = qni_min(s->columns, op->conv.ow - p->column);
@@ -451,12 +530,28 @@ static void make_tables(struct run *run, uint8_t *memory)
         results[i] = (int32_t)(i < s->outputs ? i % c->co * groups + i / c->co : i);
         inputs[i] = (int32_t)(i < s->inputs ? i % groups * c->ci + i / groups : i);
     }
-    qni_groups_order(op, run->kernel->kind, places, segments);
+    if (run->kernel->helpers->has_words) {
+        segments[0] = 0;
+        segments[1] = (int32_t)s->n_taps;
+    } else {
+        qni_groups_order(op, run->kernel->kind, places, segments);
+    }
     run->taps = taps;
     run->segments = segments;
     run->results = results;
     run->inputs = inputs;
     run->places = places;
+}
+
+static bool writes_bytes(const struct run *run)
+{
+    const qn_epilogue *e = &run->op->epilogue;
+    const bool bytes = run->op->y.dtype == QN_I8 || run->op->y.dtype == QN_U8;
+    return run->kernel->helpers->has_words && bytes && !run->is_raw && run->s.is_dense &&
+           run->op->conv.ys[1] == 1 && e->residual.rank == 0 && e->row_scale.rank == 0 &&
+           e->col_scale.rank == 0 && (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) &&
+           !run->epilogue.finish.has_clamp &&
+           (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32));
 }
 
 void qni_groups_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
@@ -477,6 +572,7 @@ void qni_groups_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     run.s = qni_groups_shape_of(op, run.kernel);
     run.is_direct = run.s.is_dense && op->y.dtype == QN_F32 && op->conv.ys[1] == 1 &&
                     op->epilogue.residual.rank == 0;
+    run.is_bytes = writes_bytes(&run);
     make_tables(&run, scratch);
     atomic_init(&run.next, 0);
     const int64_t n_items = run.s.n_blocks * op->conv.batch * run.s.n_bands;

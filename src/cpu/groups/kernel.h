@@ -19,7 +19,13 @@
  * integers, as depthwise kernels do (../conv/kernel.h): a segment is whole taps and has at most
  * QNI_GROUPS_EXACT positions (half as many where codes less a zero point are meant), so that f32
  * sums of its products are exact. The steps after the dot product are those of docs/numerics.md;
- * a row of the dynamic strategies is a patch of one group. */
+ * a row of the dynamic strategies is a patch of one group.
+ *
+ * Rows of words have int16 where the others have floats, pairs of channels beside each other, and
+ * groups take turns by pairs: inputs a0 a1 b0 b1 a2 a3 b2 b3. A product of two pairs and its sum
+ * are one instruction, all sums are int32, and any k serves. Where a tile is in squares, w has been
+ * transformed (x86_avx2_words.c), 16 taps instead of 9, and x can be read up to an even number of
+ * rows and columns. */
 #ifndef QNI_CPU_GROUPS_KERNEL_H
 #define QNI_CPU_GROUPS_KERNEL_H
 
@@ -53,7 +59,15 @@ struct qni_groups_tile {
     bool raw_i32;        /* int8-static: c receives the int32 sums */
     float *c;            /* whole vectors are written */
     int64_t c_row, c_column, c_set;
-    void *scratch; /* int8-row, int8-block: qni_groups_scratch_bytes(), 64-byte aligned */
+    void *scratch; /* int8-row, int8-block: qni_groups_scratch_bytes(), 64-byte aligned; words */
+    bool in_squares;
+    /* Words: y is not NULL where the kernel writes bytes, and nothing to c. Strides as c's. */
+    uint8_t *y;
+    const float *bias; /* of results, or NULL */
+    float x_scale, y_inv;
+    int32_t y_zero;
+    bool relu, is_u8;
+    bool is_tame; /* no result times y_inv is a NaN or beyond +-2^21 */
 };
 
 /* Codes of QNI_GROUPS_CODED patches, and three vectors of facts of each segment of them. */
@@ -61,6 +75,15 @@ static inline size_t qni_groups_scratch_bytes(int64_t n_taps, int64_t inputs, in
 {
     const int64_t codes = n_taps * inputs + 3 * QNI_GROUPS_LANES;
     return (size_t)(QNI_GROUPS_CODED * (codes + 3 * n_segments * QNI_GROUPS_LANES)) * sizeof(float);
+}
+
+/* Of a kernel of words: transformed inputs of QNI_GROUPS_SQUARES squares and a vector behind those
+ * of each tap; lines of sums of 4 squares. */
+enum { QNI_GROUPS_SQUARES = 32, QNI_GROUPS_SQUARE_TAPS = 16 };
+static inline size_t qni_groups_squares_bytes(int64_t inputs)
+{
+    const size_t x = QNI_GROUPS_SQUARES * (size_t)inputs * sizeof(int16_t) + 64, sums = 64;
+    return QNI_GROUPS_SQUARE_TAPS * (x + sums);
 }
 
 /* Float: are all sums finite? (Or perhaps not: lanes past the last output count, too.) */
@@ -102,6 +125,8 @@ struct qni_groups_panel {
     const float *scale, *offset; /* float: [.., 16] rows of them; offset may be NULL. Else NULL */
     int64_t vectors;             /* that hold the panel's outputs */
     int64_t groups, group;
+    int64_t ci;      /* words */
+    bool in_squares; /* words */
     float *to;
 };
 typedef void qni_groups_panel_fn(const struct qni_groups_panel *panel);
@@ -111,6 +136,7 @@ struct qni_groups_helpers {
     qni_groups_pixels_fn *pixels;
     qni_groups_panel_fn *panel;
     int32_t lanes;
+    bool has_words; /* which x and w are made of, instead of floats; of groups of whole quads */
 };
 
 /* How the activations of a row are quantized: what tells apart two rows that both read q8. */

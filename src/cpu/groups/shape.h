@@ -12,6 +12,9 @@ struct qni_groups_shape {
     int64_t lanes, groups_of_set, vectors, sets, block, n_blocks;
     int64_t inputs, outputs; /* of a set */
     bool is_dense;           /* outputs of all sets fill their vectors */
+    bool in_squares;         /* kernel.h */
+    int64_t positions;       /* of the weights of an output: k, or those of squares */
+    size_t element;          /* bytes of an element of x and w: floats or words */
     /* outputs of a call */
     int64_t band, n_bands, columns;
     int64_t width, height; /* inputs that a call reads */
@@ -23,6 +26,10 @@ struct qni_groups_shape {
 };
 struct qni_groups_shape qni_groups_shape_of(const struct qni_op *op,
                                             const struct qni_groups_kernel *kernel);
+
+/* Inputs that so many outputs of an axis meet. */
+int64_t qni_groups_reach(const struct qni_op *op, const struct qni_groups_shape *s, int axis,
+                         int64_t outputs);
 
 /* Groups of the block that exist: [first, first + n). */
 static inline int64_t qni_groups_of_block(const struct qni_op *op, const struct qni_groups_shape *s,

@@ -131,12 +131,11 @@ static void read_rows(const qn_packed *w, int64_t panel, float *scale, float *of
     }
 }
 
-static void forget(const struct qni_op *op, const struct qni_groups_shape *s,
-                   const struct qni_groups_weights *to)
+static void forget(const struct qni_groups_shape *s, const struct qni_groups_weights *to)
 {
-    const size_t vectors = (size_t)(s->block * s->vectors * s->lanes) * sizeof(float);
-    const size_t facts = vectors * (size_t)s->n_segments;
-    memset(to->w, 0, vectors * (size_t)op->k);
+    const size_t lanes = (size_t)(s->block * s->vectors * s->lanes);
+    const size_t facts = lanes * (size_t)s->n_segments * sizeof(float);
+    memset(to->w, 0, lanes * (size_t)s->positions * s->element);
     if (to->scale != NULL)
         memset(to->scale, 0, facts);
     if (to->offset != NULL)
@@ -163,7 +162,7 @@ void qni_groups_weights_make(const struct qni_op *op, const struct qni_groups_sh
     int64_t first;
     const int64_t n = qni_groups_of_block(op, s, block, &first);
     if (!s->is_dense)
-        forget(op, s, to); /* lanes of no output */
+        forget(s, to); /* lanes of no output */
     for (int64_t g = 0; g < n; g++)
         for (int64_t i = 0; i < panels; i++) {
             const int64_t panel = (first + g) * panels + i, per_panel = QNI_PANEL / s->lanes;
@@ -184,7 +183,10 @@ void qni_groups_weights_make(const struct qni_op *op, const struct qni_groups_sh
                 .vectors = s->groups_of_set > 1 ? 1 : qni_min(per_panel, left),
                 .groups = s->groups_of_set,
                 .group = g % s->groups_of_set,
-                .to = to->w + vector * op->k * s->lanes,
+                .ci = c->ci,
+                .in_squares = s->in_squares,
+                .to = (float *)(void *)((uint8_t *)to->w +
+                                        (size_t)(vector * s->positions * s->lanes) * s->element),
             };
             if (is_float)
                 read_rows(w, panel, to->rows, offset);

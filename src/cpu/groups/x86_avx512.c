@@ -65,4 +65,4 @@ bool qni_groups_q8b_rows_block_avx512(const struct qni_groups_tile *tile)
 {
     return block_groups(tile);
 }
-const struct qni_groups_helpers qni_groups_helpers_avx512 = {pixels_of, panel_of, VECTOR};
+const struct qni_groups_helpers qni_groups_helpers_avx512 = {pixels_of, panel_of, VECTOR, false};

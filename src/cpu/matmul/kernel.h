@@ -56,7 +56,8 @@ enum {
     QNI_LAYOUT_T4N16 = 1,
     QNI_LAYOUT_Q8N16 = 2,
     QNI_LAYOUT_T8N16 = 3,
-    QNI_N_LAYOUTS = 4
+    QNI_N_LAYOUTS = 4,
+    QNI_LAYOUT_ROWS = -1 /* any: the driver expands them */
 };
 enum { QNI_NUMERICS_EXACT = 0, QNI_NUMERICS_BOUND = 1 };
 /* What kernels may do. */
