@@ -406,14 +406,15 @@ QNI_TEMPLATE void few_rows(const struct stretch *n, int64_t panel, int64_t row, 
 
 QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table, const int kind)
 {
+    const int64_t each = t->m <= FEW ? t->m : (t->m + 1) / 2;
     struct stretch n = {.t = t, .table = table, .s = t->scratch};
     for (; n.group < t->n_groups; n.group += n.groups) {
         n.groups = at_most(t->n_groups - n.group, GROUPS);
         if (t->offset != NULL)
             add_totals(&n);
         for (int64_t panel = 0; panel < t->n_panels; panel++)
-            for (int64_t row = 0; row < t->m; row += FEW)
-                switch (at_most(t->m - row, FEW)) {
+            for (int64_t row = 0; row < t->m; row += each)
+                switch (at_most(t->m - row, each)) {
                 case 4:
                     few_rows(&n, panel, row, 4, kind);
                     break;
@@ -613,9 +614,8 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
     struct table table;
     load_table(&table, t->table, kind);
-    /* Twice four rows take less than eight of weights that are made, twice three more than six. */
-    const bool is_twice = are_integers(kind) && !t->halves && t->m > 6 && t->m <= 2 * FEW;
-    const bool is_few = t->m <= FEW || is_twice;
+    /* Twice up to four rows of integers take less than as many of weights that are made. */
+    const bool is_few = t->m <= (are_integers(kind) ? 2 * FEW : FEW);
     if (is_few && (!are_integers(kind) || are_small(t)))
         few(t, &table, kind);
     else
