@@ -206,10 +206,11 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
  * short, whose float steps then take fewer instructions. */
 static int64_t unpacking_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
-    enum { LONG = 8, ROWS = 32 };
-    if (qni_row_layout_of(op, op->w[0]->head, k).cut.segment_units <= LONG)
-        return k->m_min;
-    return k->layout == QNI_LAYOUT_Q4N16 ? INT64_MAX : qni_max(k->m_min, ROWS);
+    enum { LONG = 8, BYTES = 32, NIBBLES = 40 };
+    const int64_t units = qni_row_layout_of(op, op->w[0]->head, k).cut.segment_units;
+    if (k->layout == QNI_LAYOUT_Q4N16)
+        return units > LONG ? INT64_MAX : units > 1 ? NIBBLES : k->m_min;
+    return units > LONG && k->layout == QNI_LAYOUT_Q8N16 ? BYTES : k->m_min;
 }
 
 /* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once
