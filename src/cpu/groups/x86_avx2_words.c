@@ -351,6 +351,42 @@ struct squares {
     int32_t *sums;
 };
 
+QNI_TEMPLATE void four_of(const __m256i *x, __m256i *to)
+{
+    to[0] = _mm256_sub_epi16(x[0], x[2]);
+    to[1] = _mm256_add_epi16(x[1], x[2]);
+    to[2] = _mm256_sub_epi16(x[2], x[1]);
+    to[3] = _mm256_sub_epi16(x[1], x[3]);
+}
+
+/* A row of squares of 8 inputs, two columns to a vector: columns 0 and 1 less 2 and 3 are two of
+ * the four, columns 1 and 2 give the others. */
+static void transform_eights(const struct qni_groups_tile *t, const struct squares *s,
+                             const int16_t *from, int16_t *to)
+{
+    for (int64_t j = 0; j < s->columns; j++, from += 16, to += 8) {
+        __m256i x[4], ends[4], middle[4];
+        QNI_UNROLL
+        for (int r = 0; r < 4; r++)
+            x[r] = _mm256_sub_epi16(load(from + r * t->x_row), load(from + r * t->x_row + 16));
+        four_of(x, ends);
+        QNI_UNROLL
+        for (int r = 0; r < 4; r++)
+            x[r] = load(from + r * t->x_row + 8);
+        four_of(x, middle);
+        QNI_UNROLL
+        for (int r = 0; r < 4; r++) {
+            int16_t *const at = to + 4 * r * s->x_tap;
+            const __m256i turned = _mm256_permute4x64_epi64(middle[r], 0x4e);
+            store_some(at, ends[r], true);
+            store_some(at + s->x_tap, _mm256_add_epi16(turned, middle[r]), true);
+            store_some(at + 2 * s->x_tap, _mm256_sub_epi16(turned, middle[r]), true);
+            _mm_storeu_si128((__m128i *)(void *)(at + 3 * s->x_tap),
+                             _mm256_extracti128_si256(ends[r], 1));
+        }
+    }
+}
+
 /* What comes of columns a and b of four rows. */
 QNI_TEMPLATE void transform_column(const struct qni_groups_tile *t, const int16_t *from,
                                    const int a, const int b, const bool adds, const bool half,
@@ -363,10 +399,7 @@ QNI_TEMPLATE void transform_column(const struct qni_groups_tile *t, const int16_
         const __m256i v = load_some(from + r * t->x_row + b * t->x_column, half);
         x[r] = adds ? _mm256_add_epi16(u, v) : _mm256_sub_epi16(u, v);
     }
-    four[0] = _mm256_sub_epi16(x[0], x[2]);
-    four[1] = _mm256_add_epi16(x[1], x[2]);
-    four[2] = _mm256_sub_epi16(x[2], x[1]);
-    four[3] = _mm256_sub_epi16(x[1], x[3]);
+    four_of(x, four);
     QNI_UNROLL
     for (int r = 0; r < 4; r++)
         store_some(to + 4 * r * tap, four[r], half);
@@ -393,7 +426,9 @@ static void transform(const struct qni_groups_tile *t, const struct squares *s, 
         for (int64_t c = (t->x_column - 1) / 16 * 16; c >= 0; c -= 16) {
             const int16_t *const from = x + 2 * (s->row + i) * t->x_row + c;
             int16_t *const to = s->x + i * s->columns * t->x_column + c;
-            if (t->x_column - c > 8)
+            if (t->x_column == 8)
+                transform_eights(t, s, from, to);
+            else if (t->x_column - c > 8)
                 transform_row(t, s, from, to, false);
             else
                 transform_row(t, s, from, to, true);
@@ -526,7 +561,9 @@ QNI_TEMPLATE void sum_any(const struct qni_groups_tile *t, const struct squares 
 static void sum_squares(const struct qni_groups_tile *t, const struct squares *s,
                         const struct some *in)
 {
-    if (t->groups > 1)
+    if (t->groups > 1 && t->ci == 4)
+        sum_any(t, s, in, 1, 2, 1);
+    else if (t->groups > 1)
         sum_any(t, s, in, 1, 2, 0);
     else if (t->ci == 8)
         sum_any(t, s, in, 1, 1, 2);
@@ -714,28 +751,26 @@ static void pixels_of(const struct qni_groups_pixels *p)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Values of a quad of 8 outputs as words, pair by pair. */
-QNI_TEMPLATE void quad_of(const struct qni_groups_panel *p, int64_t quad, int64_t v, __m256i *pairs)
+/* Values of a pair of channels of a quad, of 8 outputs, as words. */
+QNI_TEMPLATE __m256i pair_of(const struct qni_groups_panel *p, int64_t quad, int64_t v,
+                             const int pair, const bool is_nibble)
 {
-    const bool is_nibble = p->code_bits == 4;
     const int64_t vector = is_nibble ? quad / 8 * 4 + quad % 4 : quad;
     __m256i codes = load(p->codes + vector * 64 + v * 32);
     if (is_nibble) {
         if (quad % 8 >= 4)
             codes = _mm256_srli_epi16(codes, 4);
-        codes = _mm256_sub_epi8(_mm256_and_si256(codes, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
+        codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+        codes = _mm256_sub_epi8(codes, _mm256_set1_epi8(8));
     } else {
         codes = _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80));
     }
     /* Bytes 0 and 1, or 2 and 3, of every dword to the upper halves of words. */
-    const __m256i first =
-        _mm256_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, 0, -1, 1, -1,
-                         4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13);
-    const __m256i second =
-        _mm256_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1, 2, -1, 3,
-                         -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15);
-    pairs[0] = _mm256_srai_epi16(_mm256_shuffle_epi8(codes, first), 8);
-    pairs[1] = _mm256_srai_epi16(_mm256_shuffle_epi8(codes, second), 8);
+    const __m256i first = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13));
+    const __m256i second = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15));
+    return _mm256_srai_epi16(_mm256_shuffle_epi8(codes, pair == 0 ? first : second), 8);
 }
 
 /* To the lanes of this group; the first one clears those of the other. */
@@ -760,15 +795,18 @@ QNI_TEMPLATE void spread(const __m256i *w, __m256i *to)
     to[3] = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(w[2], w[2]));
 }
 
-/* A pair of channels: 9 taps to 16. */
-QNI_TEMPLATE void square(const struct qni_groups_panel *p, const __m256i (*taps)[2], const int pair,
-                         int16_t *to)
+/* A pair of channels of a quad of each tap: 9 taps to 16. */
+QNI_TEMPLATE void square(const struct qni_groups_panel *p, int64_t quad, int64_t v, const int pair,
+                         const bool is_nibble, int16_t *to)
 {
+    const int64_t quads = p->ci / 4;
     __m256i w[4][3];
     QNI_UNROLL
     for (int c = 0; c < 3; c++) {
-        const __m256i column[3] = {taps[c][pair], taps[3 + c][pair], taps[6 + c][pair]};
-        __m256i four[4];
+        __m256i column[3], four[4];
+        QNI_UNROLL
+        for (int r = 0; r < 3; r++)
+            column[r] = pair_of(p, (3 * r + c) * quads + quad, v, pair, is_nibble);
         spread(column, four);
         QNI_UNROLL
         for (int r = 0; r < 4; r++)
@@ -784,29 +822,30 @@ QNI_TEMPLATE void square(const struct qni_groups_panel *p, const __m256i (*taps)
     }
 }
 
-static void panel_of(const struct qni_groups_panel *p)
+QNI_TEMPLATE void panel_as(const struct qni_groups_panel *p, const bool is_nibble)
 {
     const int64_t quads = p->ci / 4, taps = p->k / p->ci;
+    const int64_t vector = (p->in_squares ? TAPS : taps) * p->ci * LANES;
     for (int64_t v = 0; v < p->vectors; v++) {
-        int16_t *const to =
-            (int16_t *)(void *)p->to + v * (p->in_squares ? TAPS : taps) * p->ci * LANES;
-        if (p->in_squares) {
-            for (int64_t q = 0; q < quads; q++) {
-                __m256i nine[9][2];
-                for (int64_t tap = 0; tap < 9; tap++)
-                    quad_of(p, tap * quads + q, v, nine[tap]);
-                square(p, (const __m256i(*)[2])nine, 0, to + 2 * q * PAIR);
-                square(p, (const __m256i(*)[2])nine, 1, to + (2 * q + 1) * PAIR);
+        int16_t *to = (int16_t *)(void *)p->to + v * vector;
+        const int64_t n = p->in_squares ? quads : taps * quads;
+        for (int64_t q = 0; q < n; q++, to += 2 * PAIR)
+            if (p->in_squares) {
+                square(p, q, v, 0, is_nibble, to);
+                square(p, q, v, 1, is_nibble, to + PAIR);
+            } else {
+                put_pair(p, pair_of(p, q, v, 0, is_nibble), to);
+                put_pair(p, pair_of(p, q, v, 1, is_nibble), to + PAIR);
             }
-            continue;
-        }
-        for (int64_t q = 0; q < taps * quads; q++) {
-            __m256i pairs[2];
-            quad_of(p, q, v, pairs);
-            put_pair(p, pairs[0], to + 2 * q * PAIR);
-            put_pair(p, pairs[1], to + (2 * q + 1) * PAIR);
-        }
     }
+}
+
+static void panel_of(const struct qni_groups_panel *p)
+{
+    if (p->code_bits == 4)
+        panel_as(p, true);
+    else
+        panel_as(p, false);
 }
 
 const struct qni_groups_helpers qni_groups_words_avx2 = {pixels_of, panel_of, LANES, true};
