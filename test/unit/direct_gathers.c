@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct rows that gather, alone, against the steps of docs/numerics.md one after the other: taps
  * of any length, wherever they lie, in memory that ends with them; more positions than are widened
- * at a time; rows and outputs that do not fill tiles; the ends of what bytes hold; codes halfway
- * between two integers; scales that are no numbers. */
+ * at a time; rows and outputs that do not fill tiles; the ends of what bytes hold; small weights
+ * with a few large ones, and x of few values; codes halfway between two integers; scales that are
+ * no numbers. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,7 +13,7 @@
 
 #if QN_BUILD_X86_AVX2
 
-enum { MOST_ROWS = 150, MOST_PANELS = 18, MOST_N = MOST_PANELS * 16 + 16 };
+enum { MOST_ROWS = 300, MOST_PANELS = 18, MOST_N = MOST_PANELS * 16 + 16 };
 
 static _Alignas(64) uint8_t scratch[QNI_DIRECT_SCRATCH_GATHERS];
 static uint8_t y[MOST_ROWS * MOST_N], *places[MOST_ROWS];
@@ -21,7 +22,7 @@ static int32_t zero[MOST_N];
 static int64_t at[MOST_ROWS];
 static uint64_t state = 1;
 
-enum { ANY = 0, ENDS = 1, HALVES = 2, N_DATA = 3 };
+enum { ANY = 0, ENDS = 1, HALVES = 2, TAILS = 3, N_DATA = 4 };
 
 struct row {
     qni_direct_kernel_fn *fn;
@@ -41,8 +42,19 @@ static int32_t draw_value(int32_t data, bool is_nibble)
     const int32_t most = is_nibble ? 7 : 127;
     if (data == HALVES)
         return (int32_t)unit_in(&state, -1, 1);
+    if (data == TAILS && unit_in(&state, 0, 20) != 0)
+        return (int32_t)unit_in(&state, -most / 4, most / 4);
     return data == ENDS ? (unit_in(&state, 0, 15) == 0 ? most : -most - 1)
                         : (int32_t)unit_in(&state, -most - 1, most);
+}
+
+/* Codes of x: any, or those from `low` on. */
+static int8_t draw_x(int32_t data, int32_t low)
+{
+    if (low == -128)
+        return (int8_t)draw_value(data, false);
+    const int64_t v = unit_in(&state, low, low + 127);
+    return (int8_t)(data == ENDS ? (v % 2 == 0 ? low : low + 127) : v);
 }
 
 /* The value of a position of output j. */
@@ -177,8 +189,9 @@ static void one(const struct row *row, int32_t index)
     uint8_t *const b = malloc((size_t)t.n_panels * t.b_panel);
     assert_non_null(a);
     assert_non_null(b);
+    const int32_t low = unit_in(&state, 0, 1) == 0 ? -128 : (int32_t)unit_in(&state, -100, 0);
     for (size_t i = 0; i < a_bytes; i++)
-        a[i] = (int8_t)((uint8_t)draw_value(data, false) ^ t.flip);
+        a[i] = (int8_t)((uint8_t)draw_x(data, low) ^ t.flip);
     fill_weights(b, &t, data, is_nibble);
     t.a = a;
     t.b = b;

@@ -157,6 +157,6 @@ qni_direct_unpack_fn qni_direct_bytes_amx, qni_direct_nibbles_amx;
 qni_direct_sums_fn qni_direct_sums_amx;
 
 /* Of rows that multiply tiles, and of those that gather. */
-enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 166 * 1024 };
+enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 352 * 1024 };
 
 #endif
