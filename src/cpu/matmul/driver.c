@@ -231,7 +231,12 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
     const bool scaled =
         u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;
-    const int64_t step = tile_panels(u->kernel, u->rows);
+    /* One call for all panels that go to y: a kernel that writes each result once does more at a
+     * time so. */
+    const bool is_whole = is_scaled && direct != NULL;
+    all.c_is_far = is_whole && (uintptr_t)direct % 64 == 0 && ldy % QNI_PANEL == 0 &&
+                   (size_t)u->rows * ldy * sizeof *direct > r->ctx->cache_bytes[1];
+    const int64_t step = is_whole ? end - panel : tile_panels(u->kernel, u->rows);
     while (panel < end) {
         struct qni_matmul_tile t = all;
         const int64_t output = panel * QNI_PANEL;

@@ -126,6 +126,8 @@ struct qni_matmul_tile {
     /* result */
     float *c;               /* [m, ldc] */
     size_t ldc;             /* elements */
+    int32_t c_is_far;       /* with row_scale: c and its rows are aligned to 64 bytes and more than
+                                 the second cache holds, so stores may pass the caches by */
     const float *row_scale; /* [m] or NULL: what c is multiplied by last, rounded once more. Only
                                  of kernels that take it, one segment, no offset, no raw_i32 */
     /* private memory of this thread, 64-byte aligned */

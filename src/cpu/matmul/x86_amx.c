@@ -25,6 +25,7 @@
  * instructions go to port 0 alone. */
 #include <immintrin.h>
 
+#include "../simd/amx_chunks.h"
 #include "../simd/amx_run.h"
 #include "kernel.h"
 
@@ -42,8 +43,17 @@ enum {
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
+/* In place of b. */
+struct chunk_scratch {
+    uint8_t b[2][QNI_AMX_CHUNK][QNI_AMX_STEP];
+    int32_t sums[2][QNI_AMX_BATCH][BLOCKS][QNI_AMX_BLOCK_SUMS / 4];
+};
+
 struct scratch {
-    uint8_t b[2][WHOLE][QNI_AMX_SLOT];
+    union {
+        uint8_t b[2][WHOLE][QNI_AMX_SLOT];
+        struct chunk_scratch chunk;
+    };
     int32_t dots[2][QNI_AMX_ROWS][32];
     float facts[BLOCKS * PIECES * FACTS];
     struct qni_amx_columns columns[4][PIECES];
@@ -551,6 +561,164 @@ static int64_t tile_units(const struct qni_matmul_tile *t)
     return is_odd && t->n_segments > 1 ? 1 : 2;
 }
 
+/* ---- many rows, one segment ------------------------------------------------------------------ */
+
+/* A walk through pairs and chunks. */
+struct walk {
+    int64_t panel, unit;
+};
+
+static int64_t units_at(const struct job *j, const struct walk *w)
+{
+    return at_most(2 * QNI_AMX_CHUNK, j->t->units - w->unit);
+}
+
+static struct walk walk_on(const struct job *j, struct walk w)
+{
+    w.unit += 2 * QNI_AMX_CHUNK;
+    if (w.unit >= j->t->units) {
+        w.unit = 0;
+        w.panel += 2;
+    }
+    return w;
+}
+
+static const uint8_t *codes_at(const struct job *j, const struct walk *w)
+{
+    return j->t->codes + (size_t)w->panel * j->t->codes_stride +
+           (size_t)w->unit * (j->codes == BYTES ? 512 : 256);
+}
+
+/* The chunk where the walk stands is the next to be unpacked, in so many turns; there may be none.
+ */
+static void begin_unpacking(const struct job *j, struct walk w, uint8_t *out, int64_t turns,
+                            struct qni_amx_unpack *u)
+{
+    u->left = 0;
+    if (w.panel >= j->t->n_panels)
+        return;
+    const int64_t units = units_at(j, &w);
+    u->codes = codes_at(j, &w);
+    u->second = u->codes + j->t->codes_stride;
+    u->out = out;
+    u->line = 0;
+    u->lines = units * (j->codes == BYTES ? 8 : 4);
+    u->left = u->lines * pair_at(j, w.panel).n;
+    u->turns = qni_amx_turns_of(u->left, turns);
+    if (units % 2 != 0) /* the last tile has one unit */
+        for (int64_t i = 0; i < 2; i++)
+            memset(out + (units / 2) * QNI_AMX_STEP + i * QNI_AMX_SLOT + UNIT_BYTES, 0, UNIT_BYTES);
+}
+
+/* Pairs from `panel` on have their sums and are to leave. */
+static void begin_leaving(const struct job *j, struct qni_amx_leave *l, int64_t panel,
+                          int64_t pairs, const int32_t *sums)
+{
+    const struct qni_matmul_tile *const t = j->t;
+    const size_t scale_bytes = t->scale_is_f16 ? 32 : 64;
+    const int zero = t->x_zero != 0 ? QNI_AMX_ZERO : 0;
+    l->panels = at_most(2 * pairs, t->n_panels - panel);
+    for (int64_t i = 0; i < l->panels; i++) {
+        const size_t at = (size_t)(panel + i);
+        const struct qni_amx_columns columns = {
+            .scale = {(const char *)t->scale + at * scale_bytes},
+            .offset = {t->offset == NULL ? NULL : (const char *)t->offset + at * scale_bytes},
+            .sums = {t->sums == NULL ? NULL : t->sums + at * QNI_PANEL},
+        };
+        l->vectors[i / 2][i % 2] = qni_amx_vectors_of(&j->stream, &columns, 0, l->kind | zero);
+    }
+    l->dot = sums;
+    l->facts = t->row_scale != NULL ? t->row_scale : j->s->facts;
+    l->c = t->c + (size_t)panel * QNI_PANEL;
+    l->pair = l->row = l->tile = 0;
+    l->pairs = pairs;
+    l->row_end = l->cut.tile_rows;
+    l->left = t->m * pairs;
+}
+
+/* What offsets are multiplied by. */
+static void row_facts(const struct job *j)
+{
+    const struct qni_matmul_tile *const t = j->t;
+    const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[0];
+    for (int64_t i = 0; i < t->m; i++)
+        j->s->facts[i] = (float)(t->a_sum[(size_t)i * t->ld_segment] - zero);
+}
+
+static int32_t kind_of(const struct qni_matmul_tile *t)
+{
+    if (t->raw_i32)
+        return QNI_AMX_RAW;
+    if (t->row_scale != NULL)
+        return QNI_AMX_ROW | QNI_AMX_SCALED;
+    return t->offset != NULL ? QNI_AMX_ROW | QNI_AMX_OFFSET : QNI_AMX_ROW;
+}
+
+/* Few, since what leaves last has no products beside it. */
+static int64_t pairs_of_batch(const struct qni_matmul_tile *t)
+{
+    const bool meet = t->ldc * sizeof *t->c % 2048 == 0; /* rows, in sets of the first cache */
+    return meet && !t->c_is_far ? QNI_AMX_BATCH : 1;
+}
+
+/* All panels, a batch of pairs at a time. The batch before leaves meanwhile. */
+static void all_chunks(struct job *j)
+{
+    const struct qni_matmul_tile *const t = j->t;
+    struct chunk_scratch *const s = &j->s->chunk;
+    const int64_t most = pairs_of_batch(t), blocks = j->cut.blocks;
+    struct qni_amx_leave leave = {
+        .cut = j->cut,
+        .kind = kind_of(t),
+        .streams = t->c_is_far,
+        .ldc = t->ldc,
+        .pair_sums = BLOCKS * QNI_AMX_BLOCK_SUMS / sizeof(int32_t),
+    };
+    struct qni_amx_unpack unpack = {.bytes = j->codes == BYTES, .table = j->table};
+    struct qni_amx_chunk c = {.lda = t->lda, .cut = j->cut};
+    struct walk w = {0, 0}, next;
+    int64_t turn = 0, batch = 0;
+    if (leave.kind & QNI_AMX_OFFSET)
+        row_facts(j);
+    begin_unpacking(j, w, s->b[0][0], 1, &unpack);
+    qni_amx_unpack_rest(&unpack);
+    for (; w.panel < t->n_panels; w = next, turn ^= 1) {
+        const int64_t pair = w.panel / 2 % most;
+        next = walk_on(j, w);
+        c.a = (const char *)t->a + w.unit * QNI_UNIT;
+        c.b = (const char *)s->b[turn];
+        c.b_second = pair_at(j, w.panel).n == 2 ? QNI_AMX_SLOT : 0;
+        c.steps = (units_at(j, &w) + 1) / 2;
+        c.sums = (char *)s->sums[batch][pair];
+        begin_unpacking(j, next, s->b[turn ^ 1][0], 2 * c.steps * blocks, &unpack);
+        if (w.unit == 0 && pair == 0)
+            leave.turns =
+                qni_amx_turns_of(leave.left, (t->units + 1) / 2 * blocks *
+                                                 at_most(most, (t->n_panels - w.panel + 1) / 2));
+        if (w.unit == 0)
+            qni_amx_chunk_multiply(&c, &unpack, &leave, true);
+        else
+            qni_amx_chunk_multiply(&c, &unpack, &leave, false);
+        if (next.unit == 0 && (pair + 1 == most || next.panel >= t->n_panels)) {
+            qni_amx_leave_rest(&leave);
+            begin_leaving(j, &leave, w.panel - 2 * pair, pair + 1, s->sums[batch][0][0]);
+            batch ^= 1;
+        }
+    }
+    qni_amx_leave_rest(&leave);
+    if (t->c_is_far)
+        _mm_sfence(); /* before others are told that c is there */
+}
+
+/* Chunks serve one segment and many rows, whose tiles are then even in number. */
+static bool takes_chunks(const struct job *j, int64_t rows)
+{
+    enum { MANY = 128, LONG = 16 }; /* rows; units */
+    const struct qni_amx_cut cut = qni_amx_cut_of(rows, 2, true);
+    return j->reads == QNI_READS_Q8 && j->t->n_segments == 1 && j->t->units >= LONG &&
+           rows > MANY && cut.tiles % 2 == 0;
+}
+
 static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
 {
     static const int8_t nibbles[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
@@ -588,6 +756,12 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     for (int64_t row = 0; row < t->m; row += ROWS) {
         const struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
         j.t = &part;
+        if (takes_chunks(&j, part.m)) {
+            j.cut = qni_amx_cut_of(part.m, 2, true);
+            qni_amx_configure_rows(j.cut.tile_rows, 64, 5, 6);
+            all_chunks(&j);
+            continue;
+        }
         j.cut = cut_rows(&j, part.m);
         st->spare = j.run == NULL && most_tiles_of(&j.cut) < 3;
         if (j.run != NULL)

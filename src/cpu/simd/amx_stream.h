@@ -234,13 +234,13 @@ QNI_TEMPLATE struct qni_amx_vectors qni_amx_vectors_of(const struct qni_amx_stre
     return v;
 }
 
-/* One row of one panel. facts are those of the row: QNI_AMX_ROWS apart. */
-QNI_TEMPLATE void qni_amx_add_vector(const struct qni_amx_vectors *v, const int32_t *dot, float *c,
-                                     const float *facts, __mmask16 keep, const int kind)
+/* The sums of one row of one panel, scaled and added to acc. facts are those of the row:
+ * QNI_AMX_ROWS apart. */
+QNI_TEMPLATE __m512 qni_amx_add_sums(const struct qni_amx_vectors *v, const int32_t *dot,
+                                     __m512 acc, const float *facts, const int kind)
 {
     enum { NEXT = QNI_AMX_ROWS };
     const int base = kind & QNI_AMX_BASE;
-    __m512 acc = _mm512_maskz_loadu_ps(keep, c);
     __m512i d = _mm512_load_si512(dot);
     if (kind & QNI_AMX_ZERO)
         d = _mm512_sub_epi32(d, v->zero);
@@ -263,7 +263,14 @@ QNI_TEMPLATE void qni_amx_add_vector(const struct qni_amx_vectors *v, const int3
             acc = _mm512_fmadd_ps(
                 v->offset, _mm512_set1_ps(facts[base == QNI_AMX_BLOCK ? NEXT : 2 * NEXT]), acc);
     }
-    _mm512_storeu_ps(c, acc);
+    return acc;
+}
+
+QNI_TEMPLATE void qni_amx_add_vector(const struct qni_amx_vectors *v, const int32_t *dot, float *c,
+                                     const float *facts, __mmask16 keep, const int kind)
+{
+    const __m512 acc = _mm512_maskz_loadu_ps(keep, c);
+    _mm512_storeu_ps(c, qni_amx_add_sums(v, dot, acc, facts, kind));
 }
 
 /* Rows on their way to the results. */
