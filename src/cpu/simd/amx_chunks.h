@@ -14,8 +14,8 @@
  * several times as much, for it fills the reorder buffer (lab/cpu/NOTES.md).
  *
  * Rows of y lie 16 KiB apart as often as not, and then all lines of a column meet in one set of the
- * first cache: finished sums leave in runs of QNI_AMX_BATCH pairs of panels a row there, unless stores
- * pass the caches by.
+ * first cache: finished sums leave in runs of QNI_AMX_BATCH pairs of panels a row there, unless
+ * stores pass the caches by.
  *
  * Tiles: 0 1 sums of the first tile of rows by panel, 2 3 of the second; 4 5 A, 6 7 B. */
 #ifndef QNI_CPU_SIMD_AMX_CHUNKS_H
@@ -190,13 +190,17 @@ struct qni_amx_chunk {
             _tile_stream_loadd(tile, next + 1024 * (tile), 64);                                    \
     } while (0)
 
-/* A block, with the first tile of its rows in 4. Loads the next block's, and its sums. */
+/* Rows of a block, with the first tile of them in 4, and their sums. Loads the next block's: there
+ * is one unless it is the last. */
 QNI_TEMPLATE void qni_amx_chunk_block(const struct qni_amx_chunk *c, struct qni_amx_unpack *u,
-                                      struct qni_amx_leave *l, const char *a, size_t second,
-                                      const char *next_a, char *sums, const char *next,
-                                      const bool first)
+                                      struct qni_amx_leave *l, const char *a, char *sums,
+                                      const bool last, const bool first)
 {
-    const size_t lda = c->lda, b_second = c->b_second;
+    const size_t lda = c->lda, b_second = c->b_second, tile = (size_t)c->cut.tile_rows * lda;
+    const size_t second =
+        last ? (size_t)(c->cut.m - (2 * c->cut.blocks - 1) * c->cut.tile_rows) * lda : tile;
+    const char *const next_a = last ? a : a + 2 * tile;
+    char *const next = last ? sums : sums + QNI_AMX_BLOCK_SUMS;
     const char *b = c->b;
     for (int64_t left = c->steps; left > 0; left--, a += 64, b += QNI_AMX_STEP) {
         _tile_loadd(6, b, 64);
@@ -221,41 +225,28 @@ QNI_TEMPLATE void qni_amx_chunk_block(const struct qni_amx_chunk *c, struct qni_
     QNI_AMX_TURN(3);
 }
 
-QNI_TEMPLATE void qni_amx_chunk_blocks(const struct qni_amx_chunk *c, struct qni_amx_unpack *u,
-                                       struct qni_amx_leave *l, const bool first)
-{
-    const struct qni_amx_cut *const cut = &c->cut;
-    const size_t tile = (size_t)cut->tile_rows * c->lda;
-    const char *a = c->a;
-    char *sums = c->sums;
-    for (int64_t left = cut->blocks; left > 0; left--) {
-        const bool last = left == 1;
-        const size_t second =
-            last ? (size_t)(cut->m - (2 * cut->blocks - 1) * cut->tile_rows) * c->lda : tile;
-        char *const next = last ? sums : sums + QNI_AMX_BLOCK_SUMS;
-        qni_amx_chunk_block(c, u, l, a, second, last ? a : a + 2 * tile, sums, next, first);
-        a += 2 * tile;
-        sums = next;
-    }
-}
-
 /* Tiles are configured by qni_amx_configure_rows(c->cut.tile_rows, 64, 5, 6). */
 QNI_VARIANTS void qni_amx_chunk_multiply(const struct qni_amx_chunk *c,
                                          struct qni_amx_unpack *unpack, struct qni_amx_leave *leave,
                                          const bool first)
 {
     struct qni_amx_unpack u = *unpack; /* in registers */
-    struct qni_amx_leave *const l = leave;
-    _tile_stream_loadd(4, c->a, c->lda);
+    const char *a = c->a;
+    char *sums = c->sums;
+    _tile_stream_loadd(4, a, c->lda);
     if (first) {
         qni_amx_zero();
     } else {
-        _tile_stream_loadd(0, c->sums, 64);
-        _tile_stream_loadd(1, c->sums + 1024, 64);
-        _tile_stream_loadd(2, c->sums + 2048, 64);
-        _tile_stream_loadd(3, c->sums + 3072, 64);
+        _tile_stream_loadd(0, sums, 64);
+        _tile_stream_loadd(1, sums + 1024, 64);
+        _tile_stream_loadd(2, sums + 2048, 64);
+        _tile_stream_loadd(3, sums + 3072, 64);
     }
-    qni_amx_chunk_blocks(c, &u, l, first);
+    for (int64_t left = c->cut.blocks; left > 0; left--) {
+        qni_amx_chunk_block(c, &u, leave, a, sums, left == 1, first);
+        a += 2 * (size_t)c->cut.tile_rows * c->lda;
+        sums += QNI_AMX_BLOCK_SUMS;
+    }
     qni_amx_unpack_rest(&u);
 }
 
