@@ -14,14 +14,14 @@
  * off once a segment:
  *     sum(w a) = sum(u a) - bias * sum(a).
  *
- * Six rows share each unpacked vector, four where a code is two of them. Bound: bytes of the codes
+ * Six rows share each unpacked vector, five where a code is two of them. Bound: bytes of the codes
  * / bandwidth for few rows, then 1.5 products of 32 a cycle, for additions take turns where
  * products are made; half of that for bytes. */
 #include "../simd/avx2_q8.h"
 
 enum {
     MR = 6,
-    MR_TWICE = 4, /* where each code is two nibbles */
+    MR_TWICE = 5, /* where each code is two nibbles */
     QUADS = QNI_UNIT / 4,
     AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
 };
@@ -313,11 +313,11 @@ void qni_matmul_q8_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibbles(t);
 }
-void qni_matmul_q8_t4n16_mr4_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8_t4n16_mr5_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibble_table(t);
 }
-void qni_matmul_q8_q8n16_mr4_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8_q8n16_mr5_avx2(const struct qni_matmul_tile *t)
 {
     tile_bytes(t);
 }
@@ -325,11 +325,11 @@ void qni_matmul_q8b_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibbles(t);
 }
-void qni_matmul_q8b_t4n16_mr4_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8b_t4n16_mr5_avx2(const struct qni_matmul_tile *t)
 {
     tile_nibble_table(t);
 }
-void qni_matmul_q8b_q8n16_mr4_avx2(const struct qni_matmul_tile *t)
+void qni_matmul_q8b_q8n16_mr5_avx2(const struct qni_matmul_tile *t)
 {
     tile_bytes(t);
 }
