@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int8 activations x 4- and 8-bit weights on AMX tiles. Contract and operand layouts: kernel.h; how
- * blocks of up to 48 rows x 2 panels pass through the tiles: simd/amx_stream.h, and where segments
- * are short: simd/amx_run.h.
+ * blocks of up to 48 rows x 2 panels pass through the tiles: simd/amx_stream.h, where segments are
+ * short simd/amx_run.h, and where many rows have but one: simd/amx_chunks.h.
  *
  * Two units of a packed panel (64 positions, 16 outputs) are exactly one B tile: 16 rows of 4
  * positions x 16 outputs. Rows of activations are A tiles as they lie. Exact because |sum| <=
@@ -17,6 +17,8 @@
  *     many rows    codes of a pair of panels are unpacked once, 128 KiB, while the last block of
  *                  rows of the pair before is multiplied, each tile in the place of one that has
  *                  been multiplied for the last time. A and B come from the second-level cache.
+ *     whole rows,  one segment each: k in chunks, simd/amx_chunks.h has why.
+ *     even more
  *
  * Facts of the rows are turned round at the start, so that rows of a block lie side by side.
  *
@@ -561,7 +563,7 @@ static int64_t tile_units(const struct qni_matmul_tile *t)
     return is_odd && t->n_segments > 1 ? 1 : 2;
 }
 
-/* ---- many rows, one segment ------------------------------------------------------------------ */
+/* ---- many rows, one segment: amx_chunks.h ---------------------------------------------------- */
 
 /* A walk through pairs and chunks. */
 struct walk {
