@@ -25,12 +25,14 @@ static const struct qni_matmul_kernel kernels[] = {
     {NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}};
 #undef QNI_MATMUL_KERNEL
 
+/* STEADY: all codes are the lowest there are, over many short groups: sums that a kernel lets run on
+ * grow as fast as they can. LONG: many rows of one segment. */
+enum kind { PLAIN, STEADY, LONG };
+
 struct row_case {
     const struct qni_matmul_kernel *kernel;
     int32_t data, shape;
-    bool
-        is_steady; /* all codes are the lowest there are, over many short groups: sums that a kernel
-                       lets run on grow as fast as they can */
+    enum kind kind;
 };
 
 /* What a case has drawn. */
@@ -47,6 +49,7 @@ struct drawn {
     int64_t *packed_at;               /* [k] packed position of the q-th position in packed order */
     struct qni_matmul_tile tile;
     bool is_steady;
+    int64_t apart; /* rows of c are so far apart, 0: as they come */
 };
 
 static bool is_nibble(const struct qni_matmul_kernel *k)
@@ -138,6 +141,17 @@ static void draw_steady(struct check *c, struct drawn *d, struct check_weight_op
     o->format.bits = is_nibble(d->kernel) ? 4 : 8;
 }
 
+/* More rows, panels or chunks of k than a kernel takes at a time. */
+static void draw_long(struct check *c, const struct row_case *rc, struct drawn *d)
+{
+    struct check_random *r = &c->random;
+    d->m = CHECK_OF(r, 129, 131, 144, 160, 177, 255, 256, 257, 304, 320, 321, 340);
+    d->panels = rc->shape % 3 == 0 ? CHECK_OF(r, 9, 10, 13) : CHECK_OF(r, 1, 2, 3);
+    d->n = 16 * d->panels - CHECK_OF(r, 0, 0, 1, 15);
+    d->k = d->panels > 3 ? CHECK_OF(r, 512, 545) : CHECK_OF(r, 512, 513, 1024, 1025, 1088, 2100);
+    d->apart = CHECK_OF(r, 0, 512, 512);
+}
+
 static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
 {
     struct check_random *r = &c->random;
@@ -160,6 +174,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
         d->k = CHECK_OF(r, d->k, d->k, 1, 33, 96, 100, 160, 300);
     if (kernel->reads == QNI_READS_BF16 && mr == 32 && d->m >= 2 * mr) /* or do something else */
         d->k = CHECK_OF(r, d->k, 1000, 1025, 1025, 1088, 1500, 2100);
+    if (rc->kind == LONG)
+        draw_long(c, rc, d);
     struct check_weight_options o = {
         .n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
     o.format = draw_format(c, kernel, d->k);
@@ -170,14 +186,14 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     o.data = rc->data;
     d->raw = kernel->reads == QNI_READS_Q8 && !is_table(kernel) && check_random_chance(r, 20);
     d->scaled = (kernel->traits & QNI_TAKES_SCALE) && !d->raw && check_random_chance(r, 50);
-    if (d->raw || d->scaled) {
+    if (d->raw || d->scaled || rc->kind == LONG)
         o.format.group = QN_GROUP_PER_CHANNEL;
+    if (d->raw || d->scaled)
         o.format.shift = QN_SHIFT_NONE;
-    }
     /* Integer zero points make offsets that f16 seldom holds. */
     d->f16_scales = o.format.shift != QN_SHIFT_ZERO && check_random_chance(r, 50);
     o.f16_scales = d->f16_scales;
-    d->is_steady = rc->is_steady;
+    d->is_steady = rc->kind == STEADY;
     if (d->is_steady)
         draw_steady(c, d, &o);
     check_weight_make(c, &o, &d->weight);
@@ -523,8 +539,10 @@ static void row_case(struct check *c, const void *arg)
     check_fill_x(c, &args.x, rc->data, rc->data == CHECK_EXTREME);
     for (int64_t i = 0; i < d.m * d.k && d.is_steady; i++)
         check_put(&args.x, i, x_type == QN_I8 ? -128.0 : -1.0);
-    args.y = check_tensor(c, "c", d.raw ? QN_I32 : QN_F32, 2, (const int64_t[]){d.m, 16 * d.panels},
-                          true);
+    const int64_t columns = d.apart > 0 ? d.apart : 16 * d.panels;
+    args.y = check_tensor(c, "c", d.raw ? QN_I32 : QN_F32, 2, (const int64_t[]){d.m, columns},
+                          d.apart == 0);
+    args.y.shape[1] = 16 * d.panels;
     args.quant.symmetric = d.symmetric;
     args.quant.x_zero = kernel->reads == QNI_READS_Q8 ? d.x_zero : 0;
     t->x_zero = args.quant.x_zero;
@@ -534,6 +552,8 @@ static void row_case(struct check *c, const void *arg)
     t->ldc = (size_t)args.y.stride[0];
     if (d.scaled)
         prepare_scales(c, &d, &args.epilogue.row_scale);
+    t->c_is_far = d.scaled && (uintptr_t)t->c % 64 == 0 && t->ldc % QNI_PANEL == 0 &&
+                  check_random_chance(&c->random, 50);
     lay_out(c, &d);
     pack_weights(c, &d);
     if (is_int8(kernel))
@@ -561,11 +581,15 @@ void check_matmul_rows(struct check_suite *suite, const struct check_options *op
             continue;
         for (int32_t data = 0; data < CHECK_N_DATA; data++)
             for (int32_t shape = 0; shape < shapes; shape++) {
-                const struct row_case rc = {k, data, shape, false};
+                const struct row_case rc = {k, data, shape, PLAIN};
                 check_case(suite, row_case, &rc, "%s/%s/%d", k->name, check_data_names[data],
                            shape);
             }
-        const struct row_case steady = {k, CHECK_NORMAL, 0, true};
+        for (int32_t shape = 0; shape < shapes && (k->traits & QNI_TAKES_SCALE); shape++) {
+            const struct row_case rc = {k, CHECK_NORMAL, shape, LONG};
+            check_case(suite, row_case, &rc, "%s/long/%d", k->name, shape);
+        }
+        const struct row_case steady = {k, CHECK_NORMAL, 0, STEADY};
         if (is_int8(k) && !is_table(k))
             check_case(suite, row_case, &steady, "%s/steady", k->name);
     }
