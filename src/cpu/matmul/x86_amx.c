@@ -702,7 +702,6 @@ static void all_chunks(struct job *j)
         else
             qni_amx_chunk_multiply(&c, &unpack, &leave, false);
         if (next.unit == 0 && (pair + 1 == most || next.panel >= t->n_panels)) {
-            qni_amx_leave_rest(&leave);
             begin_leaving(j, &leave, w.panel - 2 * pair, pair + 1, s->sums[batch][0][0]);
             batch ^= 1;
         }

@@ -36,7 +36,7 @@ struct qni_amx_turns {
     int64_t rate, due;
 };
 
-/* So that all `pieces` are done in so many turns. */
+/* So that all `pieces` are done by the last of so many turns. */
 static inline struct qni_amx_turns qni_amx_turns_of(int64_t pieces, int64_t turns)
 {
     const struct qni_amx_turns t = {((pieces << 16) + turns - 1) / turns, 0};
@@ -225,10 +225,11 @@ QNI_TEMPLATE void qni_amx_chunk_block(const struct qni_amx_chunk *c, struct qni_
     QNI_AMX_TURN(3);
 }
 
-/* Tiles are configured by qni_amx_configure_rows(c->cut.tile_rows, 64, 5, 6). */
+/* Tiles are configured by qni_amx_configure_rows(c->cut.tile_rows, 64, 5, 6). All that unpack has is
+ * unpacked. */
 QNI_VARIANTS void qni_amx_chunk_multiply(const struct qni_amx_chunk *c,
-                                         struct qni_amx_unpack *unpack, struct qni_amx_leave *leave,
-                                         const bool first)
+                                         const struct qni_amx_unpack *unpack,
+                                         struct qni_amx_leave *leave, const bool first)
 {
     struct qni_amx_unpack u = *unpack; /* in registers */
     const char *a = c->a;
@@ -247,7 +248,6 @@ QNI_VARIANTS void qni_amx_chunk_multiply(const struct qni_amx_chunk *c,
         a += 2 * (size_t)c->cut.tile_rows * c->lda;
         sums += QNI_AMX_BLOCK_SUMS;
     }
-    qni_amx_unpack_rest(&u);
 }
 
 #endif
