@@ -53,7 +53,7 @@ static void the_built_ones_serve_themselves(void **state)
         assert_in_range(built->code[i], 750, 1999);
         assert_true(qni_cuda_archs_serve(built, built->code[i] / 10));
     }
-    assert_int_equal(built->n == 0, built->ptx == 0);
+    assert_true(built->n > 0 || built->ptx == 0); /* QN_CUDA_PTX may be off */
     assert_false(qni_cuda_archs_serve(built, 61));
 }
 
