@@ -25,8 +25,8 @@ static const struct qni_matmul_kernel kernels[] = {
     {NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}};
 #undef QNI_MATMUL_KERNEL
 
-/* STEADY: all codes are the lowest there are, over many short groups: sums that a kernel lets run on
- * grow as fast as they can. LONG: many rows of one segment. */
+/* STEADY: all codes are the lowest there are, over many short groups: sums that a kernel lets run
+ * on grow as fast as they can. LONG: many rows of one segment. */
 enum kind { PLAIN, STEADY, LONG };
 
 struct row_case {

@@ -225,8 +225,8 @@ QNI_TEMPLATE void qni_amx_chunk_block(const struct qni_amx_chunk *c, struct qni_
     QNI_AMX_TURN(3);
 }
 
-/* Tiles are configured by qni_amx_configure_rows(c->cut.tile_rows, 64, 5, 6). All that unpack has is
- * unpacked. */
+/* Tiles are configured by qni_amx_configure_rows(c->cut.tile_rows, 64, 5, 6). All that unpack has
+ * is unpacked. */
 QNI_VARIANTS void qni_amx_chunk_multiply(const struct qni_amx_chunk *c,
                                          const struct qni_amx_unpack *unpack,
                                          struct qni_amx_leave *leave, const bool first)
