@@ -51,7 +51,7 @@ static const char *refusal_of_weights(const struct qni_op *op)
     return NULL;
 }
 
-/* Groups whose words (../groups) take less time than rows that gather int16 (measured, without
+/* Groups whose words (../groups) take less time than rows that gather (measured, without
  * AVX-512: 0.4 to 0.9 of it): 3 x 3 taps in squares, or few channels. */
 static bool has_words(const qn_ctx *ctx, const struct qni_op *op)
 {
@@ -66,8 +66,8 @@ static bool has_words(const qn_ctx *ctx, const struct qni_op *op)
 }
 
 /* Where other rows are faster than those that gather (measured: a group of 4 channels takes 2 to 3
- * times as long as in ../groups, of 8 0.6 to 0.8 of it; nibbles made int16 1.1 to 1.3 of their
- * patches). */
+ * times as long as in ../groups, of 8 0.6 to 0.8 of it; nibbles 1.1 to 1.3 of their patches, when
+ * AVX2 made int16 of them). */
 static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
                                      const struct qni_direct_kernel *k)
 {
@@ -82,7 +82,7 @@ static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
     if ((k->row.needs & bytes) == 0 && has_words(ctx, op))
         return "groups are faster as words of their own";
     if ((k->row.needs & bytes) == 0 && k->row.layout == QNI_LAYOUT_Q4N16)
-        return "rows of patches multiply nibbles without widening them";
+        return "nibbles are multiplied as patches with these instructions";
     return NULL;
 }
 

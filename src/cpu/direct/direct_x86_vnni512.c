@@ -432,11 +432,9 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
     }
 }
 
-/* Blocks of rows are even, so that none is left with a few. */
 QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int kind)
 {
-    const int64_t blocks = (t->rows + ROWS - 1) / ROWS;
-    const int64_t each = blocks == 0 ? 0 : ((t->rows + blocks - 1) / blocks + MR - 1) / MR * MR;
+    const int64_t each = qni_direct_even_rows(t->rows, ROWS, MR);
     for (int64_t row = 0; row < t->rows; row += each)
         multiply_rows(t, row, t->rows - row < each ? t->rows - row : each, t->scratch, kind);
 }

@@ -74,6 +74,14 @@ struct qni_direct_tile {
     void *scratch;   /* scratch_bytes of the row, 64-byte aligned, of this thread */
 };
 
+/* Rows of a block, of at most `most`: even, so that no block is left with a few, and whole tiles of
+ * mr rows, of which most has a whole number. */
+static inline int64_t qni_direct_even_rows(int64_t rows, int64_t most, int64_t mr)
+{
+    const int64_t blocks = (rows + most - 1) / most;
+    return blocks == 0 ? 0 : ((rows + blocks - 1) / blocks + mr - 1) / mr * mr;
+}
+
 typedef void qni_direct_kernel_fn(const struct qni_direct_tile *tile);
 /* Units of 32 positions of a panel's packed codes as signed values, padded with zeros to whole
  * steps. */
