@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct rows that gather, alone, against the steps of docs/numerics.md one after the other: taps
- * of any length, wherever they lie, in memory that ends with them; more positions than are widened
- * at a time; rows and outputs that do not fill tiles; the ends of what bytes hold; small weights
- * with a few large ones, and x of few values; codes halfway between two integers; scales that are
- * no numbers. */
+/* Direct rows that gather, and those of squares, alone, against the steps of docs/numerics.md one
+ * after the other: taps of any length, wherever they lie, in memory that ends with them; more
+ * positions than are widened at a time; rows and outputs that do not fill tiles; the ends of what
+ * bytes hold; small weights with a few large ones, and x of few values; codes halfway between two
+ * integers; scales that are no numbers. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -22,6 +22,7 @@ static int32_t zero[MOST_N];
 static int64_t at[MOST_ROWS];
 static uint64_t state = 1;
 
+enum { SQUARES_CHANNELS = 96, SQUARES_BYTES = 16 * (SQUARES_CHANNELS * 32 + 128) };
 enum { ANY = 0, ENDS = 1, HALVES = 2, TAILS = 3, N_DATA = 4 };
 
 struct row {
@@ -29,9 +30,10 @@ struct row {
     uint64_t needs;
     bool is_nibble;
     qni_direct_unpack_fn *unpack; /* NULL: gathers */
+    qni_direct_sums_fn *sums;     /* NULL: gathers or squares */
 };
 #define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
-    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack},
+    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack, sums},
 static const struct row rows[] = {
 #include "cpu/direct/kernels.inc"
 };
@@ -95,8 +97,19 @@ static uint8_t code_of(const struct qni_direct_tile *t, int32_t dot, int64_t j)
 static void check(const struct qni_direct_tile *t, const struct row *row)
 {
     const bool is_nibble = row->is_nibble;
+    struct qni_direct_tile made = *t;
+    uint8_t *const words = malloc(row->unpack != NULL ? (size_t)t->n_panels * SQUARES_BYTES : 1);
+    assert_non_null(words);
+    if (row->unpack != NULL) {
+        made.b_panel = QNI_DIRECT_SQUARES_TAPS * qni_direct_squares_tap((int64_t)t->pixel);
+        made.b = words;
+        for (int64_t i = 0; i < t->n_panels; i++)
+            row->unpack(t->b + (size_t)i * t->b_panel, 9 * (int64_t)t->pixel / 32,
+                        words + (size_t)i * made.b_panel);
+    }
     memset(y, 0x5a, sizeof y);
-    row->fn(t);
+    row->fn(&made);
+    free(words);
     for (int64_t i = 0; i < t->rows; i++)
         for (int64_t j = 0; j < t->n_panels * 16; j++) {
             const int32_t dot = dot_of(t, i, j, is_nibble);
@@ -153,6 +166,41 @@ static void fill_weights(uint8_t *b, const struct qni_direct_tile *t, int32_t da
         }
 }
 
+/* Rows and taps anywhere: the last byte that they meet. */
+static int64_t scatter(struct qni_direct_tile *t, int64_t *taps)
+{
+    int64_t end = 0, reach = 0;
+    for (int64_t i = 0; i < t->rows; i++) {
+        at[i] = unit_in(&state, 0, 500);
+        end = at[i] > end ? at[i] : end;
+    }
+    for (int64_t i = 0; i < t->n_taps; i++) {
+        taps[i] = unit_in(&state, 0, 700);
+        reach = taps[i] > reach ? taps[i] : reach;
+    }
+    return end + reach + t->tap_bytes;
+}
+
+/* The same of the grid that squares are of. */
+static int64_t lay_out(struct qni_direct_tile *t, int64_t *taps)
+{
+    t->pixel = (size_t)unit_in(&state, 1, 3) * 32;
+    t->tap_bytes = 3 * (int64_t)t->pixel;
+    t->n_taps = 3;
+    t->images = unit_in(&state, 1, 3);
+    t->width = unit_in(&state, 1, 15);
+    const int64_t most = MOST_ROWS / (t->images * t->width);
+    const int64_t lines = unit_in(&state, 1, most < 9 ? most : 9) * t->images;
+    const int64_t pixels = t->width + unit_in(&state, 0, 3);
+    const int64_t line = pixels * (int64_t)t->pixel;
+    t->rows = lines * t->width;
+    for (int64_t i = 0; i < t->rows; i++)
+        at[i] = i / t->width * line + i % t->width * (int64_t)t->pixel;
+    for (int64_t i = 0; i < 3; i++)
+        taps[i] = i * t->images * line;
+    return at[t->rows - 1] + taps[2] + t->tap_bytes;
+}
+
 /* A tile whose operands end where what it may read does. */
 static void one(const struct row *row, int32_t index)
 {
@@ -171,19 +219,9 @@ static void one(const struct row *row, int32_t index)
     t.n = t.n_panels * 16 - (unit_in(&state, 0, 2) == 0 ? unit_in(&state, 1, 15) : 0);
     if (t.kind != QNI_DIRECT_BYTES)
         t.n = 0;
-    t.flip = unit_in(&state, 0, 2) == 0 ? 0x80 : 0;
+    t.flip = row->unpack == NULL && unit_in(&state, 0, 2) == 0 ? 0x80 : 0;
+    const size_t a_bytes = (size_t)(row->unpack != NULL ? lay_out(&t, taps) : scatter(&t, taps));
     const int64_t k = t.n_taps * t.tap_bytes, units = (k + 31) / 32;
-    int64_t end = 0;
-    for (int64_t i = 0; i < t.rows; i++) {
-        at[i] = unit_in(&state, 0, 500);
-        end = at[i] > end ? at[i] : end;
-    }
-    int64_t reach = 0;
-    for (int64_t i = 0; i < t.n_taps; i++) {
-        taps[i] = unit_in(&state, 0, 700);
-        reach = taps[i] > reach ? taps[i] : reach;
-    }
-    const size_t a_bytes = (size_t)(end + reach + t.tap_bytes);
     int8_t *const a = malloc(a_bytes);
     t.b_panel = (size_t)units * (is_nibble ? 256 : 512);
     uint8_t *const b = malloc((size_t)t.n_panels * t.b_panel);
@@ -217,7 +255,7 @@ static void tiles(void **unused)
         places[i] = y + i * MOST_N;
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         for (int32_t i = 0; i < 300; i++)
-            if (rows[r].unpack == NULL && (rows[r].needs & ~isa) == 0)
+            if ((rows[r].unpack == NULL || rows[r].sums == NULL) && (rows[r].needs & ~isa) == 0)
                 one(&rows[r], i);
 }
 

@@ -81,16 +81,41 @@ static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
         return "groups have too few channels";
     if ((k->row.needs & bytes) == 0 && has_words(ctx, op))
         return "groups are faster as words of their own";
-    if ((k->row.needs & bytes) == 0 && k->row.layout == QNI_LAYOUT_Q4N16)
+    if ((k->row.needs & bytes) == 0 && k->row.layout == QNI_LAYOUT_Q4N16 &&
+        qni_direct_way(k) == QNI_DIRECT_GATHERS)
         return "nibbles are multiplied as patches with these instructions";
     return NULL;
+}
+
+/* Sums are right up to 2^29 / 128 / 128 positions. */
+static const char *refusal_of_squares(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    if (c->kh != 3 || c->kw != 3 || c->ci % QNI_UNIT != 0)
+        return "squares are of 3 x 3 taps, and whole units of channels";
+    for (int axis = 0; axis < 2; axis++)
+        if (c->stride[axis] != 1 || c->dilation[axis] != 1)
+            return "squares are of taps and outputs that are neighbours";
+    if (c->ci > QNI_DIRECT_SQUARES_CHANNELS || !qni_direct_has_planes(op))
+        return "squares are of planes and not too many channels";
+    return NULL;
+}
+
+/* Products of squares and the weights that are made for them, to products of taps: nanoseconds of a
+ * channel and an output, 100 and 10 times (measured). */
+static bool squares_pay(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    const int64_t squares = c->batch * qni_ceil_div(c->oh, 2) * qni_ceil_div(c->ow, 2);
+    return squares * 21 + 80 <= c->batch * c->oh * c->ow * 9;
 }
 
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
                            const struct qni_direct_kernel *k)
 {
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
-    const bool gathers = k->unpack == NULL;
+    const int32_t way = qni_direct_way(k);
+    const bool gathers = way != QNI_DIRECT_TILES;
     if (op->kind != QNI_CONV)
         return "direct rows are for convolutions";
     if (op->conv.groups != 1 && !(gathers ? qni_direct_has_lines(op) : qni_direct_has_planes(op)))
@@ -105,6 +130,10 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
         return "the weights are packed in another layout";
     if (gathers && op->kernel == NULL && refusal_to_gather(ctx, op, k) != NULL)
         return refusal_to_gather(ctx, op, k);
+    if (way == QNI_DIRECT_SQUARES && refusal_of_squares(op) != NULL)
+        return refusal_of_squares(op);
+    if (way == QNI_DIRECT_SQUARES && op->kernel == NULL && !squares_pay(op))
+        return "squares take longer where outputs are few";
     if (op->m < k->row.m_min || op->k == 0)
         return "fewer outputs than a tile has rows";
     return refusal_of_weights(op);
@@ -133,8 +162,8 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
         return false;
     for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
         tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
-    const bool gathers = chosen->unpack == NULL;
-    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, gathers);
+    const int32_t way = qni_direct_way(chosen);
+    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, way);
     memset(choice, 0, sizeof *choice);
     choice->n_choices = 1;
     choice->m_from[0] = 1;
@@ -142,7 +171,7 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
     choice->block_m = shape.band_rows;
     choice->panels_per_task = 2 * shape.blocks_per_item;
     choice->n_threads = ctx->threads.n_threads;
-    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, gathers);
+    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, way);
     choice->scratch_bytes = (size_t)choice->n_threads * choice->thread_bytes;
     return true;
 }
@@ -616,15 +645,16 @@ static bool describe_outputs(const struct run *r, const struct qni_slab *slab, i
     return !is_wild(scale, bias, n, dot, r->epilogue.finish.y_inv);
 }
 
-/* Words of one block, 256 rows at a time, through the common epilogue. */
+/* Words of one block, 256 rows at a time (of squares all), through the common epilogue. */
 static void multiply_words(const struct run *r, const struct qni_slab *slab,
                            const struct qni_direct_tile *all, int64_t first, int64_t output,
                            const struct qni_direct_scratch *scratch)
 {
     struct qni_direct_tile t = *all;
-    for (int64_t row = 0; row < all->rows; row += QNI_DIRECT_WORDS) {
+    const int64_t most = r->shape.in_squares ? all->rows : QNI_DIRECT_WORDS;
+    for (int64_t row = 0; row < all->rows; row += most) {
         t.a = all->a + (all->at != NULL ? 0 : (size_t)row * all->pixel);
-        t.rows = qni_min(QNI_DIRECT_WORDS, all->rows - row);
+        t.rows = qni_min(most, all->rows - row);
         t.row_sums = all->row_sums != NULL ? all->row_sums + row : NULL;
         t.at = all->at != NULL ? all->at + row : NULL;
         r->kernel->fn(&t);
@@ -642,6 +672,7 @@ struct hands {
     int64_t slab_index;
     int64_t first, end; /* blocks whose weights and scales scratch holds */
     bool is_tame;       /* all of them */
+    bool has_x;         /* the kernel has met the band */
 };
 
 static const uint8_t *codes_of(const struct run *r, const struct hands *h, int64_t block)
@@ -738,6 +769,9 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .a_block = s->slabs.is_apart ? qni_group_bytes(s, h->b.n_images, h->b.n_lines) : 0,
         .step_bytes = s->reads_codes ? QNI_DIRECT_STEP : s->step_bytes,
         .tap_bytes = s->tap_bytes,
+        .width = r->op->conv.ow,
+        .images = h->b.n_images,
+        .has_x = h->has_x,
         .flip = s->rows_are == QNI_ROWS_IN_PLACE ? r->flip : 0,
         .b = s->reads_codes ? codes_of(r, h, block) : unpacked_at(r, h, block),
         .b_panel = s->reads_codes
@@ -777,6 +811,7 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         else if (at.rows > 0)
             r->kernel->fn(&t);
     }
+    h->has_x = true;
     if (r->turns)
         turn_rows(r, &h->b, h->slab.output + 32 * block, t.n, scratch);
 }
@@ -808,6 +843,7 @@ static void do_item(const struct run *r, struct hands *h, int64_t item)
             find_rows(r, &h->b, h->scratch.at);
         else if (s->reads_codes && !s->gathers)
             sum_rows(r, &h->b, h->taps, &h->scratch);
+        h->has_x = false;
         h->ready = index;
         h->numbered = band;
     }
@@ -857,7 +893,7 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     memset(&r, 0, sizeof r);
     r.op = op;
     r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;
-    r.shape = qni_direct_shape_of(ctx, op, r.kernel->unpack == NULL);
+    r.shape = qni_direct_shape_of(ctx, op, qni_direct_way(r.kernel));
     r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
     r.sink = qni_conv_sink(op, &r.patches);
     r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);

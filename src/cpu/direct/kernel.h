@@ -26,7 +26,15 @@
  * taps are tap_bytes long and follow each other in the weights without gaps:
  *
  *     dot[r, j] = sum over taps t, bytes i < tap_bytes of
- *                 (a[at[r] + taps[t] + i] ^ flip) * value[t * tap_bytes + i, j] */
+ *                 (a[at[r] + taps[t] + i] ^ flip) * value[t * tap_bytes + i, j]
+ *
+ * A row of the list that has `unpack` and no `sums` takes 3 x 3 taps of stride 1 in squares of 2 x
+ * 2 outputs (../simd/squares.h). Rows are a grid: lines of `width` outputs, of each of so many
+ * images in turn. Output (0, 0) of the first image reads pixels of `pixel` channels from a +
+ * taps[0] on; lines of an image are taps[1] - taps[0] apart, and those of the other images lie
+ * between them evenly. Weights are words, pairs of channels beside each other:
+ *
+ *     b[panel][16][channels / 2][16 outputs][2], each of the 16 qni_direct_squares_tap() */
 #ifndef QNI_CPU_DIRECT_KERNEL_H
 #define QNI_CPU_DIRECT_KERNEL_H
 
@@ -37,10 +45,13 @@ enum { QNI_DIRECT_BYTES = 0, QNI_DIRECT_FLOATS = 1, QNI_DIRECT_RAW = 2 };
 
 struct qni_direct_tile {
     const int8_t *a;
-    size_t pixel;        /* bytes from row to row */
-    const int64_t *at;   /* [rows] gathers: bytes from a to each row, instead of pixel */
-    int64_t tap_bytes;   /* gathers */
-    uint8_t flip;        /* of the bytes of a: gathers */
+    size_t pixel;          /* bytes from row to row */
+    const int64_t *at;     /* [rows] gathers: bytes from a to each row, instead of pixel */
+    int64_t tap_bytes;     /* gathers */
+    int64_t width, images; /* squares */
+    int32_t has_x; /* squares: scratch holds what the last call made of the same rows, if they were
+                    * no more than qni_direct_squares_most() */
+    uint8_t flip;  /* of the bytes of a: gathers */
     const int64_t *taps; /* bytes */
     int64_t n_taps;
     int64_t tap_steps;  /* of 64 channels */
@@ -84,7 +95,7 @@ static inline int64_t qni_direct_even_rows(int64_t rows, int64_t most, int64_t m
 
 typedef void qni_direct_kernel_fn(const struct qni_direct_tile *tile);
 /* Units of 32 positions of a panel's packed codes as signed values, padded with zeros to whole
- * steps. */
+ * steps; squares: 9 taps of whole units, as words (above). */
 typedef void qni_direct_unpack_fn(const uint8_t *codes, int64_t units, uint8_t *out);
 /* 128 times the sum of `bytes` (a multiple of 64) bytes of each row. */
 typedef void qni_direct_sums_fn(const int8_t *a, size_t pixel, int64_t rows, int64_t bytes,
@@ -144,9 +155,18 @@ struct qni_direct_kernel {
     struct qni_matmul_kernel row; /* fn is NULL */
     qni_direct_kernel_fn *fn;
     qni_direct_unpack_fn *unpack; /* NULL: the kernel gathers (above) */
-    qni_direct_sums_fn *sums;     /* the same */
+    qni_direct_sums_fn *sums;     /* the same; NULL with unpack: squares (above) */
     const struct qni_direct_images *images;
 };
+
+/* What a row reads. */
+enum { QNI_DIRECT_TILES = 0, QNI_DIRECT_GATHERS = 1, QNI_DIRECT_SQUARES = 2 };
+static inline int32_t qni_direct_way(const struct qni_direct_kernel *k)
+{
+    if (k->unpack == NULL)
+        return QNI_DIRECT_GATHERS;
+    return k->sums == NULL ? QNI_DIRECT_SQUARES : QNI_DIRECT_TILES;
+}
 
 /* How images become rows: what an ISA file has of each. Where rows gather it is spread() alone. */
 struct qni_direct_images {
@@ -163,8 +183,35 @@ struct qni_direct_images {
 #undef QNI_DIRECT_KERNEL
 qni_direct_unpack_fn qni_direct_bytes_amx, qni_direct_nibbles_amx;
 qni_direct_sums_fn qni_direct_sums_amx;
+qni_direct_unpack_fn qni_direct_squares_bytes_avx2, qni_direct_squares_nibbles_avx2;
 
-/* Of rows that multiply tiles, and of those that gather. */
+/* Of rows that multiply tiles, and of the others. */
 enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 352 * 1024 };
+
+/* Squares: channels at most; the 16 sums of each; squares of a tile, which pieces are multiples of;
+ * bytes of lines of outputs; words by which planes of x are apart, so that they do not all meet in
+ * one set of the first cache. */
+enum {
+    QNI_DIRECT_SQUARES_CHANNELS = 3072,
+    QNI_DIRECT_SQUARES_TAPS = 16,
+    QNI_DIRECT_SQUARES_MR = 6,
+    QNI_DIRECT_SQUARES_LINES = 4096,
+    QNI_DIRECT_SQUARES_APART = 32
+};
+/* Bytes of one of the 16 of a panel: more than its words, for the same reason. */
+static inline size_t qni_direct_squares_tap(int64_t channels)
+{
+    return (size_t)channels * QNI_PANEL * sizeof(int16_t) + 128;
+}
+/* That fit into scratch. */
+static inline int64_t qni_direct_squares_most(int64_t channels)
+{
+    const int64_t each =
+        QNI_DIRECT_SQUARES_TAPS * (2 * channels + QNI_PANEL * (int64_t)sizeof(int32_t));
+    const int64_t rest =
+        2 * QNI_DIRECT_SQUARES_LINES + 2 * QNI_DIRECT_SQUARES_TAPS * QNI_DIRECT_SQUARES_APART;
+    const int64_t most = (QNI_DIRECT_SCRATCH_GATHERS - rest) / each;
+    return most > QNI_DIRECT_SQUARES_MR ? most / QNI_DIRECT_SQUARES_MR * QNI_DIRECT_SQUARES_MR : 1;
+}
 
 #endif

@@ -266,11 +266,12 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
         s->band_images = qni_ceil_div(c->batch, s->n_bands);
         s->n_bands = qni_ceil_div(c->batch, s->band_images);
     } else {
-        const int64_t lines =
-            qni_max(1, qni_min(room / line - s->axis[0].extra, BAND_ROWS / s->columns));
+        int64_t lines = qni_max(1, qni_min(room / line - s->axis[0].extra, BAND_ROWS / s->columns));
+        lines -= s->in_squares && lines > 1 ? lines % 2 : 0;
         const int64_t least = qni_ceil_div(threads, c->batch);
         int64_t bands = qni_max(qni_ceil_div(c->oh, lines), qni_min(least, c->oh));
         s->band_lines = qni_ceil_div(c->oh, bands);
+        s->band_lines += s->in_squares && s->band_lines < lines ? s->band_lines % 2 : 0;
         s->bands_per_image = qni_ceil_div(c->oh, s->band_lines);
         s->n_bands = c->batch * s->bands_per_image;
     }
@@ -400,12 +401,22 @@ static double item_ns(const struct qni_op *op, const struct qni_direct_shape *s,
                     blocks * block_ns(s->steps));
 }
 
+static int64_t squares_of(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    return c->batch * qni_ceil_div(c->oh, 2) * qni_ceil_div(c->ow, 2);
+}
+
 /* Weights are used as they are packed where unpacking would be for few rows, or where the weights
  * of a block are more than the first cache keeps: then a block of rows has to stay in it. */
 static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
 {
     if (s->gathers) {
         s->blocks_per_call = s->blocks_per_item;
+        s->unpacked_blocks = s->in_squares ? s->n_blocks : 0;
+        if (s->in_squares && s->n_bands == 1 &&
+            squares_of(op) <= qni_direct_squares_most(op->conv.ci))
+            s->blocks_per_call = s->unpacked_blocks = 1; /* used once: in the second cache */
         if (qni_direct_turns(op))
             s->blocks_per_call =
                 qni_max(1, qni_min(s->blocks_per_call, TURNED_BYTES / (32 * s->band_rows)));
@@ -468,20 +479,21 @@ bool qni_direct_has_lines(const struct qni_op *op)
 }
 
 /* Rows are gathered once for all outputs, so what decides is how few copies there are before. */
-static struct qni_direct_shape gathered_shape(const struct qni_op *op)
+static struct qni_direct_shape gathered_shape(const struct qni_op *op, bool in_squares)
 {
     const struct qni_conv *c = &op->conv;
     const int64_t taps = (int64_t)c->kh * c->kw;
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
     s.gathers = true;
+    s.in_squares = in_squares;
     s.slabs = (struct qni_slabs){1, c->groups, c->ci, c->co, c->ci, false};
     s.n_apart = 1;
     s.n_blocks = qni_ceil_div(c->co, 32);
     s.blocks_per_item = s.n_blocks;
     s.items_per_band = 1;
     s.step_bytes = QNI_DIRECT_STEP;
-    if (reads_inside(op)) {
+    if (reads_inside(op) && !in_squares) {
         s.rows_are = QNI_ROWS_IN_PLACE;
         s.n_taps = taps;
         s.pixel = c->xs[3];
@@ -497,7 +509,9 @@ static struct qni_direct_shape gathered_shape(const struct qni_op *op)
     }
     s.tap_steps = qni_ceil_div(s.tap_bytes, QNI_DIRECT_STEP);
     s.steps = s.n_taps * s.tap_steps;
-    s.reads_codes = 1;
+    s.reads_codes = !in_squares;
+    if (in_squares)
+        s.panel_bytes = QNI_DIRECT_SQUARES_TAPS * qni_direct_squares_tap(c->ci);
     return s;
 }
 
@@ -506,10 +520,15 @@ static double gathered_ns(const struct qni_op *op, const struct qni_direct_shape
                           int64_t threads)
 {
     enum { ROWS = 64 };
+    const double channels = (double)op->conv.ci;
     const double items = (double)qni_ceil_div(s->n_bands * s->items_per_band, threads);
     const double rows = (double)qni_min(s->band_rows, op->m), k = (double)op->k;
     const double outputs = (double)(s->blocks_per_item * 32);
     const double blocks = (double)qni_ceil_div((int64_t)rows, ROWS);
+    if (s->in_squares)
+        return channels * outputs * 0.8 +
+               items * (copy_ns((double)s->a_bytes) + rows * channels * 0.12 +
+                        rows * k * outputs / 150);
     return items * (copy_ns((double)s->a_bytes) + rows * k * 0.12 + blocks * k * outputs * 0.03 +
                     rows * k * outputs / 85);
 }
@@ -587,10 +606,11 @@ static struct qni_direct_shape tiled_shape(const struct qni_op *op)
     return s;
 }
 
-struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
-                                            bool gathers)
+struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op, int32_t way)
 {
-    struct qni_direct_shape s = gathers ? gathered_shape(op) : tiled_shape(op);
+    const bool gathers = way != QNI_DIRECT_TILES;
+    struct qni_direct_shape s =
+        gathers ? gathered_shape(op, way == QNI_DIRECT_SQUARES) : tiled_shape(op);
     /* Slabs are work for as many threads. */
     const int64_t threads = qni_ceil_div(ctx->threads.n_threads, s.slabs.count);
     struct qni_direct_shape one = s;
@@ -622,7 +642,7 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
 size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_shape *s,
                              uint8_t *memory, struct qni_direct_scratch *scratch)
 {
-    const size_t panel = (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
+    const size_t panel = s->in_squares ? s->panel_bytes : (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
     const size_t rows = (size_t)s->most_rows, words = (size_t)s->n_blocks * 32 * sizeof(float);
     const struct qni_patches p = qni_patches_of(op, NULL, 0, 0, false);
     const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
@@ -635,13 +655,13 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     /* The last row of a plane reads as many bytes as others do. */
     const size_t behind = s->run != 0 ? (size_t)(s->tap_steps * QNI_DIRECT_STEP) : 0;
     const size_t bytes[] = {s->gathers ? QNI_DIRECT_SCRATCH_GATHERS : QNI_DIRECT_SCRATCH,
-                            (size_t)s->unpacked_blocks * 2 * panel,
+                            (size_t)(s->in_squares ? s->n_blocks : s->unpacked_blocks) * 2 * panel,
                             s->most_a_bytes + behind,
                             rows * sizeof(int64_t),
                             s->gathers ? rows * sizeof(int64_t) : 0,
                             rows * sizeof(uint8_t *),
                             (size_t)op->n + 64,
-                            QNI_DIRECT_WORDS * 32 * sizeof(float),
+                            (s->in_squares ? rows : QNI_DIRECT_WORDS) * 32 * sizeof(float),
                             sizeof(struct qni_epilogue_scratch),
                             line,
                             words,
@@ -675,9 +695,9 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     return at[PARTS];
 }
 
-size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, bool gathers)
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int32_t way)
 {
-    struct qni_direct_shape s = qni_direct_shape_of(ctx, op, gathers);
+    struct qni_direct_shape s = qni_direct_shape_of(ctx, op, way);
     size_t most = qni_direct_scratch_in(op, &s, NULL, NULL);
     if (op->conv.xs[1] != 1 && op->conv.h * op->conv.w > 1)
         return most;
@@ -688,7 +708,7 @@ size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, bool
         any.conv.xs[3] = op->conv.groups * op->conv.ci + gap;
         any.conv.xs[2] = op->conv.w * any.conv.xs[3] + gap;
         any.conv.xs[0] = op->conv.h * any.conv.xs[2] + gap;
-        s = qni_direct_shape_of(ctx, &any, gathers);
+        s = qni_direct_shape_of(ctx, &any, way);
         const size_t bytes = qni_direct_scratch_in(&any, &s, NULL, NULL);
         most = bytes > most ? bytes : most;
     }

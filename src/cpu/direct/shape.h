@@ -30,7 +30,8 @@ struct qni_plane_axis {
 };
 
 struct qni_direct_shape {
-    bool gathers;           /* the kernel does (kernel.h) */
+    bool gathers;           /* the kernel reads planes or x itself (kernel.h) */
+    bool in_squares;        /* the same */
     bool moves;             /* weights of slabs are (slabs.h) */
     struct qni_slabs slabs; /* everything below is of one of them */
     int64_t tap_bytes;      /* gathers */
@@ -73,8 +74,9 @@ bool qni_direct_turns(const struct qni_op *op);
 bool qni_direct_has_planes(const struct qni_op *op);
 /* May rows be gathered from lines or x? Again more than one group has no other way. */
 bool qni_direct_has_lines(const struct qni_op *op);
+/* way: qni_direct_way() */
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
-                                            bool gathers);
+                                            int32_t way);
 
 /* Do taps end inside a step, so that unpacked weights have to be moved apart? */
 static inline bool qni_direct_parts_taps(const struct qni_op *op, const struct qni_direct_shape *s)
@@ -130,7 +132,7 @@ struct qni_direct_scratch {
     uint8_t **y;      /* [band_rows] */
     uint8_t *nowhere; /* n bytes that nobody reads */
     uint8_t *turned;  /* [most_rows, blocks_per_call * 32] bytes before they go to planes */
-    float *c;         /* [QNI_DIRECT_WORDS, 32] */
+    float *c;         /* [QNI_DIRECT_WORDS, or most_rows in squares, 32] */
     void *line, *kernel;
     struct qni_epilogue_scratch *epilogue;
 };
@@ -140,6 +142,6 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
                              uint8_t *memory, struct qni_direct_scratch *scratch);
 /* Bytes, for this batch and every smaller one, whatever the strides of x: from run to run they may
  * change. */
-size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, bool gathers);
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int32_t way);
 
 #endif

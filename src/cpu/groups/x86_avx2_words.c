@@ -4,23 +4,15 @@
  *
  * vpmaddwd multiplies 16 words and adds pairs, vpaddd adds them to 8 sums: 16 products for two
  * instructions, of which a core takes two pairs a cycle at best (measured: 1.6). Taps of 3 x 3 of
- * stride 1 take 2.25 times fewer products in squares of 2 x 2 outputs (Winograd's minimal filtering
- * of small tiles), all integers:
- *
- *     of a line    y0 = x0 w0 + x1 w1 + x2 w2     y1 = x1 w0 + x2 w1 + x3 w2
- *     products     m0 = (x0 - x2) 2 w0            m1 = (x1 + x2) (w0 + w1 + w2)
- *                  m3 = (x1 - x3) (-2 w2)         m2 = (x2 - x1) (w0 - w1 + w2)
- *     so           2 y0 = m0 + m1 + m2            2 y1 = m1 - m2 + m3
- *
- * and the same of columns of that. |x less its zero| <= 255, so that transformed x is at most 1020
- * and transformed weights 9 * 128: words. Sums are 4 y modulo 2^32, which is 4 y: |y| <=
- * 255 * 128 * k, and k < 16384 (the driver's refusals).
+ * stride 1 take 2.25 times fewer products in squares of 2 x 2 outputs (../simd/squares.h): |x less
+ * its zero| <= 255, |y| <= 255 * 128 * k, and k < 16384 (the driver's refusals).
  *
  * Bound, of 3 x 3 taps: an output and a channel are 9 / 16 pairs of instructions tap by tap and 1 /
  * 4 in squares, which have besides, of each square, 32 additions for 16 channels and 8 + 16 for 8
  * outputs. */
 #include "../../base/compiler.h"
 #include "../simd/avx2.h"
+#include "../simd/squares.h"
 #include "kernel.h"
 
 enum { LANES = 8, PAIR = 16, MOST = 8, TAPS = QNI_GROUPS_SQUARE_TAPS };
@@ -351,14 +343,6 @@ struct squares {
     int32_t *sums;
 };
 
-QNI_TEMPLATE void four_of(const __m256i *x, __m256i *to)
-{
-    to[0] = _mm256_sub_epi16(x[0], x[2]);
-    to[1] = _mm256_add_epi16(x[1], x[2]);
-    to[2] = _mm256_sub_epi16(x[2], x[1]);
-    to[3] = _mm256_sub_epi16(x[1], x[3]);
-}
-
 /* A row of squares of 8 inputs, two columns to a vector: columns 0 and 1 less 2 and 3 are two of
  * the four, columns 1 and 2 give the others. */
 static void transform_eights(const struct qni_groups_tile *t, const struct squares *s,
@@ -369,11 +353,11 @@ static void transform_eights(const struct qni_groups_tile *t, const struct squar
         QNI_UNROLL
         for (int r = 0; r < 4; r++)
             x[r] = _mm256_sub_epi16(load(from + r * t->x_row), load(from + r * t->x_row + 16));
-        four_of(x, ends);
+        qni_squares_of_x(x, ends);
         QNI_UNROLL
         for (int r = 0; r < 4; r++)
             x[r] = load(from + r * t->x_row + 8);
-        four_of(x, middle);
+        qni_squares_of_x(x, middle);
         QNI_UNROLL
         for (int r = 0; r < 4; r++) {
             int16_t *const at = to + 4 * r * s->x_tap;
@@ -399,7 +383,7 @@ QNI_TEMPLATE void transform_column(const struct qni_groups_tile *t, const int16_
         const __m256i v = load_some(from + r * t->x_row + b * t->x_column, half);
         x[r] = adds ? _mm256_add_epi16(u, v) : _mm256_sub_epi16(u, v);
     }
-    four_of(x, four);
+    qni_squares_of_x(x, four);
     QNI_UNROLL
     for (int r = 0; r < 4; r++)
         store_some(to + 4 * r * tap, four[r], half);
@@ -751,28 +735,6 @@ static void pixels_of(const struct qni_groups_pixels *p)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Values of a pair of channels of a quad, of 8 outputs, as words. */
-QNI_TEMPLATE __m256i pair_of(const struct qni_groups_panel *p, int64_t quad, int64_t v,
-                             const int pair, const bool is_nibble)
-{
-    const int64_t vector = is_nibble ? quad / 8 * 4 + quad % 4 : quad;
-    __m256i codes = load(p->codes + vector * 64 + v * 32);
-    if (is_nibble) {
-        if (quad % 8 >= 4)
-            codes = _mm256_srli_epi16(codes, 4);
-        codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
-        codes = _mm256_sub_epi8(codes, _mm256_set1_epi8(8));
-    } else {
-        codes = _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80));
-    }
-    /* Bytes 0 and 1, or 2 and 3, of every dword to the upper halves of words. */
-    const __m256i first = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13));
-    const __m256i second = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15));
-    return _mm256_srai_epi16(_mm256_shuffle_epi8(codes, pair == 0 ? first : second), 8);
-}
-
 /* To the lanes of this group; the first one clears those of the other. */
 QNI_TEMPLATE void put_pair(const struct qni_groups_panel *p, __m256i v, int16_t *to)
 {
@@ -785,41 +747,15 @@ QNI_TEMPLATE void put_pair(const struct qni_groups_panel *p, __m256i v, int16_t 
     store(to, v);
 }
 
-/* Three weights of a line to four, twice as large, the last one turned. */
-QNI_TEMPLATE void spread(const __m256i *w, __m256i *to)
-{
-    const __m256i ends = _mm256_add_epi16(w[0], w[2]);
-    to[0] = _mm256_add_epi16(w[0], w[0]);
-    to[1] = _mm256_add_epi16(ends, w[1]);
-    to[2] = _mm256_sub_epi16(ends, w[1]);
-    to[3] = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(w[2], w[2]));
-}
-
 /* A pair of channels of a quad of each tap: 9 taps to 16. */
 QNI_TEMPLATE void square(const struct qni_groups_panel *p, int64_t quad, int64_t v, const int pair,
                          const bool is_nibble, int16_t *to)
 {
-    const int64_t quads = p->ci / 4;
-    __m256i w[4][3];
+    __m256i w[4][4];
+    qni_squares_weights(p->codes, p->ci / 4, quad, v, pair, is_nibble, w);
     QNI_UNROLL
-    for (int c = 0; c < 3; c++) {
-        __m256i column[3], four[4];
-        QNI_UNROLL
-        for (int r = 0; r < 3; r++)
-            column[r] = pair_of(p, (3 * r + c) * quads + quad, v, pair, is_nibble);
-        spread(column, four);
-        QNI_UNROLL
-        for (int r = 0; r < 4; r++)
-            w[r][c] = four[r];
-    }
-    QNI_UNROLL
-    for (int r = 0; r < 4; r++) {
-        __m256i four[4];
-        spread(w[r], four);
-        QNI_UNROLL
-        for (int c = 0; c < 4; c++)
-            put_pair(p, four[c], to + (4 * r + c) * p->ci * LANES);
-    }
+    for (int i = 0; i < TAPS; i++)
+        put_pair(p, w[i / 4][i % 4], to + i * p->ci * LANES);
 }
 
 QNI_TEMPLATE void panel_as(const struct qni_groups_panel *p, const bool is_nibble)
@@ -834,8 +770,8 @@ QNI_TEMPLATE void panel_as(const struct qni_groups_panel *p, const bool is_nibbl
                 square(p, q, v, 0, is_nibble, to);
                 square(p, q, v, 1, is_nibble, to + PAIR);
             } else {
-                put_pair(p, pair_of(p, q, v, 0, is_nibble), to);
-                put_pair(p, pair_of(p, q, v, 1, is_nibble), to + PAIR);
+                put_pair(p, qni_squares_pair(p->codes, q, v, 0, is_nibble), to);
+                put_pair(p, qni_squares_pair(p->codes, q, v, 1, is_nibble), to + PAIR);
             }
     }
 }

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* 3 x 3 taps of stride 1 in squares of 2 x 2 outputs (Winograd's minimal filtering of small tiles):
+ * 16 products for 36, of words, all integers.
+ *
+ *     of a line    y0 = x0 w0 + x1 w1 + x2 w2     y1 = x1 w0 + x2 w1 + x3 w2
+ *     products     m0 = (x0 - x2) 2 w0            m1 = (x1 + x2) (w0 + w1 + w2)
+ *                  m3 = (x1 - x3) (-2 w2)         m2 = (x2 - x1) (w0 - w1 + w2)
+ *     so           2 y0 = m0 + m1 + m2            2 y1 = m1 - m2 + m3
+ *
+ * and the same of columns of that. With |x| <= 255 transformed x is at most 1020 and transformed
+ * weights 9 * 128: words. Sums are 4 y modulo 2^32, which is 4 y where |y| < 2^29. */
+#ifndef QNI_CPU_SIMD_SQUARES_H
+#define QNI_CPU_SIMD_SQUARES_H
+
+#include "../../base/compiler.h"
+#include "avx2.h"
+
+QNI_TEMPLATE void qni_squares_of_x(const __m256i *x, __m256i *to)
+{
+    to[0] = _mm256_sub_epi16(x[0], x[2]);
+    to[1] = _mm256_add_epi16(x[1], x[2]);
+    to[2] = _mm256_sub_epi16(x[2], x[1]);
+    to[3] = _mm256_sub_epi16(x[1], x[3]);
+}
+
+/* Three weights of a line to four, twice as large, the last one turned. */
+QNI_TEMPLATE void qni_squares_of_w(const __m256i *w, __m256i *to)
+{
+    const __m256i ends = _mm256_add_epi16(w[0], w[2]);
+    to[0] = _mm256_add_epi16(w[0], w[0]);
+    to[1] = _mm256_add_epi16(ends, w[1]);
+    to[2] = _mm256_sub_epi16(ends, w[1]);
+    to[3] = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(w[2], w[2]));
+}
+
+/* Values of a pair of channels of a quad of packed codes, of outputs 8 v and on, as words. */
+QNI_TEMPLATE __m256i qni_squares_pair(const uint8_t *packed, int64_t quad, int64_t v,
+                                      const int pair, const bool is_nibble)
+{
+    const int64_t vector = is_nibble ? quad / 8 * 4 + quad % 4 : quad;
+    const void *const at = packed + vector * 64 + v * 32;
+    __m256i codes = _mm256_loadu_si256((const __m256i *)at);
+    if (is_nibble) {
+        if (quad % 8 >= 4)
+            codes = _mm256_srli_epi16(codes, 4);
+        codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+        codes = _mm256_sub_epi8(codes, _mm256_set1_epi8(8));
+    } else {
+        codes = _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80));
+    }
+    /* Bytes 0 and 1, or 2 and 3, of every dword to the upper halves of words. */
+    const __m256i first = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13));
+    const __m256i second = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15));
+    return _mm256_srai_epi16(_mm256_shuffle_epi8(codes, pair == 0 ? first : second), 8);
+}
+
+/* A pair of channels of a quad of each of 9 taps, which are so many quads apart: to 16. */
+QNI_TEMPLATE void qni_squares_weights(const uint8_t *packed, int64_t quads, int64_t quad, int64_t v,
+                                      const int pair, const bool is_nibble, __m256i (*to)[4])
+{
+    __m256i w[4][3];
+    QNI_UNROLL
+    for (int c = 0; c < 3; c++) {
+        __m256i column[3], four[4];
+        QNI_UNROLL
+        for (int r = 0; r < 3; r++)
+            column[r] = qni_squares_pair(packed, (3 * r + c) * quads + quad, v, pair, is_nibble);
+        qni_squares_of_w(column, four);
+        QNI_UNROLL
+        for (int r = 0; r < 4; r++)
+            w[r][c] = four[r];
+    }
+    QNI_UNROLL
+    for (int r = 0; r < 4; r++)
+        qni_squares_of_w(w[r], to[r]);
+}
+
+#endif
