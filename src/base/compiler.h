@@ -61,8 +61,16 @@
 #define QNI_KEEP(v) ((void)0)
 #endif
 
-/* The same for a whole number that moves along: compilers would rather hold all of its later
- * values, in more registers than there are. */
+/* What was in this register stays in it until here, so that no result takes its place and is moved
+ * back later; and instructions before and after stay so. */
+#if defined(__x86_64__)
+#define QNI_KEPT(v) __asm__ volatile("" ::"v"(v))
+#else
+#define QNI_KEPT(v) ((void)0)
+#endif
+
+/* The same as QNI_KEEP for a whole number that moves along: compilers would rather hold all of its
+ * later values, in more registers than there are. */
 #if defined(__GNUC__)
 #define QNI_KEEP_WORD(v) __asm__("" : "+r"(v))
 #else

@@ -156,11 +156,11 @@ static void move_to_panel(struct qni_matmul_tile *t, int64_t panel)
         t->sums += panel * t->n_segments * QNI_PANEL;
 }
 
-/* Panels of a call of the kernel. Floats of vectors read x from the second cache for each of them:
- * no more of it goes to sums than it takes for calls to be long. */
+/* Panels of a call of the kernel. Floats of vectors copy x once for all of them; a few more sums
+ * than the second cache holds beside x cost less than another copy. */
 static int64_t tile_panels(const struct qni_matmul_kernel *kernel, int64_t rows)
 {
-    enum { FLOATS = 16 };
+    enum { FLOATS = 32 };
     const int64_t panels = qni_kernel_panels(kernel, rows);
     return kernel->reads == QNI_READS_F32 ? qni_min(panels, FLOATS) : panels;
 }

@@ -24,22 +24,23 @@ static inline bool qni_cuts_bytes(const struct qni_matmul_kernel *kernel)
  * cache. */
 enum { QNI_TILE_BYTES = 320 * 1024, QNI_TILE_PAD = 16 };
 
-/* Panels of a tile of so many rows. */
-static inline int64_t qni_tile_panels(int64_t rows)
+/* A tile is larger for weights or copies of rows to be made less often: where weights are rounded,
+ * rows come from beyond the second cache once for all of its panels; where rows are copied, that is
+ * once for all of them. */
+enum { QNI_LARGE_TILE_BYTES = 512 * 1024, QNI_ROUNDED_PANELS = 16 };
+static inline int64_t qni_tile_bytes(const struct qni_matmul_kernel *kernel)
 {
-    const int64_t fit = QNI_TILE_BYTES / (QNI_PANEL * 4) / qni_max(rows, 1);
-    return qni_max(1, qni_min(fit, QNI_EPILOGUE_COLUMNS / QNI_PANEL));
+    const bool large = (kernel->traits & (QNI_ROUNDS_WEIGHTS | QNI_TAKES_SPANS)) != 0;
+    return large ? QNI_LARGE_TILE_BYTES : QNI_TILE_BYTES;
 }
 
-/* Where weights are rounded, a tile is larger: rows come from beyond the second cache once for all
- * of its panels, and weights are made once whatever its size. */
-enum { QNI_ROUNDED_TILE_BYTES = 512 * 1024, QNI_ROUNDED_PANELS = 16 };
+/* Panels of a tile of so many rows. */
 static inline int64_t qni_kernel_panels(const struct qni_matmul_kernel *kernel, int64_t rows)
 {
-    if ((kernel->traits & QNI_ROUNDS_WEIGHTS) == 0)
-        return qni_tile_panels(rows);
-    const int64_t fit = QNI_ROUNDED_TILE_BYTES / (QNI_PANEL * 4) / qni_max(rows, 1);
-    return qni_max(1, qni_min(fit, QNI_ROUNDED_PANELS));
+    const bool rounds = (kernel->traits & QNI_ROUNDS_WEIGHTS) != 0;
+    const int64_t most = rounds ? QNI_ROUNDED_PANELS : QNI_EPILOGUE_COLUMNS / QNI_PANEL;
+    const int64_t fit = qni_tile_bytes(kernel) / (QNI_PANEL * 4) / qni_max(rows, 1);
+    return qni_max(1, qni_min(fit, most));
 }
 
 /* Rows of a unit. Depends on the shape of the product alone; a call takes no more than its plan,

@@ -378,11 +378,12 @@ size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shap
                           const struct qni_cpu_choice *choice, uint8_t *memory,
                           struct qni_thread_scratch *scratch)
 {
-    size_t prepared = 0, kernel = 0, at = 0;
+    size_t prepared = 0, tile = 0, kernel = 0, at = 0;
     for (int32_t i = 0; i < choice->n_choices; i++) {
         const struct qni_row_layout l = layout_of(op, choice->kernel[i]);
         const size_t bytes = qni_prepared_bytes(&l, choice->block_m);
         prepared = bytes > prepared ? bytes : prepared;
+        tile = (size_t)qni_max((int64_t)tile, qni_tile_bytes(choice->kernel[i]));
         if (choice->kernel[i]->scratch_bytes > kernel)
             kernel = choice->kernel[i]->scratch_bytes;
     }
@@ -392,8 +393,6 @@ size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shap
     const int64_t positions = sums_floats ? op->w[0]->head->units * QNI_UNIT : 0;
     scratch->exact = place(memory, &at, (size_t)positions * sizeof(double));
     const size_t pads = (size_t)choice->block_m * QNI_TILE_PAD * sizeof(float);
-    const bool rounds = (choice->main->traits & QNI_ROUNDS_WEIGHTS) != 0;
-    const size_t tile = rounds ? QNI_ROUNDED_TILE_BYTES : QNI_TILE_BYTES;
     scratch->tile = place(memory, &at, tile + pads);
     scratch->epilogue = place(memory, &at, sizeof *scratch->epilogue);
     scratch->kernel = place(memory, &at, kernel);

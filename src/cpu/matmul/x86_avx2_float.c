@@ -34,17 +34,18 @@ enum {
     AHEAD = 2048, /* bytes: about 100 ns of one core's stream */
     LINE = 16,    /* floats */
     SPAN = 256,   /* positions: 16 KiB of weights in the first cache */
-    ROWS = 128,
+    ROWS = 256,   /* 256 KiB of them in the second cache */
+    DEEP = 4,     /* positions of a step of many rows */
     FEW = 4,
     GROUPS = 512 /* of few rows, whose sums of a are made at a time */
 };
 
 struct scratch {
     float w[SPAN][QNI_PANEL];
-    float a[ROWS][SPAN + LINE];
+    float a[ROWS * SPAN + LINE];
     float total[2 * FEW][GROUPS];
 };
-_Static_assert(sizeof(struct scratch) == 172032, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 294976, "kernels.inc says so");
 
 QNI_TEMPLATE bool are_nibbles(const int kind)
 {
@@ -433,9 +434,9 @@ QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table
 
 /* ---- many rows ------------------------------------------------------------------------------- */
 
-/* A span of k, for rows [row, row + rows) of the tile. Rows are copied: where they lie, often a
- * multiple of 4 KiB apart, those of a block would meet in one set of the first cache. Copies are an
- * odd number of lines apart, and have no positions of padding. */
+/* A span of k, for rows [row, row + rows) of the tile. Rows are copied, those of a block together:
+ * at a position, its x of the first row, of the second and so on, so that a block is one stream.
+ * Copies have no positions of padding. */
 struct span {
     const struct qni_matmul_tile *t;
     struct scratch *s;
@@ -445,17 +446,65 @@ struct span {
     int64_t lines; /* of a row: 16 positions each */
 };
 
-static void copy_rows(const struct span *n)
+/* 8 rows of 8 become columns. */
+static inline void transpose(__m256 *r)
+{
+    __m256 v[8];
+    QNI_UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        const __m256 low = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        const __m256 high = _mm256_unpackhi_ps(r[i], r[i + 1]);
+        const __m256 next_low = _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
+        const __m256 next_high = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+        v[i] = _mm256_shuffle_ps(low, next_low, 0x44);
+        v[i + 1] = _mm256_shuffle_ps(low, next_low, 0xee);
+        v[i + 2] = _mm256_shuffle_ps(high, next_high, 0x44);
+        v[i + 3] = _mm256_shuffle_ps(high, next_high, 0xee);
+    }
+    QNI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
+    }
+}
+
+/* mr rows, of which the last may stand for others as well: what a store has more than mr is written
+ * over by the next one. */
+static float *copy_block(const struct span *n, int64_t row, int64_t mr, float *to)
 {
     const int64_t step = n->t->halves ? 2 * LINE : LINE;
-    const char *row = (const char *)n->t->a + (size_t)n->row * n->t->lda;
-    for (int64_t i = 0; i < n->rows; i++, row += n->t->lda) {
-        const float *from = (const float *)(const void *)row + n->unit * QNI_UNIT;
-        float *to = n->s->a[i];
-        for (int64_t line = 0; line < n->lines; line++, from += step, to += LINE) {
-            _mm256_store_ps(to, _mm256_loadu_ps(from));
-            _mm256_store_ps(to + 8, _mm256_loadu_ps(from + 8));
+    const char *const rows = (const char *)n->t->a + (size_t)(n->row + row) * n->t->lda;
+    const float *from[MR];
+    QNI_UNROLL
+    for (int i = 0; i < MR; i++)
+        from[i] = (const float *)(const void *)(rows + (size_t)at_most(i, mr - 1) * n->t->lda) +
+                  n->unit * QNI_UNIT;
+    for (int64_t p = 0; p < n->lines * step; p += step)
+        for (int64_t h = 0; h < LINE; h += 8) {
+            __m256 r[8];
+            QNI_UNROLL
+            for (int i = 0; i < 8; i++)
+                r[i] = i < MR ? _mm256_loadu_ps(from[i] + p + h) : _mm256_setzero_ps();
+            transpose(r);
+            QNI_UNROLL
+            for (int i = 0; i < 8; i++, to += mr)
+                _mm256_storeu_ps(to, r[i]);
         }
+    return to;
+}
+
+/* Rows of the next block: blocks differ by one row at most. */
+static inline int64_t block_rows(int64_t rows)
+{
+    return rows / ((rows + MR - 1) / MR);
+}
+
+static void copy_rows(const struct span *n)
+{
+    float *to = n->s->a;
+    for (int64_t row = 0, mr; row < n->rows; row += mr) {
+        mr = block_rows(n->rows - row);
+        to = copy_block(n, row, mr, to);
     }
 }
 
@@ -519,46 +568,56 @@ QNI_TEMPLATE void make(const struct span *n, int64_t panel, ptrdiff_t ahead, con
     }
 }
 
-/* mr rows of c += a * w, in ascending order. The first span begins at zero. */
+/* mr rows of c += a * w, in ascending order. The first span begins at zero. A busy second thread of
+ * the core leaves half of the instructions, so that there are no more than it takes: several
+ * positions a step, in the order that is written here. */
 QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel, const int mr)
 {
-    enum { LD = SPAN + LINE };
     const struct qni_matmul_tile *t = n->t;
+    const size_t ldc = t->ldc;
     const float(*w)[QNI_PANEL] = (const float(*)[QNI_PANEL])n->s->w;
-    const float *a = n->s->a[row];
-    float *const c = t->c + (size_t)(n->row + row) * t->ldc + panel * QNI_PANEL;
+    const float *a = n->s->a + row * n->lines * LINE;
+    float *const c = t->c + (size_t)(n->row + row) * ldc + panel * QNI_PANEL;
     __m256 sum[MR][2];
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
-        _mm_prefetch((const char *)(c + (size_t)(mr + i) * t->ldc), _MM_HINT_T0);
+        _mm_prefetch((const char *)(c + (size_t)(mr + i) * ldc), _MM_HINT_T0);
         sum[i][0] = sum[i][1] = _mm256_setzero_ps();
         if (n->unit > 0) {
-            sum[i][0] = _mm256_loadu_ps(c + (size_t)i * t->ldc);
-            sum[i][1] = _mm256_loadu_ps(c + (size_t)i * t->ldc + 8);
+            sum[i][0] = _mm256_loadu_ps(c + (size_t)i * ldc);
+            sum[i][1] = _mm256_loadu_ps(c + (size_t)i * ldc + 8);
         }
     }
-    for (const float *const end = a + n->lines * LINE; a < end; a++, w++) {
-        const __m256 w0 = _mm256_load_ps(w[0]), w1 = _mm256_load_ps(w[0] + 8);
+    for (const float *const end = a + n->lines * LINE * mr; a < end; a += DEEP * mr, w += DEEP) {
         QNI_UNROLL
-        for (int i = 0; i < mr; i++) {
-            const __m256 x = _mm256_broadcast_ss(a + i * LD);
-            sum[i][0] = _mm256_fmadd_ps(w0, x, sum[i][0]);
-            sum[i][1] = _mm256_fmadd_ps(w1, x, sum[i][1]);
+        for (int p = 0; p < DEEP; p++) {
+            __m256 w0 = _mm256_load_ps(w[p]), w1 = _mm256_load_ps(w[p] + 8);
+            QNI_KEEP(w0);
+            QNI_KEEP(w1);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) {
+                const __m256 x = _mm256_broadcast_ss(a + p * mr + i);
+                sum[i][0] = _mm256_fmadd_ps(w0, x, sum[i][0]);
+                sum[i][1] = _mm256_fmadd_ps(w1, x, sum[i][1]);
+                QNI_KEEP(sum[i][0]);
+                QNI_KEEP(sum[i][1]);
+                QNI_KEPT(x);
+            }
+            QNI_KEPT(w0);
+            QNI_KEPT(w1);
         }
     }
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
-        _mm256_storeu_ps(c + (size_t)i * t->ldc, sum[i][0]);
-        _mm256_storeu_ps(c + (size_t)i * t->ldc + 8, sum[i][1]);
+        _mm256_storeu_ps(c + (size_t)i * ldc, sum[i][0]);
+        _mm256_storeu_ps(c + (size_t)i * ldc + 8, sum[i][1]);
     }
 }
 
-/* All rows, in blocks that differ by one row at most. */
 static void multiply(const struct span *n, int64_t panel)
 {
-    int64_t blocks = (n->rows + MR - 1) / MR;
-    for (int64_t row = 0, mr; row < n->rows; row += mr, blocks--) {
-        mr = (n->rows - row) / blocks;
+    for (int64_t row = 0, mr; row < n->rows; row += mr) {
+        mr = block_rows(n->rows - row);
         switch (mr) {
         case 6:
             multiply_rows(n, row, panel, 6);
