@@ -47,7 +47,9 @@ def shown(column, value):
     if column == "needs":
         bits = re.findall(r"QN_ISA_(\w+)", value)
         return ", ".join(bit.lower() for bit in bits) or "nothing"
-    return value.lower() if re.fullmatch(r"[A-Z0-9_]+", value) else value
+    if re.fullmatch(r"[A-Z0-9_]+( \| [A-Z0-9_]+)*", value):
+        return value.lower().replace(" | ", ", ")
+    return value
 
 
 def kernels(root, grammar):

@@ -418,12 +418,12 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     const bool makes = d->kernel->traits & QNI_MAKES_WEIGHTS;
     const int64_t group = d->weight.w.format.group;
     t->halves = group > 0 && group <= QNI_UNIT / 2;
-    const int32_t shares = makes && t->halves;
+    const int32_t shares = (makes || (d->kernel->traits & QNI_SHARES_UNITS)) && t->halves;
     const int64_t units = (t->units + shares) >> shares;
     const size_t row_bytes = (size_t)units * QNI_UNIT * (bf16 ? 2 : 4);
     /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
     const bool callers =
-        !bf16 && t->units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
+        !bf16 && units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
     if (bf16 && t->offset != NULL && !makes) {
         t->a_total = sum_groups(c, d, x);
         t->ld_segment = (size_t)d->segments.n;
@@ -438,13 +438,12 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
         for (int64_t q = 0; q < d->k; q++) {
             float rest =
                 (float)qni_ref_get(x->data, x->dtype, i * x->stride[0] + d->segments.order[q]);
-            uint8_t *row = a + (size_t)i * t->lda;
-            if (!bf16)
-                ((float *)row)[d->packed_at[q]] = rest;
             const int64_t within = d->packed_at[q] % QNI_UNIT;
+            const int64_t at = ((d->packed_at[q] - within) >> shares) + within;
+            if (!bf16)
+                ((float *)(a + (size_t)i * t->lda))[at] = rest;
             for (int32_t plane = 0; plane < t->planes; plane++) {
-                uint16_t *to =
-                    bf16_at(t, a, i, plane, ((d->packed_at[q] - within) >> shares) + within);
+                uint16_t *to = bf16_at(t, a, i, plane, at);
                 *to = qni_bf16_from_f32(rest);
                 rest = isfinite(rest) ? rest - qni_f32_from_bf16(*to) : 0.0f;
             }

@@ -27,9 +27,9 @@
  * Rows of bf16 planes lie in blocks of QNI_BF16_ROWS, the last of what is left. A block of r rows
  * has [units][planes][r][32] elements: what a tile of A takes lies together. Of every four
  * positions the two in the middle change places: 0 2 1 3.
- * Kernels that make weights have nothing to scale at the end of a group, so that groups of at most
- * 16 positions, which leave half of their units of codes empty, share units of a: two to a unit,
- * and an odd last one with zeros.
+ * Groups of at most 16 positions leave half of their units of codes empty. Kernels that make
+ * weights have nothing to scale at the end of a group, and for them and others that can such groups
+ * share units of a: two to a unit, and an odd last one with zeros.
  *
  * A kernel writes c for all m rows and all 16 * n_panels outputs (those past n are garbage-free:
  * padding codes have value 0 and scale 0); kernels that read bf16 write each result once. It reads
@@ -65,11 +65,12 @@ enum {
     QNI_TAKES_SCALE = 1,   /* takes a row_scale: results of one segment need not pass through memory
                               of their own on the way to y */
     QNI_MAKES_WEIGHTS = 2, /* makes floats of the weights, once for all rows of a job: any codebook,
-                              any group; the rows of a job need not fit a cache. Reads no totals,
-                              and rows of groups of at most 16 positions in halves of units */
+                              any group; the rows of a job need not fit a cache. Reads no totals.
+                              Shares units, too */
     QNI_TAKES_SPANS = 4,   /* copies rows, a span of k at a time: the rows of a job need not fit a
                               cache, wherever they lie */
-    QNI_ROUNDS_WEIGHTS = 8 /* rounds them once to bf16: for the dense strategy, x in one plane */
+    QNI_ROUNDS_WEIGHTS = 8, /* rounds them once to bf16: for the dense strategy, x in one plane */
+    QNI_SHARES_UNITS = 16   /* reads rows of groups of at most 16 positions in halves of units */
 };
 
 /* Rows of a block of bf16 planes. */
@@ -93,7 +94,7 @@ struct qni_matmul_tile {
     int64_t m;
     int32_t planes;        /* BF16: how many, as qni_op_planes() has it */
     int32_t halves;        /* groups have at most 16 positions, second halves of units are padding;
-                                 units of a that meet made weights hold two first ones */
+                                 shared units of a hold two first ones */
     const int32_t *a_sum;  /* Q8, Q8B: [m, n_segments] sum of codes (segments as docs/numerics.md
                                  cuts them for Q8 or Q8B) */
     const float *a_scale;  /* Q8B: [m, n_segments] */

@@ -31,7 +31,7 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
     l.reads = reads;
     l.cut = qni_cut_of(head, reads);
     l.halves = l.cut.group_len <= HALF;
-    const bool shares = makes && l.halves;
+    const bool shares = (makes || (kernel->traits & QNI_SHARES_UNITS) != 0) && l.halves;
     l.units = shares ? qni_ceil_div(l.cut.units, 2) : l.cut.units;
     l.is_identity = l.units * QNI_UNIT == l.cut.k && in_order(head);
     if (shares ? l.cut.group_len != HALF : head->n_runs > 1)
@@ -230,6 +230,10 @@ static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
         place_bytes(p, a, raw);
         p->out->row_scale[i] = p->op->quant.x_scale;
         p->rows->sum((const int8_t *)a, &l->cut, f->sum + fact);
+    } else if (l->reads == QNI_READS_F32 && l->units < l->cut.units && !l->is_identity) {
+        packed_floats(p, raw, p->scratch->packed, true);
+        move_halves(p->scratch->packed, l->cut.units);
+        memcpy(a, p->scratch->packed, (size_t)l->units * QNI_UNIT * sizeof(float));
     } else if (l->reads == QNI_READS_F32) {
         packed_floats(p, raw, (float *)(void *)a, true);
     } else if (l->reads == QNI_READS_BF16) {

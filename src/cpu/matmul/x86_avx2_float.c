@@ -60,6 +60,12 @@ static inline int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Of a unit of codes. */
+static inline int64_t positions_of(const struct qni_matmul_tile *t)
+{
+    return t->halves ? QNI_UNIT / 2 : QNI_UNIT;
+}
+
 /* ---- values of codes ------------------------------------------------------------------------- */
 
 /* Byte i of the 16 values of a codebook is in plane i. */
@@ -230,7 +236,7 @@ static bool are_small(const struct qni_matmul_tile *t)
     __m256i large = _mm256_setzero_si256();
     for (int64_t i = 0; i < t->m; i++) {
         const float *a = (const float *)(const void *)((const char *)t->a + (size_t)i * t->lda);
-        for (const float *const end = a + t->units * QNI_UNIT; a < end; a += 8) {
+        for (const float *const end = a + t->units * positions_of(t); a < end; a += 8) {
             const __m256i size = _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(a)),
                                                   _mm256_set1_epi32(INT32_MAX));
             large = _mm256_or_si256(large, _mm256_cmpgt_epi32(size, _mm256_set1_epi32(TWO_60)));
@@ -322,7 +328,7 @@ struct stretch {
 static void add_totals(const struct stretch *n)
 {
     const struct qni_matmul_tile *t = n->t;
-    const int64_t step = t->halves ? QNI_UNIT / 2 : QNI_UNIT;
+    const int64_t step = positions_of(t);
     for (int64_t i = 0; i < t->m; i++) {
         const float *a = (const float *)(const void *)((const char *)t->a + (size_t)i * t->lda);
         for (int64_t g = 0; g < n->groups; g++) {
@@ -330,7 +336,7 @@ static void add_totals(const struct stretch *n)
             const int64_t units = at_most(t->group_units, t->units - unit);
             __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
             for (int64_t u = unit; u < unit + units; u++)
-                for (int64_t p = u * QNI_UNIT; p < u * QNI_UNIT + step; p += 16) {
+                for (int64_t p = u * step; p < (u + 1) * step; p += 16) {
                     sum[0] = _mm256_add_ps(sum[0], _mm256_loadu_ps(a + p));
                     sum[1] = _mm256_add_ps(sum[1], _mm256_loadu_ps(a + p + 8));
                 }
@@ -358,16 +364,17 @@ QNI_TEMPLATE void few_rows(const struct stretch *n, int64_t panel, int64_t row, 
             c[i][h] = n->group == 0 ? _mm256_setzero_ps()
                                     : _mm256_loadu_ps(to + (size_t)i * t->ldc + 8 * h);
     }
-    int64_t p = first * QNI_UNIT;
+    const int64_t step = positions_of(t);
+    int64_t p = first * step;
     for (int64_t g = 0; g < n->groups; g++) {
-        const int64_t end = at_most((n->group + g + 1) * t->group_units, t->units) * QNI_UNIT;
+        const int64_t end = at_most((n->group + g + 1) * t->group_units, t->units) * step;
         struct sums s;
         QNI_UNROLL
         for (int i = 0; i < mr; i++)
             QNI_UNROLL
         for (int h = 0; h < 2; h++)
             s.dot[i][h][0] = s.dot[i][h][1] = _mm256_setzero_ps();
-        for (; p < end; p += QNI_UNIT, codes += unit_bytes) {
+        for (; p < end; p += step, codes += unit_bytes) {
             add_vectors(&s, codes, a, p, 0, n->table, mr, kind);
             if (t->halves)
                 continue;
@@ -472,14 +479,13 @@ static inline void transpose(__m256 *r)
  * over by the next one. */
 static float *copy_block(const struct span *n, int64_t row, int64_t mr, float *to)
 {
-    const int64_t step = n->t->halves ? 2 * LINE : LINE;
     const char *const rows = (const char *)n->t->a + (size_t)(n->row + row) * n->t->lda;
     const float *from[MR];
     QNI_UNROLL
     for (int i = 0; i < MR; i++)
         from[i] = (const float *)(const void *)(rows + (size_t)at_most(i, mr - 1) * n->t->lda) +
-                  n->unit * QNI_UNIT;
-    for (int64_t p = 0; p < n->lines * step; p += step)
+                  n->unit * positions_of(n->t);
+    for (int64_t p = 0; p < n->lines * LINE; p += LINE)
         for (int64_t h = 0; h < LINE; h += 8) {
             __m256 r[8];
             QNI_UNROLL
@@ -557,7 +563,7 @@ QNI_TEMPLATE void make(const struct span *n, int64_t panel, ptrdiff_t ahead, con
 {
     const struct qni_matmul_tile *t = n->t;
     const int64_t unit_bytes = are_nibbles(kind) ? 256 : 512;
-    const int64_t unit_positions = t->halves ? QNI_UNIT / 2 : QNI_UNIT;
+    const int64_t unit_positions = positions_of(t);
     const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride + n->unit * unit_bytes;
     float(*w)[QNI_PANEL] = n->s->w;
     struct group group = {{_mm256_setzero_ps()}, {_mm256_setzero_ps()}};
