@@ -171,6 +171,27 @@ static void finite_case(struct check *c, const void *arg)
     }
 }
 
+/* Stores past the caches are stores. */
+static void past_case(struct check *c, const void *arg)
+{
+    const struct qni_rows *rows = ((const struct rows_case *)arg)->rows;
+    struct check_random *r = &c->random;
+    const int64_t n = 16 * check_random_in(r, 1, 9);
+    const float times = (float)check_random_in(r, -9, 9) / 8.0f;
+    float *v = check_memory(c, "v", (size_t)n * sizeof *v, 4);
+    float *y = check_memory(c, "y", (size_t)n * sizeof *y, 64);
+    float *must = check_memory(c, "y through the caches", (size_t)n * sizeof *y, 4);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (float)check_random_in(r, -999, 999) / 7.0f;
+    rows->scale_to(must, v, times, n);
+    rows->scale_past(y, v, times, n);
+    rows->fence();
+    for (int64_t i = 0; i < n; i++)
+        if (y[i] != must[i] || must[i] != v[i] * times)
+            check_fail(c, "%lld of %lld is %.9g and %.9g, must be %.9g", (long long)i, (long long)n,
+                       (double)y[i], (double)must[i], (double)(v[i] * times));
+}
+
 /* ------------------------------------------------------------------------------------ quantizer */
 
 /* A row in packed order: groups of whole units, the last one perhaps short. */
@@ -392,6 +413,7 @@ void check_rows(struct check_suite *suite, const struct check_options *options)
             check_case(suite, codes_case, &rc, "codes/%s/%d", rows->name, shape);
             check_case(suite, turn_case, &rc, "turn/%s/%d", rows->name, shape);
             check_case(suite, finite_case, &rc, "finite/%s/%d", rows->name, shape);
+            check_case(suite, past_case, &rc, "past/%s/%d", rows->name, shape);
         }
         for (int32_t data = 0; data < CHECK_N_DATA; data++)
             for (int32_t shape = 0; shape < (options->quick ? 5 : 60); shape++) {

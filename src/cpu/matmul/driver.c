@@ -234,8 +234,9 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     /* One call for all panels that go to y: a kernel that writes each result once does more at a
      * time so. */
     const bool is_whole = is_scaled && direct != NULL;
-    all.c_is_far = is_whole && (uintptr_t)direct % 64 == 0 && ldy % QNI_PANEL == 0 &&
-                   (size_t)u->rows * ldy * sizeof *direct > r->ctx->cache_bytes[1];
+    const bool is_far =
+        u->rows * u->part->n * (int64_t)sizeof *all.c > (int64_t)r->ctx->cache_bytes[1];
+    all.c_is_far = is_whole && is_far && (uintptr_t)direct % 64 == 0 && ldy % QNI_PANEL == 0;
     const int64_t step = is_whole ? end - panel : tile_panels(u->kernel, u->rows);
     while (panel < end) {
         struct qni_matmul_tile t = all;
@@ -261,6 +262,7 @@ static void multiply_panels(const struct run *r, const struct unit *u,
             .ldc = t.ldc,
             .x_scale = scaled ? prepared->row_scale : NULL,
             .is_scaled = is_scaled,
+            .is_far = is_far,
         };
         qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
         panel += n;

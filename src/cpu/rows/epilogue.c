@@ -224,18 +224,26 @@ static void finish_columns(const struct qni_epilogue *e, const struct qni_epilog
     }
 }
 
-/* Nothing but the scale of a row: from the tile to y in one pass. */
+/* Nothing but the scale of a row: from the tile to y in one pass. A line of y that is stored whole
+ * past the caches need not be read first. */
 static void store_rows(const struct qni_epilogue *e, const struct qni_epilogue_tile *t)
 {
     const struct qni_row_sink *s = &e->sink;
     const int64_t column = t->part->column + t->output;
+    bool is_past = false;
     for (int64_t i = 0; i < t->rows; i++) {
         float *const y = (float *)s->y + offset_of(s, s->stride, number_of(s, t->row + i)) + column;
         const float *const v = t->c + (size_t)i * t->ldc;
         const float times = t->is_scaled ? 1.0f : t->x_scale != NULL ? t->x_scale[i] : e->x_scale;
-        if (y != v || times != 1.0f)
+        if (y != v && t->is_far && (uintptr_t)y % 64 == 0 && t->n % 16 == 0) {
+            e->rows->scale_past(y, v, times, t->n);
+            is_past = true;
+        } else if (y != v || times != 1.0f) {
             e->rows->scale_to(y, v, times, t->n);
+        }
     }
+    if (is_past)
+        e->rows->fence();
 }
 
 void qni_epilogue_run(const struct qni_epilogue *e, const struct qni_epilogue_tile *tile,

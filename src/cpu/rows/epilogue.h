@@ -46,6 +46,7 @@ struct qni_epilogue_tile {
     size_t ldc;
     const float *x_scale; /* of each row, or NULL */
     bool is_scaled;       /* rows have been multiplied by the scale of x; only if is_store */
+    bool is_far;          /* y is more than the second cache holds: stores may pass the caches by */
 };
 
 /* Where the part's first output of this row is in y, if the rows [row, row + rows) are evenly

@@ -91,6 +91,10 @@ struct qni_rows {
     void (*scale)(float *v, const struct qni_scale_step *step);
     /* y = v * times: all there is to do for most products. y may be v. */
     void (*scale_to)(float *y, const float *v, float times, int64_t n);
+    /* The same past the caches, where the instance can: y aligned to 64 bytes, n a multiple of 16.
+     * fence() before others are told that y is there. */
+    void (*scale_past)(float *y, const float *v, float times, int64_t n);
+    void (*fence)(void);
     /* v is changed. y may be v itself (f32, stride 1). */
     void (*finish)(float *v, const struct qni_finish_step *step);
     /* dst[i * ld + c * element] = src[c * plane + i * element]; i < pixels, c < channels; element:

@@ -11,8 +11,8 @@
  * depends on the order of another, nothing is fused but what says so, so every instance gives the
  * same bits. The only intrinsics are the conversions of f16, where the instruction exists and gives
  * the bits of half.h (but for the payload of a NaN, which is never the same anywhere), and the
- * moves of transpose.h; and codes to floats and back and their sums, of which compilers make more
- * steps. */
+ * moves of transpose.h; stores that pass the caches by; and codes to floats and back and their
+ * sums, of which compilers make more steps. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -425,6 +425,26 @@ static void scale_to(float *y, const float *v, float times, int64_t n)
         y[i] = v[i] * times;
 }
 
+static void scale_past(float *y, const float *v, float times, int64_t n)
+{
+#if defined(__AVX512F__)
+    for (int64_t i = 0; i < n; i += 16)
+        _mm512_stream_ps(y + i, _mm512_mul_ps(_mm512_loadu_ps(v + i), _mm512_set1_ps(times)));
+#elif defined(__AVX2__)
+    for (int64_t i = 0; i < n; i += 8)
+        _mm256_stream_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(v + i), _mm256_set1_ps(times)));
+#else
+    scale_to(y, v, times, n);
+#endif
+}
+
+static void fence(void)
+{
+#if defined(__AVX2__)
+    _mm_sfence();
+#endif
+}
+
 static void add_residual(float *v, const struct qni_finish_step *s)
 {
     const int64_t n = s->n, stride = s->residual_stride;
@@ -702,6 +722,8 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .encode = encode,
     .scale = scale_row,
     .scale_to = scale_to,
+    .scale_past = scale_past,
+    .fence = fence,
     .finish = finish_line,
     .turn = turn,
     .is_finite = is_finite,
