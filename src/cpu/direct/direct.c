@@ -29,6 +29,15 @@ static const struct qni_direct_kernel kernels[] = {
 };
 #undef QNI_DIRECT_KERNEL
 
+/* What a row reads, and keeps: the weights of rows without VNNI. */
+static int32_t way_of(const struct qni_direct_kernel *k)
+{
+    if (k->unpack == NULL)
+        return (k->row.needs & (QN_ISA_AVX_VNNI | QN_ISA_VNNI512)) != 0 ? QNI_DIRECT_GATHERS
+                                                                        : QNI_DIRECT_KEEPS;
+    return k->sums == NULL ? QNI_DIRECT_SQUARES : QNI_DIRECT_TILES;
+}
+
 static const void *column_sums(const qn_packed *w)
 {
     const bool own = w->head->section[QNI_SECTION_GROUP_SUMS].bytes != 0;
@@ -82,7 +91,7 @@ static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
     if ((k->row.needs & bytes) == 0 && has_words(ctx, op))
         return "groups are faster as words of their own";
     if ((k->row.needs & bytes) == 0 && k->row.layout == QNI_LAYOUT_Q4N16 &&
-        qni_direct_way(k) == QNI_DIRECT_GATHERS)
+        way_of(k) == QNI_DIRECT_GATHERS)
         return "nibbles are multiplied as patches with these instructions";
     return NULL;
 }
@@ -114,7 +123,7 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
                            const struct qni_direct_kernel *k)
 {
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
-    const int32_t way = qni_direct_way(k);
+    const int32_t way = way_of(k);
     const bool gathers = way != QNI_DIRECT_TILES;
     if (op->kind != QNI_CONV)
         return "direct rows are for convolutions";
@@ -162,7 +171,7 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
         return false;
     for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
         tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
-    const int32_t way = qni_direct_way(chosen);
+    const int32_t way = way_of(chosen);
     const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, way);
     memset(choice, 0, sizeof *choice);
     choice->n_choices = 1;
@@ -724,6 +733,8 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
     h->is_tame = is_tame && (!adds || h->is_tame);
     h->first = adds ? h->first : block;
     h->end = block + blocks;
+    for (int64_t j = 0; s->keeps && j < panels; j++)
+        memset(unpacked_at(r, h, block) + (size_t)j * s->panel_bytes, 0, QNI_DIRECT_KEPT);
     for (int64_t j = 0; !s->reads_codes && j < panels; j++) {
         const bool parts = qni_direct_parts_taps(r->op, s);
         const bool moves = parts || s->rows_are == QNI_ROWS_OF_COLUMNS;
@@ -769,6 +780,8 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .a_block = s->slabs.is_apart ? qni_group_bytes(s, h->b.n_images, h->b.n_lines) : 0,
         .step_bytes = s->reads_codes ? QNI_DIRECT_STEP : s->step_bytes,
         .tap_bytes = s->tap_bytes,
+        .kept = s->keeps ? unpacked_at(r, h, block) : NULL,
+        .kept_panel = s->panel_bytes,
         .width = r->op->conv.ow,
         .images = h->b.n_images,
         .has_x = h->has_x,
@@ -893,7 +906,7 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     memset(&r, 0, sizeof r);
     r.op = op;
     r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;
-    r.shape = qni_direct_shape_of(ctx, op, qni_direct_way(r.kernel));
+    r.shape = qni_direct_shape_of(ctx, op, way_of(r.kernel));
     r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
     r.sink = qni_conv_sink(op, &r.patches);
     r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);

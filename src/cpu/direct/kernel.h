@@ -48,6 +48,9 @@ struct qni_direct_tile {
     size_t pixel;          /* bytes from row to row */
     const int64_t *at;     /* [rows] gathers: bytes from a to each row, instead of pixel */
     int64_t tap_bytes;     /* gathers */
+    uint8_t *kept;         /* keeps: qni_direct_kept_bytes() of the first panel, of which the first
+                    * QNI_DIRECT_KEPT are zeros until the kernel writes them; or NULL */
+    size_t kept_panel;     /* bytes from panel to panel */
     int64_t width, images; /* squares */
     int32_t has_x; /* squares: scratch holds what the last call made of the same rows, if they were
                     * no more than qni_direct_squares_most() */
@@ -160,13 +163,12 @@ struct qni_direct_kernel {
 };
 
 /* What a row reads. */
-enum { QNI_DIRECT_TILES = 0, QNI_DIRECT_GATHERS = 1, QNI_DIRECT_SQUARES = 2 };
-static inline int32_t qni_direct_way(const struct qni_direct_kernel *k)
-{
-    if (k->unpack == NULL)
-        return QNI_DIRECT_GATHERS;
-    return k->sums == NULL ? QNI_DIRECT_SQUARES : QNI_DIRECT_TILES;
-}
+enum {
+    QNI_DIRECT_TILES = 0,
+    QNI_DIRECT_GATHERS = 1,
+    QNI_DIRECT_SQUARES = 2,
+    QNI_DIRECT_KEEPS = 3 /* gathers, and keeps weights that it has made something of */
+};
 
 /* How images become rows: what an ISA file has of each. Where rows gather it is spread() alone. */
 struct qni_direct_images {
@@ -186,12 +188,32 @@ qni_direct_sums_fn qni_direct_sums_amx;
 qni_direct_unpack_fn qni_direct_squares_bytes_avx2, qni_direct_squares_nibbles_avx2;
 
 /* Of rows that multiply tiles, and of the others. */
-enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 352 * 1024 };
+enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 402 * 1024 };
 
-/* Squares: channels at most; the 16 sums of each; squares of a tile, which pieces are multiples of;
- * bytes of lines of outputs; words by which planes of x are apart, so that they do not all meet in
- * one set of the first cache. */
+/* Rows that keep weights: positions of a piece at most, pieces at most, bytes that come first. */
+enum { QNI_DIRECT_DEPTH = 384, QNI_DIRECT_PIECES = 16, QNI_DIRECT_KEPT = 64 };
+/* Positions of a piece. */
+static inline int64_t qni_direct_piece(int64_t k)
+{
+    const int64_t pieces = (k + QNI_DIRECT_DEPTH - 1) / QNI_DIRECT_DEPTH;
+    return (k + 32 * pieces - 1) / (32 * pieces) * 32;
+}
+/* Of a piece of a panel: facts, a byte for every weight, and lists of as much. */
+static inline size_t qni_direct_kept_piece(int64_t piece)
+{
+    return 192 + (size_t)piece * 2 * QNI_PANEL;
+}
+static inline size_t qni_direct_kept_bytes(int64_t k)
+{
+    const int64_t piece = qni_direct_piece(k);
+    return QNI_DIRECT_KEPT + (size_t)((k + piece - 1) / piece) * qni_direct_kept_piece(piece);
+}
+
+/* Squares: scratch, so that it stays in the second cache; channels at most; the 16 sums of each;
+ * squares of a tile, which pieces are multiples of; bytes of lines of outputs; words by which
+ * planes of x are apart, so that they do not all meet in one set of the first cache. */
 enum {
+    QNI_DIRECT_SQUARES_SCRATCH = 352 * 1024,
     QNI_DIRECT_SQUARES_CHANNELS = 3072,
     QNI_DIRECT_SQUARES_TAPS = 16,
     QNI_DIRECT_SQUARES_MR = 6,
@@ -210,7 +232,7 @@ static inline int64_t qni_direct_squares_most(int64_t channels)
         QNI_DIRECT_SQUARES_TAPS * (2 * channels + QNI_PANEL * (int64_t)sizeof(int32_t));
     const int64_t rest =
         2 * QNI_DIRECT_SQUARES_LINES + 2 * QNI_DIRECT_SQUARES_TAPS * QNI_DIRECT_SQUARES_APART;
-    const int64_t most = (QNI_DIRECT_SCRATCH_GATHERS - rest) / each;
+    const int64_t most = (QNI_DIRECT_SQUARES_SCRATCH - rest) / each;
     return most > QNI_DIRECT_SQUARES_MR ? most / QNI_DIRECT_SQUARES_MR * QNI_DIRECT_SQUARES_MR : 1;
 }
 

@@ -413,7 +413,7 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
 {
     if (s->gathers) {
         s->blocks_per_call = s->blocks_per_item;
-        s->unpacked_blocks = s->in_squares ? s->n_blocks : 0;
+        s->unpacked_blocks = s->in_squares || s->keeps ? s->n_blocks : 0;
         if (s->in_squares && s->n_bands == 1 &&
             squares_of(op) <= qni_direct_squares_most(op->conv.ci))
             s->blocks_per_call = s->unpacked_blocks = 1; /* used once: in the second cache */
@@ -479,14 +479,19 @@ bool qni_direct_has_lines(const struct qni_op *op)
 }
 
 /* Rows are gathered once for all outputs, so what decides is how few copies there are before. */
-static struct qni_direct_shape gathered_shape(const struct qni_op *op, bool in_squares)
+static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t way)
 {
+    enum { MANY_ROWS = 512, MOST_BYTES = 8 << 20 };
+    const bool in_squares = way == QNI_DIRECT_SQUARES;
     const struct qni_conv *c = &op->conv;
     const int64_t taps = (int64_t)c->kh * c->kw;
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
     s.gathers = true;
     s.in_squares = in_squares;
+    s.keeps = way == QNI_DIRECT_KEEPS && op->m >= MANY_ROWS &&
+              op->k <= QNI_DIRECT_DEPTH * QNI_DIRECT_PIECES &&
+              op->n * (int64_t)qni_direct_kept_bytes(op->k) / QNI_PANEL <= MOST_BYTES;
     s.slabs = (struct qni_slabs){1, c->groups, c->ci, c->co, c->ci, false};
     s.n_apart = 1;
     s.n_blocks = qni_ceil_div(c->co, 32);
@@ -510,6 +515,8 @@ static struct qni_direct_shape gathered_shape(const struct qni_op *op, bool in_s
     s.tap_steps = qni_ceil_div(s.tap_bytes, QNI_DIRECT_STEP);
     s.steps = s.n_taps * s.tap_steps;
     s.reads_codes = !in_squares;
+    if (s.keeps)
+        s.panel_bytes = qni_direct_kept_bytes(op->k);
     if (in_squares)
         s.panel_bytes = QNI_DIRECT_SQUARES_TAPS * qni_direct_squares_tap(c->ci);
     return s;
@@ -609,8 +616,7 @@ static struct qni_direct_shape tiled_shape(const struct qni_op *op)
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op, int32_t way)
 {
     const bool gathers = way != QNI_DIRECT_TILES;
-    struct qni_direct_shape s =
-        gathers ? gathered_shape(op, way == QNI_DIRECT_SQUARES) : tiled_shape(op);
+    struct qni_direct_shape s = gathers ? gathered_shape(op, way) : tiled_shape(op);
     /* Slabs are work for as many threads. */
     const int64_t threads = qni_ceil_div(ctx->threads.n_threads, s.slabs.count);
     struct qni_direct_shape one = s;
@@ -642,7 +648,7 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
 size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_shape *s,
                              uint8_t *memory, struct qni_direct_scratch *scratch)
 {
-    const size_t panel = s->in_squares ? s->panel_bytes : (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
+    const size_t panel = s->gathers ? s->panel_bytes : (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
     const size_t rows = (size_t)s->most_rows, words = (size_t)s->n_blocks * 32 * sizeof(float);
     const struct qni_patches p = qni_patches_of(op, NULL, 0, 0, false);
     const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;

@@ -32,6 +32,7 @@ struct qni_plane_axis {
 struct qni_direct_shape {
     bool gathers;           /* the kernel reads planes or x itself (kernel.h) */
     bool in_squares;        /* the same */
+    bool keeps;             /* the same */
     bool moves;             /* weights of slabs are (slabs.h) */
     struct qni_slabs slabs; /* everything below is of one of them */
     int64_t tap_bytes;      /* gathers */
@@ -74,7 +75,7 @@ bool qni_direct_turns(const struct qni_op *op);
 bool qni_direct_has_planes(const struct qni_op *op);
 /* May rows be gathered from lines or x? Again more than one group has no other way. */
 bool qni_direct_has_lines(const struct qni_op *op);
-/* way: qni_direct_way() */
+/* way: QNI_DIRECT_... of the row (kernel.h) */
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
                                             int32_t way);
 

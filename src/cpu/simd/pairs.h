@@ -25,17 +25,25 @@
 #define QNI_CPU_SIMD_PAIRS_H
 
 #include "../../base/compiler.h"
+#include "../direct/kernel.h"
 #include "avx2.h"
 #include "transpose.h"
 
 /* Positions that meet at a time, as many bytes from row to row; rows of a tile; of turned x. */
-enum { QNI_PAIRS_DEPTH = 384, QNI_PAIRS_ROWS = 4, QNI_PAIRS_TURNED = 256 };
+enum { QNI_PAIRS_DEPTH = QNI_DIRECT_DEPTH, QNI_PAIRS_ROWS = 4, QNI_PAIRS_TURNED = 256 };
 enum { QNI_PAIRS_QUAD = 64, QNI_PAIRS_OUTPUTS = 16 };
 
-/* What is left of weights of one output; the list ends with a zero if it is odd. */
+/* What is left of weights of one output. */
 struct qni_pairs_rest {
     int32_t n;
-    int16_t w[QNI_PAIRS_DEPTH + 2], at[QNI_PAIRS_DEPTH + 2];
+    int16_t w[QNI_PAIRS_DEPTH], at[QNI_PAIRS_DEPTH];
+};
+/* Two of them as they are multiplied, and how many such pairs may be added in int16 from the first
+ * of them on. */
+struct qni_pairs_two {
+    int16_t at[2];
+    int8_t w[2];
+    int16_t n;
 };
 
 /* Weights of 16 outputs. over_two, over_four: of every 8 positions and 8 outputs, a bit or two for
@@ -48,7 +56,21 @@ struct qni_pairs_w {
     int32_t most;
     bool is_joined;
     struct qni_pairs_rest rest[QNI_PAIRS_OUTPUTS];
+    int32_t first[QNI_PAIRS_OUTPUTS + 1]; /* of each output in list */
+    struct qni_pairs_two list[QNI_PAIRS_OUTPUTS * QNI_PAIRS_DEPTH];
 };
+
+/* The same as tiles and columns meet them. */
+struct qni_pairs_ready {
+    const int8_t *quads;
+    const int32_t *sums, *first;
+    const struct qni_pairs_two *list;
+    bool is_joined;
+};
+QNI_TEMPLATE struct qni_pairs_ready qni_pairs_ready_of(const struct qni_pairs_w *w)
+{
+    return (struct qni_pairs_ready){w->quads, w->sums, w->first, w->list, w->is_joined};
+}
 
 /* ---- x --------------------------------------------------------------------------------------- */
 
@@ -258,14 +280,56 @@ static void qni_pairs_lessen_all(struct qni_pairs_w *w, int64_t chunks)
     }
 }
 
-/* Values of chunks of 8 positions are in w->quads: makes them what x in [0, top] can meet, rows of
- * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 6.4 cycles, of
- * four 4.9; a lane that has too much 38, and a fifth for a row. */
-static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top)
+/* Of each output what its list has to pairs: as many to a sum as cannot leave int16. */
+static void qni_pairs_list(struct qni_pairs_w *w)
 {
-    enum { TWO = 102, FOUR = 78, LESSEN = 608, REST = 3 };
+    struct qni_pairs_two *to = w->list;
+    for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++) {
+        const struct qni_pairs_rest *const rest = &w->rest[j];
+        struct qni_pairs_two *first = to;
+        int32_t above = 0, below = 0;
+        bool is_odd = false;
+        w->first[j] = (int32_t)(to - w->list);
+        for (int32_t i = 0; i < rest->n; i++) {
+            const int32_t v = rest->w[i];
+            above += v > 0 ? v : 0;
+            below -= v < 0 ? v : 0;
+            if (above > w->most || below > w->most) {
+                first->n = (int16_t)(to - first);
+                first = to;
+                above = v > 0 ? v : 0;
+                below = v < 0 ? -v : 0;
+                is_odd = false;
+            }
+            if (is_odd) {
+                to[-1].at[1] = rest->at[i];
+                to[-1].w[1] = (int8_t)v;
+            } else {
+                *to++ = (struct qni_pairs_two){{rest->at[i], rest->at[i]}, {(int8_t)v, 0}, 0};
+            }
+            is_odd = !is_odd;
+        }
+        if (to > first)
+            first->n = (int16_t)(to - first);
+    }
+    w->first[QNI_PAIRS_OUTPUTS] = (int32_t)(to - w->list);
+}
+
+static int32_t qni_pairs_most(int32_t top)
+{
+    return 32767 / top < 1024 ? 32767 / top : 1024;
+}
+
+/* Values of chunks of 8 positions are in w->quads: makes them what x in [0, top] can meet, rows of
+ * it. Costs in sixteenths of a cycle (measured, on a core that shares its instructions): a row and
+ * a chunk of lanes of two 6.4 cycles, of four 5.8; a lane that has too much a quarter for a row,
+ * and 44 once, or hardly anything where weights are kept for other rows. */
+static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
+                           bool is_kept)
+{
+    enum { TWO = 102, FOUR = 92, LESSEN = 700, KEPT = 100, REST = 4 };
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    w->most = 32767 / top < 1024 ? 32767 / top : 1024;
+    w->most = qni_pairs_most(top);
     w->n_four = w->n_two = 0;
     for (int64_t i = 0; i < chunks; i++) {
         sum[0] = qni_pairs_half(w, 2 * i, sum[0]);
@@ -273,67 +337,83 @@ static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, 
     }
     qni_pairs_store(w->sums, sum[0]);
     qni_pairs_store(w->sums + 8, sum[1]);
-    const int64_t each = LESSEN + REST * rows;
+    const int64_t each = (is_kept ? KEPT : LESSEN) + REST * rows;
     w->is_joined = FOUR * chunks * rows + each * w->n_four <= TWO * chunks * rows + each * w->n_two;
     for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
         w->rest[j].n = 0;
     if ((w->is_joined ? w->n_four : w->n_two) != 0)
         qni_pairs_lessen_all(w, chunks);
+    qni_pairs_list(w);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* What lists add to 16 rows of an output: x is turned, and begins with these rows. */
-QNI_TEMPLATE void qni_pairs_rest_of(const uint8_t *x, const struct qni_pairs_rest *rest,
-                                    const int vectors, int32_t *to)
+/* 32 sums of int16, in the order of unpacked bytes, to int32. */
+QNI_TEMPLATE void qni_pairs_widen_sums(const __m256i *part, __m256i *sum)
 {
-    __m256i sum[8];
     QNI_UNROLL
-    for (int i = 0; i < 2 * vectors; i++)
-        sum[i] = _mm256_setzero_si256();
-    for (int32_t i = 0; i < rest->n; i += 2) {
-        const uint8_t *const a = x + rest->at[i] * QNI_PAIRS_TURNED;
-        const uint8_t *const b = x + rest->at[i + 1] * QNI_PAIRS_TURNED;
-        int32_t two;
-        memcpy(&two, rest->w + i, sizeof two);
-        const __m256i w = _mm256_set1_epi32(two);
-        QNI_UNROLL
-        for (int v = 0; v < vectors; v++) {
-            const __m256i xa =
-                _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(a + 16 * v)));
-            const __m256i xb =
-                _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(b + 16 * v)));
-            sum[2 * v] =
-                _mm256_add_epi32(sum[2 * v], _mm256_madd_epi16(_mm256_unpacklo_epi16(xa, xb), w));
-            sum[2 * v + 1] = _mm256_add_epi32(sum[2 * v + 1],
-                                              _mm256_madd_epi16(_mm256_unpackhi_epi16(xa, xb), w));
-        }
-    }
-    QNI_UNROLL
-    for (int v = 0; v < vectors; v++) {
-        qni_pairs_store(to + 16 * v, _mm256_permute2x128_si256(sum[2 * v], sum[2 * v + 1], 0x20));
-        qni_pairs_store(to + 16 * v + 8,
-                        _mm256_permute2x128_si256(sum[2 * v], sum[2 * v + 1], 0x31));
+    for (int i = 0; i < 4; i++) {
+        const __m128i half =
+            i < 2 ? _mm256_castsi256_si128(part[i % 2]) : _mm256_extracti128_si256(part[i % 2], 1);
+        sum[i] = _mm256_add_epi32(sum[i], _mm256_cvtepi16_epi32(half));
     }
 }
 
-/* Adds what the lists of 8 outputs say to so many rows of sums, rounded up to 16, and to 64 beyond
- * 16. */
-static void qni_pairs_add_rest(const uint8_t *x, struct qni_pairs_rest *rest, int64_t rows,
-                               int32_t *sums)
+/* What a list adds to some times 32 rows of an output: x is turned, and begins with these rows. */
+QNI_TEMPLATE void qni_pairs_rest_of(const uint8_t *x, const struct qni_pairs_two *list, int32_t n,
+                                    const int some, int32_t *to)
+{
+    __m256i sum[8];
+    QNI_UNROLL
+    for (int i = 0; i < 4 * some; i++)
+        sum[i] = _mm256_setzero_si256();
+    for (const struct qni_pairs_two *const end = list + n; list < end;) {
+        __m256i part[4];
+        QNI_UNROLL
+        for (int i = 0; i < 2 * some; i++)
+            part[i] = _mm256_setzero_si256();
+        for (int32_t left = list->n; left > 0; left--, list++) {
+            const uint8_t *const a = x + list->at[0] * QNI_PAIRS_TURNED;
+            const uint8_t *const b = x + list->at[1] * QNI_PAIRS_TURNED;
+            int16_t two;
+            memcpy(&two, list->w, sizeof two);
+            const __m256i w = _mm256_set1_epi16(two);
+            QNI_UNROLL
+            for (int i = 0; i < some; i++) {
+                const __m256i xa = qni_pairs_load(a + 32 * i), xb = qni_pairs_load(b + 32 * i);
+                const __m256i low = _mm256_maddubs_epi16(_mm256_unpacklo_epi8(xa, xb), w);
+                const __m256i high = _mm256_maddubs_epi16(_mm256_unpackhi_epi8(xa, xb), w);
+                part[2 * i] = _mm256_add_epi16(part[2 * i], low);
+                part[2 * i + 1] = _mm256_add_epi16(part[2 * i + 1], high);
+            }
+        }
+        QNI_UNROLL
+        for (int i = 0; i < some; i++)
+            qni_pairs_widen_sums(part + 2 * i, sum + 4 * i);
+    }
+    QNI_UNROLL
+    for (int i = 0; i < 4 * some; i++)
+        qni_pairs_store(to + 8 * i, sum[i]);
+}
+
+/* Adds what the lists of 8 outputs, from output h on, say to so many rows of sums, rounded up to 8.
+ * Reads turned x up to a multiple of 64 rows. */
+static void qni_pairs_add_rest(const uint8_t *x, const struct qni_pairs_ready *w, int h,
+                               int64_t rows, int32_t *sums)
 {
     enum { MANY = 64 };
     int32_t columns[8 * MANY];
-    for (int j = 0; j < 8; j++)
-        rest[j].at[rest[j].n] = rest[j].w[rest[j].n] = 0;
+    const int32_t *const first = w->first + h;
     for (int64_t row = 0, n; row < rows; row += n) {
-        n = rows - row > 16 ? MANY : 16;
+        n = rows - row > MANY / 2 ? MANY : MANY / 2;
         for (int j = 0; j < 8 && n == MANY; j++)
-            qni_pairs_rest_of(x + row, &rest[j], 4, columns + j * MANY);
-        for (int j = 0; j < 8 && n == 16; j++)
-            qni_pairs_rest_of(x + row, &rest[j], 1, columns + j * MANY);
+            qni_pairs_rest_of(x + row, w->list + first[j], first[j + 1] - first[j], 2,
+                              columns + j * MANY);
+        for (int j = 0; j < 8 && n < MANY; j++)
+            qni_pairs_rest_of(x + row, w->list + first[j], first[j + 1] - first[j], 1,
+                              columns + j * MANY);
         for (int64_t i = 0; i < n && row + i < rows; i += 8) {
-            int32_t turned[64], *const to = sums + (row + i) * QNI_PAIRS_OUTPUTS;
+            int32_t turned[64], *const to = sums + (row + i) * QNI_PAIRS_OUTPUTS + h;
             qni_turn8_u32((uint8_t *)turned, 32, (const uint8_t *)(columns + i), MANY * 4);
             for (int r = 0; r < 8; r++) {
                 int32_t *const at = to + r * QNI_PAIRS_OUTPUTS;
