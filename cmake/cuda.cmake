@@ -10,6 +10,9 @@
 #   QN_CUDA_ARCHS  e.g. "80;90a"; default: what the kernels are written for
 #   QN_CUDA_PTX    ON (default): beside machine code PTX of the newest architecture without a
 #                  letter, for GPUs that do not exist yet
+#   QN_CUDA_FAST   OFF (default); ON: _sm75 and _sm80 files are compiled in a fifth of the time, to
+#                  slow code: to see that they compile and link, where no GPU will run them. Not
+#                  _sm90a files: what becomes of their wgmma hangs on it, and ptxas has its say
 #   QN_ONLY        stems of matmul kernel files, e.g. "decode_f16_sm80;tile_q8_sm75": these alone,
 #                  for development. Empty (default): all
 #
@@ -25,6 +28,7 @@ set(QN_CUDA ${cuda_default} CACHE STRING "CUDA backend: AUTO, ON or OFF")
 set_property(CACHE QN_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(QN_CUDA_ARCHS "75;80;86;89;90a" CACHE STRING "GPU architectures to build kernels for")
 option(QN_CUDA_PTX "PTX for GPUs after those of QN_CUDA_ARCHS" ON)
+option(QN_CUDA_FAST "Compile most kernels fast, to slow code" OFF)
 set(QN_ONLY "" CACHE STRING "Stems of the matmul kernel files to build; empty: all")
 
 quern_glob(cuda_plain_c src/cuda src/cuda/matmul src/cuda/conv src/cuda/rows)
@@ -112,6 +116,14 @@ set(CMAKE_CUDA_ARCHITECTURES ${newest})
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES "") # the C++ library: not for a C program
+set(cuda_fast)
+if(QN_CUDA_FAST)
+  include(CheckCompilerFlag)
+  check_compiler_flag(CUDA --Ofast-compile=max QN_HAS_CUDA_FAST) # nvcc 12.9
+  if(QN_HAS_CUDA_FAST)
+    set(cuda_fast --Ofast-compile=max)
+  endif()
+endif()
 
 list(LENGTH codes n_codes)
 list(JOIN codes "," codes)
@@ -164,6 +176,9 @@ foreach(class sm75 sm80 sm90a)
     target_compile_options(${target} PRIVATE --fmad=false -Xcompiler=-Wall,-Wextra
       -Xcompiler=-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
       $<$<BOOL:${QN_WERROR}>:-Xcompiler=-Werror>)
+    if(NOT class STREQUAL "sm90a")
+      target_compile_options(${target} PRIVATE ${cuda_fast})
+    endif()
     list(APPEND cuda_objects ${target})
   endif()
 endforeach()
