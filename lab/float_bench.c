@@ -5,8 +5,9 @@
  *   src/cpu/matmul/x86_amx_float.c \
  *      -lm -o /tmp/float_bench && /tmp/float_bench M PLANES GROUP [N] [K] [COPIES]
  *
- * 4-bit weights with offsets, f32 scales; GROUP 0: per channel. A call has 32 panels at most, as
- * the driver's have. Figures: us for all panels (median, least) and ns a tile of B. */
+ * 4-bit weights with offsets, f32 scales; GROUP 0: per channel. A call has 32 panels at most. LDC=:
+ * elements from row to row of the results, N + 16 if not given; FAR=1: their stores may pass the
+ * caches by. Figures: us for all panels (median, least) and ns a tile of B. */
 #include "bench.h"
 
 #include <math.h>
@@ -96,7 +97,8 @@ int main(int argc, char **argv)
     t.lda = (size_t)(t.units * t.planes) * 64;
     t.n_panels = n / 16;
     t.codes_stride = (size_t)t.units * 256;
-    t.ldc = (size_t)n + 16;
+    t.ldc = getenv("LDC") != NULL ? (size_t)atoll(getenv("LDC")) : (size_t)n + 16;
+    t.c_is_far = getenv("FAR") != NULL;
     const size_t bytes = t.codes_stride * (size_t)t.n_panels, facts = (size_t)(n * t.n_groups);
     float *x = room((size_t)(t.m * k) * 4), *total = room((size_t)(t.m * t.n_groups) * 4);
     float *scale = room(facts * 4), *offset = room(facts * 4);
@@ -115,6 +117,7 @@ int main(int argc, char **argv)
     t.a = a, t.a_total = total, t.codes = codes, t.scale = scale, t.offset = offset;
     t.c = room((size_t)t.m * t.ldc * 4);
     t.scratch = room(1 << 20);
+    t.is_finite = &(bool){true};
     all_panels(&t, 0, bytes);
     const double error = error_of(&t, x, k, n);
     static struct times times;

@@ -515,6 +515,15 @@ static void prepare_int8(struct check *c, struct drawn *d, const qn_tensor *x)
 /* ------------------------------------------------------------------------------------------ one
  * case */
 
+static bool all_finite(const struct qni_matmul_tile *t)
+{
+    for (int64_t i = 0; i < t->m; i++)
+        for (int64_t j = 0; j < t->n_panels * QNI_PANEL; j++)
+            if (!isfinite(t->c[(size_t)i * t->ldc + (size_t)j]))
+                return false;
+    return true;
+}
+
 static void row_case(struct check *c, const void *arg)
 {
     const struct row_case *rc = arg;
@@ -551,8 +560,11 @@ static void row_case(struct check *c, const void *arg)
     t->ldc = (size_t)args.y.stride[0];
     if (d.scaled)
         prepare_scales(c, &d, &args.epilogue.row_scale);
-    t->c_is_far = d.scaled && (uintptr_t)t->c % 64 == 0 && t->ldc % QNI_PANEL == 0 &&
+    const bool looks = kernel->traits & QNI_LOOKS;
+    t->c_is_far = (d.scaled || looks) && (uintptr_t)t->c % 64 == 0 && t->ldc % QNI_PANEL == 0 &&
                   check_random_chance(&c->random, 50);
+    bool is_finite = true;
+    t->is_finite = &is_finite;
     lay_out(c, &d);
     pack_weights(c, &d);
     if (is_int8(kernel))
@@ -569,6 +581,8 @@ static void row_case(struct check *c, const void *arg)
     check_expect(c, &op, rc->data, &expected);
     kernel->fn(t);
     check_y(c, &expected, kernel->name, "kernel");
+    if (looks && is_finite != all_finite(t))
+        check_fail(c, "%s: told that results are %s", kernel->name, is_finite ? "finite" : "not");
     qni_ref_segments_free(&d.segments);
 }
 

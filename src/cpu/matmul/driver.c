@@ -182,8 +182,11 @@ static void mend(const struct run *r, const struct unit *u, const struct qni_mat
                  int64_t panel, const struct qni_thread_scratch *scratch)
 {
     const int64_t n = t->n_panels * QNI_PANEL;
-    if (u->kernel->numerics != QNI_NUMERICS_BOUND ||
-        QNI_LIKELY(r->rows->is_finite(t->c, t->m, n, (int64_t)t->ldc)))
+    if (u->kernel->numerics != QNI_NUMERICS_BOUND)
+        return;
+    /* k = 0: nobody has looked, and all is zero */
+    const bool looks = (u->kernel->traits & QNI_LOOKS) != 0;
+    if (QNI_LIKELY(looks ? *t->is_finite : r->rows->is_finite(t->c, t->m, n, (int64_t)t->ldc)))
         return;
     const struct qni_row_scratch rows =
         qni_row_scratch_in(r->op, r->shape.source_bytes, r->shape.is_made, scratch->rows);
@@ -233,13 +236,17 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;
     /* One call for all panels that go to y: a kernel that writes each result once does more at a
      * time so. */
-    const bool is_whole = is_scaled && direct != NULL;
-    const bool is_far =
-        u->rows * u->part->n * (int64_t)sizeof *all.c > (int64_t)r->ctx->cache_bytes[1];
-    all.c_is_far = is_whole && is_far && (uintptr_t)direct % 64 == 0 && ldy % QNI_PANEL == 0;
+    const bool looks = (u->kernel->traits & QNI_LOOKS) != 0;
+    const bool is_whole = (is_scaled || looks) && direct != NULL;
+    const int64_t row_bytes = u->part->n * (int64_t)sizeof *all.c;
+    const int64_t cache = (int64_t)r->ctx->cache_bytes[1];
+    const bool is_far = u->rows * row_bytes > cache;
+    all.c_is_far = is_whole && (uintptr_t)direct % 64 == 0 && ldy % QNI_PANEL == 0 &&
+                   (looks ? u->part->n_rows : u->rows) * row_bytes > cache;
     const int64_t step = is_whole ? end - panel : tile_panels(u->kernel, u->rows);
     while (panel < end) {
         struct qni_matmul_tile t = all;
+        bool is_finite = true;
         const int64_t output = panel * QNI_PANEL;
         const int64_t full = (u->part->n - output) / QNI_PANEL; /* panels without padding */
         int64_t n = qni_min(step, end - panel);
@@ -248,6 +255,8 @@ static void multiply_panels(const struct run *r, const struct unit *u,
             n = qni_min(n, full);
         move_to_panel(&t, u->part->panel + panel);
         t.n_panels = n;
+        t.is_finite = &is_finite;
+        t.c_is_far = all.c_is_far && to_y;
         t.c = to_y ? direct + output : scratch->tile;
         t.ldc = to_y ? ldy : (size_t)(n * QNI_PANEL + QNI_TILE_PAD);
         multiply(&t, u);

@@ -37,6 +37,7 @@
 #ifndef QNI_CPU_MATMUL_KERNEL_H
 #define QNI_CPU_MATMUL_KERNEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -70,7 +71,8 @@ enum {
     QNI_TAKES_SPANS = 4,   /* copies rows, a span of k at a time: the rows of a job need not fit a
                               cache, wherever they lie */
     QNI_ROUNDS_WEIGHTS = 8, /* rounds them once to bf16: for the dense strategy, x in one plane */
-    QNI_SHARES_UNITS = 16   /* reads rows of groups of at most 16 positions in halves of units */
+    QNI_SHARES_UNITS = 16, /* reads rows of groups of at most 16 positions in halves of units */
+    QNI_LOOKS = 32         /* tells whether all results are finite, and takes all panels at once */
 };
 
 /* Rows of a block of bf16 planes. */
@@ -127,8 +129,10 @@ struct qni_matmul_tile {
     /* result */
     float *c;               /* [m, ldc] */
     size_t ldc;             /* elements */
-    int32_t c_is_far;       /* with row_scale: c and its rows are aligned to 64 bytes and more than
-                                 the second cache holds, so stores may pass the caches by */
+    int32_t c_is_far;       /* with row_scale or is_finite: c and its rows are aligned to 64 bytes,
+                                 and all of y is more than the second cache holds, so stores may
+                                 pass the caches by */
+    bool *is_finite;        /* of kernels that look: made false if some result is not */
     const float *row_scale; /* [m] or NULL: what c is multiplied by last, rounded once more. Only
                                  of kernels that take it, one segment, no offset, no raw_i32 */
     /* private memory of this thread, 64-byte aligned */

@@ -33,8 +33,7 @@
  * Lines that enter the first cache are what tiles wait for (0.5 ns each), so for one block k is cut
  * in spans in which the rows of A, which lie together, can stay there; all panels pass by a span.
  * Sums leave the tiles at the end of a segment, a group or what a span has of it, and are scaled
- * and added while the next one is multiplied (of many blocks: the one after it), a few rows with
- * each unit.
+ * and added while the next one is multiplied, a few rows with each unit.
  *
  * Bound: 2 m n k planes / (2 * 16 * 16 * 32 operations every 16 cycles); for few rows the bytes of
  * the codes / bandwidth. */
@@ -48,6 +47,8 @@
 
 #include "../../base/compiler.h"
 #include "../simd/amx_bf16.h"
+#include "../simd/amx_bf16_chunks.h"
+#include "../simd/amx_float_short.h"
 #include "../simd/avx512.h"
 #include "../simd/bf16.h"
 #include "kernel.h"
@@ -80,7 +81,11 @@ static int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- codes to tiles -------------------------------------------------------------------------- */
+/* Infinities and NaN. */
+QNI_TEMPLATE __mmask16 no_numbers(__m512 v)
+{
+    return _mm512_fpclass_ps_mask(v, 0x99);
+}
 
 /* ---- the order of work ----------------------------------------------------------------------- */
 
@@ -443,11 +448,17 @@ QNI_TEMPLATE void block(struct job *j, const int kind)
         all_segments(j, 1, true, kind);
     else
         all_segments(j, 1, false, kind);
+    __mmask16 odd = 0;
     for (int64_t i = 0; i < j->m; i++) {
         float *c = t->c + (size_t)(j->row + i) * t->ldc + j->first_panel * QNI_PANEL;
-        for (int64_t p = 0; p < j->end_panel - j->first_panel; p++, c += QNI_PANEL)
-            _mm512_storeu_ps(c, _mm512_load_ps(&j->s->part[p / 2][i][p % 2 * QNI_PANEL]));
+        for (int64_t p = 0; p < j->end_panel - j->first_panel; p++, c += QNI_PANEL) {
+            const __m512 v = _mm512_load_ps(&j->s->part[p / 2][i][p % 2 * QNI_PANEL]);
+            odd |= no_numbers(v);
+            _mm512_storeu_ps(c, v);
+        }
     }
+    if (odd != 0)
+        *t->is_finite = false;
 }
 
 /* ---- many rows ------------------------------------------------------------------------------- */
@@ -457,54 +468,97 @@ enum {
     MOST_GROUPS = 128,                   /* of k, */
     LEAST_UNITS = 32,                    /* and units, see split_totals() */
     OFFSET_UNITS = 3 * MOST_GROUPS / 32, /* of B, */
-    TOTALS_BYTES = OFFSET_UNITS * QNI_AMX_BF16_BLOCK
+    TOTALS_BYTES = OFFSET_UNITS * QNI_AMX_BF16_BLOCK,
+    CHUNK = 4 /* units: if groups are shorter, so many in all */
 };
 
 struct many {
-    uint8_t b[QNI_AMX_BF16_UNITS][2][TILE];
-    float sums[2][ROWS][WIDTH]; /* of the two segments before the one that is multiplied */
-    float part[BLOCKS][ROWS][WIDTH];
+    uint8_t b[2][QNI_AMX_BF16_UNITS][2][TILE];
+    float sums[ROWS][WIDTH];            /* that have left the tiles */
+    float part[2][BLOCKS][ROWS][WIDTH]; /* results of a pair of panels, and of that before it */
+    float zeros[ROWS][WIDTH];
     uint16_t totals[BLOCKS][OFFSET_UNITS][ROWS][32];
     uint8_t offsets[OFFSET_UNITS][2][TILE];
 };
-_Static_assert(sizeof(struct many) == 278528, "kernels.inc says so");
+_Static_assert(sizeof(struct many) == 327680, "kernels.inc says so");
 
-struct pass {
-    const struct qni_matmul_tile *t;
-    struct many *s;
-    struct qni_amx_table table;
-    int64_t blocks;       /* of rows */
-    int64_t unit_bytes;   /* of codes */
-    int64_t most;         /* units of a stretch */
-    int64_t offset_units; /* 0: no offsets */
-};
-
-/* Units [unit, unit + n) of a pair of panels, or, before the first of them, all units of their
- * offsets: what of B lies in the first cache while all blocks of rows pass by. n = 0: behind the
- * last. */
-struct stretch {
+/* Units [unit, unit + n) of a pair of panels, which begin in a group, or, before the first of them,
+ * all units of their offsets: what of B lies in the first cache while all blocks of rows pass by.
+ * n = 0: behind the last. */
+struct chunk {
     int64_t panel, unit, n;
+    int64_t group, in_group; /* units before these */
     bool of_offsets;
 };
 
-static struct stretch after(const struct pass *p, struct stretch s)
+/* Sums on their way to the results of a block of rows. */
+struct leaving {
+    float *to;   /* from the tiles, */
+    bool scales; /* and from there to part */
+    const float *from;
+    float *part;
+    int64_t at, second; /* of scales, of both panels */
+};
+
+/* Results of a pair of panels on their way to c, row by row. */
+struct way_out {
+    const float *part;
+    float *c;
+    size_t ldc, second; /* to the other panel */
+    int64_t left;       /* rows */
+    bool streams;       /* stores pass the caches by */
+    __mmask16 odd;      /* some of them are no numbers */
+};
+
+/* Rows and panels of a call. */
+struct pass {
+    const struct qni_matmul_tile *t;
+    struct many *s;
+    int64_t blocks;       /* of rows */
+    int64_t unit_bytes;   /* of codes */
+    int64_t most, groups; /* units of a chunk, and groups if it has whole ones */
+    int64_t offset_units; /* 0: no offsets */
+    int64_t rate;         /* rows that go to c with a segment */
+    int64_t refill_rate;  /* lines with a quad, if this chunk and the next one have `most` units */
+    float times;          /* each scale */
+    int plain;            /* segments of such chunks */
+};
+
+/* What is under way. All of it is in registers or close to them: a struct that is copied would wait
+ * for stores to leave the core. */
+struct under_way {
+    struct qni_amx_walk walk;
+    struct qni_amx_refill refill;
+    struct leaving last; /* segment */
+    struct way_out out;
+    int64_t b, part; /* which of two */
+};
+
+/* Without a division: whole groups, or a piece of one. */
+QNI_TEMPLATE struct chunk after(const struct pass *p, struct chunk c)
 {
-    s.unit += s.n;
-    if (s.unit >= (s.of_offsets ? p->offset_units : p->t->units)) {
-        s.panel += s.of_offsets ? 0 : 2;
-        s.of_offsets = !s.of_offsets && p->offset_units > 0;
-        s.unit = 0;
+    const struct qni_matmul_tile *t = p->t;
+    const int64_t in_group = c.in_group + c.n;
+    c.unit += c.n;
+    c.group += t->group_units <= p->most ? p->groups : in_group == t->group_units;
+    c.in_group = t->group_units <= p->most || in_group == t->group_units ? 0 : in_group;
+    if (c.unit >= (c.of_offsets ? p->offset_units : t->units)) {
+        c.panel += c.of_offsets ? 0 : 2;
+        c.of_offsets = !c.of_offsets && p->offset_units > 0;
+        c.unit = c.group = c.in_group = 0;
     }
-    s.n = s.of_offsets ? p->offset_units : at_most(p->most, p->t->units - s.unit);
-    if (s.panel >= p->t->n_panels)
-        s.n = 0;
-    return s;
+    c.n = c.of_offsets ? p->offset_units : at_most(p->most, t->units - c.unit);
+    if (!c.of_offsets && t->group_units > p->most)
+        c.n = at_most(c.n, t->group_units - c.in_group);
+    if (c.panel >= t->n_panels)
+        c.n = 0;
+    return c;
 }
 
 /* The same, of codes. */
-static struct stretch after_of_codes(const struct pass *p, const struct stretch *s)
+QNI_TEMPLATE struct chunk after_of_codes(const struct pass *p, const struct chunk *c)
 {
-    const struct stretch next = after(p, *s);
+    const struct chunk next = after(p, *c);
     return next.of_offsets ? after(p, next) : next;
 }
 
@@ -567,33 +621,20 @@ static void split_totals(const struct pass *p)
         }
 }
 
-/* Codes of the stretch, and where those are that come after it. */
-QNI_TEMPLATE void fill_with(const struct pass *p, const struct stretch *s, struct qni_amx_fill *f)
+/* Rows of A of the chunk. */
+QNI_TEMPLATE const char *rows_of(const struct pass *p, int64_t block, const struct chunk *c)
 {
     const struct qni_matmul_tile *t = p->t;
-    f->units = s->n;
-    if (s->n == 0)
-        return;
-    const struct stretch next = after_of_codes(p, s);
-    for (int64_t i = 0; i < 2; i++) {
-        const int64_t here = s->panel + (s->panel + i < t->n_panels ? i : 0);
-        const int64_t there = next.panel + (next.panel + i < t->n_panels ? i : 0);
-        f->codes[i] = t->codes + (size_t)here * t->codes_stride + s->unit * p->unit_bytes;
-        f->ahead[i] = 0;
-        if (next.n > 0)
-            f->ahead[i] =
-                (there - here) * (ptrdiff_t)t->codes_stride + (next.unit - s->unit) * p->unit_bytes;
-    }
+    if (c->of_offsets)
+        return (const char *)p->s->totals[block][c->unit];
+    return (const char *)t->a + (size_t)block * ROWS * t->lda +
+           (size_t)(c->unit * t->planes) * QNI_AMX_BF16_BLOCK;
 }
 
-/* What has not been filled while the stretch before was multiplied. */
-QNI_TEMPLATE void fill_rest(const struct pass *p, struct qni_amx_fill *f, int64_t done,
-                            const int kind)
+/* B of the chunk. */
+QNI_TEMPLATE const uint8_t *b_of(const struct pass *p, const struct chunk *c, int64_t b)
 {
-    for (int64_t i = done; i < f->units; i++)
-        for (int panel = 0; panel < 2; panel++)
-            qni_amx_fill_one(f, panel, p->s->b[i][0], kind);
-    QNI_AMX_TILES_SEE_MEMORY();
+    return c->of_offsets ? p->s->offsets[0][0] : p->s->b[b][0][0];
 }
 
 static void fill_offsets(const struct pass *p, int64_t panel)
@@ -603,162 +644,226 @@ static void fill_offsets(const struct pass *p, int64_t panel)
     QNI_AMX_TILES_SEE_MEMORY();
 }
 
-/* Sums on their way to the results of a block of rows. */
-struct leaving {
-    int64_t panel, group, block;
-    bool scales, ends; /* not of offsets; the last of k */
-};
+/* Lines of codes with a quad, of so many quads: a part of the 8 or 16 of a unit, or all. The last
+ * ones are unpacked before the quad loads what they make. */
+static int64_t rate_of(int64_t lines, int64_t quads)
+{
+    for (int64_t rate = 1; rate <= 8; rate *= 2)
+        if (rate * quads >= lines)
+            return rate;
+    return lines;
+}
 
-/* of[turn]: of the segment before the last, whose turn it is to be added. */
-struct queue {
-    struct leaving of[2];
-    int64_t turn;
-};
-
-QNI_TEMPLATE struct qni_amx_scaling scaling_of(const struct pass *p, const struct leaving *l,
-                                               const float *sum)
+/* Unpack codes of the chunk c to `out`. */
+QNI_TEMPLATE void refill_with(const struct pass *p, const struct chunk *c, uint8_t *out,
+                              int64_t rate, struct qni_amx_refill *f)
 {
     const struct qni_matmul_tile *t = p->t;
-    struct qni_amx_scaling s = {.sum = sum, .part = p->s->part[l->block][0]};
-    s.scale[0] = s.scale[1] = _mm512_set1_ps(1.0f);
-    if (l->scales) {
-        const __m512 times = _mm512_set1_ps(t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f);
-        const int64_t second = l->panel + 1 < t->n_panels ? t->n_groups : 0;
-        const int64_t at = l->panel * t->n_groups + l->group;
-        s.scale[0] = _mm512_mul_ps(qni_load16(t->scale, at, t->scale_is_f16), times);
-        s.scale[1] = _mm512_mul_ps(qni_load16(t->scale, at + second, t->scale_is_f16), times);
-    }
+    const ptrdiff_t stride = c->panel + 1 < t->n_panels ? (ptrdiff_t)t->codes_stride : 0;
+    const int64_t bytes = c->n * p->unit_bytes;
+    f->codes = t->codes + (size_t)c->panel * t->codes_stride + (size_t)(c->unit * p->unit_bytes);
+    f->second = stride - bytes;
+    f->out = out;
+    f->line = 0;
+    f->lines = bytes / LINE;
+    f->rate = rate;
+    f->turns = rate > 8 ? 1 : 2 * f->lines >> __builtin_ctzll((unsigned long long)rate);
+}
+
+QNI_TEMPLATE struct qni_amx_scaling scaling_of(const struct pass *p, const struct leaving *l)
+{
+    const struct qni_matmul_tile *t = p->t;
+    struct qni_amx_scaling s = {.sum = l->to, .from = l->from, .part = l->part};
+    const __m512 times = _mm512_set1_ps(p->times);
+    s.scale[0] = _mm512_mul_ps(qni_load16(t->scale, l->at, t->scale_is_f16), times);
+    s.scale[1] = _mm512_mul_ps(qni_load16(t->scale, l->at + l->second, t->scale_is_f16), times);
     return s;
 }
 
-/* The segment's sums have been added: if they were the last, the results go to c. */
-static void end_of(const struct pass *p, const struct leaving *l)
+QNI_TEMPLATE void move_out(struct way_out *o, int64_t rows)
 {
-    if (!l->ends)
-        return;
-    const struct qni_matmul_tile *t = p->t;
-    float *part = p->s->part[l->block][0];
-    float *c = t->c + (size_t)(l->block * ROWS) * t->ldc + l->panel * QNI_PANEL;
-    const bool two = l->panel + 1 < t->n_panels;
-    for (int64_t i = 0; i < ROWS; i++, c += t->ldc, part += WIDTH) {
-        _mm512_storeu_ps(c, _mm512_load_ps(part));
-        if (two)
-            _mm512_storeu_ps(c + 16, _mm512_load_ps(part + 16));
-    }
-    /* Zeros stored beside the results wait for those to leave the core: 1.1 times the time. */
-    memset(p->s->part[l->block], 0, sizeof p->s->part[0]);
-}
-
-/* Lines of y are written all at once: a few are asked for with each stretch. */
-static void ask_for_results(const struct pass *p, const struct stretch *s, int64_t block)
-{
-    const struct qni_matmul_tile *t = p->t;
-    if (s->of_offsets)
-        return;
-    const float *const c = t->c + (size_t)(block * ROWS) * t->ldc + s->panel * QNI_PANEL;
-    const size_t second = s->panel + 1 < t->n_panels ? QNI_PANEL : 0;
-    const int64_t end = (s->unit + s->n) * ROWS / t->units;
-    for (int64_t i = s->unit * ROWS / t->units; i < end; i++) {
-        _mm_prefetch((const char *)(c + (size_t)i * t->ldc), _MM_HINT_T0);
-        _mm_prefetch((const char *)(c + (size_t)i * t->ldc + second), _MM_HINT_T0);
-    }
-}
-
-QNI_VARIANTS void block_of_stretch(const struct pass *p, const struct stretch *s, int64_t block,
-                                   struct qni_amx_walk *w, struct qni_amx_fill *f, struct queue *q,
-                                   const int kind)
-{
-    const struct qni_matmul_tile *t = p->t;
-    w->planes = s->of_offsets ? 1 : t->planes;
-    w->units = s->n;
-    ask_for_results(p, s, block);
-    for (int64_t n, unit = s->unit; unit < s->unit + s->n; unit += n) {
-        const int64_t group = unit / t->group_units;
-        n = s->unit + s->n - unit;
-        if (!s->of_offsets)
-            n = at_most((group + 1) * t->group_units - unit, n);
-        struct leaving *const l = &q->of[q->turn];
-        float *const to = p->s->sums[q->turn][0];
-        q->turn ^= 1;
-        qni_amx_segment(w, scaling_of(p, l, p->s->sums[q->turn][0]), f, to, n * w->planes, kind);
-        end_of(p, l);
-        l->panel = s->panel;
-        l->group = group;
-        l->block = block;
-        l->scales = !s->of_offsets;
-        l->ends = !s->of_offsets && unit + n == t->units;
-    }
-}
-
-/* Rows of A of the stretch. */
-static const char *rows_of(const struct pass *p, int64_t block, const struct stretch *s)
-{
-    const struct qni_matmul_tile *t = p->t;
-    if (s->of_offsets)
-        return (const char *)p->s->totals[block][s->unit];
-    return (const char *)t->a + (size_t)block * ROWS * t->lda +
-           (size_t)(s->unit * t->planes) * QNI_AMX_BF16_BLOCK;
-}
-
-static uint8_t *b_of(const struct pass *p, const struct stretch *s)
-{
-    return s->of_offsets ? p->s->offsets[0][0] : p->s->b[0][0];
-}
-
-/* The last two segments. */
-static void finish(const struct pass *p, struct queue *q)
-{
-    qni_amx_leave(p->s->sums[q->turn][0]);
-    for (int i = 0; i < 2; i++) {
-        const struct leaving *const l = &q->of[q->turn];
-        q->turn ^= 1;
-        struct qni_amx_scaling s = scaling_of(p, l, p->s->sums[q->turn][0]);
-        for (int64_t row = 0; row < ROWS; row++)
-            qni_amx_scale_rows(&s, 1);
-        end_of(p, l);
-    }
-}
-
-QNI_TEMPLATE void all_stretches(const struct pass *p, const int kind)
-{
-    struct stretch now = after(p, (struct stretch){-2, p->t->units, 0, false});
-    struct qni_amx_fill fill = {.unit_bytes = p->unit_bytes, .table = p->table},
-                        none = {.units = 0};
-    struct qni_amx_walk w = {.b = b_of(p, &now)};
-    struct queue q;
-    memset(&q, 0, sizeof q);
-    memset(p->s->sums, 0, sizeof p->s->sums);
-    memset(p->s->part, 0, (size_t)p->blocks * sizeof p->s->part[0]);
-    if (now.of_offsets && now.n > 0)
-        fill_offsets(p, now.panel);
-    const struct stretch first = now.of_offsets ? after(p, now) : now;
-    fill_with(p, &first, &fill);
-    fill_rest(p, &fill, 0, kind);
-    qni_amx_zero();
-    qni_amx_walk_begin(&w, rows_of(p, 0, &now));
-    while (now.n > 0) {
-        const struct stretch next = after(p, now);
-        if (!now.of_offsets) {
-            const struct stretch codes = after_of_codes(p, &now);
-            fill_with(p, &codes, &fill);
+    for (rows = at_most(rows, o->left); rows > 0; rows--) {
+        const __m512 v0 = _mm512_load_ps(o->part), v1 = _mm512_load_ps(o->part + 16);
+        o->odd |= no_numbers(v0) | no_numbers(v1);
+        if (o->streams) {
+            _mm512_stream_ps(o->c + o->second, v1);
+            _mm512_stream_ps(o->c, v0);
+        } else {
+            _mm512_storeu_ps(o->c + o->second, v1);
+            _mm512_storeu_ps(o->c, v0);
         }
+        o->part += WIDTH;
+        o->c += o->ldc;
+        o->left--;
+    }
+}
+
+/* The pair at `panel` has all its sums, or nearly: its last rows are the last to leave. */
+QNI_TEMPLATE void begin_way_out(const struct pass *p, struct under_way *u, int64_t panel)
+{
+    u->out.part = p->s->part[u->part][0][0];
+    u->out.c = p->t->c + panel * QNI_PANEL;
+    u->out.second = panel + 1 < p->t->n_panels ? QNI_PANEL : 0;
+    u->out.left = p->blocks * ROWS;
+}
+
+/* Quads of a segment and lines with each, of those that qni_amx_plain_segment() is made for. */
+enum { ANY = 0, FOUR_2, EIGHT_2, EIGHT_2_PLANES_2, FOUR_4 };
+
+/* A segment a chunk, and lines that fill all quads. */
+static int which_plain(const struct pass *p, int64_t lines)
+{
+    const int64_t planes = p->t->planes, quads = p->most * planes;
+    if (p->most > p->t->group_units || p->refill_rate * p->blocks * quads != 2 * lines ||
+        lines % (quads * p->refill_rate) != 0)
+        return ANY;
+    if (quads == 4 && planes == 1)
+        return p->refill_rate == 2 ? FOUR_2 : p->refill_rate == 4 ? FOUR_4 : ANY;
+    return quads != 8 || p->refill_rate != 2 ? ANY : planes == 2 ? EIGHT_2_PLANES_2 : EIGHT_2;
+}
+
+/* All blocks of a chunk that is one segment. */
+QNI_TEMPLATE void plain_chunk(const struct pass *p, const struct chunk *c, struct under_way *u,
+                              const int quads, const int planes, const int lines, const int kind)
+{
+    const struct qni_matmul_tile *const t = p->t;
+    const char *const next_a = u->walk.after_a;
+    const uint8_t *const next_b = u->walk.after_b, *const b = u->walk.b;
+    const size_t stride = ROWS * t->lda;
+    float *part = p->s->part[u->part][0][0];
+    const bool begins = c->unit == 0 && p->offset_units == 0;
+    const struct leaving first = u->last;
+    u->last.to = p->s->sums[0];
+    u->last.at = c->panel * t->n_groups + c->group;
+    u->last.second = c->panel + 1 < t->n_panels ? t->n_groups : 0;
+    u->last.from = begins ? p->s->zeros[0] : part;
+    u->last.part = part;
+    const struct qni_amx_scaling now = scaling_of(p, &u->last);
+    struct qni_amx_scaling s = scaling_of(p, &first);
+    const char *a = u->walk.a;
+    for (int64_t left = p->blocks; left > 0; left--) {
+        a += stride;
+        u->walk.after_a = left == 1 ? next_a : a;
+        u->walk.after_b = left == 1 ? next_b : b;
+        qni_amx_plain_segment(&u->walk, s, &u->refill, u->last.to, quads, planes, lines, kind);
+        s = now;
+        s.part = part;
+        s.from = begins ? now.from : part;
+        part += ROWS * WIDTH;
+        move_out(&u->out, p->rate);
+    }
+    u->last.part = s.part;
+    u->last.from = s.from;
+}
+
+/* A chunk and a block of rows. */
+QNI_TEMPLATE void block_of_chunk(const struct pass *p, const struct chunk *c, float *part,
+                                 struct under_way *u, const int kind)
+{
+    const struct qni_matmul_tile *t = p->t;
+    const bool begins = c->unit == 0 && p->offset_units == 0;
+    const int64_t end = c->unit + c->n;
+    int64_t group = c->group;
+    u->walk.left = c->n * u->walk.planes;
+    for (int64_t n, unit = c->unit; unit < end; unit += n, group++) {
+        n = c->of_offsets ? c->n : at_most(t->group_units, end - unit);
+        const struct qni_amx_scaling s = scaling_of(p, &u->last);
+        qni_amx_segment(&u->walk, s, &u->refill, u->last.to, n * u->walk.planes, u->last.scales,
+                        kind);
+        u->last.to = c->of_offsets ? part : p->s->sums[0];
+        u->last.scales = !c->of_offsets;
+        u->last.from = begins && unit == 0 ? p->s->zeros[0] : part;
+        u->last.part = part;
+        u->last.at = c->panel * t->n_groups + group;
+        u->last.second = c->panel + 1 < t->n_panels ? t->n_groups : 0;
+        move_out(&u->out, p->rate);
+    }
+}
+
+/* The sums that are still on their way. */
+QNI_TEMPLATE void finish(const struct pass *p, struct under_way *u, int64_t panel)
+{
+    qni_amx_leave(u->last.to);
+    move_out(&u->out, u->out.left);
+    struct qni_amx_scaling s = scaling_of(p, &u->last);
+    for (int64_t row = 0; row < ROWS; row++)
+        qni_amx_scale_rows(&s, 1);
+    begin_way_out(p, u, panel);
+    move_out(&u->out, u->out.left);
+    if (u->out.odd != 0)
+        *p->t->is_finite = false;
+    if (u->out.streams)
+        _mm_sfence();
+}
+
+QNI_TEMPLATE void all_chunks(const struct pass *p, struct qni_amx_table table, const int kind)
+{
+    const struct qni_matmul_tile *const t = p->t;
+    struct chunk now = after(p, (struct chunk){-2, t->units, 0, 0, 0, false});
+    struct under_way u = {.last = {.to = p->s->sums[0]},
+                          .out = {.ldc = t->ldc, .streams = t->c_is_far},
+                          .refill = {.table = table}};
+    if (now.of_offsets)
+        fill_offsets(p, now.panel);
+    const struct chunk first = now.of_offsets ? after(p, now) : now;
+    refill_with(p, &first, p->s->b[0][0][0], 1, &u.refill);
+    while (u.refill.turns > 0)
+        qni_amx_refill_turn(&u.refill, kind);
+    u.walk.a = rows_of(p, 0, &now);
+    u.walk.b = b_of(p, &now, 0);
+    qni_amx_zero();
+    qni_amx_walk_begin(&u.walk);
+    for (int64_t panel = now.panel; now.n > 0;) {
+        const struct chunk next = after(p, now), codes = after_of_codes(p, &now);
+        u.walk.planes = now.of_offsets ? 1 : t->planes;
+        if (!now.of_offsets && codes.n > 0) {
+            int64_t rate = p->refill_rate;
+            if (QNI_UNLIKELY(now.n != p->most || codes.n != p->most))
+                rate = rate_of(2 * codes.n * p->unit_bytes / LINE, p->blocks * now.n * t->planes);
+            refill_with(p, &codes, p->s->b[u.b ^ 1][0][0], rate, &u.refill);
+        }
+        int plain = ANY;
+        if (!now.of_offsets && u.last.scales && now.n == p->most &&
+            codes.n == p->most)
+            plain = p->plain;
         if (next.of_offsets && next.n > 0)
             fill_offsets(p, next.panel);
-        /* A lone unit's last quad would load what comes next before it is filled. */
-        const bool fills = !now.of_offsets && now.n > 1;
-        for (int64_t b = 0; b < p->blocks; b++) {
-            const bool last = b + 1 == p->blocks;
-            w.after_a = last ? rows_of(p, 0, next.n > 0 ? &next : &now) : rows_of(p, b + 1, &now);
-            w.after_b = last ? b_of(p, &next) : b_of(p, &now);
-            block_of_stretch(p, &now, b, &w, last && fills ? &fill : &none, &q, kind);
+        if (now.panel != panel) {
+            move_out(&u.out, u.out.left);
+            begin_way_out(p, &u, panel);
+            u.part ^= 1;
+            panel = now.panel;
         }
-        if (!now.of_offsets)
-            fill_rest(p, &fill, fills ? now.n : 0, kind);
-        if (!now.of_offsets && !next.of_offsets && !fills)
-            qni_amx_walk_begin(&w, rows_of(p, 0, &next));
+        u.walk.after_a = rows_of(p, 0, next.n > 0 ? &next : &now);
+        u.walk.after_b = b_of(p, &next, u.b ^ !now.of_offsets);
+        if (plain == FOUR_2)
+            plain_chunk(p, &now, &u, 4, 1, 2, kind);
+        else if (plain == EIGHT_2)
+            plain_chunk(p, &now, &u, 8, 1, 2, kind);
+        else if (plain == EIGHT_2_PLANES_2)
+            plain_chunk(p, &now, &u, 8, 2, 2, kind);
+        else if (plain == FOUR_4)
+            plain_chunk(p, &now, &u, 4, 1, 4, kind);
+        for (int64_t i = 0; i < p->blocks && plain == ANY; i++) {
+            const bool is_last = i + 1 == p->blocks;
+            u.walk.after_a = is_last ? rows_of(p, 0, next.n > 0 ? &next : &now)
+                                     : rows_of(p, i + 1, &now);
+            u.walk.after_b = is_last ? b_of(p, &next, u.b ^ !now.of_offsets) : b_of(p, &now, u.b);
+            block_of_chunk(p, &now, p->s->part[u.part][i][0], &u, kind);
+        }
+        u.b ^= !now.of_offsets;
         now = next;
+        if (now.n == 0)
+            finish(p, &u, panel);
     }
-    finish(p, &q);
+}
+
+/* As many groups as make a chunk, or a group in even pieces. */
+static int64_t chunk_units(int64_t group_units, int64_t planes)
+{
+    const int64_t most = QNI_AMX_BF16_UNITS / planes, pieces = (group_units + most - 1) / most;
+    return group_units < CHUNK ? CHUNK / group_units * group_units
+                               : (group_units + pieces - 1) / pieces;
 }
 
 /* Blocks of 32 rows, two or more: how many rows that were. */
@@ -767,29 +872,39 @@ static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table t
     int64_t row = 0;
     if (t->planes > 2 || t->n_groups > MOST_GROUPS || t->units < LEAST_UNITS)
         return row;
+    if (at_most(chunk_units(t->group_units, t->planes), t->group_units) * t->planes < 4)
+        return qni_amx_float_short(t, &table, kind);
     while (t->m - row >= 2 * ROWS) {
         struct qni_matmul_tile some = *t;
-        struct pass p = {&some,
-                         t->scratch,
-                         table,
-                         at_most(BLOCKS, (t->m - row) / ROWS),
-                         kind == BYTES ? 512 : 256,
-                         QNI_AMX_BF16_UNITS,
-                         0};
+        struct pass p;
+        memset(&p, 0, sizeof p);
+        p.t = &some;
+        p.s = t->scratch;
+        p.blocks = at_most(BLOCKS, (t->m - row) / ROWS);
+        p.unit_bytes = kind == BYTES ? 512 : 256;
+        p.most = chunk_units(t->group_units, t->planes);
+        p.groups = p.most / t->group_units;
+        const int64_t lines = p.most * p.unit_bytes / LINE; /* of a panel */
+        p.refill_rate = rate_of(2 * lines, p.blocks * p.most * t->planes);
+        if (kind == NIBBLES || table.bytes == NULL)
+            p.plain = which_plain(&p, lines);
+        p.times = t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f;
+        const int64_t units = at_most(p.most, t->group_units); /* of a segment */
+        const int64_t segments = p.blocks * ((t->units + units - 1) / units);
+        p.rate = (p.blocks * ROWS + segments - 1) / segments;
         some.a = (const char *)t->a + (size_t)row * t->lda;
         some.c = t->c + (size_t)row * t->ldc;
-        if (t->group_units < p.most)
-            p.most = p.most / t->group_units * t->group_units;
         if (t->offset != NULL) {
             some.a_total = t->a_total + (size_t)row * t->ld_segment;
             p.offset_units = (t->n_groups + 31) / 32 * 3;
             split_totals(&p);
         }
+        memset(p.s->zeros, 0, sizeof p.s->zeros);
         qni_amx_configure(ROWS, LINE);
         if (kind == BYTES)
-            all_stretches(&p, BYTES);
+            all_chunks(&p, table, BYTES);
         else
-            all_stretches(&p, NIBBLES);
+            all_chunks(&p, table, NIBBLES);
         row += p.blocks * ROWS;
     }
     return row;
