@@ -5,8 +5,8 @@
     check_layers.py [--root DIR] [--archive libquern.a] [--shared libquern.so]
 
 Reads the sources; with --archive also the objects: no mutable globals, and the ISA files call
-nothing of libc but memcpy and memset; with --shared also what the library imports. Exit status 1
-and one line per finding when a rule is broken.
+nothing but memcpy, memset and what other files of their bundle define; with --shared also what the
+library imports. Exit status 1 and one line per finding when a rule is broken.
 """
 import argparse
 import os
@@ -166,6 +166,7 @@ def check_archive(archive):
     """Mutable data and the calls of kernel files, as the linker sees them."""
     problems = []
     member = "?"
+    defined, calls = {}, []  # of kernel files: {name: bundle}, [(member, bundle, name)]
     for line in run("objdump", "-t", archive).splitlines():
         header = re.match(r"(\S+):\s+file format", line)
         if header:
@@ -182,10 +183,15 @@ def check_archive(archive):
             not section.startswith(".data.rel.ro")
         if section == "*COM*" or (is_mutable and int(size, 16) > 0):
             problems.append(f"{member}: {name} in {section}: no mutable globals, use the context")
-        is_kernel = ctext.is_isa_file(member[:-2] if member.endswith(".o") else member)
-        is_call = section == "*UND*" and name != "_GLOBAL_OFFSET_TABLE_"
-        if is_call and is_kernel and name not in KERNEL_CALLS:
-            problems.append(f"{member}: calls {name}: a kernel calls memcpy and memset only")
+        bundle = ctext.is_isa_file(member[:-2] if member.endswith(".o") else member)
+        if bundle and section == "*UND*":
+            calls.append((member, bundle, name))
+        elif bundle:
+            defined[name] = bundle
+    known = KERNEL_CALLS | {"_GLOBAL_OFFSET_TABLE_"}
+    problems += [f"{member}: calls {name}: a kernel calls memcpy, memset and its own bundle only"
+                 for member, bundle, name in calls
+                 if name not in known and defined.get(name) != bundle]
     return problems
 
 

@@ -47,8 +47,8 @@
 
 #include "../../base/compiler.h"
 #include "../simd/amx_bf16.h"
+#include "../simd/amx_float.h"
 #include "../simd/amx_bf16_chunks.h"
-#include "../simd/amx_float_short.h"
 #include "../simd/avx512.h"
 #include "../simd/bf16.h"
 #include "kernel.h"
@@ -466,7 +466,7 @@ QNI_TEMPLATE void block(struct job *j, const int kind)
 enum {
     BLOCKS = 8,                          /* of rows at a time */
     MOST_GROUPS = 128,                   /* of k, */
-    LEAST_UNITS = 32,                    /* and units, see split_totals() */
+    LEAST_UNITS = 32,                    /* and units, see qni_amx_split_totals() */
     OFFSET_UNITS = 3 * MOST_GROUPS / 32, /* of B, */
     TOTALS_BYTES = OFFSET_UNITS * QNI_AMX_BF16_BLOCK,
     CHUNK = 4 /* units: if groups are shorter, so many in all */
@@ -562,65 +562,6 @@ QNI_TEMPLATE struct chunk after_of_codes(const struct pass *p, const struct chun
     return next.of_offsets ? after(p, next) : next;
 }
 
-/* The nearest bf16 as the upper half, or, where that is infinite, the one towards zero. */
-QNI_TEMPLATE __m512i near_bf16(__m512 v, __m512 *rest)
-{
-    const __m512i bits = _mm512_castps_si512(v);
-    const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
-    const __m512i size = _mm512_and_si512(up, _mm512_set1_epi32(0x7fffffff));
-    const __mmask16 fits = _mm512_cmplt_epu32_mask(size, _mm512_set1_epi32(0x7f800000));
-    const __m512i half = _mm512_and_si512(_mm512_mask_mov_epi32(bits, fits, up),
-                                          _mm512_set1_epi32((int32_t)0xffff0000));
-    *rest = _mm512_sub_ps(v, _mm512_castsi512_ps(half));
-    return half;
-}
-
-/* Offsets of a panel's groups to tiles of B: of 32 groups the upper plane, once more, the lower. */
-static void unpack_offsets(const struct qni_matmul_tile *t, int64_t panel, uint8_t *out)
-{
-    for (int64_t g = 0; g < (t->n_groups + 31) / 32 * 32; g += 2, out += LINE) {
-        __m512i upper[2], lower[2];
-        for (int64_t k = 0; k < 2; k++) {
-            __m512 rest, v = _mm512_setzero_ps();
-            if (g + k < t->n_groups)
-                v = qni_load16(t->offset, panel * t->n_groups + g + k, t->scale_is_f16);
-            upper[k] = near_bf16(v, &rest);
-            lower[k] = near_bf16(rest, &rest);
-        }
-        const __mmask32 odd = 0xaaaaaaaau;
-        const __m512i up = _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(upper[0], 16), upper[1]);
-        _mm512_store_si512(out, up);
-        _mm512_store_si512(out + 2 * TILE, up);
-        _mm512_store_si512(out + 4 * TILE,
-                           _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(lower[0], 16), lower[1]));
-        if (g % 32 == 30)
-            out += 5 * TILE;
-    }
-}
-
-/* Offsets are products, too: of sums of x of a group and its offset, whose groups are positions.
- * Both are split in two planes; upper x upper, lower x upper and upper x lower count. What is left
- * out is below 2^-16 + 2 * 2^-17 of |total * offset|: with 1024 positions a quarter of the bound.
- * An infinite total leaves NaN for the lower plane. */
-static void split_totals(const struct pass *p)
-{
-    const struct qni_matmul_tile *t = p->t;
-    for (int64_t i = 0; i < p->blocks * ROWS; i++)
-        for (int64_t g = 0; g < (t->n_groups + 31) / 32 * 32; g += 16) {
-            uint16_t *const out = &p->s->totals[i / ROWS][g / 32 * 3][i % ROWS][g % 32];
-            const float *const total = t->a_total + (size_t)i * t->ld_segment + g;
-            const int64_t left = at_most(t->n_groups - g, 16);
-            const __mmask16 there = (__mmask16)(left < 0 ? 0 : (1 << left) - 1);
-            __m512 rest;
-            const __m512i upper = near_bf16(_mm512_maskz_loadu_ps(there, total), &rest);
-            const __m512i lower = near_bf16(rest, &rest);
-            for (int k = 0; k < 3; k++)
-                _mm256_store_si256(
-                    (__m256i *)(void *)(out + k * ROWS * 32),
-                    _mm512_cvtepi32_epi16(_mm512_srli_epi32(k == 1 ? lower : upper, 16)));
-        }
-}
-
 /* Rows of A of the chunk. */
 QNI_TEMPLATE const char *rows_of(const struct pass *p, int64_t block, const struct chunk *c)
 {
@@ -640,7 +581,8 @@ QNI_TEMPLATE const uint8_t *b_of(const struct pass *p, const struct chunk *c, in
 static void fill_offsets(const struct pass *p, int64_t panel)
 {
     for (int64_t i = 0; i < 2; i++)
-        unpack_offsets(p->t, panel + (panel + i < p->t->n_panels ? i : 0), p->s->offsets[0][i]);
+        qni_amx_unpack_offsets(p->t, panel + (panel + i < p->t->n_panels ? i : 0),
+                               p->s->offsets[0][i]);
     QNI_AMX_TILES_SEE_MEMORY();
 }
 
@@ -823,8 +765,7 @@ QNI_TEMPLATE void all_chunks(const struct pass *p, struct qni_amx_table table, c
             refill_with(p, &codes, p->s->b[u.b ^ 1][0][0], rate, &u.refill);
         }
         int plain = ANY;
-        if (!now.of_offsets && u.last.scales && now.n == p->most &&
-            codes.n == p->most)
+        if (!now.of_offsets && u.last.scales && now.n == p->most && codes.n == p->most)
             plain = p->plain;
         if (next.of_offsets && next.n > 0)
             fill_offsets(p, next.panel);
@@ -846,8 +787,8 @@ QNI_TEMPLATE void all_chunks(const struct pass *p, struct qni_amx_table table, c
             plain_chunk(p, &now, &u, 4, 1, 4, kind);
         for (int64_t i = 0; i < p->blocks && plain == ANY; i++) {
             const bool is_last = i + 1 == p->blocks;
-            u.walk.after_a = is_last ? rows_of(p, 0, next.n > 0 ? &next : &now)
-                                     : rows_of(p, i + 1, &now);
+            u.walk.after_a =
+                is_last ? rows_of(p, 0, next.n > 0 ? &next : &now) : rows_of(p, i + 1, &now);
             u.walk.after_b = is_last ? b_of(p, &next, u.b ^ !now.of_offsets) : b_of(p, &now, u.b);
             block_of_chunk(p, &now, p->s->part[u.part][i][0], &u, kind);
         }
@@ -897,7 +838,7 @@ static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table t
         if (t->offset != NULL) {
             some.a_total = t->a_total + (size_t)row * t->ld_segment;
             p.offset_units = (t->n_groups + 31) / 32 * 3;
-            split_totals(&p);
+            qni_amx_split_totals(p.t, p.blocks * ROWS, p.s->totals[0][0][0], OFFSET_UNITS);
         }
         memset(p.s->zeros, 0, sizeof p.s->zeros);
         qni_amx_configure(ROWS, LINE);

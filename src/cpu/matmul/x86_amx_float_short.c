@@ -14,7 +14,7 @@
 
 #include "../../base/compiler.h"
 #include "../simd/amx_bf16.h"
-#include "../simd/amx_float_short.h"
+#include "../simd/amx_float.h"
 #include "../simd/avx512.h"
 #include "kernel.h"
 
@@ -37,8 +37,7 @@ struct qni_amx_fill {
     struct qni_amx_table table;
 };
 
-QNI_TEMPLATE void fill_one(struct qni_amx_fill *f, const int panel, uint8_t *b,
-                                   const int kind)
+QNI_TEMPLATE void fill_one(struct qni_amx_fill *f, const int panel, uint8_t *b, const int kind)
 {
     const uint8_t *const codes = f->codes[panel];
     const int lines = kind == QNI_AMX_BYTES ? 8 : 4;
@@ -100,9 +99,8 @@ QNI_TEMPLATE void scale_rows(struct qni_amx_scaling *s, const int n)
 
 /* A quad. After each product some rows are scaled; a unit of B that has been multiplied is filled
  * with what comes next. */
-QNI_TEMPLATE void quad(struct qni_amx_walk *w, struct qni_amx_scaling *s,
-                               struct qni_amx_fill *f, float *to, const bool begins, const int rate,
-                               const int kind)
+QNI_TEMPLATE void quad(struct qni_amx_walk *w, struct qni_amx_scaling *s, struct qni_amx_fill *f,
+                       float *to, const bool begins, const int rate, const int kind)
 {
     const bool ends_unit = ++w->plane == w->planes;
     const bool fills = ends_unit && w->unit < f->units;
@@ -158,9 +156,8 @@ QNI_TEMPLATE void leave(float *to)
 #undef QNI_AMX_LEAVE
 
 /* All quads of a segment, at least 8 / rate; in so many of them the 32 rows are scaled. */
-QNI_TEMPLATE void quads(struct qni_amx_walk *w, struct qni_amx_scaling *s,
-                                struct qni_amx_fill *f, float *to, int64_t n, const int rate,
-                                const int kind)
+QNI_TEMPLATE void quads(struct qni_amx_walk *w, struct qni_amx_scaling *s, struct qni_amx_fill *f,
+                        float *to, int64_t n, const int rate, const int kind)
 {
     quad(w, s, f, to, true, rate, kind);
     for (int64_t i = 1; i < 8 / rate; i++)
@@ -169,8 +166,8 @@ QNI_TEMPLATE void quads(struct qni_amx_walk *w, struct qni_amx_scaling *s,
         quad(w, s, f, to, false, 0, kind);
 }
 
-QNI_TEMPLATE void segment(struct qni_amx_walk *w, struct qni_amx_scaling s,
-                                  struct qni_amx_fill *f, float *to, int64_t n, const int kind)
+QNI_TEMPLATE void segment(struct qni_amx_walk *w, struct qni_amx_scaling s, struct qni_amx_fill *f,
+                          float *to, int64_t n, const int kind)
 {
     if (n >= 8)
         quads(w, &s, f, to, n, 1, kind);
@@ -185,7 +182,7 @@ QNI_TEMPLATE void segment(struct qni_amx_walk *w, struct qni_amx_scaling s,
 enum {
     BLOCKS = 8,                          /* of rows at a time */
     MOST_GROUPS = 128,                   /* of k, */
-    LEAST_UNITS = 32,                    /* and units, see split_totals() */
+    LEAST_UNITS = 32,                    /* and units, see qni_amx_split_totals() */
     OFFSET_UNITS = 3 * MOST_GROUPS / 32, /* of B, */
     TOTALS_BYTES = OFFSET_UNITS * QNI_AMX_BF16_BLOCK
 };
@@ -238,65 +235,6 @@ static struct stretch after_of_codes(const struct pass *p, const struct stretch 
     return next.of_offsets ? after(p, next) : next;
 }
 
-/* The nearest bf16 as the upper half, or, where that is infinite, the one towards zero. */
-QNI_TEMPLATE __m512i near_bf16(__m512 v, __m512 *rest)
-{
-    const __m512i bits = _mm512_castps_si512(v);
-    const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
-    const __m512i size = _mm512_and_si512(up, _mm512_set1_epi32(0x7fffffff));
-    const __mmask16 fits = _mm512_cmplt_epu32_mask(size, _mm512_set1_epi32(0x7f800000));
-    const __m512i half = _mm512_and_si512(_mm512_mask_mov_epi32(bits, fits, up),
-                                          _mm512_set1_epi32((int32_t)0xffff0000));
-    *rest = _mm512_sub_ps(v, _mm512_castsi512_ps(half));
-    return half;
-}
-
-/* Offsets of a panel's groups to tiles of B: of 32 groups the upper plane, once more, the lower. */
-static void unpack_offsets(const struct qni_matmul_tile *t, int64_t panel, uint8_t *out)
-{
-    for (int64_t g = 0; g < (t->n_groups + 31) / 32 * 32; g += 2, out += LINE) {
-        __m512i upper[2], lower[2];
-        for (int64_t k = 0; k < 2; k++) {
-            __m512 rest, v = _mm512_setzero_ps();
-            if (g + k < t->n_groups)
-                v = qni_load16(t->offset, panel * t->n_groups + g + k, t->scale_is_f16);
-            upper[k] = near_bf16(v, &rest);
-            lower[k] = near_bf16(rest, &rest);
-        }
-        const __mmask32 odd = 0xaaaaaaaau;
-        const __m512i up = _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(upper[0], 16), upper[1]);
-        _mm512_store_si512(out, up);
-        _mm512_store_si512(out + 2 * TILE, up);
-        _mm512_store_si512(out + 4 * TILE,
-                           _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(lower[0], 16), lower[1]));
-        if (g % 32 == 30)
-            out += 5 * TILE;
-    }
-}
-
-/* Offsets are products, too: of sums of x of a group and its offset, whose groups are positions.
- * Both are split in two planes; upper x upper, lower x upper and upper x lower count. What is left
- * out is below 2^-16 + 2 * 2^-17 of |total * offset|: with 1024 positions a quarter of the bound.
- * An infinite total leaves NaN for the lower plane. */
-static void split_totals(const struct pass *p)
-{
-    const struct qni_matmul_tile *t = p->t;
-    for (int64_t i = 0; i < p->blocks * ROWS; i++)
-        for (int64_t g = 0; g < (t->n_groups + 31) / 32 * 32; g += 16) {
-            uint16_t *const out = &p->s->totals[i / ROWS][g / 32 * 3][i % ROWS][g % 32];
-            const float *const total = t->a_total + (size_t)i * t->ld_segment + g;
-            const int64_t left = at_most(t->n_groups - g, 16);
-            const __mmask16 there = (__mmask16)(left < 0 ? 0 : (1 << left) - 1);
-            __m512 rest;
-            const __m512i upper = near_bf16(_mm512_maskz_loadu_ps(there, total), &rest);
-            const __m512i lower = near_bf16(rest, &rest);
-            for (int k = 0; k < 3; k++)
-                _mm256_store_si256(
-                    (__m256i *)(void *)(out + k * ROWS * 32),
-                    _mm512_cvtepi32_epi16(_mm512_srli_epi32(k == 1 ? lower : upper, 16)));
-        }
-}
-
 /* Codes of the stretch, and where those are that come after it. */
 QNI_TEMPLATE void fill_with(const struct pass *p, const struct stretch *s, struct qni_amx_fill *f)
 {
@@ -329,7 +267,8 @@ QNI_TEMPLATE void fill_rest(const struct pass *p, struct qni_amx_fill *f, int64_
 static void fill_offsets(const struct pass *p, int64_t panel)
 {
     for (int64_t i = 0; i < 2; i++)
-        unpack_offsets(p->t, panel + (panel + i < p->t->n_panels ? i : 0), p->s->offsets[0][i]);
+        qni_amx_unpack_offsets(p->t, panel + (panel + i < p->t->n_panels ? i : 0),
+                               p->s->offsets[0][i]);
     QNI_AMX_TILES_SEE_MEMORY();
 }
 
@@ -516,7 +455,7 @@ int64_t qni_amx_float_short(const struct qni_matmul_tile *t, const struct qni_am
         if (t->offset != NULL) {
             some.a_total = t->a_total + (size_t)row * t->ld_segment;
             p.offset_units = (t->n_groups + 31) / 32 * 3;
-            split_totals(&p);
+            qni_amx_split_totals(p.t, p.blocks * ROWS, p.s->totals[0][0][0], OFFSET_UNITS);
         }
         qni_amx_configure(ROWS, LINE);
         if (kind == BYTES)
