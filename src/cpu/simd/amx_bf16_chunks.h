@@ -221,54 +221,77 @@ QNI_TEMPLATE void qni_amx_refill_past(struct qni_amx_refill *f, const int n, con
     }
 }
 
+/* A segment on its way: the next quad's A and B, what is unpacked, where sums go. */
+struct qni_amx_plain {
+    const char *a;
+    const uint8_t *b;
+    const struct qni_amx_walk *w;
+    struct qni_amx_refill *f;
+    float *to;
+};
+
+/* The i-th quad of such a segment. */
+QNI_TEMPLATE void qni_amx_plain_quad(struct qni_amx_plain *at, struct qni_amx_scaling *s,
+                                     const int i, const int quads, const int planes,
+                                     const int lines, const int kind)
+{
+    float *const to = at->to;
+    const bool begins = i == 0, ends = i + 1 == quads, moves = planes == 1 || i % 2 == 1;
+    const int rows = i == 0 ? 0 : quads == 4 ? (i < 3 ? 3 : 2) : (i < 2 ? 2 : 1);
+    at->a = ends ? at->w->after_a : at->a + QNI_AMX_BF16_BLOCK;
+    if (moves)
+        at->b = ends ? at->w->after_b : at->b + QNI_AMX_BF16_UNIT;
+    if (begins)
+        QNI_AMX_LEAVE(0, 0);
+    _tile_dpbf16ps(0, 4, 6);
+    qni_amx_scale_rows(s, rows);
+    QNI_UNROLL
+    for (int k = 0; k < (lines + 1) / 2; k++)
+        qni_amx_refill_ith(at->f, i * lines + k, kind);
+    if (begins)
+        QNI_AMX_LEAVE(1, 16);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_stream_loadd(4, at->a, 64);
+    qni_amx_scale_rows(s, rows);
+    if (begins)
+        QNI_AMX_LEAVE(3, 16 * QNI_AMX_BF16_WIDTH + 16);
+    _tile_dpbf16ps(3, 5, 7);
+    if (moves)
+        _tile_loadd(7, at->b + QNI_AMX_BF16_TILE, 64);
+    qni_amx_scale_rows(s, rows);
+    QNI_UNROLL
+    for (int k = (lines + 1) / 2; k < lines; k++)
+        qni_amx_refill_ith(at->f, i * lines + k, kind);
+    QNI_AMX_TILES_SEE_MEMORY();
+    if (begins)
+        QNI_AMX_LEAVE(2, 16 * QNI_AMX_BF16_WIDTH);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_stream_loadd(5, at->a + QNI_AMX_BF16_TILE, 64);
+    if (moves)
+        _tile_loadd(6, at->b, 64);
+    qni_amx_scale_rows(s, rows);
+}
+
 /* What most segments are, without a branch: 4 or 8 quads, with `lines` lines of codes each, whose
  * sums before them are scaled. It is the reorder buffer that limits: nothing more than what has to
- * be done. */
+ * be done. (clang does not unroll a loop of this.) */
 QNI_TEMPLATE void qni_amx_plain_segment(struct qni_amx_walk *w, struct qni_amx_scaling s,
                                         struct qni_amx_refill *f, float *to, const int quads,
                                         const int planes, const int lines, const int kind)
 {
-    const char *a = w->a;
-    const uint8_t *b = w->b;
-    QNI_UNROLL
-    for (int i = 0; i < quads; i++) {
-        const bool begins = i == 0, moves = planes == 1 || i % 2 == 1;
-        const int rows = i == 0 ? 0 : quads == 4 ? (i < 3 ? 3 : 2) : (i < 2 ? 2 : 1);
-        a = i + 1 == quads ? w->after_a : a + QNI_AMX_BF16_BLOCK;
-        if (moves)
-            b = i + 1 == quads ? w->after_b : b + QNI_AMX_BF16_UNIT;
-        if (begins)
-            QNI_AMX_LEAVE(0, 0);
-        _tile_dpbf16ps(0, 4, 6);
-        qni_amx_scale_rows(&s, rows);
-        QNI_UNROLL
-        for (int k = 0; k < (lines + 1) / 2; k++)
-            qni_amx_refill_ith(f, i * lines + k, kind);
-        if (begins)
-            QNI_AMX_LEAVE(1, 16);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_stream_loadd(4, a, 64);
-        qni_amx_scale_rows(&s, rows);
-        if (begins)
-            QNI_AMX_LEAVE(3, 16 * QNI_AMX_BF16_WIDTH + 16);
-        _tile_dpbf16ps(3, 5, 7);
-        if (moves)
-            _tile_loadd(7, b + QNI_AMX_BF16_TILE, 64);
-        qni_amx_scale_rows(&s, rows);
-        QNI_UNROLL
-        for (int k = (lines + 1) / 2; k < lines; k++)
-            qni_amx_refill_ith(f, i * lines + k, kind);
-        QNI_AMX_TILES_SEE_MEMORY();
-        if (begins)
-            QNI_AMX_LEAVE(2, 16 * QNI_AMX_BF16_WIDTH);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_stream_loadd(5, a + QNI_AMX_BF16_TILE, 64);
-        if (moves)
-            _tile_loadd(6, b, 64);
-        qni_amx_scale_rows(&s, rows);
+    struct qni_amx_plain at = {w->a, w->b, w, f, to};
+    qni_amx_plain_quad(&at, &s, 0, quads, planes, lines, kind);
+    qni_amx_plain_quad(&at, &s, 1, quads, planes, lines, kind);
+    qni_amx_plain_quad(&at, &s, 2, quads, planes, lines, kind);
+    qni_amx_plain_quad(&at, &s, 3, quads, planes, lines, kind);
+    if (quads == 8) {
+        qni_amx_plain_quad(&at, &s, 4, quads, planes, lines, kind);
+        qni_amx_plain_quad(&at, &s, 5, quads, planes, lines, kind);
+        qni_amx_plain_quad(&at, &s, 6, quads, planes, lines, kind);
+        qni_amx_plain_quad(&at, &s, 7, quads, planes, lines, kind);
     }
-    w->a = a;
-    w->b = b;
+    w->a = at.a;
+    w->b = at.b;
     qni_amx_refill_past(f, lines * quads, quads, kind);
 }
 
