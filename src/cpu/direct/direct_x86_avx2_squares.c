@@ -119,20 +119,6 @@ static void bring_x(const struct qni_direct_tile *t, const struct grid *g, int64
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* A pair of channels of a square and 16 outputs. In this order: compilers add products first, for
- * which there are no registers. */
-QNI_TEMPLATE void add_pair(uintptr_t x, const __m256i w0, const __m256i w1, __m256i *sum)
-{
-    __m256i a, b;
-    __asm__("vpbroadcastd %[x], %[a]\n\t"
-            "vpmaddwd %[w0], %[a], %[b]\n\t"
-            "vpmaddwd %[w1], %[a], %[a]\n\t"
-            "vpaddd %[b], %[s0], %[s0]\n\t"
-            "vpaddd %[a], %[s1], %[s1]"
-            : [a] "=&x"(a), [b] "=&x"(b), [s0] "+x"(sum[0]), [s1] "+x"(sum[1])
-            : [x] "m"(*(const int16_t(*)[2])x), [w0] "x"(w0), [w1] "x"(w1));
-}
-
 /* All channels of mr squares, `step` bytes apart. An address for three of them: ../simd/groups.h
  * says why. */
 QNI_TEMPLATE void multiply_squares(const int16_t *x, uintptr_t step, const int16_t *w,
@@ -151,8 +137,8 @@ QNI_TEMPLATE void multiply_squares(const int16_t *x, uintptr_t step, const int16
             const __m256i w0 = load(w + 32 * i), w1 = load(w + 32 * i + 16);
             QNI_UNROLL
             for (int r = 0; r < mr; r++)
-                add_pair(at[r / 3] + (uintptr_t)(r % 3) * step + (uintptr_t)i * 4, w0, w1,
-                         sum + 2 * r);
+                qni_squares_add_pair(at[r / 3] + (uintptr_t)(r % 3) * step + (uintptr_t)i * 4, w0,
+                                     w1, sum + 2 * r);
         }
         at[0] += 8;
         at[1] += 8;

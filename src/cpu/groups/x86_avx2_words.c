@@ -167,19 +167,6 @@ QNI_TEMPLATE void add_pair(uintptr_t x, const __m256i w, __m256i *sum, const int
                 : [x] "m"(*(const int16_t(*)[2])x), [w] "x"(w));
 }
 
-/* The same of two vectors. */
-QNI_TEMPLATE void add_pair_twice(uintptr_t x, const __m256i w0, const __m256i w1, __m256i *sum)
-{
-    __m256i a, b;
-    __asm__("vpbroadcastd %[x], %[a]\n\t"
-            "vpmaddwd %[w0], %[a], %[b]\n\t"
-            "vpmaddwd %[w1], %[a], %[a]\n\t"
-            "vpaddd %[b], %[s0], %[s0]\n\t"
-            "vpaddd %[a], %[s1], %[s1]"
-            : [a] "=&x"(a), [b] "=&x"(b), [s0] "+x"(sum[0]), [s1] "+x"(sum[1])
-            : [x] "m"(*(const int16_t(*)[2])x), [w0] "x"(w0), [w1] "x"(w1));
-}
-
 /* sum[r * V + v] += two pairs of channels of T outputs, `column` bytes apart, G groups to a
  * vector. An address for three outputs: ../simd/groups.h says why. */
 QNI_TEMPLATE void two_pairs(uintptr_t *at, uintptr_t column, const int16_t *w, int64_t next,
@@ -192,7 +179,7 @@ QNI_TEMPLATE void two_pairs(uintptr_t *at, uintptr_t column, const int16_t *w, i
         for (int r = 0; r < T; r++) {
             const uintptr_t x = at[r / 3] + (uintptr_t)(r % 3) * column + (uintptr_t)(i * G) * 4;
             if (V > 1)
-                add_pair_twice(x, w0, w1, sum + r * V);
+                qni_squares_add_pair(x, w0, w1, sum + r * V);
             else
                 add_pair(x, w0, sum + r, G);
         }

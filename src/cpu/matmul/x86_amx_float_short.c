@@ -90,13 +90,6 @@ QNI_TEMPLATE void scale_rows(struct qni_amx_scaling *s, const int n)
     s->part += n * QNI_AMX_BF16_WIDTH;
 }
 
-/* A tile's sums go to memory when the first product of the next segment needs it. */
-#define QNI_AMX_LEAVE(tile, at)                                                                    \
-    do {                                                                                           \
-        _tile_stored(tile, to + (at), 4 * QNI_AMX_BF16_WIDTH);                                     \
-        _tile_zero(tile);                                                                          \
-    } while (0)
-
 /* A quad. After each product some rows are scaled; a unit of B that has been multiplied is filled
  * with what comes next. */
 QNI_TEMPLATE void quad(struct qni_amx_walk *w, struct qni_amx_scaling *s, struct qni_amx_fill *f,
@@ -143,17 +136,6 @@ QNI_TEMPLATE void quad(struct qni_amx_walk *w, struct qni_amx_scaling *s, struct
     if (fills)
         fill_one(f, 1, here, kind);
 }
-
-/* The sums of the last segment, which has no next. */
-QNI_TEMPLATE void leave(float *to)
-{
-    QNI_AMX_LEAVE(0, 0);
-    QNI_AMX_LEAVE(1, 16);
-    QNI_AMX_LEAVE(2, 16 * QNI_AMX_BF16_WIDTH);
-    QNI_AMX_LEAVE(3, 16 * QNI_AMX_BF16_WIDTH + 16);
-    QNI_AMX_TILES_SEE_MEMORY();
-}
-#undef QNI_AMX_LEAVE
 
 /* All quads of a segment, at least 8 / rate; in so many of them the 32 rows are scaled. */
 QNI_TEMPLATE void quads(struct qni_amx_walk *w, struct qni_amx_scaling *s, struct qni_amx_fill *f,
@@ -382,7 +364,7 @@ static uint8_t *b_of(const struct pass *p, const struct stretch *s)
 /* The last two segments. */
 static void finish(const struct pass *p, struct queue *q)
 {
-    leave(p->s->sums[q->turn][0]);
+    qni_amx_leave(p->s->sums[q->turn][0]);
     for (int i = 0; i < 2; i++) {
         const struct leaving *const l = &q->of[q->turn];
         q->turn ^= 1;

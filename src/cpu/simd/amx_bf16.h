@@ -121,4 +121,21 @@ QNI_TEMPLATE void qni_amx_unpack_bf16(const uint8_t *codes, uint8_t *out,
         qni_amx_unpack_nibbles(_mm512_loadu_si512(codes + 64 * r), out + 128 * r, table.nibbles);
 }
 
+/* A tile's sums go to memory when the first product of the next segment needs it. */
+#define QNI_AMX_LEAVE(tile, at)                                                                    \
+    do {                                                                                           \
+        _tile_stored(tile, to + (at), 4 * QNI_AMX_BF16_WIDTH);                                     \
+        _tile_zero(tile);                                                                          \
+    } while (0)
+
+/* The sums of the last segment, which has no next. */
+QNI_TEMPLATE void qni_amx_leave(float *to)
+{
+    QNI_AMX_LEAVE(0, 0);
+    QNI_AMX_LEAVE(1, 16);
+    QNI_AMX_LEAVE(2, 16 * QNI_AMX_BF16_WIDTH);
+    QNI_AMX_LEAVE(3, 16 * QNI_AMX_BF16_WIDTH + 16);
+    QNI_AMX_TILES_SEE_MEMORY();
+}
+
 #endif

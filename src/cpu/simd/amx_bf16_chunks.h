@@ -116,13 +116,6 @@ QNI_TEMPLATE void qni_amx_scale_rows(struct qni_amx_scaling *s, const int n)
     s->part += n * QNI_AMX_BF16_WIDTH;
 }
 
-/* A tile's sums go to memory when the first product of the next segment needs it. */
-#define QNI_AMX_LEAVE(tile, at)                                                                    \
-    do {                                                                                           \
-        _tile_stored(tile, to + (at), 4 * QNI_AMX_BF16_WIDTH);                                     \
-        _tile_zero(tile);                                                                          \
-    } while (0)
-
 /* After each product `rows` rows are scaled, after the first one codes are unpacked. */
 QNI_TEMPLATE void qni_amx_quad(struct qni_amx_walk *w, struct qni_amx_scaling *s,
                                struct qni_amx_refill *f, float *to, const bool begins,
@@ -152,16 +145,6 @@ QNI_TEMPLATE void qni_amx_quad(struct qni_amx_walk *w, struct qni_amx_scaling *s
     if (moves)
         _tile_loadd(6, w->b, 64);
     qni_amx_scale_rows(s, rows);
-}
-
-/* The sums of the last segment, which has no next. */
-QNI_TEMPLATE void qni_amx_leave(float *to)
-{
-    QNI_AMX_LEAVE(0, 0);
-    QNI_AMX_LEAVE(1, 16);
-    QNI_AMX_LEAVE(2, 16 * QNI_AMX_BF16_WIDTH);
-    QNI_AMX_LEAVE(3, 16 * QNI_AMX_BF16_WIDTH + 16);
-    QNI_AMX_TILES_SEE_MEMORY();
 }
 
 /* All n quads of a segment. The sums before it go `to` memory, and are scaled in the quads after
@@ -294,7 +277,5 @@ QNI_TEMPLATE void qni_amx_plain_segment(struct qni_amx_walk *w, struct qni_amx_s
     w->b = at.b;
     qni_amx_refill_past(f, lines * quads, quads, kind);
 }
-
-#undef QNI_AMX_LEAVE
 
 #endif

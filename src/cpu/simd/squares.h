@@ -77,4 +77,19 @@ QNI_TEMPLATE void qni_squares_weights(const uint8_t *packed, int64_t quads, int6
         qni_squares_of_w(w[r], to[r]);
 }
 
+/* A pair of words meets two vectors of such pairs. In this order: compilers add products first, for
+ * which there are no registers. */
+QNI_TEMPLATE void qni_squares_add_pair(uintptr_t x, const __m256i w0, const __m256i w1,
+                                       __m256i *sum)
+{
+    __m256i a, b;
+    __asm__("vpbroadcastd %[x], %[a]\n\t"
+            "vpmaddwd %[w0], %[a], %[b]\n\t"
+            "vpmaddwd %[w1], %[a], %[a]\n\t"
+            "vpaddd %[b], %[s0], %[s0]\n\t"
+            "vpaddd %[a], %[s1], %[s1]"
+            : [a] "=&x"(a), [b] "=&x"(b), [s0] "+x"(sum[0]), [s1] "+x"(sum[1])
+            : [x] "m"(*(const int16_t(*)[2])x), [w0] "x"(w0), [w1] "x"(w1));
+}
+
 #endif
