@@ -4,7 +4,7 @@
  * threads). Nothing here looks at what a file means. */
 #define _DEFAULT_SOURCE
 #if defined(__linux__)
-#define _GNU_SOURCE /* fallocate */
+#define _GNU_SOURCE /* fallocate, renameat2 */
 #endif
 
 #include "disk.h"
@@ -184,7 +184,7 @@ static qn_status check_target(const char *path, int32_t overwrite, qn_error *err
  * Open and lock the part file. The lock is the kernel's (flock): it goes away with the process,
  * however that ends. Between open and lock another process may have published or removed the file
  * that we opened, therefore the name must still mean it afterwards. A file with a second name is
- * already published (see publish) and must not be written to; it is given up for a new one.
+ * already published (see name_new) and must not be written to; it is given up for a new one.
  */
 static qn_status open_part(struct qni_output *o, qn_error *err)
 {
@@ -352,28 +352,41 @@ static void sync_folder(struct qni_output *output)
 }
 
 /*
- * rename() replaces silently, so a file that must not be replaced is published with link(), which
- * fails if the name was taken meanwhile. Where there are no hard links, looking first is all one
+ * Give the file its name unless that is taken: 0 or errno. Best in one step, so that a process
+ * killed here leaves one name. File systems that cannot do so (EINVAL) get the new name with link()
+ * and lose the old one after that. Where there are no hard links either, looking first is all one
  * can do.
  */
+static int name_new(const struct qni_output *output)
+{
+    struct stat info;
+#if defined(RENAME_NOREPLACE)
+    if (renameat2(AT_FDCWD, output->part, AT_FDCWD, output->path, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno == EEXIST)
+        return EEXIST;
+#endif
+    if (link(output->part, output->path) == 0) {
+        unlink(output->part);
+        return 0;
+    }
+    if (errno == EEXIST || lstat(output->path, &info) == 0)
+        return EEXIST;
+    return rename(output->part, output->path) == 0 ? 0 : errno;
+}
+
 qn_status qni_output_publish(struct qni_output *output, qn_error *err)
 {
-    int code = 0;
-    bool linked = false;
-    if (!output->overwrite) {
-        struct stat info;
-        linked = link(output->part, output->path) == 0;
-        code = linked ? 0 : errno;
-        if (code != 0 && code != EEXIST)
-            code = lstat(output->path, &info) == 0 ? EEXIST : 0;
-    }
-    if (code == EEXIST)
+    int code;
+    if (!output->overwrite)
+        code = name_new(output);
+    else
+        code = rename(output->part, output->path) == 0 ? 0 : errno;
+    if (code == EEXIST && !output->overwrite)
         return qni_fail(err, QN_E_EXISTS, "was made by somebody else meanwhile");
-    if (linked)
-        unlink(output->part);
-    else if (rename(output->part, output->path) != 0)
-        return qni_fail(err, QN_E_WRITE, "cannot be given its name: %s (error %d)", reason(errno),
-                        errno);
+    if (code != 0)
+        return qni_fail(err, QN_E_WRITE, "cannot be given its name: %s (error %d)", reason(code),
+                        code);
     output->part[0] = 0; /* nothing is left to remove */
     sync_folder(output);
     return QN_OK;
