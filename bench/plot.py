@@ -208,27 +208,45 @@ def conv_table(rows):
     return lines
 
 
-def readme_table(matmul, conv):
-    lines = ["| what | m | quern | best peer beside it | ours / theirs |", "|---|--:|--:|---|--:|"]
-    wanted = (("int4:g128", "int8-block"), ("int4:g32", "int8-block"), ("int8:pc", "int8-row"))
-    for weights, strategy in wanted:
-        for m in (1, 32, 512):
-            for r in matmul:
-                p = best_peer(r)
-                if (r["weights"], r["strategy"], r["m"]) == (weights, strategy, m) and p:
-                    lines.append("| 4096 x 4096, %s, %s | %d | %s us | %s, %s us | %.2f |" % (
-                        weights, strategy, m, us(r["us_median"]), short(p), us(p["us_median"]),
-                        r["us_median"] / p["us_median"]))
+def readme_row(r, p, ours, theirs):
+    return ["%s us" % us(ours), "%s, %s us" % (short(p), us(theirs)), "%.2f" % (ours / theirs)]
+
+
+def readme_cells(matmul, conv):
+    """What README shows of one machine: {(what, m or batch): cells}."""
+    found = {}
+    for weights, strategy in WANTED:
+        for r in matmul:
+            p = best_peer(r)
+            if (r["weights"], r["strategy"]) == (weights, strategy) and p:
+                found["4096 x 4096, %s, %s" % (weights, strategy), r["m"]] = readme_row(
+                    r, p, r["us_median"], p["us_median"])
     for batch in (1, 8):
         pairs = [(r, onednn(r)) for r in conv if r["batch"] == batch]
         pairs = [(r, p) for r, p in pairs if p]
         if pairs:
-            ours, theirs = sum(r["us_median"] for r, _ in pairs), sum(p["us_median"]
-                                                                      for _, p in pairs)
-            lines.append("| ResNet-50, int8 convolution, %d layers together | batch %d | %s us | "
-                         "oneDNN: int8, %s us | %.2f |" % (len(pairs), batch, us(ours), us(theirs),
-                                                           ours / theirs))
-    return lines
+            ours, theirs = (sum(each["us_median"] for each in side) for side in zip(*pairs))
+            cells = readme_row(pairs[0][0], pairs[0][1], ours, theirs)
+            cells[0] += " (%d layers)" % len(pairs)
+            found["ResNet-50, int8 convolution", "batch %d" % batch] = cells
+    return found
+
+
+WANTED = (("int4:g128", "int8-block"), ("int4:g32", "int8-block"), ("int8:pc", "int8-row"))
+
+
+def readme_table(cells_of):
+    """The machines side by side; cells_of: what readme_cells() found, by machine."""
+    lines = ["| what | m |" + "".join(" %s | best peer beside it | ours / theirs |" % name
+                                      for name in cells_of),
+             "|---|--:|" + "--:|---|--:|" * len(cells_of)]
+    keys = []
+    for cells in cells_of.values():
+        keys += [key for key in cells if key not in keys and key[1] not in (8, 128)]
+    for what, m in keys:
+        cells = sum((found.get((what, m), [""] * 3) for found in cells_of.values()), [])
+        lines.append("| %s | %s | %s |" % (what, m, " | ".join(cells)))
+    return lines if keys else []
 
 
 def provenance(rows):
@@ -259,26 +277,38 @@ def put_tables(path, tables):
     return old, re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", replace, old, flags=re.S)
 
 
+# The name in bench/results and in the markers, and what the reader calls it.
+MACHINES = {"amx": "AMX", "avx2": "AVX2"}
+
+
+def add_machine(tables, pictures, name, sets):
+    for what, table in (("matmul", matmul_table), ("conv", conv_table), ("sweep", fit_table)):
+        if sets[what]:
+            tables["%s-%s" % (name, what)] = table(sets[what])
+            tables["%s-%s-from" % (name, what)] = provenance(sets[what])
+    where = "docs/performance-%s-%%s.svg" % name
+    pictures[where % "sweep"] = time_over_m(sets["sweep"])
+    pictures[where % "matmul"] = ratio_bars(
+        sets["matmul"], "Times as fast as the fastest peer (right of the line: quern is faster), "
+        "n = k = 4096", best_peer)
+    pictures[where % "conv"] = ratio_bars(
+        sets["conv"], "Times as fast as oneDNN's int8 convolution, ResNet-50", onednn)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--results", default=os.path.join(ROOT, "bench", "results"))
     parser.add_argument("--to", default=ROOT, help="where changed files are written")
     options = parser.parse_args()
-    matmul, conv, sweep = (results(options.results, "cpu-%s.jsonl" % name)
-                           for name in ("matmul", "conv", "sweep"))
-    tables = {"matmul": matmul_table(matmul), "conv": conv_table(conv), "sweep": fit_table(sweep),
-              "readme": readme_table(matmul, conv), "readme-from": provenance(matmul + conv),
-              "matmul-from": provenance(matmul), "conv-from": provenance(conv),
-              "sweep-from": provenance(sweep)}
-    pictures = {
-        "docs/performance-sweep.svg": time_over_m(sweep),
-        "docs/performance-matmul.svg": ratio_bars(
-            matmul, "Times as fast as the fastest peer (right of the line: quern is faster), "
-            "n = k = 4096", best_peer),
-        "docs/performance-conv.svg": ratio_bars(
-            conv, "Times as fast as oneDNN's int8 convolution, ResNet-50", onednn),
-    }
+    tables, pictures, cells = {}, {}, {}
+    for name, instructions in MACHINES.items():
+        sets = {what: results(options.results, "cpu-%s-%s.jsonl" % (name, what))
+                for what in ("matmul", "conv", "sweep")}
+        add_machine(tables, pictures, name, sets)
+        cells[instructions] = readme_cells(sets["matmul"], sets["conv"])
+        tables["readme-%s-from" % name] = provenance(sets["matmul"] + sets["conv"])
+    tables["readme"] = readme_table({name: found for name, found in cells.items() if found})
     gpu_tables, gpu_pictures = plot_gpu.tables_and_pictures(results(options.results, "gpu.jsonl"))
     tables.update(gpu_tables)
     pictures.update(gpu_pictures)

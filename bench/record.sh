@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # bench/record.sh QUERN matmul|conv|sweep [WORD...]: the figures of README.md and
-# docs/performance.md, into bench/results. WORDs are put before each command (nice, taskset).
+# docs/performance.md, into bench/results/cpu-ISA-SET.jsonl, where ISA is the best that the
+# machine has: amx, avx512, avx2. WORDs are put before each command (nice, taskset).
 # QUERN is a command with peers beside it (`make bench-peers`). Then: bench/plot.py
 set -eu
 quern=$1 what=$2
 shift 2
-out=$(dirname "$0")/results/cpu-$what.jsonl
-new=$out.new
+results=$(dirname "$0")/results
+new=$results/cpu-$what.jsonl.new
 : >"$new"
 
 record() {
@@ -25,6 +26,7 @@ case $what in
             record $shape --m $m --weights int4:pc --strategy int8-row
             record $shape --m $m --weights int4:g128 --strategy int8-block
             record $shape --m $m --weights int4:g32 --strategy int8-block
+            record $shape --m $m --weights int4:g128:zp --strategy float
         done
         ;;
     conv)
@@ -48,4 +50,5 @@ case $what in
         exit 2
         ;;
 esac
-mv "$new" "$out"
+isa=$(sed -n '1s/.*"isa":"\([a-z0-9]*\).*/\1/p' "$new")
+mv "$new" "$results/cpu-${isa:?}-$what.jsonl"

@@ -27,6 +27,25 @@ def case(name, n, k, m, us, **more):
     return {**record, **more}
 
 
+def cpu(isa, m, us, **more):
+    return {"op": "matmul", "n": 4096, "k": 4096, "m": m, "weights": "int4:g128",
+            "strategy": "int8-block", "isa": isa, "threads": 2, "machine": "a CPU with " + isa,
+            "commit": "decaf", "us_median": us, "bound_us": us / 2, "bytes": 8e6,
+            "gb_per_s": 8e3 / us, "limit_gb_per_s": 25.0, "ops": 2 ** 25 * m,
+            "gop_per_s": 2 ** 25 * m / us / 1e3,
+            "peers": [{"peer": "beside", "version": "7", "way": "int8 per channel",
+                       "verified": True, "us_median": 2 * us}], **more}
+
+
+def cpu_sets(isa, times):
+    """What bench/record.sh writes on one machine: {set: lines}."""
+    sets = {"matmul": [cpu(isa, m, us) for m, us in times]}
+    sets["sweep"] = sets["matmul"]
+    sets["conv"] = [cpu(isa, batch, 64.0, op="conv2d", batch=batch, layer="resnet50 " + layer)
+                    for batch in (1, 8) for layer in ("a", "b")]
+    return sets
+
+
 def lines():
     found = [{"op": "about", "command": "bench/gpu.py", "driver": "1.2.3", "torch": "9",
               "cuda": "8"}]
@@ -56,20 +75,35 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "gpu.jsonl"), "w", encoding="utf-8") as file:
             file.writelines(json.dumps(r) + "\n" for r in lines())
+        for name, isa in (("amx", "amx_bf16"), ("avx2", "avx2")):
+            times = ((1, 300.0), (32, 500.0), (512, 5000.0 if name == "amx" else 60000.0))
+            for what, found in cpu_sets(isa, times).items():
+                path = os.path.join(folder, "cpu-%s-%s.jsonl" % (name, what))
+                with open(path, "w", encoding="utf-8") as file:
+                    file.writelines(json.dumps(r) + "\n" for r in found)
         out = os.path.join(folder, "out")
         done = plot("--results", folder, "--to", out)
         assert done.returncode == 0, done.stdout
-        for name in ("performance-gpu", "performance-gpu-limit"):
-            picture = xml.dom.minidom.parse(os.path.join(out, "docs", name + ".svg"))
-            assert len(picture.getElementsByTagName("circle")) >= 30, name
+        for name, dots in (("gpu", 30), ("gpu-limit", 30), ("amx-sweep", 3), ("avx2-sweep", 3),
+                           ("amx-matmul", 0), ("avx2-conv", 0)):
+            picture = xml.dom.minidom.parse(os.path.join(out, "docs", "performance-%s.svg" % name))
+            assert len(picture.getElementsByTagName("circle")) >= dots, name
         with open(os.path.join(out, "docs", "performance.md"), encoding="utf-8") as file:
             page = file.read()
         for words in ("| 8192 x 8192 | 1 | 9.8 | 8.3 |", "driver 1.2.3", "commit c0ffee", "0 wrong",
                       "| quern int4:g128 float | 1 | 3.1 us | 2.88 TB/s |", "| 0.50 |",
-                      "(performance-gpu.svg)", "| 4096 x 4096 | int4:g128 | float | 7.2 ("):
+                      "(performance-gpu.svg)",
+                      "| int4:g128 | int8-block | 512 | 60000 us | beside",
+                      "| a | 64.0 us | 128 us | 0.50 | 64.0 us | 128 us | 0.50 |",
+                      "| 4096 x 4096 | int4:g128 | float | 7.2 ("):
             assert words in page, words
         with open(os.path.join(out, "README.md"), encoding="utf-8") as file:
-            assert "| 8192 x 8192 | 8.3 (19.7) |" in file.read()
+            page = file.read()
+        for words in ("| 8192 x 8192 | 8.3 (19.7) |", "| what | m | AMX | best peer beside it",
+                      "| 512 | 5000 us | beside: int8, 10000 us | 0.50 | 60000 us | beside: int8",
+                      "| ResNet-50, int8 convolution | batch 8 | 128 us (2 layers) | beside",
+                      "a CPU with amx_bf16; 2 threads", "a CPU with avx2; 2 threads"):
+            assert words in page, words
         check = plot("--results", folder, "--check")
         assert check.returncode == 1 and "performance-gpu.svg" in check.stdout, check.stdout
 
