@@ -26,7 +26,7 @@ static const struct qni_matmul_kernel kernels[] = {
 #undef QNI_MATMUL_KERNEL
 
 /* STEADY: all codes are the lowest there are, over many short groups: sums that a kernel lets run
- * on grow as fast as they can. LONG: many rows of one segment. */
+ * on grow as fast as they can. LONG: many rows; of int8 in one segment. */
 enum kind { PLAIN, STEADY, LONG };
 
 struct row_case {
@@ -71,6 +71,12 @@ static bool wants_integers(const struct qni_matmul_kernel *k)
 static bool is_int8(const struct qni_matmul_kernel *k)
 {
     return k->reads == QNI_READS_Q8 || k->reads == QNI_READS_Q8B;
+}
+
+/* Many rows go another way than few. */
+static bool takes_long(const struct qni_matmul_kernel *k)
+{
+    return (k->traits & QNI_TAKES_SCALE) || (k->reads == QNI_READS_BF16 && k->mr == 32);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -186,7 +192,7 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     o.data = rc->data;
     d->raw = kernel->reads == QNI_READS_Q8 && !is_table(kernel) && check_random_chance(r, 20);
     d->scaled = (kernel->traits & QNI_TAKES_SCALE) && !d->raw && check_random_chance(r, 50);
-    if (d->raw || d->scaled || rc->kind == LONG)
+    if (d->raw || d->scaled || (rc->kind == LONG && is_int8(kernel)))
         o.format.group = QN_GROUP_PER_CHANNEL;
     if (d->raw || d->scaled)
         o.format.shift = QN_SHIFT_NONE;
@@ -598,7 +604,7 @@ void check_matmul_rows(struct check_suite *suite, const struct check_options *op
                 check_case(suite, row_case, &rc, "%s/%s/%d", k->name, check_data_names[data],
                            shape);
             }
-        for (int32_t shape = 0; shape < shapes && (k->traits & QNI_TAKES_SCALE); shape++) {
+        for (int32_t shape = 0; shape < shapes && takes_long(k); shape++) {
             const struct row_case rc = {k, CHECK_NORMAL, shape, LONG};
             check_case(suite, row_case, &rc, "%s/long/%d", k->name, shape);
         }
