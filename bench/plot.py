@@ -104,6 +104,21 @@ def fit_table(rows):
     return lines
 
 
+def experts_table(rows):
+    """Times, and in brackets how much of what memory or instructions allow that is."""
+    tokens = sorted({r["m"] for r in rows})
+    lines = ["| weights | strategy | " + " | ".join(
+        "%g rows (%d tokens)" % (m * r["top_k"] / r["experts"], m)
+        for r, m in ((rows[0], m) for m in tokens)) + " |", "|---|---|" + "--:|" * len(tokens)]
+    for key in dict.fromkeys((r["weights"], r["strategy"]) for r in rows):
+        found = {r["m"]: r for r in rows if (r["weights"], r["strategy"]) == key}
+        cells = ["" if m not in found else "%s us (%.0f %% of %s)" % (
+            us(found[m]["us_median"]), 100 * found[m]["fraction"], found[m]["bound_by"])
+                 for m in tokens]
+        lines.append("| %s | %s | %s |" % (key + (" | ".join(cells),)))
+    return lines
+
+
 # -------------------------------------------------------------------------------- against peers
 
 
@@ -282,7 +297,8 @@ MACHINES = {"amx": "AMX", "avx2": "AVX2"}
 
 
 def add_machine(tables, pictures, name, sets):
-    for what, table in (("matmul", matmul_table), ("conv", conv_table), ("sweep", fit_table)):
+    for what, table in (("matmul", matmul_table), ("conv", conv_table), ("sweep", fit_table),
+                        ("experts", experts_table)):
         if sets[what]:
             tables["%s-%s" % (name, what)] = table(sets[what])
             tables["%s-%s-from" % (name, what)] = provenance(sets[what])
@@ -304,7 +320,7 @@ def main():
     tables, pictures, cells = {}, {}, {}
     for name, instructions in MACHINES.items():
         sets = {what: results(options.results, "cpu-%s-%s.jsonl" % (name, what))
-                for what in ("matmul", "conv", "sweep")}
+                for what in ("matmul", "conv", "sweep", "experts")}
         add_machine(tables, pictures, name, sets)
         cells[instructions] = readme_cells(sets["matmul"], sets["conv"])
         tables["readme-%s-from" % name] = provenance(sets["matmul"] + sets["conv"])

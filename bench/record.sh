@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# bench/record.sh QUERN matmul|conv|sweep [WORD...]: the figures of README.md and
+# bench/record.sh QUERN matmul|conv|sweep|experts [WORD...]: the figures of README.md and
 # docs/performance.md, into bench/results/cpu-ISA-SET.jsonl, where ISA is the best that the
 # machine has: amx, avx512, avx2. WORDs are put before each command (nice, taskset).
 # QUERN is a command with peers beside it (`make bench-peers`). Then: bench/plot.py
@@ -43,6 +43,12 @@ case $what in
             'int4:g128 float'; do
             record --n 4096 --k 4096 --m $ms --min-time 0.1 --weights "${how% *}" \
                 --strategy "${how#* }"
+        done
+        ;;
+    experts)
+        for strategy in int8-block float; do
+            record --op grouped --experts 64 --top-k 2 --n 2048 --k 2048 --m 32,64,128,256,512 \
+                --weights int4:g128 --strategy $strategy
         done
         ;;
     *)
