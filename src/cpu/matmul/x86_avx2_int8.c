@@ -16,14 +16,17 @@
  *
  * Six rows share each unpacked vector, five where a code is two of them. Bound: bytes of the codes
  * / bandwidth for few rows, then 1.5 products of 32 a cycle, for additions take turns where
- * products are made; half of that for bytes. */
+ * products are made; half of that for bytes. Codes are asked for at an even pace however many rows
+ * there are, or what memory takes for the first of them would add to what the others take. */
 #include "../simd/avx2_q8.h"
 
 enum {
     MR = 6,
     MR_TWICE = 5, /* where each code is two nibbles */
     QUADS = QNI_UNIT / 4,
-    AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
+    CHUNK = 8,    /* units that both halves of the outputs find in the first cache */
+    AHEAD = 2048, /* bytes: about 100 ns of one core's stream */
+    LINE = 64
 };
 
 /* Unsigned nibbles of four positions of 8 outputs: all of a code, or its low and high part. */
@@ -71,20 +74,40 @@ QNI_TEMPLATE struct nibbles unpack(const uint8_t *unit, const int q, const int h
     return n;
 }
 
-/* A segment of a panel, and the first of the rows it meets. */
+/* What is asked for next, and how far that moves on with a unit of one pass. */
+struct ahead {
+    const uint8_t *at;
+    size_t step;
+};
+
+/* Halves of the outputs are met one after the other where there are twice as many sums. */
+QNI_TEMPLATE int passes(const int kind)
+{
+    return kind == NIBBLES ? 1 : 2;
+}
+
+/* Lines of codes of a unit and a pass. */
+QNI_TEMPLATE int lines_of(const int kind)
+{
+    return kind == NIBBLE_TABLE ? 2 : 4;
+}
+
+/* A segment of a panel, or some units of it, and the first of the rows they meet. */
 struct operands {
     const uint8_t *codes;
     const int8_t *a;
     size_t lda;
     int64_t units;
     const struct table *table;
+    struct ahead ahead;
 };
 
-/* dot[i][h] = sum over units of u * a[i] for halves [first, first + halves) of the outputs. */
-QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int first,
-                            const int halves, const int kind, qni_dots *dot)
+/* dot[i][h] = sum over units of u * a[i] for halves [first, first + halves) of the outputs, or is
+ * more by that much if it goes on. */
+QNI_TEMPLATE void dot_units(struct operands *o, const int mr, const int first, const int halves,
+                            const int kind, const bool is_short, const bool goes_on, qni_dots *dot)
 {
-    const uint8_t *codes = o->codes;
+    const uint8_t *codes = o->codes, *ahead = o->ahead.at;
     const int8_t *a = o->a;
     const __m256i one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
     __m256i sum[MR][2];
@@ -92,14 +115,16 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
     for (int h = 0; h < halves; h++)
-        sum[i][h] = _mm256_setzero_si256();
+        sum[i][h] = goes_on ? dot[i][first + h] : _mm256_setzero_si256();
     for (const int8_t *const end = a + o->units * QNI_UNIT; a < end; a += QNI_UNIT) {
         __m256i low[MR][2], high[MR][2];
         QNI_UNROLL
         for (int q = 0; q < QUADS; q++) {
             struct nibbles n[2];
-            if ((kind == BYTES || q < QUADS / 2) && first == 0)
-                _mm_prefetch((const char *)codes + 64 * q + AHEAD, _MM_HINT_T0);
+            if (is_short && first == 0 && (kind == BYTES || q < QUADS / 2))
+                _mm_prefetch((const char *)codes + LINE * q + AHEAD, _MM_HINT_T0);
+            if (!is_short && q < lines_of(kind))
+                _mm_prefetch((const char *)ahead + LINE * q, _MM_HINT_T0);
             QNI_UNROLL
             for (int h = 0; h < halves; h++)
                 n[h] = unpack(codes, q, first + h, o->table, kind);
@@ -128,12 +153,35 @@ QNI_TEMPLATE void dot_units(const struct operands *o, const int mr, const int fi
                 sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(high[i][h], sixteen));
         }
         codes += kind == BYTES ? 512 : 256;
+        ahead += is_short ? 0 : o->ahead.step;
     }
+    o->ahead.at = ahead;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
     for (int h = 0; h < halves; h++)
         dot[i][first + h] = sum[i][h];
+}
+
+/* A segment: dot[i][h] = sum of u * a[i]. Moves on to the next one. */
+QNI_TEMPLATE void dot_segment(struct operands *o, int64_t units, const int mr, const int kind,
+                              const bool is_short, qni_dots *dot)
+{
+    const bool in_chunks = kind != NIBBLES && !is_short;
+    bool goes_on = false;
+    do {
+        o->units = in_chunks && units > CHUNK ? CHUNK : units;
+        if (kind == NIBBLES) {
+            dot_units(o, mr, 0, 2, kind, is_short, false, dot);
+        } else { /* twice as many sums: one half at a time */
+            dot_units(o, mr, 0, 1, kind, is_short, goes_on, dot);
+            dot_units(o, mr, 1, 1, kind, is_short, goes_on, dot);
+        }
+        o->codes += o->units * (kind == BYTES ? 512 : 256);
+        o->a += o->units * QNI_UNIT;
+        units -= o->units;
+        goes_on = in_chunks;
+    } while (in_chunks && units > 0);
 }
 
 /* Where the facts of rows and of a panel lie for the segment at hand: they move along, for short
@@ -193,7 +241,7 @@ QNI_TEMPLATE void add_block(const struct qni_matmul_tile *t, struct facts *f, co
 
 /* mr rows of one panel, all of k. */
 QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int64_t row,
-                             const int mr, const int kind)
+                             struct ahead *ahead, const int mr, const int kind, const bool is_short)
 {
     const struct table table = load_table(t->table8, kind);
     const size_t fact = (size_t)row * t->ld_segment;
@@ -201,7 +249,11 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
     const size_t group = (size_t)(panel * t->n_groups) * step;
     struct place at = {panel, row, 0, 0, 0};
     struct operands o = {t->codes + (size_t)panel * t->codes_stride,
-                         (const int8_t *)t->a + (size_t)row * t->lda, t->lda, 0, &table};
+                         (const int8_t *)t->a + (size_t)row * t->lda,
+                         t->lda,
+                         0,
+                         &table,
+                         *ahead};
     const int64_t first = panel * t->n_segments * QNI_PANEL;
     struct facts f = {.a_sum = t->a_sum + fact, .ld = t->ld_segment};
     f.scale = (const char *)t->scale + group;
@@ -226,17 +278,10 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
             if (kind == NIBBLE_TABLE && t->table8_doubled)
                 scale[h] = _mm256_mul_ps(scale[h], _mm256_set1_ps(0.5f));
         }
-        for (; at.unit < end; at.segment++, at.unit += o.units, f.a_sum++) {
+        for (int64_t units; at.unit < end; at.segment++, at.unit += units, f.a_sum++) {
             qni_dots dot[MR];
-            o.units = segment_end(t, at.unit, end) - at.unit;
-            if (kind == NIBBLES) {
-                dot_units(&o, mr, 0, 2, kind, dot);
-            } else { /* twice as many sums: one half at a time */
-                dot_units(&o, mr, 0, 1, kind, dot);
-                dot_units(&o, mr, 1, 1, kind, dot);
-            }
-            o.codes += o.units * (kind == BYTES ? 512 : 256);
-            o.a += o.units * QNI_UNIT;
+            units = segment_end(t, at.unit, end) - at.unit;
+            dot_segment(&o, units, mr, kind, is_short, dot);
             QNI_UNROLL
             for (int i = 0; i < mr; i++) { /* the bias of the stored codes */
                 const __m256i sum = _mm256_set1_epi32(f.a_sum[(size_t)i * f.ld]);
@@ -258,55 +303,107 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
         QNI_UNROLL
     for (int h = 0; h < 2; h++)
         _mm256_storeu_ps(t->c + (size_t)(row + i) * t->ldc + panel * QNI_PANEL + 8 * h, acc[i][h]);
+    *ahead = o.ahead;
+}
+
+/* What a block of rows asks for while it meets a panel that `blocks` of them have yet to meet. One
+ * alone has asked for its own codes, of several each asks for a share of the next panel's: only
+ * where both panels stay in the second cache. */
+QNI_TEMPLATE void aim(const struct qni_matmul_tile *t, int64_t panel, int64_t blocks,
+                      struct ahead *ahead, const int kind)
+{
+    enum { FAR = 192 << 10 };
+    const uint8_t *const codes = t->codes + (size_t)panel * t->codes_stride;
+    const uint8_t *const next = codes + t->codes_stride;
+    const bool is_far = t->codes_stride > FAR;
+    if (is_far)
+        ahead->at = codes + AHEAD;
+    if (is_far || ahead->at < next) {
+        ahead->step = (size_t)lines_of(kind) * LINE;
+        return;
+    }
+    const ptrdiff_t steps = t->units * blocks * passes(kind);
+    const ptrdiff_t left = panel + 1 < t->n_panels ? next + t->codes_stride - ahead->at : 0;
+    ahead->step = left > 0 ? (size_t)((left + steps - 1) / steps) : 0;
 }
 
 /* Panels outside, rows inside: the codes of a panel come from memory once. Blocks differ by one row
  * at most, so that no number of rows leaves a rest that costs as much as more of them. */
-QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
+QNI_TEMPLATE void panels(const struct qni_matmul_tile *t, const int kind, const bool is_short)
 {
     const int most = kind == NIBBLES ? MR : MR_TWICE;
+    struct ahead ahead = {t->codes + AHEAD, (size_t)lines_of(kind) * LINE};
     for (int64_t panel = 0; panel < t->n_panels; panel++) {
         int64_t blocks = (t->m + most - 1) / most;
         for (int64_t row = 0, mr; row < t->m; row += mr, blocks--) {
             mr = (t->m - row) / blocks;
+            if (!is_short && t->m > most)
+                aim(t, panel, blocks, &ahead, kind);
             switch (mr) {
             case 6:
                 if (most >= 6)
-                    panel_rows(t, panel, row, 6, kind);
+                    panel_rows(t, panel, row, &ahead, 6, kind, is_short);
                 break;
             case 5:
                 if (most >= 5)
-                    panel_rows(t, panel, row, 5, kind);
+                    panel_rows(t, panel, row, &ahead, 5, kind, is_short);
                 break;
             case 4:
-                panel_rows(t, panel, row, 4, kind);
+                panel_rows(t, panel, row, &ahead, 4, kind, is_short);
                 break;
             case 3:
-                panel_rows(t, panel, row, 3, kind);
+                panel_rows(t, panel, row, &ahead, 3, kind, is_short);
                 break;
             case 2:
-                panel_rows(t, panel, row, 2, kind);
+                panel_rows(t, panel, row, &ahead, 2, kind, is_short);
                 break;
             default:
-                panel_rows(t, panel, row, 1, kind);
+                panel_rows(t, panel, row, &ahead, 1, kind, is_short);
                 break;
             }
         }
     }
 }
 
+/* Where a segment is a unit, products and floats take longer than memory does, and a pointer more
+ * than there are registers for shows. Functions of their own: in larger ones gcc spills more. */
+QNI_NOINLINE static void short_nibbles(const struct qni_matmul_tile *t)
+{
+    panels(t, NIBBLES, true);
+}
+QNI_NOINLINE static void long_nibbles(const struct qni_matmul_tile *t)
+{
+    panels(t, NIBBLES, false);
+}
+QNI_NOINLINE static void short_nibble_table(const struct qni_matmul_tile *t)
+{
+    panels(t, NIBBLE_TABLE, true);
+}
+QNI_NOINLINE static void long_nibble_table(const struct qni_matmul_tile *t)
+{
+    panels(t, NIBBLE_TABLE, false);
+}
+QNI_NOINLINE static void short_bytes(const struct qni_matmul_tile *t)
+{
+    panels(t, BYTES, true);
+}
+QNI_NOINLINE static void long_bytes(const struct qni_matmul_tile *t)
+{
+    panels(t, BYTES, false);
+}
+
 /* Q8 and Q8B differ only after a segment, where the facts of the rows tell which it is. */
 static void tile_nibbles(const struct qni_matmul_tile *t)
 {
-    tile(t, NIBBLES);
+    (t->segment_units == 1 ? short_nibbles : long_nibbles)(t);
 }
 static void tile_nibble_table(const struct qni_matmul_tile *t)
 {
-    tile(t, NIBBLE_TABLE);
+    (t->segment_units == 1 ? short_nibble_table : long_nibble_table)(t);
 }
 static void tile_bytes(const struct qni_matmul_tile *t)
 {
-    tile(t, BYTES);
+    (t->segment_units == 1 ? short_bytes : long_bytes)(t);
 }
 
 void qni_matmul_q8_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
