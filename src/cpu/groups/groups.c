@@ -108,7 +108,7 @@ static bool is_slower(const struct qni_op *op, const struct qni_groups_kernel *k
 {
     const bool is_dynamic = k->kind == QNI_GROUPS_ROW || k->kind == QNI_GROUPS_BLOCK;
     const bool is_large = op->conv.co > QNI_PANEL && !k->helpers->has_words;
-    return is_large && (is_dynamic || (k->helpers->lanes < QNI_GROUPS_LANES && op->m < 64));
+    return is_large && (is_dynamic || (k->helpers->lanes < QNI_GROUPS_LANES && op->m < 24));
 }
 
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,

@@ -12,8 +12,9 @@
 #endif
 
 #define LANES                  8
-#define TILE                   8
-#define PAIR                   4
+#define TILE                   12
+#define PAIR                   6
+#define APART                  6
 #define MADD(a, b, c)          FMA(a, b, c)
 #define FMA(a, b, c)           ((vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define HAS_FMA                1

@@ -14,6 +14,7 @@
 #define LANES                  16
 #define TILE                   14
 #define PAIR                   8
+#define APART                  0
 #define MADD(a, b, c)          FMA(a, b, c)
 #define FMA(a, b, c)           ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define HAS_FMA                1

@@ -6,6 +6,7 @@
  *     LANES            floats in a vector: 4, 8 or 16
  *     TILE             outputs side by side of one vector that are kept in registers: 8 or 14
  *     PAIR             the same of two vectors of a group; 8 at most
+ *     APART            the same of floats, wherever the outputs lie; 6, or 0: only side by side
  *     MADD(a, b, c)    a * b + c, rounded once or twice
  *     FMA(a, b, c)     a * b + c, rounded once
  *     HAS_FMA          1: FMA is an instruction
@@ -256,12 +257,108 @@ static void plain_row(const struct qni_groups_tile *t, const struct form *form, 
     *bad = sums.bad;
 }
 
+/* ---- floats of two vectors ------------------------------------------------------------------- */
+
+#if APART > 0
+/* T outputs anywhere: an address for each, and one index for all. */
+QNI_TEMPLATE void sum_apart(const struct qni_groups_tile *t, const float *const *x, const float *w,
+                            float *const *to, const int T, const int U, vec *bad)
+{
+    const int64_t next = t->n_taps * t->ci * LANES, *tap = t->taps;
+    vec sum[2 * APART];
+    QNI_UNROLL
+    for (int i = 0; i < 2 * T; i++)
+        sum[i] = splat(0.0f);
+    uintptr_t at[APART], index = 0;
+    QNI_UNROLL
+    for (int r = 0; r < T; r++)
+        at[r] = (uintptr_t)x[r];
+    for (int64_t n = t->n_taps * t->ci, left = 0; n > 0; n -= U, left -= U, w += U * LANES) {
+        if (left == 0) {
+            index = (uintptr_t)*tap++ * sizeof(float);
+            left = t->ci;
+        }
+        QNI_UNROLL
+        for (int i = 0; i < U; i++) {
+            const vec w0 = load(w + i * LANES), w1 = load(w + next + i * LANES);
+            QNI_UNROLL
+            for (int r = 0; r < T; r++) {
+                const vec a = REPEAT((const float *)(at[r] + index) + i, 1);
+                sum[2 * r] = MADD(a, w0, sum[2 * r]);
+                sum[2 * r + 1] = MADD(a, w1, sum[2 * r + 1]);
+            }
+        }
+        index += (uintptr_t)U * sizeof(float);
+        QNI_KEEP_WORD(index);
+    }
+    vec total = sum[0];
+    QNI_UNROLL
+    for (int i = 1; i < 2 * T; i++)
+        total += sum[i];
+    *bad = MADD(total, splat(0.0f), *bad);
+    QNI_UNROLL
+    for (int i = 0; i < 2 * T; i++)
+        store(to[i / 2] + i % 2 * LANES, sum[i]);
+}
+
+#define SUM(T)                                                                                     \
+    case T:                                                                                        \
+        sum_apart(t, x, w, to, T, U, bad);                                                         \
+        break;
+QNI_TEMPLATE void sum_some_apart(const struct qni_groups_tile *t, const float *const *x,
+                                 const float *w, float *const *to, int64_t n, const int U, vec *bad)
+{
+    switch (n) {
+        /* clang-format off */
+        SUM(6) SUM(5) SUM(4) SUM(3) SUM(2)
+    default:
+        sum_apart(t, x, w, to, 1, U, bad);
+        /* clang-format on */
+    }
+}
+#undef SUM
+
+/* All outputs of two vectors, row after row: short rows, too, fill the registers. */
+static void plain_pair(const struct qni_groups_tile *t, const float *x, int64_t vector, float *c,
+                       vec *bad)
+{
+    const float *const w = t->w + vector * t->n_taps * t->ci * LANES;
+    const int64_t n = t->rows * t->columns;
+    int64_t tiles = (n + APART - 1) / APART, i = 0, j = 0;
+    for (int64_t p = 0, some; p < n; p += some, tiles--) {
+        const float *from[APART];
+        float *to[APART];
+        some = (n - p + tiles - 1) / tiles;
+        for (int64_t r = 0; r < some; r++) {
+            from[r] = x + i * t->x_row + j * t->x_column;
+            to[r] = c + i * t->c_row + j * t->c_column;
+            j = j + 1 < t->columns ? j + 1 : 0;
+            i += j == 0;
+        }
+        if (t->ci % 4 == 0)
+            sum_some_apart(t, from, w, to, some, 4, bad);
+        else
+            sum_some_apart(t, from, w, to, some, 1, bad);
+    }
+}
+#endif
+
+/* ---- a tile ---------------------------------------------------------------------------------- */
+
 static bool plain_groups(const struct qni_groups_tile *t)
 {
     vec bad = splat(0.0f);
     for (int64_t set = 0; set < t->sets; set++)
         for (int64_t v = 0; v < t->vectors;) {
             const struct form form = form_of(t, v);
+#if APART > 0
+            if (t->scale == NULL && form.vectors == 2) {
+                plain_pair(t, t->x + set * t->x_set, set * t->vectors + v,
+                           t->c + set * t->c_set + v * LANES, &bad);
+                v += form.vectors;
+                continue;
+            }
+#endif
             for (int64_t i = 0; i < t->rows; i++)
                 plain_row(t, &form, t->x + set * t->x_set + i * t->x_row, set * t->vectors + v,
                           t->c + set * t->c_set + v * LANES + i * t->c_row, &bad);
@@ -598,12 +695,9 @@ static void pixels_of(const struct qni_groups_pixels *p)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Vector v of the outputs of a panel: the values of a position. */
-QNI_TEMPLATE vec values_of(const struct qni_groups_panel *p, const struct qni_groups_place *place,
-                           int64_t v, const bool has_table)
+/* Values of codes. */
+QNI_TEMPLATE vec values_of(const struct qni_groups_panel *p, ivec codes, const bool has_table)
 {
-    const int32_t *const at = (const int32_t *)(const void *)(p->codes + place->bytes);
-    const ivec codes = load_int(at + v * LANES) >> place->shift & (p->code_bits == 4 ? 15 : 255);
     if (!has_table)
         return __builtin_convertvector(codes, vec) - p->bias;
     vec value;
@@ -612,44 +706,70 @@ QNI_TEMPLATE vec values_of(const struct qni_groups_panel *p, const struct qni_gr
     return value;
 }
 
-/* plain: integers, neither offset nor prescale. */
-QNI_TEMPLATE void make_vector(const struct qni_groups_panel *p, int64_t v, const bool plain)
+/* Vector v of a position's outputs: its codes to weights. plain: integers, neither offset nor
+ * prescale; which, mine: where they go in a vector that groups share. */
+QNI_TEMPLATE void make_weights(const struct qni_groups_panel *p,
+                               const struct qni_groups_place *place, int64_t v,
+                               ivec which, ivec mine, ivec codes, const bool plain,
+                               const bool shared)
 {
+    float *const to = p->to + (v * p->k + place->at) * LANES;
+    const int64_t at = 16 * place->scale + v * LANES;
+    vec value = values_of(p, codes & (p->code_bits == 4 ? 15 : 255), !plain && p->table != NULL);
+    if (p->scale != NULL)
+        value *= load(p->scale + at);
+    if (!plain && p->offset != NULL)
+        value += load(p->offset + at);
+    if (!plain && p->scale != NULL)
+        value *= place->prescale;
+    if (shared)
+        value = choose(mine, SHUFFLE(value, which), p->group == 0 ? splat(0.0f) : load(to));
+    store(to, value);
+}
+
+/* Positions of a quad of codes share their words. A copy of the job: what is stored might be it. */
+QNI_TEMPLATE void make_vector(const struct qni_groups_panel *job, int64_t v, const bool plain,
+                              const bool shared)
+{
+    const struct qni_groups_panel copy = *job, *const p = &copy;
     ivec which, mine;
     for (int j = 0; j < LANES; j++) {
         which[j] = (int32_t)(j / p->groups);
         mine[j] = j % p->groups == p->group ? -1 : 0;
     }
-    for (int64_t i = 0; i < p->k; i++) {
+    for (int64_t i = 0; i < p->k;) {
         const struct qni_groups_place *const place = &p->places[i];
-        float *const to = p->to + (v * p->k + place->at) * LANES;
-        const int64_t at = 16 * place->scale + v * LANES;
-        vec value = plain || p->table == NULL ? values_of(p, place, v, false)
-                                              : values_of(p, place, v, true);
-        if (p->scale != NULL)
-            value *= load(p->scale + at);
-        if (!plain && p->offset != NULL)
-            value += load(p->offset + at);
-        if (!plain && p->scale != NULL)
-            value *= place->prescale;
-        if (p->groups > 1)
-            value =
-                choose(mine, SHUFFLE(value, which), p->group == 0 ? splat(0.0f) : load(to));
-        store(to, value);
+        const int32_t *const at = (const int32_t *)(const void *)(p->codes + place->bytes);
+        const ivec words = load_int(at + v * LANES);
+        const bool is_quad = i + 3 < p->k && place[3].bytes == place->bytes &&
+                             place[3].shift == place->shift + 24;
+        if (is_quad) {
+            QNI_UNROLL
+            for (int j = 0; j < 4; j++)
+                make_weights(p, place + j, v, which, mine, words >> (place->shift + 8 * j), plain,
+                             shared);
+        } else {
+            make_weights(p, place, v, which, mine, words >> place->shift, plain, shared);
+        }
+        i += is_quad ? 4 : 1;
     }
 }
 
 static void panel_of(const struct qni_groups_panel *p)
 {
+    const bool plain = p->table == NULL && p->offset == NULL && !p->has_prescale;
     for (int64_t v = 0; v < p->vectors; v++)
-        if (p->table == NULL && p->offset == NULL && !p->has_prescale)
-            make_vector(p, v, true);
+        if (plain && p->groups == 1)
+            make_vector(p, v, true, false);
+        else if (plain)
+            make_vector(p, v, true, true);
         else
-            make_vector(p, v, false);
+            make_vector(p, v, false, p->groups > 1);
 }
 
 #undef LANES
 #undef PAIR
+#undef APART
 #undef MADD
 #undef FMA
 #undef HAS_FMA
