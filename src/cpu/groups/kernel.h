@@ -78,12 +78,17 @@ static inline size_t qni_groups_scratch_bytes(int64_t n_taps, int64_t inputs, in
 }
 
 /* Of a kernel of words: transformed inputs of QNI_GROUPS_SQUARES squares and a vector behind those
- * of each tap; lines of sums of 4 squares. */
-enum { QNI_GROUPS_SQUARES = 32, QNI_GROUPS_SQUARE_TAPS = 16 };
+ * of each tap; lines of sums of QNI_GROUPS_RUN squares and two vectors. */
+enum {
+    QNI_GROUPS_SQUARES = 32,
+    QNI_GROUPS_SQUARE_TAPS = 16,
+    QNI_GROUPS_RUN = 24,
+    QNI_GROUPS_LINES = 8 * QNI_GROUPS_RUN * 2 * 8
+};
 static inline size_t qni_groups_squares_bytes(int64_t inputs)
 {
-    const size_t x = QNI_GROUPS_SQUARES * (size_t)inputs * sizeof(int16_t) + 64, sums = 64;
-    return QNI_GROUPS_SQUARE_TAPS * (x + sums);
+    const size_t x = QNI_GROUPS_SQUARES * (size_t)inputs * sizeof(int16_t) + 64;
+    return QNI_GROUPS_SQUARE_TAPS * x + QNI_GROUPS_LINES * sizeof(int32_t);
 }
 
 /* Float: are all sums finite? (Or perhaps not: lanes past the last output count, too.) */

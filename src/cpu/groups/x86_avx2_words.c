@@ -15,7 +15,7 @@
 #include "../simd/squares.h"
 #include "kernel.h"
 
-enum { LANES = 8, PAIR = 16, MOST = 8, TAPS = QNI_GROUPS_SQUARE_TAPS };
+enum { LANES = 8, PAIR = 16, MOST = 8, TAPS = QNI_GROUPS_SQUARE_TAPS, PAIRED = 6 };
 enum { BYTES = 0, WILD_BYTES = 1, FLOATS = 2, WORDS = 3 };
 
 QNI_TEMPLATE __m256i load(const void *at)
@@ -322,7 +322,7 @@ QNI_TEMPLATE void rows_of(const struct qni_groups_tile *t, int64_t set, int64_t 
 
 /* Rows of squares that are transformed together, and where in scratch:
  *     x      [TAPS][squares][inputs, and a vector behind the last]
- *     sums   of MOST at most */
+ *     sums   of MOST at most, or of RUN squares and two vectors */
 struct squares {
     int64_t row, rows, columns; /* of squares */
     int16_t *x;
@@ -330,32 +330,37 @@ struct squares {
     int32_t *sums;
 };
 
-/* A row of squares of 8 inputs, two columns to a vector: columns 0 and 1 less 2 and 3 are two of
- * the four, columns 1 and 2 give the others. */
+/* Two squares of 8 inputs, of which a vector holds two columns. Rows first; then columns of both
+ * squares side by side. */
+QNI_TEMPLATE void transform_two(const int16_t *from, int64_t row, int64_t tap, int16_t *to)
+{
+    __m256i x[4], columns[3][4];
+    QNI_UNROLL
+    for (int c = 0; c < 3; c++) {
+        QNI_UNROLL
+        for (int r = 0; r < 4; r++)
+            x[r] = load(from + r * row + 16 * c);
+        qni_squares_of_x(x, columns[c]);
+    }
+    QNI_UNROLL
+    for (int r = 0; r < 4; r++) {
+        int16_t *const at = to + 4 * r * tap;
+        const __m256i a = columns[0][r], b = columns[1][r], c = columns[2][r];
+        const __m256i x1 = _mm256_permute2x128_si256(a, b, 0x31);
+        const __m256i x2 = _mm256_permute2x128_si256(b, c, 0x20);
+        store(at, _mm256_sub_epi16(_mm256_permute2x128_si256(a, b, 0x20), x2));
+        store(at + tap, _mm256_add_epi16(x1, x2));
+        store(at + 2 * tap, _mm256_sub_epi16(x2, x1));
+        store(at + 3 * tap, _mm256_sub_epi16(x1, _mm256_permute2x128_si256(b, c, 0x31)));
+    }
+}
+
+/* A row of squares of 8 inputs. Behind an odd one whatever lies there is read. */
 static void transform_eights(const struct qni_groups_tile *t, const struct squares *s,
                              const int16_t *from, int16_t *to)
 {
-    for (int64_t j = 0; j < s->columns; j++, from += 16, to += 8) {
-        __m256i x[4], ends[4], middle[4];
-        QNI_UNROLL
-        for (int r = 0; r < 4; r++)
-            x[r] = _mm256_sub_epi16(load(from + r * t->x_row), load(from + r * t->x_row + 16));
-        qni_squares_of_x(x, ends);
-        QNI_UNROLL
-        for (int r = 0; r < 4; r++)
-            x[r] = load(from + r * t->x_row + 8);
-        qni_squares_of_x(x, middle);
-        QNI_UNROLL
-        for (int r = 0; r < 4; r++) {
-            int16_t *const at = to + 4 * r * s->x_tap;
-            const __m256i turned = _mm256_permute4x64_epi64(middle[r], 0x4e);
-            store_some(at, ends[r], true);
-            store_some(at + s->x_tap, _mm256_add_epi16(turned, middle[r]), true);
-            store_some(at + 2 * s->x_tap, _mm256_sub_epi16(turned, middle[r]), true);
-            _mm_storeu_si128((__m128i *)(void *)(at + 3 * s->x_tap),
-                             _mm256_extracti128_si256(ends[r], 1));
-        }
-    }
+    for (int64_t j = 0; j < s->columns; j += 2, from += 32, to += 16)
+        transform_two(from, t->x_row, s->x_tap, to);
 }
 
 /* What comes of columns a and b of four rows. */
@@ -488,15 +493,17 @@ QNI_TEMPLATE void outputs_of(const int32_t *sums, int64_t step, __m256i *d)
     }
 }
 
-/* Results of some squares, of one vector. */
+/* Results of some squares, of a vector that groups share (TURNS), one of a group or the next of TWO
+ * whose sums lie side by side. */
+enum { TURNS = 0, ONE = 1, TWO = 2 };
 QNI_TEMPLATE void put_some(const struct qni_groups_tile *t, const struct squares *s,
                            const struct some *in, const struct finish *f, const int32_t *sums,
-                           const struct place *p, const bool turns, const int kind)
+                           const struct place *p, const int form, const int kind)
 {
     uint8_t nowhere[LANES * sizeof(float)];
-    const int64_t step = in->n * LANES;
+    const int64_t next = (form == TWO ? 2 : 1) * LANES, step = in->n * next;
     int64_t i = in->first / s->columns, j = in->first % s->columns;
-    for (int64_t k = 0; k < in->n; k++, sums += LANES, j++) {
+    for (int64_t k = 0; k < in->n; k++, sums += next, j++) {
         if (j == s->columns) {
             j = 0;
             i++;
@@ -508,7 +515,7 @@ QNI_TEMPLATE void put_some(const struct qni_groups_tile *t, const struct squares
                                ends || is_last ? nowhere : to + p->row + p->column};
         __m256i d[4];
         outputs_of(sums, step, d);
-        put(f, d, four, turns, kind);
+        put(f, d, four, form == TURNS, kind);
     }
 }
 
@@ -542,11 +549,99 @@ static void sum_squares(const struct qni_groups_tile *t, const struct squares *s
         sum_any(t, s, in, 1, 1, 0);
 }
 
+/* Two vectors at once load fewer inputs, but have no registers for lines. sums[T][2][LANES] and tap
+ * `tap` of T squares. Functions of their own: of one with all taps, compilers keep the sums in
+ * memory. */
+QNI_TEMPLATE void add_two_vectors(const struct qni_groups_tile *t, const struct squares *s,
+                                  const struct some *in, int64_t tap, const int T,
+                                  const int32_t *sums, int32_t *to)
+{
+    const struct how h = {T, 2, 1, 0};
+    __m256i sum[2 * PAIRED];
+    QNI_UNROLL
+    for (int i = 0; i < 2 * T; i++)
+        sum[i] = sums != NULL ? load(sums + i * LANES) : _mm256_setzero_si256();
+    add_tap(t, s, in, tap, h, sum);
+    QNI_UNROLL
+    for (int i = 0; i < 2 * T; i++)
+        store(to + i * LANES, sum[i]);
+}
+
+#define SUM(T)                                                                                     \
+    case T:                                                                                        \
+        add_two_vectors(t, s, in, tap, T, sums, to);                                               \
+        break;
+static QNI_NOINLINE void add_to_two(const struct qni_groups_tile *t, const struct squares *s,
+                                    const struct some *in, int64_t tap, const int32_t *sums,
+                                    int32_t *to)
+{
+    switch (in->n) {
+        /* clang-format off */
+        SUM(6) SUM(5) SUM(4) SUM(3) SUM(2)
+    default:
+        add_two_vectors(t, s, in, tap, 1, sums, to);
+        /* clang-format on */
+    }
+}
+#undef SUM
+
+/* Lines of some squares and two vectors, [4][2][squares][2][LANES], column by column: the weights
+ * of one stay in the first cache. Squares from `last` on have no second outputs. */
+static void sum_lines(const struct qni_groups_tile *t, const struct squares *s,
+                      const struct some *some, int64_t last)
+{
+    const int64_t line = some->n * 2 * LANES;
+    for (int64_t c = 0; c < 4; c++) {
+        struct some in = *some;
+        int32_t *to = s->sums + 2 * c * line, both[2 * PAIRED * LANES];
+        int64_t blocks = (some->n + PAIRED - 1) / PAIRED;
+        for (int64_t i = 0; i < some->n; i += in.n, blocks--) {
+            in.n = (some->n - i + blocks - 1) / blocks;
+            int32_t *const second = to + line;
+            add_to_two(t, s, &in, 4 + c, NULL, second);
+            add_to_two(t, s, &in, c, second, to);
+            add_to_two(t, s, &in, 8 + c, NULL, both);
+            for (int64_t k = 0; k < in.n * 2 * LANES; k += LANES) {
+                const __m256i v = load(both + k);
+                store(to + k, _mm256_add_epi32(load(to + k), v));
+                store(second + k, _mm256_sub_epi32(load(second + k), v));
+            }
+            if (t->rows % 2 == 0 || some->first + i < last)
+                add_to_two(t, s, &in, 12 + c, second, second);
+            in.x += in.n * t->x_column;
+            to += in.n * 2 * LANES;
+        }
+    }
+}
+
+/* All squares at hand, and vectors v and v + 1 of a set. */
+QNI_TEMPLATE void multiply_two(const struct qni_groups_tile *t, const struct squares *s,
+                               int64_t set, int64_t v, const int kind)
+{
+    const int64_t vector = set * t->vectors + v, n = s->rows * s->columns;
+    const int64_t last = ((t->rows + 1) / 2 - 1 - s->row) * s->columns;
+    const int64_t most = t->ci > 16 ? QNI_GROUPS_RUN : QNI_GROUPS_RUN / 2;
+    const struct finish f[2] = {finish_of(t, vector), finish_of(t, vector + 1)};
+    const struct place p[2] = {place_of(t, set, v), place_of(t, set, v + 1)};
+    const int16_t *const w = (const int16_t *)(const void *)t->w;
+    struct some some = {.x = s->x, .w = w + vector * TAPS * t->ci * LANES};
+    for (; some.first < n; some.first += some.n) {
+        some.n = n - some.first < most ? n - some.first : most;
+        sum_lines(t, s, &some, last);
+        for (int64_t i = 0; i < 2; i++)
+            put_some(t, s, &some, &f[i], s->sums + i * LANES, &p[i], TWO, kind);
+        some.x += some.n * t->x_column;
+    }
+}
+
 /* All squares at hand. */
 QNI_TEMPLATE void multiply_squares(const struct qni_groups_tile *t, const struct squares *s,
                                    int64_t set, const int kind)
 {
-    for (int64_t v = 0; v < t->vectors; v++) {
+    int64_t v = 0;
+    for (; v + 1 < t->vectors; v += 2)
+        multiply_two(t, s, set, v, kind);
+    for (; v < t->vectors; v++) {
         const int64_t vector = set * t->vectors + v, n = s->rows * s->columns;
         const int64_t last = ((t->rows + 1) / 2 - 1 - s->row) * s->columns;
         const struct finish f = finish_of(t, vector);
@@ -559,9 +654,9 @@ QNI_TEMPLATE void multiply_squares(const struct qni_groups_tile *t, const struct
             some.is_odd = t->rows % 2 != 0 && some.first >= last;
             sum_squares(t, s, &some);
             if (t->groups > 1)
-                put_some(t, s, &some, &f, s->sums, &p, true, kind);
+                put_some(t, s, &some, &f, s->sums, &p, TURNS, kind);
             else
-                put_some(t, s, &some, &f, s->sums, &p, false, kind);
+                put_some(t, s, &some, &f, s->sums, &p, ONE, kind);
             some.x += some.n * t->x_column;
         }
     }
@@ -570,13 +665,13 @@ QNI_TEMPLATE void multiply_squares(const struct qni_groups_tile *t, const struct
 /* As many rows of squares at a time as leave their inputs in the first cache. */
 QNI_TEMPLATE void squares_of(const struct qni_groups_tile *t, int64_t set, const int kind)
 {
-    const int64_t most = t->vectors > 1 ? QNI_GROUPS_SQUARES / 2 : QNI_GROUPS_SQUARES;
+    const int64_t most = t->ci > 16 ? QNI_GROUPS_RUN : QNI_GROUPS_SQUARES;
     const int64_t rows = (t->rows + 1) / 2;
     struct squares s = {.columns = (t->columns + 1) / 2};
     const int64_t fit = most > s.columns ? most / s.columns : 1;
     const int64_t pieces = (rows + fit - 1) / fit;
     s.sums = t->scratch;
-    s.x = (int16_t *)(void *)(s.sums + 2 * TAPS * LANES);
+    s.x = (int16_t *)(void *)(s.sums + QNI_GROUPS_LINES);
     for (int64_t i = 0; i < pieces; i++, s.row += s.rows) {
         s.rows = (rows - s.row + pieces - i - 1) / (pieces - i);
         s.x_tap = s.rows * s.columns * t->x_column + 16;
@@ -722,10 +817,11 @@ static void pixels_of(const struct qni_groups_pixels *p)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* To the lanes of this group; the first one clears those of the other. */
-QNI_TEMPLATE void put_pair(const struct qni_groups_panel *p, __m256i v, int16_t *to)
+/* turns: to the lanes of this group; the first one clears those of the other. */
+QNI_TEMPLATE void put_pair(const struct qni_groups_panel *p, __m256i v, const bool turns,
+                           int16_t *to)
 {
-    if (p->groups > 1) {
+    if (turns) {
         const __m256i which = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
         const __m256i odd = _mm256_setr_epi32(0, -1, 0, -1, 0, -1, 0, -1);
         v = _mm256_permutevar8x32_epi32(v, which);
@@ -736,17 +832,20 @@ QNI_TEMPLATE void put_pair(const struct qni_groups_panel *p, __m256i v, int16_t 
 
 /* A pair of channels of a quad of each tap: 9 taps to 16. */
 QNI_TEMPLATE void square(const struct qni_groups_panel *p, int64_t quad, int64_t v, const int pair,
-                         const bool is_nibble, int16_t *to)
+                         const bool is_nibble, const bool turns, int16_t *to)
 {
     __m256i w[4][4];
     qni_squares_weights(p->codes, p->ci / 4, quad, v, pair, is_nibble, w);
     QNI_UNROLL
     for (int i = 0; i < TAPS; i++)
-        put_pair(p, w[i / 4][i % 4], to + i * p->ci * LANES);
+        put_pair(p, w[i / 4][i % 4], turns, to + i * p->ci * LANES);
 }
 
-QNI_TEMPLATE void panel_as(const struct qni_groups_panel *p, const bool is_nibble)
+/* A copy of the job: what is stored might be it. */
+QNI_TEMPLATE void panel_as(const struct qni_groups_panel *job, const bool is_nibble,
+                           const bool turns)
 {
+    const struct qni_groups_panel copy = *job, *const p = &copy;
     const int64_t quads = p->ci / 4, taps = p->k / p->ci;
     const int64_t vector = (p->in_squares ? TAPS : taps) * p->ci * LANES;
     for (int64_t v = 0; v < p->vectors; v++) {
@@ -754,21 +853,25 @@ QNI_TEMPLATE void panel_as(const struct qni_groups_panel *p, const bool is_nibbl
         const int64_t n = p->in_squares ? quads : taps * quads;
         for (int64_t q = 0; q < n; q++, to += 2 * PAIR)
             if (p->in_squares) {
-                square(p, q, v, 0, is_nibble, to);
-                square(p, q, v, 1, is_nibble, to + PAIR);
+                square(p, q, v, 0, is_nibble, turns, to);
+                square(p, q, v, 1, is_nibble, turns, to + PAIR);
             } else {
-                put_pair(p, qni_squares_pair(p->codes, q, v, 0, is_nibble), to);
-                put_pair(p, qni_squares_pair(p->codes, q, v, 1, is_nibble), to + PAIR);
+                put_pair(p, qni_squares_pair(p->codes, q, v, 0, is_nibble), turns, to);
+                put_pair(p, qni_squares_pair(p->codes, q, v, 1, is_nibble), turns, to + PAIR);
             }
     }
 }
 
 static void panel_of(const struct qni_groups_panel *p)
 {
-    if (p->code_bits == 4)
-        panel_as(p, true);
+    if (p->code_bits == 4 && p->groups > 1)
+        panel_as(p, true, true);
+    else if (p->code_bits == 4)
+        panel_as(p, true, false);
+    else if (p->groups > 1)
+        panel_as(p, false, true);
     else
-        panel_as(p, false);
+        panel_as(p, false, false);
 }
 
 const struct qni_groups_helpers qni_groups_words_avx2 = {pixels_of, panel_of, LANES, true};
