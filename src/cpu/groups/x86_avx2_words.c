@@ -549,41 +549,66 @@ static void sum_squares(const struct qni_groups_tile *t, const struct squares *s
         sum_any(t, s, in, 1, 1, 0);
 }
 
-/* Two vectors at once load fewer inputs, but have no registers for lines. sums[T][2][LANES] and tap
- * `tap` of T squares. Functions of their own: of one with all taps, compilers keep the sums in
- * memory. */
-QNI_TEMPLATE void add_two_vectors(const struct qni_groups_tile *t, const struct squares *s,
-                                  const struct some *in, int64_t tap, const int T,
-                                  const int32_t *sums, int32_t *to)
+/* Two vectors at once load fewer inputs, but have no registers for lines. [T][2][LANES] of first
+ * and of second outputs: column c of T squares, of its first two taps, then of the others.
+ * Functions of their own: of one with all taps, compilers keep the sums in memory. */
+QNI_TEMPLATE void sum_half(const struct qni_groups_tile *t, const struct squares *s,
+                           const struct some *in, int64_t c, const int T, const bool begins,
+                           int32_t *first, int32_t *second)
 {
     const struct how h = {T, 2, 1, 0};
     __m256i sum[2 * PAIRED];
     QNI_UNROLL
     for (int i = 0; i < 2 * T; i++)
-        sum[i] = sums != NULL ? load(sums + i * LANES) : _mm256_setzero_si256();
-    add_tap(t, s, in, tap, h, sum);
+        sum[i] = _mm256_setzero_si256();
+    add_tap(t, s, in, begins ? 4 + c : 8 + c, h, sum);
+    QNI_UNROLL
+    for (int i = 0; i < 2 * T; i++) {
+        QNI_KEEP(sum[i]);
+        if (begins) {
+            store(second + i * LANES, sum[i]);
+        } else {
+            store(first + i * LANES, _mm256_add_epi32(load(first + i * LANES), sum[i]));
+            sum[i] = _mm256_sub_epi32(load(second + i * LANES), sum[i]);
+        }
+        QNI_KEEP(sum[i]);
+    }
+    if (begins || !in->is_odd)
+        add_tap(t, s, in, begins ? c : 12 + c, h, sum);
     QNI_UNROLL
     for (int i = 0; i < 2 * T; i++)
-        store(to + i * LANES, sum[i]);
+        store((begins ? first : second) + i * LANES, sum[i]);
 }
 
 #define SUM(T)                                                                                     \
     case T:                                                                                        \
-        add_two_vectors(t, s, in, tap, T, sums, to);                                               \
+        sum_half(t, s, in, c, T, begins, first, second);                                           \
         break;
-static QNI_NOINLINE void add_to_two(const struct qni_groups_tile *t, const struct squares *s,
-                                    const struct some *in, int64_t tap, const int32_t *sums,
-                                    int32_t *to)
+QNI_TEMPLATE void sum_half_of(const struct qni_groups_tile *t, const struct squares *s,
+                              const struct some *in, int64_t c, const bool begins, int32_t *first,
+                              int32_t *second)
 {
     switch (in->n) {
         /* clang-format off */
         SUM(6) SUM(5) SUM(4) SUM(3) SUM(2)
     default:
-        add_two_vectors(t, s, in, tap, 1, sums, to);
+        sum_half(t, s, in, c, 1, begins, first, second);
         /* clang-format on */
     }
 }
 #undef SUM
+static QNI_NOINLINE void begin_lines(const struct qni_groups_tile *t, const struct squares *s,
+                                     const struct some *in, int64_t c, int32_t *first,
+                                     int32_t *second)
+{
+    sum_half_of(t, s, in, c, true, first, second);
+}
+static QNI_NOINLINE void end_lines(const struct qni_groups_tile *t, const struct squares *s,
+                                   const struct some *in, int64_t c, int32_t *first,
+                                   int32_t *second)
+{
+    sum_half_of(t, s, in, c, false, first, second);
+}
 
 /* Lines of some squares and two vectors, [4][2][squares][2][LANES], column by column: the weights
  * of one stay in the first cache. Squares from `last` on have no second outputs. */
@@ -593,21 +618,13 @@ static void sum_lines(const struct qni_groups_tile *t, const struct squares *s,
     const int64_t line = some->n * 2 * LANES;
     for (int64_t c = 0; c < 4; c++) {
         struct some in = *some;
-        int32_t *to = s->sums + 2 * c * line, both[2 * PAIRED * LANES];
+        int32_t *to = s->sums + 2 * c * line;
         int64_t blocks = (some->n + PAIRED - 1) / PAIRED;
         for (int64_t i = 0; i < some->n; i += in.n, blocks--) {
             in.n = (some->n - i + blocks - 1) / blocks;
-            int32_t *const second = to + line;
-            add_to_two(t, s, &in, 4 + c, NULL, second);
-            add_to_two(t, s, &in, c, second, to);
-            add_to_two(t, s, &in, 8 + c, NULL, both);
-            for (int64_t k = 0; k < in.n * 2 * LANES; k += LANES) {
-                const __m256i v = load(both + k);
-                store(to + k, _mm256_add_epi32(load(to + k), v));
-                store(second + k, _mm256_sub_epi32(load(second + k), v));
-            }
-            if (t->rows % 2 == 0 || some->first + i < last)
-                add_to_two(t, s, &in, 12 + c, second, second);
+            in.is_odd = t->rows % 2 != 0 && some->first + i >= last;
+            begin_lines(t, s, &in, c, to, to + line);
+            end_lines(t, s, &in, c, to, to + line);
             in.x += in.n * t->x_column;
             to += in.n * 2 * LANES;
         }
