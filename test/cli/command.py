@@ -4,11 +4,13 @@
 
 The command is the first argument of the program; only the standard library is needed.
 """
+import fcntl
 import json
 import math
 import os
 import random
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -38,6 +40,23 @@ def quern(*words, status=0, **more):
         raise AssertionError(f"quern {' '.join(map(str, words))}: status {done.returncode}, "
                              f"expected {status}\n{done.stdout[-800:]}\n{done.stderr[-800:]}")
     return Output(done.stdout, done.stderr)
+
+
+def quern_on_a_leash(*words):
+    """Start it. Standard error is a pipe for one line, so that it stays at most two tensors ahead
+    of who reads the lines, however long that takes."""
+    near, far = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)  # a write is a packet
+    fcntl.fcntl(far, getattr(fcntl, "F_SETPIPE_SZ", 1031), resource.getpagesize())
+    process = subprocess.Popen([QUERN, *words], stderr=far, text=True)
+    os.close(far)
+    process.stderr = os.fdopen(near, encoding="utf-8")
+    return process
+
+
+def seconds_of_children():
+    """Of the processor, not of the clock: others may be using it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Output(str):
@@ -113,6 +132,11 @@ class Case(unittest.TestCase):
         for word in [says] if isinstance(says, str) else says:
             self.assertIn(word, lines[-1])
         return lines[-1]
+
+    def many(self, path):
+        """A model of 16 tensors that are quantized."""
+        values = normal(256 * 512)
+        safetensors(path, {str(i): ("F16", [256, 512], values) for i in range(16)})
 
     def model(self, path="model.safetensors"):
         safetensors(path, {

@@ -121,7 +121,7 @@ class Terminal(Case):
     def test_progress(self):
         self.model()
         seen = self.on_terminal("quantize", "model.safetensors", "-o", "a.safetensors")
-        self.assertIn("\r", seen)
+        self.assertIn("\r\033[K", seen)
         out = quern("quantize", "model.safetensors", "-o", "b.safetensors")
         self.assertNotIn("\r", out + out.err)
         self.assertIn("[7/7]", out.err)

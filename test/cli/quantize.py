@@ -13,7 +13,8 @@ import subprocess
 import sys
 import unittest
 
-from command import QUERN, Case, is_sanitized, normal, npy_write, quern, safetensors
+from command import (QUERN, Case, is_sanitized, normal, npy_write, quern, quern_on_a_leash,
+                     safetensors)
 
 
 class Quantize(Case):
@@ -242,18 +243,14 @@ class Quantize(Case):
         self.assertEqual(os.listdir("."), ["m.safetensors"])
 
     def test_interrupted(self):
-        if is_sanitized(): # where 84 MB take minutes
-            values = normal(256 * 512)
-            safetensors("m.safetensors", {str(i): ("F16", [256, 512], values) for i in range(16)})
-        else:
-            quern("demo", "--make-model", "m.safetensors", "--gb", "0.08")
+        self.many("m.safetensors")
         words = ["quantize", "m.safetensors", "-o", "q.safetensors", "--method", "search", "-t",
                  "1"]
-        process = subprocess.Popen([QUERN, *words], stderr=subprocess.PIPE, text=True)
+        process = quern_on_a_leash(*words)
         first = process.stderr.readline() + process.stderr.readline()
         self.assertIn("[2/", first)
         process.send_signal(signal.SIGINT)
-        err = process.communicate(timeout=60)[1]
+        err = process.communicate(timeout=280)[1]
         self.assertEqual(process.returncode, 130, err)
         self.assertIn("--resume", err.strip().split("\n")[-1])
         self.assertEqual(sorted(os.listdir(".")), ["m.safetensors", "q.safetensors.part"])
