@@ -58,6 +58,14 @@ function(quern_runs_here out flags)
   set(${out} ${runs} PARENT_SCOPE)
 endfunction()
 
+# Without optimisation, or with every variable in the debug information, what is inlined into a
+# kernel and unrolled there takes minutes and gigabytes to compile, also in the debug build of a
+# program that quern is a part of.
+set(QN_KERNEL_OPTIONS
+  "$<$<OR:$<CONFIG:Debug>,$<CONFIG:>>:-O1>;$<$<CONFIG:Debug>:-g1>" CACHE STRING
+  "Compiler options of kernels that need instruction-set flags")
+mark_as_advanced(QN_KERNEL_OPTIONS)
+
 set(QN_ISA_DEFINES)
 set(QN_ISA_BUILT)
 set(all_bundles ON)
@@ -103,7 +111,7 @@ function(quern_isa_sources out)
         continue()
       endif()
       set_source_files_properties(${source} PROPERTIES
-        COMPILE_OPTIONS "${QN_ISA_${arch}_${bundle}}")
+        COMPILE_OPTIONS "${QN_ISA_${arch}_${bundle}};${QN_KERNEL_OPTIONS}")
     endif()
     list(APPEND kept ${source})
   endforeach()

@@ -21,7 +21,7 @@ function(quern_code_options target)
     $<$<AND:$<BOOL:${QN_WERROR}>,$<COMPILE_LANGUAGE:C>>:-Werror>
     $<$<COMPILE_LANGUAGE:C>:-ffp-contract=off>)
   if(QN_SANITIZE)
-    set(flags -fsanitize=${QN_SANITIZE} -fno-omit-frame-pointer -g)
+    set(flags -fsanitize=${QN_SANITIZE} -fno-omit-frame-pointer -g1)
     if(QN_SANITIZE MATCHES "undefined")
       list(APPEND flags -fno-sanitize-recover=undefined)
     endif()

@@ -6,13 +6,14 @@
 #
 #   gcc      build with gcc, warnings are errors; with ccache, what it compiles serves cuda, too
 #   test     every test of that build: units, API, full sweep, ABI, tree, consumers, bare cc
-#   cuda     the CUDA backend for sm_80 and sm_90a, where nvcc is: its build, and every test that
-#            needs no GPU (tools/gpu_check.sh has those that do)
+#   cuda     the CUDA backend for sm_80 and sm_90a, where nvcc is: its build, and the tests that see
+#            it and need no GPU (tools/gpu_check.sh has those that do)
 #   clang    the same build and tests with clang, short sweep
 #   asan     clang, AddressSanitizer and UBSan: the tests, short sweep; here and in tsan without
 #            the kernels that this machine cannot run
 #   fuzz     every libFuzzer target for FUZZ_SECONDS (10) from its corpus
-#   tsan     ThreadSanitizer: the tests, short sweep
+#   tsan     ThreadSanitizer: the tests that start threads; the short sweep of operations, every
+#            kernel on three threads
 #   aarch64  cross build, short sweep under qemu-user
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -61,8 +62,7 @@ run_cuda() {
         return 0
     fi
     # Without PTX, which nothing here runs, and without the tests that see nothing of this build.
-    local others='bare\.|oracle\.|tree\.(checkers|docs)|abi\.headers|api\.dlpack_cxx'
-    cached tools/build.sh cuda && tests cuda -E "$others|consumer\.subdirectory"
+    cached tools/build.sh cuda && tests cuda
 }
 
 run_clang() { tools/build.sh clang && tests clang -LE once; }
@@ -75,24 +75,34 @@ run_asan() {
     tools/build.sh fuzz && tests fuzz -LE once
 }
 
+fuzz_one() { # program
+    local corpora
+    # New inputs go to the first folder, the checked-in corpus is only read.
+    corpora=("build/fuzz/corpus/${1##*/}")
+    mkdir -p "${corpora[0]}"
+    [ -d "fuzz/corpus/${1##*/}" ] && corpora+=("fuzz/corpus/${1##*/}")
+    "$1" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=30 -rss_limit_mb=2048 \
+        -malloc_limit_mb=1024 -print_final_stats=1 \
+        -artifact_prefix="${corpora[0]}-crash-" "${corpora[@]}" >"build/log/${1##*/}" 2>&1
+}
+
 run_fuzz() {
-    local target corpora found=0
+    local target found=() verdict
     ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-14 llvm-symbolizer | head -n 1)
     export ASAN_SYMBOLIZER_PATH ASAN_OPTIONS=allocator_may_return_null=1
     tools/build.sh fuzz fuzzers || return 1
     for target in build/fuzz/fuzz/*; do
-        [ -x "$target" ] || continue
-        found=1
-        # New inputs go to the first folder, the checked-in corpus is only read.
-        corpora=("build/fuzz/corpus/${target##*/}")
-        mkdir -p "${corpora[0]}"
-        [ -d "fuzz/corpus/${target##*/}" ] && corpora+=("fuzz/corpus/${target##*/}")
-        echo "== ${target##*/}"
-        "$target" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=10 -rss_limit_mb=2048 \
-            -malloc_limit_mb=1024 -print_final_stats=1 \
-            -artifact_prefix="${corpora[0]}-crash-" "${corpora[@]}" || return 1
+        [ -x "$target" ] && found+=("$target")
     done
-    [ $found = 1 ] || { echo "no fuzz target was built"; return 1; }
+    [ ${#found[@]} -gt 0 ] || { echo "no fuzz target was built"; return 1; }
+    export -f fuzz_one
+    printf '%s\0' "${found[@]}" | xargs -0 -n 1 -P "$jobs" bash -c 'fuzz_one "$1"' fuzz_one
+    verdict=$?
+    for target in "${found[@]}"; do
+        echo "== ${target##*/}"
+        cat "build/log/${target##*/}"
+    done
+    return $verdict
 }
 
 run_tsan() {
@@ -101,10 +111,9 @@ run_tsan() {
     local fixed=''
     setarch "$(uname -m)" -R true 2>/dev/null && fixed="setarch $(uname -m) -R"
     tools/build.sh tsan || return 1
-    # These take minutes here: info and run start the same threads as the other commands, and the
-    # sweep and unit.grouped run convolutions and the driver on several.
+    # unit.conv takes minutes here, and the sweep runs convolutions on several threads, too.
     $fixed ctest --test-dir build/tsan --output-on-failure --no-tests=error -j "$jobs" \
-        -LE once -E 'cli\.(bench|demo|quantize)|unit\.conv$'
+        -LE once -E 'unit\.conv$'
 }
 
 run_aarch64() {
@@ -134,11 +143,11 @@ for name in $steps; do
     case $name in
         gcc) step gcc "build with gcc, no warning" run_gcc ;;
         test) step test "all tests" run_test ;;
-        cuda) step cuda "the CUDA backend, sm_80 and sm_90a; tests without a GPU" run_cuda ;;
+        cuda) step cuda "the CUDA backend, sm_80 and sm_90a; its tests, no GPU" run_cuda ;;
         clang) step clang "build with clang, no warning; tests, short sweep" run_clang ;;
         asan) step asan "AddressSanitizer + UBSan: tests, short sweep" run_asan ;;
         fuzz) step fuzz "libFuzzer, every target for ${FUZZ_SECONDS:-10} s" run_fuzz ;;
-        tsan) step tsan "ThreadSanitizer: tests, short sweep" run_tsan ;;
+        tsan) step tsan "ThreadSanitizer: tests with threads, short sweep" run_tsan ;;
         aarch64) step aarch64 "aarch64 cross build; short sweep under qemu" run_aarch64 ;;
         *) echo "tools/check.sh: no step '$name'" >&2; exit 2 ;;
     esac
