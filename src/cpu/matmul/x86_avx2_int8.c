@@ -14,17 +14,20 @@
  * off once a segment:
  *     sum(w a) = sum(u a) - bias * sum(a).
  *
- * Six rows share each unpacked vector, five where a code is two of them. Bound: bytes of the codes
+ * Six rows share each unpacked vector, five where a code is two of them, and one more where another
+ * block would have to be begun for it. Bound: bytes of the codes
  * / bandwidth for few rows, then 1.5 products of 32 a cycle, for additions take turns where
  * products are made; half of that for bytes. Codes are asked for at an even pace however many rows
  * there are, or what memory takes for the first of them would add to what the others take. */
 #include "../simd/avx2_q8.h"
 
 enum {
-    MR = 6,
+    MR = 6,       /* rows of a block whose sums have registers */
     MR_TWICE = 5, /* where each code is two nibbles */
+    MOST = MR + 1,
     QUADS = QNI_UNIT / 4,
     CHUNK = 8,    /* units that both halves of the outputs find in the first cache */
+    SHORT = 4,    /* units of a segment */
     AHEAD = 2048, /* bytes: about 100 ns of one core's stream */
     LINE = 64
 };
@@ -92,6 +95,34 @@ QNI_TEMPLATE int lines_of(const int kind)
     return kind == NIBBLE_TABLE ? 2 : 4;
 }
 
+/* Rows of a block whose sums have registers. */
+QNI_TEMPLATE int rows_of(const int kind)
+{
+    return kind == NIBBLES ? MR : MR_TWICE;
+}
+
+/* Products of one row more: stored, for sums in memory would wait for each other. */
+struct stored {
+    __m256i low[QUADS][2], high[QUADS][2];
+};
+
+QNI_TEMPLATE void store_product(__m256i *to, __m256i product)
+{
+    _mm256_store_si256(to, product);
+    __asm__("" : "+m"(*to)); /* or compilers find registers for it, and none for others */
+}
+
+QNI_TEMPLATE __m256i sum_stored(__m256i (*product)[2], const int h)
+{
+    __m256i sum = product[0][h];
+    QNI_UNROLL
+    for (int q = 1; q < QUADS; q++) {
+        sum = _mm256_add_epi16(sum, product[q][h]);
+        QNI_KEEP(sum);
+    }
+    return sum;
+}
+
 /* A segment of a panel, or some units of it, and the first of the rows they meet. */
 struct operands {
     const uint8_t *codes;
@@ -110,14 +141,15 @@ QNI_TEMPLATE void dot_units(struct operands *o, const int mr, const int first, c
     const uint8_t *codes = o->codes, *ahead = o->ahead.at;
     const int8_t *a = o->a;
     const __m256i one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
-    __m256i sum[MR][2];
+    __m256i sum[MOST][2];
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
     for (int h = 0; h < halves; h++)
         sum[i][h] = goes_on ? dot[i][first + h] : _mm256_setzero_si256();
     for (const int8_t *const end = a + o->units * QNI_UNIT; a < end; a += QNI_UNIT) {
-        __m256i low[MR][2], high[MR][2];
+        __m256i low[MOST][2], high[MOST][2];
+        struct stored stored;
         QNI_UNROLL
         for (int q = 0; q < QUADS; q++) {
             struct nibbles n[2];
@@ -134,6 +166,12 @@ QNI_TEMPLATE void dot_units(struct operands *o, const int mr, const int first, c
                 QNI_UNROLL
                 for (int h = 0; h < halves; h++) {
                     const __m256i l = _mm256_maddubs_epi16(n[h].low, x);
+                    if (i == rows_of(kind)) {
+                        store_product(&stored.low[q][h], l);
+                        if (kind != NIBBLES)
+                            store_product(&stored.high[q][h], _mm256_maddubs_epi16(n[h].high, x));
+                        continue;
+                    }
                     low[i][h] = q == 0 ? l : _mm256_add_epi16(low[i][h], l);
                     QNI_KEEP(low[i][h]); /* or the compiler adds in another order, and spills */
                     if (kind == NIBBLES)
@@ -148,6 +186,11 @@ QNI_TEMPLATE void dot_units(struct operands *o, const int mr, const int first, c
         for (int i = 0; i < mr; i++)
             QNI_UNROLL
         for (int h = 0; h < halves; h++) {
+            if (i == rows_of(kind)) {
+                low[i][h] = sum_stored(stored.low, h);
+                if (kind != NIBBLES)
+                    high[i][h] = sum_stored(stored.high, h);
+            }
             sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(low[i][h], one));
             if (kind != NIBBLES)
                 sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(high[i][h], sixteen));
@@ -197,7 +240,7 @@ struct facts {
 QNI_TEMPLATE void add_block(const struct qni_matmul_tile *t, struct facts *f, const __m256 *scale,
                             const int mr, const qni_dots *dot, qni_floats *acc)
 {
-    __m256 term[MR][2];
+    __m256 term[MOST][2];
     if (t->a_offset != NULL) {
         const __m256 sum[2] = {_mm256_cvtepi32_ps(load_i32(f->sums)),
                                _mm256_cvtepi32_ps(load_i32(f->sums + 8))};
@@ -265,7 +308,7 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
         f.a_total = t->a_total + fact;
     if (t->offset != NULL)
         f.offset = (const char *)t->offset + group;
-    qni_floats acc[MR];
+    qni_floats acc[MOST];
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         acc[i][0] = acc[i][1] = _mm256_setzero_ps();
@@ -279,7 +322,7 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
                 scale[h] = _mm256_mul_ps(scale[h], _mm256_set1_ps(0.5f));
         }
         for (int64_t units; at.unit < end; at.segment++, at.unit += units, f.a_sum++) {
-            qni_dots dot[MR];
+            qni_dots dot[MOST];
             units = segment_end(t, at.unit, end) - at.unit;
             dot_segment(&o, units, mr, kind, is_short, dot);
             QNI_UNROLL
@@ -327,46 +370,66 @@ QNI_TEMPLATE void aim(const struct qni_matmul_tile *t, int64_t panel, int64_t bl
     ahead->step = left > 0 ? (size_t)((left + steps - 1) / steps) : 0;
 }
 
+/* A row more than there are registers for costs less than another block where it saves one, and
+ * always where segments are a unit. Not for codebooks, and bytes of long segments. */
+QNI_TEMPLATE int64_t blocks_of(const struct qni_matmul_tile *t, const int kind, const bool is_short)
+{
+    const int rows = rows_of(kind);
+    const bool is_wide = kind != NIBBLE_TABLE && is_short;
+    if (is_wide && t->segment_units == 1)
+        return (t->m + rows) / (rows + 1);
+    return (t->m - (is_wide && t->m > 1) + rows - 1) / rows;
+}
+
 /* Panels outside, rows inside: the codes of a panel come from memory once. Blocks differ by one row
  * at most, so that no number of rows leaves a rest that costs as much as more of them. */
 QNI_TEMPLATE void panels(const struct qni_matmul_tile *t, const int kind, const bool is_short)
 {
-    const int most = kind == NIBBLES ? MR : MR_TWICE;
+    const bool in_blocks = kind == NIBBLES && !is_short;
+    const int64_t all = blocks_of(t, kind, is_short);
     struct ahead ahead = {t->codes + AHEAD, (size_t)lines_of(kind) * LINE};
     for (int64_t panel = 0; panel < t->n_panels; panel++) {
-        int64_t blocks = (t->m + most - 1) / most;
+        int64_t blocks = all;
         for (int64_t row = 0, mr; row < t->m; row += mr, blocks--) {
             mr = (t->m - row) / blocks;
-            if (!is_short && t->m > most)
+            if (!is_short && all > 1)
                 aim(t, panel, blocks, &ahead, kind);
             switch (mr) {
+            case 7:
+                if (is_short && kind == NIBBLES)
+                    panel_rows(t, panel, row, &ahead, 7, kind, is_short);
+                break;
             case 6:
-                if (most >= 6)
+                if (kind == NIBBLES || (is_short && kind == BYTES))
                     panel_rows(t, panel, row, &ahead, 6, kind, is_short);
                 break;
             case 5:
-                if (most >= 5)
-                    panel_rows(t, panel, row, &ahead, 5, kind, is_short);
+                panel_rows(t, panel, row, &ahead, 5, kind, is_short);
                 break;
             case 4:
                 panel_rows(t, panel, row, &ahead, 4, kind, is_short);
                 break;
             case 3:
-                panel_rows(t, panel, row, &ahead, 3, kind, is_short);
+                if (!in_blocks)
+                    panel_rows(t, panel, row, &ahead, 3, kind, is_short);
                 break;
             case 2:
-                panel_rows(t, panel, row, &ahead, 2, kind, is_short);
+                if (!in_blocks)
+                    panel_rows(t, panel, row, &ahead, 2, kind, is_short);
                 break;
             default:
-                panel_rows(t, panel, row, &ahead, 1, kind, is_short);
+                if (!in_blocks)
+                    panel_rows(t, panel, row, &ahead, 1, kind, is_short);
                 break;
             }
         }
     }
 }
 
-/* Where a segment is a unit, products and floats take longer than memory does, and a pointer more
- * than there are registers for shows. Functions of their own: in larger ones gcc spills more. */
+/* Where segments are short, products and floats take longer than memory does, and a pointer more
+ * than there are registers for shows. Nibbles of one block ask for their own codes either way, so
+ * that blocks of four rows and more are all that others need. Functions of their own: in larger
+ * ones gcc spills more. */
 QNI_NOINLINE static void short_nibbles(const struct qni_matmul_tile *t)
 {
     panels(t, NIBBLES, true);
@@ -374,14 +437,6 @@ QNI_NOINLINE static void short_nibbles(const struct qni_matmul_tile *t)
 QNI_NOINLINE static void long_nibbles(const struct qni_matmul_tile *t)
 {
     panels(t, NIBBLES, false);
-}
-QNI_NOINLINE static void short_nibble_table(const struct qni_matmul_tile *t)
-{
-    panels(t, NIBBLE_TABLE, true);
-}
-QNI_NOINLINE static void long_nibble_table(const struct qni_matmul_tile *t)
-{
-    panels(t, NIBBLE_TABLE, false);
 }
 QNI_NOINLINE static void short_bytes(const struct qni_matmul_tile *t)
 {
@@ -392,18 +447,23 @@ QNI_NOINLINE static void long_bytes(const struct qni_matmul_tile *t)
     panels(t, BYTES, false);
 }
 
+static bool is_short(const struct qni_matmul_tile *t)
+{
+    return t->segment_units <= SHORT;
+}
+
 /* Q8 and Q8B differ only after a segment, where the facts of the rows tell which it is. */
 static void tile_nibbles(const struct qni_matmul_tile *t)
 {
-    (t->segment_units == 1 ? short_nibbles : long_nibbles)(t);
+    (is_short(t) || t->m <= MOST ? short_nibbles : long_nibbles)(t);
 }
 static void tile_nibble_table(const struct qni_matmul_tile *t)
 {
-    (t->segment_units == 1 ? short_nibble_table : long_nibble_table)(t);
+    panels(t, NIBBLE_TABLE, true);
 }
 static void tile_bytes(const struct qni_matmul_tile *t)
 {
-    (t->segment_units == 1 ? short_bytes : long_bytes)(t);
+    (is_short(t) ? short_bytes : long_bytes)(t);
 }
 
 void qni_matmul_q8_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
