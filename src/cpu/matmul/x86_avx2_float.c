@@ -36,16 +36,16 @@ enum {
     SPAN = 256,   /* positions: 16 KiB of weights in the first cache */
     ROWS = 256,   /* 256 KiB of them in the second cache */
     DEEP = 4,     /* positions of a step of many rows */
-    FEW = 4,
-    GROUPS = 512 /* of few rows, whose sums of a are made at a time */
+    FEW = 4,      /* of codebooks */
+    GROUPS = 512  /* of few rows, whose sums of a are made at a time */
 };
 
 struct scratch {
     float w[SPAN][QNI_PANEL];
     float a[ROWS * SPAN + LINE];
-    float total[2 * FEW][GROUPS];
+    float total[2 * MR][GROUPS];
 };
-_Static_assert(sizeof(struct scratch) == 294976, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 303168, "kernels.inc says so");
 
 QNI_TEMPLATE bool are_nibbles(const int kind)
 {
@@ -218,9 +218,16 @@ QNI_TEMPLATE void values_of(__m256i codes, const int part, const struct table *t
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
+/* Rows of a block: as many sums as there are registers for beside the values of two vectors of
+ * codes. */
+QNI_TEMPLATE int few_of(const int kind)
+{
+    return kind == BYTES ? MR : kind == NIBBLES ? MR - 1 : FEW;
+}
+
 /* Sums of a group. One or two rows have two chains, so that none waits for its multiply-adds. */
 struct sums {
-    __m256 dot[FEW][2][2];
+    __m256 dot[MR][2][2];
 };
 
 /* Integers at the top of a lane are larger by this. */
@@ -354,8 +361,8 @@ QNI_TEMPLATE void few_rows(const struct stretch *n, int64_t panel, int64_t row, 
     const uint8_t *codes =
         t->codes + (size_t)panel * t->codes_stride + (size_t)(first * unit_bytes);
     float *const to = t->c + (size_t)row * t->ldc + panel * QNI_PANEL;
-    const float *a[FEW];
-    __m256 c[FEW][2];
+    const float *a[MR];
+    __m256 c[MR][2];
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
         a[i] = (const float *)(const void *)((const char *)t->a + (size_t)(row + i) * t->lda);
@@ -414,7 +421,7 @@ QNI_TEMPLATE void few_rows(const struct stretch *n, int64_t panel, int64_t row, 
 
 QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table, const int kind)
 {
-    const int64_t each = t->m <= FEW ? t->m : (t->m + 1) / 2;
+    const int64_t each = t->m <= few_of(kind) ? t->m : (t->m + 1) / 2;
     struct stretch n = {.t = t, .table = table, .s = t->scratch};
     for (; n.group < t->n_groups; n.group += n.groups) {
         n.groups = at_most(t->n_groups - n.group, GROUPS);
@@ -423,6 +430,14 @@ QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table
         for (int64_t panel = 0; panel < t->n_panels; panel++)
             for (int64_t row = 0; row < t->m; row += each)
                 switch (at_most(t->m - row, each)) {
+                case 6:
+                    if (few_of(kind) >= 6)
+                        few_rows(&n, panel, row, 6, kind);
+                    break;
+                case 5:
+                    if (few_of(kind) >= 5)
+                        few_rows(&n, panel, row, 5, kind);
+                    break;
                 case 4:
                     few_rows(&n, panel, row, 4, kind);
                     break;
@@ -437,6 +452,16 @@ QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table
                     break;
                 }
     }
+}
+
+/* In a function with more beside them gcc spills more. */
+QNI_NOINLINE static void few_nibbles(const struct qni_matmul_tile *t, const struct table *table)
+{
+    few(t, table, NIBBLES);
+}
+QNI_NOINLINE static void few_bytes(const struct qni_matmul_tile *t, const struct table *table)
+{
+    few(t, table, BYTES);
 }
 
 /* ---- many rows ------------------------------------------------------------------------------- */
@@ -679,12 +704,16 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
     struct table table;
     load_table(&table, t->table, kind);
-    /* Twice up to four rows of integers take less than as many of weights that are made. */
-    const bool is_few = t->m <= (are_integers(kind) ? 2 * FEW : FEW);
-    if (is_few && (!are_integers(kind) || are_small(t)))
-        few(t, &table, kind);
-    else
+    /* Two blocks of few rows of integers take less than as many of weights that are made. */
+    const bool is_few = t->m <= (are_integers(kind) ? 2 : 1) * few_of(kind);
+    if (!is_few || (are_integers(kind) && !are_small(t)))
         many(t, &table, kind);
+    else if (kind == NIBBLES)
+        few_nibbles(t, &table);
+    else if (kind == BYTES)
+        few_bytes(t, &table);
+    else
+        few(t, &table, kind);
 }
 
 void qni_matmul_f32_q4n16_mr6_avx2(const struct qni_matmul_tile *t)
