@@ -727,6 +727,20 @@ QNI_TEMPLATE void make_weights(const struct qni_groups_panel *p,
     store(to, value);
 }
 
+/* Four integers side by side, which have one scale (a group is whole units); the first ones of
+ * `words` are the lowest bits. */
+QNI_TEMPLATE void make_quad(const struct qni_groups_panel *p, const struct qni_groups_place *place,
+                            int64_t v, ivec words)
+{
+    const vec scale = load(p->scale + 16 * place->scale + v * LANES);
+    float *const to = p->to + (v * p->k + place->at) * LANES;
+    QNI_UNROLL
+    for (int j = 0; j < 4; j++) {
+        const ivec codes = words >> 8 * j & (p->code_bits == 4 ? 15 : 255);
+        store(to + j * LANES, values_of(p, codes, false) * scale);
+    }
+}
+
 /* Positions of a quad of codes share their words. A copy of the job: what is stored might be it. */
 QNI_TEMPLATE void make_vector(const struct qni_groups_panel *job, int64_t v, const bool plain,
                               const bool shared)
@@ -743,7 +757,11 @@ QNI_TEMPLATE void make_vector(const struct qni_groups_panel *job, int64_t v, con
         const ivec words = load_int(at + v * LANES);
         const bool is_quad = i + 3 < p->k && place[3].bytes == place->bytes &&
                              place[3].shift == place->shift + 24;
-        if (is_quad) {
+        const bool is_even = is_quad && p->scale != NULL && place[1].at == place->at + 1 &&
+                             place[2].at == place->at + 2 && place[3].at == place->at + 3;
+        if (plain && !shared && is_even) {
+            make_quad(p, place, v, words >> place->shift);
+        } else if (is_quad) {
             QNI_UNROLL
             for (int j = 0; j < 4; j++)
                 make_weights(p, place + j, v, which, mine, words >> (place->shift + 8 * j), plain,
