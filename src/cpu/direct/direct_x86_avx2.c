@@ -21,9 +21,9 @@ enum { BYTES = 0, NIBBLES = 1 };
 struct room {
     uint8_t x[ROWS * DEPTH], turned[DEPTH * ROWS + 64];
     int32_t sums[PANELS * ROWS * QNI_PANEL];
+    struct qni_pairs_w w[2];
     int32_t least, top; /* x was more by least, and is at most top */
     bool is_turned;
-    struct qni_pairs_w w;
 };
 _Static_assert(sizeof(struct room) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
 
@@ -58,54 +58,65 @@ static void copy_x(const struct qni_direct_tile *t, const struct piece *p, struc
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-QNI_TEMPLATE void tile_rows(const struct room *room, const struct qni_pairs_ready *w, int64_t row,
-                            int64_t chunks, const bool first, int32_t *sums, const int mr,
-                            const bool is_joined)
+/* Panels that follow each other, ready for a piece of x. */
+struct some {
+    struct qni_pairs_ready w[2];
+    int32_t *sums; /* [panel][ROWS][16] */
+};
+
+/* What takes x's middle from sums: of every output the same for all rows. */
+struct less {
+    __m256i v[QNI_PAIRS_VECTORS];
+};
+
+QNI_TEMPLATE void tile_rows(const struct room *room, const struct some *s, const struct less *less,
+                            int64_t row, int64_t chunks, const bool first, const int mr,
+                            const int panels)
 {
-    const __m256i less = _mm256_set1_epi32(128 - room->least);
-    const __m256i less0 = _mm256_mullo_epi32(less, qni_pairs_load(w->sums));
-    const __m256i less1 = _mm256_mullo_epi32(less, qni_pairs_load(w->sums + 8));
-    __m256i sum[MR][2];
-    sums += row * QNI_PANEL;
+    const int8_t *const w[2] = {s->w[0].quads, s->w[panels - 1].quads};
+    __m256i sum[MR][QNI_PAIRS_VECTORS];
+    int32_t *const sums = s->sums + row * QNI_PANEL;
     QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        const int32_t *const from = sums + i * QNI_PANEL;
-        const __m256i s0 = first ? _mm256_setzero_si256() : qni_pairs_load(from);
-        const __m256i s1 = first ? _mm256_setzero_si256() : qni_pairs_load(from + 8);
-        sum[i][0] = _mm256_sub_epi32(s0, less0);
-        sum[i][1] = _mm256_sub_epi32(s1, less1);
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int v = 0; v < 2 * panels; v++) {
+        const int32_t *const from = sums + (v / 2 * ROWS + i) * QNI_PANEL + v % 2 * 8;
+        const __m256i before = first ? _mm256_setzero_si256() : qni_pairs_load(from);
+        sum[i][v] = _mm256_sub_epi32(before, less->v[v]);
     }
-    qni_pairs_add(room->x + row * DEPTH, w->quads, chunks, mr, is_joined, sum);
+    if (s->w[0].is_joined)
+        qni_pairs_add(room->x + row * DEPTH, w, chunks, mr, panels, true, sum);
+    else
+        qni_pairs_add(room->x + row * DEPTH, w, chunks, mr, panels, false, sum);
     QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        qni_pairs_store(sums + i * QNI_PANEL, sum[i][0]);
-        qni_pairs_store(sums + i * QNI_PANEL + 8, sum[i][1]);
-    }
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int v = 0; v < 2 * panels; v++)
+        qni_pairs_store(sums + (v / 2 * ROWS + i) * QNI_PANEL + v % 2 * 8, sum[i][v]);
 }
 
-QNI_TEMPLATE void add_tiles(const struct room *room, const struct qni_pairs_ready *w,
-                            const struct piece *p, int32_t *sums, const bool is_joined)
+QNI_TEMPLATE void add_tiles(const struct room *room, const struct some *s, const struct piece *p,
+                            const int panels)
 {
+    const __m256i middle = _mm256_set1_epi32(128 - room->least);
     const int64_t chunks = (p->n + 7) / 8;
     const bool first = p->from == 0;
+    struct less less;
     int64_t row = 0;
-    for (; row + MR <= p->rows; row += MR)
-        tile_rows(room, w, row, chunks, first, sums, MR, is_joined);
-    if (p->rows - row >= 2) {
-        tile_rows(room, w, row, chunks, first, sums, 2, is_joined);
-        row += 2;
-    }
+    QNI_UNROLL
+    for (int v = 0; v < 2 * panels; v++)
+        less.v[v] = _mm256_mullo_epi32(middle, qni_pairs_load(s->w[v / 2].sums + v % 2 * 8));
+    for (; panels == 1 && row + MR <= p->rows; row += MR)
+        tile_rows(room, s, &less, row, chunks, first, MR, panels);
+    for (; row + 2 <= p->rows; row += 2)
+        tile_rows(room, s, &less, row, chunks, first, 2, panels);
     if (row < p->rows)
-        tile_rows(room, w, row, chunks, first, sums, 1, is_joined);
+        tile_rows(room, s, &less, row, chunks, first, 1, panels);
 }
 
-static void add_panel(struct room *room, const struct qni_pairs_ready *w, const struct piece *p,
+static void add_lists(struct room *room, const struct qni_pairs_ready *w, const struct piece *p,
                       int32_t *sums)
 {
-    if (w->is_joined)
-        add_tiles(room, w, p, sums, true);
-    else
-        add_tiles(room, w, p, sums, false);
     for (int h = 0; h < QNI_PANEL; h += 8) {
         if (w->first[h] == w->first[h + 8])
             continue;
@@ -116,16 +127,32 @@ static void add_panel(struct room *room, const struct qni_pairs_ready *w, const 
     }
 }
 
+/* Two panels share what is read of x, if lanes of both are of one kind. */
+static void add_panels(struct room *room, struct some *s, const struct piece *p, int64_t n)
+{
+    if (n == 2 && s->w[0].is_joined == s->w[1].is_joined) {
+        add_tiles(room, s, p, 2);
+    } else {
+        add_tiles(room, s, p, 1);
+        if (n == 2) {
+            const struct some second = {{s->w[1]}, s->sums + ROWS * QNI_PANEL};
+            add_tiles(room, &second, p, 1);
+        }
+    }
+    for (int64_t i = 0; i < n; i++)
+        add_lists(room, &s->w[i], p, s->sums + i * ROWS * QNI_PANEL);
+}
+
 /* Values of a panel, and zeros up to a whole chunk. */
 QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct piece *p,
-                          struct room *room, const int kind)
+                          struct qni_pairs_w *w, const int kind)
 {
     const uint8_t *const b = t->b + (size_t)panel * t->b_panel;
     const int64_t chunks = (p->n + 7) / 8;
     if (kind == NIBBLES)
-        qni_pairs_of_nibbles(b + p->from * 8, (p->n + 31) / 32, room->w.quads);
+        qni_pairs_of_nibbles(b + p->from * 8, (p->n + 31) / 32, w->quads);
     else
-        copy(b + p->from * 16, chunks * 8 * QNI_PANEL, 0x80, (uint8_t *)room->w.quads);
+        copy(b + p->from * 16, chunks * 8 * QNI_PANEL, 0x80, (uint8_t *)w->quads);
 }
 
 /* ---- weights that are kept ------------------------------------------------------------------- */
@@ -170,10 +197,11 @@ QNI_TEMPLATE struct qni_pairs_ready ready_w(const struct qni_direct_tile *t, int
 {
     enum { HALF = 128, ALL = 255 };
     const int64_t chunks = (p->n + 7) / 8;
+    struct qni_pairs_w *const w = &room->w[panel % 2];
     if (t->kept == NULL) {
-        bring_w(t, panel, p, room, kind);
-        qni_pairs_part(&room->w, chunks, p->rows, room->top, false);
-        return qni_pairs_ready_of(&room->w);
+        bring_w(t, panel, p, w, kind);
+        qni_pairs_part(w, chunks, p->rows, room->top, false);
+        return qni_pairs_ready_of(w);
     }
     const int32_t top = room->top > HALF ? ALL : HALF;
     uint8_t *const kept = t->kept + (size_t)panel * t->kept_panel;
@@ -182,10 +210,10 @@ QNI_TEMPLATE struct qni_pairs_ready ready_w(const struct qni_direct_tile *t, int
         kept + QNI_DIRECT_KEPT + (size_t)(p->from / each) * qni_direct_kept_piece(each);
     if (*is_for == top)
         return kept_at(at, each);
-    bring_w(t, panel, p, room, kind);
-    qni_pairs_part(&room->w, chunks, p->rows, top, true);
-    *is_for = keep(&room->w, chunks, at, each) ? top : 0;
-    return qni_pairs_ready_of(&room->w);
+    bring_w(t, panel, p, w, kind);
+    qni_pairs_part(w, chunks, p->rows, top, true);
+    *is_for = keep(w, chunks, at, each) ? top : 0;
+    return qni_pairs_ready_of(w);
 }
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
@@ -203,13 +231,15 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
         for (; p.from < k; p.from += each) {
             p.n = k - p.from < each ? k - p.from : each;
             copy_x(t, &p, room);
-            for (int64_t panel = first; panel < end; panel++) {
-                int32_t *const sums =
-                    room->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0);
-                const struct qni_pairs_ready w = ready_w(t, panel, &p, each, room, kind);
-                add_panel(room, &w, &p, sums);
-                if (p.from + p.n == k)
-                    finish_panel(t, &p, panel, sums);
+            for (int64_t panel = first, n; panel < end; panel += n) {
+                struct some s;
+                n = end - panel < 2 ? 1 : 2;
+                s.sums = room->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0);
+                for (int64_t i = 0; i < n; i++)
+                    s.w[i] = ready_w(t, panel + i, &p, each, room, kind);
+                add_panels(room, &s, &p, n);
+                for (int64_t i = 0; i < n && p.from + p.n == k; i++)
+                    finish_panel(t, &p, panel + i, s.sums + i * ROWS * QNI_PANEL);
             }
         }
     }

@@ -20,7 +20,7 @@
  *     x   bytes less the smallest, as they lie
  *     w   "quads": four positions of 16 outputs in 64 bytes, dword j of output j
  *
- * 4 rows x 16 outputs: 8 registers for sums, w from the first cache. */
+ * 2 rows x 32 outputs, or 4 x 16: 8 registers for sums, w from the first cache. */
 #ifndef QNI_CPU_SIMD_PAIRS_H
 #define QNI_CPU_SIMD_PAIRS_H
 
@@ -31,6 +31,7 @@
 
 /* Positions that meet at a time, as many bytes from row to row; rows of a tile; of turned x. */
 enum { QNI_PAIRS_DEPTH = QNI_DIRECT_DEPTH, QNI_PAIRS_ROWS = 4, QNI_PAIRS_TURNED = 256 };
+enum { QNI_PAIRS_VECTORS = 4 }; /* of a row of a tile at most */
 enum { QNI_PAIRS_QUAD = 64, QNI_PAIRS_OUTPUTS = 16 };
 
 /* What is left of weights of one output. */
@@ -38,20 +39,22 @@ struct qni_pairs_rest {
     int32_t n;
     int16_t w[QNI_PAIRS_DEPTH], at[QNI_PAIRS_DEPTH];
 };
-/* Two of them as they are multiplied, and how many such pairs may be added in int16 from the first
- * of them on. */
+/* Two of them as they are multiplied. The first of as many such pairs as may be added in int16, of
+ * which only the sum has to be one (of x less its middle): how many, and 128 times what all their
+ * weights add up to. */
 struct qni_pairs_two {
     int16_t at[2];
     int8_t w[2];
-    int16_t n;
+    int16_t group;
 };
+enum { QNI_PAIRS_GROUP = 127, QNI_PAIRS_GROUP_SUM = 255 };
 
-/* Weights of 16 outputs. over_two, over_four: of every 8 positions and 8 outputs, a bit or two for
- * each lane of two and of four positions that has too much; all of them: n_two, n_four. */
+/* Weights of 16 outputs. over_four: of every 8 positions and 8 outputs, two bits for each lane of
+ * four positions that has too much; n_four: all of them, n_two: the same of lanes of two. */
 struct qni_pairs_w {
-    int8_t quads[QNI_PAIRS_DEPTH * QNI_PAIRS_OUTPUTS];
+    _Alignas(64) int8_t quads[QNI_PAIRS_DEPTH * QNI_PAIRS_OUTPUTS];
     int32_t sums[QNI_PAIRS_OUTPUTS];
-    uint32_t over_four[QNI_PAIRS_DEPTH / 4], over_two[QNI_PAIRS_DEPTH / 4];
+    uint32_t over_four[QNI_PAIRS_DEPTH / 4];
     int32_t n_four, n_two;
     int32_t most;
     bool is_joined;
@@ -158,8 +161,7 @@ QNI_TEMPLATE struct qni_pairs_lanes qni_pairs_lanes_of(const __m256i v)
     return l;
 }
 
-/* 8 positions of 8 outputs: lanes that have too much, to over_four[h] and over_two[h]. Adds to the
- * sums of the outputs. */
+/* 8 positions of 8 outputs: counts lanes that have too much. Adds to the sums of the outputs. */
 QNI_TEMPLATE __m256i qni_pairs_half(struct qni_pairs_w *w, int64_t at, const __m256i sum)
 {
     const int8_t *const quad = w->quads + at / 2 * 2 * QNI_PAIRS_QUAD + at % 2 * 32;
@@ -172,9 +174,9 @@ QNI_TEMPLATE __m256i qni_pairs_half(struct qni_pairs_w *w, int64_t at, const __m
     const __m256i over_b = _mm256_cmpgt_epi16(_mm256_max_epi16(b.above, b.below), most);
     const __m256i over = _mm256_cmpgt_epi16(_mm256_max_epi16(above, below), most);
     w->over_four[at] = (uint32_t)_mm256_movemask_epi8(over);
-    w->over_two[at] = (uint32_t)_mm256_movemask_epi8(_mm256_packs_epi16(over_a, over_b));
+    const uint32_t over_two = (uint32_t)_mm256_movemask_epi8(_mm256_packs_epi16(over_a, over_b));
     w->n_four += __builtin_popcount(w->over_four[at]) / 2;
-    w->n_two += __builtin_popcount(w->over_two[at]);
+    w->n_two += __builtin_popcount(over_two);
     return _mm256_add_epi32(
         sum, _mm256_madd_epi16(_mm256_sub_epi16(above, below), _mm256_set1_epi16(1)));
 }
@@ -258,59 +260,55 @@ QNI_TEMPLATE void qni_pairs_lessen(__m256i *v, const int n, const __m256i most, 
     }
 }
 
-static void qni_pairs_lessen_all(struct qni_pairs_w *w, int64_t chunks)
+static void qni_pairs_lessen_four(struct qni_pairs_w *w, int64_t chunks)
 {
     const __m256i most = _mm256_set1_epi16((int16_t)w->most);
     for (int64_t i = 0; i < 2 * chunks; i++) {
         int8_t *const quad = w->quads + i / 2 * 2 * QNI_PAIRS_QUAD + i % 2 * 32;
         struct qni_pairs_rest *const rest = w->rest + i % 2 * 8;
         __m256i v[4];
-        if ((w->is_joined ? w->over_four[i] : w->over_two[i]) == 0)
+        if (w->over_four[i] == 0)
             continue;
         qni_pairs_widen(quad, v);
         qni_pairs_widen(quad + QNI_PAIRS_QUAD, v + 2);
-        if (w->is_joined) {
-            qni_pairs_lessen(v, 4, most, i / 2 * 8, rest);
-        } else {
-            qni_pairs_lessen(v, 2, most, i / 2 * 8, rest);
-            qni_pairs_lessen(v + 2, 2, most, i / 2 * 8 + 4, rest);
-        }
+        qni_pairs_lessen(v, 4, most, i / 2 * 8, rest);
         qni_pairs_narrow(v, quad);
         qni_pairs_narrow(v + 2, quad + QNI_PAIRS_QUAD);
     }
 }
 
-/* Of each output what its list has to pairs: as many to a sum as cannot leave int16. */
+/* Of each output what its list has to pairs, in groups. Two of a pair do not saturate. */
 static void qni_pairs_list(struct qni_pairs_w *w)
 {
     struct qni_pairs_two *to = w->list;
     for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++) {
         const struct qni_pairs_rest *const rest = &w->rest[j];
         struct qni_pairs_two *first = to;
-        int32_t above = 0, below = 0;
+        int32_t sum = 0, size = 0;
         bool is_odd = false;
         w->first[j] = (int32_t)(to - w->list);
         for (int32_t i = 0; i < rest->n; i++) {
-            const int32_t v = rest->w[i];
-            above += v > 0 ? v : 0;
-            below -= v < 0 ? v : 0;
-            if (above > w->most || below > w->most) {
-                first->n = (int16_t)(to - first);
+            const int32_t v = rest->w[i], more = v < 0 ? -v : v;
+            if (size + more > QNI_PAIRS_GROUP_SUM || to - first == QNI_PAIRS_GROUP) {
+                first->group = (int16_t)(sum * 128 + (to - first));
                 first = to;
-                above = v > 0 ? v : 0;
-                below = v < 0 ? -v : 0;
+                sum = size = 0;
                 is_odd = false;
             }
-            if (is_odd) {
+            sum += v;
+            size += more;
+            const int32_t both = is_odd ? to[-1].w[0] + v : v;
+            if (is_odd && both <= w->most && both >= -w->most) {
                 to[-1].at[1] = rest->at[i];
                 to[-1].w[1] = (int8_t)v;
+                is_odd = false;
             } else {
                 *to++ = (struct qni_pairs_two){{rest->at[i], rest->at[i]}, {(int8_t)v, 0}, 0};
+                is_odd = true;
             }
-            is_odd = !is_odd;
         }
         if (to > first)
-            first->n = (int16_t)(to - first);
+            first->group = (int16_t)(sum * 128 + (to - first));
     }
     w->first[QNI_PAIRS_OUTPUTS] = (int32_t)(to - w->list);
 }
@@ -320,16 +318,38 @@ static int32_t qni_pairs_most(int32_t top)
     return 32767 / top < 1024 ? 32767 / top : 1024;
 }
 
-/* Values of chunks of 8 positions are in w->quads: makes them what x in [0, top] can meet, rows of
- * it. Costs in sixteenths of a cycle (measured, on a core that shares its instructions): a row and
- * a chunk of lanes of two 6.4 cycles, of four 5.8; a lane that has too much a quarter for a row,
- * and 44 once, or hardly anything where weights are kept for other rows. */
-static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
-                           bool is_kept)
+/* Lanes of two that have too much are two weights of one sign, of which the first takes all of it:
+ * the second alone never has. */
+static void qni_pairs_lessen_two(struct qni_pairs_w *w, int64_t chunks)
 {
-    enum { TWO = 102, FOUR = 92, LESSEN = 700, KEPT = 100, REST = 4 };
+    const __m256i ones8 = _mm256_set1_epi8(1), low = _mm256_set1_epi16(0xff);
+    const __m256i most = _mm256_set1_epi16((int16_t)w->most);
+    const __m256i least = _mm256_sub_epi16(_mm256_setzero_si256(), most);
+    int16_t taken[16];
+    for (int64_t i = 0; i < 4 * chunks; i++) {
+        int8_t *const quad = w->quads + i * 32;
+        const __m256i v = qni_pairs_load(quad), both = _mm256_maddubs_epi16(ones8, v);
+        const __m256i within = _mm256_min_epi16(_mm256_max_epi16(both, least), most);
+        const __m256i rest = _mm256_sub_epi16(both, within);
+        uint32_t bits = ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi16(both, within));
+        if (bits == 0)
+            continue;
+        qni_pairs_store(quad, _mm256_sub_epi8(v, _mm256_and_si256(rest, low)));
+        qni_pairs_store(taken, rest);
+        struct qni_pairs_rest *const to = w->rest + i % 2 * 8;
+        for (bits &= 0x55555555u; bits != 0; bits &= bits - 1) {
+            const int lane = __builtin_ctz(bits) / 2;
+            struct qni_pairs_rest *const r = &to[lane / 2];
+            r->at[r->n] = (int16_t)(i / 2 * 4 + lane % 2 * 2);
+            r->w[r->n++] = taken[lane];
+        }
+    }
+}
+
+/* Sums of all weights, and of what is positive and negative only if lanes may be joined. */
+static void qni_pairs_count(struct qni_pairs_w *w, int64_t chunks)
+{
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    w->most = qni_pairs_most(top);
     w->n_four = w->n_two = 0;
     for (int64_t i = 0; i < chunks; i++) {
         sum[0] = qni_pairs_half(w, 2 * i, sum[0]);
@@ -337,12 +357,47 @@ static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, 
     }
     qni_pairs_store(w->sums, sum[0]);
     qni_pairs_store(w->sums + 8, sum[1]);
-    const int64_t each = (is_kept ? KEPT : LESSEN) + REST * rows;
-    w->is_joined = FOUR * chunks * rows + each * w->n_four <= TWO * chunks * rows + each * w->n_two;
+}
+
+static void qni_pairs_sum(struct qni_pairs_w *w, int64_t chunks)
+{
+    const __m256i ones8 = _mm256_set1_epi8(1), ones = _mm256_set1_epi16(1);
+    __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (int64_t i = 0; i < 2 * chunks; i++)
+        for (int h = 0; h < 2; h++) {
+            const __m256i v = qni_pairs_load(w->quads + i * QNI_PAIRS_QUAD + 32 * h);
+            sum[h] = _mm256_add_epi32(sum[h],
+                                      _mm256_madd_epi16(_mm256_maddubs_epi16(ones8, v), ones));
+        }
+    qni_pairs_store(w->sums, sum[0]);
+    qni_pairs_store(w->sums + 8, sum[1]);
+}
+
+/* Values of chunks of 8 positions are in w->quads: makes them what x in [0, top] can meet, rows of
+ * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 5.6 cycles, of
+ * four 4.8; a lane that has too much an eighth for a row, and once 8 of two, of four 44, or hardly
+ * anything where weights are kept for other rows. Of few rows lanes of two are not counted. */
+static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
+                           bool is_kept)
+{
+    enum { TWO = 90, FOUR = 77, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 2, FEW = 128 };
+    w->most = qni_pairs_most(top);
+    w->is_joined = false;
     for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
         w->rest[j].n = 0;
-    if ((w->is_joined ? w->n_four : w->n_two) != 0)
-        qni_pairs_lessen_all(w, chunks);
+    if (!is_kept && rows < FEW) {
+        qni_pairs_sum(w, chunks);
+    } else {
+        qni_pairs_count(w, chunks);
+        const int64_t two = (is_kept ? KEPT : LESSEN_TWO) + REST * rows;
+        const int64_t four = (is_kept ? KEPT : LESSEN) + REST * rows;
+        w->is_joined =
+            FOUR * chunks * rows + four * w->n_four <= TWO * chunks * rows + two * w->n_two;
+    }
+    if (!w->is_joined)
+        qni_pairs_lessen_two(w, chunks);
+    else if (w->n_four != 0)
+        qni_pairs_lessen_four(w, chunks);
     qni_pairs_list(w);
 }
 
@@ -359,20 +414,26 @@ QNI_TEMPLATE void qni_pairs_widen_sums(const __m256i *part, __m256i *sum)
     }
 }
 
-/* What a list adds to some times 32 rows of an output: x is turned, and begins with these rows. */
+/* What a list adds to some times 32 rows of an output: x is turned, and begins with these rows.
+ * With m = 128, sum x w = m sum w + sum (x - m) w: the second is int16 whatever sums were on the
+ * way, so they begin with -m sum w. */
 QNI_TEMPLATE void qni_pairs_rest_of(const uint8_t *x, const struct qni_pairs_two *list, int32_t n,
                                     const int some, int32_t *to)
 {
+    const struct qni_pairs_two *const end = list + n;
     __m256i sum[8];
+    int32_t all = 0;
     QNI_UNROLL
     for (int i = 0; i < 4 * some; i++)
         sum[i] = _mm256_setzero_si256();
-    for (const struct qni_pairs_two *const end = list + n; list < end;) {
+    while (list < end) {
+        const int16_t middle = (int16_t)(list->group & ~QNI_PAIRS_GROUP);
         __m256i part[4];
+        all += middle;
         QNI_UNROLL
         for (int i = 0; i < 2 * some; i++)
-            part[i] = _mm256_setzero_si256();
-        for (int32_t left = list->n; left > 0; left--, list++) {
+            part[i] = _mm256_set1_epi16((int16_t)-middle);
+        for (int32_t left = list->group & QNI_PAIRS_GROUP; left > 0; left--, list++) {
             const uint8_t *const a = x + list->at[0] * QNI_PAIRS_TURNED;
             const uint8_t *const b = x + list->at[1] * QNI_PAIRS_TURNED;
             int16_t two;
@@ -393,7 +454,7 @@ QNI_TEMPLATE void qni_pairs_rest_of(const uint8_t *x, const struct qni_pairs_two
     }
     QNI_UNROLL
     for (int i = 0; i < 4 * some; i++)
-        qni_pairs_store(to + 8 * i, sum[i]);
+        qni_pairs_store(to + 8 * i, _mm256_add_epi32(sum[i], _mm256_set1_epi32(all)));
 }
 
 /* Adds what the lists of 8 outputs, from output h on, say to so many rows of sums, rounded up to 8.
@@ -432,27 +493,54 @@ QNI_TEMPLATE __m256i qni_pairs_four(const uint8_t *x)
     return _mm256_castps_si256(_mm256_set1_ps(four));
 }
 
-/* sum[i] += all chunks of 8 positions of row i and 16 outputs. */
-QNI_TEMPLATE void qni_pairs_add(const uint8_t *x, const int8_t *w, int64_t chunks, const int mr,
-                                const bool is_joined, __m256i (*sum)[2])
+/* *sum += x times 8 outputs of a quad. In this order, with w from memory: compilers load it first,
+ * for which there are no registers. */
+QNI_TEMPLATE void qni_pairs_add_two(const __m256i x, const int8_t *w, const __m256i ones,
+                                    __m256i *sum)
+{
+    __m256i t;
+    __asm__("vpmaddubsw %[w], %[x], %[t]\n\t"
+            "vpmaddwd %[ones], %[t], %[t]\n\t"
+            "vpaddd %[t], %[sum], %[sum]"
+            : [t] "=&x"(t), [sum] "+x"(*sum)
+            : [w] "m"(*(const int8_t(*)[32])w), [x] "x"(x), [ones] "x"(ones));
+}
+
+/* The same of two quads, joined. */
+QNI_TEMPLATE void qni_pairs_add_four(const __m256i *x, const int8_t *w, const __m256i ones,
+                                     __m256i *sum)
+{
+    __m256i t, u;
+    __asm__("vpmaddubsw %[v], %[x], %[t]\n\t"
+            "vpmaddubsw %[w], %[y], %[u]\n\t"
+            "vpaddw %[u], %[t], %[t]\n\t"
+            "vpmaddwd %[ones], %[t], %[t]\n\t"
+            "vpaddd %[t], %[sum], %[sum]"
+            : [t] "=&x"(t), [u] "=&x"(u), [sum] "+x"(*sum)
+            : [v] "m"(*(const int8_t(*)[32])w), [w] "m"(*(const int8_t(*)[32])(w + QNI_PAIRS_QUAD)),
+              [x] "x"(x[0]), [y] "x"(x[1]), [ones] "x"(ones));
+}
+
+/* sum[i] += all chunks of 8 positions of row i and 16 outputs of each of `panels`. */
+QNI_TEMPLATE void qni_pairs_add(const uint8_t *x, const int8_t *const *panel, int64_t chunks,
+                                const int mr, const int panels, const bool is_joined,
+                                __m256i (*sum)[QNI_PAIRS_VECTORS])
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    for (; chunks > 0; chunks--, x += 8, w += 2 * QNI_PAIRS_QUAD)
+    const int8_t *w[2] = {panel[0], panel[panels - 1]};
+    for (; chunks > 0; chunks--, x += 8, w[0] += 2 * QNI_PAIRS_QUAD, w[1] += 2 * QNI_PAIRS_QUAD)
         QNI_UNROLL
     for (int i = 0; i < mr; i++) {
-        const __m256i a = qni_pairs_four(x + i * QNI_PAIRS_DEPTH);
-        const __m256i b = qni_pairs_four(x + i * QNI_PAIRS_DEPTH + 4);
+        const __m256i both[2] = {qni_pairs_four(x + i * QNI_PAIRS_DEPTH),
+                                 qni_pairs_four(x + i * QNI_PAIRS_DEPTH + 4)};
         QNI_UNROLL
-        for (int h = 0; h < 2; h++) {
-            const int8_t *const at = w + 32 * h;
-            const __m256i first = _mm256_maddubs_epi16(a, qni_pairs_load(at));
-            const __m256i next = _mm256_maddubs_epi16(b, qni_pairs_load(at + QNI_PAIRS_QUAD));
+        for (int v = 0; v < 2 * panels; v++) {
+            const int8_t *const at = w[v / 2] + v % 2 * 32;
             if (is_joined) {
-                const __m256i both = _mm256_add_epi16(first, next);
-                sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(both, ones));
+                qni_pairs_add_four(both, at, ones, &sum[i][v]);
             } else {
-                sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(first, ones));
-                sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(next, ones));
+                qni_pairs_add_two(both[0], at, ones, &sum[i][v]);
+                qni_pairs_add_two(both[1], at + QNI_PAIRS_QUAD, ones, &sum[i][v]);
             }
         }
     }
