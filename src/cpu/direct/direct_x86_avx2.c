@@ -21,6 +21,7 @@ enum { BYTES = 0, NIBBLES = 1 };
 struct room {
     uint8_t x[ROWS * DEPTH], turned[DEPTH * ROWS + 64];
     int32_t sums[PANELS * ROWS * QNI_PANEL];
+    int16_t rest[2 * ROWS * QNI_PANEL];
     struct qni_pairs_w w[2];
     int32_t least, top; /* x was more by least, and is at most top */
     bool is_turned;
@@ -58,31 +59,38 @@ static void copy_x(const struct qni_direct_tile *t, const struct piece *p, struc
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Panels that follow each other, ready for a piece of x. */
+/* Panels that follow each other, ready for a piece of x, and what short lists of theirs say. */
 struct some {
     struct qni_pairs_ready w[2];
-    int32_t *sums; /* [panel][ROWS][16] */
+    int32_t *sums_of[2];
+    int16_t *rest[2]; /* or NULL */
+    int32_t middle[2][QNI_PANEL];
 };
 
-/* What takes x's middle from sums: of every output the same for all rows. */
-struct less {
+/* What all rows of a tile begin with, of every output: the opposite of what takes x's middle from
+ * sums. */
+struct begin {
     __m256i v[QNI_PAIRS_VECTORS];
 };
 
-QNI_TEMPLATE void tile_rows(const struct room *room, const struct some *s, const struct less *less,
-                            int64_t row, int64_t chunks, const bool first, const int mr,
-                            const int panels)
+QNI_TEMPLATE void tile_rows(const struct room *room, const struct some *s,
+                            const struct begin *begin, int64_t row, int64_t chunks,
+                            const bool first, const bool has_rest, const int mr, const int panels)
 {
     const int8_t *const w[2] = {s->w[0].quads, s->w[panels - 1].quads};
     __m256i sum[MR][QNI_PAIRS_VECTORS];
-    int32_t *const sums = s->sums + row * QNI_PANEL;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
     for (int v = 0; v < 2 * panels; v++) {
-        const int32_t *const from = sums + (v / 2 * ROWS + i) * QNI_PANEL + v % 2 * 8;
-        const __m256i before = first ? _mm256_setzero_si256() : qni_pairs_load(from);
-        sum[i][v] = _mm256_sub_epi32(before, less->v[v]);
+        const int64_t at = (row + i) * QNI_PANEL + v % 2 * 8;
+        sum[i][v] = begin->v[v];
+        if (!first)
+            sum[i][v] = _mm256_add_epi32(sum[i][v], qni_pairs_load(s->sums_of[v / 2] + at));
+        if (has_rest)
+            sum[i][v] = _mm256_add_epi32(
+                sum[i][v], _mm256_cvtepi16_epi32(_mm_loadu_si128(
+                               (const __m128i *)(const void *)(s->rest[v / 2] + at))));
     }
     if (s->w[0].is_joined)
         qni_pairs_add(room->x + row * DEPTH, w, chunks, mr, panels, true, sum);
@@ -92,55 +100,78 @@ QNI_TEMPLATE void tile_rows(const struct room *room, const struct some *s, const
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
     for (int v = 0; v < 2 * panels; v++)
-        qni_pairs_store(sums + (v / 2 * ROWS + i) * QNI_PANEL + v % 2 * 8, sum[i][v]);
+        qni_pairs_store(s->sums_of[v / 2] + (row + i) * QNI_PANEL + v % 2 * 8, sum[i][v]);
 }
 
 QNI_TEMPLATE void add_tiles(const struct room *room, const struct some *s, const struct piece *p,
                             const int panels)
 {
-    const __m256i middle = _mm256_set1_epi32(128 - room->least);
+    const __m256i middle = _mm256_set1_epi32(room->least - 128);
     const int64_t chunks = (p->n + 7) / 8;
-    const bool first = p->from == 0;
-    struct less less;
+    const bool first = p->from == 0, has_rest = s->rest[0] != NULL;
+    struct begin begin;
     int64_t row = 0;
     QNI_UNROLL
-    for (int v = 0; v < 2 * panels; v++)
-        less.v[v] = _mm256_mullo_epi32(middle, qni_pairs_load(s->w[v / 2].sums + v % 2 * 8));
+    for (int v = 0; v < 2 * panels; v++) {
+        const __m256i less = _mm256_mullo_epi32(middle, qni_pairs_load(s->w[v / 2].sums + v % 2 * 8));
+        begin.v[v] = _mm256_add_epi32(less, qni_pairs_load(s->middle[v / 2] + v % 2 * 8));
+    }
     for (; panels == 1 && row + MR <= p->rows; row += MR)
-        tile_rows(room, s, &less, row, chunks, first, MR, panels);
+        tile_rows(room, s, &begin, row, chunks, first, has_rest, MR, panels);
     for (; row + 2 <= p->rows; row += 2)
-        tile_rows(room, s, &less, row, chunks, first, 2, panels);
+        tile_rows(room, s, &begin, row, chunks, first, has_rest, 2, panels);
     if (row < p->rows)
-        tile_rows(room, s, &less, row, chunks, first, 1, panels);
+        tile_rows(room, s, &begin, row, chunks, first, has_rest, 1, panels);
 }
 
-static void add_lists(struct room *room, const struct qni_pairs_ready *w, const struct piece *p,
-                      int32_t *sums)
+static const uint8_t *turned_x(struct room *room, const struct piece *p)
 {
-    for (int h = 0; h < QNI_PANEL; h += 8) {
-        if (w->first[h] == w->first[h + 8])
-            continue;
-        if (!room->is_turned)
-            qni_pairs_turn(room->x, p->rows, (p->n + 15) / 16 * 16, room->turned);
-        room->is_turned = true;
-        qni_pairs_add_rest(room->turned, w, h, p->rows, sums);
+    if (!room->is_turned)
+        qni_pairs_turn(room->x, p->rows, (p->n + 15) / 16 * 16, room->turned);
+    room->is_turned = true;
+    return room->turned;
+}
+
+/* Lists of a panel that are short become words of all rows, which tiles begin with. */
+static void begin_with_list(struct room *room, const struct piece *p, int i, struct some *s)
+{
+    const struct qni_pairs_ready *const w = &s->w[i];
+    s->rest[i] = NULL;
+    if (w->first[QNI_PANEL] != 0 && qni_pairs_is_short(w, s->middle[i])) {
+        s->rest[i] = room->rest + i * ROWS * QNI_PANEL;
+        qni_pairs_short_rest(turned_x(room, p), w, p->rows, s->rest[i]);
+    } else {
+        memset(s->middle[i], 0, sizeof s->middle[i]);
     }
 }
 
-/* Two panels share what is read of x, if lanes of both are of one kind. */
-static void add_panels(struct room *room, struct some *s, const struct piece *p, int64_t n)
+static void add_list(struct room *room, const struct qni_pairs_ready *w, const struct piece *p,
+                     int32_t *sums)
 {
-    if (n == 2 && s->w[0].is_joined == s->w[1].is_joined) {
+    for (int h = 0; h < QNI_PANEL; h += 8)
+        if (w->first[h] != w->first[h + 8])
+            qni_pairs_add_rest(turned_x(room, p), w, h, p->rows, sums);
+}
+
+/* Two panels share what is read of x, if they are of one kind. */
+static void add_panels(struct room *room, struct some *s, const struct piece *p, int n)
+{
+    for (int i = 0; i < n; i++)
+        begin_with_list(room, p, i, s);
+    if (n == 2 && s->w[0].is_joined == s->w[1].is_joined &&
+        (s->rest[0] == NULL) == (s->rest[1] == NULL)) {
         add_tiles(room, s, p, 2);
     } else {
         add_tiles(room, s, p, 1);
         if (n == 2) {
-            const struct some second = {{s->w[1]}, s->sums + ROWS * QNI_PANEL};
+            struct some second = {.w = {s->w[1]}, .sums_of = {s->sums_of[1]}, .rest = {s->rest[1]}};
+            memcpy(second.middle, s->middle[1], sizeof s->middle[1]);
             add_tiles(room, &second, p, 1);
         }
     }
-    for (int64_t i = 0; i < n; i++)
-        add_lists(room, &s->w[i], p, s->sums + i * ROWS * QNI_PANEL);
+    for (int i = 0; i < n; i++)
+        if (s->rest[i] == NULL)
+            add_list(room, &s->w[i], p, s->sums_of[i]);
 }
 
 /* Values of a panel, and zeros up to a whole chunk. */
@@ -224,7 +255,9 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
     const int64_t k = t->n_taps * t->tap_bytes;
     const int64_t each = qni_direct_piece(k);
     const bool is_long = each < k;
-    const int64_t most = is_long ? PANELS : t->n_panels;
+    /* Of few rows those of more panels. */
+    const int64_t apart = (rows + 7) / 8 * 8 * QNI_PANEL;
+    const int64_t most = is_long ? PANELS * ROWS * QNI_PANEL / apart / 2 * 2 : t->n_panels;
     for (int64_t first = 0; first < t->n_panels; first += most) {
         const int64_t end = first + most < t->n_panels ? first + most : t->n_panels;
         struct piece p = {row, rows, 0, 0};
@@ -234,12 +267,13 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
             for (int64_t panel = first, n; panel < end; panel += n) {
                 struct some s;
                 n = end - panel < 2 ? 1 : 2;
-                s.sums = room->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0);
-                for (int64_t i = 0; i < n; i++)
+                for (int i = 0; i < n; i++) {
+                    s.sums_of[i] = room->sums + (is_long ? panel - first + i : i) * apart;
                     s.w[i] = ready_w(t, panel + i, &p, each, room, kind);
-                add_panels(room, &s, &p, n);
-                for (int64_t i = 0; i < n && p.from + p.n == k; i++)
-                    finish_panel(t, &p, panel + i, s.sums + i * ROWS * QNI_PANEL);
+                }
+                add_panels(room, &s, &p, (int)n);
+                for (int i = 0; i < n && p.from + p.n == k; i++)
+                    finish_panel(t, &p, panel + i, s.sums_of[i]);
             }
         }
     }

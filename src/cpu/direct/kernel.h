@@ -188,7 +188,7 @@ qni_direct_sums_fn qni_direct_sums_amx;
 qni_direct_unpack_fn qni_direct_squares_bytes_avx2, qni_direct_squares_nibbles_avx2;
 
 /* Of rows that multiply tiles, and of the others. */
-enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 480 * 1024 };
+enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 500 * 1024 };
 
 /* Rows that keep weights: positions of a piece at most, pieces at most, bytes that come first. */
 enum { QNI_DIRECT_DEPTH = 384, QNI_DIRECT_PIECES = 16, QNI_DIRECT_KEPT = 64 };

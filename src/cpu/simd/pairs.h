@@ -323,30 +323,33 @@ static int32_t qni_pairs_most(int32_t top)
 static void qni_pairs_lessen_two(struct qni_pairs_w *w, int64_t chunks)
 {
     const __m256i ones8 = _mm256_set1_epi8(1), low = _mm256_set1_epi16(0xff);
-    const __m256i most = _mm256_set1_epi16((int16_t)w->most);
+    const __m256i ones = _mm256_set1_epi16(1), most = _mm256_set1_epi16((int16_t)w->most);
     const __m256i least = _mm256_sub_epi16(_mm256_setzero_si256(), most);
+    __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     int16_t taken[16];
-    for (int64_t i = 0; i < 4 * chunks; i++) {
-        int8_t *const quad = w->quads + i * 32;
-        const __m256i v = qni_pairs_load(quad), both = _mm256_maddubs_epi16(ones8, v);
-        const __m256i within = _mm256_min_epi16(_mm256_max_epi16(both, least), most);
-        const __m256i rest = _mm256_sub_epi16(both, within);
-        uint32_t bits = ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi16(both, within));
-        if (bits == 0)
-            continue;
-        qni_pairs_store(quad, _mm256_sub_epi8(v, _mm256_and_si256(rest, low)));
-        qni_pairs_store(taken, rest);
-        struct qni_pairs_rest *const to = w->rest + i % 2 * 8;
-        for (bits &= 0x55555555u; bits != 0; bits &= bits - 1) {
-            const int lane = __builtin_ctz(bits) / 2;
-            struct qni_pairs_rest *const r = &to[lane / 2];
-            r->at[r->n] = (int16_t)(i / 2 * 4 + lane % 2 * 2);
-            r->w[r->n++] = taken[lane];
+    for (int64_t i = 0; i < 2 * chunks; i++)
+        for (int h = 0; h < 2; h++) {
+            int8_t *const quad = w->quads + i * QNI_PAIRS_QUAD + h * 32;
+            const __m256i v = qni_pairs_load(quad), both = _mm256_maddubs_epi16(ones8, v);
+            const __m256i within = _mm256_min_epi16(_mm256_max_epi16(both, least), most);
+            const __m256i rest = _mm256_sub_epi16(both, within);
+            uint32_t bits = ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi16(both, within));
+            sum[h] = _mm256_add_epi32(sum[h], _mm256_madd_epi16(both, ones));
+            if (bits == 0)
+                continue;
+            qni_pairs_store(quad, _mm256_sub_epi8(v, _mm256_and_si256(rest, low)));
+            qni_pairs_store(taken, rest);
+            for (bits &= 0x55555555u; bits != 0; bits &= bits - 1) {
+                const int lane = __builtin_ctz(bits) / 2;
+                struct qni_pairs_rest *const r = &w->rest[h * 8 + lane / 2];
+                r->at[r->n] = (int16_t)(i * 4 + lane % 2 * 2);
+                r->w[r->n++] = taken[lane];
+            }
         }
-    }
+    qni_pairs_store(w->sums, sum[0]);
+    qni_pairs_store(w->sums + 8, sum[1]);
 }
 
-/* Sums of all weights, and of what is positive and negative only if lanes may be joined. */
 static void qni_pairs_count(struct qni_pairs_w *w, int64_t chunks)
 {
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
@@ -355,20 +358,6 @@ static void qni_pairs_count(struct qni_pairs_w *w, int64_t chunks)
         sum[0] = qni_pairs_half(w, 2 * i, sum[0]);
         sum[1] = qni_pairs_half(w, 2 * i + 1, sum[1]);
     }
-    qni_pairs_store(w->sums, sum[0]);
-    qni_pairs_store(w->sums + 8, sum[1]);
-}
-
-static void qni_pairs_sum(struct qni_pairs_w *w, int64_t chunks)
-{
-    const __m256i ones8 = _mm256_set1_epi8(1), ones = _mm256_set1_epi16(1);
-    __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (int64_t i = 0; i < 2 * chunks; i++)
-        for (int h = 0; h < 2; h++) {
-            const __m256i v = qni_pairs_load(w->quads + i * QNI_PAIRS_QUAD + 32 * h);
-            sum[h] = _mm256_add_epi32(sum[h],
-                                      _mm256_madd_epi16(_mm256_maddubs_epi16(ones8, v), ones));
-        }
     qni_pairs_store(w->sums, sum[0]);
     qni_pairs_store(w->sums + 8, sum[1]);
 }
@@ -385,9 +374,7 @@ static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, 
     w->is_joined = false;
     for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
         w->rest[j].n = 0;
-    if (!is_kept && rows < FEW) {
-        qni_pairs_sum(w, chunks);
-    } else {
+    if (is_kept || rows >= FEW) {
         qni_pairs_count(w, chunks);
         const int64_t two = (is_kept ? KEPT : LESSEN_TWO) + REST * rows;
         const int64_t four = (is_kept ? KEPT : LESSEN) + REST * rows;
@@ -414,9 +401,36 @@ QNI_TEMPLATE void qni_pairs_widen_sums(const __m256i *part, __m256i *sum)
     }
 }
 
-/* What a list adds to some times 32 rows of an output: x is turned, and begins with these rows.
- * With m = 128, sum x w = m sum w + sum (x - m) w: the second is int16 whatever sums were on the
- * way, so they begin with -m sum w. */
+/* A group of some times 32 rows of an output, as int16 in the order of unpacked bytes: with m = 128,
+ * sum x w = m sum w + sum (x - m) w. This is the second, which is int16 whatever sums are on the
+ * way, so they begin with -m sum w. x is turned, and begins with these rows. */
+QNI_TEMPLATE const struct qni_pairs_two *qni_pairs_group(const uint8_t *x,
+                                                         const struct qni_pairs_two *list,
+                                                         const int some, __m256i *part)
+{
+    const __m256i less = _mm256_set1_epi16((int16_t) - (list->group & ~QNI_PAIRS_GROUP));
+    QNI_UNROLL
+    for (int i = 0; i < 2 * some; i++)
+        part[i] = less;
+    for (int32_t left = list->group & QNI_PAIRS_GROUP; left > 0; left--, list++) {
+        const uint8_t *const a = x + list->at[0] * QNI_PAIRS_TURNED;
+        const uint8_t *const b = x + list->at[1] * QNI_PAIRS_TURNED;
+        int16_t two;
+        memcpy(&two, list->w, sizeof two);
+        const __m256i w = _mm256_set1_epi16(two);
+        QNI_UNROLL
+        for (int i = 0; i < some; i++) {
+            const __m256i xa = qni_pairs_load(a + 32 * i), xb = qni_pairs_load(b + 32 * i);
+            const __m256i low = _mm256_maddubs_epi16(_mm256_unpacklo_epi8(xa, xb), w);
+            const __m256i high = _mm256_maddubs_epi16(_mm256_unpackhi_epi8(xa, xb), w);
+            part[2 * i] = _mm256_add_epi16(part[2 * i], low);
+            part[2 * i + 1] = _mm256_add_epi16(part[2 * i + 1], high);
+        }
+    }
+    return list;
+}
+
+/* What a list adds to some times 32 rows of an output. */
 QNI_TEMPLATE void qni_pairs_rest_of(const uint8_t *x, const struct qni_pairs_two *list, int32_t n,
                                     const int some, int32_t *to)
 {
@@ -427,27 +441,9 @@ QNI_TEMPLATE void qni_pairs_rest_of(const uint8_t *x, const struct qni_pairs_two
     for (int i = 0; i < 4 * some; i++)
         sum[i] = _mm256_setzero_si256();
     while (list < end) {
-        const int16_t middle = (int16_t)(list->group & ~QNI_PAIRS_GROUP);
         __m256i part[4];
-        all += middle;
-        QNI_UNROLL
-        for (int i = 0; i < 2 * some; i++)
-            part[i] = _mm256_set1_epi16((int16_t)-middle);
-        for (int32_t left = list->group & QNI_PAIRS_GROUP; left > 0; left--, list++) {
-            const uint8_t *const a = x + list->at[0] * QNI_PAIRS_TURNED;
-            const uint8_t *const b = x + list->at[1] * QNI_PAIRS_TURNED;
-            int16_t two;
-            memcpy(&two, list->w, sizeof two);
-            const __m256i w = _mm256_set1_epi16(two);
-            QNI_UNROLL
-            for (int i = 0; i < some; i++) {
-                const __m256i xa = qni_pairs_load(a + 32 * i), xb = qni_pairs_load(b + 32 * i);
-                const __m256i low = _mm256_maddubs_epi16(_mm256_unpacklo_epi8(xa, xb), w);
-                const __m256i high = _mm256_maddubs_epi16(_mm256_unpackhi_epi8(xa, xb), w);
-                part[2 * i] = _mm256_add_epi16(part[2 * i], low);
-                part[2 * i + 1] = _mm256_add_epi16(part[2 * i + 1], high);
-            }
-        }
+        all += list->group & ~QNI_PAIRS_GROUP;
+        list = qni_pairs_group(x, list, some, part);
         QNI_UNROLL
         for (int i = 0; i < some; i++)
             qni_pairs_widen_sums(part + 2 * i, sum + 4 * i);
@@ -455,6 +451,76 @@ QNI_TEMPLATE void qni_pairs_rest_of(const uint8_t *x, const struct qni_pairs_two
     QNI_UNROLL
     for (int i = 0; i < 4 * some; i++)
         qni_pairs_store(to + 8 * i, _mm256_add_epi32(sum[i], _mm256_set1_epi32(all)));
+}
+
+/* Has no list more than one group? Then its constant: 128 times what its weights add up to. */
+static bool qni_pairs_is_short(const struct qni_pairs_ready *w, int32_t *middle)
+{
+    for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++) {
+        const int32_t n = w->first[j + 1] - w->first[j];
+        const int32_t group = n == 0 ? 0 : w->list[w->first[j]].group;
+        if ((group & QNI_PAIRS_GROUP) != n)
+            return false;
+        middle[j] = group & ~QNI_PAIRS_GROUP;
+    }
+    return true;
+}
+
+/* 8 columns of 16 words, which are so many apart, to rows: in each half of to[r] those of row r. */
+QNI_TEMPLATE void qni_pairs_turn_words(const int16_t *from, int64_t apart, __m256i *to)
+{
+    __m256i a[8], b[8];
+    QNI_UNROLL
+    for (int i = 0; i < 8; i++)
+        a[i] = qni_pairs_load(from + i * apart);
+    QNI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        b[2 * i] = _mm256_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
+        b[2 * i + 1] = _mm256_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
+    }
+    QNI_UNROLL
+    for (int i = 0; i < 2; i++) {
+        a[4 * i] = _mm256_unpacklo_epi32(b[4 * i], b[4 * i + 2]);
+        a[4 * i + 1] = _mm256_unpackhi_epi32(b[4 * i], b[4 * i + 2]);
+        a[4 * i + 2] = _mm256_unpacklo_epi32(b[4 * i + 1], b[4 * i + 3]);
+        a[4 * i + 3] = _mm256_unpackhi_epi32(b[4 * i + 1], b[4 * i + 3]);
+    }
+    QNI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        to[2 * i] = _mm256_unpacklo_epi64(a[i], a[i + 4]);
+        to[2 * i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 4]);
+    }
+}
+
+/* Short lists of 16 outputs: words of so many rows, rounded up to 32. */
+static void qni_pairs_short_rest(const uint8_t *x, const struct qni_pairs_ready *w, int64_t rows,
+                                 int16_t *to)
+{
+    enum { RUN = 32 };
+    int16_t columns[8 * RUN];
+    for (int64_t row = 0; row < rows; row += RUN)
+        for (int h = 0; h < QNI_PAIRS_OUTPUTS; h += 8) {
+            int16_t *const at = to + row * QNI_PAIRS_OUTPUTS + h;
+            for (int j = 0; j < 8; j++) {
+                const int32_t first = w->first[h + j];
+                __m256i part[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+                if (w->first[h + j + 1] != first)
+                    qni_pairs_group(x + row, w->list + first, 1, part);
+                qni_pairs_store(columns + j * RUN, part[0]);
+                qni_pairs_store(columns + j * RUN + 16, part[1]);
+            }
+            for (int half = 0; half < 2; half++) {
+                __m256i turned[8];
+                qni_pairs_turn_words(columns + half * 16, RUN, turned);
+                QNI_UNROLL
+                for (int r = 0; r < 8; r++) {
+                    int16_t *const low = at + (half * 8 + r) * QNI_PAIRS_OUTPUTS;
+                    _mm_storeu_si128((__m128i *)(void *)low, _mm256_castsi256_si128(turned[r]));
+                    _mm_storeu_si128((__m128i *)(void *)(low + 16 * QNI_PAIRS_OUTPUTS),
+                                     _mm256_extracti128_si256(turned[r], 1));
+                }
+            }
+        }
 }
 
 /* Adds what the lists of 8 outputs, from output h on, say to so many rows of sums, rounded up to 8.
