@@ -36,8 +36,12 @@ static void copy_tap(const struct qni_direct_tile *t, const struct piece *p, int
     const uint8_t flip = t->flip ^ 0x80;
     const int64_t *const at = t->at + p->row;
     const uint8_t *const a = (const uint8_t *)t->a + tap;
-    for (int64_t r = 0; r < p->rows; r++)
+    const int64_t after = t->rows - p->row - p->rows; /* rows that come next */
+    for (int64_t r = 0; r < p->rows; r++) {
+        for (int64_t i = 0; r < after && i < n; i += 64)
+            _mm_prefetch((const char *)(a + at[r + p->rows] + i), _MM_HINT_T1);
         copy(a + at[r], n, flip, to + r * DEPTH);
+    }
 }
 
 static void copy_x(const struct qni_direct_tile *t, const struct piece *p, struct room *room)
@@ -103,24 +107,24 @@ QNI_TEMPLATE void tile_rows(const struct room *room, const struct some *s,
         qni_pairs_store(s->sums_of[v / 2] + (row + i) * QNI_PANEL + v % 2 * 8, sum[i][v]);
 }
 
+/* Rows [row, end) of a piece. */
 QNI_TEMPLATE void add_tiles(const struct room *room, const struct some *s, const struct piece *p,
-                            const int panels)
+                            int64_t row, int64_t end, const int panels)
 {
     const __m256i middle = _mm256_set1_epi32(room->least - 128);
     const int64_t chunks = (p->n + 7) / 8;
     const bool first = p->from == 0, has_rest = s->rest[0] != NULL;
     struct begin begin;
-    int64_t row = 0;
     QNI_UNROLL
     for (int v = 0; v < 2 * panels; v++) {
         const __m256i less = _mm256_mullo_epi32(middle, qni_pairs_load(s->w[v / 2].sums + v % 2 * 8));
         begin.v[v] = _mm256_add_epi32(less, qni_pairs_load(s->middle[v / 2] + v % 2 * 8));
     }
-    for (; panels == 1 && row + MR <= p->rows; row += MR)
+    for (; panels == 1 && row + MR <= end; row += MR)
         tile_rows(room, s, &begin, row, chunks, first, has_rest, MR, panels);
-    for (; row + 2 <= p->rows; row += 2)
+    for (; row + 2 <= end; row += 2)
         tile_rows(room, s, &begin, row, chunks, first, has_rest, 2, panels);
-    if (row < p->rows)
+    if (row < end)
         tile_rows(room, s, &begin, row, chunks, first, has_rest, 1, panels);
 }
 
@@ -154,24 +158,63 @@ static void add_list(struct room *room, const struct qni_pairs_ready *w, const s
 }
 
 /* Two panels share what is read of x, if they are of one kind. */
-static void add_panels(struct room *room, struct some *s, const struct piece *p, int n)
+static void add_rows(const struct room *room, const struct some *s, const struct piece *p,
+                     int64_t row, int64_t end, int n)
 {
-    for (int i = 0; i < n; i++)
-        begin_with_list(room, p, i, s);
     if (n == 2 && s->w[0].is_joined == s->w[1].is_joined &&
         (s->rest[0] == NULL) == (s->rest[1] == NULL)) {
-        add_tiles(room, s, p, 2);
-    } else {
-        add_tiles(room, s, p, 1);
-        if (n == 2) {
-            struct some second = {.w = {s->w[1]}, .sums_of = {s->sums_of[1]}, .rest = {s->rest[1]}};
-            memcpy(second.middle, s->middle[1], sizeof s->middle[1]);
-            add_tiles(room, &second, p, 1);
-        }
+        add_tiles(room, s, p, row, end, 2);
+        return;
     }
+    add_tiles(room, s, p, row, end, 1);
+    if (n == 2) {
+        struct some second = {.w = {s->w[1]}, .sums_of = {s->sums_of[1]}, .rest = {s->rest[1]}};
+        memcpy(second.middle, s->middle[1], sizeof s->middle[1]);
+        add_tiles(room, &second, p, row, end, 1);
+    }
+}
+
+/* Outputs of the last piece are finished while their sums are in the first cache, and y is asked
+ * for before. */
+static void finish_rows(const struct qni_direct_tile *t, const struct piece *p, int64_t row,
+                        int64_t end, int64_t panel, const struct some *s, int n)
+{
+    const struct piece some = {p->row + row, end - row, 0, 0};
     for (int i = 0; i < n; i++)
+        finish_panel(t, &some, panel + i, s->sums_of[i] + row * QNI_PANEL);
+}
+
+static void ask_for_y(const struct qni_direct_tile *t, const struct piece *p, int64_t row,
+                      int64_t end, int64_t panel)
+{
+    for (; t->kind == QNI_DIRECT_BYTES && row < end; row++)
+        _mm_prefetch((const char *)(t->y[p->row + row] + t->column + panel * QNI_PANEL),
+                     _MM_HINT_T0);
+}
+
+static void add_panels(const struct qni_direct_tile *t, struct room *room, const struct piece *p,
+                       int64_t panel, struct some *s, int n)
+{
+    enum { SOME = 64 };
+    const bool is_last = p->from + p->n == t->n_taps * t->tap_bytes;
+    bool later = false;
+    for (int i = 0; i < n; i++) {
+        begin_with_list(room, p, i, s);
+        later = later || (s->rest[i] == NULL && s->w[i].first[QNI_PANEL] != 0);
+    }
+    for (int64_t row = 0, end; row < p->rows; row = end) {
+        end = !is_last || later || p->rows - row < SOME ? p->rows : row + SOME;
+        if (is_last)
+            ask_for_y(t, p, row, end, panel);
+        add_rows(room, s, p, row, end, n);
+        if (is_last && !later)
+            finish_rows(t, p, row, end, panel, s, n);
+    }
+    for (int i = 0; i < n && later; i++)
         if (s->rest[i] == NULL)
             add_list(room, &s->w[i], p, s->sums_of[i]);
+    if (is_last && later)
+        finish_rows(t, p, 0, p->rows, panel, s, n);
 }
 
 /* Values of a panel, and zeros up to a whole chunk. */
@@ -271,9 +314,7 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
                     s.sums_of[i] = room->sums + (is_long ? panel - first + i : i) * apart;
                     s.w[i] = ready_w(t, panel + i, &p, each, room, kind);
                 }
-                add_panels(room, &s, &p, (int)n);
-                for (int i = 0; i < n && p.from + p.n == k; i++)
-                    finish_panel(t, &p, panel + i, s.sums_of[i]);
+                add_panels(t, room, &p, panel, &s, (int)n);
             }
         }
     }

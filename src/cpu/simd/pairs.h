@@ -115,12 +115,12 @@ static int32_t qni_pairs_settle(uint8_t *x, int64_t rows, int64_t n, int32_t *to
     return lo;
 }
 
-/* Rows (rounded up to 16) of n bytes, a multiple of 16, to n rows of QNI_PAIRS_TURNED. */
+/* Rows (rounded up to 32) of n bytes, a multiple of 16, to n rows of QNI_PAIRS_TURNED. */
 static void qni_pairs_turn(const uint8_t *x, int64_t rows, int64_t n, uint8_t *to)
 {
-    for (int64_t r = 0; r < rows; r += 16)
+    for (int64_t r = 0; r < rows; r += 32)
         for (int64_t i = 0; i < n; i += 16)
-            qni_turn16_u8(to + i * QNI_PAIRS_TURNED + r, QNI_PAIRS_TURNED,
+            qni_turn32_u8(to + i * QNI_PAIRS_TURNED + r, QNI_PAIRS_TURNED,
                           x + r * QNI_PAIRS_DEPTH + i, QNI_PAIRS_DEPTH);
 }
 
@@ -363,13 +363,13 @@ static void qni_pairs_count(struct qni_pairs_w *w, int64_t chunks)
 }
 
 /* Values of chunks of 8 positions are in w->quads: makes them what x in [0, top] can meet, rows of
- * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 5.6 cycles, of
- * four 4.8; a lane that has too much an eighth for a row, and once 8 of two, of four 44, or hardly
+ * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 4.4 cycles, of
+ * four 3.9; a lane that has too much an eighth for a row, and once 8 of two, of four 44, or hardly
  * anything where weights are kept for other rows. Of few rows lanes of two are not counted. */
 static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
                            bool is_kept)
 {
-    enum { TWO = 90, FOUR = 77, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 2, FEW = 128 };
+    enum { TWO = 70, FOUR = 62, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 2, FEW = 128 };
     w->most = qni_pairs_most(top);
     w->is_joined = false;
     for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
@@ -466,32 +466,6 @@ static bool qni_pairs_is_short(const struct qni_pairs_ready *w, int32_t *middle)
     return true;
 }
 
-/* 8 columns of 16 words, which are so many apart, to rows: in each half of to[r] those of row r. */
-QNI_TEMPLATE void qni_pairs_turn_words(const int16_t *from, int64_t apart, __m256i *to)
-{
-    __m256i a[8], b[8];
-    QNI_UNROLL
-    for (int i = 0; i < 8; i++)
-        a[i] = qni_pairs_load(from + i * apart);
-    QNI_UNROLL
-    for (int i = 0; i < 4; i++) {
-        b[2 * i] = _mm256_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm256_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 2; i++) {
-        a[4 * i] = _mm256_unpacklo_epi32(b[4 * i], b[4 * i + 2]);
-        a[4 * i + 1] = _mm256_unpackhi_epi32(b[4 * i], b[4 * i + 2]);
-        a[4 * i + 2] = _mm256_unpacklo_epi32(b[4 * i + 1], b[4 * i + 3]);
-        a[4 * i + 3] = _mm256_unpackhi_epi32(b[4 * i + 1], b[4 * i + 3]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 4; i++) {
-        to[2 * i] = _mm256_unpacklo_epi64(a[i], a[i + 4]);
-        to[2 * i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 4]);
-    }
-}
-
 /* Short lists of 16 outputs: words of so many rows, rounded up to 32. */
 static void qni_pairs_short_rest(const uint8_t *x, const struct qni_pairs_ready *w, int64_t rows,
                                  int16_t *to)
@@ -511,7 +485,7 @@ static void qni_pairs_short_rest(const uint8_t *x, const struct qni_pairs_ready 
             }
             for (int half = 0; half < 2; half++) {
                 __m256i turned[8];
-                qni_pairs_turn_words(columns + half * 16, RUN, turned);
+                qni_turn8_words(columns + half * 16, RUN, turned);
                 QNI_UNROLL
                 for (int r = 0; r < 8; r++) {
                     int16_t *const low = at + (half * 8 + r) * QNI_PAIRS_OUTPUTS;

@@ -47,6 +47,44 @@ static inline void qni_turn16_u8(uint8_t *dst, size_t ld, const uint8_t *src, si
     }
 }
 
+/* 32 rows of 16 bytes to 16 of 32. */
+static inline void qni_turn32_u8(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane)
+{
+    __m256i a[16], b[16];
+    QNI_UNROLL
+    for (int i = 0; i < 16; i++) {
+        const uint8_t *const low = src + (size_t)i * plane, *const high = low + 16 * plane;
+        a[i] = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)low)),
+            _mm_loadu_si128((const __m128i *)(const void *)high), 1);
+    }
+    QNI_INTERLEAVE(b, a, 16, 1, _mm256_unpacklo_epi8, _mm256_unpackhi_epi8)
+    QNI_INTERLEAVE(a, b, 16, 2, _mm256_unpacklo_epi16, _mm256_unpackhi_epi16)
+    QNI_INTERLEAVE(b, a, 16, 4, _mm256_unpacklo_epi32, _mm256_unpackhi_epi32)
+    QNI_UNROLL
+    for (int j = 0; j < 8; j++) {
+        uint8_t *const to = dst + (size_t)(2 * j) * ld;
+        _mm256_storeu_si256((__m256i *)(void *)to, _mm256_unpacklo_epi64(b[j], b[j + 8]));
+        _mm256_storeu_si256((__m256i *)(void *)(to + ld), _mm256_unpackhi_epi64(b[j], b[j + 8]));
+    }
+}
+
+/* 8 rows of 16 words, which are so many apart: in the halves of to[r] words r and r + 8 of each. */
+static inline void qni_turn8_words(const int16_t *from, int64_t apart, __m256i *to)
+{
+    __m256i a[8], b[8];
+    QNI_UNROLL
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm256_loadu_si256((const __m256i *)(const void *)(from + i * apart));
+    QNI_INTERLEAVE(b, a, 8, 1, _mm256_unpacklo_epi16, _mm256_unpackhi_epi16)
+    QNI_INTERLEAVE(a, b, 8, 2, _mm256_unpacklo_epi32, _mm256_unpackhi_epi32)
+    QNI_UNROLL
+    for (int j = 0; j < 4; j++) {
+        to[2 * j] = _mm256_unpacklo_epi64(a[j], a[j + 4]);
+        to[2 * j + 1] = _mm256_unpackhi_epi64(a[j], a[j + 4]);
+    }
+}
+
 static inline void qni_turn16_u16(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane)
 {
     __m256i a[16], b[16];
