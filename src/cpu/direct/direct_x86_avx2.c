@@ -63,11 +63,12 @@ static void copy_x(const struct qni_direct_tile *t, const struct piece *p, struc
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Panels that follow each other, ready for a piece of x, and what short lists of theirs say. */
+/* Panels that follow each other, ready for a piece of x, and what tiles of them begin with. */
 struct some {
     struct qni_pairs_ready w[2];
     int32_t *sums_of[2];
-    int16_t *rest[2]; /* or NULL */
+    bool has_sums[2];
+    int16_t *rest[2]; /* words to add, or NULL */
     int32_t middle[2][QNI_PANEL];
 };
 
@@ -78,8 +79,8 @@ struct begin {
 };
 
 QNI_TEMPLATE void tile_rows(const struct room *room, const struct some *s,
-                            const struct begin *begin, int64_t row, int64_t chunks,
-                            const bool first, const bool has_rest, const int mr, const int panels)
+                            const struct begin *begin, int64_t row, int64_t chunks, const int mr,
+                            const int panels)
 {
     const int8_t *const w[2] = {s->w[0].quads, s->w[panels - 1].quads};
     __m256i sum[MR][QNI_PAIRS_VECTORS];
@@ -89,9 +90,9 @@ QNI_TEMPLATE void tile_rows(const struct room *room, const struct some *s,
     for (int v = 0; v < 2 * panels; v++) {
         const int64_t at = (row + i) * QNI_PANEL + v % 2 * 8;
         sum[i][v] = begin->v[v];
-        if (!first)
+        if (s->has_sums[0])
             sum[i][v] = _mm256_add_epi32(sum[i][v], qni_pairs_load(s->sums_of[v / 2] + at));
-        if (has_rest)
+        if (s->rest[0] != NULL)
             sum[i][v] = _mm256_add_epi32(
                 sum[i][v], _mm256_cvtepi16_epi32(_mm_loadu_si128(
                                (const __m128i *)(const void *)(s->rest[v / 2] + at))));
@@ -113,19 +114,19 @@ QNI_TEMPLATE void add_tiles(const struct room *room, const struct some *s, const
 {
     const __m256i middle = _mm256_set1_epi32(room->least - 128);
     const int64_t chunks = (p->n + 7) / 8;
-    const bool first = p->from == 0, has_rest = s->rest[0] != NULL;
     struct begin begin;
     QNI_UNROLL
     for (int v = 0; v < 2 * panels; v++) {
-        const __m256i less = _mm256_mullo_epi32(middle, qni_pairs_load(s->w[v / 2].sums + v % 2 * 8));
+        const __m256i less =
+            _mm256_mullo_epi32(middle, qni_pairs_load(s->w[v / 2].sums + v % 2 * 8));
         begin.v[v] = _mm256_add_epi32(less, qni_pairs_load(s->middle[v / 2] + v % 2 * 8));
     }
     for (; panels == 1 && row + MR <= end; row += MR)
-        tile_rows(room, s, &begin, row, chunks, first, has_rest, MR, panels);
+        tile_rows(room, s, &begin, row, chunks, MR, panels);
     for (; row + 2 <= end; row += 2)
-        tile_rows(room, s, &begin, row, chunks, first, has_rest, 2, panels);
+        tile_rows(room, s, &begin, row, chunks, 2, panels);
     if (row < end)
-        tile_rows(room, s, &begin, row, chunks, first, has_rest, 1, panels);
+        tile_rows(room, s, &begin, row, chunks, 1, panels);
 }
 
 static const uint8_t *turned_x(struct room *room, const struct piece *p)
@@ -136,39 +137,50 @@ static const uint8_t *turned_x(struct room *room, const struct piece *p)
     return room->turned;
 }
 
-/* Lists of a panel that are short become words of all rows, which tiles begin with. */
-static void begin_with_list(struct room *room, const struct piece *p, int i, struct some *s)
+/* Words of all rows to sums, which they are the first of or not. */
+static void add_words(const int16_t *words, int64_t rows, bool has_sums, int32_t *sums)
 {
-    const struct qni_pairs_ready *const w = &s->w[i];
-    s->rest[i] = NULL;
-    if (w->first[QNI_PANEL] != 0 && qni_pairs_is_short(w, s->middle[i])) {
-        s->rest[i] = room->rest + i * ROWS * QNI_PANEL;
-        qni_pairs_short_rest(turned_x(room, p), w, p->rows, s->rest[i]);
-    } else {
-        memset(s->middle[i], 0, sizeof s->middle[i]);
+    for (int64_t i = 0; i < rows * QNI_PANEL; i += 8) {
+        const __m256i v =
+            _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(words + i)));
+        qni_pairs_store(sums + i, has_sums ? _mm256_add_epi32(v, qni_pairs_load(sums + i)) : v);
     }
 }
 
-static void add_list(struct room *room, const struct qni_pairs_ready *w, const struct piece *p,
-                     int32_t *sums)
+/* Lists of a panel, a group of each at a time: the last words are what tiles begin with. */
+static void begin_with_lists(struct room *room, const struct piece *p, int i, struct some *s)
 {
-    for (int h = 0; h < QNI_PANEL; h += 8)
-        if (w->first[h] != w->first[h + 8])
-            qni_pairs_add_rest(turned_x(room, p), w, h, p->rows, sums);
+    const struct qni_pairs_ready *const w = &s->w[i];
+    int32_t at[QNI_PANEL];
+    memcpy(at, w->first, sizeof at);
+    memset(s->middle[i], 0, sizeof s->middle[i]);
+    s->rest[i] = NULL;
+    s->has_sums[i] = p->from != 0;
+    while (memcmp(at, w->first + 1, sizeof at) != 0) {
+        if (s->rest[i] != NULL) {
+            add_words(s->rest[i], p->rows, s->has_sums[i], s->sums_of[i]);
+            s->has_sums[i] = true;
+        }
+        s->rest[i] = room->rest + i * ROWS * QNI_PANEL;
+        qni_pairs_round(turned_x(room, p), w, at, p->rows, s->rest[i], s->middle[i]);
+    }
 }
 
 /* Two panels share what is read of x, if they are of one kind. */
 static void add_rows(const struct room *room, const struct some *s, const struct piece *p,
                      int64_t row, int64_t end, int n)
 {
-    if (n == 2 && s->w[0].is_joined == s->w[1].is_joined &&
+    if (n == 2 && s->w[0].is_joined == s->w[1].is_joined && s->has_sums[0] == s->has_sums[1] &&
         (s->rest[0] == NULL) == (s->rest[1] == NULL)) {
         add_tiles(room, s, p, row, end, 2);
         return;
     }
     add_tiles(room, s, p, row, end, 1);
     if (n == 2) {
-        struct some second = {.w = {s->w[1]}, .sums_of = {s->sums_of[1]}, .rest = {s->rest[1]}};
+        struct some second = {.w = {s->w[1]},
+                              .sums_of = {s->sums_of[1]},
+                              .has_sums = {s->has_sums[1]},
+                              .rest = {s->rest[1]}};
         memcpy(second.middle, s->middle[1], sizeof s->middle[1]);
         add_tiles(room, &second, p, row, end, 1);
     }
@@ -197,24 +209,16 @@ static void add_panels(const struct qni_direct_tile *t, struct room *room, const
 {
     enum { SOME = 64 };
     const bool is_last = p->from + p->n == t->n_taps * t->tap_bytes;
-    bool later = false;
-    for (int i = 0; i < n; i++) {
-        begin_with_list(room, p, i, s);
-        later = later || (s->rest[i] == NULL && s->w[i].first[QNI_PANEL] != 0);
-    }
+    for (int i = 0; i < n; i++)
+        begin_with_lists(room, p, i, s);
     for (int64_t row = 0, end; row < p->rows; row = end) {
-        end = !is_last || later || p->rows - row < SOME ? p->rows : row + SOME;
+        end = !is_last || p->rows - row < SOME ? p->rows : row + SOME;
         if (is_last)
             ask_for_y(t, p, row, end, panel);
         add_rows(room, s, p, row, end, n);
-        if (is_last && !later)
+        if (is_last)
             finish_rows(t, p, row, end, panel, s, n);
     }
-    for (int i = 0; i < n && later; i++)
-        if (s->rest[i] == NULL)
-            add_list(room, &s->w[i], p, s->sums_of[i]);
-    if (is_last && later)
-        finish_rows(t, p, 0, p->rows, panel, s, n);
 }
 
 /* Values of a panel, and zeros up to a whole chunk. */

@@ -39,9 +39,9 @@ struct qni_pairs_rest {
     int32_t n;
     int16_t w[QNI_PAIRS_DEPTH], at[QNI_PAIRS_DEPTH];
 };
-/* Two of them as they are multiplied. The first of as many such pairs as may be added in int16, of
- * which only the sum has to be one (of x less its middle): how many, and 128 times what all their
- * weights add up to. */
+/* Two of them as they are multiplied. group, of the first of so many such pairs as may be added in
+ * int16 (of x less its middle the sum is one): how many, and 128 times what all their weights add
+ * up to. */
 struct qni_pairs_two {
     int16_t at[2];
     int8_t w[2];
@@ -363,13 +363,13 @@ static void qni_pairs_count(struct qni_pairs_w *w, int64_t chunks)
 }
 
 /* Values of chunks of 8 positions are in w->quads: makes them what x in [0, top] can meet, rows of
- * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 4.4 cycles, of
- * four 3.9; a lane that has too much an eighth for a row, and once 8 of two, of four 44, or hardly
- * anything where weights are kept for other rows. Of few rows lanes of two are not counted. */
+ * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 4.1 cycles, of
+ * four 3.6; a lane that has too much a sixteenth for a row, and once 8 of two, of four 44, or
+ * hardly anything where weights are kept for other rows. Of few rows lanes are not counted. */
 static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
                            bool is_kept)
 {
-    enum { TWO = 70, FOUR = 62, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 2, FEW = 128 };
+    enum { TWO = 66, FOUR = 58, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 1, FEW = 128 };
     w->most = qni_pairs_most(top);
     w->is_joined = false;
     for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
@@ -388,25 +388,13 @@ static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, 
     qni_pairs_list(w);
 }
 
-/* ---- sums ------------------------------------------------------------------------------------ */
+/* ---- sums ---------------------------------------------------------------------------------- */
 
-/* 32 sums of int16, in the order of unpacked bytes, to int32. */
-QNI_TEMPLATE void qni_pairs_widen_sums(const __m256i *part, __m256i *sum)
-{
-    QNI_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const __m128i half =
-            i < 2 ? _mm256_castsi256_si128(part[i % 2]) : _mm256_extracti128_si256(part[i % 2], 1);
-        sum[i] = _mm256_add_epi32(sum[i], _mm256_cvtepi16_epi32(half));
-    }
-}
-
-/* A group of some times 32 rows of an output, as int16 in the order of unpacked bytes: with m = 128,
- * sum x w = m sum w + sum (x - m) w. This is the second, which is int16 whatever sums are on the
- * way, so they begin with -m sum w. x is turned, and begins with these rows. */
-QNI_TEMPLATE const struct qni_pairs_two *qni_pairs_group(const uint8_t *x,
-                                                         const struct qni_pairs_two *list,
-                                                         const int some, __m256i *part)
+/* A group of some times 32 rows of an output, as int16 in the order of unpacked bytes. With
+ * m = 128, sum x w = m sum w + sum (x - m) w. This is the second, which is int16 whatever sums are
+ * on the way, so they begin with -m sum w. x is turned, and begins with these rows. */
+QNI_TEMPLATE const struct qni_pairs_two *
+qni_pairs_group(const uint8_t *x, const struct qni_pairs_two *list, const int some, __m256i *part)
 {
     const __m256i less = _mm256_set1_epi16((int16_t) - (list->group & ~QNI_PAIRS_GROUP));
     QNI_UNROLL
@@ -430,99 +418,59 @@ QNI_TEMPLATE const struct qni_pairs_two *qni_pairs_group(const uint8_t *x,
     return list;
 }
 
-/* What a list adds to some times 32 rows of an output. */
-QNI_TEMPLATE void qni_pairs_rest_of(const uint8_t *x, const struct qni_pairs_two *list, int32_t n,
-                                    const int some, int32_t *to)
+enum { QNI_PAIRS_RUN = 128 };
+
+/* Groups of 8 outputs, from at[] of the list on, of some times 32 rows: words of 16 outputs. */
+QNI_TEMPLATE void qni_pairs_groups(const uint8_t *x, const struct qni_pairs_ready *w,
+                                   const int32_t *at, const int32_t *end, const int some,
+                                   int16_t *to)
 {
-    const struct qni_pairs_two *const end = list + n;
-    __m256i sum[8];
-    int32_t all = 0;
-    QNI_UNROLL
-    for (int i = 0; i < 4 * some; i++)
-        sum[i] = _mm256_setzero_si256();
-    while (list < end) {
-        __m256i part[4];
-        all += list->group & ~QNI_PAIRS_GROUP;
-        list = qni_pairs_group(x, list, some, part);
+    int16_t columns[8 * QNI_PAIRS_RUN];
+    for (int j = 0; j < 8; j++) {
+        __m256i part[8];
         QNI_UNROLL
-        for (int i = 0; i < some; i++)
-            qni_pairs_widen_sums(part + 2 * i, sum + 4 * i);
+        for (int i = 0; i < 2 * some; i++)
+            part[i] = _mm256_setzero_si256();
+        if (at[j] != end[j])
+            qni_pairs_group(x, w->list + at[j], some, part);
+        QNI_UNROLL
+        for (int i = 0; i < 2 * some; i++)
+            qni_pairs_store(columns + j * QNI_PAIRS_RUN + 16 * i, part[i]);
     }
-    QNI_UNROLL
-    for (int i = 0; i < 4 * some; i++)
-        qni_pairs_store(to + 8 * i, _mm256_add_epi32(sum[i], _mm256_set1_epi32(all)));
+    for (int i = 0; i < 2 * some; i++) {
+        int16_t *const row = to + (i / 2 * 32 + i % 2 * 8) * QNI_PAIRS_OUTPUTS;
+        __m256i turned[8];
+        qni_turn8_words(columns + 16 * i, QNI_PAIRS_RUN, turned);
+        QNI_UNROLL
+        for (int r = 0; r < 8; r++) {
+            int16_t *const low = row + r * QNI_PAIRS_OUTPUTS;
+            _mm_storeu_si128((__m128i *)(void *)low, _mm256_castsi256_si128(turned[r]));
+            _mm_storeu_si128((__m128i *)(void *)(low + 16 * QNI_PAIRS_OUTPUTS),
+                             _mm256_extracti128_si256(turned[r], 1));
+        }
+    }
 }
 
-/* Has no list more than one group? Then its constant: 128 times what its weights add up to. */
-static bool qni_pairs_is_short(const struct qni_pairs_ready *w, int32_t *middle)
+/* One group of each of 16 lists, from at[] on, which moves behind it: words of so many rows, and
+ * what is constant is added to middle. Writes, and reads of turned x, up to 127 rows more. */
+static void qni_pairs_round(const uint8_t *x, const struct qni_pairs_ready *w, int32_t *at,
+                            int64_t rows, int16_t *to, int32_t *middle)
 {
-    for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++) {
-        const int32_t n = w->first[j + 1] - w->first[j];
-        const int32_t group = n == 0 ? 0 : w->list[w->first[j]].group;
-        if ((group & QNI_PAIRS_GROUP) != n)
-            return false;
-        middle[j] = group & ~QNI_PAIRS_GROUP;
-    }
-    return true;
-}
-
-/* Short lists of 16 outputs: words of so many rows, rounded up to 32. */
-static void qni_pairs_short_rest(const uint8_t *x, const struct qni_pairs_ready *w, int64_t rows,
-                                 int16_t *to)
-{
-    enum { RUN = 32 };
-    int16_t columns[8 * RUN];
-    for (int64_t row = 0; row < rows; row += RUN)
+    const int32_t *const end = w->first + 1;
+    for (int64_t row = 0; row < rows; row += QNI_PAIRS_RUN)
         for (int h = 0; h < QNI_PAIRS_OUTPUTS; h += 8) {
-            int16_t *const at = to + row * QNI_PAIRS_OUTPUTS + h;
-            for (int j = 0; j < 8; j++) {
-                const int32_t first = w->first[h + j];
-                __m256i part[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-                if (w->first[h + j + 1] != first)
-                    qni_pairs_group(x + row, w->list + first, 1, part);
-                qni_pairs_store(columns + j * RUN, part[0]);
-                qni_pairs_store(columns + j * RUN + 16, part[1]);
-            }
-            for (int half = 0; half < 2; half++) {
-                __m256i turned[8];
-                qni_turn8_words(columns + half * 16, RUN, turned);
-                QNI_UNROLL
-                for (int r = 0; r < 8; r++) {
-                    int16_t *const low = at + (half * 8 + r) * QNI_PAIRS_OUTPUTS;
-                    _mm_storeu_si128((__m128i *)(void *)low, _mm256_castsi256_si128(turned[r]));
-                    _mm_storeu_si128((__m128i *)(void *)(low + 16 * QNI_PAIRS_OUTPUTS),
-                                     _mm256_extracti128_si256(turned[r], 1));
-                }
-            }
+            int16_t *const words = to + row * QNI_PAIRS_OUTPUTS + h;
+            if (rows - row > QNI_PAIRS_RUN / 2)
+                qni_pairs_groups(x + row, w, at + h, end + h, 4, words);
+            else
+                qni_pairs_groups(x + row, w, at + h, end + h, 2, words);
         }
-}
-
-/* Adds what the lists of 8 outputs, from output h on, say to so many rows of sums, rounded up to 8.
- * Reads turned x up to a multiple of 64 rows. */
-static void qni_pairs_add_rest(const uint8_t *x, const struct qni_pairs_ready *w, int h,
-                               int64_t rows, int32_t *sums)
-{
-    enum { MANY = 64 };
-    int32_t columns[8 * MANY];
-    const int32_t *const first = w->first + h;
-    for (int64_t row = 0, n; row < rows; row += n) {
-        n = rows - row > MANY / 2 ? MANY : MANY / 2;
-        for (int j = 0; j < 8 && n == MANY; j++)
-            qni_pairs_rest_of(x + row, w->list + first[j], first[j + 1] - first[j], 2,
-                              columns + j * MANY);
-        for (int j = 0; j < 8 && n < MANY; j++)
-            qni_pairs_rest_of(x + row, w->list + first[j], first[j + 1] - first[j], 1,
-                              columns + j * MANY);
-        for (int64_t i = 0; i < n && row + i < rows; i += 8) {
-            int32_t turned[64], *const to = sums + (row + i) * QNI_PAIRS_OUTPUTS + h;
-            qni_turn8_u32((uint8_t *)turned, 32, (const uint8_t *)(columns + i), MANY * 4);
-            for (int r = 0; r < 8; r++) {
-                int32_t *const at = to + r * QNI_PAIRS_OUTPUTS;
-                qni_pairs_store(
-                    at, _mm256_add_epi32(qni_pairs_load(at), qni_pairs_load(turned + 8 * r)));
-            }
+    for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
+        if (at[j] != end[j]) {
+            const int32_t group = w->list[at[j]].group;
+            middle[j] += group & ~QNI_PAIRS_GROUP;
+            at[j] += group & QNI_PAIRS_GROUP;
         }
-    }
 }
 
 /* Four bytes, for every output. */
