@@ -364,12 +364,12 @@ static void qni_pairs_count(struct qni_pairs_w *w, int64_t chunks)
 
 /* Values of chunks of 8 positions are in w->quads: makes them what x in [0, top] can meet, rows of
  * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 4.1 cycles, of
- * four 3.6; a lane that has too much a sixteenth for a row, and once 8 of two, of four 44, or
+ * four 3.6; a lane that has too much 0.4 for a row, and once 8 of two, of four 44, or
  * hardly anything where weights are kept for other rows. Of few rows lanes are not counted. */
 static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
                            bool is_kept)
 {
-    enum { TWO = 66, FOUR = 58, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 1, FEW = 128 };
+    enum { TWO = 66, FOUR = 58, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 6, FEW = 128 };
     w->most = qni_pairs_most(top);
     w->is_joined = false;
     for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
