@@ -8,7 +8,7 @@
 #define LANES            4
 #define TILE             8
 #define PAIR             2
-#define APART                  0
+#define APART            0
 #define MADD(a, b, c)    ((a) * (b) + (c))
 #define FMA(a, b, c)     fused(a, b, c)
 #define HAS_FMA          0

@@ -4,7 +4,7 @@
  *
  * Parameters, defined by the including file and undefined here:
  *     LANES            floats in a vector: 4, 8 or 16
- *     TILE             outputs side by side of one vector that are kept in registers: 8 or 14
+ *     TILE             outputs side by side of one vector that are kept in registers: 8 to 14
  *     PAIR             the same of two vectors of a group; 8 at most
  *     APART            the same of floats, wherever the outputs lie; 6, or 0: only side by side
  *     MADD(a, b, c)    a * b + c, rounded once or twice
