@@ -20,7 +20,8 @@ KERNEL_LINES = 250
 FILE_LINES = 1000
 PARAMETERS = 8
 COLUMNS = 100
-ARCHIVE_BYTES = 15 << 18  # of CPU kernels, mostly: what a kernel's forms cost should not go unnoticed
+# CPU kernels, mostly: what a kernel's forms cost should not go unnoticed.
+ARCHIVE_BYTES = 15 << 18
 
 # Not lab: experiments, linked by nothing.
 FOLDERS = ("include", "src", "cli", "test", "bench", "fuzz", "examples", "tools", "cmake", "python")
