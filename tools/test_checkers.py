@@ -11,6 +11,8 @@ import sys
 import tempfile
 import unittest
 
+import check_sizes
+
 TOOLS = os.path.dirname(os.path.abspath(__file__))
 LICENCE = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 
@@ -249,11 +251,12 @@ class Sizes(Planted):
         self.finds("check_sizes.py", "the first line is the licence")
 
     def test_archive(self):
-        self.write("src/base/blob.c", "const char qni_blob[4 << 20] = {1};\n")
+        self.write("src/base/blob.c",
+                   f"const char qni_blob[{check_sizes.ARCHIVE_BYTES}] = {{1}};\n")
         archive, _ = self.compile("src/base/blob.c")
         result = self.check("check_sizes.py", "--archive", archive)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("the limit is 3670016", result.stdout)
+        self.assertIn(f"the limit is {check_sizes.ARCHIVE_BYTES}", result.stdout)
 
 
 if __name__ == "__main__":
