@@ -117,9 +117,10 @@ def fit_table(rows):
 def experts_table(rows):
     """Times, and in brackets how much of what memory or instructions allow that is."""
     tokens = sorted({r["m"] for r in rows})
+    each = rows[0]["top_k"] / rows[0]["experts"]
     lines = ["| weights | strategy | " + " | ".join(
-        "%g rows (%d tokens)" % (m * r["top_k"] / r["experts"], m)
-        for r, m in ((rows[0], m) for m in tokens)) + " |", "|---|---|" + "--:|" * len(tokens)]
+        "%g rows (%d tokens)" % (m * each, m) for m in tokens) + " |",
+             "|---|---|" + "--:|" * len(tokens)]
     for key in dict.fromkeys((r["weights"], r["strategy"]) for r in rows):
         found = {r["m"]: r for r in rows if (r["weights"], r["strategy"]) == key}
         cells = ["" if m not in found else "%s us (%.0f %% of %s)" % (
@@ -233,7 +234,10 @@ def conv_table(rows):
     return lines
 
 
-def readme_row(r, p, ours, theirs):
+WANTED = (("int4:g128", "int8-block"), ("int4:g32", "int8-block"), ("int8:pc", "int8-row"))
+
+
+def readme_row(p, ours, theirs):
     return ["%s us" % us(ours), "%s, %s us" % (short(p), us(theirs)), "%.2f" % (ours / theirs)]
 
 
@@ -243,21 +247,19 @@ def readme_cells(matmul, conv):
     for weights, strategy in WANTED:
         for r in matmul:
             p = best_peer(r)
-            if (r["weights"], r["strategy"]) == (weights, strategy) and p:
+            is_wanted = (r["weights"], r["strategy"]) == (weights, strategy)
+            if is_wanted and r["m"] in (1, 32, 512) and p:
                 found["4096 x 4096, %s, %s" % (weights, strategy), r["m"]] = readme_row(
-                    r, p, r["us_median"], p["us_median"])
+                    p, r["us_median"], p["us_median"])
     for batch in (1, 8):
         pairs = [(r, onednn(r)) for r in conv if r["batch"] == batch]
         pairs = [(r, p) for r, p in pairs if p]
         if pairs:
             ours, theirs = (sum(each["us_median"] for each in side) for side in zip(*pairs))
-            cells = readme_row(pairs[0][0], pairs[0][1], ours, theirs)
+            cells = readme_row(pairs[0][1], ours, theirs)
             cells[0] += " (%d layers)" % len(pairs)
             found["ResNet-50, int8 convolution", "batch %d" % batch] = cells
     return found
-
-
-WANTED = (("int4:g128", "int8-block"), ("int4:g32", "int8-block"), ("int8:pc", "int8-row"))
 
 
 def readme_table(cells_of):
@@ -265,9 +267,7 @@ def readme_table(cells_of):
     lines = ["| what | m |" + "".join(" %s | best peer beside it | ours / theirs |" % name
                                       for name in cells_of),
              "|---|--:|" + "--:|---|--:|" * len(cells_of)]
-    keys = []
-    for cells in cells_of.values():
-        keys += [key for key in cells if key not in keys and key[1] not in (8, 128)]
+    keys = list(dict.fromkeys(key for cells in cells_of.values() for key in cells))
     for what, m in keys:
         cells = sum((found.get((what, m), [""] * 3) for found in cells_of.values()), [])
         lines.append("| %s | %s | %s |" % (what, m, " | ".join(cells)))

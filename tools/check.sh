@@ -61,7 +61,7 @@ run_cuda() {
         echo "skipped: there is no nvcc here"
         return 0
     fi
-    # Without PTX, which nothing here runs, and without the tests that see nothing of this build.
+    # Without PTX, which nothing here runs; the preset leaves out tests that see nothing of it.
     cached tools/build.sh cuda && tests cuda
 }
 
