@@ -3,6 +3,7 @@
  *
  * Few rows: codes become floats in registers and meet the activations at once; scale and offset
  * enter once a group:   y = sum over groups of  scale * (sum a * value) + offset * (sum a).
+ * One and two rows and nibbles: avx2_digits.h.
  * Many rows: weights, fma(scale, value, offset), are made once for all rows and multiplied with six
  * rows at a time:
  *
@@ -19,6 +20,7 @@
  * and m on two of them for 8 weights; many rows, 2 m n k / (32 operations a cycle). */
 #include "../../base/compiler.h"
 #include "../simd/avx2.h"
+#include "../simd/avx2_digits.h"
 #include "kernel.h"
 
 enum {
@@ -41,9 +43,14 @@ enum {
 };
 
 struct scratch {
-    float w[SPAN][QNI_PANEL];
-    float a[ROWS * SPAN + LINE];
-    float total[2 * MR][GROUPS];
+    union {
+        struct {
+            float w[SPAN][QNI_PANEL];
+            float a[ROWS * SPAN + LINE];
+            float total[2 * MR][GROUPS];
+        };
+        struct digits digits;
+    };
 };
 _Static_assert(sizeof(struct scratch) == 303168, "kernels.inc says so");
 
@@ -706,6 +713,8 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     load_table(&table, t->table, kind);
     /* Two blocks of few rows of integers take less than as many of weights that are made. */
     const bool is_few = t->m <= (are_integers(kind) ? 2 : 1) * few_of(kind);
+    if (kind == NIBBLES && few_digits(t, t->scratch, AHEAD))
+        return;
     if (!is_few || (are_integers(kind) && !are_small(t)))
         many(t, &table, kind);
     else if (kind == NIBBLES)
