@@ -5,7 +5,7 @@
  * done both items, because the other one was not there in time.
  *
  *     gcc -O2 -std=gnu11 -fopenmp -Iinclude -Isrc lab/fork_join.c src/base/threads.c \
- *         src/base/error.c src/base/alloc.c src/base/file.c -o /tmp/fork_join -lpthread
+ *         src/base/cpus.c src/base/error.c src/base/alloc.c src/base/file.c -o /tmp/fork_join -lpthread
  *     /tmp/fork_join; OMP_WAIT_POLICY=passive /tmp/fork_join */
 #include <omp.h>
 #include <stdio.h>

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "../base/cpus.h"
 #include "../base/error.h"
 #if QN_BUILD_CUDA
 #include "../cuda/device.h"

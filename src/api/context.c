@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "../base/cpus.h"
 #include "../base/error.h"
 #include "../cpu/cpuid.h"
 #include "arena.h"

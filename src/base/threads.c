@@ -9,225 +9,43 @@
  * taken. If the helpers sleep soundly, the caller does all the work.
  *
  * Waiting is a short spin and then sleep. Helpers spin only while that proves useful (a stream of
- * small products follows itself within microseconds, everything else does not) and only if every
- * thread of the pool can have a CPU of its own. Nothing here decides a result: items are cut by the
- * caller, whatever the number of threads.
+ * small products follows itself within microseconds, everything else does not), as long as the
+ * pause before promises, and only if every thread of the pool can have a CPU of its own. Nothing
+ * here decides a result: items are cut by the caller, whatever the number of threads.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "cpus.h"
 #include "error.h"
-#include "file.h"
 #include "size.h"
 #include "threads.h"
-
-/* ---- how many threads, which caches ---- */
-
-static int64_t ceil_ratio(long long quota, long long period)
-{
-    return quota > 0 && period > 0 ? qni_ceil_div(quota, period) : 0;
-}
-
-int64_t qni_cpus_from_cpu_max(const char *cpu_max)
-{
-    char *end;
-    const long long quota = strtoll(cpu_max, &end, 10); /* "max" reads as 0: no limit */
-    if (end == cpu_max || *end != ' ')
-        return 0;
-    return ceil_ratio(quota, strtoll(end, NULL, 10));
-}
-
-int64_t qni_cpus_from_quota(const char *quota_us, const char *period_us)
-{
-    return ceil_ratio(strtoll(quota_us, NULL, 10), strtoll(period_us, NULL, 10)); /* -1: no limit */
-}
-
-/* Does a comma-separated list hold the word? */
-static bool list_has(const char *list, size_t length, const char *word)
-{
-    const size_t n = strlen(word);
-    for (size_t at = 0; at < length;) {
-        const char *comma = memchr(list + at, ',', length - at);
-        const size_t stop = comma != NULL ? (size_t)(comma - list) : length;
-        if (stop - at == n && memcmp(list + at, word, n) == 0)
-            return true;
-        at = stop + 1;
-    }
-    return false;
-}
-
-/* Lines read "id:controllers:path"; version 2 has the id 0 and no controllers. */
-bool qni_cgroup_path(const char *text, bool v2, char *path, size_t capacity)
-{
-    while (*text != 0) {
-        const size_t length = strcspn(text, "\n");
-        const char *first = memchr(text, ':', length);
-        const char *second =
-            first != NULL ? memchr(first + 1, ':', length - (size_t)(first + 1 - text)) : NULL;
-        if (second != NULL) {
-            const size_t controllers = (size_t)(second - first - 1);
-            const size_t rest = length - (size_t)(second + 1 - text);
-            const bool found = v2 ? controllers == 0 && first == text + 1 && *text == '0'
-                                  : list_has(first + 1, controllers, "cpu");
-            if (found && rest < capacity) {
-                memcpy(path, second + 1, rest);
-                path[rest] = 0;
-                return true;
-            }
-        }
-        text += length + (text[length] != 0);
-    }
-    return false;
-}
-
-static int64_t smaller_limit(int64_t a, int64_t b)
-{
-    return a == 0 ? b : b == 0 ? a : qni_min(a, b);
-}
-
-/* The quota of one folder, 0 if it has none. */
-static int64_t folder_quota(const char *folder, bool v2)
-{
-    char name[1200], text[64], period[64];
-    if (v2) {
-        snprintf(name, sizeof name, "%s/cpu.max", folder);
-        return qni_file_text(name, text, sizeof text) > 0 ? qni_cpus_from_cpu_max(text) : 0;
-    }
-    snprintf(name, sizeof name, "%s/cpu.cfs_quota_us", folder);
-    const bool has_quota = qni_file_text(name, text, sizeof text) > 0;
-    snprintf(name, sizeof name, "%s/cpu.cfs_period_us", folder);
-    const bool has_period = qni_file_text(name, period, sizeof period) > 0;
-    return has_quota && has_period ? qni_cpus_from_quota(text, period) : 0;
-}
-
-/* Limits of all folders from the process up to the mount apply. Inside a container the path may be
- * one of the host's that is not mounted here; then only its ends that exist are read, the mount
- * itself at least. */
-static int64_t cgroup_quota(const char *memberships, bool v2)
-{
-    char folder[1100], path[1024];
-    const char *mount = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
-    if (!qni_cgroup_path(memberships, v2, path, sizeof path))
-        return 0;
-    int64_t limit = 0;
-    for (;;) {
-        const size_t length = strlen(path);
-        if (length > 0 && path[length - 1] == '/')
-            path[length - 1] = 0;
-        snprintf(folder, sizeof folder, "%s%s", mount, path);
-        limit = smaller_limit(limit, folder_quota(folder, v2));
-        char *slash = strrchr(path, '/');
-        if (slash == NULL)
-            return limit;
-        *slash = 0;
-    }
-}
-
-static int64_t affinity_count(void)
-{
-#if defined(__linux__)
-    for (int cpus = 1024; cpus <= 1 << 16;
-         cpus *= 4) { /* EINVAL: the kernel knows more CPUs than that */
-        cpu_set_t *set = CPU_ALLOC((size_t)cpus);
-        if (set == NULL)
-            break;
-        const size_t bytes = CPU_ALLOC_SIZE((size_t)cpus);
-        const int failed = sched_getaffinity(0, bytes, set);
-        const int count = failed ? 0 : CPU_COUNT_S(bytes, set);
-        CPU_FREE(set);
-        if (!failed)
-            return count;
-    }
-#endif
-    return sysconf(_SC_NPROCESSORS_ONLN);
-}
-
-int32_t qni_threads_available(void)
-{
-    char memberships[8192];
-    int64_t limit = affinity_count();
-    if (qni_file_text("/proc/self/cgroup", memberships, sizeof memberships) > 0) {
-        limit = smaller_limit(limit, cgroup_quota(memberships, true));
-        limit = smaller_limit(limit, cgroup_quota(memberships, false));
-    }
-    return (int32_t)qni_min(qni_max(limit, 1), 4096);
-}
-
-/* The whole text is one decimal number, perhaps with one letter of `units` behind it. */
-static bool number_of(const char *text, const char *units, unsigned long long *value, char *unit)
-{
-    char *end;
-    if (*text < '0' || *text > '9')
-        return false;
-    errno = 0;
-    *value = strtoull(text, &end, 10);
-    *unit = *end != 0 && strchr(units, *end) != NULL ? *end++ : 0;
-    return errno == 0 && (*end == 0 || *end == '\n');
-}
-
-size_t qni_cache_from_texts(int32_t level, const char *level_text, const char *type,
-                            const char *size)
-{
-    const unsigned long long most = UINT32_MAX; /* no cache has 4 GiB; and it fits a size_t */
-    unsigned long long number;
-    char unit;
-    const bool holds_data = strncmp(type, "Data", 4) == 0 || strncmp(type, "Unified", 7) == 0;
-    if (!number_of(level_text, "", &number, &unit) || number != (unsigned long long)level ||
-        !holds_data || !number_of(size, "KMG", &number, &unit))
-        return 0;
-    const int shift = unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : 0;
-    return number <= most >> shift ? (size_t)(number << shift) : 0;
-}
-
-/* What one core can fill. sysconf() gives the third cache of a whole socket where each of its
- * groups of cores has one (AMD: glibc multiplies), and nothing on Arm. */
-static size_t cache_from_kernel(int32_t level)
-{
-    static const char *const facts[] = {"level", "type", "size"};
-    for (int i = 0; i < 8; i++) {
-        char name[128], text[3][64];
-        for (int f = 0; f < 3; f++) {
-            snprintf(name, sizeof name, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", i,
-                     facts[f]);
-            qni_file_text(name, text[f], sizeof text[f]);
-        }
-        const size_t bytes = qni_cache_from_texts(level, text[0], text[1], text[2]);
-        if (bytes > 0)
-            return bytes;
-    }
-    return 0;
-}
-
-size_t qni_cache_bytes(int32_t level)
-{
-    const size_t bytes = level >= 1 && level <= 3 ? cache_from_kernel(level) : 0;
-    if (bytes > 0)
-        return bytes;
-#if defined(_SC_LEVEL1_DCACHE_SIZE)
-    static const int names[] = {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE,
-                                _SC_LEVEL3_CACHE_SIZE};
-    const long known = level >= 1 && level <= 3 ? sysconf(names[level - 1]) : 0;
-    return known > 0 ? (size_t)known : 0;
-#else
-    return 0;
-#endif
-}
 
 /* ---- the pool ---- */
 
 /* SPIN_NS bridges the gap between two products of one layer and is short enough not to be seen in a
- * profile. The others are a few wake-ups long (5 us on an idle core, 50 us on one that went to deep
- * sleep): waiting for a job that runs. */
-enum { SPIN_NS = 10000, BUSY_SPIN_NS = 100000, JOIN_SPIN_NS = 50000, PATIENCE = 8 };
+ * profile. The others are a few wake-ups long (5 us on an idle core, 30 in a virtual machine, 50 on
+ * a core that went to deep sleep): STREAM_SPIN_NS waits where the pause before was no longer,
+ * the rest for a job that runs. */
+enum {
+    SPIN_NS = 10000,
+    STREAM_SPIN_NS = 100000,
+    BUSY_SPIN_NS = 200000,
+    JOIN_SPIN_NS = 50000,
+    PATIENCE = 8
+};
+
+/* A move to another CPU costs two system calls and what the thread's caches held. */
+enum { MOVE_NS = 1000000, MOST_NAMED = 256 };
+
+struct helper {
+    pthread_t thread;
+    struct qni_pool *pool;
+    _Atomic int32_t cpu; /* that it last woke on; written only when it is another one */
+};
 
 struct qni_pool {
     struct qni_allocator allocator;
@@ -245,9 +63,10 @@ struct qni_pool {
     atomic_bool stop;
     bool may_spin;
     int32_t n_helpers;
+    _Alignas(64) _Atomic int32_t caller_cpu; /* of the last job; as a helper's */
     pthread_mutex_t mutex;
     pthread_cond_t work, finished;
-    pthread_t helper[];
+    struct helper helper[];
 };
 
 #define CLOSED 0xffffffffu
@@ -316,11 +135,11 @@ static void take_items(struct qni_pool *p, int32_t mine)
  * bound): a helper that woke too late for a short job should be awake for the next one, or it would
  * be late for every one of a stream.
  */
-static bool spin_for_work(struct qni_pool *p)
+static bool spin_for_work(struct qni_pool *p, int64_t budget)
 {
     const int64_t begin = now_ns();
     int64_t since = begin, now = begin;
-    while (now - since < SPIN_NS && now - begin < BUSY_SPIN_NS) {
+    while (now - since < budget && now - begin < BUSY_SPIN_NS) {
         for (int i = 0; i < 8; i++) {
             if (has_work(p, atomic_load_explicit(&p->ticket, memory_order_acquire)))
                 return true;
@@ -347,20 +166,65 @@ static void sleep_for_work(struct qni_pool *p)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* After PATIENCE spins in vain only one wait in PATIENCE begins with a spin, until one succeeds. */
+/* ---- whose CPU ---- */
+
+static void show_cpu(_Atomic int32_t *shown, int32_t cpu)
+{
+    if (atomic_load_explicit(shown, memory_order_relaxed) != cpu)
+        atomic_store_explicit(shown, cpu, memory_order_relaxed);
+}
+
+/*
+ * The kernel wakes a helper where it thinks best; after a pause in which others had the CPUs that
+ * is often the caller's own, and there both take turns for as long as the jobs are short: they run
+ * no faster than one thread. So a helper that wakes on a CPU of the caller, or of a helper before
+ * it, goes to one that is nobody's, if its mask has one.
+ */
+static void step_aside(const struct qni_pool *p, struct helper *h, int64_t *not_before)
+{
+    int32_t taken[MOST_NAMED], n = 0;
+    const int32_t cpu = qni_this_cpu();
+    show_cpu(&h->cpu, cpu);
+    bool shared = false;
+    taken[n++] = atomic_load_explicit(&p->caller_cpu, memory_order_relaxed);
+    for (const struct helper *o = p->helper; o < h && n < MOST_NAMED; o++)
+        taken[n++] = atomic_load_explicit(&o->cpu, memory_order_relaxed);
+    for (int32_t i = 0; i < n; i++)
+        shared = shared || taken[i] == cpu;
+    if (!shared || cpu < 0 || now_ns() < *not_before)
+        return;
+    for (int32_t i = (int32_t)(h - p->helper) + 1; i < p->n_helpers && n < MOST_NAMED; i++)
+        taken[n++] = atomic_load_explicit(&p->helper[i].cpu, memory_order_relaxed);
+    qni_leave_cpus(taken, n);
+    show_cpu(&h->cpu, qni_this_cpu());
+    *not_before = now_ns() + MOVE_NS;
+}
+
+/* After PATIENCE spins in vain only one wait in PATIENCE begins with a spin, until one succeeds or
+ * a pause was short enough for one. */
 static void *help(void *arg)
 {
-    struct qni_pool *p = arg;
+    struct helper *self = arg;
+    struct qni_pool *p = self->pool;
+    int64_t not_before = 0, paused = STREAM_SPIN_NS, since = now_ns();
     uint32_t vain = 0;
     while (!atomic_load(&p->stop)) {
+        const int64_t budget = paused < STREAM_SPIN_NS ? STREAM_SPIN_NS : SPIN_NS;
         const bool spins = p->may_spin && (vain < PATIENCE || vain % PATIENCE == 0);
-        if (spins && spin_for_work(p)) {
+        if (spins && spin_for_work(p, budget)) {
             vain = 0;
         } else {
             vain++;
             sleep_for_work(p);
         }
+        if (p->may_spin)
+            step_aside(p, self, &not_before);
+        const int64_t woken = now_ns();
+        paused = woken - since;
+        if (paused < STREAM_SPIN_NS)
+            vain = 0;
         take_items(p, 0);
+        since = now_ns();
     }
     return NULL;
 }
@@ -372,12 +236,12 @@ static void stop_helpers(struct qni_pool *p, int32_t n_started)
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->mutex);
     for (int32_t i = 0; i < n_started; i++)
-        pthread_join(p->helper[i], NULL);
+        pthread_join(p->helper[i].thread, NULL);
 }
 
 static size_t pool_bytes(int32_t n_helpers)
 {
-    return sizeof(struct qni_pool) + (size_t)n_helpers * sizeof(pthread_t);
+    return sizeof(struct qni_pool) + (size_t)n_helpers * sizeof(struct helper);
 }
 
 static void free_pool(struct qni_pool *p)
@@ -399,7 +263,10 @@ static int start_helpers(struct qni_pool *p)
     int failed = 0;
     int32_t started = 0;
     while (started < p->n_helpers && !failed) {
-        failed = pthread_create(&p->helper[started], NULL, help, p);
+        struct helper *h = &p->helper[started];
+        h->pool = p;
+        atomic_init(&h->cpu, -1);
+        failed = pthread_create(&h->thread, NULL, help, h);
         started += !failed;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -422,6 +289,7 @@ qn_status qni_pool_create(const struct qni_allocator *a, int32_t n_threads, stru
     p->n_helpers = n_threads - 1;
     p->may_spin = n_threads <= qni_threads_available();
     atomic_init(&p->ticket, ticket_of(0, CLOSED));
+    atomic_init(&p->caller_cpu, -1);
     if (pthread_mutex_init(&p->mutex, NULL) != 0 || pthread_cond_init(&p->work, NULL) != 0 ||
         pthread_cond_init(&p->finished, NULL) != 0 || start_helpers(p) != 0) {
         free_pool(p);
@@ -449,6 +317,7 @@ static void run_alone(int32_t n, qn_task_fn task, void *arg)
 static void post(struct qni_pool *p, int32_t n, qn_task_fn task, void *arg)
 {
     const uint32_t job = ++p->job;
+    show_cpu(&p->caller_cpu, qni_this_cpu());
     atomic_store(&p->ticket, ticket_of(job, CLOSED));
     atomic_store_explicit(&p->done, 0, memory_order_release);
     atomic_store_explicit(&p->n, n, memory_order_release);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fork and join. A pool of sleeping threads that the context owns, or the caller's parallel-for;
- * and how many threads this process may really use (affinity mask and cgroup quota). Only threads.c
- * names pthread functions and /sys. */
+/* Fork and join. A pool of sleeping threads that the context owns, or the caller's
+ * parallel-for. Only threads.c names pthread functions. */
 #ifndef QNI_BASE_THREADS_H
 #define QNI_BASE_THREADS_H
 
@@ -10,23 +9,6 @@
 #include "alloc.h"
 
 struct qni_pool;
-
-/* min(CPUs in the affinity mask, ceil(cgroup v1 or v2 quota)), at least 1. */
-int32_t qni_threads_available(void);
-
-/* The two kinds of quota files, as text: CPUs allowed, rounded up; 0 if there is no limit or the
- * text is not one. */
-int64_t qni_cpus_from_cpu_max(const char *cpu_max);
-int64_t qni_cpus_from_quota(const char *quota_us, const char *period_us);
-/* The path of a process in the hierarchy that limits CPUs, from the text of /proc/self/cgroup. */
-bool qni_cgroup_path(const char *text, bool v2, char *path, size_t capacity);
-
-/* Data cache of level 1 to 3 that one core can fill, in bytes, 0 if unknown. */
-size_t qni_cache_bytes(int32_t level);
-/* The size that a folder under /sys/devices/system/cpu/cpu0/cache tells, from the texts of its
- * files; 0 if they are of another level, of instructions, or no such texts. */
-size_t qni_cache_from_texts(int32_t level, const char *level_text, const char *type,
-                            const char *size);
 
 /* n_threads - 1 helpers are started; the caller is the other one. */
 qn_status qni_pool_create(const struct qni_allocator *a, int32_t n_threads, struct qni_pool **pool,
