@@ -232,13 +232,10 @@ QNI_TEMPLATE void dot_digits(const uint8_t *codes, const struct digits *s, int64
                     sum[i][d][h] = q == 0 ? product : _mm256_add_epi16(sum[i][d][h], product);
                     QNI_KEEP(sum[i][d][h]);
                 }
-                if (mr == 2)
-                    QNI_KEPT(x);
+                QNI_KEPT(x);
             }
-            if (mr == 2) { /* one row has registers to spare */
-                QNI_KEPT(n[0]);
-                QNI_KEPT(n[1]);
-            }
+            QNI_KEPT(n[0]);
+            QNI_KEPT(n[1]);
         }
         QNI_UNROLL
         for (int i = 0; i < mr; i++)
@@ -306,6 +303,18 @@ QNI_TEMPLATE void meet_digits(const struct digits *s, const struct qni_matmul_ti
         _mm256_storeu_ps(to + (size_t)i * t->ldc + 8 * h, c[i][h]);
 }
 
+/* In one function gcc moves more. */
+QNI_NOINLINE static void meet_one(const struct digits *s, const struct qni_matmul_tile *t,
+                                  int64_t panel, ptrdiff_t ahead)
+{
+    meet_digits(s, t, panel, ahead, 1);
+}
+QNI_NOINLINE static void meet_two(const struct digits *s, const struct qni_matmul_tile *t,
+                                  int64_t panel, ptrdiff_t ahead)
+{
+    meet_digits(s, t, panel, ahead, 2);
+}
+
 /* A tile of one or two rows; false if it is not for digits. */
 static bool few_digits(const struct qni_matmul_tile *t, struct digits *s, ptrdiff_t ahead)
 {
@@ -321,10 +330,7 @@ static bool few_digits(const struct qni_matmul_tile *t, struct digits *s, ptrdif
         if (is_first && s->instructions > s->others)
             return false; /* x of many sizes */
         for (int64_t panel = 0; panel < t->n_panels; panel++)
-            if (t->m == 1)
-                meet_digits(s, t, panel, ahead, 1);
-            else
-                meet_digits(s, t, panel, ahead, 2);
+            (t->m == 1 ? meet_one : meet_two)(s, t, panel, ahead);
     }
     return true;
 }
