@@ -13,7 +13,7 @@
  * pause before promises, and only if every thread of the pool can have a CPU of its own. Nothing
  * here decides a result: items are cut by the caller, whatever the number of threads.
  */
-#define _GNU_SOURCE
+#define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
