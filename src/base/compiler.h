@@ -69,6 +69,14 @@
 #define QNI_KEPT(v) ((void)0)
 #endif
 
+/* This vector lies in memory: compilers would rather find a register for it, and none for
+ * others. */
+#if defined(__GNUC__)
+#define QNI_IN_MEMORY(v) __asm__("" : "+m"(v))
+#else
+#define QNI_IN_MEMORY(v) ((void)0)
+#endif
+
 /* The same as QNI_KEEP for a whole number that moves along: compilers would rather hold all of its
  * later values, in more registers than there are. */
 #if defined(__GNUC__)

@@ -281,11 +281,21 @@ QNI_TEMPLATE void add_vector(struct sums *s, const uint8_t *codes, const float *
 {
     const int chains = mr <= 2 ? 2 : 1;
     if (are_integers(kind)) {
-        const __m256i low = signed_bytes(load_codes(codes, 0), part, kind);
-        const __m256i high = signed_bytes(load_codes(codes, 1), part, kind);
+        /* In the order that is written here; with fewer sums compilers find better ones. */
+        const bool in_order = kind == NIBBLES ? mr == MR : mr == 4 || mr == 5;
+        __m256i low = signed_bytes(load_codes(codes, 0), part, kind);
+        __m256i high = signed_bytes(load_codes(codes, 1), part, kind);
         QNI_UNROLL
         for (int b = 0; b < 4; b++) {
-            const __m256 v = signed_code(low, b), w = signed_code(high, b);
+            if (kind == NIBBLES && mr == MR) { /* no registers are left for them */
+                QNI_IN_MEMORY(low);
+                QNI_IN_MEMORY(high);
+            }
+            __m256 v = signed_code(low, b), w = signed_code(high, b);
+            if (in_order) {
+                QNI_KEEP(v);
+                QNI_KEEP(w);
+            }
             QNI_UNROLL
             for (int i = 0; i < mr; i++) {
                 const __m256 x = _mm256_broadcast_ss(a[i] + p + b);
@@ -293,6 +303,12 @@ QNI_TEMPLATE void add_vector(struct sums *s, const uint8_t *codes, const float *
                 s->dot[i][1][b % chains] = _mm256_fmadd_ps(w, x, s->dot[i][1][b % chains]);
                 QNI_KEEP(s->dot[i][0][b % chains]);
                 QNI_KEEP(s->dot[i][1][b % chains]);
+                if (in_order)
+                    QNI_KEPT(x);
+            }
+            if (in_order) {
+                QNI_KEPT(v);
+                QNI_KEPT(w);
             }
         }
         return;
@@ -357,6 +373,13 @@ static void add_totals(const struct stretch *n)
             n->s->total[i][g] = qni_sum8(_mm256_add_ps(sum[0], sum[1]));
         }
     }
+}
+
+static void begin_stretch(struct stretch *n)
+{
+    n->groups = at_most(n->t->n_groups - n->group, GROUPS);
+    if (n->t->offset != NULL)
+        add_totals(n);
 }
 
 /* mr rows of a panel. */
@@ -431,9 +454,7 @@ QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table
     const int64_t each = t->m <= few_of(kind) ? t->m : (t->m + 1) / 2;
     struct stretch n = {.t = t, .table = table, .s = t->scratch};
     for (; n.group < t->n_groups; n.group += n.groups) {
-        n.groups = at_most(t->n_groups - n.group, GROUPS);
-        if (t->offset != NULL)
-            add_totals(&n);
+        begin_stretch(&n);
         for (int64_t panel = 0; panel < t->n_panels; panel++)
             for (int64_t row = 0; row < t->m; row += each)
                 switch (at_most(t->m - row, each)) {
@@ -465,6 +486,16 @@ QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table
 QNI_NOINLINE static void few_nibbles(const struct qni_matmul_tile *t, const struct table *table)
 {
     few(t, table, NIBBLES);
+}
+/* Less than two blocks of three take, though there are no registers for their codes. */
+QNI_NOINLINE static void six_nibbles(const struct qni_matmul_tile *t, const struct table *table)
+{
+    struct stretch n = {.t = t, .table = table, .s = t->scratch};
+    for (; n.group < t->n_groups; n.group += n.groups) {
+        begin_stretch(&n);
+        for (int64_t panel = 0; panel < t->n_panels; panel++)
+            few_rows(&n, panel, 0, MR, NIBBLES);
+    }
 }
 QNI_NOINLINE static void few_bytes(const struct qni_matmul_tile *t, const struct table *table)
 {
@@ -718,7 +749,7 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     if (!is_few || (are_integers(kind) && !are_small(t)))
         many(t, &table, kind);
     else if (kind == NIBBLES)
-        few_nibbles(t, &table);
+        (t->m == MR ? six_nibbles : few_nibbles)(t, &table);
     else if (kind == BYTES)
         few_bytes(t, &table);
     else
