@@ -76,7 +76,8 @@ static bool is_int8(const struct qni_matmul_kernel *k)
 /* Many rows go another way than few. */
 static bool takes_long(const struct qni_matmul_kernel *k)
 {
-    return (k->traits & QNI_TAKES_SCALE) || (k->reads == QNI_READS_BF16 && k->mr == 32);
+    return (k->traits & (QNI_TAKES_SCALE | QNI_LESSENS_WEIGHTS)) ||
+           (k->reads == QNI_READS_BF16 && k->mr == 32);
 }
 
 /* ------------------------------------------------------------------------------------------
@@ -168,7 +169,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     d->kernel = kernel;
     d->data = rc->data;
     d->m = ms[rc->shape % 6];
-    if ((kernel->traits & QNI_TAKES_SPANS) && rc->shape % 3 == 2) /* several blocks, and copies */
+    if ((kernel->traits & (QNI_TAKES_SPANS | QNI_LESSENS_WEIGHTS)) && rc->shape % 3 == 2)
+        /* several blocks, and copies */
         d->m = CHECK_OF(r, mr + 1, mr + 2, mr + 3, 14, 15, 16, 29, 43, 60, 256, 257, 300);
     d->panels = CHECK_OF(r, 1, 1, 2, 3, rc->shape % 5 == 4 ? 9 : 2);
     d->n = 16 * d->panels - (check_random_chance(r, 50) ? 0 : check_random_in(r, 1, 15));
@@ -428,8 +430,7 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     const int64_t units = (t->units + shares) >> shares;
     const size_t row_bytes = (size_t)units * QNI_UNIT * (bf16 ? 2 : 4);
     /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
-    const bool callers =
-        !bf16 && units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
+    const bool callers = !bf16 && units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
     if (bf16 && t->offset != NULL && !makes) {
         t->a_total = sum_groups(c, d, x);
         t->ld_segment = (size_t)d->segments.n;

@@ -98,9 +98,9 @@ QNI_TEMPLATE void tile_rows(const struct room *room, const struct some *s,
                                (const __m128i *)(const void *)(s->rest[v / 2] + at))));
     }
     if (s->w[0].is_joined)
-        qni_pairs_add(room->x + row * DEPTH, w, chunks, mr, panels, true, sum);
+        qni_pairs_add(room->x + row * DEPTH, w, chunks, mr, panels, true, NULL, sum);
     else
-        qni_pairs_add(room->x + row * DEPTH, w, chunks, mr, panels, false, sum);
+        qni_pairs_add(room->x + row * DEPTH, w, chunks, mr, panels, false, NULL, sum);
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         QNI_UNROLL

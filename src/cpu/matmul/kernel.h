@@ -71,8 +71,10 @@ enum {
     QNI_TAKES_SPANS = 4,   /* copies rows, a span of k at a time: the rows of a job need not fit a
                               cache, wherever they lie */
     QNI_ROUNDS_WEIGHTS = 8, /* rounds them once to bf16: for the dense strategy, x in one plane */
-    QNI_SHARES_UNITS = 16, /* reads rows of groups of at most 16 positions in halves of units */
-    QNI_LOOKS = 32         /* tells whether all results are finite, and takes all panels at once */
+    QNI_SHARES_UNITS = 16,  /* reads rows of groups of at most 16 positions in halves of units */
+    QNI_LOOKS = 32,         /* tells whether all results are finite, and takes all panels at once */
+    QNI_LESSENS_WEIGHTS = 64 /* makes others of the weights, once for all rows of a job, which need
+                                not fit a cache. Of one segment */
 };
 
 /* Rows of a block of bf16 planes. */
@@ -108,10 +110,10 @@ struct qni_matmul_tile {
     int32_t x_zero;        /* Q8: zero point of int8-static, else 0 */
     /* weights: everything of the first panel, and how far to the next */
     const uint8_t *codes;
-    size_t codes_stride;    /* bytes */
-    const void *scale;      /* [n_groups, 16], f32 or f16 */
-    const void *offset;     /* the same, or NULL */
-    const void *zero;       /* [n_groups, 16], i8 or i32, or NULL: what offsets are made of. Only
+    size_t codes_stride; /* bytes */
+    const void *scale;   /* [n_groups, 16], f32 or f16 */
+    const void *offset;  /* the same, or NULL */
+    const void *zero;    /* [n_groups, 16], i8 or i32, or NULL: what offsets are made of. Only
                                  read where weights are rounded */
     int32_t zero_is_i8;
     const int32_t *sums;    /* [n_segments, 16] sum of code values of each segment, or NULL */

@@ -207,7 +207,10 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
 static int64_t unpacking_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
     enum { LONG = 8, BYTES = 32, NIBBLES = 40 };
-    const int64_t units = qni_row_layout_of(op, op->w[0]->head, k).cut.segment_units;
+    const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
+    const int64_t units = l.cut.segment_units;
+    if (k->traits & QNI_LESSENS_WEIGHTS)
+        return l.cut.n_segments == 1 && units > LONG ? k->m_min : INT64_MAX;
     if (k->layout == QNI_LAYOUT_Q4N16)
         return units > LONG ? INT64_MAX : units > 1 ? NIBBLES : k->m_min;
     return units > LONG && k->layout == QNI_LAYOUT_Q8N16 ? BYTES : k->m_min;
@@ -344,7 +347,7 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     int64_t rows = qni_min(cache / qni_max((int64_t)l.lda, 64), QNI_EPILOGUE_ROWS);
     if (choice->main->traits & QNI_MAKES_WEIGHTS)
         rows = rows_of_made(&l);
-    if (spans)
+    if (spans || (choice->main->traits & QNI_LESSENS_WEIGHTS))
         rows = QNI_EPILOGUE_ROWS;
     rows = qni_max(rows / mr * mr, mr);
     /* A rest of few rows takes as long as its codes take to come: better with those before it. */

@@ -80,7 +80,7 @@ QNI_TEMPLATE struct qni_pairs_ready qni_pairs_ready_of(const struct qni_pairs_w 
 /* Rows of n bytes, a multiple of 32: takes the smallest from all, and says which it was and what
  * the largest is now. Leaves bytes that take more than half of all values as they are: it would
  * gain little. */
-static int32_t qni_pairs_settle(uint8_t *x, int64_t rows, int64_t n, int32_t *top)
+QNI_INLINE int32_t qni_pairs_settle(uint8_t *x, int64_t rows, int64_t n, int32_t *top)
 {
     enum { WIDE = 160, LOOK = 8 };
     __m256i least = _mm256_set1_epi8(-1), most = _mm256_setzero_si256();
@@ -366,8 +366,8 @@ static void qni_pairs_count(struct qni_pairs_w *w, int64_t chunks)
  * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 4.1 cycles, of
  * four 3.6; a lane that has too much 0.4 for a row, and once 8 of two, of four 44, or
  * hardly anything where weights are kept for other rows. Of few rows lanes are not counted. */
-static void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
-                           bool is_kept)
+QNI_INLINE void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
+                               bool is_kept)
 {
     enum { TWO = 66, FOUR = 58, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 6, FEW = 128 };
     w->most = qni_pairs_most(top);
@@ -509,26 +509,40 @@ QNI_TEMPLATE void qni_pairs_add_four(const __m256i *x, const int8_t *w, const __
               [x] "x"(x[0]), [y] "x"(x[1]), [ones] "x"(ones));
 }
 
-/* sum[i] += all chunks of 8 positions of row i and 16 outputs of each of `panels`. */
+/* Bytes that are asked for while others are multiplied, at an even pace. */
+struct qni_pairs_ahead {
+    const uint8_t *at;
+    int64_t step;
+};
+
+/* sum[i] += all chunks of 8 positions of row i and 16 outputs of each of `panels`. Asks for
+ * what is `ahead`, a step with each chunk, if that is not NULL. */
 QNI_TEMPLATE void qni_pairs_add(const uint8_t *x, const int8_t *const *panel, int64_t chunks,
                                 const int mr, const int panels, const bool is_joined,
+                                const struct qni_pairs_ahead *const ahead,
                                 __m256i (*sum)[QNI_PAIRS_VECTORS])
 {
     const __m256i ones = _mm256_set1_epi16(1);
     const int8_t *w[2] = {panel[0], panel[panels - 1]};
-    for (; chunks > 0; chunks--, x += 8, w[0] += 2 * QNI_PAIRS_QUAD, w[1] += 2 * QNI_PAIRS_QUAD)
+    const uint8_t *next = ahead == NULL ? NULL : ahead->at;
+    for (; chunks > 0; chunks--, x += 8, w[0] += 2 * QNI_PAIRS_QUAD, w[1] += 2 * QNI_PAIRS_QUAD) {
+        if (ahead != NULL) {
+            _mm_prefetch((const char *)next, _MM_HINT_T1);
+            next += ahead->step;
+        }
         QNI_UNROLL
-    for (int i = 0; i < mr; i++) {
-        const __m256i both[2] = {qni_pairs_four(x + i * QNI_PAIRS_DEPTH),
-                                 qni_pairs_four(x + i * QNI_PAIRS_DEPTH + 4)};
-        QNI_UNROLL
-        for (int v = 0; v < 2 * panels; v++) {
-            const int8_t *const at = w[v / 2] + v % 2 * 32;
-            if (is_joined) {
-                qni_pairs_add_four(both, at, ones, &sum[i][v]);
-            } else {
-                qni_pairs_add_two(both[0], at, ones, &sum[i][v]);
-                qni_pairs_add_two(both[1], at + QNI_PAIRS_QUAD, ones, &sum[i][v]);
+        for (int i = 0; i < mr; i++) {
+            const __m256i both[2] = {qni_pairs_four(x + i * QNI_PAIRS_DEPTH),
+                                     qni_pairs_four(x + i * QNI_PAIRS_DEPTH + 4)};
+            QNI_UNROLL
+            for (int v = 0; v < 2 * panels; v++) {
+                const int8_t *const at = w[v / 2] + v % 2 * 32;
+                if (is_joined) {
+                    qni_pairs_add_four(both, at, ones, &sum[i][v]);
+                } else {
+                    qni_pairs_add_two(both[0], at, ones, &sum[i][v]);
+                    qni_pairs_add_two(both[1], at + QNI_PAIRS_QUAD, ones, &sum[i][v]);
+                }
             }
         }
     }

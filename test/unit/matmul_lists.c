@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The matmul row that makes weights less, alone, against sums one after the other: more rows and
+ * positions than are met at a time; columns of x that span little, much, or all bytes; weights of
+ * which few lanes, many, or all have too much, so that each kind of product is chosen, and lists
+ * are long and short. */
+#include "cpu/cpuid.h"
+#include "cpu/matmul/kernel.h"
+#include "unit.h"
+
+#if QN_BUILD_X86_AVX2
+
+enum { MOST_ROWS = 260, MOST_PANELS = 5, MOST_UNITS = 27, MOST_K = MOST_UNITS * 32 };
+enum { N = MOST_PANELS * 16, SCRATCH = 393216, PAD = 16 };
+enum { SMALL = 0, BELL = 1, ANY = 2, ENDS = 3, SOME = 4, N_DATA = 5 };
+
+static _Alignas(64) uint8_t scratch[SCRATCH];
+static _Alignas(64) int8_t x[MOST_ROWS * MOST_K];
+static uint8_t codes[MOST_PANELS * MOST_K * 16];
+static float scale[N];
+static int8_t w[N][MOST_K];
+static int32_t y[MOST_ROWS * (N + PAD)], facts[MOST_ROWS], sums[N];
+static uint64_t state = 1;
+
+static int32_t draw(int32_t data, int32_t lo, int64_t at)
+{
+    const int32_t small = (int32_t)unit_in(&state, -12, 12);
+    switch (data) {
+    case SMALL:
+        return small;
+    case BELL:
+        return (int32_t)(unit_in(&state, -42, 42) + unit_in(&state, -42, 42) +
+                         unit_in(&state, -43, 43));
+    case ANY:
+        return (int32_t)unit_in(&state, lo, 127);
+    case ENDS:
+        return unit_in(&state, 0, 1) == 0 ? lo : 127;
+    default: /* some columns alone */
+        return at % 29 == 11 ? (int32_t)unit_in(&state, lo, 127) : small;
+    }
+}
+
+struct scene {
+    int64_t m, panels, units;
+    int32_t x_data, w_data, x_zero;
+};
+
+static void make(const struct scene *s)
+{
+    const int64_t k = s->units * 32;
+    memset(facts, 0, sizeof facts);
+    for (int64_t i = 0; i < s->m * k; i++) {
+        x[i] = (int8_t)draw(s->x_data, s->x_zero == 0 ? -127 : -128, i % k);
+        facts[i / k] += x[i];
+    }
+    for (int64_t j = 0; j < s->panels * 16; j++) {
+        sums[j] = 0;
+        scale[j] = 1.0f;
+        for (int64_t p = 0; p < k; p++) {
+            w[j][p] = (int8_t)draw(s->w_data, -128, p);
+            sums[j] += w[j][p];
+            codes[(j / 16 * k + p / 4 * 4) * 16 + j % 16 * 4 + p % 4] = (uint8_t)(w[j][p] + 128);
+        }
+    }
+}
+
+static void check(const struct scene *s)
+{
+    const int64_t k = s->units * 32, n = s->panels * 16;
+    const struct qni_matmul_tile t = {
+        .a = x,
+        .lda = (size_t)k,
+        .m = s->m,
+        .a_sum = facts,
+        .ld_segment = 1,
+        .x_zero = s->x_zero,
+        .codes = codes,
+        .codes_stride = (size_t)k * 16,
+        .scale = scale,
+        .sums = sums,
+        .n_panels = s->panels,
+        .units = s->units,
+        .n_groups = 1,
+        .group_units = s->units,
+        .segment_units = s->units,
+        .n_segments = 1,
+        .raw_i32 = 1,
+        .c = (float *)(void *)y,
+        .ldc = (size_t)(n + PAD),
+        .scratch = scratch,
+    };
+    memset(y, 0xa5, sizeof y);
+    qni_matmul_q8_q8n16_mr2_avx2(&t);
+    for (int64_t i = 0; i < s->m; i++)
+        for (int64_t j = 0; j < n + PAD; j++) {
+            int32_t exact = (int32_t)0xa5a5a5a5;
+            if (j < n) {
+                exact = -s->x_zero * sums[j];
+                for (int64_t p = 0; p < k; p++)
+                    exact += x[i * k + p] * w[j][p];
+            }
+            assert_int_equal(y[i * (n + PAD) + j], exact);
+        }
+}
+
+static void test_lists(void **unused)
+{
+    static const int64_t rows[] = {1, 2, 7, 24, 33, 64, 65, 129, 256, 257};
+    (void)unused;
+    if ((QN_ISA_AVX2 & ~qni_cpuid_detect()) != 0)
+        skip();
+    for (int32_t i = 0; i < N_DATA * N_DATA * 2; i++) {
+        struct scene s = {.m = rows[i * 7 % 10], .panels = 1 + i % MOST_PANELS};
+        s.x_data = i % N_DATA;
+        s.w_data = i / N_DATA % N_DATA;
+        s.x_zero = i % 3 == 0 ? (int32_t)unit_in(&state, -128, 127) : 0;
+        s.units = i % 4 == 0 ? MOST_UNITS : unit_in(&state, 1, 25);
+        make(&s);
+        check(&s);
+    }
+}
+
+#else
+
+static void test_lists(void **unused)
+{
+    (void)unused;
+    skip();
+}
+
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lists)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
