@@ -75,12 +75,12 @@ static bool has_words(const qn_ctx *ctx, const struct qni_op *op)
 }
 
 /* Where other rows are faster than those that gather (measured: a group of 4 channels takes 2 to 3
- * times as long as in ../groups, of 8 0.6 to 0.8 of it; 49 rows of a 1 x 1 1.2 times as long as
- * words; nibbles 1.1 to 1.3 of their patches, when AVX2 made int16 of them). */
+ * times as long as in ../groups, of 8 0.6 to 0.8 of it; 49 rows of a 1 x 1 0.9 to 1.0 of words'
+ * time; nibbles 1.1 to 1.3 of their patches, when AVX2 made int16 of them). */
 static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
                                      const struct qni_direct_kernel *k)
 {
-    enum { FEW = 8, FEW_ROWS = 64 };
+    enum { FEW = 8, FEW_ROWS = 48 };
     const uint64_t bytes = QN_ISA_AVX_VNNI | QN_ISA_VNNI512;
     if ((ctx->isa & QN_ISA_AMX_INT8) != 0)
         return "this CPU multiplies tiles, which other rows do";

@@ -63,13 +63,22 @@ static void copy_x(const struct qni_direct_tile *t, const struct piece *p, struc
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
+/* A group of a list that sums get afterwards, one output of all rows. */
+struct extra {
+    const struct qni_pairs_two *group;
+    int32_t *sums;
+};
+
 /* Panels that follow each other, ready for a piece of x, and what tiles of them begin with. */
+enum { EXTRAS = 3 }; /* of a panel */
 struct some {
     struct qni_pairs_ready w[2];
     int32_t *sums_of[2];
     bool has_sums[2];
     int16_t *rest[2]; /* words to add, or NULL */
     int32_t middle[2][QNI_PANEL];
+    struct extra extra[2 * EXTRAS];
+    int n_extra;
 };
 
 /* What all rows of a tile begin with, of every output: the opposite of what takes x's middle from
@@ -147,6 +156,23 @@ static void add_words(const int16_t *words, int64_t rows, bool has_sums, int32_t
     }
 }
 
+/* Are so few groups left that each goes to its sums on its own? A round is the work of all 16
+ * outputs. Panel i of some. */
+static bool are_extra(const int32_t *at, int i, struct some *s)
+{
+    const struct qni_pairs_ready *const w = &s->w[i];
+    const int before = s->n_extra;
+    for (int j = 0; j < QNI_PANEL; j++)
+        for (int32_t g = at[j]; g != w->first[j + 1]; g += w->list[g].group & QNI_PAIRS_GROUP) {
+            if (s->n_extra - before == EXTRAS) {
+                s->n_extra = before;
+                return false;
+            }
+            s->extra[s->n_extra++] = (struct extra){w->list + g, s->sums_of[i] + j};
+        }
+    return true;
+}
+
 /* Lists of a panel, a group of each at a time: the last words are what tiles begin with. */
 static void begin_with_lists(struct room *room, const struct piece *p, int i, struct some *s)
 {
@@ -156,13 +182,31 @@ static void begin_with_lists(struct room *room, const struct piece *p, int i, st
     memset(s->middle[i], 0, sizeof s->middle[i]);
     s->rest[i] = NULL;
     s->has_sums[i] = p->from != 0;
-    while (memcmp(at, w->first + 1, sizeof at) != 0) {
+    while (!are_extra(at, i, s)) {
         if (s->rest[i] != NULL) {
             add_words(s->rest[i], p->rows, s->has_sums[i], s->sums_of[i]);
             s->has_sums[i] = true;
         }
         s->rest[i] = room->rest + i * ROWS * QNI_PANEL;
         qni_pairs_round(turned_x(room, p), w, at, p->rows, s->rest[i], s->middle[i]);
+    }
+}
+
+/* Rows [row, end), of which the first is a multiple of 32. */
+static void add_extra(const uint8_t *turned, const struct extra *e, int64_t row, int64_t end)
+{
+    enum { SOME = 32 };
+    const int32_t middle = e->group->group & ~QNI_PAIRS_GROUP;
+    for (; row < end; row += SOME) {
+        const int64_t n = end - row < SOME ? end - row : SOME;
+        int32_t *const sums = e->sums + row * QNI_PANEL;
+        __m256i part[2];
+        int16_t words[SOME];
+        qni_pairs_group(turned + row, e->group, 1, part);
+        qni_pairs_store(words, _mm256_permute2x128_si256(part[0], part[1], 0x20));
+        qni_pairs_store(words + 16, _mm256_permute2x128_si256(part[0], part[1], 0x31));
+        for (int64_t r = 0; r < n; r++)
+            sums[r * QNI_PANEL] += words[r] + middle;
     }
 }
 
@@ -192,8 +236,12 @@ static void finish_rows(const struct qni_direct_tile *t, const struct piece *p, 
                         int64_t end, int64_t panel, const struct some *s, int n)
 {
     const struct piece some = {p->row + row, end - row, 0, 0};
-    for (int i = 0; i < n; i++)
-        finish_panel(t, &some, panel + i, s->sums_of[i] + row * QNI_PANEL);
+    const int32_t *const sums[2] = {s->sums_of[0] + row * QNI_PANEL,
+                                    s->sums_of[n - 1] + row * QNI_PANEL};
+    if (n == 2)
+        finish_panels(t, &some, panel, sums);
+    else
+        finish_panel(t, &some, panel, sums[0]);
 }
 
 static void ask_for_y(const struct qni_direct_tile *t, const struct piece *p, int64_t row,
@@ -209,28 +257,35 @@ static void add_panels(const struct qni_direct_tile *t, struct room *room, const
 {
     enum { SOME = 64 };
     const bool is_last = p->from + p->n == t->n_taps * t->tap_bytes;
+    s->n_extra = 0;
     for (int i = 0; i < n; i++)
         begin_with_lists(room, p, i, s);
     for (int64_t row = 0, end; row < p->rows; row = end) {
-        end = !is_last || p->rows - row < SOME ? p->rows : row + SOME;
+        end = p->rows - row < SOME ? p->rows : row + SOME;
         if (is_last)
             ask_for_y(t, p, row, end, panel);
         add_rows(room, s, p, row, end, n);
+        for (int i = 0; i < s->n_extra; i++)
+            add_extra(turned_x(room, p), &s->extra[i], row, end);
         if (is_last)
             finish_rows(t, p, row, end, panel, s, n);
     }
 }
 
-/* Values of a panel, and zeros up to a whole chunk. */
-QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct piece *p,
-                          struct qni_pairs_w *w, const int kind)
+/* Weights of a panel, zeros up to a whole chunk, as x of at most top can meet them. */
+QNI_TEMPLATE void make_w(const struct qni_direct_tile *t, int64_t panel, const struct piece *p,
+                         int32_t top, struct qni_pairs_w *w, const int kind)
 {
     const uint8_t *const b = t->b + (size_t)panel * t->b_panel;
     const int64_t chunks = (p->n + 7) / 8;
+    const bool is_kept = t->kept != NULL;
     if (kind == NIBBLES)
         qni_pairs_of_nibbles(b + p->from * 8, (p->n + 31) / 32, w->quads);
-    else
-        copy(b + p->from * 16, chunks * 8 * QNI_PANEL, 0x80, (uint8_t *)w->quads);
+    if (kind == NIBBLES)
+        qni_pairs_part_of(w, w->quads, 0, chunks, p->rows, top, is_kept, 0);
+    else /* two panels are made in turn */
+        qni_pairs_part_of(w, (const int8_t *)b + p->from * QNI_PANEL, 0x80, chunks, p->rows, top,
+                          is_kept, 2 * (ptrdiff_t)t->b_panel);
 }
 
 /* ---- weights that are kept ------------------------------------------------------------------- */
@@ -274,11 +329,9 @@ QNI_TEMPLATE struct qni_pairs_ready ready_w(const struct qni_direct_tile *t, int
                                             const int kind)
 {
     enum { HALF = 128, ALL = 255 };
-    const int64_t chunks = (p->n + 7) / 8;
     struct qni_pairs_w *const w = &room->w[panel % 2];
     if (t->kept == NULL) {
-        bring_w(t, panel, p, w, kind);
-        qni_pairs_part(w, chunks, p->rows, room->top, false);
+        make_w(t, panel, p, room->top, w, kind);
         return qni_pairs_ready_of(w);
     }
     const int32_t top = room->top > HALF ? ALL : HALF;
@@ -288,9 +341,8 @@ QNI_TEMPLATE struct qni_pairs_ready ready_w(const struct qni_direct_tile *t, int
         kept + QNI_DIRECT_KEPT + (size_t)(p->from / each) * qni_direct_kept_piece(each);
     if (*is_for == top)
         return kept_at(at, each);
-    bring_w(t, panel, p, w, kind);
-    qni_pairs_part(w, chunks, p->rows, top, true);
-    *is_for = keep(w, chunks, at, each) ? top : 0;
+    make_w(t, panel, p, top, w, kind);
+    *is_for = keep(w, (p->n + 7) / 8, at, each) ? top : 0;
     return qni_pairs_ready_of(w);
 }
 

@@ -160,6 +160,23 @@ QNI_TEMPLATE void panel_to_bytes(const struct qni_direct_tile *t, const struct p
         write_row(_mm256_castsi256_si128(two_rows(&f, sums, 0, what)), n, y[r] + column);
 }
 
+/* Two panels that follow each other, of whole rows of outputs. */
+QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct piece *p,
+                                  int64_t panel, const int32_t *const *sums, const int what)
+{
+    const struct finish f[2] = {finish_of(t, panel), finish_of(t, panel + 1)};
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const int64_t column = t->column + panel * QNI_PANEL;
+    for (int64_t r = 0; r < p->rows; r++) {
+        __m256i packed = _mm256_packs_epi16(row_of(&f[0], sums[0] + r * QNI_PANEL, what),
+                                            row_of(&f[1], sums[1] + r * QNI_PANEL, what));
+        if (what & SHIFT)
+            packed = _mm256_xor_si256(_mm256_max_epi8(packed, f[0].floor), f[0].flip);
+        _mm256_storeu_si256((__m256i *)(void *)(t->y[p->row + r] + column),
+                            _mm256_permutevar8x32_epi32(packed, order));
+    }
+}
+
 static inline void panel_to_words(const struct qni_direct_tile *t, const struct piece *p,
                                   int64_t panel, const int32_t *sums)
 {
@@ -191,6 +208,22 @@ static inline void finish_panel(const struct qni_direct_tile *t, const struct pi
         panel_to_bytes(t, p, panel, sums, SHIFT);
     else
         panel_to_bytes(t, p, panel, sums, 0);
+}
+
+/* The same of two panels. */
+static inline void finish_panels(const struct qni_direct_tile *t, const struct piece *p,
+                                 int64_t panel, const int32_t *const *sums)
+{
+    if (t->kind != QNI_DIRECT_BYTES || !t->is_tame || t->n < (panel + 2) * QNI_PANEL) {
+        finish_panel(t, p, panel, sums[0]);
+        finish_panel(t, p, panel + 1, sums[1]);
+    } else if (t->has_zero) {
+        panels_to_bytes(t, p, panel, sums, ZERO | SHIFT);
+    } else if (t->y_zero != 0 || t->is_u8 || t->relu) {
+        panels_to_bytes(t, p, panel, sums, SHIFT);
+    } else {
+        panels_to_bytes(t, p, panel, sums, 0);
+    }
 }
 
 #endif

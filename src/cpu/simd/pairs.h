@@ -47,20 +47,21 @@ struct qni_pairs_two {
     int8_t w[2];
     int16_t group;
 };
+_Static_assert(sizeof(struct qni_pairs_two) == 8, "four of them to a vector");
+_Static_assert(QNI_PAIRS_DEPTH >= 2 * 127 + 16, "zeros behind a list of one group");
 enum { QNI_PAIRS_GROUP = 127, QNI_PAIRS_GROUP_SUM = 255 };
 
 /* Weights of 16 outputs. over_four: of every 8 positions and 8 outputs, two bits for each lane of
- * four positions that has too much; n_four: all of them, n_two: the same of lanes of two. */
+ * four positions that has too much. */
 struct qni_pairs_w {
     _Alignas(64) int8_t quads[QNI_PAIRS_DEPTH * QNI_PAIRS_OUTPUTS];
     int32_t sums[QNI_PAIRS_OUTPUTS];
     uint32_t over_four[QNI_PAIRS_DEPTH / 4];
-    int32_t n_four, n_two;
     int32_t most;
     bool is_joined;
     struct qni_pairs_rest rest[QNI_PAIRS_OUTPUTS];
     int32_t first[QNI_PAIRS_OUTPUTS + 1]; /* of each output in list */
-    struct qni_pairs_two list[QNI_PAIRS_OUTPUTS * QNI_PAIRS_DEPTH];
+    struct qni_pairs_two list[QNI_PAIRS_OUTPUTS * QNI_PAIRS_DEPTH + 8];
 };
 
 /* The same as tiles and columns meet them. */
@@ -161,24 +162,29 @@ QNI_TEMPLATE struct qni_pairs_lanes qni_pairs_lanes_of(const __m256i v)
     return l;
 }
 
-/* 8 positions of 8 outputs: counts lanes that have too much. Adds to the sums of the outputs. */
-QNI_TEMPLATE __m256i qni_pairs_half(struct qni_pairs_w *w, int64_t at, const __m256i sum)
+/* 8 positions of 8 outputs: lanes of four that have too much, two bits each, and of two, one bit;
+ * and sums of lanes of four. */
+struct qni_pairs_over {
+    uint32_t four, two;
+    __m256i all;
+};
+QNI_TEMPLATE struct qni_pairs_over qni_pairs_half(const int8_t *quad, const __m256i flip,
+                                                  const __m256i most)
 {
-    const int8_t *const quad = w->quads + at / 2 * 2 * QNI_PAIRS_QUAD + at % 2 * 32;
-    const __m256i most = _mm256_set1_epi16((int16_t)w->most);
-    const struct qni_pairs_lanes a = qni_pairs_lanes_of(qni_pairs_load(quad));
-    const struct qni_pairs_lanes b = qni_pairs_lanes_of(qni_pairs_load(quad + QNI_PAIRS_QUAD));
+    const struct qni_pairs_lanes a =
+        qni_pairs_lanes_of(_mm256_xor_si256(qni_pairs_load(quad), flip));
+    const struct qni_pairs_lanes b =
+        qni_pairs_lanes_of(_mm256_xor_si256(qni_pairs_load(quad + QNI_PAIRS_QUAD), flip));
     const __m256i above = _mm256_add_epi16(a.above, b.above);
     const __m256i below = _mm256_add_epi16(a.below, b.below);
     const __m256i over_a = _mm256_cmpgt_epi16(_mm256_max_epi16(a.above, a.below), most);
     const __m256i over_b = _mm256_cmpgt_epi16(_mm256_max_epi16(b.above, b.below), most);
     const __m256i over = _mm256_cmpgt_epi16(_mm256_max_epi16(above, below), most);
-    w->over_four[at] = (uint32_t)_mm256_movemask_epi8(over);
-    const uint32_t over_two = (uint32_t)_mm256_movemask_epi8(_mm256_packs_epi16(over_a, over_b));
-    w->n_four += __builtin_popcount(w->over_four[at]) / 2;
-    w->n_two += __builtin_popcount(over_two);
-    return _mm256_add_epi32(
-        sum, _mm256_madd_epi16(_mm256_sub_epi16(above, below), _mm256_set1_epi16(1)));
+    struct qni_pairs_over o;
+    o.four = (uint32_t)_mm256_movemask_epi8(over);
+    o.two = (uint32_t)_mm256_movemask_epi8(_mm256_packs_epi16(over_a, over_b));
+    o.all = _mm256_sub_epi16(above, below);
+    return o;
 }
 
 QNI_TEMPLATE void qni_pairs_widen(const int8_t *from, __m256i *v)
@@ -277,38 +283,89 @@ static void qni_pairs_lessen_four(struct qni_pairs_w *w, int64_t chunks)
     }
 }
 
-/* Of each output what its list has to pairs, in groups. Two of a pair do not saturate. */
+/* A list of any length. Two of a pair do not saturate. */
+static struct qni_pairs_two *qni_pairs_groups_of(const struct qni_pairs_rest *rest, int32_t most,
+                                                 struct qni_pairs_two *to)
+{
+    struct qni_pairs_two *first = to;
+    int32_t sum = 0, size = 0;
+    bool is_odd = false;
+    for (int32_t i = 0; i < rest->n; i++) {
+        const int32_t v = rest->w[i], more = v < 0 ? -v : v;
+        if (size + more > QNI_PAIRS_GROUP_SUM || to - first == QNI_PAIRS_GROUP) {
+            first->group = (int16_t)(sum * 128 + (to - first));
+            first = to;
+            sum = size = 0;
+            is_odd = false;
+        }
+        sum += v;
+        size += more;
+        const int32_t both = is_odd ? to[-1].w[0] + v : v;
+        if (is_odd && both <= most && both >= -most) {
+            to[-1].at[1] = rest->at[i];
+            to[-1].w[1] = (int8_t)v;
+            is_odd = false;
+        } else {
+            *to++ = (struct qni_pairs_two){{rest->at[i], rest->at[i]}, {(int8_t)v, 0}, 0};
+            is_odd = true;
+        }
+    }
+    if (to > first)
+        first->group = (int16_t)(sum * 128 + (to - first));
+    return to;
+}
+
+QNI_TEMPLATE int32_t qni_pairs_total(const __m256i v)
+{
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+
+/* A list of one group, as most are: how many pairs it has, or 0 if it is none. Writes up to 7 more.
+ */
+QNI_TEMPLATE int32_t qni_pairs_one_group(struct qni_pairs_rest *rest, const __m256i most,
+                                         struct qni_pairs_two *to)
+{
+    enum { MOST = 2 * QNI_PAIRS_GROUP };
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sum = _mm256_setzero_si256(), size = sum, over = sum;
+    const int32_t n = rest->n;
+    if (n > MOST)
+        return 0;
+    qni_pairs_store(rest->w + n, _mm256_setzero_si256());
+    rest->at[n] = 0;
+    for (int32_t i = 0; i < n; i += 16) {
+        const __m256i w = qni_pairs_load(rest->w + i), at = qni_pairs_load(rest->at + i);
+        const __m256i both = _mm256_madd_epi16(w, ones);
+        const __m256i bytes = _mm256_packs_epi16(w, w);
+        const __m256i words = _mm256_unpacklo_epi16(bytes, _mm256_setzero_si256());
+        const __m256i low = _mm256_unpacklo_epi32(at, words);
+        const __m256i high = _mm256_unpackhi_epi32(at, words);
+        sum = _mm256_add_epi32(sum, both);
+        size = _mm256_add_epi32(size, _mm256_madd_epi16(_mm256_abs_epi16(w), ones));
+        over = _mm256_or_si256(over, _mm256_cmpgt_epi32(_mm256_abs_epi32(both), most));
+        qni_pairs_store(to + i / 2, _mm256_permute2x128_si256(low, high, 0x20));
+        qni_pairs_store(to + i / 2 + 4, _mm256_permute2x128_si256(low, high, 0x31));
+    }
+    if (!_mm256_testz_si256(over, over) || qni_pairs_total(size) > QNI_PAIRS_GROUP_SUM)
+        return 0;
+    to->group = (int16_t)(qni_pairs_total(sum) * 128 + (n + 1) / 2);
+    return (n + 1) / 2;
+}
+
+/* Of each output what its list has to pairs, in groups. */
 static void qni_pairs_list(struct qni_pairs_w *w)
 {
+    const __m256i most = _mm256_set1_epi32(w->most);
     struct qni_pairs_two *to = w->list;
     for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++) {
-        const struct qni_pairs_rest *const rest = &w->rest[j];
-        struct qni_pairs_two *first = to;
-        int32_t sum = 0, size = 0;
-        bool is_odd = false;
+        struct qni_pairs_rest *const rest = &w->rest[j];
         w->first[j] = (int32_t)(to - w->list);
-        for (int32_t i = 0; i < rest->n; i++) {
-            const int32_t v = rest->w[i], more = v < 0 ? -v : v;
-            if (size + more > QNI_PAIRS_GROUP_SUM || to - first == QNI_PAIRS_GROUP) {
-                first->group = (int16_t)(sum * 128 + (to - first));
-                first = to;
-                sum = size = 0;
-                is_odd = false;
-            }
-            sum += v;
-            size += more;
-            const int32_t both = is_odd ? to[-1].w[0] + v : v;
-            if (is_odd && both <= w->most && both >= -w->most) {
-                to[-1].at[1] = rest->at[i];
-                to[-1].w[1] = (int8_t)v;
-                is_odd = false;
-            } else {
-                *to++ = (struct qni_pairs_two){{rest->at[i], rest->at[i]}, {(int8_t)v, 0}, 0};
-                is_odd = true;
-            }
-        }
-        if (to > first)
-            first->group = (int16_t)(sum * 128 + (to - first));
+        if (rest->n == 0)
+            continue;
+        const int32_t n = qni_pairs_one_group(rest, most, to);
+        to = n != 0 ? to + n : qni_pairs_groups_of(rest, w->most, to);
     }
     w->first[QNI_PAIRS_OUTPUTS] = (int32_t)(to - w->list);
 }
@@ -318,74 +375,136 @@ static int32_t qni_pairs_most(int32_t top)
     return 32767 / top < 1024 ? 32767 / top : 1024;
 }
 
-/* Lanes of two that have too much are two weights of one sign, of which the first takes all of it:
- * the second alone never has. */
-static void qni_pairs_lessen_two(struct qni_pairs_w *w, int64_t chunks)
+/* A lane of two of 64 of a chunk, as packed words are. */
+QNI_TEMPLATE void qni_pairs_enter(struct qni_pairs_w *w, uint32_t lane, int16_t taken)
 {
+    const uint32_t i = lane % 64, output = i / 32 * 8 + i / 16 % 2 * 4 + i % 8 / 2;
+    struct qni_pairs_rest *const r = &w->rest[output];
+    r->at[r->n] = (int16_t)(lane / 64 * 8 + i / 8 % 2 * 4 + i % 2 * 2);
+    r->w[r->n++] = taken;
+}
+
+/* Weights of lanes of two, from codes to w->quads. Those that have too much are two weights of one
+ * sign, of which the first takes all of it: the second alone never has. Which ones do is written
+ * down four at a time, whether there are so many or not: nobody foresees how many a chunk has. What
+ * lies so far ahead is asked for. */
+static void qni_pairs_lessen_two(struct qni_pairs_w *w, const int8_t *codes, uint8_t flip,
+                                 int64_t chunks, ptrdiff_t ahead)
+{
+    enum { SOME = 4, LANES = 64 };
     const __m256i ones8 = _mm256_set1_epi8(1), low = _mm256_set1_epi16(0xff);
     const __m256i ones = _mm256_set1_epi16(1), most = _mm256_set1_epi16((int16_t)w->most);
     const __m256i least = _mm256_sub_epi16(_mm256_setzero_si256(), most);
+    const __m256i flips = _mm256_set1_epi8((char)flip);
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    int16_t taken[16];
-    for (int64_t i = 0; i < 2 * chunks; i++)
+    int8_t taken[QNI_PAIRS_DEPTH / 8 * LANES];
+    uint16_t over[QNI_PAIRS_DEPTH / 8 * LANES + SOME];
+    int64_t n = 0;
+    int8_t *quads = w->quads;
+    for (int64_t c = 0; c < chunks; c++, codes += 2 * QNI_PAIRS_QUAD, quads += 2 * QNI_PAIRS_QUAD) {
+        uint64_t bits = 0;
+        _mm_prefetch((const char *)codes + ahead, _MM_HINT_T1);
+        _mm_prefetch((const char *)codes + ahead + QNI_PAIRS_QUAD, _MM_HINT_T1);
+        QNI_UNROLL
         for (int h = 0; h < 2; h++) {
-            int8_t *const quad = w->quads + i * QNI_PAIRS_QUAD + h * 32;
-            const __m256i v = qni_pairs_load(quad), both = _mm256_maddubs_epi16(ones8, v);
-            const __m256i within = _mm256_min_epi16(_mm256_max_epi16(both, least), most);
-            const __m256i rest = _mm256_sub_epi16(both, within);
-            uint32_t bits = ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi16(both, within));
-            sum[h] = _mm256_add_epi32(sum[h], _mm256_madd_epi16(both, ones));
-            if (bits == 0)
-                continue;
-            qni_pairs_store(quad, _mm256_sub_epi8(v, _mm256_and_si256(rest, low)));
-            qni_pairs_store(taken, rest);
-            for (bits &= 0x55555555u; bits != 0; bits &= bits - 1) {
-                const int lane = __builtin_ctz(bits) / 2;
-                struct qni_pairs_rest *const r = &w->rest[h * 8 + lane / 2];
-                r->at[r->n] = (int16_t)(i * 4 + lane % 2 * 2);
-                r->w[r->n++] = taken[lane];
+            __m256i rest[2];
+            QNI_UNROLL
+            for (int q = 0; q < 2; q++) {
+                const int64_t at = q * QNI_PAIRS_QUAD + h * 32;
+                const __m256i v = _mm256_xor_si256(qni_pairs_load(codes + at), flips);
+                const __m256i both = _mm256_maddubs_epi16(ones8, v);
+                const __m256i within = _mm256_min_epi16(_mm256_max_epi16(both, least), most);
+                rest[q] = _mm256_sub_epi16(both, within);
+                sum[h] = _mm256_add_epi16(sum[h], both);
+                qni_pairs_store(quads + at, _mm256_sub_epi8(v, _mm256_and_si256(rest[q], low)));
             }
+            const __m256i packed = _mm256_packs_epi16(rest[0], rest[1]);
+            const __m256i none = _mm256_cmpeq_epi8(packed, _mm256_setzero_si256());
+            qni_pairs_store(taken + c * LANES + h * 32, packed);
+            bits |= (uint64_t)(uint32_t)~_mm256_movemask_epi8(none) << h * 32;
         }
-    qni_pairs_store(w->sums, sum[0]);
-    qni_pairs_store(w->sums + 8, sum[1]);
+        int left = __builtin_popcountll(bits);
+        uint16_t *to = over + n;
+        n += left;
+        for (; left > 0; left -= SOME)
+            QNI_UNROLL
+        for (int i = 0; i < SOME; i++, bits &= bits - 1)
+            *to++ = (uint16_t)(c * LANES + __builtin_ctzll(bits | UINT64_C(1) << 63));
+    }
+    for (int64_t i = 0; i < n; i++)
+        qni_pairs_enter(w, over[i], taken[over[i]]);
+    qni_pairs_store(w->sums, _mm256_madd_epi16(sum[0], ones));
+    qni_pairs_store(w->sums + 8, _mm256_madd_epi16(sum[1], ones));
 }
 
+/* The same of four, of which w->quads has the values. */
 static void qni_pairs_count(struct qni_pairs_w *w, int64_t chunks)
 {
+    const __m256i most = _mm256_set1_epi16((int16_t)w->most), ones = _mm256_set1_epi16(1);
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    w->n_four = w->n_two = 0;
-    for (int64_t i = 0; i < chunks; i++) {
-        sum[0] = qni_pairs_half(w, 2 * i, sum[0]);
-        sum[1] = qni_pairs_half(w, 2 * i + 1, sum[1]);
+    for (int64_t i = 0; i < 2 * chunks; i++) {
+        const int8_t *const quad = w->quads + i / 2 * 2 * QNI_PAIRS_QUAD + i % 2 * 32;
+        const struct qni_pairs_over o = qni_pairs_half(quad, _mm256_setzero_si256(), most);
+        w->over_four[i] = o.four;
+        sum[i % 2] = _mm256_add_epi32(sum[i % 2], _mm256_madd_epi16(o.all, ones));
     }
     qni_pairs_store(w->sums, sum[0]);
     qni_pairs_store(w->sums + 8, sum[1]);
 }
 
-/* Values of chunks of 8 positions are in w->quads: makes them what x in [0, top] can meet, rows of
- * it. Costs in sixteenths of a cycle (measured): a row and a chunk of lanes of two 4.1 cycles, of
- * four 3.6; a lane that has too much 0.4 for a row, and once 8 of two, of four 44, or
- * hardly anything where weights are kept for other rows. Of few rows lanes are not counted. */
+/* Do lanes of four pay, of so many rows? Some chunks are looked at. Costs in sixteenths of a cycle
+ * (measured): a row and a chunk of lanes of two 4.1 cycles, of four 3.6; a lane that has too much
+ * 0.4 for a row, and once 8 of two, of four 44, or hardly anything where weights are kept for other
+ * rows. */
+static bool qni_pairs_joins(const struct qni_pairs_w *w, const int8_t *codes, uint8_t flip,
+                            int64_t chunks, int64_t rows, bool is_kept)
+{
+    enum { TWO = 66, FOUR = 58, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 6, LOOK = 8 };
+    const __m256i most = _mm256_set1_epi16((int16_t)w->most);
+    const __m256i flips = _mm256_set1_epi8((char)flip);
+    const int64_t step = (chunks + LOOK - 1) / LOOK;
+    int64_t seen = 0, n_two = 0, n_four = 0;
+    for (int64_t i = 0; i < chunks; i += step, seen++)
+        for (int h = 0; h < 2; h++) {
+            const struct qni_pairs_over o =
+                qni_pairs_half(codes + 2 * i * QNI_PAIRS_QUAD + h * 32, flips, most);
+            n_two += __builtin_popcount(o.two);
+            n_four += __builtin_popcount(o.four) / 2;
+        }
+    const int64_t two = (is_kept ? KEPT : LESSEN_TWO) + REST * rows;
+    const int64_t four = (is_kept ? KEPT : LESSEN) + REST * rows;
+    return FOUR * seen * rows + four * n_four <= TWO * seen * rows + two * n_two;
+}
+
+/* Weights of chunks of 8 positions, from codes, which are changed by flip, or w->quads, as x in
+ * [0, top] can meet them, rows of it. Of few rows lanes are not counted. */
+static void qni_pairs_part_of(struct qni_pairs_w *w, const int8_t *codes, uint8_t flip,
+                              int64_t chunks, int64_t rows, int32_t top, bool is_kept,
+                              ptrdiff_t ahead)
+{
+    enum { FEW = 128 };
+    const __m256i flips = _mm256_set1_epi8((char)flip);
+    w->most = qni_pairs_most(top);
+    for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
+        w->rest[j].n = 0;
+    w->is_joined =
+        (is_kept || rows >= FEW) && qni_pairs_joins(w, codes, flip, chunks, rows, is_kept);
+    if (w->is_joined) {
+        for (int64_t i = 0; codes != w->quads && i < 2 * chunks * QNI_PAIRS_QUAD; i += 32)
+            qni_pairs_store(w->quads + i, _mm256_xor_si256(qni_pairs_load(codes + i), flips));
+        qni_pairs_count(w, chunks);
+        qni_pairs_lessen_four(w, chunks);
+    } else {
+        qni_pairs_lessen_two(w, codes, flip, chunks, ahead);
+    }
+    qni_pairs_list(w);
+}
+
+/* The same of values that are in w->quads. */
 QNI_INLINE void qni_pairs_part(struct qni_pairs_w *w, int64_t chunks, int64_t rows, int32_t top,
                                bool is_kept)
 {
-    enum { TWO = 66, FOUR = 58, LESSEN_TWO = 128, LESSEN = 700, KEPT = 50, REST = 6, FEW = 128 };
-    w->most = qni_pairs_most(top);
-    w->is_joined = false;
-    for (int j = 0; j < QNI_PAIRS_OUTPUTS; j++)
-        w->rest[j].n = 0;
-    if (is_kept || rows >= FEW) {
-        qni_pairs_count(w, chunks);
-        const int64_t two = (is_kept ? KEPT : LESSEN_TWO) + REST * rows;
-        const int64_t four = (is_kept ? KEPT : LESSEN) + REST * rows;
-        w->is_joined =
-            FOUR * chunks * rows + four * w->n_four <= TWO * chunks * rows + two * w->n_two;
-    }
-    if (!w->is_joined)
-        qni_pairs_lessen_two(w, chunks);
-    else if (w->n_four != 0)
-        qni_pairs_lessen_four(w, chunks);
-    qni_pairs_list(w);
+    qni_pairs_part_of(w, w->quads, 0, chunks, rows, top, is_kept, 0);
 }
 
 /* ---- sums ---------------------------------------------------------------------------------- */
