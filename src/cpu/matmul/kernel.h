@@ -114,7 +114,8 @@ struct qni_matmul_tile {
     const void *scale;   /* [n_groups, 16], f32 or f16 */
     const void *offset;  /* the same, or NULL */
     const void *zero;    /* [n_groups, 16], i8 or i32, or NULL: what offsets are made of. Only
-                                 read where weights are rounded */
+                                 read where weights are rounded, or zero points taken away from
+                                 codes */
     int32_t zero_is_i8;
     const int32_t *sums;    /* [n_segments, 16] sum of code values of each segment, or NULL */
     const int32_t *counts;  /* [n_segments] real positions of each segment (only read where x_zero

@@ -22,7 +22,8 @@
  *     two or more blocks of 32        codes are unpacked once for all blocks: 8 units, which stay
  *                                     in the first cache while A of the blocks comes from the
  *                                     second one (simd/amx_bf16.h). The last block leaves each tile
- *                                     to the codes that come next. Offsets are products, too.
+ *                                     to the codes that come next. Zero points of 8 bits leave
+ *                                     codes before they are bf16; other offsets are products, too.
  *
  * Otherwise codes are unpacked for every block of rows, into a ring of units that stays in the
  * first cache: the slot whose tile has just been loaded takes the unit that is RING further on.
@@ -53,7 +54,7 @@
 #include "../simd/bf16.h"
 #include "kernel.h"
 
-enum { NIBBLES = QNI_AMX_NIBBLES, BYTES = QNI_AMX_BYTES };
+enum { NIBBLES = QNI_AMX_NIBBLES, BYTES = QNI_AMX_BYTES, SHIFTED = QNI_AMX_SHIFTED };
 enum {
     HALF = 16,               /* rows of a tile */
     ROWS = QNI_BF16_ROWS,    /* of a block */
@@ -79,12 +80,6 @@ _Static_assert(sizeof(struct scratch) == 176128, "kernels.inc says so");
 static int64_t at_most(int64_t a, int64_t b)
 {
     return a < b ? a : b;
-}
-
-/* Infinities and NaN. */
-QNI_TEMPLATE __mmask16 no_numbers(__m512 v)
-{
-    return _mm512_fpclass_ps_mask(v, 0x99);
 }
 
 /* ---- the order of work ----------------------------------------------------------------------- */
@@ -453,7 +448,7 @@ QNI_TEMPLATE void block(struct job *j, const int kind)
         float *c = t->c + (size_t)(j->row + i) * t->ldc + j->first_panel * QNI_PANEL;
         for (int64_t p = 0; p < j->end_panel - j->first_panel; p++, c += QNI_PANEL) {
             const __m512 v = _mm512_load_ps(&j->s->part[p / 2][i][p % 2 * QNI_PANEL]);
-            odd |= no_numbers(v);
+            odd |= qni_amx_no_numbers(v);
             _mm512_storeu_ps(c, v);
         }
     }
@@ -479,8 +474,9 @@ struct many {
     float zeros[ROWS][WIDTH];
     uint16_t totals[BLOCKS][OFFSET_UNITS][ROWS][32];
     uint8_t offsets[OFFSET_UNITS][2][TILE];
+    uint8_t shifts[2][QNI_AMX_BF16_UNITS][LINE]; /* of both panels */
 };
-_Static_assert(sizeof(struct many) == 327680, "kernels.inc says so");
+_Static_assert(sizeof(struct many) == 328704, "kernels.inc says so");
 
 /* Units [unit, unit + n) of a pair of panels, which begin in a group, or, before the first of them,
  * all units of their offsets: what of B lies in the first cache while all blocks of rows pass by.
@@ -500,16 +496,6 @@ struct leaving {
     int64_t at, second; /* of scales, of both panels */
 };
 
-/* Results of a pair of panels on their way to c, row by row. */
-struct way_out {
-    const float *part;
-    float *c;
-    size_t ldc, second; /* to the other panel */
-    int64_t left;       /* rows */
-    bool streams;       /* stores pass the caches by */
-    __mmask16 odd;      /* some of them are no numbers */
-};
-
 /* Rows and panels of a call. */
 struct pass {
     const struct qni_matmul_tile *t;
@@ -521,6 +507,8 @@ struct pass {
     int64_t rate;         /* rows that go to c with a segment */
     int64_t refill_rate;  /* lines with a quad, if this chunk and the next one have `most` units */
     float times;          /* each scale */
+    bool has_zeros;       /* of 8 bits, in place of offsets; */
+    bool is_far;          /* beyond nibbles */
     int plain;            /* segments of such chunks */
 };
 
@@ -530,7 +518,7 @@ struct under_way {
     struct qni_amx_walk walk;
     struct qni_amx_refill refill;
     struct leaving last; /* segment */
-    struct way_out out;
+    struct qni_amx_way_out out;
     int64_t b, part; /* which of two */
 };
 
@@ -596,9 +584,24 @@ static int64_t rate_of(int64_t lines, int64_t quads)
     return lines;
 }
 
+/* What codes of the chunk are shifted by. */
+QNI_TEMPLATE void fill_shifts(const struct pass *p, const struct chunk *c, const int kind)
+{
+    const struct qni_matmul_tile *t = p->t;
+    for (int64_t i = 0; i < 2; i++) {
+        int64_t at = (c->panel + (c->panel + i < t->n_panels ? i : 0)) * t->n_groups + c->group;
+        int64_t left = t->group_units - c->in_group;
+        for (int64_t unit = 0; unit < c->n; at++, left = t->group_units) {
+            const __m512i shift = qni_amx_shift_of(p->has_zeros ? t : NULL, at, kind, p->is_far);
+            for (; left > 0 && unit < c->n; left--, unit++)
+                _mm512_store_si512(p->s->shifts[i][unit], shift);
+        }
+    }
+}
+
 /* Unpack codes of the chunk c to `out`. */
 QNI_TEMPLATE void refill_with(const struct pass *p, const struct chunk *c, uint8_t *out,
-                              int64_t rate, struct qni_amx_refill *f)
+                              int64_t rate, struct qni_amx_refill *f, const int kind)
 {
     const struct qni_matmul_tile *t = p->t;
     const ptrdiff_t stride = c->panel + 1 < t->n_panels ? (ptrdiff_t)t->codes_stride : 0;
@@ -609,6 +612,10 @@ QNI_TEMPLATE void refill_with(const struct pass *p, const struct chunk *c, uint8
     f->line = 0;
     f->lines = bytes / LINE;
     f->rate = rate;
+    f->shift = p->s->shifts[0][0];
+    f->is_far = p->is_far;
+    if (kind != NIBBLES)
+        fill_shifts(p, c, kind);
     f->turns = rate > 8 ? 1 : 2 * f->lines >> __builtin_ctzll((unsigned long long)rate);
 }
 
@@ -620,24 +627,6 @@ QNI_TEMPLATE struct qni_amx_scaling scaling_of(const struct pass *p, const struc
     s.scale[0] = _mm512_mul_ps(qni_load16(t->scale, l->at, t->scale_is_f16), times);
     s.scale[1] = _mm512_mul_ps(qni_load16(t->scale, l->at + l->second, t->scale_is_f16), times);
     return s;
-}
-
-QNI_TEMPLATE void move_out(struct way_out *o, int64_t rows)
-{
-    for (rows = at_most(rows, o->left); rows > 0; rows--) {
-        const __m512 v0 = _mm512_load_ps(o->part), v1 = _mm512_load_ps(o->part + 16);
-        o->odd |= no_numbers(v0) | no_numbers(v1);
-        if (o->streams) {
-            _mm512_stream_ps(o->c + o->second, v1);
-            _mm512_stream_ps(o->c, v0);
-        } else {
-            _mm512_storeu_ps(o->c + o->second, v1);
-            _mm512_storeu_ps(o->c, v0);
-        }
-        o->part += WIDTH;
-        o->c += o->ldc;
-        o->left--;
-    }
 }
 
 /* The pair at `panel` has all its sums, or nearly: its last rows are the last to leave. */
@@ -692,7 +681,7 @@ QNI_TEMPLATE void plain_chunk(const struct pass *p, const struct chunk *c, struc
         s.part = part;
         s.from = begins ? now.from : part;
         part += ROWS * WIDTH;
-        move_out(&u->out, p->rate);
+        qni_amx_move_rows(&u->out, p->rate);
     }
     u->last.part = s.part;
     u->last.from = s.from;
@@ -718,7 +707,7 @@ QNI_TEMPLATE void block_of_chunk(const struct pass *p, const struct chunk *c, fl
         u->last.part = part;
         u->last.at = c->panel * t->n_groups + group;
         u->last.second = c->panel + 1 < t->n_panels ? t->n_groups : 0;
-        move_out(&u->out, p->rate);
+        qni_amx_move_rows(&u->out, p->rate);
     }
 }
 
@@ -726,12 +715,12 @@ QNI_TEMPLATE void block_of_chunk(const struct pass *p, const struct chunk *c, fl
 QNI_TEMPLATE void finish(const struct pass *p, struct under_way *u, int64_t panel)
 {
     qni_amx_leave(u->last.to);
-    move_out(&u->out, u->out.left);
+    qni_amx_move_rows(&u->out, u->out.left);
     struct qni_amx_scaling s = scaling_of(p, &u->last);
     for (int64_t row = 0; row < ROWS; row++)
         qni_amx_scale_rows(&s, 1);
     begin_way_out(p, u, panel);
-    move_out(&u->out, u->out.left);
+    qni_amx_move_rows(&u->out, u->out.left);
     if (u->out.odd != 0)
         *p->t->is_finite = false;
     if (u->out.streams)
@@ -748,7 +737,7 @@ QNI_TEMPLATE void all_chunks(const struct pass *p, struct qni_amx_table table, c
     if (now.of_offsets)
         fill_offsets(p, now.panel);
     const struct chunk first = now.of_offsets ? after(p, now) : now;
-    refill_with(p, &first, p->s->b[0][0][0], 1, &u.refill);
+    refill_with(p, &first, p->s->b[0][0][0], 1, &u.refill, kind);
     while (u.refill.turns > 0)
         qni_amx_refill_turn(&u.refill, kind);
     u.walk.a = rows_of(p, 0, &now);
@@ -762,7 +751,7 @@ QNI_TEMPLATE void all_chunks(const struct pass *p, struct qni_amx_table table, c
             int64_t rate = p->refill_rate;
             if (QNI_UNLIKELY(now.n != p->most || codes.n != p->most))
                 rate = rate_of(2 * codes.n * p->unit_bytes / LINE, p->blocks * now.n * t->planes);
-            refill_with(p, &codes, p->s->b[u.b ^ 1][0][0], rate, &u.refill);
+            refill_with(p, &codes, p->s->b[u.b ^ 1][0][0], rate, &u.refill, kind);
         }
         int plain = ANY;
         if (!now.of_offsets && u.last.scales && now.n == p->most && codes.n == p->most)
@@ -770,7 +759,7 @@ QNI_TEMPLATE void all_chunks(const struct pass *p, struct qni_amx_table table, c
         if (next.of_offsets && next.n > 0)
             fill_offsets(p, next.panel);
         if (now.panel != panel) {
-            move_out(&u.out, u.out.left);
+            qni_amx_move_rows(&u.out, u.out.left);
             begin_way_out(p, &u, panel);
             u.part ^= 1;
             panel = now.panel;
@@ -815,6 +804,10 @@ static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table t
         return row;
     if (at_most(chunk_units(t->group_units, t->planes), t->group_units) * t->planes < 4)
         return qni_amx_float_short(t, &table, kind);
+    const bool has_zeros = t->zero != NULL && t->zero_is_i8 && t->table == NULL;
+    const bool is_far = has_zeros && kind == NIBBLES && qni_amx_has_far_zeros(t);
+    if (has_zeros && kind == NIBBLES)
+        table.nibbles = qni_amx_signed_nibbles();
     while (t->m - row >= 2 * ROWS) {
         struct qni_matmul_tile some = *t;
         struct pass p;
@@ -827,7 +820,9 @@ static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table t
         p.groups = p.most / t->group_units;
         const int64_t lines = p.most * p.unit_bytes / LINE; /* of a panel */
         p.refill_rate = rate_of(2 * lines, p.blocks * p.most * t->planes);
-        if (kind == NIBBLES || table.bytes == NULL)
+        p.has_zeros = has_zeros;
+        p.is_far = is_far;
+        if (!is_far && (kind == NIBBLES || table.bytes == NULL))
             p.plain = which_plain(&p, lines);
         p.times = t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f;
         const int64_t units = at_most(p.most, t->group_units); /* of a segment */
@@ -835,7 +830,7 @@ static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table t
         p.rate = (p.blocks * ROWS + segments - 1) / segments;
         some.a = (const char *)t->a + (size_t)row * t->lda;
         some.c = t->c + (size_t)row * t->ldc;
-        if (t->offset != NULL) {
+        if (t->offset != NULL && !has_zeros) {
             some.a_total = t->a_total + (size_t)row * t->ld_segment;
             p.offset_units = (t->n_groups + 31) / 32 * 3;
             qni_amx_split_totals(p.t, p.blocks * ROWS, p.s->totals[0][0][0], OFFSET_UNITS);
@@ -844,6 +839,8 @@ static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table t
         qni_amx_configure(ROWS, LINE);
         if (kind == BYTES)
             all_chunks(&p, table, BYTES);
+        else if (has_zeros)
+            all_chunks(&p, table, SHIFTED);
         else
             all_chunks(&p, table, NIBBLES);
         row += p.blocks * ROWS;

@@ -7,7 +7,8 @@
 #include "amx.h"
 #include "avx512.h"
 
-enum { QNI_AMX_NIBBLES = 0, QNI_AMX_BYTES = 1 };
+/* SHIFTED: nibbles less a zero point of each output. */
+enum { QNI_AMX_NIBBLES = 0, QNI_AMX_BYTES = 1, QNI_AMX_SHIFTED = 3 };
 enum {
     QNI_AMX_BF16_TILE = 1024,  /* bytes */
     QNI_AMX_BF16_WIDTH = 32,   /* outputs of two panels */
@@ -21,20 +22,23 @@ enum {
 
 /* ---- codes to tiles -------------------------------------------------------------------------- */
 
-/* A byte in the low bits of 2^23 makes 2^23 + byte; less 2^23 + 128 it is the code. */
-QNI_TEMPLATE __m512i qni_amx_float_of_byte(__m512i v)
+#define QNI_AMX_BYTE_ZERO (0x1p23f + 128.0f)
+
+/* A byte in the low bits of 2^23 makes 2^23 + byte; less 2^23 + 128 it is the code, less more than
+ * that the code less a zero point. */
+QNI_TEMPLATE __m512i qni_amx_float_less(__m512i v, __m512 less)
 {
     const __m512i one = _mm512_set1_epi32(0x4b000000), byte = _mm512_set1_epi32(0xff);
     const __m512i bits = _mm512_ternarylogic_epi32(v, byte, one, 0xea); /* (v & byte) | one */
-    return _mm512_castps_si512(
-        _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128.0f)));
+    return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(bits), less));
 }
 
-/* Bytes h and h + 2 of every lane. An integer of 8 bits as f32 has zeros below its upper half. */
-QNI_TEMPLATE __m512i qni_amx_pair_of_bytes(__m512i v, const int h)
+/* Bytes h and h + 2 of every lane. An integer of 9 bits, sign and all, as f32 has zeros below its
+ * upper half. */
+QNI_TEMPLATE __m512i qni_amx_pair_of_bytes(__m512i v, __m512 less, const int h)
 {
-    const __m512i low = qni_amx_float_of_byte(h == 0 ? v : _mm512_srli_epi32(v, 8));
-    const __m512i high = qni_amx_float_of_byte(_mm512_srli_epi32(v, h == 0 ? 16 : 24));
+    const __m512i low = qni_amx_float_less(h == 0 ? v : _mm512_srli_epi32(v, 8), less);
+    const __m512i high = qni_amx_float_less(_mm512_srli_epi32(v, h == 0 ? 16 : 24), less);
     return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(low, 16), high);
 }
 
@@ -99,6 +103,22 @@ QNI_TEMPLATE void qni_amx_unpack_nibbles(__m512i v, uint8_t *out, __m512i table)
     _mm512_store_si512(out + 576, _mm512_permutexvar_epi16(v12, table));
 }
 
+/* The same, less a zero point: five bits of nibble + shift are a place in a table of -16 to 15. */
+QNI_TEMPLATE void qni_amx_unpack_shifted(__m512i v, uint8_t *out, __m512i table, __m512i shift)
+{
+    const __m512i next_byte = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, -1));
+    const __m512i nibble = _mm512_set1_epi8(15);
+    const __m512i low = _mm512_add_epi8(_mm512_and_si512(v, nibble), shift);
+    const __m512i high = _mm512_add_epi8(_mm512_and_si512(_mm512_srli_epi16(v, 4), nibble), shift);
+    _mm512_store_si512(out, _mm512_permutexvar_epi16(low, table));
+    _mm512_store_si512(out + 64,
+                       _mm512_permutexvar_epi16(_mm512_shuffle_epi8(low, next_byte), table));
+    _mm512_store_si512(out + 512, _mm512_permutexvar_epi16(high, table));
+    _mm512_store_si512(out + 576,
+                       _mm512_permutexvar_epi16(_mm512_shuffle_epi8(high, next_byte), table));
+}
+
 /* A unit of a panel to a tile: row i has the i-th pair of positions, as x has them. */
 QNI_TEMPLATE void qni_amx_unpack_bf16(const uint8_t *codes, uint8_t *out,
                                       struct qni_amx_table table, const int kind)
@@ -108,11 +128,12 @@ QNI_TEMPLATE void qni_amx_unpack_bf16(const uint8_t *codes, uint8_t *out,
         return;
     }
     if (kind == QNI_AMX_BYTES) {
+        const __m512 less = _mm512_set1_ps(QNI_AMX_BYTE_ZERO);
         QNI_UNROLL
         for (int r = 0; r < 8; r++) {
             const __m512i v = _mm512_loadu_si512(codes + 64 * r);
-            _mm512_store_si512(out + 128 * r, qni_amx_pair_of_bytes(v, 0));
-            _mm512_store_si512(out + 128 * r + 64, qni_amx_pair_of_bytes(v, 1));
+            _mm512_store_si512(out + 128 * r, qni_amx_pair_of_bytes(v, less, 0));
+            _mm512_store_si512(out + 128 * r + 64, qni_amx_pair_of_bytes(v, less, 1));
         }
         return;
     }

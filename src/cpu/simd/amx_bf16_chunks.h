@@ -18,16 +18,43 @@
 
 /* ---- codes of a chunk ------------------------------------------------------------------------ */
 
+/* qni_amx_unpack_shifted() of any zero point of 8 bits. Out of line: rare. */
+QNI_NOINLINE static void qni_amx_unpack_far(__m512i v, uint8_t *out, __m512i zero)
+{
+    const __m512i less = _mm512_add_epi32(zero, _mm512_set1_epi32(8));
+    for (unsigned i = 0; i < 4; i++) { /* two bytes of a lane, of low or high nibbles */
+        __m512i pair[2];
+        for (unsigned k = 0; k < 2; k++) {
+            const __m512i u = _mm512_srli_epi32(v, i % 2 * 8 + i / 2 * 4 + 16 * k);
+            const __m512i code = _mm512_and_si512(u, _mm512_set1_epi32(15));
+            pair[k] = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_sub_epi32(code, less)));
+        }
+        _mm512_store_si512(
+            out + i % 2 * 64 + i / 2 * 512,
+            _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(pair[0], 16), pair[1]));
+    }
+}
+
 /* Codes on their way to tiles of B, 64 bytes at a time, of the first panel, then of the second. No
  * end is looked for but that of whole turns: a branch that is not foreseen costs a quad or two. */
 struct qni_amx_refill {
     const uint8_t *codes;
     ptrdiff_t second; /* from the end of the first panel's to those of the second */
     uint8_t *out;
-    int64_t line, lines; /* of a panel */
-    int64_t turns, rate; /* quads, and lines in each */
+    int64_t line, lines;  /* of a panel */
+    int64_t turns, rate;  /* quads, and lines in each */
+    const uint8_t *shift; /* of the unit: zero points as qni_amx_shifts_of() has them, */
+    bool is_far;          /* or nibbles' as integers of 32 bits */
     struct qni_amx_table table;
 };
+
+QNI_TEMPLATE void qni_amx_refill_second(struct qni_amx_refill *f, const int64_t of_tile)
+{
+    const int64_t units = f->lines / of_tile;
+    f->codes += f->second;
+    f->out += QNI_AMX_BF16_TILE - units * QNI_AMX_BF16_UNIT;
+    f->shift += (QNI_AMX_BF16_UNITS - units) * 64;
+}
 
 QNI_TEMPLATE void qni_amx_refill_line(struct qni_amx_refill *f, const int kind)
 {
@@ -36,19 +63,26 @@ QNI_TEMPLATE void qni_amx_refill_line(struct qni_amx_refill *f, const int kind)
     const __m512i v = _mm512_loadu_si512(f->codes);
     if (kind == QNI_AMX_NIBBLES) {
         qni_amx_unpack_nibbles(v, out, f->table.nibbles);
+    } else if (kind == QNI_AMX_SHIFTED && f->is_far) {
+        qni_amx_unpack_far(v, out, _mm512_load_si512(f->shift));
+    } else if (kind == QNI_AMX_SHIFTED) {
+        qni_amx_unpack_shifted(v, out, f->table.nibbles, _mm512_load_si512(f->shift));
     } else if (f->table.bytes != NULL) {
         qni_amx_unpack_values(f->codes, out, 1, f->table.bytes);
     } else {
-        _mm512_store_si512(out, qni_amx_pair_of_bytes(v, 0));
-        _mm512_store_si512(out + 64, qni_amx_pair_of_bytes(v, 1));
+        const __m512 less = _mm512_load_ps(f->shift);
+        _mm512_store_si512(out, qni_amx_pair_of_bytes(v, less, 0));
+        _mm512_store_si512(out + 64, qni_amx_pair_of_bytes(v, less, 1));
     }
     QNI_AMX_TILES_SEE_MEMORY();
     f->codes += 64;
-    f->out += 128 + (++f->line % of_tile == 0 ? QNI_AMX_BF16_UNIT - of_tile * 128 : 0);
-    if (f->line == f->lines) {
-        f->codes += f->second;
-        f->out += QNI_AMX_BF16_TILE - f->lines / of_tile * QNI_AMX_BF16_UNIT;
+    f->out += 128;
+    if (++f->line % of_tile == 0) {
+        f->out += QNI_AMX_BF16_UNIT - of_tile * 128;
+        f->shift += 64;
     }
+    if (f->line == f->lines)
+        qni_amx_refill_second(f, of_tile);
 }
 
 QNI_TEMPLATE void qni_amx_refill_turn(struct qni_amx_refill *f, const int kind)
@@ -177,16 +211,20 @@ QNI_TEMPLATE void qni_amx_segment(struct qni_amx_walk *w, struct qni_amx_scaling
 }
 
 /* The i-th line of those that follow f, of one panel; the first of them is the first of a tile. */
-QNI_TEMPLATE void qni_amx_refill_ith(const struct qni_amx_refill *f, const int i, const int kind)
+QNI_TEMPLATE void qni_amx_refill_ith(const struct qni_amx_refill *f, __m512i shift, const int i,
+                                     const int kind)
 {
     const int of_tile = kind == QNI_AMX_BYTES ? 8 : 4;
     const __m512i v = _mm512_loadu_si512(f->codes + 64 * i);
     uint8_t *const out = f->out + i / of_tile * QNI_AMX_BF16_UNIT + i % of_tile * 128;
     if (kind == QNI_AMX_NIBBLES) {
         qni_amx_unpack_nibbles(v, out, f->table.nibbles);
+    } else if (kind == QNI_AMX_SHIFTED) {
+        qni_amx_unpack_shifted(v, out, f->table.nibbles, shift);
     } else {
-        _mm512_store_si512(out, qni_amx_pair_of_bytes(v, 0));
-        _mm512_store_si512(out + 64, qni_amx_pair_of_bytes(v, 1));
+        const __m512 less = _mm512_castsi512_ps(shift);
+        _mm512_store_si512(out, qni_amx_pair_of_bytes(v, less, 0));
+        _mm512_store_si512(out + 64, qni_amx_pair_of_bytes(v, less, 1));
     }
 }
 
@@ -196,16 +234,16 @@ QNI_TEMPLATE void qni_amx_refill_past(struct qni_amx_refill *f, const int n, con
     const int of_tile = kind == QNI_AMX_BYTES ? 8 : 4;
     f->codes += 64 * n;
     f->out += n / of_tile * QNI_AMX_BF16_UNIT;
+    f->shift += n / of_tile * 64;
     f->line += n;
     f->turns -= quads;
-    if (f->line == f->lines) {
-        f->codes += f->second;
-        f->out += QNI_AMX_BF16_TILE - f->lines / of_tile * QNI_AMX_BF16_UNIT;
-    }
+    if (f->line == f->lines)
+        qni_amx_refill_second(f, of_tile);
 }
 
 /* A segment on its way: the next quad's A and B, what is unpacked, where sums go. */
 struct qni_amx_plain {
+    __m512i shift;
     const char *a;
     const uint8_t *b;
     const struct qni_amx_walk *w;
@@ -230,7 +268,7 @@ QNI_TEMPLATE void qni_amx_plain_quad(struct qni_amx_plain *at, struct qni_amx_sc
     qni_amx_scale_rows(s, rows);
     QNI_UNROLL
     for (int k = 0; k < (lines + 1) / 2; k++)
-        qni_amx_refill_ith(at->f, i * lines + k, kind);
+        qni_amx_refill_ith(at->f, at->shift, i * lines + k, kind);
     if (begins)
         QNI_AMX_LEAVE(1, 16);
     _tile_dpbf16ps(1, 4, 7);
@@ -244,7 +282,7 @@ QNI_TEMPLATE void qni_amx_plain_quad(struct qni_amx_plain *at, struct qni_amx_sc
     qni_amx_scale_rows(s, rows);
     QNI_UNROLL
     for (int k = (lines + 1) / 2; k < lines; k++)
-        qni_amx_refill_ith(at->f, i * lines + k, kind);
+        qni_amx_refill_ith(at->f, at->shift, i * lines + k, kind);
     QNI_AMX_TILES_SEE_MEMORY();
     if (begins)
         QNI_AMX_LEAVE(2, 16 * QNI_AMX_BF16_WIDTH);
@@ -255,14 +293,15 @@ QNI_TEMPLATE void qni_amx_plain_quad(struct qni_amx_plain *at, struct qni_amx_sc
     qni_amx_scale_rows(s, rows);
 }
 
-/* What most segments are, without a branch: 4 or 8 quads, with `lines` lines of codes each, whose
- * sums before them are scaled. It is the reorder buffer that limits: nothing more than what has to
- * be done. (clang does not unroll a loop of this.) */
+/* What most segments are, without a branch: 4 or 8 quads with `lines` lines of codes each, all of
+ * one group, whose sums before them are scaled. It is the reorder buffer that limits: nothing more
+ * than what has to be done. (clang does not unroll a loop of this.) */
 QNI_TEMPLATE void qni_amx_plain_segment(struct qni_amx_walk *w, struct qni_amx_scaling s,
                                         struct qni_amx_refill *f, float *to, const int quads,
                                         const int planes, const int lines, const int kind)
 {
-    struct qni_amx_plain at = {w->a, w->b, w, f, to};
+    const __m512i shift = kind == QNI_AMX_NIBBLES ? f->table.nibbles : _mm512_load_si512(f->shift);
+    struct qni_amx_plain at = {shift, w->a, w->b, w, f, to};
     qni_amx_plain_quad(&at, &s, 0, quads, planes, lines, kind);
     qni_amx_plain_quad(&at, &s, 1, quads, planes, lines, kind);
     qni_amx_plain_quad(&at, &s, 2, quads, planes, lines, kind);
