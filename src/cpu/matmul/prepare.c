@@ -220,6 +220,14 @@ static void move_halves(float *packed, int64_t units)
         memset(packed + units * HALF, 0, HALF * sizeof *packed);
 }
 
+/* Is a row of x the plane that the kernel reads, but for the order of every four? */
+static bool is_plane(const struct preparer *p)
+{
+    const struct qni_row_layout *l = p->layout;
+    return p->op->x.dtype == QN_BF16 && p->prescale == NULL && l->planes == 1 && l->is_identity &&
+           (l->n_facts == 0 || l->units == l->cut.units);
+}
+
 static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
 {
     const struct qni_row_layout *l = p->layout;
@@ -236,6 +244,12 @@ static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
         memcpy(a, p->scratch->packed, (size_t)l->units * QNI_UNIT * sizeof(float));
     } else if (l->reads == QNI_READS_F32) {
         packed_floats(p, raw, (float *)(void *)a, true);
+    } else if (l->reads == QNI_READS_BF16 && is_plane(p)) {
+        if (l->n_facts > 0)
+            p->rows->total_bf16(raw, &l->cut, f->total + fact);
+        size_t step;
+        const size_t at = qni_bf16_row(l->lda, p->out->rows, i, &step);
+        p->rows->order_bf16(p->out->a + at, step, raw, l->units);
     } else if (l->reads == QNI_READS_BF16) {
         packed_floats(p, raw, p->scratch->packed, true);
         if (l->n_facts > 0)

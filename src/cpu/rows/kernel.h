@@ -78,11 +78,14 @@ struct qni_rows {
     void (*sum)(const int8_t *codes, const struct qni_cut *cut, int32_t *sum);
     /* Sums of f32 over each group, in one order whatever the instance. */
     void (*total)(const float *x, const struct qni_cut *cut, float *total);
+    void (*total_bf16)(const uint16_t *x, const struct qni_cut *cut, float *total);
     /* x as planes of bf16 that add up to it: each is the number next to what the ones before left;
      * beyond the largest it is cut, so that no plane overflows. 32 positions of a plane lie
      * together, of every four in the order 0 2 1 3; `step` bytes on is the next plane, and after
      * the last one the next 32. x may be changed. */
     void (*split)(uint8_t *dst, size_t step, int32_t planes, float *x, int64_t units);
+    /* The same of one plane that is there already. */
+    void (*order_bf16)(uint8_t *dst, size_t step, const uint16_t *x, int64_t units);
     /* The parts of the quantizer, for rows that come in pieces: extend *range by n floats; encode n
      * floats and return the sum of their codes. */
     void (*range)(const float *x, int64_t n, struct qni_range *range);

@@ -98,20 +98,33 @@ static void narrow_f16(uint16_t *restrict dst, const float *restrict src, int64_
         dst[i] = qni_f16_from_f32(src[i]);
 }
 
-static void total_of_groups(const float *x, const struct qni_cut *cut, float *total)
+QNI_TEMPLATE void sum_groups(const void *x, const bool is_bf16, const struct qni_cut *cut,
+                             float *total)
 {
+    const float *const f32 = x;
+    const uint16_t *const bf16 = x;
     for (int64_t g = 0; g < cut->n_groups; g++) {
         float part[16] = {0.0f};
         const int64_t first = g * cut->group_units * QNI_UNIT;
         const int64_t end = qni_min(first + cut->group_units * QNI_UNIT, cut->units * QNI_UNIT);
         for (int64_t i = first; i < end; i += 16)
             for (int64_t j = 0; j < 16; j++)
-                part[j] += x[i + j];
+                part[j] += is_bf16 ? qni_f32_from_bf16(bf16[i + j]) : f32[i + j];
         for (int64_t n = 8; n > 0; n /= 2)
             for (int64_t j = 0; j < n; j++)
                 part[j] += part[j + n];
         total[g] = part[0];
     }
+}
+
+static void total_of_groups(const float *x, const struct qni_cut *cut, float *total)
+{
+    sum_groups(x, false, cut, total);
+}
+
+static void total_of_bf16(const uint16_t *x, const struct qni_cut *cut, float *total)
+{
+    sum_groups(x, true, cut, total);
 }
 
 /* The bf16 next to each number, in the upper half of its word; what is finite stays so: beyond the
@@ -167,6 +180,26 @@ static void split_planes(uint8_t *dst, size_t step, int32_t planes, float *x, in
             memcpy(dst, upper, sizeof upper);
         }
 #endif
+}
+
+static void order_bf16(uint8_t *dst, size_t step, const uint16_t *x, int64_t units)
+{
+    for (int64_t u = 0; u < units; u++, x += 32, dst += step) {
+#if defined(__AVX512BW__)
+        const __m512i order = _mm512_broadcast_i32x4(
+            _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+        _mm512_storeu_si512(dst, _mm512_shuffle_epi8(_mm512_loadu_si512(x), order));
+#else
+        uint16_t in_order[32];
+        for (int32_t i = 0; i < 32; i += 4) {
+            in_order[i] = x[i];
+            in_order[i + 1] = x[i + 2];
+            in_order[i + 2] = x[i + 1];
+            in_order[i + 3] = x[i + 3];
+        }
+        memcpy(dst, in_order, sizeof in_order);
+#endif
+    }
 }
 
 /* qni_bf16_from_f32() with selections. */
@@ -717,7 +750,9 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .quantize_block = quantize_block,
     .sum = sum_codes,
     .total = total_of_groups,
+    .total_bf16 = total_of_bf16,
     .split = split_planes,
+    .order_bf16 = order_bf16,
     .range = range,
     .encode = encode,
     .scale = scale_row,
