@@ -22,28 +22,39 @@
  *
  * Bound: 2 m n k / (2 * 16 * 16 * 32 operations every 16 cycles); making 512 weights takes some 80
  * cycles, once for all rows of the job. */
+#if defined(__GNUC__) && !defined(__clang__)
+/* Counters that advance side by side would be kept in vectors, between the tiles' instructions. */
+#pragma GCC optimize("no-tree-slp-vectorize")
+#endif
+
 #include <immintrin.h>
 
-#include "../simd/amx_weights.h"
+#include "../simd/amx_dense_chunks.h"
 #include "kernel.h"
 
 enum {
     HALF = 16,            /* rows of a tile */
     ROWS = QNI_BF16_ROWS, /* of a block */
     LINE = 64,
+    QUARTER = 4,           /* lines of a panel and a unit */
     TILE = 1024,           /* bytes */
     UNIT_BYTES = 2 * TILE, /* of B: two panels */
     SPAN = 16,             /* units at most, */
     FEW = 4,               /* or of one block of rows */
     SUMS = 128,            /* blocks of rows times pairs, at most */
-    WIDTH = 32,            /* outputs of a pair */
+    MANY = 4,              /* blocks */
+    SCRATCH = 2 * SPAN * UNIT_BYTES + (SUMS + 1) * 4096 + SPAN * (512 + 2048),
+    WIDTH = 32, /* outputs of a pair */
 };
 
 struct scratch {
     uint8_t b[2][SPAN * UNIT_BYTES];
     float sums[SUMS][ROWS][WIDTH];
+    float nowhere[ROWS][WIDTH];
+    float facts[2][SPAN][QNI_AMX_FACTS];
+    uint8_t tail[SPAN][QNI_AMX_BF16_BLOCK]; /* rows of A of a block that is not full */
 };
-_Static_assert(sizeof(struct scratch) == 589824, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == SCRATCH, "kernels.inc says so");
 
 #define TILES_SEE_MEMORY() QNI_AMX_TILES_SEE_MEMORY()
 
@@ -305,6 +316,178 @@ QNI_TEMPLATE void run(struct job *j, const int kind)
     }
 }
 
+/* ---- many blocks of rows --------------------------------------------------------------------- */
+
+/* Make B of the i-th stage from now on, beside so many quads; the last one loads some of it. */
+static void begin_made(struct job *j, int64_t i, const struct stage *s, struct qni_amx_made *f,
+                       int64_t quads)
+{
+    const struct qni_matmul_tile *const t = j->t;
+    struct qni_amx_feed *const feed = &j->feed;
+    if (i >= j->n_stages)
+        return;
+    begin_feed(j, i, s, s);
+    f->left = 2 * QUARTER * s->units;
+    f->rate = ((f->left << 16) + quads - 2) / (quads - 1);
+    f->due = 0;
+    if (t->halves)
+        return;
+    const int64_t first = s->unit / t->group_units;
+    const int64_t last = (s->unit + s->units - 1) / t->group_units;
+    for (int64_t g = first; g <= last; g++) {
+        qni_amx_load_group(feed, 0, g, 1);
+        for (int k = 0; k < 2; k++) {
+            float *const facts = j->s->facts[k][g - first];
+            const __m512 shift = t->zero != NULL ? feed->zero[0][k] : feed->offset[0][k];
+            qni_amx_store_twice(facts, feed->scale[0][k]);
+            qni_amx_store_twice(facts + 32, shift);
+        }
+    }
+    f->codes = feed->codes[0];
+    f->second = feed->codes[1] - feed->codes[0] - s->units * feed->unit_bytes;
+    f->facts = j->s->facts[0][0];
+    f->facts_second = j->s->facts[1][0];
+    f->out = feed->out;
+    f->out_second = TILE - s->units * UNIT_BYTES;
+    f->of_panel = f->panel_lines = QUARTER * s->units;
+    f->of_group = f->first_lines = QUARTER * ((first + 1) * t->group_units - s->unit);
+    f->group_lines = QUARTER * t->group_units;
+}
+
+/* Rows of a block, or a copy of them if they are few. */
+static const char *a_of_block(const struct job *j, const struct stage *s, int64_t block)
+{
+    const struct qni_matmul_tile *const t = j->t;
+    if (block == t->m / ROWS)
+        return (const char *)j->s->tail[0];
+    return (const char *)t->a + (size_t)(block * ROWS) * t->lda +
+           (size_t)s->unit * QNI_AMX_BF16_BLOCK;
+}
+
+static void copy_tail(const struct job *j, const struct stage *s)
+{
+    const size_t row = (size_t)(j->t->m / ROWS * ROWS);
+    const size_t bytes = ((size_t)j->t->m - row) * LINE;
+    const char *const a = (const char *)j->t->a + row * j->t->lda;
+    for (int64_t u = 0; u < s->units && bytes > 0; u++)
+        memcpy(j->s->tail[u], a + (size_t)(s->unit + u) * bytes, bytes);
+    TILES_SEE_MEMORY();
+}
+
+/* Sums of a stage leave, the last of which are still in the tiles. */
+static void begin_way_out(const struct job *j, const struct stage *s, struct qni_amx_way_out *o)
+{
+    o->part = j->s->sums[s->pair * j->n_blocks][0];
+    o->c = j->t->c + s->panel * QNI_PANEL;
+    o->second = s->second ? QNI_PANEL : 0;
+    o->left = j->t->m;
+}
+
+QNI_TEMPLATE void all_blocks(struct job *j, const struct stage *s, const struct stage *after,
+                             struct qni_amx_dense_walk *w, struct qni_amx_made *f,
+                             struct qni_amx_way_out *o, const int kind)
+{
+    float *sums = j->s->sums[s->pair * j->n_blocks][0];
+    for (int64_t i = 0; i < j->n_blocks; i++, sums += ROWS * WIDTH) {
+        const bool last = i + 1 == j->n_blocks;
+        const char *const a = (const char *)j->t->a + (size_t)(i * ROWS) * j->t->lda +
+                              (size_t)s->unit * QNI_AMX_BF16_BLOCK;
+        w->from = s->unit == 0 ? NULL : sums;
+        w->ahead = rows_ahead(j, s, a, i * ROWS, QNI_AMX_BF16_BLOCK);
+        qni_amx_dense_block(w, f, o, s->units, a_of_block(j, last ? after : s, last ? 0 : i + 1),
+                            last ? after->b : s->b, kind);
+        w->to = sums;
+    }
+}
+
+QNI_TEMPLATE void run_many(struct job *j, const struct qni_amx_made *made, const int kind)
+{
+    const struct qni_matmul_tile *const t = j->t;
+    struct stage s = stage_of(j, 0), after = stage_of(j, 1);
+    struct qni_amx_made f = *made;
+    struct qni_amx_way_out o = {.ldc = t->ldc, .streams = t->c_is_far != 0};
+    struct qni_amx_dense_walk w = {.to = j->s->nowhere[0], .lines = j->lines};
+    memset(j->s->tail, 0, sizeof j->s->tail);
+    begin_made(j, 0, &s, &f, 2);
+    while (f.left > 0)
+        qni_amx_make_line(&f, kind);
+    qni_amx_configure(ROWS, LINE);
+    qni_amx_zero();
+    w.a = a_of_block(j, &s, 0);
+    w.b = s.b;
+    TILES_SEE_MEMORY();
+    load_operands(w.a, w.b, 2);
+    for (int64_t i = 0; i < j->n_stages; i++) {
+        const struct stage then = stage_of(j, i + 2);
+        begin_made(j, i + 1, &after, &f, j->n_blocks * s.units);
+        w.rows = (ROWS + s.units - 1) / s.units;
+        if (s.pair == 0)
+            copy_tail(j, &s);
+        all_blocks(j, &s, &after, &w, &f, &o, kind);
+        while (f.left > 0)
+            qni_amx_make_line(&f, kind);
+        qni_amx_move_rows(&o, o.left);
+        if (ends(j, &s))
+            begin_way_out(j, &s, &o);
+        s = after;
+        after = then;
+    }
+    qni_amx_leave(w.to);
+    qni_amx_move_rows(&o, o.left);
+    if (o.odd != 0)
+        *t->is_finite = false;
+    if (o.streams)
+        _mm_sfence();
+}
+
+static void call_nibbles(struct qni_amx_feed *f)
+{
+    qni_amx_make_some(f, 1, 1, QNI_AMX_NIBBLES);
+}
+static void call_bytes(struct qni_amx_feed *f)
+{
+    qni_amx_make_some(f, 1, 1, QNI_AMX_BYTES);
+}
+static void call_byte_table(struct qni_amx_feed *f)
+{
+    qni_amx_make_some(f, 1, 1, QNI_AMX_BYTE_TABLE);
+}
+
+/* One for all of these kinds of codes. */
+QNI_NOINLINE static void run_with_calls(struct job *j, const struct qni_amx_made *made)
+{
+    run_many(j, made, QNI_AMX_LEFT_TO_CALLS);
+}
+
+QNI_TEMPLATE void many(struct job *j, const int kind)
+{
+    struct qni_amx_made f;
+    memset(&f, 0, sizeof f);
+    f.table = j->feed.table;
+    f.feed = &j->feed;
+    f.call = kind == QNI_AMX_NIBBLES ? call_nibbles
+             : kind == QNI_AMX_BYTES ? call_bytes
+                                     : call_byte_table;
+    if (kind == QNI_AMX_NIBBLES && !j->t->halves && j->t->zero != NULL)
+        run_many(j, &f, QNI_AMX_SHIFTED);
+    else if (kind == QNI_AMX_NIBBLES && !j->t->halves)
+        run_many(j, &f, QNI_AMX_NIBBLES);
+    else
+        run_with_calls(j, &f);
+}
+
+/* ---- any rows -------------------------------------------------------------------------------- */
+
+static void look(const struct qni_matmul_tile *t)
+{
+    __mmask16 odd = 0;
+    for (int64_t i = 0; i < t->m; i++)
+        for (int64_t p = 0; p < t->n_panels; p++)
+            odd |= qni_amx_no_numbers(_mm512_loadu_ps(t->c + (size_t)i * t->ldc + p * QNI_PANEL));
+    if (odd != 0)
+        *t->is_finite = false;
+}
+
 QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
 {
     struct job j;
@@ -324,7 +507,12 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     j.most = j.keeps ? 1 : at_most(SUMS / j.n_blocks, j.pairs);
     j.n_stages = j.pairs * j.n_spans;
     j.lines = j.keeps ? 0 : (ROWS + j.most - 1) / j.most;
-    run(&j, kind);
+    if (j.n_blocks >= MANY) {
+        many(&j, kind);
+    } else {
+        run(&j, kind);
+        look(t);
+    }
     _tile_release();
 }
 
