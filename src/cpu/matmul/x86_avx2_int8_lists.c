@@ -264,7 +264,9 @@ static int choose(const struct qni_matmul_tile *t, int64_t rows, const struct pi
     const int64_t four = n * (rows * LOOP_FOUR + MAKE) + n_four * (REST * list_rows + LESSEN_FOUR);
     const int64_t two = n * (rows * LOOP_TWO + MAKE) + n_two * (REST * list_rows + LESSEN_TWO);
     const int64_t words = n * (rows * LOOP_WORDS + (rows + WIDE_ROWS - 1) / WIDE_ROWS * WIDEN);
-    if (words < four && words < two)
+    /* Few rows wait for codes and for lists, too, which is not counted. */
+    const int64_t limit = rows < FEW ? words - words / 8 : words;
+    if (limit < four && limit < two)
         return WORDS;
     return four <= two ? FOUR : TWO;
 }
@@ -486,11 +488,12 @@ static bool meet_rows(const struct qni_matmul_tile *t, int64_t row, int64_t rows
     return true;
 }
 
-/* Rows [row, row + rows) of the tile by the kernels that need to know nothing of values: as many
- * at a time as stay in the second cache while all panels meet them. */
+/* Rows [row, row + rows) of the tile by the kernels that need to know nothing of values (which
+ * one, as select.c has it): as many at a time as stay in the second cache while all panels meet
+ * them. */
 static void meet_words(const struct qni_matmul_tile *t, int64_t row, int64_t rows)
 {
-    enum { FEW = 12, CACHE = 320 << 10 };
+    enum { FEW = 32, CACHE = 320 << 10 };
     const int64_t fit = CACHE / (int64_t)t->lda > FEW ? CACHE / (int64_t)t->lda : FEW;
     const int64_t blocks = (rows + fit - 1) / fit, end = row + rows;
     for (int64_t n; row < end; row += n) {
