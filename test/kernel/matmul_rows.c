@@ -26,8 +26,9 @@ static const struct qni_matmul_kernel kernels[] = {
 #undef QNI_MATMUL_KERNEL
 
 /* STEADY: all codes are the lowest there are, over many short groups: sums that a kernel lets run
- * on grow as fast as they can. LONG: many rows; of int8 in one segment. */
-enum kind { PLAIN, STEADY, LONG };
+ * on grow as fast as they can. LONG: many rows; of int8 in one segment. CUT: many rows of int8 in
+ * segments of some units. */
+enum kind { PLAIN, STEADY, LONG, CUT };
 
 struct row_case {
     const struct qni_matmul_kernel *kernel;
@@ -159,6 +160,15 @@ static void draw_long(struct check *c, const struct row_case *rc, struct drawn *
     d->apart = CHECK_OF(r, 0, 512, 512);
 }
 
+/* Segments that are all whole, or that are not. */
+static void draw_cut(struct check *c, struct drawn *d, struct check_weight_options *o)
+{
+    struct check_random *r = &c->random;
+    d->raw = d->scaled = false;
+    o->format.group = CHECK_OF(r, 128, 128, 256, 512);
+    o->k = d->k = CHECK_OF(r, 256, 384, 512, 640, 1000, 1024, 1152, 1280, 1300, 2048);
+}
+
 static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
 {
     struct check_random *r = &c->random;
@@ -182,7 +192,7 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
         d->k = CHECK_OF(r, d->k, d->k, 1, 33, 96, 100, 160, 300);
     if (kernel->reads == QNI_READS_BF16 && mr == 32 && d->m >= 2 * mr) /* or do something else */
         d->k = CHECK_OF(r, d->k, 1000, 1025, 1025, 1088, 1500, 2100);
-    if (rc->kind == LONG)
+    if (rc->kind == LONG || rc->kind == CUT)
         draw_long(c, rc, d);
     struct check_weight_options o = {
         .n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
@@ -198,6 +208,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
         o.format.group = QN_GROUP_PER_CHANNEL;
     if (d->raw || d->scaled)
         o.format.shift = QN_SHIFT_NONE;
+    if (rc->kind == CUT)
+        draw_cut(c, d, &o);
     /* Integer zero points make offsets that f16 seldom holds. */
     d->f16_scales = o.format.shift != QN_SHIFT_ZERO && check_random_chance(r, 50);
     o.f16_scales = d->f16_scales;
@@ -213,6 +225,10 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
         d->x_block = 64;
     d->symmetric = check_random_chance(r, 40);
     d->x_zero = check_random_chance(r, 50) ? 0 : (int32_t)check_random_in(r, -128, 127);
+    if (rc->kind == CUT) {
+        d->x_block = CHECK_OF(r, 128, 128, 256);
+        d->x_zero = check_random_chance(r, 80) ? 0 : d->x_zero;
+    }
     if (d->is_steady) {
         d->x_block = 128;
         d->symmetric = true;
@@ -608,6 +624,10 @@ void check_matmul_rows(struct check_suite *suite, const struct check_options *op
         for (int32_t shape = 0; shape < shapes && takes_long(k); shape++) {
             const struct row_case rc = {k, CHECK_NORMAL, shape, LONG};
             check_case(suite, row_case, &rc, "%s/long/%d", k->name, shape);
+        }
+        for (int32_t shape = 0; shape < shapes && is_int8(k) && k->mr == 32; shape++) {
+            const struct row_case rc = {k, CHECK_NORMAL, shape, CUT};
+            check_case(suite, row_case, &rc, "%s/cut/%d", k->name, shape);
         }
         const struct row_case steady = {k, CHECK_NORMAL, 0, STEADY};
         if (is_int8(k) && !is_table(k))

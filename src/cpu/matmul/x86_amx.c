@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int8 activations x 4- and 8-bit weights on AMX tiles. Contract and operand layouts: kernel.h; how
  * blocks of up to 48 rows x 2 panels pass through the tiles: simd/amx_stream.h, where segments are
- * short simd/amx_run.h, and where many rows have but one: simd/amx_chunks.h.
+ * short simd/amx_run.h, and where many rows have but one simd/amx_chunks.h, or some of two tiles
+ * simd/amx_split.h.
  *
  * Two units of a packed panel (64 positions, 16 outputs) are exactly one B tile: 16 rows of 4
  * positions x 16 outputs. Rows of activations are A tiles as they lie. Exact because |sum| <=
@@ -17,8 +18,8 @@
  *     many rows    codes of a pair of panels are unpacked once, 128 KiB, while the last block of
  *                  rows of the pair before is multiplied, each tile in the place of one that has
  *                  been multiplied for the last time. A and B come from the second-level cache.
- *     whole rows,  one segment each: k in chunks, simd/amx_chunks.h has why.
- *     even more
+ *     whole rows,  one segment each: k in chunks, simd/amx_chunks.h has why. Segments of 128
+ *     even more    positions, int8-block: smaller chunks, simd/amx_split.h.
  *
  * Facts of the rows are turned round at the start, so that rows of a block lie side by side.
  *
@@ -29,6 +30,7 @@
 
 #include "../simd/amx_chunks.h"
 #include "../simd/amx_run.h"
+#include "../simd/amx_split.h"
 #include "kernel.h"
 
 enum {
@@ -55,6 +57,7 @@ struct scratch {
     union {
         uint8_t b[2][WHOLE][QNI_AMX_SLOT];
         struct chunk_scratch chunk;
+        struct qni_amx_split_memory split;
     };
     int32_t dots[2][QNI_AMX_ROWS][32];
     float facts[BLOCKS * PIECES * FACTS];
@@ -126,6 +129,28 @@ RUN(run_block_offset, QNI_AMX_BLOCK | QNI_AMX_OFFSET)
 RUN(run_shifted, QNI_AMX_SHIFTED)
 RUN(run_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
 #undef RUN
+
+typedef void split_fn(const struct qni_amx_split *s);
+
+/* And for those of many rows. */
+#define SPLIT(name, kind)                                                                          \
+    static void name(const struct qni_amx_split *s)                                                \
+    {                                                                                              \
+        qni_amx_split_multiply(s, kind);                                                           \
+    }
+SPLIT(split_block, QNI_AMX_BLOCK)
+SPLIT(split_block_offset, QNI_AMX_BLOCK | QNI_AMX_OFFSET)
+SPLIT(split_shifted, QNI_AMX_SHIFTED)
+SPLIT(split_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
+#undef SPLIT
+
+static split_fn *split_for(const struct qni_matmul_tile *t)
+{
+    const bool offset = t->offset != NULL;
+    if (t->a_offset != NULL)
+        return offset ? split_shifted_offset : split_shifted;
+    return offset ? split_block_offset : split_block;
+}
 
 static run_fn *run_for(const struct qni_matmul_tile *t, int32_t reads)
 {
@@ -233,38 +258,37 @@ static __m512 scales_of_rows(const struct qni_matmul_tile *t, int64_t row)
     return _mm512_maskz_loadu_ps(there, t->row_scale + at_most(row, t->m));
 }
 
-/* The facts of all rows and these segments, in the order in which blocks use them: [block]
- * [segment][fact][fact_rows]. */
-static void turn_facts(const struct job *j, const struct piece *p, int64_t count, float *to)
+/* The facts of 16 rows and a segment, each fact_rows from the one before. */
+static void put_facts(const struct job *j, int64_t row, int64_t segment, float *at)
 {
     const struct qni_matmul_tile *t = j->t;
     const __m512i lanes =
         _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                            _mm512_set1_epi32((int32_t)t->ld_segment));
+    if (t->row_scale != NULL) {
+        _mm512_store_ps(at, scales_of_rows(t, row));
+    } else if (j->reads == QNI_READS_Q8) {
+        const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[segment];
+        const __m512i sum = _mm512_castps_si512(rows_of_fact(t, t->a_sum, row, segment, lanes));
+        _mm512_store_ps(at, _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
+    } else {
+        _mm512_store_ps(at, rows_of_fact(t, t->a_scale, row, segment, lanes));
+        if (t->a_offset != NULL)
+            _mm512_store_ps(at += j->fact_rows, rows_of_fact(t, t->a_offset, row, segment, lanes));
+        if (t->offset != NULL)
+            _mm512_store_ps(at + j->fact_rows, rows_of_fact(t, t->a_total, row, segment, lanes));
+    }
+}
+
+/* The facts of all rows and these segments, in the order in which blocks use them: [block]
+ * [segment][fact][fact_rows]. */
+static void turn_facts(const struct job *j, const struct piece *p, int64_t count, float *to)
+{
     for (int64_t i = 0; i < j->cut.blocks && j->n_facts > 0; i++) {
         const struct qni_amx_rows r = qni_amx_rows_at(&j->cut, i);
         for (int64_t k = 0; k < count; k++, to += j->n_facts * j->fact_rows)
-            for (int64_t done = 0; done < r.rows; done += 16) {
-                float *at = to + done;
-                const int64_t row = r.base + done, segment = p[k].segment;
-                if (t->row_scale != NULL) {
-                    _mm512_store_ps(at, scales_of_rows(t, row));
-                } else if (j->reads == QNI_READS_Q8) {
-                    const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[segment];
-                    const __m512i sum =
-                        _mm512_castps_si512(rows_of_fact(t, t->a_sum, row, segment, lanes));
-                    _mm512_store_ps(
-                        at, _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
-                } else {
-                    _mm512_store_ps(at, rows_of_fact(t, t->a_scale, row, segment, lanes));
-                    if (t->a_offset != NULL)
-                        _mm512_store_ps(at += j->fact_rows,
-                                        rows_of_fact(t, t->a_offset, row, segment, lanes));
-                    if (t->offset != NULL)
-                        _mm512_store_ps(at + j->fact_rows,
-                                        rows_of_fact(t, t->a_total, row, segment, lanes));
-                }
-            }
+            for (int64_t done = 0; done < r.rows; done += 16)
+                put_facts(j, r.base + done, p[k].segment, to + done);
     }
 }
 
@@ -720,6 +744,71 @@ static bool takes_chunks(const struct job *j, int64_t rows)
            rows > MANY && cut.tiles % 2 == 0;
 }
 
+/* ---- many rows, int8-block, segments of 128: amx_split.h ------------------------------------- */
+
+/* Segments that are all whole. */
+static bool takes_split(const struct job *j)
+{
+    enum { MANY = 160 }; /* rows */
+    const struct qni_matmul_tile *const t = j->t;
+    return j->reads == QNI_READS_Q8B && t->m > MANY && t->n_panels > 1 && t->segment_units == 4 &&
+           t->n_segments > 1 && t->n_segments <= PIECES && t->n_segments * 4 == t->units &&
+           t->group_units % 4 == 0;
+}
+
+/* An even number of panels. */
+static void all_split(struct job *j)
+{
+    const struct qni_matmul_tile *const t = j->t;
+    struct qni_amx_split s = {
+        .memory = &j->s->split,
+        .a = t->a,
+        .lda = t->lda,
+        .m = t->m,
+        .codes = t->codes,
+        .codes_stride = t->codes_stride,
+        .bytes = j->codes == BYTES,
+        .panels = t->n_panels / 2 * 2,
+        .segments = t->n_segments,
+        .groups = t->n_groups,
+        .of_a_group = t->group_units / 4,
+        .scale = t->scale,
+        .offset = t->offset,
+        .sums = t->sums,
+        .scale_is_f16 = t->scale_is_f16,
+        .scale_times = j->stream.scale_times,
+        .facts = j->s->facts,
+        .n_facts = j->n_facts,
+        .c = t->c,
+        .ldc = t->ldc,
+    };
+    float *facts = j->s->facts;
+    j->fact_rows = 32;
+    for (int64_t tile = 0; tile < (t->m + 31) / 32 * 2; tile += 2)
+        for (int64_t i = 0; i < t->n_segments; i++, facts += j->n_facts * 32) {
+            put_facts(j, qni_amx_split_row(t->m, tile), i, facts);
+            put_facts(j, qni_amx_split_row(t->m, tile + 1), i, facts + 16);
+        }
+    _mm512_store_si512(&s.memory->table, j->table);
+    split_for(t)(&s);
+}
+
+/* The job for its panels from `panel` on. */
+static struct qni_matmul_tile some_panels(const struct qni_matmul_tile *t, int64_t panel)
+{
+    struct qni_matmul_tile part = *t;
+    const size_t scales = (size_t)(panel * t->n_groups) * (t->scale_is_f16 ? 32 : 64);
+    part.n_panels -= panel;
+    part.codes += (size_t)panel * t->codes_stride;
+    part.scale = (const char *)t->scale + scales;
+    part.offset = t->offset == NULL ? NULL : (const char *)t->offset + scales;
+    part.sums = t->sums == NULL ? NULL : t->sums + panel * t->n_segments * QNI_PANEL;
+    part.c += panel * QNI_PANEL;
+    return part;
+}
+
+/* ---- a job as a whole ------------------------------------------------------------------------ */
+
 static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
 {
     static const int8_t nibbles[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
@@ -740,7 +829,6 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     else
         j.n_facts = t->row_scale != NULL || (t->offset != NULL && !t->raw_i32);
     j.run_block.n_facts = j.n_facts;
-    j.fact_rows = j.run != NULL ? QNI_AMX_RUN_ROWS : QNI_AMX_ROWS;
     j.tile_units = tile_units(t);
     struct qni_amx_stream *st = &j.stream;
     st->lda = t->lda;
@@ -755,7 +843,7 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     j.table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)values));
     st->feed_arg = &j;
     for (int64_t row = 0; row < t->m; row += ROWS) {
-        const struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
+        struct qni_matmul_tile part = some_rows(t, row, at_most(ROWS, t->m - row));
         j.t = &part;
         if (takes_chunks(&j, part.m)) {
             j.cut = qni_amx_cut_of(part.m, 2, true);
@@ -763,6 +851,14 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
             all_chunks(&j);
             continue;
         }
+        if (takes_split(&j)) {
+            qni_amx_configure_rows(16, 64, 5, 6);
+            all_split(&j);
+            if (part.n_panels % 2 == 0)
+                continue;
+            part = some_panels(&part, part.n_panels - 1);
+        }
+        j.fact_rows = j.run != NULL ? QNI_AMX_RUN_ROWS : QNI_AMX_ROWS;
         j.cut = cut_rows(&j, part.m);
         st->spare = j.run == NULL && most_tiles_of(&j.cut) < 3;
         if (j.run != NULL)
