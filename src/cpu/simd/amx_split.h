@@ -196,7 +196,7 @@ static inline void qni_amx_split_unpacked(struct qni_amx_split_codes *u)
     u->of_second = 0;
 }
 
-static inline void qni_amx_split_unpack_rest(struct qni_amx_split_codes *u)
+QNI_NOINLINE static void qni_amx_split_unpack_rest(struct qni_amx_split_codes *u)
 {
     while (u->left > 0) {
         for (int i = 0; i < 4; i++)
@@ -291,9 +291,9 @@ static inline struct qni_amx_split_chunk qni_amx_split_next(const struct qni_amx
 }
 
 /* Codes and columns of a chunk that comes next; there may be none. */
-static void qni_amx_split_prepare(const struct qni_amx_split *s,
-                                  const struct qni_amx_split_chunk *c,
-                                  struct qni_amx_split_codes *u)
+QNI_NOINLINE static void qni_amx_split_prepare(const struct qni_amx_split *s,
+                                               const struct qni_amx_split_chunk *c,
+                                               struct qni_amx_split_codes *u)
 {
     u->left = 0;
     if (c->panel >= s->panels)
