@@ -259,7 +259,7 @@ static __m512 scales_of_rows(const struct qni_matmul_tile *t, int64_t row)
 }
 
 /* The facts of 16 rows and a segment, each fact_rows from the one before. */
-static void put_facts(const struct job *j, int64_t row, int64_t segment, float *at)
+QNI_TEMPLATE void put_facts(const struct job *j, int64_t row, int64_t segment, float *at)
 {
     const struct qni_matmul_tile *t = j->t;
     const __m512i lanes =
@@ -784,11 +784,10 @@ static void all_split(struct job *j)
     };
     float *facts = j->s->facts;
     j->fact_rows = 32;
-    for (int64_t tile = 0; tile < (t->m + 31) / 32 * 2; tile += 2)
-        for (int64_t i = 0; i < t->n_segments; i++, facts += j->n_facts * 32) {
-            put_facts(j, qni_amx_split_row(t->m, tile), i, facts);
-            put_facts(j, qni_amx_split_row(t->m, tile + 1), i, facts + 16);
-        }
+    for (int64_t block = 0; block < (t->m + 31) / 32; block++)
+        for (int64_t i = 0; i < t->n_segments; i++, facts += j->n_facts * 32)
+            for (int64_t half = 0; half < 2; half++)
+                put_facts(j, qni_amx_split_row(t->m, 2 * block + half), i, facts + 16 * half);
     _mm512_store_si512(&s.memory->table, j->table);
     split_for(t)(&s);
 }
