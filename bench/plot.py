@@ -42,13 +42,18 @@ def fit(lines):
 
 
 def least(rows):
-    """Of several rounds the line with the least median."""
-    found = {}
+    """Of several rounds the line with the least median, beside the least of each peer's way."""
+    found, peers = {}, {}
     for r in rows:
-        key = (r["weights"], r["strategy"], r["m"])
+        key = (r["weights"], r["strategy"], r["m"], r.get("layer"))
         if key not in found or r["us_median"] < found[key]["us_median"]:
             found[key] = r
-    return list(found.values())
+        ways = peers.setdefault(key, {})
+        for p in good_peers(r):
+            way = (p["peer"], p["way"])
+            if way not in ways or p["us_median"] < ways[way]["us_median"]:
+                ways[way] = p
+    return [dict(r, peers=list(peers[key].values())) for key, r in found.items()]
 
 
 def time_over_m(rows):
@@ -329,9 +334,8 @@ def main():
     options = parser.parse_args()
     tables, pictures, cells = {}, {}, {}
     for name, instructions in MACHINES.items():
-        sets = {what: results(options.results, "cpu-%s-%s.jsonl" % (name, what))
+        sets = {what: least(results(options.results, "cpu-%s-%s.jsonl" % (name, what)))
                 for what in ("matmul", "conv", "sweep", "experts")}
-        sets["sweep"], sets["experts"] = least(sets["sweep"]), least(sets["experts"])
         add_machine(tables, pictures, name, sets)
         cells[instructions] = readme_cells(sets["matmul"], sets["conv"])
         tables["readme-%s-from" % name] = provenance(sets["matmul"] + sets["conv"])

@@ -18,6 +18,8 @@ record() {
 }
 before=("$@")
 
+# Of several rounds bench/plot.py takes the least median of each line and of each peer: where others
+# use the host, a second is slow now and then.
 case $what in
     matmul)
         shape='--n 4096 --k 4096 --min-time 0.2 --peers'
@@ -30,16 +32,17 @@ case $what in
         done
         ;;
     conv)
-        for m in 1 8; do
-            for layers in conv1 'layer1*' 'layer2*' 'layer3*' 'layer4*'; do
-                record --layers "resnet50/$layers" --m $m --weights int8:pc --image nhwc --y i8 \
-                    --strategy int8-static --warm --min-time 0.2 --peers
+        for round in 1 2 3; do
+            echo "round $round of 3" >&2
+            for m in 1 8; do
+                for layers in conv1 'layer1*' 'layer2*' 'layer3*' 'layer4*'; do
+                    record --layers "resnet50/$layers" --m $m --weights int8:pc --image nhwc \
+                        --y i8 --strategy int8-static --warm --min-time 0.1 --peers
+                done
             done
         done
         ;;
     sweep)
-        # Five rounds, of which bench/plot.py takes the least median of each m: where others use the
-        # host, a second is slow now and then.
         ms=1,2,3,4,6,8,12,16,20,24,32,48,64,96,128,192,256,384,512
         for round in 1 2 3 4 5; do
             echo "round $round of 5" >&2
@@ -51,7 +54,7 @@ case $what in
         done
         ;;
     experts)
-        for round in 1 2 3; do # the same
+        for round in 1 2 3; do
             echo "round $round of 3" >&2
             for strategy in int8-block float; do
                 record --op grouped --experts 64 --top-k 2 --n 2048 --k 2048 \

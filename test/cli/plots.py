@@ -43,6 +43,9 @@ def cpu_sets(isa, times):
     sets["sweep"] = sets["matmul"] + [cpu(isa, 1, 100.0), cpu(isa, 1, 900.0)]  # three rounds
     sets["conv"] = [cpu(isa, batch, 64.0, op="conv2d", batch=batch, layer="resnet50 " + layer)
                     for batch in (1, 8) for layer in ("a", "b")]
+    slower = cpu(isa, 1, 80.0, op="conv2d", batch=1, layer="resnet50 a")  # the second round
+    slower["peers"][0]["us_median"] = 96.0
+    sets["conv"].append(slower)
     sets["experts"] = [cpu(isa, m, 300.0, op="grouped", experts=64, top_k=2, fraction=0.875,
                            bound_by="memory") for m in (32, 128)]
     return sets
@@ -99,7 +102,7 @@ def main():
                       "| int4:g128 | int8-block | 100 us | 320 % | 60000 us |",
                       "| weights | strategy | 1 rows (32 tokens) | 4 rows (128 tokens) |",
                       "| int4:g128 | int8-block | 300 us (88 % of memory) | 300 us (88 % of",
-                      "| a | 64.0 us | 128 us | 0.50 | 64.0 us | 128 us | 0.50 |",
+                      "| a | 64.0 us | 96.0 us | 0.67 | 64.0 us | 128 us | 0.50 |",
                       "| 4096 x 4096 | int4:g128 | float | 7.2 ("):
             assert words in page, words
         with open(os.path.join(out, "README.md"), encoding="utf-8") as file:
