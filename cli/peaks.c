@@ -61,15 +61,16 @@ VECTOR_LOOP(dot256, "avx2,avxvnni", __m256i, _mm256_setzero_si256(), DOT256, FIR
 
 /* Without VNNI a product and its sum are two instructions. The products depend on nothing that the
  * sums do, as in a kernel (sums that were factors, too, gave 95 to 142 Gop/s on one core of a
- * Zen 3, where these always give 165). After so many steps sums are widened, or never; that they
- * are widened into themselves saves registers, not time. */
-#define SUM_LOOP(name, isa, type, zero, steps, step, widen, sum, ops)                              \
+ * Zen 3, where these always give 165). In 8 steps sums are widened once, or never; that they are
+ * widened into themselves saves registers, not time. */
+enum { STEPS = 8 };
+#define SUM_LOOP(name, isa, type, zero, step, widen, sum, ops)                                     \
     __attribute__((target(isa))) static double name(long rounds)                                   \
     {                                                                                              \
         type a[CHAINS], factor = zero;                                                             \
         UNROLL for (int i = 0; i < CHAINS; i++) a[i] = zero;                                       \
         for (long r = 0; r < rounds; r++) {                                                        \
-            for (int s = 0; s < (steps); s++) {                                                    \
+            for (int s = 0; s < STEPS; s++) {                                                      \
                 UNROLL for (int i = 0; i < CHAINS; i++)                                            \
                 {                                                                                  \
                     __asm__ volatile("" : "+v"(factor));                                           \
@@ -80,7 +81,7 @@ VECTOR_LOOP(dot256, "avx2,avxvnni", __m256i, _mm256_setzero_si256(), DOT256, FIR
             UNROLL for (int i = 0; i < CHAINS; i++) a[i] = widen(a[i], a[i]);                      \
         }                                                                                          \
         UNROLL for (int i = 0; i < CHAINS; i++) int_sink = sum(a[i]);                              \
-        return (double)rounds * CHAINS * (steps) * (ops);                                          \
+        return (double)rounds * CHAINS * STEPS * (ops);                                            \
     }
 #define FIRST(x, y)   (x)
 #define MADD512(x, y) _mm512_add_epi32(x, _mm512_madd_epi16(y, _mm512_set1_epi16(1)))
@@ -93,12 +94,11 @@ VECTOR_LOOP(dot256, "avx2,avxvnni", __m256i, _mm256_setzero_si256(), DOT256, FIR
 /* Codes of 4 bits: 8 pairs of products, of at most 2 * 15 * 128, fit 16 bits. Codes of 8 bits: a
  * pair overflows them. So factors have 16 bits, or weights lose what two pairs cannot hold, which
  * lists add (AVX2: simd/pairs.h); the limit is without lists. */
-SUM_LOOP(madd512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), 8, MADD512, FIRST, FIRST512,
-         64)
-SUM_LOOP(byte512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), 8, BYTE512, MADD512,
-         FIRST512, 128)
-SUM_LOOP(byte256, "avx2", __m256i, _mm256_setzero_si256(), 8, BYTE256, MADD256, FIRST256, 64)
-SUM_LOOP(pairs256, "avx2", __m256i, _mm256_setzero_si256(), 8, PAIRS256, FIRST, FIRST256, 128)
+SUM_LOOP(madd512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), MADD512, FIRST, FIRST512, 64)
+SUM_LOOP(byte512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), BYTE512, MADD512, FIRST512,
+         128)
+SUM_LOOP(byte256, "avx2", __m256i, _mm256_setzero_si256(), BYTE256, MADD256, FIRST256, 64)
+SUM_LOOP(pairs256, "avx2", __m256i, _mm256_setzero_si256(), PAIRS256, FIRST, FIRST256, 128)
 #define MADD128(x) _mm_add_epi32(x, _mm_madd_epi16(x, _mm_set1_epi16(1)))
 VECTOR_LOOP(madd128, "sse2", __m128i, _mm_setzero_si128(), MADD128, _mm_cvtsi128_si32, int_sink, 16)
 
