@@ -17,9 +17,9 @@ void qni_pool_destroy(struct qni_pool *pool);
 
 /*
  * Run task(arg, i) for i in [0, n); each i once; returns when all are done and their writes are
- * visible. Waiting threads spin for at most a tenth of a millisecond or two, and only if the machine is
- * not oversubscribed, then sleep. A pool that is busy with another caller's work runs the items on the calling thread:
- * results never depend on it, nothing blocks.
+ * visible. Waiting threads spin for at most two tenths of a millisecond, and only if the machine is
+ * not oversubscribed, then sleep. A pool that is busy with another caller's work runs the items on
+ * the calling thread: results never depend on it, nothing blocks.
  */
 void qni_pool_run(struct qni_pool *pool, int32_t n, qn_task_fn task, void *arg);
 
