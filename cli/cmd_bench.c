@@ -18,6 +18,7 @@ static const struct option_row own[] = {
     {"plain", 0, NULL,
      "also time plain C loops over the same codes (slow; matmul with integer codes), and compare"},
     {"peers", 0, NULL, "also time other libraries, in turn with ours, and compare"},
+    {"peer", 0, "NAME,...", "these of the other libraries alone, as in onednn,openblas"},
     {"peer-folder", 0, "FOLDER", "where their programs are (default: peers, beside the command)"},
     {"json", 0, NULL, "one JSON object a line"},
     {NULL, 0, NULL, NULL},
@@ -516,11 +517,12 @@ static int run(const struct args *args)
     status = status != 0 ? status : context_make(args, &b.ctx);
     if (status != 0)
         return status;
-    if (args_has(args, "peers") && device_of(b.ctx).kind != QN_CPU)
+    const char *only = args_text(args, "peer", NULL);
+    if ((only != NULL || args_has(args, "peers")) && device_of(b.ctx).kind != QN_CPU)
         status = complain(EXIT_USAGE, "bench/gpu.py measures them on a GPU",
-                          "--peers: these are peers on the CPU");
-    else if (args_has(args, "peers"))
-        status = peers_start(args_text(args, "peer-folder", NULL), &b.peers);
+                          "--%s: these are peers on the CPU", only != NULL ? "peer" : "peers");
+    else if (only != NULL || args_has(args, "peers"))
+        status = peers_start(args_text(args, "peer-folder", NULL), only, &b.peers);
     status = status != 0 ? status : choose_launches(&b);
     if (status != 0) {
         qn_ctx_destroy(b.ctx);

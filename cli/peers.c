@@ -139,6 +139,42 @@ static int is_program(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
+/* Is name one of the words of "a,b,c"? */
+static int is_among(const char *words, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = words; *at != '\0'; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == length && memcmp(at, name, length) == 0)
+            return 1;
+    return 0;
+}
+
+/* A file of the folder that may be started: a program, and one of those that are wanted. */
+static int is_wanted(const char *program, const char *only)
+{
+    struct stat facts;
+    return (only == NULL || is_among(only, strrchr(program, '/') + 1)) &&
+           stat(program, &facts) == 0 && S_ISREG(facts.st_mode) && access(program, X_OK) == 0;
+}
+
+/* Every word of only names a program of the folder. */
+static int check_wanted(const char *folder, const char *only)
+{
+    const char *comma = NULL;
+    for (const char *at = only; at != NULL; at = comma != NULL ? comma + 1 : NULL) {
+        comma = strchr(at, ',');
+        char *program = must_print("%s/%.*s", folder, (int)strcspn(at, ","), at);
+        const int is_there = is_wanted(program, NULL);
+        if (!is_there)
+            complain(EXIT_INPUT, "'make bench-peers' builds those whose libraries are there",
+                     "--peer %s: %s: no such program", only, program);
+        free(program);
+        if (!is_there)
+            return EXIT_INPUT;
+    }
+    return 0;
+}
+
 static char *folder_beside(void)
 {
     char self[4096];
@@ -148,19 +184,18 @@ static char *folder_beside(void)
     return must_print("%.*s/peers", slash != NULL ? (int)(slash - self) : 0, self);
 }
 
-int peers_start(const char *folder, struct peers **out)
+int peers_start(const char *folder, const char *only, struct peers **out)
 {
     struct dirent **names = NULL;
     char *beside = folder == NULL ? folder_beside() : must_copy(folder);
-    const int n = scandir(beside, &names, is_program, alphasort);
+    int status = check_wanted(beside, only);
+    const int n = status == 0 ? scandir(beside, &names, is_program, alphasort) : 0;
     struct peers *peers = must_alloc(sizeof *peers);
     for (int i = 0; i < n; i++) {
         struct peer *p = &peers->at[peers->n];
-        struct stat facts;
         p->program = must_print("%s/%s", beside, names[i]->d_name);
         free(names[i]);
-        if (peers->n < MAX_PEERS - 1 && stat(p->program, &facts) == 0 && S_ISREG(facts.st_mode) &&
-            access(p->program, X_OK) == 0 && greet(p)) {
+        if (peers->n < MAX_PEERS - 1 && is_wanted(p->program, only) && greet(p)) {
             peers->n++;
             continue;
         }
@@ -168,8 +203,7 @@ int peers_start(const char *folder, struct peers **out)
         *p = (struct peer){0};
     }
     free(names);
-    int status = 0;
-    if (peers->n == 0)
+    if (status == 0 && peers->n == 0)
         status = complain(EXIT_INPUT, "'make bench-peers' builds those whose libraries are there",
                           "%s: no peer in this folder", beside);
     snprintf(peers->folder, sizeof peers->folder, "/tmp/quern-peers-XXXXXX");

@@ -22,9 +22,9 @@ struct contest {
 };
 
 struct peers;
-/* Start every program of the folder (NULL: "peers" beside the command). Those that have nothing to
- * offer say why on standard error. 0 or the exit status. */
-int peers_start(const char *folder, struct peers **peers);
+/* Start the programs of the folder (NULL: "peers" beside the command), all or only "a,b". Those
+ * that have nothing to offer say why on standard error. 0 or the exit status. */
+int peers_start(const char *folder, const char *only, struct peers **peers);
 void peers_stop(struct peers *peers);
 /* Give them a problem, and the weights' copies as many bytes as ours. contests: those that take
  * it; returns how many. */

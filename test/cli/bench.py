@@ -174,6 +174,12 @@ for line in sys.stdin:
         text = quern(*[word for word in words if word != "--json"])
         self.assertIn("ours/theirs", text)
         self.assertIn("WRONG", text)
+        alone = [word for word in words if word != "--peers"]
+        line = json.loads(quern(*alone, "--peer", "good"))
+        self.assertEqual({p["peer"] for p in line["peers"]}, {"good"})
+        self.assertIn("--peer good", line["command"])
+        for names in "goo", "good,gone", "good,", ",good", "":
+            self.complains(*alone, "--peer", names, status=3, says="no such program")
 
     def test_interrupted(self):
         process = subprocess.Popen([QUERN, "bench", "--n", "64", "--k", "64", "--warm",
