@@ -45,7 +45,7 @@ def least(rows):
     """Of several rounds the line with the least median, beside the least of each peer's way."""
     found, peers = {}, {}
     for r in rows:
-        key = (r["weights"], r["strategy"], r["m"], r.get("layer"))
+        key = (r["weights"], r["strategy"], r.get("x"), r["m"], r.get("layer"))
         if key not in found or r["us_median"] < found[key]["us_median"]:
             found[key] = r
         ways = peers.setdefault(key, {})
@@ -132,6 +132,22 @@ def experts_table(rows):
             us(found[m]["us_median"]), 100 * found[m]["fraction"], found[m]["bound_by"])
                  for m in tokens]
         lines.append("| %s | %s | %s |" % (key + (" | ".join(cells),)))
+    return lines
+
+
+def how(r):
+    return r["weights"], r["strategy"], r["x"]
+
+
+def strategies_table(rows):
+    """Times, and in brackets how much of what memory or instructions allow that is."""
+    every_m = sorted({r["m"] for r in rows})
+    lines = ["| weights | strategy | x | " + " | ".join("m = %d" % m for m in every_m) + " |",
+             "|---|---|---|" + "--:|" * len(every_m)]
+    for key in dict.fromkeys(how(r) for r in rows):
+        found = {r["m"]: r for r in rows if how(r) == key}
+        lines.append("| %s |" % " | ".join(key + tuple("%s us (%.0f %%)" % (
+            us(found[m]["us_median"]), 100 * found[m]["fraction"]) for m in every_m)))
     return lines
 
 
@@ -239,6 +255,54 @@ def conv_table(rows):
     return lines
 
 
+DENSE = ("bf16", "f32", "sgemm", "sgemv")
+
+
+def dense_peer(r):
+    return min((p for p in good_peers(r) if p["way"] in DENSE), key=lambda p: p["us_median"],
+               default=None)
+
+
+def formats_table(rows):
+    """Our time / that of the fastest dense product of the same shape."""
+    every_m = sorted({r["m"] for r in rows})
+    ways = list(dict.fromkeys(r["strategy"] for r in rows))
+    lines = ["| weights | " + " | ".join(
+        "%s, m = %d" % (way, m) for way in ways for m in every_m) + " |",
+             "|---|" + "--:|" * (len(ways) * len(every_m))]
+    for weights in dict.fromkeys(r["weights"] for r in rows):
+        found = {(r["strategy"], r["m"]): r for r in rows if r["weights"] == weights}
+        cells = []
+        for way in ways:
+            for m in every_m:
+                r = found.get((way, m))
+                p = dense_peer(r) if r else None
+                cells.append("" if p is None else "%.2f" % (r["us_median"] / p["us_median"]))
+        lines.append("| %s | %s |" % (weights, " | ".join(cells)))
+    return lines
+
+
+def same_peer(r):
+    """oneDNN's convolution of the same kind: of int8, or of floats."""
+    return onednn(r) if r["strategy"] == "int8-static" else dense_peer(r)
+
+
+def layers_table(rows):
+    """Layers of one model and strategy: time, and ours / oneDNN's."""
+    lines = ["| layer | strategy | batch 1 | ours / theirs | batch 8 | ours / theirs |",
+             "|---|---|--:|--:|--:|--:|"]
+    for key in dict.fromkeys((r["layer"], r["strategy"]) for r in rows):
+        cells = []
+        for batch in (1, 8):
+            r = next((r for r in rows if (r["layer"], r["strategy"], r["batch"]) == key + (batch,)),
+                     None)
+            p = same_peer(r) if r else None
+            cells += ["" if r is None else us(r["us_median"]) + " us",
+                      "" if p is None else "%.2f" % (r["us_median"] / p["us_median"])]
+        lines.append("| %s | %s | %s |" % (key[0], key[1], " | ".join(cells)))
+    return lines
+
+
 WANTED = (("int4:g128", "int8-block"), ("int4:g32", "int8-block"), ("int8:pc", "int8-row"))
 
 
@@ -311,9 +375,12 @@ def put_tables(path, tables):
 MACHINES = {"amx": "AMX", "avx2": "AVX2"}
 
 
+SETS = {"matmul": matmul_table, "strategies": strategies_table, "formats": formats_table,
+        "sweep": fit_table, "experts": experts_table, "conv": conv_table, "layers": layers_table}
+
+
 def add_machine(tables, pictures, name, sets):
-    for what, table in (("matmul", matmul_table), ("conv", conv_table), ("sweep", fit_table),
-                        ("experts", experts_table)):
+    for what, table in SETS.items():
         if sets[what]:
             tables["%s-%s" % (name, what)] = table(sets[what])
             tables["%s-%s-from" % (name, what)] = provenance(sets[what])
@@ -335,7 +402,7 @@ def main():
     tables, pictures, cells = {}, {}, {}
     for name, instructions in MACHINES.items():
         sets = {what: least(results(options.results, "cpu-%s-%s.jsonl" % (name, what)))
-                for what in ("matmul", "conv", "sweep", "experts")}
+                for what in SETS}
         add_machine(tables, pictures, name, sets)
         cells[instructions] = readme_cells(sets["matmul"], sets["conv"])
         tables["readme-%s-from" % name] = provenance(sets["matmul"] + sets["conv"])

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# bench/record.sh QUERN matmul|conv|sweep|experts [WORD...]: the figures of README.md and
-# docs/performance.md, into bench/results/cpu-ISA-SET.jsonl, where ISA is the best that the
-# machine has: amx, avx512, avx2. WORDs are put before each command (nice, taskset).
+# bench/record.sh QUERN SET [WORD...]: the figures of README.md and docs/performance.md, into
+# bench/results/cpu-ISA-SET.jsonl, where ISA is the best that the machine has: amx, avx512, avx2.
+# SET: matmul, strategies, formats, sweep, experts, conv, layers. WORDs are put before each command
+# (nice, taskset).
 # QUERN is a command with peers beside it (`make bench-peers`). Then: bench/plot.py
 set -eu
 quern=$1 what=$2
@@ -42,6 +43,30 @@ case $what in
             done
         done
         ;;
+    strategies)
+        for round in 1 2 3; do
+            echo "round $round of 3" >&2
+            for how in 'int4:g128 int8-row f32' 'q4_0 int8-block f32' 'int8:pc int8-static i8' \
+                'int4:g128:zp float f32' 'int4:g128:zp float bf16' 'int4:g128:zp dense bf16'; do
+                set -- $how
+                record --n 4096 --k 4096 --m 1,8,32,128,512 --min-time 0.1 --weights $1 \
+                    --strategy $2 --x $3
+            done
+        done
+        ;;
+    formats)
+        # Beside dense products of the type that this machine multiplies best.
+        type=f32 strategies=float
+        if "$quern" info --json | grep -q '"amx_bf16"'; then
+            type=bf16 strategies=float,dense
+        fi
+        for weights in int4:g16 int4:g32 int4:g32:zp int4:g64 int4:g128 int4:g128:zp int4:pc \
+            int8:g16 int8:g32 int8:g128:zp int8:pc nf4:g64 fp8:g128 fp8:pc \
+            q4_0 q5_1 q8_0 q4_k q6_k iq4_nl mxfp4 nvfp4; do
+            record --n 4096 --k 4096 --m 16,64,512 --min-time 0.05 --weights $weights \
+                --strategy $strategies --x $type --peer onednn,openblas
+        done
+        ;;
     sweep)
         ms=1,2,3,4,6,8,12,16,20,24,32,48,64,96,128,192,256,384,512
         for round in 1 2 3 4 5; do
@@ -59,6 +84,18 @@ case $what in
             for strategy in int8-block float; do
                 record --op grouped --experts 64 --top-k 2 --n 2048 --k 2048 \
                     --m 32,64,128,256,512 --weights int4:g128 --strategy $strategy
+            done
+        done
+        ;;
+    layers)
+        common='--weights int8:pc --image nhwc --warm --min-time 0.05 --peer onednn'
+        for round in 1 2 3; do
+            echo "round $round of 3" >&2
+            for m in 1 8; do
+                record --layers resnext50 --m $m --y i8 --strategy int8-static $common
+                record --layers resnext50 --m $m --strategy float $common
+                record --layers 'mobilenet-v2/*' --m $m --y i8 --strategy int8-static $common
+                record --layers 'mobilenet-v2/*.dw' --m $m --strategy float $common
             done
         done
         ;;
