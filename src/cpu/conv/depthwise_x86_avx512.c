@@ -54,6 +54,10 @@ bool qni_depthwise_f32_rows_image_avx512(const struct qni_depthwise_image *image
 {
     return float_image(image);
 }
+bool qni_depthwise_q8_rows_image_avx512(const struct qni_depthwise_image *image)
+{
+    return float_image(image);
+}
 void qni_depthwise_q8_rows_mr8_avx512(const struct qni_depthwise_tile *tile)
 {
     given_tile(tile);
