@@ -8,18 +8,28 @@
  * while they are in the first cache. Sums wait in memory between two pieces of positions: one
  * panel's if there is only one piece, else those of 8 panels.
  *
+ * Where a piece of x spans all bytes, weights become sizes and signs instead (../simd/signs.h), for
+ * these rows alone, and tiles are 5 rows of a panel.
+ *
  * Bound: two vector multiplications a cycle; 128 products take six of them (12.75 instructions)
  * where lanes are joined, so 42.7 products a cycle, else eight (14.75), 32. */
 #include "../../base/compiler.h"
 #include "../simd/avx2_bytes.h"
 #include "../simd/pairs.h"
+#include "../simd/signs.h"
 #include "kernel.h"
 
 enum { ROWS = QNI_PAIRS_TURNED, PANELS = 8, DEPTH = QNI_PAIRS_DEPTH, MR = QNI_PAIRS_ROWS };
 enum { BYTES = 0, NIBBLES = 1 };
+/* x that reaches so far at most. */
+enum { HALF = 128, ALL = 255 };
 
 struct room {
-    uint8_t x[ROWS * DEPTH], turned[DEPTH * ROWS + 64];
+    uint8_t x[ROWS * DEPTH];
+    union {
+        uint8_t turned[DEPTH * ROWS + 64];
+        struct qni_signs_w signs[2];
+    };
     int32_t sums[PANELS * ROWS * QNI_PANEL];
     int16_t rest[2 * ROWS * QNI_PANEL];
     struct qni_pairs_w w[2];
@@ -72,6 +82,7 @@ struct extra {
 /* Panels that follow each other, ready for a piece of x, and what tiles of them begin with. */
 enum { EXTRAS = 3 }; /* of a panel */
 struct some {
+    const struct qni_signs_w *signs; /* of both, instead of w; or NULL */
     struct qni_pairs_ready w[2];
     int32_t *sums_of[2];
     bool has_sums[2];
@@ -230,6 +241,56 @@ static void add_rows(const struct room *room, const struct some *s, const struct
     }
 }
 
+/* ---- signs ----------------------------------------------------------------------------------- */
+
+QNI_TEMPLATE void signed_rows(const uint8_t *x, const struct qni_signs_w *w, int64_t chunks,
+                              bool has_sums, const int mr, int32_t *to)
+{
+    __m256i sum[QNI_SIGNS_ROWS][2];
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int v = 0; v < 2; v++) {
+        sum[i][v] = qni_pairs_load(w->below + 8 * v);
+        if (has_sums)
+            sum[i][v] = _mm256_add_epi32(sum[i][v], qni_pairs_load(to + i * QNI_PANEL + 8 * v));
+    }
+    qni_signs_rows(x, w->quads, chunks, mr, sum);
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int v = 0; v < 2; v++)
+        qni_pairs_store(to + i * QNI_PANEL + 8 * v, sum[i][v]);
+}
+
+#define ROWS_OF(mr)                                                                                \
+    case mr:                                                                                       \
+        signed_rows(x, w, chunks, has_sums, mr, to);                                               \
+        break;
+/* Rows [row, end) of a panel. */
+static void add_signed(const struct room *room, const struct qni_signs_w *w, const struct piece *p,
+                       int64_t row, int64_t end, int32_t *sums)
+{
+    const int64_t chunks = (p->n + 7) / 8;
+    const bool has_sums = p->from != 0;
+    int64_t blocks = (end - row + QNI_SIGNS_ROWS - 1) / QNI_SIGNS_ROWS;
+    for (int64_t n; row < end; row += n, blocks--) {
+        const uint8_t *const x = room->x + row * DEPTH;
+        int32_t *const to = sums + row * QNI_PANEL;
+        n = (end - row + blocks - 1) / blocks;
+        switch (n) {
+            /* clang-format off */
+            ROWS_OF(5) ROWS_OF(4) ROWS_OF(3) ROWS_OF(2)
+        default:
+            signed_rows(x, w, chunks, has_sums, 1, to);
+            /* clang-format on */
+        }
+    }
+}
+#undef ROWS_OF
+
+/* ---- panels ---------------------------------------------------------------------------------- */
+
 /* Outputs of the last piece are finished while their sums are in the first cache, and y is asked
  * for before. */
 static void finish_rows(const struct qni_direct_tile *t, const struct piece *p, int64_t row,
@@ -258,13 +319,16 @@ static void add_panels(const struct qni_direct_tile *t, struct room *room, const
     enum { SOME = 64 };
     const bool is_last = p->from + p->n == t->n_taps * t->tap_bytes;
     s->n_extra = 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; s->signs == NULL && i < n; i++)
         begin_with_lists(room, p, i, s);
     for (int64_t row = 0, end; row < p->rows; row = end) {
         end = p->rows - row < SOME ? p->rows : row + SOME;
         if (is_last)
             ask_for_y(t, p, row, end, panel);
-        add_rows(room, s, p, row, end, n);
+        for (int i = 0; s->signs != NULL && i < n; i++)
+            add_signed(room, &s->signs[i], p, row, end, s->sums_of[i]);
+        if (s->signs == NULL)
+            add_rows(room, s, p, row, end, n);
         for (int i = 0; i < s->n_extra; i++)
             add_extra(turned_x(room, p), &s->extra[i], row, end);
         if (is_last)
@@ -286,6 +350,21 @@ QNI_TEMPLATE void make_w(const struct qni_direct_tile *t, int64_t panel, const s
     else /* two panels are made in turn */
         qni_pairs_part_of(w, (const int8_t *)b + p->from * QNI_PANEL, 0x80, chunks, p->rows, top,
                           is_kept, 2 * (ptrdiff_t)t->b_panel);
+}
+
+QNI_TEMPLATE void make_signs(const struct qni_direct_tile *t, int64_t panel, const struct piece *p,
+                             struct room *room, const int kind)
+{
+    const uint8_t *const b = t->b + (size_t)panel * t->b_panel;
+    const int64_t chunks = (p->n + 7) / 8;
+    struct qni_signs_w *const signs = &room->signs[panel % 2];
+    if (kind == NIBBLES) {
+        qni_pairs_of_nibbles(b + p->from * 8, (p->n + 31) / 32, room->w[0].quads);
+        qni_signs_of(signs, room->w[0].quads, 0, chunks, 0);
+    } else {
+        qni_signs_of(signs, (const int8_t *)b + p->from * QNI_PANEL, 0x80, chunks,
+                     2 * (ptrdiff_t)t->b_panel);
+    }
 }
 
 /* ---- weights that are kept ------------------------------------------------------------------- */
@@ -328,7 +407,6 @@ QNI_TEMPLATE struct qni_pairs_ready ready_w(const struct qni_direct_tile *t, int
                                             const struct piece *p, int64_t each, struct room *room,
                                             const int kind)
 {
-    enum { HALF = 128, ALL = 255 };
     struct qni_pairs_w *const w = &room->w[panel % 2];
     if (t->kept == NULL) {
         make_w(t, panel, p, room->top, w, kind);
@@ -363,12 +441,17 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
         for (; p.from < k; p.from += each) {
             p.n = k - p.from < each ? k - p.from : each;
             copy_x(t, &p, room);
+            const bool is_signed = room->top == ALL;
             for (int64_t panel = first, n; panel < end; panel += n) {
                 struct some s;
                 n = end - panel < 2 ? 1 : 2;
+                s.signs = is_signed ? &room->signs[panel % 2] : NULL;
                 for (int i = 0; i < n; i++) {
                     s.sums_of[i] = room->sums + (is_long ? panel - first + i : i) * apart;
-                    s.w[i] = ready_w(t, panel + i, &p, each, room, kind);
+                    if (is_signed)
+                        make_signs(t, panel + i, &p, room, kind);
+                    else
+                        s.w[i] = ready_w(t, panel + i, &p, each, room, kind);
                 }
                 add_panels(t, room, &p, panel, &s, (int)n);
             }
