@@ -41,19 +41,30 @@ def fit(lines):
     return [max(r["bytes"] / bandwidth, r["ops"] / rate) for r in lines]
 
 
+LIMITS = (("limit_gb_per_s", "bytes"), ("limit_gop_per_s", "ops"))
+
+
 def least(rows):
-    """Of several rounds the line with the least median, beside the least of each peer's way."""
-    found, peers = {}, {}
+    """Of several rounds the line with the least median, beside the least of each peer's way and
+    the best that any round measured of the limits."""
+    found, peers, limits = {}, {}, {}
     for r in rows:
         key = (r["weights"], r["strategy"], r.get("x"), r["m"], r.get("layer"))
         if key not in found or r["us_median"] < found[key]["us_median"]:
             found[key] = r
+        best = limits.setdefault(key, {})
+        for name, _ in LIMITS:
+            best[name] = max(r[name], best.get(name, 0))
         ways = peers.setdefault(key, {})
         for p in good_peers(r):
             way = (p["peer"], p["way"])
             if way not in ways or p["us_median"] < ways[way]["us_median"]:
                 ways[way] = p
-    return [dict(r, peers=list(peers[key].values())) for key, r in found.items()]
+    lines = [dict(r, **limits[key], peers=list(peers[key].values())) for key, r in found.items()]
+    for r in lines:
+        r["bound_us"] = max(r[what] / r[name] / 1e3 for name, what in LIMITS)
+        r["fraction"] = r["bound_us"] / r["us_median"]
+    return lines
 
 
 def time_over_m(rows):
@@ -283,8 +294,10 @@ def formats_table(rows):
 
 
 def same_peer(r):
-    """oneDNN's convolution of the same kind: of int8, or of floats."""
-    return onednn(r) if r["strategy"] == "int8-static" else dense_peer(r)
+    """oneDNN's convolution of the same kind: of int8, or of f32."""
+    if r["strategy"] == "int8-static":
+        return onednn(r)
+    return next((p for p in good_peers(r) if p["way"] == "f32"), None)
 
 
 def layers_table(rows):
