@@ -25,6 +25,8 @@
 #endif
 
 #define QNI_NOINLINE __attribute__((noinline))
+/* Runs once where others run often: better small than fast. */
+#define QNI_SMALL __attribute__((cold, noinline))
 
 /* A template whose many instances are the same but for steps left out: one function that decides as
  * it runs would be as right. */

@@ -77,7 +77,7 @@ static bool is_int8(const struct qni_matmul_kernel *k)
 /* Many rows go another way than few. */
 static bool takes_long(const struct qni_matmul_kernel *k)
 {
-    return (k->traits & (QNI_TAKES_SCALE | QNI_LESSENS_WEIGHTS)) ||
+    return (k->traits & (QNI_TAKES_SCALE | QNI_LESSENS_WEIGHTS | QNI_LESSENS_ROWS)) ||
            (k->reads == QNI_READS_BF16 && k->mr == 32);
 }
 
@@ -179,7 +179,8 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     d->kernel = kernel;
     d->data = rc->data;
     d->m = ms[rc->shape % 6];
-    if ((kernel->traits & (QNI_TAKES_SPANS | QNI_LESSENS_WEIGHTS)) && rc->shape % 3 == 2)
+    if ((kernel->traits & (QNI_TAKES_SPANS | QNI_LESSENS_WEIGHTS | QNI_LESSENS_ROWS)) &&
+        rc->shape % 3 == 2)
         /* several blocks, and copies */
         d->m = CHECK_OF(r, mr + 1, mr + 2, mr + 3, 14, 15, 16, 29, 43, 60, 256, 257, 300);
     d->panels = CHECK_OF(r, 1, 1, 2, 3, rc->shape % 5 == 4 ? 9 : 2);

@@ -214,7 +214,7 @@ static bool kernel_scales(const struct run *r, const struct unit *u,
 /* Panels [panel, end) of a unit whose rows are ready: tile by tile to y. */
 static void multiply_panels(const struct run *r, const struct unit *u,
                             const struct qni_prepared *prepared,
-                            const struct qni_thread_scratch *scratch, int64_t panel, int64_t end)
+                            struct qni_thread_scratch *scratch, int64_t panel, int64_t end)
 {
     /* More rows of y would lie in too few sets of the first cache while sums are added to them. */
     enum { DIRECT_ROWS = 16 };
@@ -225,6 +225,10 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     describe_weights(r, u, &all, table8);
     describe_rows(r, u, prepared, &all);
     all.scratch = scratch->kernel;
+    all.kept = &scratch->kept;
+    if (scratch->unit != u->before)
+        scratch->kept = 0;
+    scratch->unit = u->before;
     float *direct = NULL;
     const bool is_scaled = kernel_scales(r, u, &all);
     if (is_scaled)
@@ -285,6 +289,7 @@ static void private_scratch(struct run *r, int32_t worker, struct qni_thread_scr
 {
     qni_thread_scratch(r->op, &r->shape, r->choice, r->private + (size_t)worker * r->thread_bytes,
                        s);
+    s->unit = -1;
     *rows = qni_row_scratch_in(r->op, r->shape.source_bytes, r->shape.is_made, s->rows);
 }
 

@@ -73,9 +73,13 @@ enum {
     QNI_ROUNDS_WEIGHTS = 8, /* rounds them once to bf16: for the dense strategy, x in one plane */
     QNI_SHARES_UNITS = 16,  /* reads rows of groups of at most 16 positions in halves of units */
     QNI_LOOKS = 32,         /* tells whether all results are finite, and takes all panels at once */
-    QNI_LESSENS_WEIGHTS = 64 /* makes others of the weights, once for all rows of a job, which need
+    QNI_LESSENS_WEIGHTS = 64, /* makes others of the weights, once for all rows of a job, which need
                                 not fit a cache. Of one segment */
+    QNI_LESSENS_ROWS = 128   /* makes others of the rows, once for all panels. Of one segment */
 };
+
+/* Memory for the rows that a kernel makes others of, each 64 bytes longer. */
+enum { QNI_LESSENED_BYTES = 64 * (4096 + 64) };
 
 /* Rows of a block of bf16 planes. */
 enum { QNI_BF16_ROWS = 32 };
@@ -140,6 +144,8 @@ struct qni_matmul_tile {
                                  of kernels that take it, one segment, no offset, no raw_i32 */
     /* private memory of this thread, 64-byte aligned */
     void *scratch;
+    int32_t *kept; /* or NULL: what scratch still holds of these rows, in the kernel's own words;
+                      0 if it is the first call that has them */
 };
 
 typedef void qni_matmul_kernel_fn(const struct qni_matmul_tile *tile);

@@ -60,6 +60,8 @@ struct qni_thread_scratch {
     float *tile;
     struct qni_epilogue_scratch *epilogue;
     void *kernel;
+    int64_t unit; /* whose rows the kernel met last, by the rows before it, and what it keeps */
+    int32_t kept;
 };
 /* Bytes; places it in memory if that is not NULL. */
 size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shape *shape,

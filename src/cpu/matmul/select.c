@@ -206,11 +206,16 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
  * short, whose float steps then take fewer instructions. */
 static int64_t unpacking_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
-    enum { LONG = 8, BYTES = 32, NIBBLES = 40 };
+    enum { LONG = 8, BYTES = 32, NIBBLES = 40, MANY = 64 };
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
     const int64_t units = l.cut.segment_units;
+    const bool is_long = l.cut.n_segments == 1 && units > LONG;
+    /* Given codes may lie anywhere, most of them far from zero. */
+    const bool is_near = op->strategy == QN_STRATEGY_INT8_ROW;
     if (k->traits & QNI_LESSENS_WEIGHTS)
-        return l.cut.n_segments == 1 && units > LONG ? k->m_min : INT64_MAX;
+        return !is_long ? INT64_MAX : is_near ? MANY : k->m_min;
+    if (k->traits & QNI_LESSENS_ROWS)
+        return is_long && is_near ? k->m_min : INT64_MAX;
     if (k->layout == QNI_LAYOUT_Q4N16)
         return units > LONG ? INT64_MAX : units > 1 ? NIBBLES : k->m_min;
     return units > LONG && k->layout == QNI_LAYOUT_Q8N16 ? BYTES : k->m_min;
@@ -349,6 +354,8 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
         rows = rows_of_made(&l);
     if (spans || (choice->main->traits & QNI_LESSENS_WEIGHTS))
         rows = QNI_EPILOGUE_ROWS;
+    if (choice->main->traits & QNI_LESSENS_ROWS)
+        rows = qni_min(rows, QNI_LESSENED_BYTES / ((int64_t)l.lda + 64));
     rows = qni_max(rows / mr * mr, mr);
     /* A rest of few rows takes as long as its codes take to come: better with those before it. */
     if (l.reads == QNI_READS_BF16 && shape->part_m > mr && shape->part_m < 2 * mr)
