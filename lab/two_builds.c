@@ -6,7 +6,8 @@
  *   /tmp/two_builds OLD.so NEW.so WEIGHTS STRATEGY X Y N K THREADS SECONDS M [M ...]
  *
  * X and Y are f32, bf16, f16; COPIES=c: so many copies of the weights take turns (1 or 8, by their
- * size), ISA=... bits of what may be used. A line for each m: 10 % quantile and median of each, us,
+ * size), ISA=... bits of what may be used, LARGE=f: f32 x are a bell, and every 97th column f times
+ * as large, as `quern bench` has them with 6. A line for each m: 10 % quantile and median of each, us,
  * their ratios, and the median of the ratios of neighbours. */
 #include "bench.h"
 
@@ -97,6 +98,7 @@ int main(int argc, char **argv)
     qn_error err;
     if (getenv("COPIES") != NULL && atoi(getenv("COPIES")) < COPIES)
         n_copies = atoi(getenv("COPIES"));
+    const float large = getenv("LARGE") != NULL ? strtof(getenv("LARGE"), NULL) : 0.0f;
     float *dense = room((size_t)(n * k) * 4);
     for (int64_t i = 0; i < n * k; i++)
         dense[i] = ((float)rnd() + (float)rnd() + (float)rnd()) / (1 << 24) - 1.5f;
@@ -108,7 +110,11 @@ int main(int argc, char **argv)
         uint16_t *const x = room((size_t)(m * k) * 4);
         const size_t y_bytes = (size_t)(m * n) * (y_type == QN_F32 ? 4 : 2);
         for (int64_t i = 0; i < m * k; i++) { /* about -4 to 4, in both halves of an f32 */
-            const float v = (float)rnd() / (1 << 21) - 4.0f;
+            float v = (float)rnd() / (1 << 21) - 4.0f;
+            if (large != 0)
+                v = ((float)rnd() + (float)rnd() + (float)rnd() + (float)rnd()) / (1 << 24) - 2.0f;
+            if (large != 0 && i % k % 97 == 11)
+                v *= large;
             uint32_t bits;
             memcpy(&bits, &v, 4);
             if (x_type == QN_F32)
