@@ -54,19 +54,47 @@ static void copy_tap(const struct qni_direct_tile *t, const struct piece *p, int
     }
 }
 
+/* Whole taps of 16 to 32 bytes, row by row: what is written stays in the first cache. */
+static void copy_short_taps(const struct qni_direct_tile *t, const struct piece *p, uint8_t *to)
+{
+    const __m128i flip = _mm_set1_epi8((char)(t->flip ^ 0x80));
+    const int64_t first = p->from / t->tap_bytes, n = p->n / t->tap_bytes;
+    const int64_t last = t->tap_bytes - 16;
+    for (int64_t r = 0; r < p->rows; r++, to += DEPTH) {
+        const uint8_t *const from = (const uint8_t *)t->a + t->at[p->row + r];
+        uint8_t *at = to;
+        for (int64_t i = 0; i < n; i++, at += t->tap_bytes) {
+            const uint8_t *const tap = from + t->taps[first + i];
+            flip_16(tap, flip, at);
+            flip_16(tap + last, flip, at + last);
+        }
+    }
+}
+
+/* What follows n bytes, up to end: weights are zeros there, so any byte that takes no part in what
+ * is least and most will do. */
+static void fill_x(const struct qni_direct_tile *t, const struct piece *p, int64_t end, uint8_t *to)
+{
+    const uint8_t *const a = (const uint8_t *)t->a + t->taps[p->from / t->tap_bytes];
+    for (int64_t r = 0; r < p->rows; r++) {
+        const uint8_t byte = a[t->at[p->row + r] + p->from % t->tap_bytes] ^ t->flip ^ 0x80;
+        qni_pairs_store(to + r * DEPTH + end - 32, _mm256_set1_epi8((char)byte));
+    }
+}
+
 static void copy_x(const struct qni_direct_tile *t, const struct piece *p, struct room *room)
 {
-    int64_t tap = p->from / t->tap_bytes, at = p->from % t->tap_bytes;
-    for (int64_t done = 0, n; done < p->n; done += n, at = 0, tap++) {
-        n = t->tap_bytes - at < p->n - done ? t->tap_bytes - at : p->n - done;
-        copy_tap(t, p, t->taps[tap] + at, n, room->x + done);
-    }
-    /* Weights are zeros there: any byte that takes no part in what is least and most will do. */
     const int64_t end = (p->n + 31) / 32 * 32;
-    for (int64_t r = 0; r < p->rows && p->n < end; r++) {
-        uint8_t *const x = room->x + r * DEPTH;
-        memset(x + p->n, x[0], (size_t)(end - p->n));
-    }
+    int64_t tap = p->from / t->tap_bytes, at = p->from % t->tap_bytes;
+    if (p->n < end)
+        fill_x(t, p, end, room->x);
+    if (t->tap_bytes >= 16 && t->tap_bytes <= 32 && at == 0 && p->n % t->tap_bytes == 0)
+        copy_short_taps(t, p, room->x);
+    else
+        for (int64_t done = 0, n; done < p->n; done += n, at = 0, tap++) {
+            n = t->tap_bytes - at < p->n - done ? t->tap_bytes - at : p->n - done;
+            copy_tap(t, p, t->taps[tap] + at, n, room->x + done);
+        }
     room->least = qni_pairs_settle(room->x, p->rows, end, &room->top);
     room->is_turned = false;
 }
