@@ -8,8 +8,8 @@
  * while they are in the first cache. Sums wait in memory between two pieces of positions: one
  * panel's if there is only one piece, else those of 8 panels.
  *
- * Where a piece of x spans all bytes, weights become sizes and signs instead (../simd/signs.h), for
- * these rows alone, and tiles are 5 rows of a panel.
+ * Where a piece of x spans all bytes, and rows are few or sums short, weights become sizes and
+ * signs instead (../simd/signs.h), for these rows alone, and tiles are 5 rows of a panel.
  *
  * Bound: two vector multiplications a cycle; 128 products take six of them (12.75 instructions)
  * where lanes are joined, so 42.7 products a cycle, else eight (14.75), 32. */
@@ -454,6 +454,15 @@ QNI_TEMPLATE struct qni_pairs_ready ready_w(const struct qni_direct_tile *t, int
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
+/* Lists of long sums are short. Where they are kept, or few outputs meet many rows, signs take 0.95
+ * to 1.0 of their time on a calm core, and 1.03 to 1.1 on one that shares its instructions;
+ * elsewhere 0.78 to 1.0 on both (measured). */
+static bool take_lists(const struct qni_direct_tile *t, int64_t k, int64_t rows)
+{
+    enum { LONG = 192, MANY_ROWS = 96, FEW_PANELS = 16 };
+    return k >= LONG && (t->kept != NULL || (rows >= MANY_ROWS && t->n_panels <= FEW_PANELS));
+}
+
 QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
                                 struct room *room, const int kind)
 {
@@ -469,7 +478,7 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
         for (; p.from < k; p.from += each) {
             p.n = k - p.from < each ? k - p.from : each;
             copy_x(t, &p, room);
-            const bool is_signed = room->top == ALL;
+            const bool is_signed = room->top == ALL && !take_lists(t, k, rows);
             for (int64_t panel = first, n; panel < end; panel += n) {
                 struct some s;
                 n = end - panel < 2 ? 1 : 2;
