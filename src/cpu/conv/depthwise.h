@@ -104,10 +104,14 @@ struct qni_image_cut {
     int64_t block, n_blocks; /* channels; the last block has up to 15 more */
     int64_t columns;         /* of a call: about equal */
     int64_t wide_rows;       /* of y, for which x of 16 bits is widened at once; 0: impossible */
+    int64_t wide_columns;    /* the same; fewer than `columns` where that is seldom done */
     size_t wide;
-    size_t w, line[3], c, end; /* private scratch of a thread */
+    size_t w, line[3], words, c, end; /* private scratch of a thread */
 };
-struct qni_image_cut qni_image_cut_of(const struct qni_op *op);
+/* kind: of the kernel. */
+struct qni_image_cut qni_image_cut_of(const struct qni_op *op, int32_t kind);
+/* What the kernel leaves to do is bounding at most, as it can. */
+bool qni_image_is_store(const struct qni_op *op);
 void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
                              const struct qni_cpu_choice *choice, void *scratch);
 

@@ -24,18 +24,20 @@ enum { LEAST = QNI_DEPTHWISE_LANES };
 
 /* About how many columns of y are made at once. Of codes fewer: then more rows become floats at
  * once, and few of them twice. */
-static int64_t columns_of(const struct qni_op *op)
+static int64_t columns_of(const struct qni_op *op, bool is_codes)
 {
-    return qn_dtype_bytes(op->x.dtype) == 1 ? 32 : 64;
+    return is_codes ? QNI_DEPTHWISE_CODES_COLUMNS : qn_dtype_bytes(op->x.dtype) == 1 ? 32 : 64;
 }
 
 /* About how many channels a block has. What comes from beyond the second cache comes best in long
  * stretches (96 channels of 112 x 112 at once: 240 us, 48 at a time: 355); else three rows of x
  * are to stay in the first cache (192 channels of 28 x 28: 64 at a time 30 us, 96 at a time 36).
  * Either way, so are the weights. */
-static int64_t channels_of(const struct qni_op *op)
+static int64_t channels_of(const struct qni_op *op, bool is_codes)
 {
     enum { FEW = 64, MANY = 512, ROW = 2048, WEIGHTS = 16384, SECOND = 1 << 19 };
+    if (is_codes)
+        return qni_max(FEW, qni_min(MANY / 2, 4 * ROW / op->conv.w));
     const struct qni_conv *g = &op->conv;
     const int64_t floats = op->n * (g->h * g->w + g->oh * g->ow);
     const bool is_long = floats > SECOND && op->x.dtype == QN_F32;
@@ -51,28 +53,32 @@ static int64_t reach_of(const struct qni_op *op, int axis, int64_t outputs)
     return (outputs - 1) * g->stride[axis] + (taps - 1) * g->dilation[axis] + 1;
 }
 
-struct qni_image_cut qni_image_cut_of(const struct qni_op *op)
+struct qni_image_cut qni_image_cut_of(const struct qni_op *op, int32_t kind)
 {
+    const bool is_codes = kind == QNI_DEPTHWISE_CODES;
     const struct qni_packed_head *head = op->w[0]->head;
     struct qni_image_cut cut;
-    const int64_t channels = channels_of(op);
+    const int64_t channels = channels_of(op, is_codes);
     const int64_t blocks = qni_max(1, (op->n + channels / 2) / channels);
     cut.block = (int64_t)qni_round_up((size_t)qni_ceil_div(op->n, blocks), QNI_PANEL);
     cut.n_blocks = qni_max(1, (op->n + cut.block - LEAST) / cut.block);
-    cut.columns = qni_ceil_div(op->conv.ow, qni_ceil_div(op->conv.ow, columns_of(op)));
+    cut.columns = qni_ceil_div(op->conv.ow, qni_ceil_div(op->conv.ow, columns_of(op, is_codes)));
     const size_t ld = (size_t)(cut.block + QNI_PANEL);
     size_t at = 0;
     cut.w = at;
     at += (size_t)head->k * ld * sizeof(float);
     for (int32_t i = 0; i < 3; i++, at += ld * sizeof(float))
         cut.line[i] = at;
+    cut.words = at = qni_round_up(at, 64);
+    at += is_codes ? ld / QNI_PANEL * QNI_DEPTHWISE_WORDS : 0;
     cut.c = at;
     at += (size_t)cut.columns * ld * sizeof(float);
     cut.wide = at;
     cut.wide_rows = 0;
     if (op->x.dtype != QN_F32) {
         enum { WIDE = 1 << 15 };
-        const int64_t row = reach_of(op, 1, cut.columns) * (int64_t)ld;
+        cut.wide_columns = is_codes ? qni_min(cut.columns, 16) : cut.columns;
+        const int64_t row = reach_of(op, 1, cut.wide_columns) * (int64_t)ld;
         const int64_t more = WIDE / row - reach_of(op, 0, 1);
         cut.wide_rows = more >= 0 ? more / op->conv.stride[0] + 1 : 0;
         at += WIDE * sizeof(float);
@@ -107,11 +113,17 @@ struct piece {
     int64_t ld; /* of w and c */
     const float *scale, *bias;
     float *w_scale; /* int8-static */
+    void *words;
 };
+
+static bool is_of_codes(const struct run *run)
+{
+    return run->kernel->kind == QNI_DEPTHWISE_CODES;
+}
 
 static bool is_static(const struct run *run)
 {
-    return run->kernel->kind == QNI_DEPTHWISE_GIVEN;
+    return run->kernel->kind == QNI_DEPTHWISE_GIVEN || is_of_codes(run);
 }
 
 static const float *read_vector(const struct piece *p, const qn_tensor *t, float *line)
@@ -195,29 +207,6 @@ static void finish_row(const struct piece *p, float *v, int64_t ld, int64_t row,
     }
 }
 
-/* What the kernel wrote is to be mended: as f32 and before the activation. Then y is finished, or
- * it is f32 and waits for finish_row(). */
-static void mend_rows(const struct piece *p, const struct qni_depthwise_image *m, int64_t row,
-                      int64_t column)
-{
-    struct qni_depthwise_image plain = *m;
-    const bool again = m->is_relu || m->y_type != QN_F32;
-    if (!again) {
-        mend(m);
-        return;
-    }
-    plain.is_relu = false;
-    plain.y = p->c;
-    plain.y_type = QN_F32;
-    plain.y_column = p->ld;
-    plain.out[0] = 1;
-    for (int64_t i = 0; i < m->out[0]; i++, plain.first[0] += m->stride[0]) {
-        p->run->kernel->image(&plain);
-        mend(&plain);
-        finish_row(p, p->c, p->ld, row + i, column, m->out[1]);
-    }
-}
-
 /* What the first rows of outputs of m read, as floats: m reads these. */
 static void widen(const struct piece *p, struct qni_depthwise_image *m, int64_t rows)
 {
@@ -249,6 +238,50 @@ static void widen(const struct piece *p, struct qni_depthwise_image *m, int64_t 
     m->x_column = p->n;
 }
 
+/* All that m says, from floats and without a bound for scales. */
+static void run_wide(const struct piece *p, const struct qni_depthwise_image *m)
+{
+    const struct qni_image_cut *cut = &p->run->cut;
+    for (int64_t i = 0; i < m->out[0]; i += cut->wide_rows)
+        for (int64_t j = 0; j < m->out[1]; j += cut->wide_columns) {
+            struct qni_depthwise_image some = *m;
+            some.out[0] = qni_min(cut->wide_rows, m->out[0] - i);
+            some.out[1] = qni_min(cut->wide_columns, m->out[1] - j);
+            some.first[0] += i * m->stride[0];
+            some.first[1] += j * m->stride[1];
+            some.y = (uint8_t *)m->y + i * m->y_row + j * m->y_column;
+            widen(p, &some, some.out[0]);
+            qni_depthwise_q8_rows_image_scalar(&some);
+        }
+}
+
+/* What the kernel wrote is to be mended: as f32 and before the activation. Then y is finished, or
+ * it is f32 and waits for finish_row(). */
+static void mend_rows(const struct piece *p, const struct qni_depthwise_image *m, int64_t row,
+                      int64_t column)
+{
+    if (is_of_codes(p->run)) {
+        run_wide(p, m);
+        return;
+    }
+    struct qni_depthwise_image plain = *m;
+    const bool again = m->is_relu || m->y_type != QN_F32;
+    if (!again) {
+        mend(m);
+        return;
+    }
+    plain.is_relu = false;
+    plain.y = p->c;
+    plain.y_type = QN_F32;
+    plain.y_column = p->ld;
+    plain.out[0] = 1;
+    for (int64_t i = 0; i < m->out[0]; i++, plain.first[0] += m->stride[0]) {
+        p->run->kernel->image(&plain);
+        mend(&plain);
+        finish_row(p, p->c, p->ld, row + i, column, m->out[1]);
+    }
+}
+
 /* Output rows [row, row + rows), columns from `column` on: as m says, but for what differs from row
  * to row. */
 static void run_rows(const struct piece *p, struct qni_depthwise_image *m, int64_t row,
@@ -275,10 +308,12 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
     const struct run *run = p->run;
     const struct qni_op *op = run->op;
     const struct qni_conv *g = &op->conv;
-    const bool is_wide = op->x.dtype != QN_F32;
+    const bool is_f32 = op->x.dtype == QN_F32, is_codes = is_of_codes(run);
+    const bool is_wide = !is_f32 && !is_codes;
+    const int64_t x = place_of(p, g->xs, 0, 0);
     const int64_t some = is_wide ? run->cut.wide_rows : end - row;
     const struct qni_depthwise_image whole = {
-        .x = is_wide ? NULL : (const float *)op->x.data + place_of(p, g->xs, 0, 0),
+        .x = is_f32 ? (const float *)op->x.data + x : NULL,
         .x_row = g->xs[2],
         .x_column = g->xs[3],
         .in = {g->h, g->w},
@@ -301,6 +336,10 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
         .y_column = run->is_direct ? g->ys[3] : p->ld,
         .out = {1, columns},
         .n = p->n,
+        .codes = is_codes ? (const uint8_t *)op->x.data + x : NULL,
+        .x_type = op->x.dtype,
+        .x_zero = op->quant.x_zero,
+        .words = p->words,
     };
     for (int64_t rows; row < end; row += rows) {
         struct qni_depthwise_image m = whole;
@@ -341,6 +380,7 @@ static void run_thread(void *arg, int32_t thread)
         .line = {(float *)(void *)(memory + run->cut.line[0]),
                  (float *)(void *)(memory + run->cut.line[1]),
                  (float *)(void *)(memory + run->cut.line[2])},
+        .words = memory + run->cut.words,
         .c = (float *)(void *)(memory + run->cut.c),
         .wide = (float *)(void *)(memory + run->cut.wide),
         .ld = run->cut.block + QNI_PANEL,
@@ -350,34 +390,43 @@ static void run_thread(void *arg, int32_t thread)
         run_piece(&p, i);
 }
 
+bool qni_image_is_store(const struct qni_op *op)
+{
+    const struct qni_finish_step finish = qni_finish_of(op);
+    /* A residual may be y. */
+    return op->epilogue.residual.rank == 0 && !finish.has_clamp &&
+           (finish.act == QN_ACT_NONE || finish.act == QN_ACT_RELU || finish.act == QN_ACT_RELU6);
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
                              const struct qni_cpu_choice *choice, void *scratch)
 {
+    const struct qni_depthwise_kernel *const kernel =
+        (const struct qni_depthwise_kernel *)(const void *)choice->main;
     const struct qni_axis axis[2] = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)};
     const struct qni_phase phase[2] = {qni_axis_phase(&axis[0], 0), qni_axis_phase(&axis[1], 0)};
     struct run run = {
         .op = op,
-        .kernel = (const struct qni_depthwise_kernel *)(const void *)choice->main,
+        .kernel = kernel,
         .rows = qni_rows_for(ctx->isa),
-        .cut = qni_image_cut_of(op),
+        .cut = qni_image_cut_of(op, kernel->kind),
         .finish = qni_finish_of(op),
         .scratch = (uint8_t *)scratch + choice->shared_bytes,
         .scratch_bytes = choice->thread_bytes,
     };
     run.list = qni_tap_list_make(op, axis, phase, run.kernel->kind, false, scratch);
-    /* A residual may be y. */
-    const bool alone = op->epilogue.residual.rank == 0;
-    run.is_relu = alone && !run.finish.has_clamp &&
-                  (run.finish.act == QN_ACT_RELU || run.finish.act == QN_ACT_RELU6);
-    run.is_store = run.is_relu || (alone && qni_finish_is_store(&run.finish));
-    run.is_direct = alone && (run.is_store || op->y.dtype == QN_F32);
+    run.is_store = qni_image_is_store(op);
+    run.is_relu = run.is_store && run.finish.act != QN_ACT_NONE;
+    run.is_direct = op->epilogue.residual.rank == 0 && (run.is_store || op->y.dtype == QN_F32);
     const int64_t wanted =
         qni_ceil_div(4 * (int64_t)choice->n_threads, op->conv.batch * run.cut.n_blocks);
     const int64_t least = qni_min(op->conv.oh, 4 * (int64_t)op->conv.kh);
     run.band = qni_max(qni_ceil_div(op->conv.oh, wanted), least);
     run.n_bands = qni_ceil_div(op->conv.oh, run.band);
+    if (is_of_codes(&run)) /* 7 and 7 rows rather than 12 and 2 */
+        run.band = qni_ceil_div(op->conv.oh, run.n_bands);
     run.n_items = op->conv.batch * run.cut.n_blocks * run.n_bands;
     atomic_init(&run.next, 0);
     qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run.n_items), run_thread, &run);

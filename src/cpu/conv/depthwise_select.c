@@ -43,7 +43,7 @@ static int32_t kind_of(qn_strategy strategy)
 }
 
 /* Why weights, x and y are not what an image kernel reads and writes. */
-static const char *image_refusal(const struct qni_op *op)
+static const char *image_refusal(const struct qni_op *op, int32_t kind)
 {
     const struct qni_packed_head *head = op->w[0]->head;
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
@@ -58,16 +58,31 @@ static const char *image_refusal(const struct qni_op *op)
         return "channels do not lie together";
     if (op->n < QNI_DEPTHWISE_LANES)
         return "fewer than 16 channels";
-    if (op->x.dtype != QN_F32 && qni_image_cut_of(op).wide_rows == 0)
+    if (op->x.dtype != QN_F32 && qni_image_cut_of(op, kind).wide_rows == 0)
         return "taps lie too far apart to widen what they read";
     return NULL;
+}
+
+/* The same of x, y and taps of codes. */
+static const char *codes_refusal(const struct qni_op *op)
+{
+    const struct qni_conv *g = &op->conv;
+    if (qn_dtype_bytes(op->x.dtype) != 1 || qn_dtype_bytes(op->y.dtype) != 1)
+        return "x and y: i8 or u8";
+    if (g->kh != 3 || g->kw != 3 || g->dilation[0] != 1 || g->dilation[1] != 1 || g->stride[1] > 2)
+        return "3 x 3 taps side by side, stride 1 or 2";
+    if (g->pad[1] > 2 || (g->ow - 1) * g->stride[1] - g->pad[1] + 2 > g->w + 1)
+        return "pads more than two columns";
+    return qni_image_is_store(op) ? NULL
+                                  : "no residual, no activation but relu and relu6, no clamp";
 }
 
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
                            const struct qni_depthwise_kernel *k)
 {
     const struct qni_packed_head *head = op->w[0]->head;
-    if (k->kind != kind_of(op->strategy))
+    const bool is_codes = k->kind == QNI_DEPTHWISE_CODES;
+    if ((is_codes ? QNI_DEPTHWISE_GIVEN : k->kind) != kind_of(op->strategy))
         return "serves another strategy";
     if ((k->row.needs & ~ctx->isa) != 0)
         return "CPU feature missing or masked";
@@ -82,7 +97,8 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
         return "the weights have a prescale, which cannot be multiplied into given int8 codes";
     if (qni_op_is_raw(op) && (head->n_groups > 1 || head->section[QNI_SECTION_OFFSET].bytes != 0))
         return "int32 sums and int32 biases are for weights without groups and offsets";
-    return k->image != NULL ? image_refusal(op) : NULL;
+    const char *why = k->image != NULL ? image_refusal(op, k->kind) : NULL;
+    return why == NULL && is_codes ? codes_refusal(op) : why;
 }
 
 /* ---- the shape of the work ------------------------------------------------------------------- */
@@ -172,7 +188,7 @@ qn_status qni_depthwise_select(const qn_ctx *ctx, const struct qni_op *op,
     choice->panels_per_task = QNI_LANE_BLOCK / QNI_PANEL;
     choice->thread_bytes = thread_bytes(op);
     if (chosen->image != NULL) {
-        const struct qni_image_cut cut = qni_image_cut_of(op);
+        const struct qni_image_cut cut = qni_image_cut_of(op, chosen->kind);
         choice->block_m = cut.columns;
         choice->panels_per_task = (int32_t)(cut.block / QNI_PANEL);
         choice->thread_bytes = qni_round_up(cut.end, 64);

@@ -74,10 +74,17 @@ struct qni_depthwise_image {
     int64_t y_row, y_column;
     int64_t out[2]; /* rows, columns of y */
     int64_t n;      /* channels, at least 16 */
+    /* QNI_DEPTHWISE_CODES reads these instead of x, its strides the same: */
+    const uint8_t *codes;
+    qn_dtype x_type; /* i8, u8 */
+    int32_t x_zero;
+    void *words; /* private: QNI_DEPTHWISE_WORDS bytes for each 16 channels, aligned to 32 */
 };
+enum { QNI_DEPTHWISE_WORDS = 640, QNI_DEPTHWISE_CODES_COLUMNS = 64 };
 
 /* True: all that it wrote was finite before is_relu. False: perhaps not (sums of neighbours were
- * not); a NaN may have become any bf16. Of codes always true. */
+ * not); a NaN may have become any bf16. Of codes always true, but for QNI_DEPTHWISE_CODES: false is
+ * that scales or biases are so large that it did nothing. */
 typedef bool qni_depthwise_image_fn(const struct qni_depthwise_image *image);
 
 /* How the activations of a row are quantized: what tells apart two rows that both read q8. */
@@ -85,7 +92,10 @@ enum {
     QNI_DEPTHWISE_FLOAT = 0,
     QNI_DEPTHWISE_GIVEN = 1,
     QNI_DEPTHWISE_ROW = 2,
-    QNI_DEPTHWISE_BLOCK = 3
+    QNI_DEPTHWISE_BLOCK = 3,
+    /* GIVEN, from codes to codes: 3 x 3 taps, stride 1 or 2 along a row, of which at most two
+     * columns lie outside at either end and QNI_DEPTHWISE_CODES_COLUMNS outputs are made */
+    QNI_DEPTHWISE_CODES = 4
 };
 
 /* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
