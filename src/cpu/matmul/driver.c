@@ -233,7 +233,9 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     const bool is_scaled = kernel_scales(r, u, &all);
     if (is_scaled)
         all.row_scale = prepared->row_scale;
-    const bool is_once = is_scaled || u->kernel->reads == QNI_READS_BF16;
+    const bool splits =
+        (u->kernel->traits & QNI_SPLITS) != 0 && r->epilogue.is_store && qni_splits(&all);
+    const bool is_once = is_scaled || splits || u->kernel->reads == QNI_READS_BF16;
     if (u->rows <= DIRECT_ROWS || is_once)
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
     const bool scaled =
@@ -241,13 +243,15 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     /* One call for all panels that go to y: a kernel that writes each result once does more at a
      * time so. */
     const bool looks = (u->kernel->traits & QNI_LOOKS) != 0;
-    const bool is_whole = (is_scaled || looks) && direct != NULL;
+    const bool is_whole = (is_scaled || looks || splits) && direct != NULL;
     const int64_t row_bytes = u->part->n * (int64_t)sizeof *all.c;
     const int64_t cache = (int64_t)r->ctx->cache_bytes[1];
     const bool is_far = u->rows * row_bytes > cache;
     all.c_is_far = is_whole && (uintptr_t)direct % 64 == 0 && ldy % QNI_PANEL == 0 &&
-                   (looks ? u->part->n_rows : u->rows) * row_bytes > cache;
-    const int64_t step = is_whole ? end - panel : tile_panels(u->kernel, u->rows);
+                   (is_scaled ? u->rows : u->part->n_rows) * row_bytes > cache;
+    if (splits && !all.c_is_far)
+        direct = NULL;
+    const int64_t step = is_whole && direct != NULL ? end - panel : tile_panels(u->kernel, u->rows);
     while (panel < end) {
         struct qni_matmul_tile t = all;
         bool is_finite = true;
@@ -475,7 +479,11 @@ void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
     /* Floats of vectors take so long that a unit more or less would show in a thread. */
     const bool long_units = choice->main->reads == QNI_READS_F32 || qni_cuts_bytes(choice->main);
     const int64_t even = long_units ? 8 : 3;
-    if (choice->n_threads == 1 || r.n_units >= even * choice->n_threads) {
+    /* Tiles of floats gain more from calls of all panels than from another's help at the end. */
+    const bool comes_out = (choice->main->traits & QNI_LOOKS) != 0 &&
+                           product->n_parts == 1 && r.n_units % choice->n_threads == 0;
+    const bool alone = r.n_units >= (comes_out ? 2 : even) * choice->n_threads;
+    if (choice->n_threads == 1 || alone) {
         r.panels_per_item = r.shape.n_panels;
         r.items_per_unit = 1;
         fork(&r, r.n_units, work_privately);

@@ -75,7 +75,8 @@ enum {
     QNI_LOOKS = 32,         /* tells whether all results are finite, and takes all panels at once */
     QNI_LESSENS_WEIGHTS = 64, /* makes others of the weights, once for all rows of a job, which need
                                 not fit a cache. Of one segment */
-    QNI_LESSENS_ROWS = 128   /* makes others of the rows, once for all panels. Of one segment */
+    QNI_LESSENS_ROWS = 128,   /* makes others of the rows, once for all panels. Of one segment */
+    QNI_SPLITS = 256          /* writes each result once where qni_splits(), all panels at once */
 };
 
 /* Memory for the rows that a kernel makes others of, each 64 bytes longer. */
@@ -136,9 +137,9 @@ struct qni_matmul_tile {
     /* result */
     float *c;               /* [m, ldc] */
     size_t ldc;             /* elements */
-    int32_t c_is_far;       /* with row_scale or is_finite: c and its rows are aligned to 64 bytes,
-                                 and all of y is more than the second cache holds, so stores may
-                                 pass the caches by */
+    int32_t c_is_far;       /* with row_scale, is_finite or qni_splits(): c and its rows are aligned
+                                 to 64 bytes, and all of y is more than the second cache holds, so
+                                 stores may pass the caches by */
     bool *is_finite;        /* of kernels that look: made false if some result is not */
     const float *row_scale; /* [m] or NULL: what c is multiplied by last, rounded once more. Only
                                  of kernels that take it, one segment, no offset, no raw_i32 */
@@ -147,6 +148,16 @@ struct qni_matmul_tile {
     int32_t *kept; /* or NULL: what scratch still holds of these rows, in the kernel's own words;
                       0 if it is the first call that has them */
 };
+
+/* Q8B: rows and segments for which kernels with QNI_SPLITS keep results in memory of their own, so
+ * that each is written once. */
+enum { QNI_SPLIT_ROWS = 97, QNI_SPLIT_SEGMENTS = 128 };
+static inline bool qni_splits(const struct qni_matmul_tile *t)
+{
+    return t->m >= QNI_SPLIT_ROWS && t->segment_units == 4 && t->n_segments > 1 &&
+           t->n_segments <= QNI_SPLIT_SEGMENTS && t->n_segments * 4 == t->units &&
+           t->group_units % 4 == 0;
+}
 
 typedef void qni_matmul_kernel_fn(const struct qni_matmul_tile *tile);
 

@@ -21,7 +21,7 @@ static bool in_order(const struct qni_packed_head *head)
 struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qni_packed_head *head,
                                         const struct qni_matmul_kernel *kernel)
 {
-    enum { HALF = QNI_UNIT / 2 };
+    enum { HALF = QNI_UNIT / 2, PAGE = 4096 };
     const int32_t reads = kernel->reads;
     const bool makes = (kernel->traits & QNI_MAKES_WEIGHTS) != 0;
     const bool prescaled = head->section[QNI_SECTION_PRESCALE].bytes != 0;
@@ -43,6 +43,8 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
         l.lda *= (size_t)l.planes;
     else if (l.lda / 64 % 2 == 0)
         l.lda += 64; /* an odd number of lines: rows begin in different sets of the first cache */
+    if ((kernel->traits & QNI_ROUNDS_WEIGHTS) != 0 && l.lda % PAGE == 0)
+        l.lda += PAGE / 4; /* spans of blocks of rows lie in different sets of the second cache */
     if (reads == QNI_READS_Q8 || reads == QNI_READS_Q8B) {
         l.ld_segment = (size_t)l.cut.n_segments;
         l.n_facts = reads == QNI_READS_Q8 ? 1 : 4;

@@ -176,11 +176,12 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
 /* ---- choices --------------------------------------------------------------------------------- */
 
 /* Rows that a unit of a kernel has at most which makes weights: once for all of them. */
-static int64_t rows_of_made(const struct qni_row_layout *l)
+static int64_t rows_of_made(const struct qni_matmul_kernel *k, const struct qni_row_layout *l)
 {
     enum { BYTES = 4 << 20, STEP = 64 };
-    const int64_t rows = BYTES / qni_max((int64_t)l->lda, 1) / STEP * STEP;
-    return qni_min(qni_max(rows, STEP), QNI_EPILOGUE_ROWS);
+    const int64_t times = (k->traits & QNI_ROUNDS_WEIGHTS) != 0 ? 2 : 1;
+    const int64_t rows = times * BYTES / qni_max((int64_t)l->lda, 1) / STEP * STEP;
+    return qni_min(qni_max(rows, STEP), times * QNI_EPILOGUE_ROWS);
 }
 
 /* Making weights pays where the others would leave the tiles for each unit, or where nothing but
@@ -199,7 +200,7 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
         from = rounds ? ROUNDED_SHORT : l->planes == 1 ? ONE_PLANE : TWO_PLANES;
     else if (others)
         from = rounds ? ROUNDED : INT64_MAX;
-    return from <= rows_of_made(l) ? from : INT64_MAX;
+    return from <= rows_of_made(k, l) ? from : INT64_MAX;
 }
 
 /* AVX2 without products of bytes: codes unpacked to memory once for all rows pay where segments are
@@ -338,6 +339,26 @@ static int64_t with_rest(int64_t rows, int64_t mr, const struct qni_row_layout *
     return is_few && qni_ceil_div(shape->part_m, all) == units ? all : rows;
 }
 
+/* Would units of so many rows take the form of QNI_SPLITS? */
+static bool splits(const struct qni_matmul_kernel *kernel, const struct qni_row_layout *l,
+                   int64_t rows)
+{
+    const struct qni_matmul_tile t = {
+        .m = rows,
+        .units = l->cut.units,
+        .group_units = l->cut.group_units,
+        .segment_units = l->cut.segment_units,
+        .n_segments = l->cut.n_segments,
+    };
+    return (kernel->traits & QNI_SPLITS) != 0 && qni_splits(&t);
+}
+
+/* As few units as those of so many rows, but even ones. */
+static int64_t even_rows(int64_t m, int64_t rows, int64_t mr)
+{
+    return qni_ceil_div(qni_ceil_div(m, qni_ceil_div(m, rows)), mr) * mr;
+}
+
 int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_product_shape *shape, const struct qni_cpu_choice *choice)
 {
@@ -351,7 +372,7 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
         qni_min(qni_max((int64_t)ctx->cache_bytes[1] / 8 * 5, 128 << 10), 5 << 18);
     int64_t rows = qni_min(cache / qni_max((int64_t)l.lda, 64), QNI_EPILOGUE_ROWS);
     if (choice->main->traits & QNI_MAKES_WEIGHTS)
-        rows = rows_of_made(&l);
+        rows = rows_of_made(choice->main, &l);
     if (spans || (choice->main->traits & QNI_LESSENS_WEIGHTS))
         rows = QNI_EPILOGUE_ROWS;
     if (choice->main->traits & QNI_LESSENS_ROWS)
@@ -363,8 +384,7 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     /* Tiles of floats unpack codes once for all rows of a unit: no unit of few. */
     const bool even = spans || l.reads == QNI_READS_BF16 || qni_cuts_bytes(choice->main);
     if (even && shape->part_m > rows)
-        rows =
-            qni_ceil_div(qni_ceil_div(shape->part_m, qni_ceil_div(shape->part_m, rows)), mr) * mr;
+        rows = even_rows(shape->part_m, rows, mr);
     /* Enough pieces of work for many threads, whatever their number is here: the bits of a float
      * kernel may depend on where units begin. */
     while (rows / 2 >= LEAST && rows / 2 % mr == 0 &&
@@ -373,7 +393,10 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                ITEMS)
         rows /= 2;
     const int64_t items = qni_max(1, shape->n_parts) * qni_ceil_div(shape->n_panels, PANELS);
-    rows = with_rest(rows, mr, &l, shape, qni_ceil_div(ITEMS, qni_max(items, 1)));
+    const int64_t all = with_rest(rows, mr, &l, shape, qni_ceil_div(ITEMS, qni_max(items, 1)));
+    /* A rest of few rows is slower than a form that is for many. */
+    const bool evens = all == rows && shape->part_m > rows && splits(choice->main, &l, rows);
+    rows = evens ? even_rows(shape->part_m, rows, mr) : all;
     return qni_max(1, qni_min(rows, shape->part_m));
 }
 

@@ -746,14 +746,48 @@ static bool takes_chunks(const struct job *j, int64_t rows)
 
 /* ---- many rows, int8-block, segments of 128: amx_split.h ------------------------------------- */
 
-/* Segments that are all whole. */
+/* Pairs of panels. */
 static bool takes_split(const struct job *j)
 {
-    enum { MANY = 160 }; /* rows */
+    return j->reads == QNI_READS_Q8B && j->t->n_panels > 1 && qni_splits(j->t);
+}
+
+/* A fact of 16 rows and four segments. */
+static void turn_four(const float *from, size_t ld, float *to, size_t step)
+{
+    __m512 v[4];
+    QNI_UNROLL
+    for (int i = 0; i < 4; i++) { /* rows i, 4 + i, ... */
+        const float *const at = from + (size_t)i * ld;
+        const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at)),
+                                                _mm_loadu_ps(at + 4 * ld), 1);
+        const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at + 8 * ld)),
+                                                 _mm_loadu_ps(at + 12 * ld), 1);
+        v[i] = _mm512_castpd_ps(_mm512_insertf64x4(_mm512_castps_pd(_mm512_castps256_ps512(low)),
+                                                   _mm256_castps_pd(high), 1));
+    }
+    const __m512 a = _mm512_unpacklo_ps(v[0], v[1]), b = _mm512_unpacklo_ps(v[2], v[3]);
+    const __m512 c = _mm512_unpackhi_ps(v[0], v[1]), d = _mm512_unpackhi_ps(v[2], v[3]);
+    _mm512_store_ps(to, _mm512_shuffle_ps(a, b, 0x44));
+    _mm512_store_ps(to + step, _mm512_shuffle_ps(a, b, 0xee));
+    _mm512_store_ps(to + 2 * step, _mm512_shuffle_ps(c, d, 0x44));
+    _mm512_store_ps(to + 3 * step, _mm512_shuffle_ps(c, d, 0xee));
+}
+
+/* Facts of 16 rows from `row` on and all segments. */
+static void turn_rows(const struct job *j, int64_t row, float *to)
+{
     const struct qni_matmul_tile *const t = j->t;
-    return j->reads == QNI_READS_Q8B && t->m > MANY && t->n_panels > 1 && t->segment_units == 4 &&
-           t->n_segments > 1 && t->n_segments <= PIECES && t->n_segments * 4 == t->units &&
-           t->group_units % 4 == 0;
+    const float *const facts[3] = {t->a_scale, t->a_offset != NULL ? t->a_offset : t->a_total,
+                                   t->a_total};
+    const size_t step = (size_t)j->n_facts * 32;
+    int64_t i = 0;
+    for (; i + 4 <= t->n_segments; i += 4)
+        for (int32_t f = 0; f < j->n_facts; f++)
+            turn_four(facts[f] + (size_t)row * t->ld_segment + i, t->ld_segment,
+                      to + (size_t)i * step + 32 * f, step);
+    for (; i < t->n_segments; i++)
+        put_facts(j, row, i, to + (size_t)i * step);
 }
 
 /* An even number of panels. */
@@ -781,15 +815,18 @@ static void all_split(struct job *j)
         .n_facts = j->n_facts,
         .c = t->c,
         .ldc = t->ldc,
+        .streams = t->c_is_far,
     };
     float *facts = j->s->facts;
     j->fact_rows = 32;
     for (int64_t block = 0; block < (t->m + 31) / 32; block++)
-        for (int64_t i = 0; i < t->n_segments; i++, facts += j->n_facts * 32)
-            for (int64_t half = 0; half < 2; half++)
-                put_facts(j, qni_amx_split_row(t->m, 2 * block + half), i, facts + 16 * half);
+        for (int64_t half = 0; half < 2; half++)
+            turn_rows(j, qni_amx_split_row(t->m, 2 * block + half),
+                      facts + block * t->n_segments * j->n_facts * 32 + 16 * half);
     _mm512_store_si512(&s.memory->table, j->table);
     split_for(t)(&s);
+    if (t->c_is_far)
+        _mm_sfence();
 }
 
 /* The job for its panels from `panel` on. */

@@ -38,9 +38,9 @@ struct qni_amx_split_columns {
 
 struct qni_amx_split_memory {
     uint8_t b[2][2][QNI_AMX_SPLIT_TILES][QNI_AMX_SLOT];
-    int32_t sums[2][6][256]; /* four tiles, by their rows of 64 bytes */
-    float results[QNI_AMX_SPLIT_BLOCKS][32][32];
-    float zeros[32][32], nowhere[32];
+    int32_t sums[2][6][256];                        /* four tiles, by their rows of 64 bytes */
+    float results[2][QNI_AMX_SPLIT_BLOCKS][32][32]; /* of this pair of panels and the last */
+    float zeros[32][32], nowhere[32][32];
     struct qni_amx_split_columns columns[3][QNI_AMX_SPLIT_SEGMENTS][2];
     __m512i table; /* four copies of the values of nibbles */
 };
@@ -64,6 +64,7 @@ struct qni_amx_split {
     int64_t n_facts;
     float *c;
     size_t ldc;
+    bool streams; /* to c, past the caches */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -79,9 +80,8 @@ struct qni_amx_split_work {
     const int32_t *dot;
     const struct qni_amx_split_columns *columns; /* of two panels */
     const float *facts;
-    const float *from;     /* [32][32] */
-    float *to, *to_second; /* rows 0 and 16 of those `ld` apart */
-    size_t ld;
+    const float *from; /* [32][32] */
+    float *to;
 };
 
 struct qni_amx_split_vectors {
@@ -137,7 +137,6 @@ QNI_TEMPLATE void qni_amx_split_rows(const struct qni_amx_split_work *w,
     const int other = base == QNI_AMX_SHIFTED ? 64 : 32;
     QNI_UNROLL
     for (int r = row; r < row + 4; r++) {
-        float *const to = (r < 16 ? w->to : w->to_second) + (size_t)(r % 16) * w->ld;
         __m512 term[2];
         qni_amx_split_terms(v, w->dot + r / 16 * 512 + r % 16 * 16, w->facts + r, term, kind);
         QNI_UNROLL
@@ -146,7 +145,7 @@ QNI_TEMPLATE void qni_amx_split_rows(const struct qni_amx_split_work *w,
             acc = _mm512_fmadd_ps(v->scale[p], term[p], acc);
             if (kind & QNI_AMX_OFFSET)
                 acc = _mm512_fmadd_ps(v->offset[p], _mm512_set1_ps(w->facts[other + r]), acc);
-            _mm512_storeu_ps(to + p * 16, acc);
+            _mm512_store_ps(w->to + r * 32 + p * 16, acc);
         }
     }
 }
@@ -325,18 +324,38 @@ QNI_TEMPLATE void qni_amx_split_work_of(const struct qni_amx_split *s,
                                         const struct qni_amx_split_chunk *c, int64_t block,
                                         int64_t i, struct qni_amx_split_work *w)
 {
-    float *const results = s->memory->results[block][0];
     w->columns = s->memory->columns[c->columns][i - c->first];
     w->facts = s->facts + (block * s->segments + i) * s->n_facts * 32;
-    w->from = i == 0 ? s->memory->zeros[0] : results;
-    w->to = results;
-    w->to_second = results + 512;
-    w->ld = 32;
-    if (i + 1 == s->segments) {
-        float *const to = s->c + c->panel * 16;
-        w->to = to + (size_t)qni_amx_split_row(s->m, 2 * block) * s->ldc;
-        w->to_second = to + (size_t)qni_amx_split_row(s->m, 2 * block + 1) * s->ldc;
-        w->ld = s->ldc;
+    w->to = s->memory->results[c->panel / 2 % 2][block][0];
+    w->from = i == 0 ? s->memory->zeros[0] : w->to;
+}
+
+/* Results of a pair of panels on their way to c, some rows beside every segment of the next pair:
+ * rows of c far apart, written as they come, would push each other out of the first cache. */
+struct qni_amx_split_leave {
+    const float *from;
+    float *c;  /* of the first row */
+    float *to; /* of this one */
+    int64_t row, left;
+};
+
+QNI_TEMPLATE void qni_amx_split_leave(const struct qni_amx_split *s, struct qni_amx_split_leave *l,
+                                      int64_t n)
+{
+    for (n = n < l->left ? n : l->left; n > 0; n--, l->left--) {
+        if (l->row % 16 == 0)
+            l->to = l->c + (size_t)qni_amx_split_row(s->m, l->row / 16) * s->ldc;
+        const __m512 v0 = _mm512_load_ps(l->from), v1 = _mm512_load_ps(l->from + 16);
+        if (s->streams) {
+            _mm512_stream_ps(l->to, v0);
+            _mm512_stream_ps(l->to + 16, v1);
+        } else {
+            _mm512_storeu_ps(l->to, v0);
+            _mm512_storeu_ps(l->to + 16, v1);
+        }
+        l->from += 32;
+        l->to += s->ldc;
+        l->row++;
     }
 }
 
@@ -351,17 +370,25 @@ QNI_TEMPLATE void qni_amx_split_multiply(const struct qni_amx_split *s, const in
     struct qni_amx_split_products p = {.lda = s->lda};
     struct qni_amx_split_work works[2];
     for (int i = 0; i < 2; i++) {
-        const struct qni_amx_split_work none = {
-            m->sums[i][0], m->columns[0][0], s->facts, m->zeros[0], m->nowhere, m->nowhere, 0};
+        const struct qni_amx_split_work none = {m->sums[i][0], m->columns[0][0], s->facts,
+                                                m->zeros[0], m->nowhere[0]};
         works[i] = none;
     }
     memset(m->zeros, 0, sizeof m->zeros);
     c = qni_amx_split_next(s, c);
     qni_amx_split_prepare(s, &c, &u);
     qni_amx_split_unpack_rest(&u);
+    struct qni_amx_split_leave leave = {.left = 0};
+    const int64_t rows = (blocks * 32 + blocks * s->segments - 1) / (blocks * s->segments);
     int32_t turn = 0;
     for (bool over = false; !over; c = next) {
         over = c.panel >= s->panels;
+        if (c.number == 0 && c.panel > 0) {
+            leave.from = m->results[(c.panel / 2 - 1) % 2][0][0];
+            leave.c = s->c + (c.panel - 2) * 16;
+            leave.left = blocks * 32;
+            leave.row = 0;
+        }
         next = qni_amx_split_next(s, c);
         qni_amx_split_prepare(s, &next, &u);
         const int64_t count = over ? 2 : blocks * (c.end - c.first);
@@ -373,6 +400,7 @@ QNI_TEMPLATE void qni_amx_split_multiply(const struct qni_amx_split *s, const in
             p.b = (const char *)m->b[c.turn][0][(i - c.first) * 2];
             p.sums = (char *)m->sums[turn ^ 1];
             qni_amx_split_segment(&p, &works[turn], &u, kind);
+            qni_amx_split_leave(s, &leave, rows);
             if (!over)
                 qni_amx_split_work_of(s, &c, block, i, &works[turn]);
             if (++i == c.end) {
@@ -382,6 +410,7 @@ QNI_TEMPLATE void qni_amx_split_multiply(const struct qni_amx_split *s, const in
         }
         qni_amx_split_unpack_rest(&u);
     }
+    qni_amx_split_leave(s, &leave, leave.left);
 }
 
 #endif
