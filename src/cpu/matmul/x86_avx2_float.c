@@ -229,7 +229,7 @@ QNI_TEMPLATE void values_of(__m256i codes, const int part, const struct table *t
  * codes. */
 QNI_TEMPLATE int few_of(const int kind)
 {
-    return kind == BYTES ? MR : kind == NIBBLES ? MR - 1 : FEW;
+    return kind == BYTES ? MR : kind == NIBBLES ? 2 : FEW;
 }
 
 /* Sums of a group. One or two rows have two chains, so that none waits for its multiply-adds. */
@@ -275,6 +275,74 @@ QNI_TEMPLATE __m256 signed_code(__m256i bytes, const int b)
                                      : _mm256_shuffle_epi8(bytes, byte_to(b, 3)));
 }
 
+/* Constants of rows of nibbles. There they stay: in registers they would take those of sums. */
+static const struct {
+    uint8_t flip[32], high[32];
+    int8_t to_top[3][32]; /* shuffles: byte b of each word becomes its top */
+    uint32_t top[8];
+} nibble_constants = {
+#define FOUR(...)  __VA_ARGS__, __VA_ARGS__, __VA_ARGS__, __VA_ARGS__
+#define EIGHT(...) FOUR(__VA_ARGS__), FOUR(__VA_ARGS__)
+#define TO_TOP(b)  -1, -1, -1, b, -1, -1, -1, b + 4, -1, -1, -1, b + 8, -1, -1, -1, b + 12
+    {EIGHT(0x88, 0x88, 0x88, 0x88)},
+    {EIGHT(0xf0, 0xf0, 0xf0, 0xf0)},
+    {{TO_TOP(0), TO_TOP(0)}, {TO_TOP(1), TO_TOP(1)}, {TO_TOP(2), TO_TOP(2)}},
+    {EIGHT(0xff000000u)},
+#undef TO_TOP
+#undef EIGHT
+#undef FOUR
+};
+
+/* signed_bytes() of nibbles. */
+QNI_TEMPLATE __m256i signed_nibbles(const uint8_t *codes, const int part)
+{
+    __m256i v = load_codes(codes, 0);
+    __asm__ volatile("vpxor %1, %0, %0" : "+x"(v) : "m"(nibble_constants.flip));
+    if (part == 0)
+        v = _mm256_slli_epi16(v, 4);
+    __asm__ volatile("vpand %1, %0, %0" : "+x"(v) : "m"(nibble_constants.high));
+    return v;
+}
+
+/* signed_code(). */
+QNI_TEMPLATE __m256 signed_nibble(__m256i bytes, const int b)
+{
+    if (b == 3) {
+        __asm__ volatile("vpand %1, %0, %0" : "+x"(bytes) : "m"(nibble_constants.top));
+        return _mm256_cvtepi32_ps(bytes);
+    }
+    __m256i v;
+    __asm__("vpshufb %2, %1, %0" : "=x"(v) : "x"(bytes), "m"(nibble_constants.to_top[b]));
+    return _mm256_cvtepi32_ps(v);
+}
+
+/* A row of both halves: compilers left alone find more moves for it. */
+QNI_TEMPLATE void add_row(__m256 (*dot)[2], __m256 v, __m256 w, const float *a)
+{
+    __m256 x;
+    __asm__("vbroadcastss %[a], %[x]\n\t"
+            "vfmadd231ps %[x], %[v], %[s]\n\t"
+            "vfmadd231ps %[x], %[w], %[t]"
+            : [s] "+x"(dot[0][0]), [t] "+x"(dot[1][0]), [x] "=&x"(x)
+            : [v] "x"(v), [w] "x"(w), [a] "m"(*a));
+}
+
+/* Four positions of nibbles, from p on, and three rows or more. */
+QNI_TEMPLATE void add_nibbles(struct sums *s, const uint8_t *codes, const float *const *a,
+                              int64_t p, const int part, const int mr)
+{
+    __m256i low = signed_nibbles(codes, part), high = signed_nibbles(codes + 32, part);
+    QNI_UNROLL
+    for (int b = 0; b < 4; b++) {
+        if (mr == MR) /* no register is left for it */
+            QNI_IN_MEMORY(high);
+        const __m256 v = signed_nibble(low, b), w = signed_nibble(high, b);
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
+            add_row(s->dot[i], v, w, a[i] + p + b);
+    }
+}
+
 /* A vector of codes, or the low or high nibbles of it: four positions from p on. */
 QNI_TEMPLATE void add_vector(struct sums *s, const uint8_t *codes, const float *const *a, int64_t p,
                              const int part, const struct table *t, const int mr, const int kind)
@@ -282,15 +350,11 @@ QNI_TEMPLATE void add_vector(struct sums *s, const uint8_t *codes, const float *
     const int chains = mr <= 2 ? 2 : 1;
     if (are_integers(kind)) {
         /* In the order that is written here; with fewer sums compilers find better ones. */
-        const bool in_order = kind == NIBBLES ? mr == MR : mr == 4 || mr == 5;
+        const bool in_order = kind == BYTES && (mr == 4 || mr == 5);
         __m256i low = signed_bytes(load_codes(codes, 0), part, kind);
         __m256i high = signed_bytes(load_codes(codes, 1), part, kind);
         QNI_UNROLL
         for (int b = 0; b < 4; b++) {
-            if (kind == NIBBLES && mr == MR) { /* no registers are left for them */
-                QNI_IN_MEMORY(low);
-                QNI_IN_MEMORY(high);
-            }
             __m256 v = signed_code(low, b), w = signed_code(high, b);
             if (in_order) {
                 QNI_KEEP(v);
@@ -449,6 +513,102 @@ QNI_TEMPLATE void few_rows(const struct stretch *n, int64_t panel, int64_t row, 
         _mm256_storeu_ps(to + (size_t)i * t->ldc + 8 * h, c[i][h]);
 }
 
+/* Three rows of nibbles and more, of a panel. Between groups c is in memory: registers are for
+ * sums. */
+QNI_TEMPLATE void rows_of_nibbles(const struct stretch *n, int64_t panel, int64_t row, const int mr)
+{
+    const struct qni_matmul_tile *t = n->t;
+    const int64_t step = positions_of(t), first = n->group * t->group_units;
+    const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride + (size_t)first * 256;
+    float *const to = t->c + (size_t)row * t->ldc + panel * QNI_PANEL;
+    const float *a[MR];
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
+        a[i] = (const float *)(const void *)((const char *)t->a + (size_t)(row + i) * t->lda);
+        for (int h = 0; h < 2 && n->group == 0; h++)
+            _mm256_storeu_ps(to + (size_t)i * t->ldc + 8 * h, _mm256_setzero_ps());
+    }
+    int64_t p = first * step;
+    for (int64_t g = 0; g < n->groups; g++) {
+        const int64_t end = at_most((n->group + g + 1) * t->group_units, t->units) * step;
+        const int64_t at = panel * t->n_groups + n->group + g;
+        struct sums s;
+        QNI_UNROLL
+        for (int i = 0; i < mr; i++)
+            s.dot[i][0][0] = s.dot[i][1][0] = _mm256_setzero_ps();
+        for (; p < end; p += step, codes += 256) {
+            QNI_UNROLL
+            for (int r = 0; r < 4; r++) {
+                _mm_prefetch((const char *)codes + 64 * r + AHEAD, _MM_HINT_T0);
+                add_nibbles(&s, codes + 64 * r, a, p + 4 * r, 0, mr);
+            }
+            if (t->halves)
+                continue;
+            QNI_UNROLL
+            for (int r = 0; r < 4; r++)
+                add_nibbles(&s, codes + 64 * r, a, p + 16 + 4 * r, 1, mr);
+        }
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const __m256 scale = qni_load8(t->scale, at, h, t->scale_is_f16);
+            QNI_UNROLL
+            for (int i = 0; i < mr; i++) {
+                float *const y = to + (size_t)i * t->ldc + 8 * h;
+                const __m256 dot = _mm256_mul_ps(s.dot[i][h][0], _mm256_set1_ps(0x1p-28f));
+                __m256 c = _mm256_fmadd_ps(scale, dot, _mm256_loadu_ps(y));
+                if (t->offset != NULL)
+                    c = _mm256_fmadd_ps(qni_load8(t->offset, at, h, t->scale_is_f16),
+                                        _mm256_broadcast_ss(&n->s->total[row + i][g]), c);
+                _mm256_storeu_ps(y, c);
+            }
+        }
+    }
+}
+
+/* In one function gcc moves and spills more. */
+QNI_NOINLINE static void three_of_nibbles(const struct stretch *n, int64_t panel, int64_t row)
+{
+    rows_of_nibbles(n, panel, row, 3);
+}
+QNI_NOINLINE static void four_of_nibbles(const struct stretch *n, int64_t panel, int64_t row)
+{
+    rows_of_nibbles(n, panel, row, 4);
+}
+QNI_NOINLINE static void five_of_nibbles(const struct stretch *n, int64_t panel, int64_t row)
+{
+    rows_of_nibbles(n, panel, row, 5);
+}
+QNI_NOINLINE static void six_of_nibbles(const struct stretch *n, int64_t panel, int64_t row)
+{
+    rows_of_nibbles(n, panel, row, 6);
+}
+
+/* Two blocks at most, that differ by one row at most. */
+static void some_nibbles(const struct qni_matmul_tile *t)
+{
+    struct stretch n = {.t = t, .s = t->scratch};
+    const int64_t each = t->m <= MR ? t->m : (t->m + 1) / 2;
+    for (; n.group < t->n_groups; n.group += n.groups) {
+        begin_stretch(&n);
+        for (int64_t panel = 0; panel < t->n_panels; panel++)
+            for (int64_t row = 0; row < t->m; row += each)
+                switch (at_most(t->m - row, each)) {
+                case 6:
+                    six_of_nibbles(&n, panel, row);
+                    break;
+                case 5:
+                    five_of_nibbles(&n, panel, row);
+                    break;
+                case 4:
+                    four_of_nibbles(&n, panel, row);
+                    break;
+                default:
+                    three_of_nibbles(&n, panel, row);
+                    break;
+                }
+    }
+}
+
 QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table, const int kind)
 {
     const int64_t each = t->m <= few_of(kind) ? t->m : (t->m + 1) / 2;
@@ -467,10 +627,12 @@ QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table
                         few_rows(&n, panel, row, 5, kind);
                     break;
                 case 4:
-                    few_rows(&n, panel, row, 4, kind);
+                    if (few_of(kind) >= 4)
+                        few_rows(&n, panel, row, 4, kind);
                     break;
                 case 3:
-                    few_rows(&n, panel, row, 3, kind);
+                    if (few_of(kind) >= 3)
+                        few_rows(&n, panel, row, 3, kind);
                     break;
                 case 2:
                     few_rows(&n, panel, row, 2, kind);
@@ -486,16 +648,6 @@ QNI_TEMPLATE void few(const struct qni_matmul_tile *t, const struct table *table
 QNI_NOINLINE static void few_nibbles(const struct qni_matmul_tile *t, const struct table *table)
 {
     few(t, table, NIBBLES);
-}
-/* Less than two blocks of three take, though there are no registers for their codes. */
-QNI_NOINLINE static void six_nibbles(const struct qni_matmul_tile *t, const struct table *table)
-{
-    struct stretch n = {.t = t, .table = table, .s = t->scratch};
-    for (; n.group < t->n_groups; n.group += n.groups) {
-        begin_stretch(&n);
-        for (int64_t panel = 0; panel < t->n_panels; panel++)
-            few_rows(&n, panel, 0, MR, NIBBLES);
-    }
 }
 QNI_NOINLINE static void few_bytes(const struct qni_matmul_tile *t, const struct table *table)
 {
@@ -743,13 +895,14 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     struct table table;
     load_table(&table, t->table, kind);
     /* Two blocks of few rows of integers take less than as many of weights that are made. */
-    const bool is_few = t->m <= (are_integers(kind) ? 2 : 1) * few_of(kind);
+    const int64_t most = kind == NIBBLES ? 2 * (MR - 1) : kind == BYTES ? 2 * MR : FEW;
+    const bool is_few = t->m <= most;
     if (kind == NIBBLES && few_digits(t, t->scratch, AHEAD))
         return;
     if (!is_few || (are_integers(kind) && !are_small(t)))
         many(t, &table, kind);
     else if (kind == NIBBLES)
-        (t->m == MR ? six_nibbles : few_nibbles)(t, &table);
+        t->m > 2 ? some_nibbles(t) : few_nibbles(t, &table);
     else if (kind == BYTES)
         few_bytes(t, &table);
     else
