@@ -11,7 +11,8 @@
 
 #include <cstdint>
 
-namespace qni_wgmma {
+namespace qni_wgmma
+{
 
 static __device__ __forceinline__ void fence()
 {
@@ -124,6 +125,10 @@ QNI_WGMMA_PRODUCT(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "
         }                                                                                          \
     };
 
+QNI_WGMMA_BYTES(8, "%0,%1,%2,%3", "%4", "%5", "%6", "%7", "%8", "%9", QNI_D4("+r", 0))
+QNI_WGMMA_BYTES(16, "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", "%10", "%11", "%12", "%13",
+                QNI_D8("+r", 0))
+QNI_WGMMA_BYTES(32, QNI_R0, "%16", "%17", "%18", "%19", "%20", "%21", QNI_D16("+r", 0))
 QNI_WGMMA_BYTES(64, QNI_R0 "," QNI_R16, "%32", "%33", "%34", "%35", "%36", "%37",
                 QNI_D32("+r", 0))
 QNI_WGMMA_BYTES(128, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48, "%64", "%65", "%66", "%67",

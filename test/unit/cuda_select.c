@@ -751,6 +751,29 @@ static void the_planned_m_gets_the_cheapest(void **state)
         }
 }
 
+/* On an H100 wgmma takes 0.4 to 0.6 of the time of tiles: lab/cuda/NOTES.md. */
+static void short_segments_of_many_rows_take_wgmma(void **state)
+{
+    static const char *const layouts[] = {"q4frag", "q8frag"};
+    struct product p;
+    struct qni_cuda_choice c;
+    (void)state;
+    for (int32_t i = 0; i < 4 * N_GPUS; i++)
+        for (int64_t m = 17, n = 4096; m <= 8192; m += m / 3, n = n == 4096 ? 14336 : 4096) {
+            const struct qni_cuda_facts *gpu = &gpus[i / 4];
+            start_product(&p, layouts[i & 1], QN_STRATEGY_INT8_BLOCK, m);
+            p.head.group_units = p.head.segment_units = 1 + (i >> 1 & 1);
+            p.head.n_groups = p.head.n_segments = 128 / p.head.group_units;
+            p.head.n = p.op.n = n;
+            p.head.panels = n / 16;
+            p.head.format.bits = i & 1 ? 8 : 4;
+            p.head.format.group = 32 * p.head.group_units;
+            assert_int_equal(choose(gpu, &p, &c, NULL, NULL), QN_OK);
+            const bool is_wgmma = c.main->family == QNI_CUDA_FAMILY_PREFILL;
+            assert_int_equal(is_wgmma, gpu->sm == 90);
+        }
+}
+
 /* ---- sizes of prepared rows ------------------------------------------------------------------ */
 
 static void prepared_rows_do_not_overlap(void **state)
@@ -810,6 +833,7 @@ int main(void)
         cmocka_unit_test(impossible_constants_are_refused),
         cmocka_unit_test(constants_decide),
         cmocka_unit_test(the_planned_m_gets_the_cheapest),
+        cmocka_unit_test(short_segments_of_many_rows_take_wgmma),
         cmocka_unit_test(prepared_rows_do_not_overlap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,13 +165,22 @@ static double table_products(const struct qni_op *op, const struct qni_cuda_kern
     return kernel->family == QNI_CUDA_FAMILY_PREFILL ? 1.5 * pieces : pieces;
 }
 
-/* Sums of wgmma in int32 that end before k does: 128 positions take so many times as long. */
+/* Sums in int32 that end before k does: 128 positions take so many times as long. Of wgmma; of
+ * tiles, whose constants are those of longer segments, only where each is short. */
 static double int8_ends(const struct qni_op *op, const struct qni_cuda_kernel *kernel)
 {
     const bool by_block = kernel->reads == QNI_CUDA_READS_Q8B;
-    if (kernel->family != QNI_CUDA_FAMILY_PREFILL)
+    const bool is_tile = kernel->family == QNI_CUDA_FAMILY_TILE;
+    if (!is_tile && kernel->family != QNI_CUDA_FAMILY_PREFILL)
         return 1.0;
-    return by_block ? 2.5 : qni_packed_cut(op->w[0]->head, false).n_segments > 1 ? 1.6 : 1.0;
+    const struct qni_cut cut = qni_packed_cut(op->w[0]->head, by_block);
+    if (by_block && cut.n_segments > 1 && cut.segment_units == 1)
+        return is_tile ? 5.5 : 7.2;
+    if (by_block && cut.n_segments > 1 && cut.segment_units < 4)
+        return is_tile ? 3.0 : 3.8;
+    if (is_tile)
+        return 1.0;
+    return by_block ? 2.5 : cut.n_segments > 1 ? 1.6 : 1.0;
 }
 
 static double rated_bandwidth(const struct qni_cuda_facts *facts)

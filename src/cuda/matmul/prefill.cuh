@@ -240,6 +240,7 @@ template <class F> __device__ __forceinline__ bool find_place(const arguments &a
 
 struct ring {
     uint32_t data, facts, full, empty; /* addresses of stage 0 */
+    uint32_t raw; /* barriers of facts that are made ready: prefill_short.cuh */
     int stage;
     uint32_t phase;
     int pieces; /* of a value of a table (dequant.cuh): stages that a block takes, for each plane of

@@ -7,7 +7,7 @@
 #define QNI_CUDA_MATMUL_PREFILL_FEED_CUH
 
 #include "prefill.cuh"
-#include "prefill_int8.cuh"
+#include "prefill_short.cuh"
 
 namespace
 {
@@ -102,7 +102,10 @@ __device__ __forceinline__ void feed(const maps &m, const arguments &a, const ri
         if constexpr (F::integers) {
             if (a.s.pdl)
                 asm volatile("griddepcontrol.wait;" ::: "memory");
-            feed_facts<F>(a, r, (int)threadIdx.x % 64);
+            if constexpr (F::segments > 1)
+                feed_rows<F>(a, r, (int)threadIdx.x % 64);
+            else
+                feed_facts<F>(a, r, (int)threadIdx.x % 64);
         }
     } else if (warp == 0) {
         if (a.s.pdl)

@@ -18,23 +18,30 @@ namespace
 enum { ROW_FACTS = 3 };
 
 /* A stage is 128 positions: a tile of x of 128 bytes a row, and the codes of its two blocks. WHOLE:
- * one segment. PAIRS: segments of whole stages, with the facts of rows for the one that ends. */
+ * one segment. PAIRS: segments of whole stages, with the facts of rows for the one that ends.
+ * BLOCKS, UNITS: Q8B of segments of 64 or 32 positions, with those of all that are in it. */
 template <int READS, int BITS, int TOKENS, int MODE, bool GENERAL> struct form8 {
     static constexpr bool bf16 = false, general = GENERAL, table = false, integers = true;
     static constexpr int reads = READS, bits = BITS, tokens = TOKENS, mode = MODE;
     static constexpr int kind = BITS == 4 ? CODES4 : CODES8;
     static constexpr int rounding = EXACT;
     static constexpr bool codes_bf16 = false;
-    static constexpr int blocks = 2, x_tiles = 1, half_words = 8, half_step = 4, groups = 1;
+    static constexpr int segment_units = MODE == UNITS ? 1 : MODE == BLOCKS ? 2 : 4;
+    static constexpr int segments = 4 / segment_units, groups = segments; /* of a stage */
+    static constexpr int blocks = 2, x_tiles = 1, half_words = 8, half_step = 4;
     static constexpr int tile_bytes = TOKENS * QNI_CUDA_BLOCK * 2, x_bytes = tile_bytes;
     static constexpr int block_bytes = QNI_CUDA_BLOCK * QNI_CUDA_PANEL * BITS / 8;
     static constexpr int panel_bytes = blocks * block_bytes;
     static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;
-    /* Of the segment: facts of rows; of weights scales, offsets, sums, zeros. */
-    static constexpr int scale_bytes = PANELS * 64, scale_at = ROW_FACTS * TOKENS * 4;
+    /* Of the segments: facts of rows; of weights scales, offsets, sums, zeros. */
+    static constexpr int scale_bytes = PANELS * segments * 64;
+    static constexpr int scale_at = ROW_FACTS * segments * TOKENS * 4;
     static constexpr int offset_at = scale_at + scale_bytes, sums_at = offset_at + scale_bytes;
-    static constexpr int zero_at = sums_at + PANELS * 64;
-    static constexpr int facts_bytes = MODE == WHOLE ? 0 : zero_at + PANELS * 16;
+    static constexpr int zero_at = sums_at + scale_bytes;
+    /* Short segments: those of weights once more, as consumers want them (prefill_short.cuh). */
+    static constexpr int ready_at = zero_at + PANELS * segments * 16;
+    static constexpr int facts_bytes =
+        MODE == WHOLE ? 0 : ready_at + (segments > 1 ? PANELS * segments * 8 * (16 + 8) : 0);
     static constexpr int writers = MODE == WHOLE ? 2 : 2 + 64;
     static constexpr int chunk_bytes = CHUNK * LD_CHUNK * 4;
     static constexpr int fixed = 1024 + GROUPS * chunk_bytes + 512;
@@ -63,8 +70,9 @@ __device__ __forceinline__ void feed_segments(const maps &m, const arguments &a,
     const int scale_words = w.scale_is_f16 ? 8 : 16;
     const uint32_t zeros = w.shift == QNI_CUDA_SHIFT_ZERO;
     const uint32_t offsets = w.shift == QNI_CUDA_SHIFT_OFFSET, sums = has_sums<F::reads>(&a.p);
-    const uint32_t bytes = PANELS * (F::panel_bytes + scale_words * (offsets ? 8 : 4) +
-                                     (zeros ? 16 : 0) + (sums ? 64 : 0));
+    const uint32_t bytes =
+        PANELS * (F::panel_bytes + F::segments * (scale_words * (offsets ? 8 : 4) +
+                                                  (zeros ? 16 : 0) + (sums ? 64 : 0)));
     place at;
     for (int round = 0; find_place<F>(a, round, at); round++) {
         if (F::general && at.rows <= 0)
@@ -74,19 +82,27 @@ __device__ __forceinline__ void feed_segments(const maps &m, const arguments &a,
         for (int b = at.begin; b < at.end; b += F::blocks) {
             const uint32_t full = r.full + r.stage * 8;
             const uint32_t facts = r.facts + r.stage * F::facts_bytes;
+            if (F::segments > 1) {
+                now.segment = 2 * b / F::segment_units;
+                now.group = w.n_groups > 1 ? now.segment : 0;
+            }
+            /* Those of short segments are made ready before they are used. */
+            const uint32_t told = F::segments > 1 ? r.raw + r.stage * 8 : full;
             barrier_wait(r.empty + r.stage * 8, r.phase ^ 1);
-            barrier_expect_if(full, bytes, first);
+            barrier_expect_if(full, F::segments > 1 ? PANELS * F::panel_bytes : bytes, first);
+            if (F::segments > 1)
+                barrier_expect_if(told, bytes - PANELS * F::panel_bytes, first);
             copy_box_if(r.data + r.stage * F::stage_bytes + F::x_bytes, &m.codes, b * 128, at.panel,
                         at.box, full, first);
             copy_box_if(facts + F::scale_at, &m.scale, now.group * scale_words, at.panel, at.box,
-                        full, first);
-            copy_box_if(facts + F::zero_at, &m.zero, now.group * 4, at.panel, at.box, full,
+                        told, first);
+            copy_box_if(facts + F::zero_at, &m.zero, now.group * 4, at.panel, at.box, told,
                         first & zeros);
             copy_box_if(facts + F::offset_at, &m.offset, now.group * scale_words, at.panel, at.box,
-                        full, first & offsets);
-            copy_box_if(facts + F::sums_at, &m.sums, now.segment * 16, at.panel, at.box, full,
+                        told, first & offsets);
+            copy_box_if(facts + F::sums_at, &m.sums, now.segment * 16, at.panel, at.box, told,
                         first & sums);
-            if (now.end <= 2 * (b + F::blocks))
+            if (F::segments == 1 && now.end <= 2 * (b + F::blocks))
                 cursor_next(now, w);
             advance<F::stages>(r);
         }
@@ -141,22 +157,22 @@ __device__ __forceinline__ void feed_facts(const arguments &a, ring r, int threa
 
 /* ---- codes ----------------------------------------------------------------------------------- */
 
-/* Codes of a block as the A fragments of two products. Of 4 bits, TIMES16: 16 times themselves. */
-template <int BITS, bool TIMES16>
-__device__ __forceinline__ void bytes_of(const uint32_t *word, uint32_t (&to)[8])
+/* Codes as A fragments, 4 registers for each unit. Of 4 bits, TIMES16: 16 times themselves. */
+template <int BITS, bool TIMES16, int COUNT>
+__device__ __forceinline__ void bytes_of(const uint32_t *word, uint32_t (&to)[COUNT])
 {
     if constexpr (BITS == 8) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < COUNT; i++)
             to[i] = dequant_q8_bytes(word[i]);
     } else if constexpr (TIMES16) {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < COUNT / 2; i++)
             dequant_q4_bytes16(to[2 * i], to[2 * i + 1], word[i]);
     } else {
         /* 0x78 + u has the upper bit if u >= 8; turned around, what is left is u - 8 */
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < COUNT / 2; i++) {
             to[2 * i] = ((word[i] & 0x0f0f0f0fu) + 0x78787878u) ^ 0x80808080u;
             to[2 * i + 1] = ((word[i] >> 4 & 0x0f0f0f0fu) + 0x78787878u) ^ 0x80808080u;
         }

@@ -8,6 +8,19 @@
 namespace
 {
 
+/* Tiles of few tokens for few rows: what comes one after the other is what counts then. */
+template <int READS, int BITS, int MODE, bool GENERAL>
+void consider_short(struct choice &best, const struct qni_cuda_product *p,
+                    const struct qni_cuda_launch *l, const int (&ns)[4])
+{
+    consider<form8<READS, BITS, 128, MODE, GENERAL>>(best, p, l, ns[3]);
+    if (p->routes.tiles != NULL)
+        return;
+    consider<form8<READS, BITS, 64, MODE, GENERAL>>(best, p, l, ns[2]);
+    consider<form8<READS, BITS, 32, MODE, GENERAL>>(best, p, l, ns[1]);
+    consider<form8<READS, BITS, 16, MODE, GENERAL>>(best, p, l, ns[0]);
+}
+
 /* Nanoseconds of a turn of 128 positions, as in launch(). Routes are cut to 128 tokens. */
 template <int READS, int BITS, bool GENERAL>
 int32_t launch_int8(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
@@ -25,6 +38,14 @@ int32_t launch_int8(const struct qni_cuda_product *p, const struct qni_cuda_expe
                 consider<form8<READS, BITS, 256, WHOLE, GENERAL>>(best, p, l, 700);
             }
         }
+    } else if (READS == Q8B && p->w.n_segments > 1 && p->w.segment_units == 1) {
+        const int ns[4] = {800, 1000, 1560, 2650};
+        if constexpr (READS == Q8B)
+            consider_short<READS, BITS, UNITS, GENERAL>(best, p, l, ns);
+    } else if (READS == Q8B && p->w.n_segments > 1 && p->w.segment_units == 2) {
+        const int ns[4] = {500, 640, 950, 1400};
+        if constexpr (READS == Q8B)
+            consider_short<READS, BITS, BLOCKS, GENERAL>(best, p, l, ns);
     } else {
         consider<form8<READS, BITS, 128, PAIRS, GENERAL>>(best, p, l, 450);
         if (any)

@@ -8,6 +8,7 @@
 #include "prefill.cuh"
 #include "prefill_feed.cuh"
 #include "prefill_round.cuh"
+#include "prefill_short.cuh"
 #include "prefill_sum.cuh"
 
 #include <math.h>
@@ -49,12 +50,19 @@ __device__ __forceinline__ int64_t sink_row(const arguments &a, const place &at,
     return a.p.row + (F::general && a.p.routes.rows != NULL ? a.p.routes.rows[row] : row);
 }
 
+/* Tokens that leave at a time. */
+template <class F> __host__ __device__ constexpr int chunk_of()
+{
+    return F::tokens < CHUNK ? F::tokens : CHUNK;
+}
+
 /* f16 or bf16 rows that 16-byte stores fit: a warpgroup turns 32 tokens x 64 outputs at a time
  * around in shared memory, rows of 128 bytes whose 16-byte pieces are swizzled by the token. */
 template <class F>
 __device__ __forceinline__ void store_plain(const arguments &a, const place &at, int wg,
                                             uint32_t chunk, const float (&acc)[F::tokens / 2])
 {
+    constexpr int CHUNK = chunk_of<F>();
     const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     const bool bf16 = a.p.out.y_dtype == QN_BF16;
     const int output = at.panel * QNI_CUDA_PANEL + wg * 64 + thread % 8 * 8;
@@ -168,6 +176,7 @@ __device__ __forceinline__ void store_any(const arguments &a, const place &at, i
                                           uint32_t chunk, const float *v,
                                           const float (&acc)[F::tokens / 2])
 {
+    constexpr int CHUNK = chunk_of<F>();
     const int output = at.panel * QNI_CUDA_PANEL + wg * 64;
 #pragma unroll 1
     for (int c = 0; c < F::tokens / CHUNK; c++) {
@@ -288,6 +297,8 @@ __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8
                 if (at.split)
                     exchange<F>(r.data, dot);
                 end_one_segment<F>(a, at, (float *)chunk, dot, acc);
+            } else if constexpr (F::segments > 1) {
+                sum_short<F>(c, a, at, acc);
             } else {
                 sum_segments<F>(c, a, at, (float *)chunk, acc);
             }
@@ -333,12 +344,15 @@ __global__ void __launch_bounds__(THREADS, 1)
     r.facts = r.data + F::stages * F::stage_bytes + GROUPS * F::chunk_bytes;
     r.full = r.facts + F::stages * F::facts_bytes;
     r.empty = r.full + F::stages * 8;
+    r.raw = r.empty + (F::stages + GROUPS) * 8;
     r.stage = 0;
     r.phase = 0;
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::stages; i++) {
             barrier_init(r.full + i * 8, F::writers);
             barrier_init(r.empty + i * 8, GROUPS * 4);
+            if constexpr (F::integers && F::facts_bytes > 0)
+                barrier_init(r.raw + i * 8, 1);
         }
         for (int i = 0; i < GROUPS; i++)
             barrier_init(r.empty + (F::stages + i) * 8, 4);
@@ -435,8 +449,8 @@ int32_t describe(const struct qni_cuda_product *p, const uint8_t *lowest, maps *
     ok = ok && describe_section(encode, w, lowest, w.codes, (int64_t)w.units / 2 * F::block_bytes,
                                 F::bits, F::blocks * 128, &m->codes);
     if (F::integers && F::mode != WHOLE && has_sums<F::reads>(p))
-        ok = ok && describe_section(encode, w, lowest, w.sums, (int64_t)w.n_segments * 64, 4, 16,
-                                    &m->sums);
+        ok = ok && describe_section(encode, w, lowest, w.sums, (int64_t)w.n_segments * 64, 4,
+                                    F::groups * 16, &m->sums);
     if (F::mode != WHOLE)
         ok = ok && describe_section(encode, w, lowest, w.scale, (int64_t)w.n_groups * scale, 4,
                                     F::groups * scale / 4, &m->scale);

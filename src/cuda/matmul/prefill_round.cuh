@@ -27,12 +27,6 @@ __device__ __forceinline__ uint32_t mul_f16(uint32_t v, uint32_t w)
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(v), "r"(w));
     return d;
 }
-__device__ __forceinline__ uint32_t load4(uint32_t from)
-{
-    uint32_t v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
-    return v;
-}
 __device__ __forceinline__ float power_of_two(int e)
 {
     return __int_as_float((e + 127) << 23);

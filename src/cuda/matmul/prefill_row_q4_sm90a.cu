@@ -7,7 +7,8 @@
  *
  *     one segment   all of k is one exact sum, in tiles of 128 outputs x up to 256 tokens
  *     segments      of whole turns of 128 positions: a warpgroup takes the f32 steps of one
- *                   (segments.cuh) while the other's products run
+ *                   (segments.cuh) while the other's products run. Of 32 or 64, with a scale of x
+ *                   each: prefill_short.cuh
  *
  * Bound: 4096 multiply-adds a clock; x and codes of 8 bits take 48 bytes a clock from L2, and a
  * segment's end 3 to 5 instructions a sum, of 128 positions almost the time of its products. Two

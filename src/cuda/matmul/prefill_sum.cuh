@@ -141,6 +141,13 @@ __device__ __forceinline__ void load16(uint32_t from, uint32_t *to)
                  : "r"(from));
 }
 
+__device__ __forceinline__ uint32_t load4(uint32_t from)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
+    return v;
+}
+
 /* A value the compiler keeps in a register instead of computing it again and again. */
 __device__ __forceinline__ uint32_t keep(uint32_t v)
 {

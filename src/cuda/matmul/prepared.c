@@ -44,7 +44,9 @@ size_t qni_cuda_rows_in(const struct qni_op *op, const struct qni_cuda_kernel *k
     const struct qni_cut cut = qni_packed_cut(head, reads == QNI_CUDA_READS_Q8B);
     const size_t all = (size_t)(shape->rows * shape->parts);
     const bool totals = !is_int8 && qni_packed_has_offsets(head) && kernel->takes_total;
-    const size_t facts = all * (size_t)(is_int8 ? cut.n_segments : cut.n_groups) * 4;
+    /* Whole pieces of 16 bytes: prefill_short.cuh. */
+    const size_t ld = is_int8 ? qni_round_up((size_t)cut.n_segments, 4) : (size_t)cut.n_groups;
+    const size_t facts = all * ld * 4;
     size_t at = 0;
     memset(rows, 0, sizeof *rows);
     rows->planes = reads == QNI_CUDA_READS_BF16 ? qni_cuda_planes(op) : 1;
@@ -54,7 +56,7 @@ size_t qni_cuda_rows_in(const struct qni_op *op, const struct qni_cuda_kernel *k
     rows->part_rows = shape->rows;
     rows->x_zero = qni_op_x_zero(op);
     rows->x_scale = is_static && op->y.dtype != QN_I32 ? op->quant.x_scale : 1.0f;
-    rows->ld_segment = (int32_t)(is_int8 ? cut.n_segments : cut.n_groups);
+    rows->ld_segment = (int32_t)ld;
     rows->a = place(memory, &at, (size_t)rows->plane_stride * (size_t)rows->planes);
     if (reads == QNI_CUDA_READS_Q8 && !is_static)
         rows->row_scale = place(memory, &at, all * 4);

@@ -137,13 +137,17 @@ static bool fits_quads(const struct qni_cuda_kernel *k, const struct qni_op *op,
                       (qni_cuda_shared_kb(facts->sm) - 1) * 1024);
 }
 
-/* wgmma kernels of int8 end segments with turns of 128 positions, in f32. */
+/* wgmma kernels of int8 end segments, in f32, with turns of 128 positions; where rows of x have a
+ * scale for each, they may be of 32 or 64. */
 static bool ends_with_turns(const struct qni_op *op)
 {
-    const struct qni_cut cut =
-        qni_packed_cut(op->w[0]->head, op->strategy == QN_STRATEGY_INT8_BLOCK);
+    const bool by_block = op->strategy == QN_STRATEGY_INT8_BLOCK;
+    const struct qni_cut cut = qni_packed_cut(op->w[0]->head, by_block);
+    const int64_t units = cut.segment_units;
+    if (by_block && cut.n_segments > 1 && (units == 1 || units == 2))
+        return cut.n_groups <= 1 || cut.group_units == units;
     return (cut.n_groups <= 1 || cut.group_units % 4 == 0) &&
-           (cut.n_segments <= 1 || (cut.segment_units % 4 == 0 && !qni_op_is_raw(op)));
+           (cut.n_segments <= 1 || (units % 4 == 0 && !qni_op_is_raw(op)));
 }
 
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. m: rows of a
@@ -168,7 +172,8 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         return "holds values as f16, and may not those of a table that was given";
     if (k->family == QNI_CUDA_FAMILY_PREFILL &&
         (k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B) && !ends_with_turns(op))
-        return "takes 128 positions at a time, and a segment ends between them or in int32";
+        return "takes segments of whole turns of 128 positions, or of 32 or 64 that each have a "
+               "scale of x";
     if (k->reads == QNI_CUDA_READS_F16 &&
         (op->x.dtype != QN_F16 || has_section(op, QNI_SECTION_PRESCALE)))
         return "reads f16, which x (times the prescale) is not";
