@@ -151,7 +151,7 @@ struct qni_matmul_tile {
 
 /* Q8B: rows and segments for which kernels with QNI_SPLITS keep results in memory of their own, so
  * that each is written once. */
-enum { QNI_SPLIT_ROWS = 97, QNI_SPLIT_SEGMENTS = 128 };
+enum { QNI_SPLIT_ROWS = 128, QNI_SPLIT_SEGMENTS = 128 };
 static inline bool qni_splits(const struct qni_matmul_tile *t)
 {
     return t->m >= QNI_SPLIT_ROWS && t->segment_units == 4 && t->n_segments > 1 &&
