@@ -14,7 +14,7 @@
  *     row 2    -------      --------        lower pairs: with a weight of 0 where an output
  *                                           reads one of the two
  *
- * A row of outputs is made 8 channels at a time, with their weights in registers: each input is
+ * A row of outputs is made 16 channels at a time: each input is
  * loaded once, and sums that are not whole move along. First all sums, then all bytes: from the
  * load of a code to its byte are some 50 cycles, and in one loop no core holds as many unfinished
  * instructions as that takes at full speed.
