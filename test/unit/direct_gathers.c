@@ -190,6 +190,29 @@ static int64_t scatter(struct qni_direct_tile *t, int64_t *taps)
     return end + reach + t->tap_bytes;
 }
 
+/* Lines of neighbours whose taps are 3 to 4 times as long as they are apart, mostly of 4 outputs
+ * and more (../simd/fours.h). */
+static int64_t follow(struct qni_direct_tile *t, int64_t *taps)
+{
+    const int64_t step = unit_in(&state, 2, 4) * 2, least = unit_in(&state, 0, 7) == 0 ? 1 : 4;
+    t->tap_bytes = unit_in(&state, 3 * step, 4 * step + 1);
+    for (int64_t i = 0, n; i < t->rows; i += n) {
+        n = unit_in(&state, least, 20);
+        n = n < t->rows - i && t->rows - i - n >= 4 ? n : t->rows - i;
+        const int64_t first = unit_in(&state, 0, 500);
+        for (int64_t j = 0; j < n; j++)
+            at[i + j] = first + j * step;
+    }
+    int64_t end = 0, reach = 0;
+    for (int64_t i = 0; i < t->rows; i++)
+        end = at[i] > end ? at[i] : end;
+    for (int64_t i = 0; i < t->n_taps; i++) {
+        taps[i] = unit_in(&state, 0, 700);
+        reach = taps[i] > reach ? taps[i] : reach;
+    }
+    return end + reach + t->tap_bytes;
+}
+
 /* The same of the grid that squares are of. */
 static int64_t lay_out(struct qni_direct_tile *t, int64_t *taps)
 {
@@ -216,10 +239,10 @@ static void one(const struct row *row, int32_t index)
     static const int64_t bytes_of[] = {1, 3, 4, 7, 13, 16, 21, 29, 32, 64, 80, 256, 300};
     const int32_t data = index % N_DATA;
     const bool is_nibble = row->is_nibble;
-    int64_t taps[9];
+    int64_t taps[12];
     struct qni_direct_tile t = {.at = at, .taps = taps, .y = places, .scratch = scratch};
     t.rows = unit_in(&state, 0, 3) == 0 ? unit_in(&state, 60, MOST_ROWS) : unit_in(&state, 1, 12);
-    t.n_taps = unit_in(&state, 0, 1) ? 1 : unit_in(&state, 1, 9);
+    t.n_taps = unit_in(&state, 0, 1) ? 1 : unit_in(&state, 1, 12);
     t.tap_bytes = bytes_of[(size_t)unit_in(&state, 0, 12)];
     t.kind = unit_in(&state, 0, 3) == 0 ? (int32_t)unit_in(&state, 1, 2) : QNI_DIRECT_BYTES;
     t.n_panels = t.kind != QNI_DIRECT_BYTES ? unit_in(&state, 1, 2)
@@ -229,7 +252,9 @@ static void one(const struct row *row, int32_t index)
     if (t.kind != QNI_DIRECT_BYTES)
         t.n = 0;
     t.flip = row->unpack == NULL && unit_in(&state, 0, 2) == 0 ? 0x80 : 0;
-    const size_t a_bytes = (size_t)(row->unpack != NULL ? lay_out(&t, taps) : scatter(&t, taps));
+    const size_t a_bytes = (size_t)(row->unpack != NULL          ? lay_out(&t, taps)
+                                    : unit_in(&state, 0, 3) == 0 ? follow(&t, taps)
+                                                                 : scatter(&t, taps));
     const int64_t k = t.n_taps * t.tap_bytes, units = (k + 31) / 32;
     int8_t *const a = malloc(a_bytes);
     t.b_panel = (size_t)units * (is_nibble ? 256 : 512);

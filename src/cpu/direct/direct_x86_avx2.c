@@ -11,24 +11,33 @@
  * Where a piece of x spans all bytes, and rows are few or sums short, weights become sizes and
  * signs instead (../simd/signs.h), for these rows alone, and tiles are 5 rows of a panel.
  *
+ * Taps 3 to 4 times as long as neighbouring outputs are apart, if that is a few bytes (7 taps of
+ * stride 2 and 3 channels), are 7 products for 16 instead (../simd/fours.h), of 6 times 4 outputs
+ * and 16 channels.
+ *
  * Bound: two vector multiplications a cycle; 128 products take six of them (12.75 instructions)
  * where lanes are joined, so 42.7 products a cycle, else eight (14.75), 32. */
 #include "../../base/compiler.h"
 #include "../simd/avx2_bytes.h"
+#include "../simd/fours.h"
 #include "../simd/pairs.h"
 #include "../simd/signs.h"
+#include "../simd/squares.h"
 #include "kernel.h"
 
 enum { ROWS = QNI_PAIRS_TURNED, PANELS = 8, DEPTH = QNI_PAIRS_DEPTH, MR = QNI_PAIRS_ROWS };
 enum { BYTES = 0, NIBBLES = 1 };
 /* x that reaches so far at most. */
 enum { HALF = 128, ALL = 255 };
+/* Fours: outputs that are brought together, in fours; words of weights. */
+enum { FOURS = 24, FOURS_W = 48 * 1024 };
 
 struct room {
     uint8_t x[ROWS * DEPTH];
     union {
         uint8_t turned[DEPTH * ROWS + 64];
         struct qni_signs_w signs[2];
+        int16_t fours[FOURS_W];
     };
     int32_t sums[PANELS * ROWS * QNI_PANEL];
     int16_t rest[2 * ROWS * QNI_PANEL];
@@ -452,6 +461,235 @@ QNI_TEMPLATE struct qni_pairs_ready ready_w(const struct qni_direct_tile *t, int
     return qni_pairs_ready_of(w);
 }
 
+/* ---- fours ----------------------------------------------------------------------------------- */
+
+/* Bytes from output to output of a line, or 0 where taps are no such sums. */
+static int64_t fours_step(const struct qni_direct_tile *t)
+{
+    const int64_t step = t->rows < 4 ? 0 : t->at[1] - t->at[0], k = t->n_taps * t->tap_bytes;
+    int64_t run = 1;
+    if ((step != 6 && step != 8) || t->tap_bytes <= 3 * step || t->tap_bytes > 4 * step ||
+        t->tap_bytes < 2 * step + 8 || k > QNI_FOURS_MOST)
+        return 0;
+    for (int64_t r = 1; r < t->rows; r++) {
+        const bool follows = t->at[r] - t->at[r - 1] == step;
+        if (!follows && run < 4)
+            return 0;
+        run = follows ? run + 1 : 1;
+    }
+    return run < 4 ? 0 : step;
+}
+
+/* Words of a point: of all taps, and up to 2 that no weight meets. */
+static int64_t fours_words(const struct qni_direct_tile *t, int64_t step)
+{
+    return (t->n_taps * step + 8 - step + 3) / 4 * 4;
+}
+
+/* 8 bytes of each of two lines. */
+QNI_TEMPLATE __m256i bytes_of_two(const uint8_t *a, const uint8_t *b, const __m128i flip)
+{
+    const __m128i two = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)a),
+                                           _mm_loadl_epi64((const __m128i *)(const void *)b));
+    return _mm256_cvtepi8_epi16(_mm_xor_si128(two, flip));
+}
+
+/* Four outputs from row a on, and from row b on, to words of every point, which are `point` apart.
+ * The last bytes are read where a tap ends. */
+static void fours_of_rows(const struct qni_direct_tile *t, int64_t step, int64_t a, int64_t b,
+                          int64_t point, int16_t *to, int64_t second)
+{
+    const __m128i flip = _mm_set1_epi8((char)t->flip);
+    const __m128i beyond = _mm_cvtsi32_si128((int)(8 * (4 * step - t->tap_bytes + 8 - step)));
+    for (int64_t tap = 0; tap < t->n_taps; tap++, to += step) {
+        const uint8_t *const x[2] = {(const uint8_t *)t->a + t->at[a] + t->taps[tap],
+                                     (const uint8_t *)t->a + t->at[b] + t->taps[tap]};
+        const int64_t last = 3 * step + t->tap_bytes - 8;
+        __m256i z[QNI_FOURS_POINTS], of_points[QNI_FOURS_POINTS];
+        QNI_UNROLL
+        for (int i = 0; i < QNI_FOURS_POINTS - 1; i++)
+            z[i] = bytes_of_two(x[0] + i * step, x[1] + i * step, flip);
+        __m128i end[2];
+        QNI_UNROLL
+        for (int i = 0; i < 2; i++)
+            end[i] = _mm_srl_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(x[i] + last)),
+                                   beyond);
+        z[QNI_FOURS_POINTS - 1] =
+            _mm256_cvtepi8_epi16(_mm_xor_si128(_mm_unpacklo_epi64(end[0], end[1]), flip));
+        qni_fours_of_x(z, of_points);
+        QNI_UNROLL
+        for (int i = 0; i < QNI_FOURS_POINTS; i++) {
+            int16_t *const at = to + i * point;
+            _mm_storeu_si128((__m128i *)(void *)at, _mm256_castsi256_si128(of_points[i]));
+            _mm_storeu_si128((__m128i *)(void *)(at + second),
+                             _mm256_extracti128_si256(of_points[i], 1));
+        }
+    }
+}
+
+/* Weights of 16 outputs at a position, of quads. */
+QNI_TEMPLATE __m256i weights_at(const int8_t *quads, const __m256i flip, int64_t position)
+{
+    const int8_t *const quad = quads + position / 4 * QNI_PAIRS_QUAD;
+    const __m128i up = _mm_cvtsi32_si128((int)(24 - position % 4 * 8));
+    __m256i half[2];
+    QNI_UNROLL
+    for (int h = 0; h < 2; h++)
+        half[h] = _mm256_srai_epi32(
+            _mm256_sll_epi32(_mm256_xor_si256(qni_pairs_load(quad + 32 * h), flip), up), 24);
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(half[0], half[1]), 0xd8);
+}
+
+/* A panel: of each point pairs of words of 16 outputs. */
+static void fours_of_weights(const struct qni_direct_tile *t, int64_t step, const int8_t *quads,
+                             uint8_t flip, int16_t *to)
+{
+    const __m256i flips = _mm256_set1_epi8((char)flip);
+    const int64_t words = fours_words(t, step), point = words * QNI_PANEL;
+    for (int64_t i = 0; i < QNI_FOURS_POINTS * point; i += 16)
+        qni_pairs_store(to + i, _mm256_setzero_si256());
+    for (int64_t i = 0; i < t->n_taps * step; i += 2) {
+        __m256i w[2][QNI_FOURS_POINTS];
+        for (int l = 0; l < 2; l++) {
+            __m256i g[4];
+            for (int j = 0; j < 4; j++) {
+                const int64_t byte = j * step + i % step + l;
+                g[j] = _mm256_setzero_si256();
+                if (byte < t->tap_bytes)
+                    g[j] = weights_at(quads, flips, i / step * t->tap_bytes + byte);
+            }
+            qni_fours_of_w(g, w[l]);
+        }
+        for (int p = 0; p < QNI_FOURS_POINTS; p++) {
+            int16_t *const at = to + p * point + i * QNI_PANEL;
+            const __m256i low = _mm256_unpacklo_epi16(w[0][p], w[1][p]);
+            const __m256i high = _mm256_unpackhi_epi16(w[0][p], w[1][p]);
+            qni_pairs_store(at, _mm256_permute2x128_si256(low, high, 0x20));
+            qni_pairs_store(at + QNI_PANEL, _mm256_permute2x128_si256(low, high, 0x31));
+        }
+    }
+}
+
+/* A point of QNI_DIRECT_SQUARES_MR fours. */
+static void multiply_fours(const int16_t *x, int64_t words, const int16_t *w, int32_t *to)
+{
+    enum { MANY = QNI_DIRECT_SQUARES_MR };
+    const uintptr_t step = (uintptr_t)words * sizeof(int16_t);
+    uintptr_t at[2] = {(uintptr_t)x, (uintptr_t)x + 3 * step};
+    __m256i sum[2 * MANY];
+    QNI_UNROLL
+    for (int i = 0; i < 2 * MANY; i++)
+        sum[i] = _mm256_setzero_si256();
+    for (; words > 0; words -= 4, w += 4 * QNI_PANEL) {
+        QNI_UNROLL
+        for (int i = 0; i < 2; i++) {
+            const __m256i w0 = qni_pairs_load(w + 32 * i), w1 = qni_pairs_load(w + 32 * i + 16);
+            QNI_UNROLL
+            for (int r = 0; r < MANY; r++)
+                qni_squares_add_pair(at[r / 3] + (uintptr_t)(r % 3) * step + (uintptr_t)i * 4, w0,
+                                     w1, sum + 2 * r);
+        }
+        at[0] += 8;
+        at[1] += 8;
+        QNI_KEEP_WORD(at[0]);
+        QNI_KEEP_WORD(at[1]);
+    }
+    QNI_UNROLL
+    for (int i = 0; i < 2 * MANY; i++)
+        qni_pairs_store(to + 8 * i, sum[i]);
+}
+
+/* Fours that are multiplied together: the first row of each. */
+struct fours {
+    int64_t row[FOURS], n;
+    int64_t step, words;
+};
+
+/* n fours and a panel: sums of their rows, of which the first is row[0]. */
+static void add_fours(const struct fours *f, const int16_t *x, const int16_t *w, int32_t *points,
+                      int32_t *sums)
+{
+    enum { MANY = QNI_DIRECT_SQUARES_MR };
+    for (int64_t p = 0; p < QNI_FOURS_POINTS; p++)
+        for (int64_t i = 0; i < f->n; i += MANY)
+            multiply_fours(x + (p * FOURS + i) * f->words, f->words, w + p * f->words * QNI_PANEL,
+                           points + (p * FOURS + i) * QNI_PANEL);
+    for (int64_t i = 0; i < 2 * f->n; i++) {
+        const int32_t *const from = points + 8 * i;
+        int32_t *const to = sums + (f->row[i / 2] - f->row[0]) * QNI_PANEL + i % 2 * 8;
+        __m256i m[QNI_FOURS_POINTS], y[4];
+        QNI_UNROLL
+        for (int p = 0; p < QNI_FOURS_POINTS; p++)
+            m[p] = qni_pairs_load(from + p * FOURS * QNI_PANEL);
+        qni_fours_of_sums(m, y);
+        QNI_UNROLL
+        for (int j = 0; j < 4; j++)
+            qni_pairs_store(to + j * QNI_PANEL, y[j]);
+    }
+}
+
+/* Fours from a row on: the last of a line may begin with rows of the one before. Says which row
+ * comes next. */
+static int64_t next_fours(const struct qni_direct_tile *t, int64_t row, struct fours *f)
+{
+    for (f->n = 0; f->n < FOURS && row < t->rows; f->n++) {
+        int64_t n = 1;
+        while (n < 4 && row + n < t->rows && t->at[row + n] - t->at[row + n - 1] == f->step)
+            n++;
+        f->row[f->n] = row + n - 4;
+        row += n;
+    }
+    return row;
+}
+
+/* Panels [first, end) of all rows; weights are there. */
+static void multiply_line(const struct qni_direct_tile *t, struct room *room, struct fours *f,
+                          int64_t first, int64_t end)
+{
+    enum { SUMS = 4 * FOURS * QNI_PANEL };
+    const int64_t point = FOURS * f->words;
+    int16_t *const x = (int16_t *)(void *)room->x;
+    for (int64_t row = 0, next; row < t->rows; row = next) {
+        next = next_fours(t, row, f);
+        for (int64_t i = 0; i < f->n; i += 2)
+            fours_of_rows(t, f->step, f->row[i], f->row[i + 1 < f->n ? i + 1 : i], point,
+                          x + i * f->words, i + 1 < f->n ? f->words : 0);
+        const struct piece p = {f->row[0], next - f->row[0], 0, 0};
+        for (int64_t panel = first; panel < end; panel += 2) {
+            struct some s = {.sums_of = {room->sums, room->sums + SUMS}};
+            const int n = end - panel < 2 ? 1 : 2;
+            ask_for_y(t, &p, 0, p.rows, panel);
+            for (int i = 0; i < n; i++)
+                add_fours(f, x,
+                          room->fours +
+                              (panel - first + i) * QNI_FOURS_POINTS * f->words * QNI_PANEL,
+                          room->sums + 2 * SUMS, s.sums_of[i]);
+            finish_rows(t, &p, 0, p.rows, panel, &s, n);
+        }
+    }
+}
+
+QNI_TEMPLATE void multiply_lines(const struct qni_direct_tile *t, int64_t step, struct room *room,
+                                 const int kind)
+{
+    struct fours f = {.step = step, .words = fours_words(t, step)};
+    const int64_t each = QNI_FOURS_POINTS * f.words * QNI_PANEL, most = FOURS_W / each / 2 * 2;
+    for (int64_t first = 0; first < t->n_panels; first += most) {
+        const int64_t end = first + most < t->n_panels ? first + most : t->n_panels;
+        for (int64_t panel = first; panel < end; panel++) {
+            const uint8_t *const b = t->b + (size_t)panel * t->b_panel;
+            int16_t *const to = room->fours + (panel - first) * each;
+            if (kind == NIBBLES) {
+                qni_pairs_of_nibbles(b, (t->n_taps * t->tap_bytes + 31) / 32, room->w[0].quads);
+                fours_of_weights(t, step, room->w[0].quads, 0, to);
+            } else {
+                fours_of_weights(t, step, (const int8_t *)b, 0x80, to);
+            }
+        }
+        multiply_line(t, room, &f, first, end);
+    }
+}
+
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
 /* Lists of long sums are short. Where they are kept, or few outputs meet many rows, signs take 0.95
@@ -498,7 +736,11 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
 
 QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int kind)
 {
-    const int64_t each = qni_direct_even_rows(t->rows, ROWS, MR);
+    const int64_t each = qni_direct_even_rows(t->rows, ROWS, MR), step = fours_step(t);
+    if (step != 0) {
+        multiply_lines(t, step, t->scratch, kind);
+        return;
+    }
     for (int64_t row = 0; row < t->rows; row += each)
         multiply_rows(t, row, t->rows - row < each ? t->rows - row : each, t->scratch, kind);
 }
