@@ -22,7 +22,6 @@ static int32_t zero[MOST_N];
 static int64_t at[MOST_ROWS];
 static uint64_t state = 1;
 
-enum { SQUARES_CHANNELS = 96, SQUARES_BYTES = 16 * (SQUARES_CHANNELS * 32 + 128) };
 enum { ANY = 0, ENDS = 1, HALVES = 2, TAILS = 3, N_DATA = 4 };
 
 struct row {
@@ -98,10 +97,12 @@ static void check(const struct qni_direct_tile *t, const struct row *row)
 {
     const bool is_nibble = row->is_nibble;
     struct qni_direct_tile made = *t;
-    uint8_t *const words = malloc(row->unpack != NULL ? (size_t)t->n_panels * SQUARES_BYTES : 1);
+    const int64_t channels = (int64_t)t->pixel;
+    if (row->unpack != NULL)
+        made.b_panel = (size_t)qni_direct_squares_taps(channels) * qni_direct_squares_tap(channels);
+    uint8_t *const words = malloc(row->unpack != NULL ? (size_t)t->n_panels * made.b_panel : 1);
     assert_non_null(words);
     if (row->unpack != NULL) {
-        made.b_panel = QNI_DIRECT_SQUARES_TAPS * qni_direct_squares_tap((int64_t)t->pixel);
         made.b = words;
         for (int64_t i = 0; i < t->n_panels; i++)
             row->unpack(t->b + (size_t)i * t->b_panel, 9 * (int64_t)t->pixel / 32,
@@ -216,11 +217,13 @@ static int64_t follow(struct qni_direct_tile *t, int64_t *taps)
 /* The same of the grid that squares are of. */
 static int64_t lay_out(struct qni_direct_tile *t, int64_t *taps)
 {
-    t->pixel = (size_t)unit_in(&state, 1, 3) * 32;
+    /* 224 and 256 channels: 4 x 4 at most, and 2 x 2 */
+    const bool is_many = unit_in(&state, 0, 9) == 0;
+    t->pixel = (size_t)(is_many ? unit_in(&state, 7, 8) : unit_in(&state, 1, 3)) * 32;
     t->tap_bytes = 3 * (int64_t)t->pixel;
     t->n_taps = 3;
-    t->images = unit_in(&state, 1, 3);
-    t->width = unit_in(&state, 1, 15);
+    t->images = is_many ? 1 : unit_in(&state, 1, 3);
+    t->width = unit_in(&state, 1, is_many ? 6 : 15);
     const int64_t most = MOST_ROWS / (t->images * t->width);
     const int64_t lines = unit_in(&state, 1, most < 9 ? most : 9) * t->images;
     const int64_t pixels = t->width + unit_in(&state, 0, 3);

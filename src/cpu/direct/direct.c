@@ -113,12 +113,13 @@ static const char *refusal_of_squares(const struct qni_op *op)
 }
 
 /* Products of squares and the weights that are made for them, to products of taps: nanoseconds of a
- * channel and an output, 100 and 10 times (measured). */
+ * channel and an output, 100 times (measured). */
 static bool squares_pay(const struct qni_op *op)
 {
     const struct qni_conv *c = &op->conv;
-    const int64_t squares = c->batch * qni_ceil_div(c->oh, 2) * qni_ceil_div(c->ow, 2);
-    return squares * 21 + 80 <= c->batch * c->oh * c->ow * 9;
+    const int64_t side = qni_direct_squares_side(c->ci);
+    const int64_t squares = c->batch * qni_ceil_div(c->oh, side) * qni_ceil_div(c->ow, side);
+    return squares * (side == 4 ? 44 : 21) + (side == 4 ? 180 : 80) <= c->batch * c->oh * c->ow * 9;
 }
 
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,

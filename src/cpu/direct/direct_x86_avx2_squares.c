@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct int8 convolutions of 3 x 3 taps of stride 1 with AVX2, in squares of 2 x 2 outputs
- * (../simd/squares.h). Contract and operand layouts: kernel.h.
+/* Direct int8 convolutions of 3 x 3 taps of stride 1 with AVX2, in squares of 4 x 4 outputs, or of
+ * 2 x 2 where channels are many (../simd/squares.h). Contract and operand layouts: kernel.h.
  *
- *     x        bytes of 4 x 4 pixels to 16 words a channel, of as many squares as scratch holds
- *     panel    16 products of squares x channels with channels x 16 outputs, sums in registers,
- *              then in memory; 4 outputs of each square from its 16 sums; bytes
+ *     x        bytes of 6 x 6 pixels to 36 words a channel, of as many squares as scratch holds
+ *     panel    36 products of squares x channels with channels x 16 outputs, sums in registers,
+ *              then in memory; 16 outputs of each square from its 36 sums; bytes
  *
  * Bound: 16 products are vpmaddwd and vpaddd, of which a core takes two pairs a cycle (measured:
- * 1.55), and 16 of them stand for 36: 72 products of taps a cycle (56). Besides, of each square,
- * about 60 instructions for 16 channels and 48 for 8 outputs. */
+ * 1.55), and 36 of them stand for 144 (16 for 36): 128 products of taps a cycle (72). Besides, of
+ * each square, about 350 instructions for 16 channels and 280 for 8 outputs (60 and 48). */
 #include "../../base/compiler.h"
 #include "../simd/avx2_bytes.h"
 #include "../simd/squares.h"
 #include "kernel.h"
 
-/* Squares of a tile of 16 outputs; those whose outputs are finished together. */
-enum { MR = QNI_DIRECT_SQUARES_MR, RUN = 16, TAPS = QNI_DIRECT_SQUARES_TAPS };
+/* Squares of a tile of 16 outputs; outputs of a line that are finished together. */
+enum { MR = QNI_DIRECT_SQUARES_MR, RUN = 32, MOST_SIDE = 4 };
 
 QNI_TEMPLATE __m256i load(const void *from)
 {
@@ -26,27 +26,28 @@ QNI_TEMPLATE void store(void *to, const __m256i v)
     _mm256_storeu_si256((__m256i *)to, v);
 }
 
-/* Scratch: outputs of two lines of squares, sums [TAPS][most][16], words of x
- * [TAPS][most][channels, and some that are not used]. */
+/* Scratch: outputs of a line of squares, sums [taps][most][16], words of x
+ * [taps][most][channels, and some that are not used]. */
 struct room {
-    int64_t most, channels;
+    int64_t most, channels, taps;
     int64_t tap, w_tap; /* words of x, and of weights */
     int16_t *x;
     int32_t *sums, *lines;
 };
-enum { LINE = 2 * RUN * QNI_PANEL };
-_Static_assert(LINE * sizeof(int32_t) <= QNI_DIRECT_SQUARES_LINES, "two lines");
+enum { LINE = RUN * QNI_PANEL };
+_Static_assert(MOST_SIDE *LINE * sizeof(int32_t) <= QNI_DIRECT_SQUARES_LINES, "all of a side");
 
 static struct room room_of(const struct qni_direct_tile *t)
 {
     struct room r;
     r.channels = (int64_t)t->pixel;
     r.most = qni_direct_squares_most(r.channels);
+    r.taps = qni_direct_squares_taps(r.channels);
     r.tap = r.most * r.channels + QNI_DIRECT_SQUARES_APART;
     r.w_tap = (int64_t)(qni_direct_squares_tap(r.channels) / sizeof(int16_t));
     r.lines = t->scratch;
-    r.sums = r.lines + 2 * LINE;
-    r.x = (int16_t *)(void *)(r.sums + r.most * TAPS * QNI_PANEL);
+    r.sums = r.lines + MOST_SIDE * LINE;
+    r.x = (int16_t *)(void *)(r.sums + r.most * r.taps * QNI_PANEL);
     return r;
 }
 
@@ -57,13 +58,13 @@ struct grid {
     int64_t line;                          /* and of the next image */
 };
 
-static struct grid grid_of(const struct qni_direct_tile *t)
+static struct grid grid_of(const struct qni_direct_tile *t, int64_t side)
 {
     struct grid g;
     g.width = t->width;
     g.height = t->rows / (t->width * t->images);
-    g.columns = (g.width + 1) / 2;
-    g.lines = (g.height + 1) / 2 * t->images;
+    g.columns = (g.width + side - 1) / side;
+    g.lines = (g.height + side - 1) / side * t->images;
     g.pixel = (int64_t)t->pixel;
     g.below = t->taps[1] - t->taps[0];
     g.line = g.below / t->images;
@@ -93,26 +94,58 @@ QNI_TEMPLATE void column_of(const int8_t *const *x, int64_t a, int64_t b, const 
         store(to + 4 * r * tap, four[r]);
 }
 
+/* The same of 16 channels of a square of 4 x 4, all columns: lines first. */
+static void fours_of(const int8_t *const *x, const int64_t *column, int64_t tap, int16_t *to)
+{
+    enum { N = 6 };
+    __m256i line[N][N], v[N], of[N];
+    for (int r = 0; r < N; r++) {
+        QNI_UNROLL
+        for (int c = 0; c < N; c++)
+            v[c] = words_of(x[r] + column[c]);
+        qni_fours_of_line(v, line[r]);
+    }
+    for (int c = 0; c < N; c++) {
+        QNI_UNROLL
+        for (int r = 0; r < N; r++)
+            v[r] = line[r][c];
+        qni_fours_of_line(v, of);
+        QNI_UNROLL
+        for (int r = 0; r < N; r++)
+            store(to + (r * N + c) * tap, of[r]);
+    }
+}
+
 /* Squares [first, first + n) of a band. Where an output is missing, whatever is there will do. */
-static void bring_x(const struct qni_direct_tile *t, const struct grid *g, int64_t first, int64_t n,
-                    const struct room *room)
+QNI_TEMPLATE void bring_x(const struct qni_direct_tile *t, const struct grid *g, int64_t first,
+                          int64_t n, const struct room *room, const int side)
 {
     const int64_t tap = room->tap;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t l = (first + i) / g->columns, j = (first + i) % g->columns;
-        const int64_t line = l / t->images * 2, image = l % t->images;
+        const int64_t l = (first + i) / g->columns, j = (first + i) % g->columns * side;
+        const int64_t line = l / t->images * side, image = l % t->images;
         const int8_t *const x =
-            t->a + t->taps[0] + line * g->below + image * g->line + 2 * j * g->pixel;
-        const int64_t last = line + 1 < g->height ? 3 : 2;
-        const int64_t end = (2 * j + 1 < g->width ? 3 : 2) * g->pixel;
+            t->a + t->taps[0] + line * g->below + image * g->line + j * g->pixel;
+        int64_t row[MOST_SIDE + 2], column[MOST_SIDE + 2];
+        QNI_UNROLL
+        for (int64_t k = 0; k < side + 2; k++) {
+            row[k] = (k < g->height - line + 2 ? k : g->height - line + 1) * g->below;
+            column[k] = (k < g->width - j + 2 ? k : g->width - j + 1) * g->pixel;
+        }
         int16_t *to = room->x + i * room->channels;
         for (int64_t c = 0; c < room->channels; c += 16, to += 16) {
-            const int8_t *const from[4] = {x + c, x + c + g->below, x + c + 2 * g->below,
-                                           x + c + last * g->below};
-            column_of(from, 0, 2 * g->pixel, false, tap, to);
-            column_of(from, g->pixel, 2 * g->pixel, true, tap, to + tap);
-            column_of(from, 2 * g->pixel, g->pixel, false, tap, to + 2 * tap);
-            column_of(from, g->pixel, end, false, tap, to + 3 * tap);
+            const int8_t *from[MOST_SIDE + 2];
+            QNI_UNROLL
+            for (int k = 0; k < side + 2; k++)
+                from[k] = x + c + row[k];
+            if (side == 4) {
+                fours_of(from, column, tap, to);
+                continue;
+            }
+            column_of(from, 0, column[2], false, tap, to);
+            column_of(from, column[1], column[2], true, tap, to + tap);
+            column_of(from, column[2], column[1], false, tap, to + 2 * tap);
+            column_of(from, column[1], column[3], false, tap, to + 3 * tap);
         }
     }
 }
@@ -171,7 +204,7 @@ static void multiply_some(const struct room *room, const int16_t *x, int64_t n, 
 /* n squares and a panel. */
 static void multiply_panel(const struct room *room, int64_t n, const int16_t *w)
 {
-    for (int64_t tap = 0; tap < TAPS; tap++, w += room->w_tap) {
+    for (int64_t tap = 0; tap < room->taps; tap++, w += room->w_tap) {
         int64_t blocks = (n + MR - 1) / MR;
         for (int64_t i = 0, some; i < n; i += some, blocks--) {
             some = (n - i + blocks - 1) / blocks;
@@ -204,49 +237,84 @@ QNI_TEMPLATE void outputs_of(const int32_t *sums, int64_t tap, int32_t *to)
     }
 }
 
+/* 16 times 8 outputs of a square of 4 x 4. */
+static void outputs_of_fours(const int32_t *sums, int64_t tap, int32_t *to)
+{
+    enum { N = 6, OF_9 = 954437177 }; /* 9 times it is 1 modulo 2^32 */
+    __m256i line[4][N], m[N], y[4];
+    for (int c = 0; c < N; c++) {
+        QNI_UNROLL
+        for (int r = 0; r < N; r++)
+            m[r] = load(sums + (r * N + c) * tap);
+        qni_fours_of_products(m, y);
+        QNI_UNROLL
+        for (int r = 0; r < 4; r++)
+            line[r][c] = y[r];
+    }
+    for (int r = 0; r < 4; r++) {
+        qni_fours_of_products(line[r], y);
+        QNI_UNROLL
+        for (int c = 0; c < 4; c++)
+            store(to + r * LINE + c * QNI_PANEL,
+                  _mm256_srai_epi32(_mm256_mullo_epi32(y[c], _mm256_set1_epi32(OF_9)), 6));
+    }
+}
+
 /* Squares [first, first + n) of a band, which are in room->sums, to y. */
-static void finish_squares(const struct qni_direct_tile *t, const struct grid *g, int64_t first,
-                           int64_t n, int64_t panel, const struct room *room)
+QNI_TEMPLATE void finish_squares(const struct qni_direct_tile *t, const struct grid *g,
+                                 int64_t first, int64_t n, int64_t panel, const struct room *room,
+                                 const int side)
 {
     const int64_t tap = room->most * QNI_PANEL;
     const int32_t *sums = room->sums;
     for (int64_t i = 0, some; i < n; i += some) {
         const int64_t l = (first + i) / g->columns, j = (first + i) % g->columns;
-        const int64_t line = l / t->images * 2, image = l % t->images;
+        const int64_t line = l / t->images * side, image = l % t->images;
+        const int64_t left = g->width - side * j;
         some = g->columns - j < n - i ? g->columns - j : n - i;
-        some = some < RUN ? some : RUN;
+        some = some < RUN / side ? some : RUN / side;
         for (int64_t k = 0; k < some; k++, sums += QNI_PANEL) {
-            outputs_of(sums, tap, room->lines + 2 * k * QNI_PANEL);
-            outputs_of(sums + 8, tap, room->lines + 2 * k * QNI_PANEL + 8);
+            int32_t *const to = room->lines + side * k * QNI_PANEL;
+            for (int h = 0; h < QNI_PANEL; h += 8)
+                if (side == 4)
+                    outputs_of_fours(sums + h, tap, to + h);
+                else
+                    outputs_of(sums + h, tap, to + h);
         }
-        struct piece p = {(line * t->images + image) * g->width + 2 * j, 0, 0, 0};
-        p.rows = 2 * some < g->width - 2 * j ? 2 * some : g->width - 2 * j;
-        finish_panel(t, &p, panel, room->lines);
-        p.row += t->images * g->width;
-        if (line + 1 < g->height)
-            finish_panel(t, &p, panel, room->lines + LINE);
+        struct piece p = {(line * t->images + image) * g->width + side * j, 0, 0, 0};
+        p.rows = side * some < left ? side * some : left;
+        for (int64_t r = 0; r < side && line + r < g->height; r++, p.row += t->images * g->width)
+            finish_panel(t, &p, panel, room->lines + r * LINE);
     }
 }
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-static void tile(const struct qni_direct_tile *t)
+QNI_TEMPLATE void tile_of(const struct qni_direct_tile *t, const int side)
 {
     const struct room room = room_of(t);
-    const struct grid g = grid_of(t);
+    const struct grid g = grid_of(t, side);
     const int64_t n = g.lines * g.columns;
     int64_t pieces = (n + room.most - 1) / room.most;
     for (int64_t first = 0, some; first < n; first += some, pieces--) {
         some = (n - first + pieces - 1) / pieces;
         some = (some + MR - 1) / MR * MR < n - first ? (some + MR - 1) / MR * MR : n - first;
         if (!t->has_x || some < n)
-            bring_x(t, &g, first, some, &room);
+            bring_x(t, &g, first, some, &room, side);
         for (int64_t panel = 0; panel < t->n_panels; panel++) {
             const uint8_t *const w = t->b + (size_t)panel * t->b_panel;
             multiply_panel(&room, some, (const int16_t *)(const void *)w);
-            finish_squares(t, &g, first, some, panel, &room);
+            finish_squares(t, &g, first, some, panel, &room, side);
         }
     }
+}
+
+static void tile(const struct qni_direct_tile *t)
+{
+    if (qni_direct_squares_side((int64_t)t->pixel) == 4)
+        tile_of(t, 4);
+    else
+        tile_of(t, 2);
 }
 
 void qni_conv_q8_q8n16_mr24_avx2(const struct qni_direct_tile *t)
@@ -260,21 +328,29 @@ void qni_conv_q8_q4n16_mr24_avx2(const struct qni_direct_tile *t)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t units, uint8_t *out, const bool is_nibble)
+QNI_TEMPLATE void unpack_to(const uint8_t *codes, int64_t quads, uint8_t *out, const bool is_nibble,
+                            const int side)
 {
-    const int64_t quads = units * QNI_UNIT / 4 / 9;
     const int64_t tap = (int64_t)(qni_direct_squares_tap(4 * quads) / sizeof(int16_t));
     int16_t *to = (int16_t *)(void *)out;
     for (int64_t q = 0; q < quads; q++, to += 4 * QNI_PANEL)
         for (int64_t v = 0; v < 2; v++)
             QNI_UNROLL
     for (int pair = 0; pair < 2; pair++) {
-        __m256i w[4][4];
-        qni_squares_weights(codes, quads, q, v, pair, is_nibble, w);
-        QNI_UNROLL
-        for (int i = 0; i < TAPS; i++)
-            store(to + i * tap + pair * 32 + v * 16, w[i / 4][i % 4]);
+        __m256i w[(MOST_SIDE + 2) * (MOST_SIDE + 2)];
+        qni_squares_weights(codes, quads, q, v, pair, is_nibble, side, w);
+        for (int i = 0; i < (side + 2) * (side + 2); i++)
+            store(to + i * tap + pair * 32 + v * 16, w[i]);
     }
+}
+
+QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t units, uint8_t *out, const bool is_nibble)
+{
+    const int64_t quads = units * QNI_UNIT / 4 / 9;
+    if (qni_direct_squares_side(4 * quads) == 4)
+        unpack_to(codes, quads, out, is_nibble, 4);
+    else
+        unpack_to(codes, quads, out, is_nibble, 2);
 }
 
 void qni_direct_squares_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)

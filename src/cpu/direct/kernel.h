@@ -28,13 +28,14 @@
  *     dot[r, j] = sum over taps t, bytes i < tap_bytes of
  *                 (a[at[r] + taps[t] + i] ^ flip) * value[t * tap_bytes + i, j]
  *
- * A row of the list that has `unpack` and no `sums` takes 3 x 3 taps of stride 1 in squares of 2 x
- * 2 outputs (../simd/squares.h). Rows are a grid: lines of `width` outputs, of each of so many
- * images in turn. Output (0, 0) of the first image reads pixels of `pixel` channels from a +
+ * A row of the list that has `unpack` and no `sums` takes 3 x 3 taps of stride 1 in squares of 4 x
+ * 4 or 2 x 2 outputs (../simd/squares.h). Rows are a grid: lines of `width` outputs, of each of so
+ * many images in turn. Output (0, 0) of the first image reads pixels of `pixel` channels from a +
  * taps[0] on; lines of an image are taps[1] - taps[0] apart, and those of the other images lie
  * between them evenly. Weights are words, pairs of channels beside each other:
  *
- *     b[panel][16][channels / 2][16 outputs][2], each of the 16 qni_direct_squares_tap() */
+ *     b[panel][products][channels / 2][16 outputs][2], each of the 36 or 16 products
+ *     qni_direct_squares_tap() */
 #ifndef QNI_CPU_DIRECT_KERNEL_H
 #define QNI_CPU_DIRECT_KERNEL_H
 
@@ -209,18 +210,28 @@ static inline size_t qni_direct_kept_bytes(int64_t k)
     return QNI_DIRECT_KEPT + (size_t)((k + piece - 1) / piece) * qni_direct_kept_piece(piece);
 }
 
-/* Squares: scratch, so that it stays in the second cache; channels at most; the 16 sums of each;
- * squares of a tile, which pieces are multiples of; bytes of lines of outputs; words by which
- * planes of x are apart, so that they do not all meet in one set of the first cache. */
+/* Squares: scratch, so that it stays in the second cache; channels at most, and of 4 x 4 (sums of
+ * more would not be exact); squares of a tile, which pieces are multiples of; bytes of lines of
+ * outputs; words by which planes of x are apart, so that they do not all meet in one set of the
+ * first cache. */
 enum {
     QNI_DIRECT_SQUARES_SCRATCH = 352 * 1024,
     QNI_DIRECT_SQUARES_CHANNELS = 3072,
-    QNI_DIRECT_SQUARES_TAPS = 16,
+    QNI_DIRECT_SQUARES_FEW = 224,
     QNI_DIRECT_SQUARES_MR = 6,
-    QNI_DIRECT_SQUARES_LINES = 4096,
+    QNI_DIRECT_SQUARES_LINES = 8192,
     QNI_DIRECT_SQUARES_APART = 32
 };
-/* Bytes of one of the 16 of a panel: more than its words, for the same reason. */
+/* Outputs of a side, and sums of a square. */
+static inline int64_t qni_direct_squares_side(int64_t channels)
+{
+    return channels <= QNI_DIRECT_SQUARES_FEW ? 4 : 2;
+}
+static inline int64_t qni_direct_squares_taps(int64_t channels)
+{
+    return (qni_direct_squares_side(channels) + 2) * (qni_direct_squares_side(channels) + 2);
+}
+/* Bytes of one of them of the weights of a panel: more than its words, for the same reason. */
 static inline size_t qni_direct_squares_tap(int64_t channels)
 {
     return (size_t)channels * QNI_PANEL * sizeof(int16_t) + 128;
@@ -228,10 +239,9 @@ static inline size_t qni_direct_squares_tap(int64_t channels)
 /* That fit into scratch. */
 static inline int64_t qni_direct_squares_most(int64_t channels)
 {
-    const int64_t each =
-        QNI_DIRECT_SQUARES_TAPS * (2 * channels + QNI_PANEL * (int64_t)sizeof(int32_t));
-    const int64_t rest =
-        2 * QNI_DIRECT_SQUARES_LINES + 2 * QNI_DIRECT_SQUARES_TAPS * QNI_DIRECT_SQUARES_APART;
+    const int64_t taps = qni_direct_squares_taps(channels);
+    const int64_t each = taps * (2 * channels + QNI_PANEL * (int64_t)sizeof(int32_t));
+    const int64_t rest = QNI_DIRECT_SQUARES_LINES + 2 * taps * QNI_DIRECT_SQUARES_APART;
     const int64_t most = (QNI_DIRECT_SQUARES_SCRATCH - rest) / each;
     return most > QNI_DIRECT_SQUARES_MR ? most / QNI_DIRECT_SQUARES_MR * QNI_DIRECT_SQUARES_MR : 1;
 }

@@ -267,11 +267,12 @@ static void cut_planes(const struct qni_op *op, struct qni_direct_shape *s, int6
         s->n_bands = qni_ceil_div(c->batch, s->band_images);
     } else {
         int64_t lines = qni_max(1, qni_min(room / line - s->axis[0].extra, BAND_ROWS / s->columns));
-        lines -= s->in_squares && lines > 1 ? lines % 2 : 0;
+        lines -= lines > s->side ? lines % s->side : 0;
         const int64_t least = qni_ceil_div(threads, c->batch);
         int64_t bands = qni_max(qni_ceil_div(c->oh, lines), qni_min(least, c->oh));
         s->band_lines = qni_ceil_div(c->oh, bands);
-        s->band_lines += s->in_squares && s->band_lines < lines ? s->band_lines % 2 : 0;
+        const int64_t even = qni_ceil_div(s->band_lines, s->side) * s->side;
+        s->band_lines = even <= lines ? even : s->band_lines;
         s->bands_per_image = qni_ceil_div(c->oh, s->band_lines);
         s->n_bands = c->batch * s->bands_per_image;
     }
@@ -404,7 +405,8 @@ static double item_ns(const struct qni_op *op, const struct qni_direct_shape *s,
 static int64_t squares_of(const struct qni_op *op)
 {
     const struct qni_conv *c = &op->conv;
-    return c->batch * qni_ceil_div(c->oh, 2) * qni_ceil_div(c->ow, 2);
+    const int64_t side = qni_direct_squares_side(c->ci);
+    return c->batch * qni_ceil_div(c->oh, side) * qni_ceil_div(c->ow, side);
 }
 
 /* Weights are used as they are packed where unpacking would be for few rows, or where the weights
@@ -489,6 +491,7 @@ static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t w
     memset(&s, 0, sizeof s);
     s.gathers = true;
     s.in_squares = in_squares;
+    s.side = in_squares ? qni_direct_squares_side(c->ci) : 1;
     s.keeps = way == QNI_DIRECT_KEEPS && op->m >= MANY_ROWS &&
               op->k <= QNI_DIRECT_DEPTH * QNI_DIRECT_PIECES &&
               op->n * (int64_t)qni_direct_kept_bytes(op->k) / QNI_PANEL <= MOST_BYTES;
@@ -518,7 +521,7 @@ static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t w
     if (s.keeps)
         s.panel_bytes = qni_direct_kept_bytes(op->k);
     if (in_squares)
-        s.panel_bytes = QNI_DIRECT_SQUARES_TAPS * qni_direct_squares_tap(c->ci);
+        s.panel_bytes = (size_t)qni_direct_squares_taps(c->ci) * qni_direct_squares_tap(c->ci);
     return s;
 }
 
@@ -533,9 +536,9 @@ static double gathered_ns(const struct qni_op *op, const struct qni_direct_shape
     const double outputs = (double)(s->blocks_per_item * 32);
     const double blocks = (double)qni_ceil_div((int64_t)rows, ROWS);
     if (s->in_squares)
-        return channels * outputs * 0.8 +
+        return channels * outputs * (s->side == 4 ? 1.8 : 0.8) +
                items * (copy_ns((double)s->a_bytes) + rows * channels * 0.12 +
-                        rows * k * outputs / 150);
+                        rows * k * outputs / (s->side == 4 ? 220 : 150));
     return items * (copy_ns((double)s->a_bytes) + rows * k * 0.12 + blocks * k * outputs * 0.03 +
                     rows * k * outputs / 85);
 }
@@ -555,6 +558,7 @@ static struct qni_direct_shape tiled_shape(const struct qni_op *op)
     memset(&s, 0, sizeof s);
     s.slabs = qni_slabs_of(op);
     s.moves = qni_slabs_move(op);
+    s.side = 1;
     s.n_apart = s.slabs.is_apart ? s.slabs.groups : 1;
     s.n_blocks = qni_ceil_div(s.slabs.outputs, 32);
     s.blocks_per_item = s.n_blocks;

@@ -32,6 +32,7 @@ struct qni_plane_axis {
 struct qni_direct_shape {
     bool gathers;           /* the kernel reads planes or x itself (kernel.h) */
     bool in_squares;        /* the same */
+    int64_t side;           /* outputs of a square's side, else 1 */
     bool keeps;             /* the same */
     bool moves;             /* weights of slabs are (slabs.h) */
     struct qni_slabs slabs; /* everything below is of one of them */

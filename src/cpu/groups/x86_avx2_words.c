@@ -851,11 +851,11 @@ QNI_TEMPLATE void put_pair(const struct qni_groups_panel *p, __m256i v, const bo
 QNI_TEMPLATE void square(const struct qni_groups_panel *p, int64_t quad, int64_t v, const int pair,
                          const bool is_nibble, const bool turns, int16_t *to)
 {
-    __m256i w[4][4];
-    qni_squares_weights(p->codes, p->ci / 4, quad, v, pair, is_nibble, w);
+    __m256i w[TAPS];
+    qni_squares_weights(p->codes, p->ci / 4, quad, v, pair, is_nibble, 2, w);
     QNI_UNROLL
     for (int i = 0; i < TAPS; i++)
-        put_pair(p, w[i / 4][i % 4], turns, to + i * p->ci * LANES);
+        put_pair(p, w[i], turns, to + i * p->ci * LANES);
 }
 
 /* A copy of the job: what is stored might be it. */

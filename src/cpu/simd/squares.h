@@ -8,7 +8,19 @@
  *     so           2 y0 = m0 + m1 + m2            2 y1 = m1 - m2 + m3
  *
  * and the same of columns of that. With |x| <= 255 transformed x is at most 1020 and transformed
- * weights 9 * 128: words. Sums are 4 y modulo 2^32, which is 4 y where |y| < 2^29. */
+ * weights 9 * 128: words. Sums are 4 y modulo 2^32, which is 4 y where |y| < 2^29.
+ *
+ * Squares of 4 x 4 are 36 products for 144, with points 0, 1, -1, 2, -2 and infinity:
+ *
+ *     m0 = (4 x0 - 5 x2 + x4) 6 w0
+ *     m1 = (x4 - 4 x2 + (x3 - 4 x1)) (-4) (w0 + w1 + w2)       m2 with - for the second of each sum
+ *     m3 = (x4 - x2 + 2 (x3 - x1)) (w0 + 2 w1 + 4 w2)          m4 the same
+ *     m5 = (4 x1 - 5 x3 + x5) 3 w2
+ *     24 y0 = m0 + m1 + m2 + m3 + m4                           24 y1 = m1 - m2 + 2 (m3 - m4)
+ *     24 y2 = m1 + m2 + 4 (m3 + m4)                            24 y3 = m1 - m2 + 8 (m3 - m4 + m5)
+ *
+ * With |x| <= 128 transformed x is at most 100 * 128 and weights 144 * 128: words. Sums are 576 y
+ * modulo 2^32, and a ninth of that 64 y, so y where |y| < 2^25. */
 #ifndef QNI_CPU_SIMD_SQUARES_H
 #define QNI_CPU_SIMD_SQUARES_H
 
@@ -56,25 +68,71 @@ QNI_TEMPLATE __m256i qni_squares_pair(const uint8_t *packed, int64_t quad, int64
     return _mm256_srai_epi16(_mm256_shuffle_epi8(codes, pair == 0 ? first : second), 8);
 }
 
-/* A pair of channels of a quad of each of 9 taps, which are so many quads apart: to 16. */
-QNI_TEMPLATE void qni_squares_weights(const uint8_t *packed, int64_t quads, int64_t quad, int64_t v,
-                                      const int pair, const bool is_nibble, __m256i (*to)[4])
+/* Of 4 x 4: six of a line. */
+QNI_TEMPLATE void qni_fours_of_line(const __m256i *x, __m256i *to)
 {
-    __m256i w[4][3];
+    const __m256i far = _mm256_sub_epi16(x[4], _mm256_slli_epi16(x[2], 2));
+    const __m256i odd = _mm256_sub_epi16(x[3], _mm256_slli_epi16(x[1], 2));
+    const __m256i near = _mm256_sub_epi16(x[4], x[2]), step = _mm256_sub_epi16(x[3], x[1]);
+    const __m256i twice = _mm256_add_epi16(step, step);
+    const __m256i ends = _mm256_slli_epi16(_mm256_sub_epi16(x[0], x[2]), 2);
+    to[0] = _mm256_add_epi16(ends, near);
+    to[1] = _mm256_add_epi16(far, odd);
+    to[2] = _mm256_sub_epi16(far, odd);
+    to[3] = _mm256_add_epi16(near, twice);
+    to[4] = _mm256_sub_epi16(near, twice);
+    to[5] = _mm256_sub_epi16(_mm256_sub_epi16(x[5], x[3]), _mm256_slli_epi16(step, 2));
+}
+QNI_TEMPLATE void qni_fours_of_taps(const __m256i *w, __m256i *to)
+{
+    const __m256i ends = _mm256_add_epi16(w[0], w[2]), twice = _mm256_add_epi16(w[1], w[1]);
+    const __m256i far = _mm256_add_epi16(w[0], _mm256_slli_epi16(w[2], 2));
+    const __m256i less = _mm256_set1_epi16(-4);
+    to[0] = _mm256_mullo_epi16(w[0], _mm256_set1_epi16(6));
+    to[1] = _mm256_mullo_epi16(_mm256_add_epi16(ends, w[1]), less);
+    to[2] = _mm256_mullo_epi16(_mm256_sub_epi16(ends, w[1]), less);
+    to[3] = _mm256_add_epi16(far, twice);
+    to[4] = _mm256_sub_epi16(far, twice);
+    to[5] = _mm256_mullo_epi16(w[2], _mm256_set1_epi16(3));
+}
+/* Sums of a line to four of outputs, 24 times as large. */
+QNI_TEMPLATE void qni_fours_of_products(const __m256i *m, __m256i *y)
+{
+    const __m256i one = _mm256_add_epi32(m[1], m[2]), turned = _mm256_sub_epi32(m[1], m[2]);
+    const __m256i two = _mm256_add_epi32(m[3], m[4]), far = _mm256_sub_epi32(m[3], m[4]);
+    y[0] = _mm256_add_epi32(_mm256_add_epi32(m[0], one), two);
+    y[1] = _mm256_add_epi32(turned, _mm256_add_epi32(far, far));
+    y[2] = _mm256_add_epi32(one, _mm256_slli_epi32(two, 2));
+    y[3] = _mm256_add_epi32(turned, _mm256_slli_epi32(_mm256_add_epi32(far, m[5]), 3));
+}
+
+/* A pair of channels of a quad of each of 9 taps, which are so many quads apart: to all products
+ * of squares of this side. */
+QNI_TEMPLATE void qni_squares_weights(const uint8_t *packed, int64_t quads, int64_t quad, int64_t v,
+                                      const int pair, const bool is_nibble, const int side,
+                                      __m256i *to)
+{
+    __m256i w[6][3];
     QNI_UNROLL
     for (int c = 0; c < 3; c++) {
-        __m256i column[3], four[4];
+        __m256i column[3], of[6];
         QNI_UNROLL
         for (int r = 0; r < 3; r++)
             column[r] = qni_squares_pair(packed, (3 * r + c) * quads + quad, v, pair, is_nibble);
-        qni_squares_of_w(column, four);
+        if (side == 4)
+            qni_fours_of_taps(column, of);
+        else
+            qni_squares_of_w(column, of);
         QNI_UNROLL
-        for (int r = 0; r < 4; r++)
-            w[r][c] = four[r];
+        for (int r = 0; r < side + 2; r++)
+            w[r][c] = of[r];
     }
     QNI_UNROLL
-    for (int r = 0; r < 4; r++)
-        qni_squares_of_w(w[r], to[r]);
+    for (int r = 0; r < side + 2; r++)
+        if (side == 4)
+            qni_fours_of_taps(w[r], to + r * (side + 2));
+        else
+            qni_squares_of_w(w[r], to + r * (side + 2));
 }
 
 /* A pair of words meets two vectors of such pairs. In this order: compilers add products first, for
