@@ -65,6 +65,15 @@ if(EXISTS ${check_main})
   # COST: the longest begin first. A case that hangs is found by the sweep itself.
   add_test(NAME kernel.sweep COMMAND quern-check ${QN_SWEEP})
   set_tests_properties(kernel.sweep PROPERTIES LABELS kernel TIMEOUT 3600 COST 100)
+  # A CPU without AVX: no file that every machine runs was compiled to its instructions.
+  find_program(QN_QEMU_X86_64 qemu-x86_64)
+  quern_is_tested(tested kernel.without_avx)
+  if(tested AND QN_QEMU_X86_64 AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" AND NOT QN_SANITIZE)
+    add_test(NAME kernel.without_avx COMMAND ${QN_QEMU_X86_64} -cpu Nehalem
+      $<TARGET_FILE:quern-check> --quick --filter api.grouped)
+    set_tests_properties(kernel.without_avx PROPERTIES LABELS kernel TIMEOUT 900
+      PASS_REGULAR_EXPRESSION "[1-9][0-9]* cases, 0 failed, seed 1, isa portable")
+  endif()
 endif()
 
 # Structs that cross the ABI keep their layout: checked by compiling.

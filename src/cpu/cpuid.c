@@ -10,6 +10,8 @@
 
 #include <quern/context.h>
 
+#include "../base/compiler.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -38,9 +40,9 @@ static struct leaf leaf_of(uint32_t leaf, uint32_t subleaf)
     return l;
 }
 
-static bool has(const struct leaf *l, int reg, int bit)
+static bool has(uint32_t reg, int bit)
 {
-    return (l->r[reg] >> bit & 1u) != 0;
+    return (reg >> bit & 1u) != 0;
 }
 
 /* Only where CPUID says OSXSAVE. */
@@ -51,7 +53,7 @@ static uint64_t read_xcr0(void)
     return (uint64_t)high << 32 | low;
 }
 
-static bool tiles_permitted(void)
+static bool permits_tiles(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM of asm/prctl.h */
@@ -61,44 +63,55 @@ static bool tiles_permitted(void)
 #endif
 }
 
-uint64_t qni_cpuid_detect(void)
+QNI_SMALL uint64_t qni_cpuid_bundles(const struct qni_cpuid_answers *a)
 {
-    const struct leaf one = leaf_of(1, 0), seven = leaf_of(7, 0);
-    const struct leaf more = seven.r[EAX] >= 1 ? leaf_of(7, 1) : (struct leaf){{0, 0, 0, 0}};
-    const uint64_t xcr0 = has(&one, ECX, 27) ? read_xcr0() : 0; /* OSXSAVE */
     uint64_t isa = 0;
-
-    const bool avx2 = (xcr0 & XCR0_YMM) == XCR0_YMM && has(&one, ECX, 28) /* AVX */ &&
-                      has(&one, ECX, 12) /* FMA */ && has(&one, ECX, 29) /* F16C */ &&
-                      has(&seven, EBX, 5) /* AVX2 */;
+    const bool avx2 = (a->xcr0 & XCR0_YMM) == XCR0_YMM && has(a->one_ecx, 28) /* AVX */ &&
+                      has(a->one_ecx, 12) /* FMA */ && has(a->one_ecx, 29) /* F16C */ &&
+                      has(a->seven_ebx, 5) /* AVX2 */;
     if (!avx2)
         return 0;
     isa |= QN_ISA_AVX2;
-    if (has(&more, EAX, 4))
+    if (has(a->more_eax, 4))
         isa |= QN_ISA_AVX_VNNI;
 
-    const bool avx512 = (xcr0 & XCR0_ZMM) == XCR0_ZMM && has(&seven, EBX, 16) /* F */ &&
-                        has(&seven, EBX, 17) /* DQ */ && has(&seven, EBX, 28) /* CD */ &&
-                        has(&seven, EBX, 30) /* BW */ && has(&seven, EBX, 31) /* VL */;
+    const bool avx512 = (a->xcr0 & XCR0_ZMM) == XCR0_ZMM && has(a->seven_ebx, 16) /* F */ &&
+                        has(a->seven_ebx, 17) /* DQ */ && has(a->seven_ebx, 28) /* CD */ &&
+                        has(a->seven_ebx, 30) /* BW */ && has(a->seven_ebx, 31) /* VL */;
     if (!avx512)
         return isa;
     isa |= QN_ISA_AVX512;
-    if (!has(&seven, ECX, 1) /* VBMI */ || !has(&seven, ECX, 11) /* VNNI */)
+    if (!has(a->seven_ecx, 1) /* VBMI */ || !has(a->seven_ecx, 11) /* VNNI */)
         return isa;
     isa |= QN_ISA_VNNI512;
-    if (!has(&more, EAX, 5)) /* AVX512_BF16 */
+    if (!has(a->more_eax, 5)) /* AVX512_BF16 */
         return isa;
     isa |= QN_ISA_BF16_512;
-    if (has(&seven, EDX, 23))
+    if (has(a->seven_edx, 23))
         isa |= QN_ISA_FP16_512;
 
-    const bool tiles = (xcr0 & XCR0_TILE) == XCR0_TILE && has(&seven, EDX, 24) /* AMX-TILE */;
-    if (!tiles || !has(&seven, EDX, 25) /* AMX-INT8 */ || !tiles_permitted())
+    const bool tiles = (a->xcr0 & XCR0_TILE) == XCR0_TILE && has(a->seven_edx, 24) /* AMX-TILE */;
+    if (!tiles || !has(a->seven_edx, 25) /* AMX-INT8 */ || !a->permits_tiles())
         return isa;
     isa |= QN_ISA_AMX_INT8;
-    if (has(&seven, EDX, 22))
+    if (has(a->seven_edx, 22))
         isa |= QN_ISA_AMX_BF16;
     return isa;
+}
+
+uint64_t qni_cpuid_detect(void)
+{
+    const struct leaf one = leaf_of(1, 0), seven = leaf_of(7, 0);
+    const struct qni_cpuid_answers answers = {
+        .one_ecx = one.r[ECX],
+        .seven_ebx = seven.r[EBX],
+        .seven_ecx = seven.r[ECX],
+        .seven_edx = seven.r[EDX],
+        .more_eax = seven.r[EAX] >= 1 ? leaf_of(7, 1).r[EAX] : 0,
+        .xcr0 = has(one.r[ECX], 27) ? read_xcr0() : 0, /* OSXSAVE */
+        .permits_tiles = permits_tiles,
+    };
+    return qni_cpuid_bundles(&answers);
 }
 
 bool qni_cpuid_bf16_is_fast(void)

@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Instruction-set names and masks. */
+/* Instruction-set names and masks, and a kernel that refuses what the CPU has. */
 #include "api.h"
+
+#include <errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+#include "../harness/refused.h"
 
 static uint64_t parsed(const char *text)
 {
@@ -103,12 +112,67 @@ static void test_contexts(void **state)
     }
 }
 
+#if defined(__linux__) && defined(SYS_arch_prctl)
+enum { M = 40, N = 48, K = 256 };
+
+static void multiply(float *y)
+{
+    static float x[M * K];
+    qn_ctx *ctx = ctx_make(1);
+    qn_packed *w = packed_make(ctx, "int4:g128", (struct shape){.n = N, .k = K}, 3, NULL);
+    qn_matmul_args args;
+    size_t bytes = 0;
+    qn_matmul_args_init(&args);
+    fill_reals(x, M * K, 4);
+    args.w = w;
+    args.strategy = QN_STRATEGY_INT8_BLOCK;
+    args.x = qn_tensor_2d(x, QN_F32, M, K);
+    args.y = qn_tensor_2d(y, QN_F32, M, N);
+    assert_ok(qn_matmul_scratch(ctx, &args, &bytes));
+    assert_ok(qn_ctx_reserve(ctx, bytes));
+    assert_ok(qn_matmul(ctx, &args, NULL, 0));
+    qn_packed_destroy(w);
+    qn_ctx_destroy(ctx);
+}
+
+/* AMX that the kernel does not permit is no AMX: another kernel serves, with the same bits. Where
+ * the CPU has none nothing changes. */
+static void test_refused_tiles(void **state)
+{
+    enum { NO_FILTER = 77, OK = 78 };
+    static float expected[M * N], y[M * N];
+    const uint64_t tiles = QN_ISA_AMX_INT8 | QN_ISA_AMX_BF16, here = qn_isa_detect();
+    (void)state;
+    multiply(expected);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (!test_refuse(SYS_arch_prctl, EPERM))
+            _exit(NO_FILTER);
+        if (qn_isa_detect() != (here & ~tiles))
+            _exit(1);
+        multiply(y);
+        _exit(memcmp(y, expected, sizeof y) == 0 ? OK : 2);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) != NO_FILTER)
+        assert_int_equal(WEXITSTATUS(status), OK);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words),     cmocka_unit_test(test_minus),
-        cmocka_unit_test(test_bad_words), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_minus),
+        cmocka_unit_test(test_bad_words),
+        cmocka_unit_test(test_names),
         cmocka_unit_test(test_contexts),
+#if defined(__linux__) && defined(SYS_arch_prctl)
+        cmocka_unit_test(test_refused_tiles),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
