@@ -125,9 +125,9 @@ static void print_limits(const struct facts *f)
     if (f->is_quick)
         return;
     label("limits");
+    const int threads = measure_threads(f->ctx);
     printf("memory %s/s read by %d thread%s (measured)\n",
-           human_bytes(measure_bandwidth(f->ctx), a), f->info.n_threads,
-           f->info.n_threads == 1 ? "" : "s");
+           human_bytes(measure_bandwidth(f->ctx), a), threads, threads == 1 ? "" : "s");
     const enum peak last = peak_of(f->ctx, QN_STRATEGY_INT8_BLOCK, 4, "");
     for (enum peak p = PEAK_F32; p <= last; p++) {
         label("");

@@ -104,6 +104,20 @@ static int threads_of(const qn_ctx *ctx)
     return info.n_threads < 1 ? 1 : info.n_threads > MAX_THREADS ? MAX_THREADS : info.n_threads;
 }
 
+/* Two threads that share a CPU have no more of it than one, but pieces of the one that the other
+ * interrupts do not count here: the sum of their rates would be twice the machine's. */
+int measure_threads(const qn_ctx *ctx)
+{
+    static int cpus;
+    qn_ctx *all;
+    if (cpus == 0 && qn_ctx_create(NULL, &all, NULL) == QN_OK) {
+        cpus = threads_of(all);
+        qn_ctx_destroy(all);
+    }
+    const int wanted = threads_of(ctx);
+    return cpus > 0 && cpus < wanted ? cpus : wanted;
+}
+
 /* Is the context on a GPU? Then what it is. */
 static int gpu_of(const qn_ctx *ctx, qn_cuda_info *info)
 {
@@ -167,7 +181,7 @@ double measure_bandwidth(const qn_ctx *ctx)
     size_t bytes = rotation_bytes(ctx);
     if (pages > 0 && page > 0 && bytes > (size_t)pages / 4 * (size_t)page)
         bytes = (size_t)pages / 4 * (size_t)page;
-    known.n_threads = threads_of(ctx);
+    known.n_threads = measure_threads(ctx);
     known.words = bytes / sizeof(uint64_t) / (size_t)known.n_threads;
     bytes = known.words * (size_t)known.n_threads * sizeof(uint64_t);
     known.memory = must_grow(NULL, bytes);
@@ -211,7 +225,7 @@ static const struct known_peak *find_peak(const qn_ctx *ctx, enum peak peak)
             continue;
         if (row->needs == 0 && best->rate > 0)
             continue; /* only where there is nothing else */
-        const double rate = measure_row(row, threads_of(ctx), 3);
+        const double rate = measure_row(row, measure_threads(ctx), 3);
         if (rate > best->rate)
             *best = (struct known_peak){rate, row};
     }
@@ -230,7 +244,7 @@ void measure_again(const qn_ctx *ctx)
     read_memory(1);
     for (enum peak p = PEAK_F32; p <= PEAK_INT4; p++) {
         struct known_peak *peak = &known.peaks[p];
-        const double rate = peak->rate > 0 ? measure_row(peak->row, threads_of(ctx), 1) : 0;
+        const double rate = peak->rate > 0 ? measure_row(peak->row, measure_threads(ctx), 1) : 0;
         peak->rate = rate > peak->rate ? rate : peak->rate;
     }
 }

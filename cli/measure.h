@@ -12,7 +12,9 @@
  * the other floats' place there. */
 enum peak { PEAK_F32, PEAK_BF16, PEAK_INT8, PEAK_INT4, PEAK_F16 };
 
-/* Bytes a second that n_threads read from a buffer larger than the caches. */
+/* Threads that read and compute for the limits: the context's, but no more than there are CPUs. */
+int measure_threads(const qn_ctx *ctx);
+/* Bytes a second that these read from a buffer larger than the caches. */
 double measure_bandwidth(const qn_ctx *ctx);
 /* Operations a second (a product and a sum are two) of the best instruction of the context's ISA;
  * f32 multiply-add, bf16 pairs into f32, products of codes into int32. */

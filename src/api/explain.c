@@ -45,7 +45,7 @@ static struct traffic traffic_of(const qn_plan *plan)
     if (op->kind == QNI_GROUPED)
         x = (double)qni_min(op->m, op->x.shape[0]) * (double)op->k;
     return (struct traffic){
-        .weights = weight_bytes(&plan->head) * (double)qni_min(op->n_w, qni_max(op->m, 1)),
+        .weights = weight_bytes(&plan->head) * (double)qni_min(op->n_w, op->m),
         .x = x * (double)qn_dtype_bytes(op->x.dtype),
         .y = elements_of(&op->y) * (double)qn_dtype_bytes(op->y.dtype),
         .ops = 2.0 * rows * (double)op->n * (double)op->k,

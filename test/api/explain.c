@@ -350,13 +350,34 @@ static void test_strategy_names(void **state)
     assert_int_equal(back, -1);
 }
 
+/* No rows: nothing moves and nothing is done. */
+static void test_no_rows(void **state)
+{
+    (void)state;
+    struct bench b;
+    qn_plan *plan;
+    qn_plan_info info;
+    bench_init(&b, QN_ISA_ALL);
+    b.args.x.shape[0] = b.args.y.shape[0] = 0;
+    assert_ok(qn_matmul_plan(b.ctx, &b.args, &plan, NULL));
+    qn_plan_info_init(&info);
+    assert_ok(qn_plan_query(plan, &info));
+    assert_true(info.bytes == 0.0 && info.ops == 0.0);
+    char *text = explained(plan);
+    assert_non_null(strstr(text, "moves: 0.00 B at least"));
+    free(text);
+    qn_plan_destroy(plan);
+    bench_end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),           cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_every_row),      cmocka_unit_test(test_by_name),
-        cmocka_unit_test(test_strict),         cmocka_unit_test(test_refusal),
-        cmocka_unit_test(test_strategy_names), cmocka_unit_test(test_codebook),
+        cmocka_unit_test(test_no_rows),  cmocka_unit_test(test_text),
+        cmocka_unit_test(test_alone),    cmocka_unit_test(test_every_row),
+        cmocka_unit_test(test_by_name),  cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_refusal),  cmocka_unit_test(test_strategy_names),
+        cmocka_unit_test(test_codebook),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

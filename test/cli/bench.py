@@ -70,6 +70,16 @@ class Bench(Case):
             if isa == "portable":
                 self.assertEqual({f["isa"] for f in found}, {"portable"})
 
+    def test_more_threads_than_cpus(self):
+        """They leave the limits as they are; what each reads alone adds up to 8 times these."""
+        words = ["--n", 64, "--k", 128, "--m", 1]
+        info = json.loads(quern("info", "--quick", "--json", "--threads", 0))
+        here = info["devices"][0]["threads"]
+        few, many = (self.lines(*words, "--threads", n)[0] for n in (here, 8 * here))
+        self.assertEqual(many["threads"], 8 * here)
+        for limit in ("limit_gb_per_s", "limit_gop_per_s"):
+            self.assertLess(many[limit], 3 * few[limit])
+
     def test_grouped_and_conv(self):
         found = self.lines("--op", "grouped", "--n", 48, "--k", 64, "--m", "1,9", "--experts", 5,
                            "--top-k", 2, "--strategy", "float,int8-block")
