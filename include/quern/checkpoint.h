@@ -92,7 +92,7 @@ QN_API qn_status qn_writer_add(qn_writer *writer, const char *name, qn_dtype dty
  * with super-blocks) and i8 zero points, and qn_writer_put_weight() refuses values that these
  * cannot hold exactly (QN_E_VALUE). codes is not looked at.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_EXISTS: a name is taken;
- *         QN_E_MEMORY. */
+ *         QN_E_MEMORY; QN_E_VERSION: from uses a field from the future. */
 QN_API qn_status qn_writer_add_weight(qn_writer *writer, const char *name,
                                       const qn_weight_parts *from, int64_t *index, qn_error *err);
 QN_API qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *value,

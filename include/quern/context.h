@@ -99,7 +99,8 @@ typedef struct qn_ctx qn_ctx;
 
 /**
  * Make a context. options NULL means all defaults.
- * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE: no such device (the CPU always exists); QN_E_MEMORY.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE: no such device (the CPU always exists); QN_E_MEMORY;
+ *         QN_E_VERSION: options uses a field from the future.
  */
 QN_API qn_status qn_ctx_create(const qn_ctx_options *options, qn_ctx **ctx, qn_error *err);
 

@@ -122,7 +122,7 @@ QN_API int64_t qn_format_groups(const qn_format *format, int64_t k, int64_t ci);
  * Check and copy the parts. n or k may be 0.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE: n, k, taps, groups disagree; QN_E_VALUE: a
  *         NaN or infinite scale or offset, a code out of range, a perm that is no permutation;
- *         QN_E_MEMORY.
+ *         QN_E_MEMORY; QN_E_VERSION: parts uses a field from the future.
  */
 QN_API qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts,
                                   qn_weight **weight, qn_error *err);
@@ -194,7 +194,7 @@ static inline void qn_quantize_options_init(qn_quantize_options *options)
  * rows may be strided. Deterministic whatever the number of threads.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_VALUE: a NaN
  *         or infinity in the weights (err names row and column) or a Hessian that is not positive;
- *         QN_E_MEMORY; QN_E_CANCELLED.
+ *         QN_E_MEMORY; QN_E_CANCELLED; QN_E_VERSION.
  */
 QN_API qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense,
                              const qn_quantize_options *options, qn_weight **weight, qn_error *err);
@@ -264,7 +264,7 @@ QN_API qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight,
 /**
  * Pack for the context's device. The weight may be destroyed afterwards.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_LAYOUT: no such layout, or it cannot hold this format;
- *         QN_E_MEMORY; QN_E_DEVICE.
+ *         QN_E_MEMORY; QN_E_DEVICE; QN_E_VERSION.
  */
 QN_API qn_status qn_pack(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,
                          qn_packed **packed, qn_error *err);

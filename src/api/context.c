@@ -7,11 +7,11 @@
 
 #include "../base/cpus.h"
 #include "../base/error.h"
+#include "../base/sized.h"
 #include "../cpu/cpuid.h"
 #include "arena.h"
 #include "backend.h"
 #include "isa.h"
-#include "sized.h"
 
 /* Everything below src/api sees the first member. */
 struct context {

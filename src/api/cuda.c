@@ -4,8 +4,8 @@
 #include <quern/cuda.h>
 
 #include "../base/error.h"
+#include "../base/sized.h"
 #include "backend.h"
-#include "sized.h"
 
 static qn_status find(const struct qni_device_calls **device, qn_error *err)
 {

@@ -7,8 +7,8 @@
 
 #include "../base/compiler.h"
 #include "../base/size.h"
+#include "../base/sized.h"
 #include "plan.h"
-#include "sized.h"
 
 /* ---------------------------------------------------------------------------------------- facts */
 

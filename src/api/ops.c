@@ -3,9 +3,9 @@
  * version, validates it into a qni_op, and hands that to plan.c. Those without a qn_error tell the
  * context's log why they fail (log.h). */
 #include "../base/error.h"
+#include "../base/sized.h"
 #include "log.h"
 #include "plan.h"
-#include "sized.h"
 #include "validate.h"
 
 static qn_status check_ctx(const qn_ctx *ctx, qn_error *err)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* qn_quantize_rows(): the activation quantizer on its own, for engines that fuse around it. */
 #include "../base/error.h"
+#include "../base/sized.h"
 #include "backend.h"
 #include "check.h"
 #include "log.h"
-#include "sized.h"
 #include "validate.h"
 
 qn_status qn_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args)

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "../base/sized.h"
 #include "backend.h"
-#include "sized.h"
 
 static qn_status read_options(const qn_ctx *ctx, const qn_weight *weight,
                               const qn_pack_options *options, qn_pack_options *own, qn_error *err)

@@ -8,6 +8,7 @@
 #include "../base/context.h"
 #include "../base/error.h"
 #include "../base/size.h"
+#include "../base/sized.h"
 #include "../quant/canonical.h"
 #include "describe.h"
 #include "parts.h"
@@ -157,12 +158,9 @@ qn_status qn_file_weight_info(const qn_file *file, const char *name, qn_weight_p
             *bytes += found.has[i] ? found.entry[i].bytes : 0;
     }
     if (parts != NULL) {
-        const size_t size = parts->size;
-        if (size == 0)
-            return qni_fail(err, QN_E_ARGUMENT, "qn_file_weight_info: parts was not initialised");
         found.parts.n_groups = found.plan.n_groups;
-        memcpy(parts, &found.parts, size < sizeof *parts ? size : sizeof *parts);
-        parts->size = size;
+        if (qni_sized_write(parts, &found.parts, sizeof found.parts) != QN_OK)
+            return qni_fail(err, QN_E_ARGUMENT, "qn_file_weight_info: parts was not initialised");
     }
     return QN_OK;
 }

@@ -9,6 +9,7 @@
 #include "../base/error.h"
 #include "../base/half.h"
 #include "../base/size.h"
+#include "../base/sized.h"
 #include "../quant/canonical.h"
 #include "codes.h"
 #include "describe.h"
@@ -160,9 +161,7 @@ qn_status qn_writer_add_weight(qn_writer *writer, const char *name, const qn_wei
         return qni_fail(err, QN_E_ARGUMENT, "qn_writer_add_weight: name or from is NULL");
     qn_weight_parts parts;
     qn_weight_parts_init(&parts);
-    if (from->size == 0)
-        return qni_fail(err, QN_E_ARGUMENT, "qn_writer_add_weight: from was not initialised");
-    memcpy(&parts, from, from->size < sizeof parts ? from->size : sizeof parts);
+    QNI_TRY(qni_sized_read(&parts, sizeof parts, from, err));
     QNI_TRY(plan_weight(&parts, &plan, err));
 
     const size_t bytes = strlen(name) + 32; /* either prefix and every suffix fit */

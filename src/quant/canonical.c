@@ -7,6 +7,7 @@
 #include "../base/context.h"
 #include "../base/error.h"
 #include "../base/size.h"
+#include "../base/sized.h"
 #include "canonical.h"
 
 /* f32 must hold value - zero exactly. No format needs more than a few bits beyond its codes. */
@@ -271,17 +272,6 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* A caller compiled with an older, shorter struct leaves the rest at zero. */
-static qn_status read_parts(const qn_weight_parts *from, qn_weight_parts *parts, qn_error *err)
-{
-    if (from->size < sizeof(size_t))
-        return qni_fail(err, QN_E_ARGUMENT, "begin with qn_weight_parts_init()");
-    qn_weight_parts_init(parts);
-    memcpy(parts, from, from->size < sizeof *parts ? from->size : sizeof *parts);
-    parts->size = sizeof *parts;
-    return QN_OK;
-}
-
 qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_weight **weight,
                            qn_error *err)
 {
@@ -290,7 +280,8 @@ qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_w
         *weight = NULL;
     if (ctx == NULL || parts == NULL || weight == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "ctx, parts or weight is NULL");
-    QNI_TRY(read_parts(parts, &p, err));
+    qn_weight_parts_init(&p);
+    QNI_TRY(qni_sized_read(&p, sizeof p, parts, err));
     int64_t ci;
     QNI_TRY(check_geometry(&p, &ci, err));
     if (p.format.code == QN_CODE_TABLE && p.table == NULL)
@@ -329,7 +320,7 @@ qn_status qni_weight_check(const qn_ctx *ctx, struct qn_weight *w, qn_error *err
 
 qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts)
 {
-    if (weight == NULL || parts == NULL || parts->size < sizeof(size_t))
+    if (weight == NULL)
         return QN_E_ARGUMENT;
     qn_weight_parts own;
     qn_weight_parts_init(&own);
@@ -347,9 +338,7 @@ qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts)
     own.prescale = weight->prescale;
     own.table = weight->table;
     own.n_groups = weight->n_groups;
-    own.size = parts->size;
-    memcpy(parts, &own, parts->size < sizeof own ? parts->size : sizeof own);
-    return QN_OK;
+    return qni_sized_write(parts, &own, sizeof own);
 }
 
 /* The definition of every format. double holds each product of an f32 scale and a value exactly

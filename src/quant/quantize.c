@@ -8,6 +8,7 @@
 
 #include "../base/error.h"
 #include "../base/size.h"
+#include "../base/sized.h"
 #include "quantize.h"
 
 /* ---- dealing rows ---- */
@@ -147,10 +148,8 @@ static void quantize_rows(struct qni_job *job, int64_t first, int64_t last, void
 static qn_status read_options(const qn_quantize_options *from, qn_quantize_options *o,
                               qn_error *err)
 {
-    if (from == NULL || from->size < sizeof(size_t))
-        return qni_fail(err, QN_E_ARGUMENT, "begin with qn_quantize_options_init()");
     qn_quantize_options_init(o);
-    memcpy(o, from, from->size < sizeof *o ? from->size : sizeof *o);
+    QNI_TRY(qni_sized_read(o, sizeof *o, from, err));
     if (o->method < QN_METHOD_RTN || o->method > QN_METHOD_GPTQ)
         return qni_fail(err, QN_E_ARGUMENT, "method %d is none of QN_METHOD_RTN, _SEARCH, _GPTQ",
                         (int)o->method);

@@ -23,6 +23,14 @@ struct later_rows {
     qn_quantize_rows_args now;
     size_t more[3];
 };
+struct later_parts {
+    qn_weight_parts now;
+    size_t more[3];
+};
+struct later_quantize {
+    qn_quantize_options now;
+    size_t more[3];
+};
 struct later_options {
     qn_pack_options now;
     size_t more[3];
@@ -189,12 +197,61 @@ static void test_packing(void **state)
     qn_ctx_destroy(ctx);
 }
 
+/* The parts of a weight on their way in and out, and to a file; what a quantizer is told. */
+static void test_weights(void **state)
+{
+    (void)state;
+    qn_ctx *ctx = ctx_make(1);
+    qn_weight *weight = weight_make(ctx, "int4:g32", shape, 1), *other = NULL;
+    qn_writer *writer = NULL;
+    struct later_parts parts = {.more = {7, 7, 7}};
+    struct later_quantize how = {.more = {0}};
+    float dense[N * K];
+    const qn_tensor w = qn_tensor_2d(dense, QN_F32, N, K);
+    int64_t index;
+    qn_weight_parts_init(&parts.now);
+    parts.now.size = offsetof(qn_weight_parts, perm);
+    parts.now.n_groups = -9;
+    assert_ok(qn_weight_view(weight, &parts.now));
+    assert_int_equal(parts.now.n_groups, -9);
+    parts.now.size = sizeof parts;
+    assert_ok(qn_weight_view(weight, &parts.now));
+    assert_int_equal(parts.now.n_groups, 2);
+    assert_int_equal(parts.more[2], 0);
+    assert_ok(qn_weight_create(ctx, &parts.now, &other, NULL));
+    qn_weight_destroy(other);
+    assert_ok(qn_writer_create(ctx, "never-begun", &writer, NULL));
+    assert_ok(qn_writer_add_weight(writer, "a", &parts.now, &index, NULL));
+    parts.more[1] = 1;
+    assert_error(qn_weight_create(ctx, &parts.now, &other, &err), QN_E_VERSION, "field");
+    assert_error(qn_writer_add_weight(writer, "b", &parts.now, &index, &err), QN_E_VERSION,
+                 "field");
+    parts.now.size = 4;
+    assert_status(qn_weight_view(weight, &parts.now), QN_E_ARGUMENT);
+    assert_error(qn_weight_create(ctx, &parts.now, &other, &err), QN_E_ARGUMENT, "_init()");
+    qn_writer_abort(writer, 0);
+
+    fill_reals(dense, N * K, 3);
+    qn_quantize_options_init(&how.now);
+    assert_ok(qn_format_parse("int4:g32", &how.now.format, NULL));
+    how.now.size = sizeof how;
+    assert_ok(qn_quantize(ctx, &w, &how.now, &other, NULL));
+    qn_weight_destroy(other);
+    how.more[0] = 1;
+    assert_error(qn_quantize(ctx, &w, &how.now, &other, &err), QN_E_VERSION, "field");
+    how.now.size = 12;
+    assert_error(qn_quantize(ctx, &w, &how.now, &other, &err), QN_E_ARGUMENT, "_init()");
+    qn_weight_destroy(weight);
+    qn_ctx_destroy(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul),
         cmocka_unit_test(test_other_operations),
         cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -414,7 +414,7 @@ static void test_declare_errors(void **state)
     assert_error(qn_writer_add_weight(writer, "w", &p, NULL, &err), QN_E_FORMAT, "bits");
     p.format.bits = 4;
     p.size = 0;
-    assert_error(qn_writer_add_weight(writer, "w", &p, NULL, &err), QN_E_ARGUMENT, "initialised");
+    assert_error(qn_writer_add_weight(writer, "w", &p, NULL, &err), QN_E_ARGUMENT, "_init()");
     p.size = sizeof p;
     assert_ok(qn_writer_add_weight(writer, "w", &p, NULL, NULL));
     assert_ok(qn_writer_begin(writer, 0, 0, NULL));

@@ -2,8 +2,8 @@
 /* Structs that begin with their size. A caller compiled against an older header passes a shorter
  * struct: what it lacks keeps its default. A caller compiled against a newer one passes a longer
  * struct: fine as long as it uses nothing that this library does not know. */
-#ifndef QNI_API_SIZED_H
-#define QNI_API_SIZED_H
+#ifndef QNI_BASE_SIZED_H
+#define QNI_BASE_SIZED_H
 
 #include <quern/base.h>
 

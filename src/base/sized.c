@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "../base/error.h"
+#include "error.h"
 
 /* Every version of every struct holds whole words, so another size is a struct that was never
  * initialised. */
