@@ -13,7 +13,7 @@
 
 /* What is known of one P[i, j] while it is added up. */
 struct sums {
-    double p, size, xw, x_max;
+    double p, size, x_max;
     bool nan, inf;
 };
 
@@ -26,7 +26,6 @@ struct dense {
 static void add(struct sums *s, double x, const struct dense *d, int64_t at)
 {
     s->p += x * d->w[at];
-    s->xw += fabs(x * d->w[at]);
     s->size += fabs(x) * d->size[at];
     s->x_max = fmax(s->x_max, fabs(x) * d->prescale_max);
     s->nan = s->nan || isnan(x);
@@ -146,8 +145,7 @@ static double bound_of(const struct qni_ref_op *op, const struct sums *s, const 
         return (double)INFINITY;
     const double k8 = (double)op->k + 8.0;
     const double tiny = op->no_subnormals ? 0x1p-126 : 0x1p-149;
-    return 2.0 * k8 * 0x1p-24 * s->size + (op->rounds_bf16 ? 0x1p-8 * s->xw : 0.0) +
-           k8 * tiny * (1.0 + s->x_max + d->w_max);
+    return 2.0 * k8 * 0x1p-24 * s->size + k8 * tiny * (1.0 + s->x_max + d->w_max);
 }
 
 qn_status qni_ref_product(const struct qni_ref_op *op, double *p, double *bound)

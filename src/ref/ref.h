@@ -28,7 +28,6 @@ struct qni_ref_op {
     qn_epilogue epilogue;
     qn_quant_args quant;
     int64_t x_block;         /* int8-block, as qn_packed_info tells it */
-    bool rounds_bf16;        /* float: the kernel rounds to bf16, as its variant says */
     bool no_subnormals;      /* float: its instructions take them for zero (reads bf16) */
     qn_dtype rounds_weights; /* dense: to f16 or bf16, once; 0: not */
     bool rounds_in_place;    /* dense: without the power of two that GPUs have for a tensor */

@@ -72,17 +72,13 @@ static void expect_int8(struct check *c, const struct qni_ref_op *op, const doub
 }
 
 /* Kernels by their numerics, told by their names: qni_<op>_<reads>_<layout>_<variant>_<isa>. */
-enum { PLAIN = 0, READS_BF16 = 1, ROUNDS_TO_BF16 = 2, DENSE = 3 };
+enum { PLAIN = 0, READS_BF16 = 1, DENSE = 2 };
 
 static int class_of(const char *kernel)
 {
     if (kernel != NULL && strstr(kernel, "_dense_") != NULL)
         return DENSE;
-    const char *bf16 = kernel != NULL ? strstr(kernel, "_bf16_") : NULL;
-    if (bf16 == NULL)
-        return PLAIN;
-    const char *mr = strstr(kernel, "_mr");
-    return mr != NULL && strstr(mr, "_bf16_") != NULL ? ROUNDS_TO_BF16 : READS_BF16;
+    return kernel != NULL && strstr(kernel, "_bf16_") != NULL ? READS_BF16 : PLAIN;
 }
 
 /* The operation as it was before y was written: y may be the residual. */
@@ -99,7 +95,6 @@ static bool expect_float(struct check *c, struct check_expected *e, int class)
 {
     struct qni_ref_op op = op_before(e);
     op.no_subnormals = class != PLAIN;
-    op.rounds_bf16 = class == ROUNDS_TO_BF16;
     e->error[class] = doubles(c, "error of the reference", op.m * op.n);
     if (!check_status(c, "qni_ref_product", qni_ref_product(&op, e->y, e->error[class]), QN_OK,
                       NULL))

@@ -163,8 +163,7 @@ void check_fill_x(struct check *c, const qn_tensor *x, int32_t data, bool bad_ro
 void check_enlarge_x(struct check *c, const qn_tensor *x);
 void check_put(const qn_tensor *t, int64_t at, double value);
 
-/* ---------------------------------------------------------------------------------------
- * comparison */
+/* ----------------------------------------------------------------------------------- comparison */
 
 /* What y must be, for one op: bits where the numbers are EXACT, a bound elsewhere. */
 struct check_expected {
@@ -173,8 +172,7 @@ struct check_expected {
     bool exact;
     uint32_t *bits;   /* [m, n] */
     double *y;        /* [m, n], before rounding to the type of y */
-    double *error[3]; /* [m, n] of float kernels; that read bf16; that round to bf16. NULL: not
-                         needed yet */
+    double *error[2]; /* [m, n] of float kernels; of those that read bf16. NULL: not needed yet */
     uint8_t *before;  /* image of y before the calls */
     uint8_t *after;
     size_t y_bytes;
@@ -194,8 +192,7 @@ uint8_t *check_remember_y(struct check *c, const struct check_expected *expected
 bool check_same_y(struct check *c, const struct check_expected *expected, const uint8_t *image,
                   const char *who);
 
-/* --------------------------------------------------------------------- inside the harness, not for
- * cases */
+/* ------------------------------------------------------------ inside the harness, not for cases */
 
 enum { CHECK_NOWHERE = 0, CHECK_BEFORE, CHECK_BEHIND, CHECK_INSIDE };
 struct check_crash { /* written by a dying worker, read by its parent: where the address lies */
