@@ -122,8 +122,7 @@ void check_memory_thaw(void *data)
     protect(data, false);
 }
 
-/* ---------------------------------------------------------------------------- the contexts'
- * allocator */
+/* ---------------------------------------------------------------------- the contexts' allocator */
 
 void *check_alloc(void *arg, size_t bytes, size_t alignment)
 {
@@ -206,8 +205,7 @@ void check_memory_end(struct check *c)
     }
 }
 
-/* --------------------------------------------------------------------------------------------
- * crashes */
+/* -------------------------------------------------------------------------------------- crashes */
 
 static struct sigaction earlier[NSIG];
 

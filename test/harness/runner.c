@@ -56,8 +56,7 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* ------------------------------------------------------------------------------------------
- * failing */
+/* -------------------------------------------------------------------------------------- failing */
 
 void check_fail(struct check *c, const char *format, ...)
 {
@@ -124,8 +123,7 @@ static void print_failure(const struct check_options *o, const char *name, const
     fflush(stdout);
 }
 
-/* ------------------------------------------------------------------------------------------ one
- * case */
+/* ------------------------------------------------------------------------------------- one case */
 
 /* FNV-1a of the name, so that a case has the same data whatever runs before it. */
 static uint64_t seed_of(const char *name, uint64_t seed)
@@ -207,8 +205,7 @@ static int64_t enumerate(struct check_suite *suite, check_suite_fn *const *suite
     return suite->n;
 }
 
-/* -------------------------------------------------------------------------------------------
- * workers */
+/* -------------------------------------------------------------------------------------- workers */
 
 struct job {
     const struct check_options *options;

@@ -81,8 +81,7 @@ static bool takes_long(const struct qni_matmul_kernel *k)
            (k->reads == QNI_READS_BF16 && k->mr == 32);
 }
 
-/* ------------------------------------------------------------------------------------------
- * drawing */
+/* -------------------------------------------------------------------------------------- drawing */
 
 static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *kernel, int64_t k)
 {
@@ -242,8 +241,7 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
                 d->scaled ? "scaled" : "");
 }
 
-/* ------------------------------------------------------------------------------------------
- * weights */
+/* -------------------------------------------------------------------------------------- weights */
 
 static int64_t units_of(int64_t positions)
 {
@@ -407,8 +405,7 @@ static void pack_weights(struct check *c, struct drawn *d)
     }
 }
 
-/* --------------------------------------------------------------------------------------
- * activations */
+/* ---------------------------------------------------------------------------------- activations */
 
 /* [m, n_groups] sum of a row over each group, for the offsets. */
 static const float *sum_groups(struct check *c, const struct drawn *d, const qn_tensor *x)
@@ -536,8 +533,7 @@ static void prepare_int8(struct check *c, struct drawn *d, const qn_tensor *x)
     t->a_total = total;
 }
 
-/* ------------------------------------------------------------------------------------------ one
- * case */
+/* ------------------------------------------------------------------------------------- one case */
 
 static bool all_finite(const struct qni_matmul_tile *t)
 {

@@ -11,8 +11,7 @@
 #include "../../src/cpu/matmul/kernel.h"
 #include "sweep.h"
 
-/* -------------------------------------------------------------------------------------- public
- * calls */
+/* --------------------------------------------------------------------------------- public calls */
 
 static qn_status matmul_plan(const qn_ctx *ctx, const void *args, qn_plan **plan, qn_error *err)
 {
@@ -106,8 +105,7 @@ const struct sweep_calls sweep_conv_transpose2d = {"qn_conv_transpose2d", transp
                                                    transpose_run,         transpose_direct,
                                                    transpose_scratch,     conv_set};
 
-/* -------------------------------------------------------------------------------------------
- * kernels */
+/* -------------------------------------------------------------------------------------- kernels */
 
 /* The names of all rows, best first, and what they need. */
 struct row {
@@ -146,8 +144,7 @@ static const struct row rows[] = {
 #undef QNI_GROUPS_KERNEL
 #undef QNI_CUDA_KERNEL
 
-/* --------------------------------------------------------------------------------------------- a
- * run */
+/* ---------------------------------------------------------------------------------------- a run */
 
 void sweep_use(struct sweep *s, qn_tensor *operand)
 {
@@ -445,8 +442,7 @@ void sweep_run(struct check *c, struct sweep *s)
     }
 }
 
-/* -------------------------------------------------------------------------------------------
- * drawing */
+/* -------------------------------------------------------------------------------------- drawing */
 
 bool sweep_is_int8(qn_strategy s)
 {
