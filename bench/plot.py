@@ -360,8 +360,13 @@ def provenance(rows):
     """Machine and commit of the lines, and who was beside us."""
     if not rows:
         return []
-    machines = sorted({"%s; %d threads, %s" % (r["machine"], r["threads"], r["isa"])
-                       for r in rows})
+    ran = {}  # what each machine did with so many threads
+    for r in rows:
+        ran.setdefault((r["machine"], r["isa"]), {}).setdefault(r["threads"], set()).add(r["op"])
+    machines = ["%s; %s, %s" % (machine, " and ".join(
+        "%d thread%s" % (n, "" if n == 1 else "s") +
+        (" (%s)" % ", ".join(sorted(ran[machine, isa][n])) if len(ran[machine, isa]) > 1 else "")
+        for n in sorted(ran[machine, isa])), isa) for machine, isa in sorted(ran)]
     commits = sorted({r["commit"] for r in rows})
     peers = sorted({"%s %s" % (p["peer"], p["version"].split(" ")[0])
                     for r in rows for p in r.get("peers", [])})
