@@ -56,18 +56,24 @@ static void note(struct kernels *k, const char *name, size_t length)
         k->names[k->n++] = must_print("%.*s", (int)length, name);
 }
 
-/* The rows of the kernel table, as an explanation names them. */
-static void collect(struct kernels *k, qn_ctx *ctx, enum op op)
+/* The rows of the kernel tables, as the explanation of a product (0), or of a convolution of so
+ * many groups, names them. */
+static void collect(struct kernels *k, qn_ctx *ctx, int32_t groups)
 {
-    struct problem p = {.op = op, .layer = "", .m = 1, .n = 32, .k = 32, .x = QN_F32, .y = QN_F32};
-    if (op == OP_CONV2D) {
-        static const struct layer depthwise = {
-            .op = OP_CONV2D, .n = 32, .ci = 32, .side = 8, .kernel = 3, .stride = 1, .groups = 32};
-        problem_of_layer(&p, &depthwise, 1);
+    struct problem p = {.layer = "", .m = 1, .n = 32, .k = 32, .x = QN_F32, .y = QN_F32};
+    if (groups > 0) {
+        const struct layer layer = {.op = OP_CONV2D,
+                                    .n = 32,
+                                    .ci = 32,
+                                    .side = 8,
+                                    .kernel = 3,
+                                    .stride = 1,
+                                    .groups = groups};
+        problem_of_layer(&p, &layer, 1);
         problem_settle(&p);
     }
     struct workload w;
-    qn_format_parse(op == OP_CONV2D ? "int8:pc" : "int4:g32", &p.format, NULL);
+    qn_format_parse(groups > 0 ? "int8:pc" : "int4:g32", &p.format, NULL);
     if (workload_plan(&w, ctx, &p) == 0) {
         const size_t length = qn_plan_explain(w.plan, NULL, 0);
         char *text = must_alloc(length + 1);
@@ -209,10 +215,14 @@ static void print_text(const struct facts *f)
            f->info.n_threads, f->info.n_threads == 1 ? "" : "s", human_bytes(f->memory, a[0]));
     print_gpus();
     label("caches");
-    for (int i = 0; i < 3; i++)
-        printf("%sL%d %s", i > 0 ? ", " : "", i + 1,
-               f->info.cache_bytes[i] > 0 ? human_bytes((double)f->info.cache_bytes[i], a[i])
-                                          : "unknown");
+    for (int i = 0; i < 3; i++) { /* powers of two, as their makers count */
+        const double kib = (double)f->info.cache_bytes[i] / 1024;
+        printf("%sL%d ", i > 0 ? ", " : "", i + 1);
+        if (kib > 0)
+            printf("%.4g %s", kib < 1024 ? kib : kib / 1024, kib < 1024 ? "KiB" : "MiB");
+        else
+            printf("unknown");
+    }
     putchar('\n');
     label("isa");
     printf("%s\n", f->used);
@@ -294,8 +304,9 @@ static int run(const struct args *args)
     isa_text(f.info.isa, f.used, sizeof f.used);
     isa_text(qn_isa_detect(), f.detected, sizeof f.detected);
     f.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    collect(&f.kernels, f.ctx, OP_MATMUL);
-    collect(&f.kernels, f.ctx, OP_CONV2D);
+    collect(&f.kernels, f.ctx, 0);
+    collect(&f.kernels, f.ctx, 1);
+    collect(&f.kernels, f.ctx, 32); /* depthwise */
     f.n_isa = count_by_isa(&f.kernels, f.isa, f.count, 32);
     if (args_has(args, "json"))
         print_json(&f);

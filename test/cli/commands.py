@@ -151,8 +151,15 @@ class Info(Case):
         self.assertGreater(cpu["bytes_per_s"], 1e8)
         for peak in ("f32", "bf16", "int8", "int4"):
             self.assertGreater(cpu["peak_ops_per_s"][peak], 1e8)
-        self.assertIn("scalar", facts["kernels"])
         self.assertIn("q4_k", facts["formats"])
+        src = os.path.join(os.path.dirname(__file__), "../../src/cpu")
+        rows = []
+        for room in ("matmul", "conv", "direct", "groups"):
+            with open(os.path.join(src, room, "kernels.inc"), encoding="utf-8") as file:
+                rows += re.findall(r"_KERNEL\(\s*qni_\w+_([a-z0-9]+),", file.read())
+        self.assertIn("scalar", facts["kernels"])
+        for isa, count in facts["kernels"].items():
+            self.assertEqual(count, rows.count(isa), isa)
 
     def test_environment(self):
         cpu = json.loads(quern("info", "--json", "-q", env={
