@@ -26,7 +26,8 @@ struct run {
     int64_t block; /* rows of a unit */
     int64_t n_units;
     int64_t panels_per_item;
-    int64_t items_per_unit;
+    int64_t rows_per_item;
+    int64_t items_per_rows, items_per_unit;
     uint8_t *shared, *private;
     size_t thread_bytes;
     size_t shared_row_bytes;
@@ -286,6 +287,62 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     }
 }
 
+/* Rows that a kernel takes at a time which makes others of them: as many as there is room for, or,
+ * if these are not what it is for, all of a unit. */
+static int64_t strip_of(const struct run *r, const struct unit *u,
+                        const struct qni_prepared *prepared)
+{
+    const int64_t most = qni_lessened_rows(u->layout.lda);
+    int8_t table8[16];
+    struct qni_matmul_tile none;
+    int32_t kept = 0;
+    if (!(u->kernel->traits & QNI_LESSENS_ROWS) || u->rows <= most || u->layout.cut.n_segments > 1)
+        return u->rows;
+    memset(&none, 0, sizeof none);
+    describe_weights(r, u, &none, table8);
+    describe_rows(r, u, prepared, &none);
+    none.kept = &kept;
+    u->kernel->fn(&none);
+    return kept == QNI_LESSENS_OTHERS ? u->rows : qni_even_rows(u->rows, most, QNI_LESSENED_BLOCK);
+}
+
+/* Rows [row, row + n) of a unit, if there are such. */
+QNI_NOINLINE static void multiply_strip(const struct run *r, const struct unit *u,
+                                        const struct qni_prepared *prepared, int64_t row,
+                                        int64_t n, struct qni_thread_scratch *scratch,
+                                        int64_t panel)
+{
+    struct unit some = *u;
+    struct qni_prepared rows = *prepared;
+    some.row += row;
+    some.before += row;
+    some.rows = qni_min(n, u->rows - row);
+    if (row > 0) { /* only of Q8 */
+        rows.a += (size_t)row * u->layout.lda;
+        rows.row_scale += row;
+        rows.facts.sum += (size_t)row * u->layout.ld_segment;
+    }
+    if (some.rows > 0)
+        multiply_panels(r, &some, &rows, scratch, panel,
+                        qni_min(panel + r->panels_per_item, u->part->n_panels));
+}
+
+/* Panels of an item, so that there are several items for each thread, but no crumbs: kernels like
+ * pairs and eights of panels. */
+static void cut_items(struct run *r, int64_t rows)
+{
+    const int64_t wanted = 8 * (int64_t)r->choice->n_threads;
+    const int64_t strips = qni_ceil_div(r->block, rows);
+    int64_t panels = r->shape.n_panels * r->n_units * strips / wanted;
+    if (r->choice->main->reads == QNI_READS_F32) /* long items: no more than a call of the kernel */
+        panels = qni_min(panels, tile_panels(r->choice->main, r->block));
+    panels = panels >= 8 ? panels / 8 * 8 : panels >= 2 ? panels / 2 * 2 : 1;
+    r->rows_per_item = rows;
+    r->panels_per_item = qni_min(panels, r->shape.n_panels);
+    r->items_per_rows = qni_ceil_div(r->shape.n_panels, r->panels_per_item);
+    r->items_per_unit = r->items_per_rows * strips;
+}
+
 /* ---- private: every item is on its own ------------------------------------------------------- */
 
 static void private_scratch(struct run *r, int32_t worker, struct qni_thread_scratch *s,
@@ -319,8 +376,9 @@ static void work_privately(void *arg, int32_t worker)
                                  &prepared, &row_scratch);
             ready = index;
         }
-        multiply_panels(r, &u, &prepared, &scratch, panel,
-                        qni_min(panel + r->panels_per_item, u.part->n_panels));
+        const int64_t n = strip_of(r, &u, &prepared);
+        for (int64_t row = 0; row < u.rows; row += n)
+            multiply_strip(r, &u, &prepared, row, n, &scratch, panel);
     }
 }
 
@@ -370,10 +428,11 @@ static void multiply_items(void *arg, int32_t worker)
         while ((item = (int64_t)atomic_fetch_add(&r->next_of[list], 1)) < n_items) {
             const int64_t unit = list + item / r->items_per_unit * r->n_lists;
             const struct unit u = find_unit(r, r->first_unit + unit, &cursor);
-            const int64_t panel = item % r->items_per_unit * r->panels_per_item;
+            const int64_t in_unit = item % r->items_per_unit;
             const struct qni_prepared prepared = shared_rows(r, &u);
-            multiply_panels(r, &u, &prepared, &scratch, panel,
-                            qni_min(panel + r->panels_per_item, u.part->n_panels));
+            multiply_strip(r, &u, &prepared, in_unit / r->items_per_rows * r->rows_per_item,
+                           r->rows_per_item, &scratch,
+                           in_unit % r->items_per_rows * r->panels_per_item);
         }
     }
 }
@@ -403,6 +462,10 @@ static void run_shared(struct run *r)
                 break;
         }
         fork(r, (r->end_unit - r->first_unit) * r->pieces_per_unit, prepare_pieces);
+        const struct unit first = find_unit(r, r->first_unit, &cursor);
+        const struct qni_prepared prepared = shared_rows(r, &first);
+        if (first.rows == r->block)
+            cut_items(r, strip_of(r, &first, &prepared));
         r->n_lists = qni_min(qni_min(r->end_unit - r->first_unit, r->choice->n_threads), LISTS);
         for (int64_t i = 0; i < r->n_lists; i++)
             atomic_store(&r->next_of[i], 0);
@@ -411,19 +474,6 @@ static void run_shared(struct run *r)
 }
 
 /* ---- which order ----------------------------------------------------------------------------- */
-
-/* Panels of an item, so that there are several items for each thread, but no crumbs: kernels like
- * pairs and eights of panels. */
-static void cut_panels(struct run *r)
-{
-    const int64_t wanted = 8 * (int64_t)r->choice->n_threads;
-    int64_t panels = r->shape.n_panels * r->n_units / wanted;
-    if (r->choice->main->reads == QNI_READS_F32) /* long items: no more than a call of the kernel */
-        panels = qni_min(panels, tile_panels(r->choice->main, r->block));
-    panels = panels >= 8 ? panels / 8 * 8 : panels >= 2 ? panels / 2 * 2 : 1;
-    r->panels_per_item = qni_min(panels, r->shape.n_panels);
-    r->items_per_unit = qni_ceil_div(r->shape.n_panels, r->panels_per_item);
-}
 
 static bool all_in_place(const struct run *r)
 {
@@ -489,7 +539,7 @@ void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
         fork(&r, r.n_units, work_privately);
         return;
     }
-    cut_panels(&r);
+    cut_items(&r, r.block);
     if (elements <= CHEAP || all_in_place(&r))
         fork(&r, r.n_units * r.items_per_unit, work_privately);
     else

@@ -75,12 +75,24 @@ enum {
     QNI_LOOKS = 32,         /* tells whether all results are finite, and takes all panels at once */
     QNI_LESSENS_WEIGHTS = 64, /* makes others of the weights, once for all rows of a job, which need
                                 not fit a cache. Of one segment */
-    QNI_LESSENS_ROWS = 128,   /* makes others of the rows, once for all panels. Of one segment */
+    QNI_LESSENS_ROWS = 128,   /* makes others of the rows, once for all panels, or of the weights
+                                where *kept says QNI_LESSENS_OTHERS, which it tells of any number
+                                of rows if it gets no panels. Of one segment */
     QNI_SPLITS = 256          /* writes each result once where qni_splits(), all panels at once */
 };
 
-/* Memory for the rows that a kernel makes others of, each 64 bytes longer. */
-enum { QNI_LESSENED_BYTES = 64 * (4096 + 64) };
+/* Memory for the rows that a kernel makes others of, each 64 bytes longer, and how many of lda
+ * bytes it makes at a time. */
+enum { QNI_LESSENED_BYTES = 64 * (4096 + 64), QNI_LESSENED_ROWS = 64, QNI_LESSENED_BLOCK = 4 };
+static inline int64_t qni_lessened_rows(size_t lda)
+{
+    const int64_t fit = QNI_LESSENED_BYTES / ((int64_t)lda + 64) / QNI_LESSENED_BLOCK;
+    const int64_t most = fit * QNI_LESSENED_BLOCK;
+    return most < QNI_LESSENED_ROWS ? most : QNI_LESSENED_ROWS;
+}
+
+/* In *kept of kernels with QNI_LESSENS_ROWS: rows are not what they are made less for. */
+enum { QNI_LESSENS_OTHERS = -1 };
 
 /* Rows of a block of bf16 planes. */
 enum { QNI_BF16_ROWS = 32 };

@@ -48,6 +48,9 @@ static inline int64_t qni_kernel_panels(const struct qni_matmul_kernel *kernel, 
 int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_product_shape *shape, const struct qni_cpu_choice *choice);
 
+/* As few pieces as those of so many rows, but even ones, multiples of mr. */
+int64_t qni_even_rows(int64_t m, int64_t rows, int64_t mr);
+
 /* Bytes of a prepared row in shared scratch, all facts and alignment included: the largest over the
  * kernels of the choice. */
 size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice *choice);

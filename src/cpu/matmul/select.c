@@ -207,14 +207,14 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
  * short, whose float steps then take fewer instructions. */
 static int64_t unpacking_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
-    enum { LONG = 8, BYTES = 32, NIBBLES = 40, MANY = 64 };
+    enum { LONG = 8, BYTES = 32, NIBBLES = 40 };
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
     const int64_t units = l.cut.segment_units;
     const bool is_long = l.cut.n_segments == 1 && units > LONG;
     /* Given codes may lie anywhere, most of them far from zero. */
     const bool is_near = op->strategy == QN_STRATEGY_INT8_ROW;
     if (k->traits & QNI_LESSENS_WEIGHTS)
-        return !is_long ? INT64_MAX : is_near ? MANY : k->m_min;
+        return !is_long || is_near ? INT64_MAX : k->m_min;
     if (k->traits & QNI_LESSENS_ROWS)
         return is_long && is_near ? k->m_min : INT64_MAX;
     if (k->layout == QNI_LAYOUT_Q4N16)
@@ -353,8 +353,7 @@ static bool splits(const struct qni_matmul_kernel *kernel, const struct qni_row_
     return (kernel->traits & QNI_SPLITS) != 0 && qni_splits(&t);
 }
 
-/* As few units as those of so many rows, but even ones. */
-static int64_t even_rows(int64_t m, int64_t rows, int64_t mr)
+int64_t qni_even_rows(int64_t m, int64_t rows, int64_t mr)
 {
     return qni_ceil_div(qni_ceil_div(m, qni_ceil_div(m, rows)), mr) * mr;
 }
@@ -373,10 +372,8 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     int64_t rows = qni_min(cache / qni_max((int64_t)l.lda, 64), QNI_EPILOGUE_ROWS);
     if (choice->main->traits & QNI_MAKES_WEIGHTS)
         rows = rows_of_made(choice->main, &l);
-    if (spans || (choice->main->traits & QNI_LESSENS_WEIGHTS))
+    if (spans || (choice->main->traits & (QNI_LESSENS_WEIGHTS | QNI_LESSENS_ROWS)))
         rows = QNI_EPILOGUE_ROWS;
-    if (choice->main->traits & QNI_LESSENS_ROWS)
-        rows = qni_min(rows, QNI_LESSENED_BYTES / ((int64_t)l.lda + 64));
     rows = qni_max(rows / mr * mr, mr);
     /* A rest of few rows takes as long as its codes take to come: better with those before it. */
     if (l.reads == QNI_READS_BF16 && shape->part_m > mr && shape->part_m < 2 * mr)
@@ -384,7 +381,7 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     /* Tiles of floats unpack codes once for all rows of a unit: no unit of few. */
     const bool even = spans || l.reads == QNI_READS_BF16 || qni_cuts_bytes(choice->main);
     if (even && shape->part_m > rows)
-        rows = even_rows(shape->part_m, rows, mr);
+        rows = qni_even_rows(shape->part_m, rows, mr);
     /* Enough pieces of work for many threads, whatever their number is here: the bits of a float
      * kernel may depend on where units begin. */
     while (rows / 2 >= LEAST && rows / 2 % mr == 0 &&
@@ -396,7 +393,7 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     const int64_t all = with_rest(rows, mr, &l, shape, qni_ceil_div(ITEMS, qni_max(items, 1)));
     /* A rest of few rows is slower than a form that is for many. */
     const bool evens = all == rows && shape->part_m > rows && splits(choice->main, &l, rows);
-    rows = evens ? even_rows(shape->part_m, rows, mr) : all;
+    rows = evens ? qni_even_rows(shape->part_m, rows, mr) : all;
     return qni_max(1, qni_min(rows, shape->part_m));
 }
 

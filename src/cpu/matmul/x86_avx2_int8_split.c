@@ -19,8 +19,8 @@
 enum {
     DEPTH = 4096, /* positions of a piece of k: its codes stay in the second cache beside x */
     PIECES = 8,   /* of the longest segment there is */
-    ROWS = 64,
-    MR = 4, /* rows of a block */
+    ROWS = QNI_LESSENED_ROWS,
+    MR = QNI_LESSENED_BLOCK,
     LIST = 12288,
     MOST = 128, /* what x of either sign add up to */
     TWO = 2,    /* quads of a sum: 4 positions, for a quad has two sums of an output */
@@ -30,7 +30,7 @@ enum {
     AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
 };
 /* What is made of rows, in *t->kept: one of these or quads of a sum. */
-enum { NOTHING = 0, OTHERS = -1 };
+enum { NOTHING = 0, OTHERS = QNI_LESSENS_OTHERS };
 
 struct rest {
     int32_t quad; /* of the piece */
@@ -82,10 +82,11 @@ QNI_SMALL static uint32_t over(const int8_t *unit, int quads)
 QNI_SMALL static int choose(const struct qni_matmul_tile *t)
 {
     enum { COST_TWO = 180, COST_FOUR = 150, COST_REST = 800, COST_OTHERS = 300, STEP = 8 };
+    const int64_t rows = (t->m + ROWS - 1) / ROWS;
     int64_t n = 0, n_two = 0, n_four = 0;
-    for (int64_t row = 0; row < t->m; row++) {
+    for (int64_t row = 0; row < t->m; row += rows) {
         const int8_t *const a = (const int8_t *)t->a + (size_t)row * t->lda;
-        for (int64_t unit = row % STEP; unit < t->units; unit += STEP, n += QUADS) {
+        for (int64_t unit = row / rows % STEP; unit < t->units; unit += STEP, n += QUADS) {
             n_two += __builtin_popcount(over(a + unit * QNI_UNIT, TWO)) / (2 * TWO);
             n_four += __builtin_popcount(over(a + unit * QNI_UNIT, FOUR)) / (2 * FOUR);
         }
@@ -358,8 +359,7 @@ static bool meet_rows(const struct qni_matmul_tile *t, struct piece *p, bool is_
 static int32_t meet(const struct qni_matmul_tile *t, int32_t kept)
 {
     struct piece p = {.ld = t->units * QNI_UNIT + 64};
-    const int64_t fit = QNI_LESSENED_BYTES / p.ld < ROWS ? QNI_LESSENED_BYTES / p.ld : ROWS;
-    const int64_t most = fit / MR * MR;
+    const int64_t most = qni_lessened_rows((size_t)p.ld - 64);
     p.quads = kept != NOTHING ? kept : choose(t);
     for (; p.quads != OTHERS && p.row < t->m; p.row += p.rows) {
         p.rows = t->m - p.row < most ? t->m - p.row : most;
@@ -373,6 +373,10 @@ void qni_matmul_q8_q8n16_mr4_avx2(const struct qni_matmul_tile *t)
 {
     enum { FEW = 24 };
     int32_t kept = OTHERS;
+    if (t->n_panels == 0) {
+        *t->kept = choose(t);
+        return;
+    }
     if (t->n_segments == 1)
         kept = meet(t, t->kept == NULL ? NOTHING : *t->kept);
     if (kept == OTHERS)
