@@ -3,7 +3,7 @@
  *
  * Few rows: codes become floats in registers and meet the activations at once; scale and offset
  * enter once a group:   y = sum over groups of  scale * (sum a * value) + offset * (sum a).
- * One and two rows and nibbles: avx2_digits.h.
+ * One to three rows and nibbles: avx2_digits.h.
  * Many rows: weights, fma(scale, value, offset), are made once for all rows and multiplied with six
  * rows at a time:
  *

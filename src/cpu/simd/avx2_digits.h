@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One or two rows of f32 x integers of 4 bits with AVX2, by products of bytes. Contract and operand
- * layouts: matmul/kernel.h.
+/* One to three rows of f32 x integers of 4 bits with AVX2, by products of bytes. Contract and
+ * operand layouts: matmul/kernel.h.
  *
  * One row does so little with a code that to make a float of it is most of the work: 34
  * instructions for 64 codes, where memory leaves time for 25 at the three a cycle that are reached.
@@ -11,7 +11,8 @@
  *
  * and sums of codes times digits are exact: vpmaddubsw takes codes as they are stored, unsigned,
  * and a unit of pairs of at most 2 * 15 * 128 adds up to 30720 in int16. What stored codes have too
- * much, 8 times the sum of q, comes off as integers. Three digits take 22 instructions, four 28.
+ * much, 8 times the sum of q, comes off as integers. Three digits take 22 instructions, four 28,
+ * two rows of three 39, and three rows are such a pair and one.
  *
  * What is left, r, is nothing at all for large x, and must be little beside each x by itself, for
  * the others may meet zeros: |r| <= 24 units 2^-24 |x|, where the bound of docs/numerics.md is 34
@@ -26,6 +27,7 @@
 
 enum {
     DIGITS = 4,
+    DIGIT_ROWS = 3,
     DIGIT_UNITS = 4, /* that share a power of two */
     DIGIT_QUADS = DIGIT_UNITS * QNI_UNIT / 4,
     DIGIT_PIECES = 256,
@@ -36,7 +38,7 @@ enum {
 struct digit_piece {
     int64_t unit, units, group;
     int32_t row, digits;
-    int32_t is_pair; /* the next piece is the other row's, and both have three digits */
+    int32_t is_pair; /* the next piece is the next row's, and both have three digits */
     int32_t less[2]; /* 8 sums of q: of the lower two digits, of the others */
     float power, total;
 };
@@ -160,10 +162,9 @@ static int64_t fill_digits(struct digits *s, const struct qni_matmul_tile *t, in
     enum {
         THREE_DIGITS = 22,
         FOUR_DIGITS = 28,
-        TWO_ROWS = 40,
-        ONE_ROW_OF_FLOATS = 34,
-        TWO_ROWS_OF_FLOATS = 48
+        TWO_ROWS = 40
     };
+    static const int8_t of_floats[DIGIT_ROWS] = {34, 48, 70};
     const float most = (float)t->units * 24 * 0x1p-24f;
     s->n_pieces = s->instructions = s->others = 0;
     while (unit < t->units && s->n_pieces + t->m * DIGIT_REPEATS <= DIGIT_PIECES) {
@@ -177,13 +178,16 @@ static int64_t fill_digits(struct digits *s, const struct qni_matmul_tile *t, in
             add_pieces(s, (const float *)(const void *)a + unit * QNI_UNIT, p,
                        most < 0x1p-8f ? most : 0x1p-8f);
         }
-        struct digit_piece *const two = &s->piece[first];
-        two->is_pair =
-            t->m == 2 && s->n_pieces == first + 2 && two[0].digits == 3 && two[1].digits == 3;
-        s->instructions += two->is_pair ? TWO_ROWS : 0;
-        for (int64_t i = first; !two->is_pair && i < s->n_pieces; i++)
-            s->instructions += s->piece[i].digits == 3 ? THREE_DIGITS : FOUR_DIGITS;
-        s->others += t->m == 1 ? ONE_ROW_OF_FLOATS : TWO_ROWS_OF_FLOATS;
+        for (int64_t i = first; i < s->n_pieces; i++) {
+            struct digit_piece *const two = &s->piece[i];
+            two->is_pair = i + 1 < s->n_pieces && two[1].row == two[0].row + 1 &&
+                           two[0].digits == 3 && two[1].digits == 3;
+            s->instructions += two->is_pair        ? TWO_ROWS
+                               : two->digits == 3 ? THREE_DIGITS
+                                                  : FOUR_DIGITS;
+            i += two->is_pair;
+        }
+        s->others += of_floats[t->m - 1];
         unit += p.units;
     }
     return unit;
@@ -272,9 +276,9 @@ QNI_TEMPLATE void meet_digits(const struct digits *s, const struct qni_matmul_ti
                               int64_t panel, ptrdiff_t ahead, const int mr)
 {
     float *const to = t->c + panel * QNI_PANEL;
-    __m256 c[2][2];
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++)
+    const int rows = mr == 1 ? 1 : (int)t->m;
+    __m256 c[DIGIT_ROWS][2];
+    for (int i = 0; i < rows; i++)
         QNI_UNROLL
     for (int h = 0; h < 2; h++)
         c[i][h] = s->piece[0].unit == 0 ? _mm256_setzero_ps()
@@ -283,10 +287,10 @@ QNI_TEMPLATE void meet_digits(const struct digits *s, const struct qni_matmul_ti
         const struct digit_piece *const p = &s->piece[i];
         const uint8_t *const codes = t->codes + (size_t)panel * t->codes_stride + p->unit * 256;
         digit_sums dot[2];
-        if (mr == 2 && p->is_pair) {
+        if (mr > 1 && p->is_pair) {
             dot_digits(codes, s, i, ahead, 2, 3, dot);
-            finish_digits(t, panel, p, (const digit_sums_row *)dot[0], c[0]);
-            finish_digits(t, panel, p + 1, (const digit_sums_row *)dot[1], c[1]);
+            finish_digits(t, panel, p, (const digit_sums_row *)dot[0], c[p->row]);
+            finish_digits(t, panel, p + 1, (const digit_sums_row *)dot[1], c[p->row + 1]);
             i++;
             continue;
         }
@@ -296,8 +300,7 @@ QNI_TEMPLATE void meet_digits(const struct digits *s, const struct qni_matmul_ti
             dot_digits(codes, s, i, ahead, 1, 4, dot);
         finish_digits(t, panel, p, (const digit_sums_row *)dot[0], c[mr == 1 ? 0 : p->row]);
     }
-    QNI_UNROLL
-    for (int i = 0; i < mr; i++)
+    for (int i = 0; i < rows; i++)
         QNI_UNROLL
     for (int h = 0; h < 2; h++)
         _mm256_storeu_ps(to + (size_t)i * t->ldc + 8 * h, c[i][h]);
@@ -309,30 +312,32 @@ QNI_NOINLINE static void meet_one(const struct digits *s, const struct qni_matmu
 {
     meet_digits(s, t, panel, ahead, 1);
 }
-QNI_NOINLINE static void meet_two(const struct digits *s, const struct qni_matmul_tile *t,
+QNI_NOINLINE static void meet_some(const struct digits *s, const struct qni_matmul_tile *t,
                                   int64_t panel, ptrdiff_t ahead)
 {
     meet_digits(s, t, panel, ahead, 2);
 }
 
-/* A tile of one or two rows; false if it is not for digits. */
+/* A tile of some rows; false if it is not for digits. Rows that were met before have theirs. */
 static bool few_digits(const struct qni_matmul_tile *t, struct digits *s, ptrdiff_t ahead)
 {
-    bool have = !t->halves && t->m <= (t->group_units == 1 ? 1 : 2);
-    for (int64_t i = 0; have && i < t->m; i++)
+    enum { READY = 1, OTHERS = -1 };
+    int32_t none = 0, *const kept = t->kept != NULL ? t->kept : &none;
+    bool have = !t->halves && *kept != OTHERS && t->m <= (t->group_units == 1 ? 1 : DIGIT_ROWS);
+    for (int64_t i = 0; have && *kept != READY && i < t->m; i++)
         have = have_digits((const float *)(const void *)((const char *)t->a + (size_t)i * t->lda),
                            t->units * QNI_UNIT);
-    if (!have)
-        return false;
-    for (int64_t unit = 0; unit < t->units;) {
-        const bool is_first = unit == 0;
-        unit = fill_digits(s, t, unit);
-        if (is_first && s->instructions > s->others)
-            return false; /* x of many sizes */
-        for (int64_t panel = 0; panel < t->n_panels; panel++)
-            (t->m == 1 ? meet_one : meet_two)(s, t, panel, ahead);
+    for (int64_t unit = 0; have && unit < t->units;) {
+        const bool is_first = unit == 0, is_ready = *kept == READY;
+        unit = is_ready ? t->units : fill_digits(s, t, unit);
+        have = is_ready || !is_first || s->instructions <= s->others; /* x of many sizes: no */
+        *kept = is_first && unit == t->units ? READY : 0;
+        for (int64_t panel = 0; have && panel < t->n_panels; panel++)
+            (t->m == 1 ? meet_one : meet_some)(s, t, panel, ahead);
     }
-    return true;
+    if (!have)
+        *kept = OTHERS;
+    return have;
 }
 
 #endif
