@@ -30,9 +30,10 @@ struct row {
     bool is_nibble;
     qni_direct_unpack_fn *unpack; /* NULL: gathers */
     qni_direct_sums_fn *sums;     /* NULL: gathers or squares */
+    int32_t side;                 /* of squares */
 };
 #define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
-    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack, sums},
+    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack, sums, (mr) == 24 ? 2 : 4},
 static const struct row rows[] = {
 #include "cpu/direct/kernels.inc"
 };
@@ -99,7 +100,8 @@ static void check(const struct qni_direct_tile *t, const struct row *row)
     struct qni_direct_tile made = *t;
     const int64_t channels = (int64_t)t->pixel;
     if (row->unpack != NULL)
-        made.b_panel = (size_t)qni_direct_squares_taps(channels) * qni_direct_squares_tap(channels);
+        made.b_panel =
+            (size_t)qni_direct_squares_taps(row->side) * qni_direct_squares_tap(channels);
     uint8_t *const words = malloc(row->unpack != NULL ? (size_t)t->n_panels * made.b_panel : 1);
     assert_non_null(words);
     if (row->unpack != NULL) {
@@ -217,9 +219,8 @@ static int64_t follow(struct qni_direct_tile *t, int64_t *taps)
 /* The same of the grid that squares are of. */
 static int64_t lay_out(struct qni_direct_tile *t, int64_t *taps)
 {
-    /* 224 and 256 channels: 4 x 4 at most, and 2 x 2 */
-    const bool is_many = unit_in(&state, 0, 9) == 0;
-    t->pixel = (size_t)(is_many ? unit_in(&state, 7, 8) : unit_in(&state, 1, 3)) * 32;
+    const bool is_many = unit_in(&state, 0, 9) == 0; /* as many as squares of 4 x 4 hold */
+    t->pixel = is_many ? QNI_DIRECT_SQUARES_FEW : (size_t)unit_in(&state, 1, 3) * 32;
     t->tap_bytes = 3 * (int64_t)t->pixel;
     t->n_taps = 3;
     t->images = is_many ? 1 : unit_in(&state, 1, 3);

@@ -35,7 +35,9 @@ static int32_t way_of(const struct qni_direct_kernel *k)
     if (k->unpack == NULL)
         return (k->row.needs & (QN_ISA_AVX_VNNI | QN_ISA_VNNI512)) != 0 ? QNI_DIRECT_GATHERS
                                                                         : QNI_DIRECT_KEEPS;
-    return k->sums == NULL ? QNI_DIRECT_SQUARES : QNI_DIRECT_TILES;
+    if (k->sums != NULL)
+        return QNI_DIRECT_TILES;
+    return k->row.mr == 4 * 4 * QNI_DIRECT_SQUARES_MR ? QNI_DIRECT_FOURS : QNI_DIRECT_SQUARES;
 }
 
 static const void *column_sums(const qn_packed *w)
@@ -99,7 +101,7 @@ static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
 }
 
 /* Sums are right up to 2^29 / 128 / 128 positions. */
-static const char *refusal_of_squares(const struct qni_op *op)
+static const char *refusal_of_squares(const struct qni_op *op, bool are_fours)
 {
     const struct qni_conv *c = &op->conv;
     if (c->kh != 3 || c->kw != 3 || c->ci % QNI_UNIT != 0)
@@ -107,19 +109,26 @@ static const char *refusal_of_squares(const struct qni_op *op)
     for (int axis = 0; axis < 2; axis++)
         if (c->stride[axis] != 1 || c->dilation[axis] != 1)
             return "squares are of taps and outputs that are neighbours";
+    if (are_fours && c->ci > QNI_DIRECT_SQUARES_FEW)
+        return "sums of so many channels are more than squares of 4 x 4 hold";
     if (c->ci > QNI_DIRECT_SQUARES_CHANNELS || !qni_direct_has_planes(op))
         return "squares are of planes and not too many channels";
     return NULL;
 }
 
-/* Products of squares and the weights that are made for them, to products of taps: nanoseconds of a
- * channel and an output, 100 times (measured). */
-static bool squares_pay(const struct qni_op *op)
+/* Products of squares and the weights that are made for them: nanoseconds of a channel and an
+ * output, 100 times (measured). */
+static int64_t squares_cost(const struct qni_conv *c, int64_t side)
 {
-    const struct qni_conv *c = &op->conv;
-    const int64_t side = qni_direct_squares_side(c->ci);
     const int64_t squares = c->batch * qni_ceil_div(c->oh, side) * qni_ceil_div(c->ow, side);
-    return squares * (side == 4 ? 44 : 21) + (side == 4 ? 180 : 80) <= c->batch * c->oh * c->ow * 9;
+    return side == 4 ? squares * 52 + 300 : squares * 21 + 80;
+}
+
+/* To products of taps, and to the other squares. */
+static bool squares_pay(const struct qni_conv *c, bool are_fours)
+{
+    const int64_t cost = squares_cost(c, are_fours ? 4 : 2);
+    return cost <= c->batch * c->oh * c->ow * 9 && (!are_fours || cost < squares_cost(c, 2));
 }
 
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
@@ -142,9 +151,11 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
         return "the weights are packed in another layout";
     if (gathers && op->kernel == NULL && refusal_to_gather(ctx, op, k) != NULL)
         return refusal_to_gather(ctx, op, k);
-    if (way == QNI_DIRECT_SQUARES && refusal_of_squares(op) != NULL)
-        return refusal_of_squares(op);
-    if (way == QNI_DIRECT_SQUARES && op->kernel == NULL && !squares_pay(op))
+    const bool are_fours = way == QNI_DIRECT_FOURS;
+    const bool in_squares = way == QNI_DIRECT_SQUARES || are_fours;
+    if (in_squares && refusal_of_squares(op, are_fours) != NULL)
+        return refusal_of_squares(op, are_fours);
+    if (in_squares && op->kernel == NULL && !squares_pay(&op->conv, are_fours))
         return "squares take longer where outputs are few";
     if (op->m < k->row.m_min || op->k == 0)
         return "fewer outputs than a tile has rows";

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct int8 convolutions of 3 x 3 taps of stride 1 with AVX2, in squares of 4 x 4 outputs, or of
- * 2 x 2 where channels are many (../simd/squares.h). Contract and operand layouts: kernel.h.
+ * 2 x 2 where channels are many or outputs few (../simd/squares.h). Contract and operand layouts:
+ * kernel.h.
  *
  *     x        bytes of 6 x 6 pixels to 36 words a channel, of as many squares as scratch holds
  *     panel    36 products of squares x channels with channels x 16 outputs, sums in registers,
@@ -37,12 +38,12 @@ struct room {
 enum { LINE = RUN * QNI_PANEL };
 _Static_assert(MOST_SIDE *LINE * sizeof(int32_t) <= QNI_DIRECT_SQUARES_LINES, "all of a side");
 
-static struct room room_of(const struct qni_direct_tile *t)
+static struct room room_of(const struct qni_direct_tile *t, int64_t side)
 {
     struct room r;
     r.channels = (int64_t)t->pixel;
-    r.most = qni_direct_squares_most(r.channels);
-    r.taps = qni_direct_squares_taps(r.channels);
+    r.most = qni_direct_squares_most(r.channels, side);
+    r.taps = qni_direct_squares_taps(side);
     r.tap = r.most * r.channels + QNI_DIRECT_SQUARES_APART;
     r.w_tap = (int64_t)(qni_direct_squares_tap(r.channels) / sizeof(int16_t));
     r.lines = t->scratch;
@@ -290,9 +291,9 @@ QNI_TEMPLATE void finish_squares(const struct qni_direct_tile *t, const struct g
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-QNI_TEMPLATE void tile_of(const struct qni_direct_tile *t, const int side)
+QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int side)
 {
-    const struct room room = room_of(t);
+    const struct room room = room_of(t, side);
     const struct grid g = grid_of(t, side);
     const int64_t n = g.lines * g.columns;
     int64_t pieces = (n + room.most - 1) / room.most;
@@ -309,28 +310,38 @@ QNI_TEMPLATE void tile_of(const struct qni_direct_tile *t, const int side)
     }
 }
 
-static void tile(const struct qni_direct_tile *t)
+static void tile_of_twos(const struct qni_direct_tile *t)
 {
-    if (qni_direct_squares_side((int64_t)t->pixel) == 4)
-        tile_of(t, 4);
-    else
-        tile_of(t, 2);
+    tile(t, 2);
+}
+static void tile_of_fours(const struct qni_direct_tile *t)
+{
+    tile(t, 4);
 }
 
 void qni_conv_q8_q8n16_mr24_avx2(const struct qni_direct_tile *t)
 {
-    tile(t);
+    tile_of_twos(t);
 }
 void qni_conv_q8_q4n16_mr24_avx2(const struct qni_direct_tile *t)
 {
-    tile(t);
+    tile_of_twos(t);
+}
+void qni_conv_q8_q8n16_mr96_avx2(const struct qni_direct_tile *t)
+{
+    tile_of_fours(t);
+}
+void qni_conv_q8_q4n16_mr96_avx2(const struct qni_direct_tile *t)
+{
+    tile_of_fours(t);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-QNI_TEMPLATE void unpack_to(const uint8_t *codes, int64_t quads, uint8_t *out, const bool is_nibble,
-                            const int side)
+QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t units, uint8_t *out, const bool is_nibble,
+                         const int side)
 {
+    const int64_t quads = units * QNI_UNIT / 4 / 9;
     const int64_t tap = (int64_t)(qni_direct_squares_tap(4 * quads) / sizeof(int16_t));
     int16_t *to = (int16_t *)(void *)out;
     for (int64_t q = 0; q < quads; q++, to += 4 * QNI_PANEL)
@@ -344,20 +355,19 @@ QNI_TEMPLATE void unpack_to(const uint8_t *codes, int64_t quads, uint8_t *out, c
     }
 }
 
-QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t units, uint8_t *out, const bool is_nibble)
-{
-    const int64_t quads = units * QNI_UNIT / 4 / 9;
-    if (qni_direct_squares_side(4 * quads) == 4)
-        unpack_to(codes, quads, out, is_nibble, 4);
-    else
-        unpack_to(codes, quads, out, is_nibble, 2);
-}
-
 void qni_direct_squares_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
 {
-    unpack(codes, units, out, false);
+    unpack(codes, units, out, false, 2);
 }
 void qni_direct_squares_nibbles_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
 {
-    unpack(codes, units, out, true);
+    unpack(codes, units, out, true, 2);
+}
+void qni_direct_fours_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+{
+    unpack(codes, units, out, false, 4);
+}
+void qni_direct_fours_nibbles_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+{
+    unpack(codes, units, out, true, 4);
 }

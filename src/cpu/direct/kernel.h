@@ -167,8 +167,9 @@ struct qni_direct_kernel {
 enum {
     QNI_DIRECT_TILES = 0,
     QNI_DIRECT_GATHERS = 1,
-    QNI_DIRECT_SQUARES = 2,
-    QNI_DIRECT_KEEPS = 3 /* gathers, and keeps weights that it has made something of */
+    QNI_DIRECT_SQUARES = 2, /* of 2 x 2 */
+    QNI_DIRECT_KEEPS = 3,   /* gathers, and keeps weights that it has made something of */
+    QNI_DIRECT_FOURS = 4    /* squares of 4 x 4 */
 };
 
 /* How images become rows: what an ISA file has of each. Where rows gather it is spread() alone. */
@@ -187,6 +188,7 @@ struct qni_direct_images {
 qni_direct_unpack_fn qni_direct_bytes_amx, qni_direct_nibbles_amx;
 qni_direct_sums_fn qni_direct_sums_amx;
 qni_direct_unpack_fn qni_direct_squares_bytes_avx2, qni_direct_squares_nibbles_avx2;
+qni_direct_unpack_fn qni_direct_fours_bytes_avx2, qni_direct_fours_nibbles_avx2;
 
 /* Of rows that multiply tiles, and of the others. */
 enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 500 * 1024 };
@@ -222,14 +224,10 @@ enum {
     QNI_DIRECT_SQUARES_LINES = 8192,
     QNI_DIRECT_SQUARES_APART = 32
 };
-/* Outputs of a side, and sums of a square. */
-static inline int64_t qni_direct_squares_side(int64_t channels)
+/* Sums of a square of so many outputs a side. */
+static inline int64_t qni_direct_squares_taps(int64_t side)
 {
-    return channels <= QNI_DIRECT_SQUARES_FEW ? 4 : 2;
-}
-static inline int64_t qni_direct_squares_taps(int64_t channels)
-{
-    return (qni_direct_squares_side(channels) + 2) * (qni_direct_squares_side(channels) + 2);
+    return (side + 2) * (side + 2);
 }
 /* Bytes of one of them of the weights of a panel: more than its words, for the same reason. */
 static inline size_t qni_direct_squares_tap(int64_t channels)
@@ -237,9 +235,9 @@ static inline size_t qni_direct_squares_tap(int64_t channels)
     return (size_t)channels * QNI_PANEL * sizeof(int16_t) + 128;
 }
 /* That fit into scratch. */
-static inline int64_t qni_direct_squares_most(int64_t channels)
+static inline int64_t qni_direct_squares_most(int64_t channels, int64_t side)
 {
-    const int64_t taps = qni_direct_squares_taps(channels);
+    const int64_t taps = qni_direct_squares_taps(side);
     const int64_t each = taps * (2 * channels + QNI_PANEL * (int64_t)sizeof(int32_t));
     const int64_t rest = QNI_DIRECT_SQUARES_LINES + 2 * taps * QNI_DIRECT_SQUARES_APART;
     const int64_t most = (QNI_DIRECT_SQUARES_SCRATCH - rest) / each;

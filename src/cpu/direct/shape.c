@@ -402,10 +402,9 @@ static double item_ns(const struct qni_op *op, const struct qni_direct_shape *s,
                     blocks * block_ns(s->steps));
 }
 
-static int64_t squares_of(const struct qni_op *op)
+static int64_t squares_of(const struct qni_op *op, int64_t side)
 {
     const struct qni_conv *c = &op->conv;
-    const int64_t side = qni_direct_squares_side(c->ci);
     return c->batch * qni_ceil_div(c->oh, side) * qni_ceil_div(c->ow, side);
 }
 
@@ -417,7 +416,7 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
         s->blocks_per_call = s->blocks_per_item;
         s->unpacked_blocks = s->in_squares || s->keeps ? s->n_blocks : 0;
         if (s->in_squares && s->n_bands == 1 &&
-            squares_of(op) <= qni_direct_squares_most(op->conv.ci))
+            squares_of(op, s->side) <= qni_direct_squares_most(op->conv.ci, s->side))
             s->blocks_per_call = s->unpacked_blocks = 1; /* used once: in the second cache */
         if (qni_direct_turns(op))
             s->blocks_per_call =
@@ -484,14 +483,14 @@ bool qni_direct_has_lines(const struct qni_op *op)
 static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t way)
 {
     enum { MANY_ROWS = 512, MOST_BYTES = 8 << 20 };
-    const bool in_squares = way == QNI_DIRECT_SQUARES;
+    const bool in_squares = way == QNI_DIRECT_SQUARES || way == QNI_DIRECT_FOURS;
     const struct qni_conv *c = &op->conv;
     const int64_t taps = (int64_t)c->kh * c->kw;
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
     s.gathers = true;
     s.in_squares = in_squares;
-    s.side = in_squares ? qni_direct_squares_side(c->ci) : 1;
+    s.side = way == QNI_DIRECT_FOURS ? 4 : in_squares ? 2 : 1;
     s.keeps = way == QNI_DIRECT_KEEPS && op->m >= MANY_ROWS &&
               op->k <= QNI_DIRECT_DEPTH * QNI_DIRECT_PIECES &&
               op->n * (int64_t)qni_direct_kept_bytes(op->k) / QNI_PANEL <= MOST_BYTES;
@@ -521,7 +520,7 @@ static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t w
     if (s.keeps)
         s.panel_bytes = qni_direct_kept_bytes(op->k);
     if (in_squares)
-        s.panel_bytes = (size_t)qni_direct_squares_taps(c->ci) * qni_direct_squares_tap(c->ci);
+        s.panel_bytes = (size_t)qni_direct_squares_taps(s.side) * qni_direct_squares_tap(c->ci);
     return s;
 }
 
