@@ -130,13 +130,13 @@ RUN(run_shifted, QNI_AMX_SHIFTED)
 RUN(run_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
 #undef RUN
 
-typedef void split_fn(const struct qni_amx_split *s);
+typedef void split_fn(const struct qni_amx_split_work *w, struct qni_amx_split_codes *u);
 
 /* And for those of many rows. */
 #define SPLIT(name, kind)                                                                          \
-    static void name(const struct qni_amx_split *s)                                                \
+    static void name(const struct qni_amx_split_work *w, struct qni_amx_split_codes *u)            \
     {                                                                                              \
-        qni_amx_split_multiply(s, kind);                                                           \
+        qni_amx_split_floats(w, u, kind);                                                          \
     }
 SPLIT(split_block, QNI_AMX_BLOCK)
 SPLIT(split_block_offset, QNI_AMX_BLOCK | QNI_AMX_OFFSET)
@@ -816,6 +816,7 @@ static void all_split(struct job *j)
         .c = t->c,
         .ldc = t->ldc,
         .streams = t->c_is_far,
+        .floats = split_for(t),
     };
     float *facts = j->s->facts;
     j->fact_rows = 32;
@@ -824,7 +825,7 @@ static void all_split(struct job *j)
             turn_rows(j, qni_amx_split_row(t->m, 2 * block + half),
                       facts + block * t->n_segments * j->n_facts * 32 + 16 * half);
     _mm512_store_si512(&s.memory->table, j->table);
-    split_for(t)(&s);
+    qni_amx_split_multiply(&s);
     if (t->c_is_far)
         _mm_sfence();
 }

@@ -2,20 +2,19 @@
 /* Many rows by segments of two tiles of k on AMX tiles, int8-block. Only files compiled for AMX
  * include this.
  *
- * Sums leave the tiles every 128 positions, and what limits that is what the first cache is asked
- * for: lines of tiles, sums stored and loaded, results, facts (lab/cpu/NOTES.md). So
+ * Sums leave the tiles every 128 positions. Float steps beside products have one port, and what
+ * they ask the first cache for holds up the products; on their own they have two. So both take
+ * turns:
  *
- *     for each chunk of k       8 tiles of B of each of two panels, 16 KiB, in the first cache
+ *     for each chunk of k       6 tiles of B of each of two panels, 12 KiB, in the first cache
  *         for each block        32 rows, two tiles of A from the second cache, past the first
- *             for each segment  its products; beside them the sums of two segments before it
- *                               become floats, and codes of the next chunk are unpacked
+ *             for each segment  its products, to sums of its own
+ *             after the first   the segments of the block before become floats, all of them while
+ *                               the results of a row are in registers; codes of the next chunk
+ *                               are unpacked
  *
- * all of it inline, evenly and without a branch that is hard to foresee. What a chunk may not do is
- * push results, sums and B out of the first cache: larger ones, or A that stays there, are slower.
- *
- * No read follows soon after a store whose address has the same lower 12 bits, for which it would
- * wait: the second buffer of sums begins half a page further than the first, and rows do not go in
- * order.
+ * What a chunk may not do is push results, sums and B out of the first cache: larger ones, or A
+ * that stays there, are slower (lab/cpu/NOTES.md).
  *
  * Tiles: 0 1 sums of the first tile of rows by panel, 2 3 of the second; 4 5 A, 6 7 B. */
 #ifndef QNI_CPU_SIMD_AMX_SPLIT_H
@@ -24,7 +23,7 @@
 #include "amx_stream.h"
 
 enum {
-    QNI_AMX_SPLIT_SEGMENTS = 4, /* of a chunk at most */
+    QNI_AMX_SPLIT_SEGMENTS = 3, /* of a chunk at most */
     QNI_AMX_SPLIT_TILES = 2 * QNI_AMX_SPLIT_SEGMENTS,
     QNI_AMX_SPLIT_BLOCKS = 10,
     QNI_AMX_SPLIT_PANEL = QNI_AMX_SPLIT_TILES * QNI_AMX_SLOT, /* bytes of B */
@@ -38,12 +37,15 @@ struct qni_amx_split_columns {
 
 struct qni_amx_split_memory {
     uint8_t b[2][2][QNI_AMX_SPLIT_TILES][QNI_AMX_SLOT];
-    int32_t sums[2][6][256];                        /* four tiles, by their rows of 64 bytes */
-    float results[2][QNI_AMX_SPLIT_BLOCKS][32][32]; /* of this pair of panels and the last */
-    float zeros[32][32], nowhere[32][32];
+    int32_t sums[QNI_AMX_SPLIT_SEGMENTS][4][256]; /* tiles, by their rows of 64 bytes */
+    float results[QNI_AMX_SPLIT_BLOCKS][32][32];
+    float zeros[32][32];
     struct qni_amx_split_columns columns[3][QNI_AMX_SPLIT_SEGMENTS][2];
     __m512i table; /* four copies of the values of nibbles */
 };
+
+struct qni_amx_split_work;
+struct qni_amx_split_codes;
 
 /* All rows and an even number of panels. */
 struct qni_amx_split {
@@ -65,6 +67,7 @@ struct qni_amx_split {
     float *c;
     size_t ldc;
     bool streams; /* to c, past the caches */
+    void (*floats)(const struct qni_amx_split_work *w, struct qni_amx_split_codes *u);
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -73,81 +76,6 @@ struct qni_amx_split {
 static inline int64_t qni_amx_split_row(int64_t m, int64_t tile)
 {
     return tile * 16 + 16 <= m ? tile * 16 : m - 16;
-}
-
-/* A segment whose sums become floats, and where its results are. */
-struct qni_amx_split_work {
-    const int32_t *dot;
-    const struct qni_amx_split_columns *columns; /* of two panels */
-    const float *facts;
-    const float *from; /* [32][32] */
-    float *to;
-};
-
-struct qni_amx_split_vectors {
-    __m512 scale[2], offset[2], sums[2];
-};
-
-QNI_TEMPLATE struct qni_amx_split_vectors
-qni_amx_split_vectors_of(const struct qni_amx_split_columns *c, const int kind)
-{
-    struct qni_amx_split_vectors v;
-    for (int p = 0; p < 2; p++) {
-        v.scale[p] = _mm512_load_ps(c[p].scale);
-        QNI_KEEP(v.scale[p]);
-        v.offset[p] = v.sums[p] = v.scale[p];
-        if (kind & QNI_AMX_OFFSET) {
-            v.offset[p] = _mm512_load_ps(c[p].offset);
-            QNI_KEEP(v.offset[p]);
-        }
-        if ((kind & QNI_AMX_BASE) == QNI_AMX_SHIFTED) {
-            v.sums[p] = _mm512_load_ps(c[p].sums);
-            QNI_KEEP(v.sums[p]);
-        }
-    }
-    return v;
-}
-
-/* What is multiplied by the scales of both panels. */
-QNI_TEMPLATE void qni_amx_split_terms(const struct qni_amx_split_vectors *v, const int32_t *dot,
-                                      const float *facts, __m512 *term, const int kind)
-{
-    const int base = kind & QNI_AMX_BASE;
-    if (base == QNI_AMX_SHIFTED) {
-        const __m512 shift = _mm512_set1_ps(facts[32]);
-        term[0] = _mm512_mul_ps(shift, v->sums[0]);
-        term[1] = _mm512_mul_ps(shift, v->sums[1]);
-    }
-    __m512 scale = _mm512_set1_ps(facts[0]);
-    QNI_KEEP(scale);
-    QNI_UNROLL
-    for (int p = 0; p < 2; p++) {
-        const __m512 real = _mm512_cvtepi32_ps(_mm512_load_si512(dot + 256 * p));
-        term[p] = base == QNI_AMX_BLOCK ? _mm512_mul_ps(scale, real)
-                                        : _mm512_fmadd_ps(scale, real, term[p]);
-    }
-}
-
-/* Four rows. */
-QNI_TEMPLATE void qni_amx_split_rows(const struct qni_amx_split_work *w,
-                                     const struct qni_amx_split_vectors *v, const int row,
-                                     const int kind)
-{
-    const int base = kind & QNI_AMX_BASE;
-    const int other = base == QNI_AMX_SHIFTED ? 64 : 32;
-    QNI_UNROLL
-    for (int r = row; r < row + 4; r++) {
-        __m512 term[2];
-        qni_amx_split_terms(v, w->dot + r / 16 * 512 + r % 16 * 16, w->facts + r, term, kind);
-        QNI_UNROLL
-        for (int p = 0; p < 2; p++) {
-            __m512 acc = _mm512_load_ps(w->from + r * 32 + p * 16);
-            acc = _mm512_fmadd_ps(v->scale[p], term[p], acc);
-            if (kind & QNI_AMX_OFFSET)
-                acc = _mm512_fmadd_ps(v->offset[p], _mm512_set1_ps(w->facts[other + r]), acc);
-            _mm512_store_ps(w->to + r * 32 + p * 16, acc);
-        }
-    }
 }
 
 /* ---- codes ----------------------------------------------------------------------------------- */
@@ -161,30 +89,27 @@ struct qni_amx_split_codes {
     const __m512i *table;
 };
 
-/* A quarter of a unit, if there is one. */
-static inline void qni_amx_split_unpack(const struct qni_amx_split_codes *u, const int i)
+/* A unit, if there is one. */
+static inline void qni_amx_split_unpack(struct qni_amx_split_codes *u)
 {
     if (u->left == 0)
         return;
     if (u->bytes) {
         const __m512i flip = _mm512_set1_epi8((char)0x80);
         QNI_UNROLL
-        for (int k = 128 * i; k < 128 * i + 128; k += 64)
+        for (int k = 0; k < 512; k += 64)
             _mm512_store_si512(u->out + k,
                                _mm512_xor_si512(_mm512_loadu_si512(u->codes + k), flip));
-        return;
+    } else {
+        const __m512i table = _mm512_load_si512(u->table);
+        QNI_UNROLL
+        for (int k = 0; k < 256; k += 64) {
+            const __m512i v = _mm512_loadu_si512(u->codes + k);
+            const __m512i high = _mm512_srli_epi16(v, 4);
+            _mm512_store_si512(u->out + k, _mm512_permutexvar_epi8(v, table));
+            _mm512_store_si512(u->out + k + 256, _mm512_permutexvar_epi8(high, table));
+        }
     }
-    const __m512i v = _mm512_loadu_si512(u->codes + 64 * i), table = _mm512_load_si512(u->table);
-    const __m512i high = _mm512_srli_epi16(v, 4);
-    _mm512_store_si512(u->out + 64 * i, _mm512_permutexvar_epi8(v, table));
-    _mm512_store_si512(u->out + 64 * i + 256, _mm512_permutexvar_epi8(high, table));
-}
-
-/* On to the next unit. */
-static inline void qni_amx_split_unpacked(struct qni_amx_split_codes *u)
-{
-    if (u->left == 0)
-        return;
     u->codes += u->bytes ? 512 : 256;
     u->out += QNI_AMX_SPLIT_UNIT;
     if (--u->left > 0)
@@ -197,11 +122,108 @@ static inline void qni_amx_split_unpacked(struct qni_amx_split_codes *u)
 
 QNI_NOINLINE static void qni_amx_split_unpack_rest(struct qni_amx_split_codes *u)
 {
-    while (u->left > 0) {
-        for (int i = 0; i < 4; i++)
-            qni_amx_split_unpack(u, i);
-        qni_amx_split_unpacked(u);
+    while (u->left > 0)
+        qni_amx_split_unpack(u);
+}
+
+/* ---- floats -------------------------------------------------------------------------------- */
+
+/* Segments of a block whose sums become floats, and where their results are. */
+struct qni_amx_split_work {
+    const int32_t *dot;                          /* [segments][4][256] */
+    const struct qni_amx_split_columns *columns; /* [segments][2 panels] */
+    const float *facts;
+    const float *from; /* [32][32] */
+    float *to[2];      /* of 16 rows each */
+    size_t ld;
+    int64_t n;
+    bool streams;
+};
+
+/* What is multiplied by the scale of the weights. */
+QNI_TEMPLATE __m512 qni_amx_split_term(__m512 scale, __m512 shift, __m512 sums, const int32_t *dot,
+                                       const int base)
+{
+    const __m512 real = _mm512_cvtepi32_ps(_mm512_load_si512(dot));
+    if (base == QNI_AMX_BLOCK)
+        return _mm512_mul_ps(scale, real);
+    return _mm512_fmadd_ps(scale, real, _mm512_mul_ps(shift, sums));
+}
+
+/* All rows of n segments, and n units of codes on the way: beside products they would hold up loads
+ * of tiles. */
+QNI_TEMPLATE void qni_amx_split_rows(const struct qni_amx_split_work *w,
+                                     struct qni_amx_split_codes *u, const int n, const bool streams,
+                                     const int kind)
+{
+    enum { MOST = QNI_AMX_SPLIT_SEGMENTS };
+    const int base = kind & QNI_AMX_BASE;
+    const int total = base == QNI_AMX_SHIFTED ? 64 : 32;
+    const int facts = kind & QNI_AMX_OFFSET ? total + 32 : total;
+    __m512 scales[MOST][2], sums[MOST][2], offsets[MOST][2];
+    QNI_UNROLL
+    for (int i = 0; i < 2 * n; i++) {
+        scales[i / 2][i % 2] = _mm512_load_ps(w->columns[i].scale);
+        QNI_KEEP(scales[i / 2][i % 2]);
+        sums[i / 2][i % 2] = offsets[i / 2][i % 2] = scales[i / 2][i % 2];
+        if (base == QNI_AMX_SHIFTED) {
+            sums[i / 2][i % 2] = _mm512_load_ps(w->columns[i].sums);
+            QNI_KEEP(sums[i / 2][i % 2]);
+        }
+        if (kind & QNI_AMX_OFFSET) {
+            offsets[i / 2][i % 2] = _mm512_load_ps(w->columns[i].offset);
+            QNI_KEEP(offsets[i / 2][i % 2]);
+        }
     }
+    const float *fact = w->facts, *from = w->from;
+    const int32_t *dot = w->dot;
+    for (int half = 0; half < 2; half++, dot += 256) {
+        float *to = w->to[half];
+        for (int r = 0; r < 16; r++, dot += 16, fact++, from += 32, to += w->ld) {
+            __m512 acc[2] = {_mm512_load_ps(from), _mm512_load_ps(from + 16)};
+            QNI_UNROLL
+            for (int i = 0; i < n; i++) {
+                __m512 scale = _mm512_set1_ps(fact[i * facts]), shift = scale;
+                QNI_KEEP(scale);
+                if (base == QNI_AMX_SHIFTED) {
+                    shift = _mm512_set1_ps(fact[i * facts + 32]);
+                    QNI_KEEP(shift);
+                }
+                QNI_UNROLL
+                for (int p = 0; p < 2; p++) {
+                    const __m512 term = qni_amx_split_term(scale, shift, sums[i][p],
+                                                           dot + 1024 * i + 256 * p, base);
+                    acc[p] = _mm512_fmadd_ps(scales[i][p], term, acc[p]);
+                    if (kind & QNI_AMX_OFFSET)
+                        acc[p] = _mm512_fmadd_ps(offsets[i][p],
+                                                 _mm512_set1_ps(fact[i * facts + total]), acc[p]);
+                }
+            }
+            if (streams) {
+                _mm512_stream_ps(to, acc[0]);
+                _mm512_stream_ps(to + 16, acc[1]);
+            } else {
+                _mm512_storeu_ps(to, acc[0]);
+                _mm512_storeu_ps(to + 16, acc[1]);
+            }
+            if (r % 8 == 7 && half * 2 + r / 8 < n)
+                qni_amx_split_unpack(u);
+        }
+    }
+}
+
+/* Chunks have two segments or three. */
+QNI_TEMPLATE void qni_amx_split_floats(const struct qni_amx_split_work *w,
+                                       struct qni_amx_split_codes *u, const int kind)
+{
+    if (w->n == 3 && w->streams)
+        qni_amx_split_rows(w, u, 3, true, kind);
+    else if (w->n == 3)
+        qni_amx_split_rows(w, u, 3, false, kind);
+    else if (w->streams)
+        qni_amx_split_rows(w, u, 2, true, kind);
+    else
+        qni_amx_split_rows(w, u, 2, false, kind);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -219,51 +241,34 @@ struct qni_amx_split_products {
         _tile_zero(tile);                                                                          \
     } while (0)
 
-/* The products of a segment, and the float steps of w. */
-QNI_TEMPLATE void qni_amx_split_segment(const struct qni_amx_split_products *p,
-                                        const struct qni_amx_split_work *w,
-                                        struct qni_amx_split_codes *u, const int kind)
+static inline void qni_amx_split_segment(const struct qni_amx_split_products *p)
 {
-    const struct qni_amx_split_vectors v = qni_amx_split_vectors_of(w->columns, kind);
     _tile_loadd(6, p->b, 64);
     _tile_stream_loadd(4, p->a, p->lda);
     QNI_AMX_SPLIT_OVER(0);
     _tile_dpbssd(0, 4, 6);
-    qni_amx_split_rows(w, &v, 0, kind);
     _tile_loadd(7, p->b + QNI_AMX_SPLIT_PANEL, 64);
     QNI_AMX_SPLIT_OVER(1);
     _tile_dpbssd(1, 4, 7);
-    qni_amx_split_rows(w, &v, 4, kind);
-    qni_amx_split_unpack(u, 0);
     _tile_stream_loadd(5, p->a_second, p->lda);
     QNI_AMX_SPLIT_OVER(3);
     _tile_dpbssd(3, 5, 7);
-    qni_amx_split_rows(w, &v, 16, kind);
     QNI_AMX_SPLIT_OVER(2);
     _tile_dpbssd(2, 5, 6);
-    qni_amx_split_rows(w, &v, 20, kind);
-    qni_amx_split_unpack(u, 1);
     _tile_loadd(6, p->b + QNI_AMX_SLOT, 64);
     _tile_stream_loadd(4, p->a + 64, p->lda);
     _tile_dpbssd(0, 4, 6);
-    qni_amx_split_rows(w, &v, 24, kind);
     _tile_stream_loadd(5, p->a_second + 64, p->lda);
     _tile_dpbssd(2, 5, 6);
-    qni_amx_split_rows(w, &v, 28, kind);
-    qni_amx_split_unpack(u, 2);
     _tile_loadd(7, p->b + QNI_AMX_SLOT + QNI_AMX_SPLIT_PANEL, 64);
     _tile_dpbssd(1, 4, 7);
-    qni_amx_split_rows(w, &v, 8, kind);
     _tile_dpbssd(3, 5, 7);
-    qni_amx_split_rows(w, &v, 12, kind);
-    qni_amx_split_unpack(u, 3);
-    qni_amx_split_unpacked(u);
 }
 #undef QNI_AMX_SPLIT_OVER
 
 /* ---- a walk through panels, chunks and blocks ------------------------------------------------ */
 
-/* Chunks differ by one segment at most. */
+/* Chunks differ by one segment at most, and there are two segments or more. */
 struct qni_amx_split_chunk {
     int64_t panel, number, first, end;
     int32_t turn, columns; /* which of the buffers */
@@ -319,98 +324,80 @@ QNI_NOINLINE static void qni_amx_split_prepare(const struct qni_amx_split *s,
         }
 }
 
-/* What becomes of the sums of segment i of a block, but for where they are. */
-QNI_TEMPLATE void qni_amx_split_work_of(const struct qni_amx_split *s,
-                                        const struct qni_amx_split_chunk *c, int64_t block,
-                                        int64_t i, struct qni_amx_split_work *w)
+/* What becomes of the sums of a block. */
+static inline struct qni_amx_split_work qni_amx_split_work_of(const struct qni_amx_split *s,
+                                                              const struct qni_amx_split_chunk *c,
+                                                              int64_t block)
 {
-    w->columns = s->memory->columns[c->columns][i - c->first];
-    w->facts = s->facts + (block * s->segments + i) * s->n_facts * 32;
-    w->to = s->memory->results[c->panel / 2 % 2][block][0];
-    w->from = i == 0 ? s->memory->zeros[0] : w->to;
+    float *const results = s->memory->results[block][0];
+    struct qni_amx_split_work w = {
+        .dot = s->memory->sums[0][0],
+        .columns = s->memory->columns[c->columns][0],
+        .facts = s->facts + (block * s->segments + c->first) * s->n_facts * 32,
+        .from = c->first == 0 ? s->memory->zeros[0] : results,
+        .to = {results, results + 512},
+        .ld = 32,
+        .n = c->end - c->first,
+    };
+    if (c->end < s->segments)
+        return w;
+    w.ld = s->ldc;
+    w.streams = s->streams;
+    for (int64_t i = 0; i < 2; i++)
+        w.to[i] = s->c + (size_t)qni_amx_split_row(s->m, 2 * block + i) * s->ldc + c->panel * 16;
+    return w;
 }
 
-/* Results of a pair of panels on their way to c, some rows beside every segment of the next pair:
- * rows of c far apart, written as they come, would push each other out of the first cache. */
-struct qni_amx_split_leave {
-    const float *from;
-    float *c;  /* of the first row */
-    float *to; /* of this one */
-    int64_t row, left;
-};
-
-QNI_TEMPLATE void qni_amx_split_leave(const struct qni_amx_split *s, struct qni_amx_split_leave *l,
-                                      int64_t n)
+/* A block of a chunk. Sums leave the tiles a segment late, so that the last ones of the block
+ * before, whose work is w, do beside the first segment. */
+static inline void qni_amx_split_block(const struct qni_amx_split *s,
+                                       const struct qni_amx_split_chunk *c, int64_t block,
+                                       struct qni_amx_split_products *p,
+                                       struct qni_amx_split_codes *u, struct qni_amx_split_work *w)
 {
-    for (n = n < l->left ? n : l->left; n > 0; n--, l->left--) {
-        if (l->row % 16 == 0)
-            l->to = l->c + (size_t)qni_amx_split_row(s->m, l->row / 16) * s->ldc;
-        const __m512 v0 = _mm512_load_ps(l->from), v1 = _mm512_load_ps(l->from + 16);
-        if (s->streams) {
-            _mm512_stream_ps(l->to, v0);
-            _mm512_stream_ps(l->to + 16, v1);
-        } else {
-            _mm512_storeu_ps(l->to, v0);
-            _mm512_storeu_ps(l->to + 16, v1);
-        }
-        l->from += 32;
-        l->to += s->ldc;
-        l->row++;
+    struct qni_amx_split_memory *const m = s->memory;
+    const int64_t first = qni_amx_split_row(s->m, 2 * block);
+    const int64_t second = qni_amx_split_row(s->m, 2 * block + 1);
+    p->a = s->a + (size_t)first * s->lda + (size_t)c->first * 128;
+    p->b = (const char *)m->b[c->turn][0][0];
+    for (int64_t i = 0; i < c->end - c->first; i++) {
+        p->a_second = p->a + (size_t)(second - first) * s->lda;
+        qni_amx_split_segment(p);
+        p->a += 128;
+        p->b += 2 * (size_t)QNI_AMX_SLOT;
+        p->sums = (char *)m->sums[i];
+        if (i == 0 && w->n > 0)
+            s->floats(w, u);
     }
+    *w = qni_amx_split_work_of(s, c, block);
 }
 
-/* All of it. Tiles are configured by qni_amx_configure_rows(16, 64, 5, 6). Sums come two segments
- * late, and so there are two segments more at the end, of which nothing becomes anything. */
-QNI_TEMPLATE void qni_amx_split_multiply(const struct qni_amx_split *s, const int kind)
+/* All of it. Tiles are configured by qni_amx_configure_rows(16, 64, 5, 6). */
+QNI_NOINLINE static void qni_amx_split_multiply(const struct qni_amx_split *s)
 {
     struct qni_amx_split_memory *const m = s->memory;
     const int64_t blocks = (s->m + 31) / 32;
     struct qni_amx_split_chunk c = {.panel = -2, .number = qni_amx_split_chunks(s) - 1}, next;
     struct qni_amx_split_codes u = {.bytes = s->bytes, .table = &m->table};
-    struct qni_amx_split_products p = {.lda = s->lda};
-    struct qni_amx_split_work works[2];
-    for (int i = 0; i < 2; i++) {
-        const struct qni_amx_split_work none = {m->sums[i][0], m->columns[0][0], s->facts,
-                                                m->zeros[0], m->nowhere[0]};
-        works[i] = none;
-    }
+    struct qni_amx_split_work w = {.n = 0};
+    /* What is in the tiles before the first segment goes where its own sums will be. */
+    struct qni_amx_split_products p = {.lda = s->lda, .sums = (char *)m->sums[0]};
     memset(m->zeros, 0, sizeof m->zeros);
     c = qni_amx_split_next(s, c);
     qni_amx_split_prepare(s, &c, &u);
     qni_amx_split_unpack_rest(&u);
-    struct qni_amx_split_leave leave = {.left = 0};
-    const int64_t rows = (blocks * 32 + blocks * s->segments - 1) / (blocks * s->segments);
-    int32_t turn = 0;
-    for (bool over = false; !over; c = next) {
-        over = c.panel >= s->panels;
-        if (c.number == 0 && c.panel > 0) {
-            leave.from = m->results[(c.panel / 2 - 1) % 2][0][0];
-            leave.c = s->c + (c.panel - 2) * 16;
-            leave.left = blocks * 32;
-            leave.row = 0;
-        }
+    for (; c.panel < s->panels; c = next) {
         next = qni_amx_split_next(s, c);
         qni_amx_split_prepare(s, &next, &u);
-        const int64_t count = over ? 2 : blocks * (c.end - c.first);
-        for (int64_t done = 0, block = 0, i = c.first; done < count; done++, turn ^= 1) {
-            const int64_t first = qni_amx_split_row(s->m, 2 * block);
-            const int64_t second = qni_amx_split_row(s->m, 2 * block + 1);
-            p.a = s->a + (size_t)first * s->lda + (size_t)i * 128;
-            p.a_second = p.a + (size_t)(second - first) * s->lda;
-            p.b = (const char *)m->b[c.turn][0][(i - c.first) * 2];
-            p.sums = (char *)m->sums[turn ^ 1];
-            qni_amx_split_segment(&p, &works[turn], &u, kind);
-            qni_amx_split_leave(s, &leave, rows);
-            if (!over)
-                qni_amx_split_work_of(s, &c, block, i, &works[turn]);
-            if (++i == c.end) {
-                i = c.first;
-                block++;
-            }
-        }
+        for (int64_t block = 0; block < blocks; block++)
+            qni_amx_split_block(s, &c, block, &p, &u, &w);
         qni_amx_split_unpack_rest(&u);
     }
-    qni_amx_split_leave(s, &leave, leave.left);
+    _tile_stored(0, p.sums, 64);
+    _tile_stored(1, p.sums + 1024, 64);
+    _tile_stored(2, p.sums + 2048, 64);
+    _tile_stored(3, p.sums + 3072, 64);
+    s->floats(&w, &u);
 }
 
 #endif
