@@ -47,7 +47,7 @@ static void draw(struct check *c, struct qni_depthwise_image *m, bool is_codes)
 {
     struct check_random *r = &c->random;
     memset(m, 0, sizeof *m);
-    m->n = CHECK_OF(r, 16, 16, 17, 31, 32, 40, 64, 79);
+    m->n = CHECK_OF(r, 16, 17, 31, 32, 40, 64, 79, 130);
     for (int d = 0; d < 2; d++) {
         m->in[d] = check_random_in(r, 1, d == 0 ? 9 : 24);
         m->taps[d] = CHECK_OF(r, 1, 2, 3, 3, 3, 5, 5, 7);

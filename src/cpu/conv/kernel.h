@@ -78,9 +78,9 @@ struct qni_depthwise_image {
     const uint8_t *codes;
     qn_dtype x_type; /* i8, u8 */
     int32_t x_zero;
-    void *words; /* private: QNI_DEPTHWISE_WORDS bytes for each 16 channels, aligned to 32 */
+    void *words; /* private: QNI_DEPTHWISE_WORDS bytes for each 16 channels, aligned to 64 */
 };
-enum { QNI_DEPTHWISE_WORDS = 640, QNI_DEPTHWISE_CODES_COLUMNS = 64 };
+enum { QNI_DEPTHWISE_WORDS = 2304, QNI_DEPTHWISE_CODES_COLUMNS = 64 };
 
 /* True: all that it wrote was finite before is_relu. False: perhaps not (sums of neighbours were
  * not); a NaN may have become any bf16. Of codes always true, but for QNI_DEPTHWISE_CODES: false is
