@@ -35,6 +35,7 @@ enum {
     AHEAD = 2048,  /* bytes of a panel: about 100 ns of one core's stream */
     CHUNK = 32,    /* units of a chunk at most */
     SEGMENTS = 16, /* and its segments */
+    CHUNKS = 8,    /* whose sums of rows are made once for all panels */
     PASS = 256     /* rows of a pass: the driver's units are no larger */
 };
 
@@ -43,13 +44,14 @@ struct scratch {
     uint8_t b[NR][CHUNK * 512]; /* codes of a chunk, position after position */
     float scale[NR][SEGMENTS][16], offset[NR][SEGMENTS][16], sums[NR][SEGMENTS][16];
     int32_t zero[NR][SEGMENTS][16], counted[NR][16];
-    int32_t
-        begin[PASS * SEGMENTS]; /* -bias * sum(a): [rows][SEGMENTS], or few rows of all segments */
+    /* -bias * sum(a): of the first chunks, and of all others in turn, [rows][SEGMENTS]; or few rows
+     * of all segments */
+    int32_t begin[CHUNKS][PASS * SEGMENTS];
     float total[PASS * SEGMENTS];   /* ROW with offsets: sums of codes, ordered as `begin` */
     int32_t waiting[PASS][NR * 16]; /* sums of a segment that is longer than its chunk */
     float odd[PASS][NR * 16];       /* results of a panel that has no neighbour */
 };
-_Static_assert(sizeof(struct scratch) == 139392, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 254080, "kernels.inc says so");
 
 /* A segment, or the part of it that is in a chunk. */
 struct piece {
@@ -74,10 +76,11 @@ static inline struct piece first_segment(const struct qni_matmul_tile *t)
 }
 
 /* Two panels, and where their results go: c of row 0. The last of an odd number of panels is both
- * of its pair, whose results are not yet c's. */
+ * of its pair, whose results are not yet c's. begin: what sums of a chunk begin at. */
 struct pair {
     int64_t panel[NR];
     const uint8_t *codes[NR];
+    int32_t *begin;
     float *c;
     size_t ldc;
 };
@@ -86,7 +89,7 @@ static struct pair begin_pair(const struct qni_matmul_tile *t, int64_t panel)
 {
     const bool both = panel + 1 < t->n_panels;
     struct scratch *const s = t->scratch;
-    struct pair p = {{panel, both ? panel + 1 : panel}, {NULL, NULL}, s->odd[0], NR * 16};
+    struct pair p = {{panel, both ? panel + 1 : panel}, {NULL, NULL}, NULL, s->odd[0], NR * 16};
     for (int j = 0; j < NR; j++)
         p.codes[j] = t->codes + (size_t)p.panel[j] * t->codes_stride;
     if (both) {
@@ -224,14 +227,23 @@ QNI_TEMPLATE void add_rows(const struct columns *w, struct facts f, __m512i (*do
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
         const float total = has_offset ? *f.total : 0;
+        /* Kept in registers: as operands of both panels' steps they would be twice the loads. */
+        __m512 x_scale = _mm512_setzero_ps(), x_offset = x_scale;
+        if (steps != ROW) {
+            x_scale = _mm512_set1_ps(*f.scale);
+            QNI_KEEP(x_scale);
+        }
+        if (steps == SHIFTED) {
+            x_offset = _mm512_set1_ps(*f.offset);
+            QNI_KEEP(x_offset);
+        }
         QNI_UNROLL
         for (int j = 0; j < NR; j++) {
             __m512 acc = _mm512_loadu_ps(f.c + 16 * j), term = _mm512_cvtepi32_ps(dot[i][j]);
             if (steps == BLOCK)
-                term = _mm512_mul_ps(_mm512_set1_ps(*f.scale), term);
+                term = _mm512_mul_ps(x_scale, term);
             if (steps == SHIFTED)
-                term = _mm512_fmadd_ps(_mm512_set1_ps(*f.scale), term,
-                                       _mm512_mul_ps(_mm512_set1_ps(*f.offset), w->sums[j]));
+                term = _mm512_fmadd_ps(x_scale, term, _mm512_mul_ps(x_offset, w->sums[j]));
             acc = _mm512_fmadd_ps(w->scale[j], term, acc);
             if (has_offset)
                 acc = _mm512_fmadd_ps(w->offset[j], _mm512_set1_ps(total), acc);
@@ -344,7 +356,7 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
         __m512i dot[FEW][NR], count[NR];
         QNI_UNROLL
         for (int i = 0; i < mr; i++)
-            dot[i][0] = dot[i][1] = _mm512_set1_epi32(s->begin[i * t->n_segments + p.segment]);
+            dot[i][0] = dot[i][1] = _mm512_set1_epi32(s->begin[0][i * t->n_segments + p.segment]);
         count[0] = count[1] = _mm512_set1_epi32(-bias * QNI_UNIT * (int32_t)p.units);
         dot_codes(&o, &p, mr, kind, counts, dot, count);
         columns_of(t, &p, pair, kind, steps, &w);
@@ -370,7 +382,7 @@ QNI_VARIANTS void few_rows(const struct qni_matmul_tile *t, const int mr, const 
     for (int64_t i = 0, n = 0; i < mr; i++)
         for (int64_t k = 0; k < t->n_segments; k++, n++) {
             const size_t at = (size_t)i * t->ld_segment + (size_t)k;
-            s->begin[n] = -bias * t->a_sum[at];
+            s->begin[0][n] = -bias * t->a_sum[at];
             if (steps == ROW && t->offset != NULL)
                 s->total[n] = sum_of_codes(t, at, k);
         }
@@ -416,15 +428,14 @@ static int64_t cut_chunk(const struct qni_matmul_tile *t, struct piece *next, st
 
 /* What the rows bring to a chunk. */
 static void rows_of_chunk(const struct qni_matmul_tile *t, const struct piece *p, int64_t count,
-                          int32_t bias, bool sums)
+                          int32_t bias, bool sums, int32_t *begin)
 {
     struct scratch *const s = t->scratch;
     const __mmask16 there = (__mmask16)((1 << count) - 1);
     for (int64_t i = 0; i < t->m; i++) {
         const size_t at = (size_t)i * t->ld_segment + (size_t)p->segment;
         const __m512i sum = _mm512_maskz_loadu_epi32(there, t->a_sum + at);
-        _mm512_store_si512(s->begin + i * SEGMENTS,
-                           _mm512_mullo_epi32(sum, _mm512_set1_epi32(-bias)));
+        _mm512_store_si512(begin + i * SEGMENTS, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-bias)));
         for (int64_t k = 0; k < count && sums; k++)
             s->total[i * SEGMENTS + k] = sum_of_codes(t, at + (size_t)k, p[k].segment);
     }
@@ -528,7 +539,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
         for (int i = 0; i < mr; i++)
             QNI_UNROLL
         for (int j = 0; j < NR; j++)
-            dot[i][j] = p.begins ? _mm512_set1_epi32(s->begin[(row + i) * SEGMENTS + k])
+            dot[i][j] = p.begins ? _mm512_set1_epi32(pair->begin[(row + i) * SEGMENTS + k])
                                  : _mm512_load_si512(s->waiting[row + i] + 16 * j);
         dot_bytes(b, &rows, p.unit * QNI_UNIT, p.units, mr, ahead, dot);
         b += p.units * 512;
@@ -625,13 +636,17 @@ static struct ahead ahead_of(const struct qni_matmul_tile *t, const struct pair 
 QNI_VARIANTS void many_rows(const struct qni_matmul_tile *t, const int kind, const int steps)
 {
     const int32_t bias = kind == NIBBLES ? 8 : 128;
+    struct scratch *const s = t->scratch;
     for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
-        const struct pair pair = begin_pair(t, panel);
+        struct pair pair = begin_pair(t, panel);
         struct piece next = first_segment(t), pieces[SEGMENTS];
-        while (next.unit < t->units) {
+        for (int64_t chunk = 0; next.unit < t->units; chunk++) {
             const int64_t from = next.unit, n = cut_chunk(t, &next, pieces);
+            const bool totals = steps == ROW && t->offset != NULL;
+            pair.begin = s->begin[chunk < CHUNKS ? chunk : CHUNKS - 1];
             unpack_chunk(t, &pair, pieces, n, kind, steps);
-            rows_of_chunk(t, pieces, n, bias, steps == ROW && t->offset != NULL);
+            if (panel == 0 || totals || chunk >= CHUNKS - 1)
+                rows_of_chunk(t, pieces, n, bias, totals, pair.begin);
             struct ahead ahead =
                 ahead_of(t, &pair, &next, next.unit - from, kind == BYTES ? 512 : 256);
             (steps == ROW     ? blocks_row
