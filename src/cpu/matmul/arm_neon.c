@@ -5,7 +5,8 @@
  * int8: smull gives 8 products of 16 bits (128 * 128 fits), sadalp adds neighbours into 32 bits: no
  * step can overflow. A vector of codes is 4 outputs x 4 positions, so that each output ends as two
  * halves that one addp joins at the end. f32: a lane of 4 bytes is one output; position b of it is
- * shifted to the top and back, converted and multiplied.
+ * shifted down and masked, converted (or looked up: a load for each of the four outputs, which all
+ * rows of a block share) and multiplied.
  *
  * Bound: 2 m n k / (16 products every smull + sadalp, two a cycle at best); f32: 2 m n k / (8
  * operations x 2 a cycle). */
@@ -60,18 +61,25 @@ QNI_TEMPLATE void dot_units(const uint8_t *codes, const int8_t *const *rows, int
             dot[i].v[q] = vpaddq_s32(sum[i][2 * q], sum[i][2 * q + 1]);
 }
 
-/* Four outputs' values of position b (shift = 8 b, or 8 b + 4 for the high nibbles) as floats. */
-QNI_TEMPLATE float32x4_t four_values(uint32x4_t code, const int shift, const int kind)
+/* Four outputs' values of position b (shift = 8 b, or 8 b + 4 for the high nibbles) as floats:
+ * integers, or entries of a table. */
+QNI_TEMPLATE float32x4_t four_values(uint32x4_t code, const int shift, const int kind,
+                                     const bool looked_up, const float *table)
 {
     const int32x4_t down = vdupq_n_s32(-shift);
     const int32x4_t v = vreinterpretq_s32_u32(vshlq_u32(code, down));
     const int32x4_t small = vandq_s32(v, vdupq_n_s32(kind == BYTES ? 255 : 15));
-    return vcvtq_f32_s32(vsubq_s32(small, vdupq_n_s32(kind == BYTES ? 128 : 8)));
+    if (!looked_up)
+        return vcvtq_f32_s32(vsubq_s32(small, vdupq_n_s32(kind == BYTES ? 128 : 8)));
+    float32x4_t w = vld1q_dup_f32(table + vgetq_lane_s32(small, 0));
+    w = vld1q_lane_f32(table + vgetq_lane_s32(small, 1), w, 1);
+    w = vld1q_lane_f32(table + vgetq_lane_s32(small, 2), w, 2);
+    return vld1q_lane_f32(table + vgetq_lane_s32(small, 3), w, 3);
 }
 
 /* mr rows of one panel: sums of a group without scale, multiplied once a group by the scale. */
 QNI_TEMPLATE void f32_rows(const struct qni_matmul_tile *t, int64_t panel, int64_t row,
-                           const int mr, const int kind)
+                           const int mr, const int kind, const bool looked_up)
 {
     const int vectors = kind == BYTES ? 8 : 4, positions = kind == BYTES ? 4 : 8;
     const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
@@ -104,7 +112,7 @@ QNI_TEMPLATE void f32_rows(const struct qni_matmul_tile *t, int64_t panel, int64
                         const int shift = positions == 8 ? 4 * p : 8 * p;
                         const int64_t k =
                             unit * QNI_UNIT + 4 * r + (positions == 8 ? p / 2 + p % 2 * 16 : p);
-                        const float32x4_t w = four_values(v, shift, kind);
+                        const float32x4_t w = four_values(v, shift, kind, looked_up, t->table);
                         for (int i = 0; i < mr; i++)
                             sum[i].v[q] = vfmaq_n_f32(sum[i].v[q], w, a[i][k]);
                     }
@@ -129,22 +137,30 @@ QNI_TEMPLATE void f32_rows(const struct qni_matmul_tile *t, int64_t panel, int64
                       acc[i].v[q]);
 }
 
-QNI_TEMPLATE void f32_tile(const struct qni_matmul_tile *t, const int kind)
+QNI_TEMPLATE void f32_tile(const struct qni_matmul_tile *t, const int kind, const bool looked_up)
 {
     for (int64_t panel = 0; panel < t->n_panels; panel++) {
         int64_t row = 0;
         for (; row + 4 <= t->m; row += 4)
-            f32_rows(t, panel, row, 4, kind);
+            f32_rows(t, panel, row, 4, kind, looked_up);
         for (; row < t->m; row++)
-            f32_rows(t, panel, row, 1, kind);
+            f32_rows(t, panel, row, 1, kind, looked_up);
     }
 }
 
 void qni_matmul_f32_q4n16_mr4_neon(const struct qni_matmul_tile *t)
 {
-    f32_tile(t, NIBBLES);
+    f32_tile(t, NIBBLES, false);
+}
+void qni_matmul_f32_t4n16_mr4_neon(const struct qni_matmul_tile *t)
+{
+    f32_tile(t, NIBBLES, true);
 }
 void qni_matmul_f32_q8n16_mr4_neon(const struct qni_matmul_tile *t)
 {
-    f32_tile(t, BYTES);
+    f32_tile(t, BYTES, false);
+}
+void qni_matmul_f32_t8n16_mr4_neon(const struct qni_matmul_tile *t)
+{
+    f32_tile(t, BYTES, true);
 }
