@@ -127,23 +127,37 @@ QNI_TEMPLATE void far_sums(const struct qni_depthwise_image *m, const struct spa
         }
 }
 
-/* T sums to y, `step` bytes apart. */
-QNI_TEMPLATE void store_sums(const struct qni_depthwise_image *m, const int T, const vec *sum,
-                             uint8_t *y, int64_t step)
+QNI_TEMPLATE void store_as(uint8_t *y, qn_dtype type, vec v)
 {
-    if (m->y_type == QN_BF16) {
-        QNI_UNROLL
-        for (int r = 0; r < T; r++)
-            TO_BF16(y + r * step, sum[r]);
-    } else if (m->y_type == QN_F16) {
-        QNI_UNROLL
-        for (int r = 0; r < T; r++)
-            TO_F16(y + r * step, sum[r]);
-    } else {
-        QNI_UNROLL
-        for (int r = 0; r < T; r++)
-            memcpy(y + r * step, &sum[r], sizeof sum[r]);
-    }
+    if (type == QN_BF16)
+        TO_BF16(y, v);
+    else if (type == QN_F16)
+        TO_F16(y, v);
+    else
+        memcpy(y, &v, sizeof v);
+}
+
+static inline int64_t y_bytes_of(const struct qni_depthwise_image *m)
+{
+    const bool is_code = m->y_type == QN_I8 || m->y_type == QN_U8;
+    return is_code ? 1 : m->y_type == QN_F32 ? 4 : 2;
+}
+
+/* What follows exact or rounded sums, so that it changes nothing where it is not asked for. */
+struct ends {
+    vec scale, bias, zero, least, most;
+};
+
+QNI_TEMPLATE struct ends ends_of(const struct qni_depthwise_image *m, int64_t channel)
+{
+    const float infinity = qni_float_of(0x7f800000u);
+    return (struct ends){
+        .scale = m->scale != NULL ? load(m->scale + channel) : splat(1.0f),
+        .bias = m->bias != NULL ? load(m->bias + channel) : splat(-0.0f),
+        .zero = splat(m->is_relu ? 0.0f : -0.0f),
+        .least = splat(m->is_relu ? 0.0f : -infinity),
+        .most = splat(m->is_relu ? m->most : infinity),
+    };
 }
 
 /* Scales and stores T sums; *bad becomes a NaN where one is not finite: times 0. */
@@ -171,21 +185,17 @@ QNI_TEMPLATE void finish_sums(const struct qni_depthwise_image *m, int64_t chann
         for (int r = 0; r < T; r++)
             sum[r] = SMALLER(splat(m->most), LARGER(splat(0.0f), sum[r]) + splat(0.0f));
     }
-    store_sums(m, T, sum, y, step);
+    QNI_UNROLL
+    for (int r = 0; r < T; r++)
+        store_as(y + r * step, m->y_type, sum[r]);
 }
 
-static inline int64_t y_bytes_of(const struct qni_depthwise_image *m)
-{
-    const bool is_code = m->y_type == QN_I8 || m->y_type == QN_U8;
-    return is_code ? 1 : m->y_type == QN_F32 ? 4 : 2;
-}
-
-/* The steps of int8-static after exact sums, once for all tiles: they would be most of their code.
+/* The steps of int8-static after exact sums, n of them `step` bytes apart.
  * To bytes: saturate(rint(fl(v * y_inv)) + y_zero), a NaN counts as 0. What an activation bounds is
  * bounded after that product, whose rounding is monotonic, together with rint()'s argument; the
  * sign of a zero shows in no byte. */
-QNI_NOINLINE static void finish_bytes(const struct qni_depthwise_image *m, int64_t channel, int T,
-                                      const vec *sums, uint8_t *y, int64_t step)
+QNI_NOINLINE static void finish_bytes(const struct qni_depthwise_image *m, int64_t channel,
+                                      int64_t n, const vec *sums, uint8_t *y, int64_t step)
 {
     const vec w_scale = load(m->w_scale + channel);
     const vec scale = m->scale != NULL ? load(m->scale + channel) : splat(1.0f);
@@ -193,34 +203,49 @@ QNI_NOINLINE static void finish_bytes(const struct qni_depthwise_image *m, int64
     const float most = m->is_relu ? m->most * m->y_inv : 0x1p21f;
     const vec lo = splat(m->is_relu ? 0.0f : -0x1p21f), hi = splat(most < 0x1p21f ? most : 0x1p21f);
     const ivec zero = (ivec){0} + (m->y_zero - 0x4b400000);
-    for (int r = 0; r < T; r++, y += step) {
-        const vec v = (sums[r] * w_scale * m->x_scale * scale + bias) * m->y_inv;
+    for (int64_t i = 0; i < n; i++, y += step) {
+        const vec v = (sums[i] * w_scale * m->x_scale * scale + bias) * m->y_inv;
         const vec number = choose(v == v, v, splat(0.0f));
         const vec bounded = SMALLER(hi, LARGER(lo, number));
         TO_BYTES(y, (ivec)(bounded + 0x1.8p23f) + zero, m->y_type == QN_I8);
     }
 }
 
-/* To floats: *bad of finish_sums(). */
-QNI_NOINLINE static vec finish_given(const struct qni_depthwise_image *m, int64_t channel, int T,
-                                     const vec *sums, uint8_t *y, int64_t step, vec bad)
+/* To floats. Gives what walk_sums() does. */
+QNI_NOINLINE static vec finish_floats(const struct qni_depthwise_image *m, int64_t channel,
+                                      int64_t n, const vec *sums, uint8_t *y, int64_t step)
 {
-    const vec w_scale = load(m->w_scale + channel), zero = splat(0.0f);
-    for (int r = 0; r < T; r++, y += step) {
-        vec v = (sums[r] * w_scale + zero) * m->x_scale;
-        if (m->scale != NULL)
-            v *= load(m->scale + channel);
-        if (m->bias != NULL)
-            v += load(m->bias + channel);
-        bad = MADD(v, zero, bad);
-        if (m->is_relu)
-            v = SMALLER(splat(m->most), LARGER(zero, v) + zero);
-        store_sums(m, 1, &v, y, step);
+    const struct ends e = ends_of(m, channel);
+    vec total = splat(0.0f);
+    for (int64_t i = 0; i < n; i++, y += step) {
+        vec v = sums[i];
+        if (m->w_scale != NULL)
+            v = (v * load(m->w_scale + channel) + splat(0.0f)) * m->x_scale;
+        v = v * e.scale + e.bias;
+        total += v;
+        store_as(y, m->y_type, SMALLER(e.most, LARGER(e.least, v) + e.zero));
     }
-    return bad;
+    return total;
 }
 
-/* TAPS 0: any. The last vector reaches back: what it writes twice is the same. */
+static vec finish(const struct qni_depthwise_image *m, int64_t channel, int64_t n, const vec *sums,
+                  uint8_t *y)
+{
+    const int64_t bytes = y_bytes_of(m), step = m->y_column * bytes;
+    y += channel * bytes;
+    if (bytes > 1)
+        return finish_floats(m, channel, n, sums, y, step);
+    finish_bytes(m, channel, n, sums, y, step);
+    return splat(0.0f);
+}
+
+/* The last vector reaches back: what it writes twice is the same. */
+static inline int64_t channel_at(const struct qni_depthwise_image *m, int64_t i)
+{
+    return i + LANES <= m->n ? i : m->n - LANES;
+}
+
+/* TAPS 0: any. */
 QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct span *whole,
                              const int T, const int TAPS, const int STRIDE, uint8_t *y, vec *bad)
 {
@@ -228,7 +253,7 @@ QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct s
     const bool is_edge = whole->from > 0 || whole->to <= reach;
     const int64_t bytes = y_bytes_of(m), step = m->y_column * bytes;
     for (int64_t i = 0; i < m->n; i += LANES) {
-        const int64_t channel = i + LANES <= m->n ? i : m->n - LANES;
+        const int64_t channel = channel_at(m, i);
         struct span s = *whole;
         vec sum[TILE];
         s.x += channel;
@@ -247,18 +272,15 @@ QNI_TEMPLATE void image_tile(const struct qni_depthwise_image *m, const struct s
             far_sums(m, &s, T, true, sum);
         else
             far_sums(m, &s, T, false, sum);
-        if (m->w_scale == NULL) {
+        if (TAPS != 0 && m->w_scale == NULL) {
             finish_sums(m, channel, T, sum, y + channel * bytes, step, bad);
             continue;
         }
-        vec exact[TILE]; /* the sums themselves stay in registers */
+        vec kept[TILE]; /* the sums themselves stay in registers */
         QNI_UNROLL
         for (int r = 0; r < T; r++)
-            exact[r] = sum[r];
-        if (bytes == 1)
-            finish_bytes(m, channel, T, exact, y + channel, step);
-        else
-            *bad = finish_given(m, channel, T, exact, y + channel * bytes, step, *bad);
+            kept[r] = sum[r];
+        *bad += finish(m, channel, T, kept, y);
     }
 }
 
@@ -296,7 +318,7 @@ QNI_TEMPLATE void image_row(const struct qni_depthwise_image *m, const struct sp
     }
 }
 
-QNI_TEMPLATE bool image_rows(const struct qni_depthwise_image *m, const int TAPS, const int STRIDE)
+QNI_TEMPLATE vec image_rows(const struct qni_depthwise_image *m, const int TAPS, const int STRIDE)
 {
     const int64_t step = m->dilation[0];
     vec bad = splat(0.0f);
@@ -313,26 +335,168 @@ QNI_TEMPLATE bool image_rows(const struct qni_depthwise_image *m, const int TAPS
         }
         image_row(m, &s, TAPS, STRIDE, (uint8_t *)m->y + i * m->y_row * y_bytes_of(m), &bad);
     }
-    const ivec is_good = bad == bad;
-    bool all = true;
-    for (int i = 0; i < LANES; i++)
-        all = all && is_good[i] != 0;
-    return all;
+    return bad;
+}
+
+/* ---- walks along rows ------------------------------------------------------------------------ */
+
+/* Three rows of x, from the first column on that is read. A row outside of x is one of zeros that
+ * does not move. */
+struct walk {
+    const float *x[3];
+    int64_t move[3];
+    int64_t from, inside; /* columns behind that of tap 0 of output 0 */
+};
+
+QNI_TEMPLATE void next_column(struct walk *l, int64_t i, vec x[3])
+{
+    const bool is_inside = (uint64_t)(i - l->from) < (uint64_t)l->inside;
+    QNI_UNROLL
+    for (int r = 0; r < 3; r++)
+        x[r] = splat(0.0f);
+    if (QNI_UNLIKELY(!is_inside))
+        return;
+    QNI_UNROLL
+    for (int r = 0; r < 3; r++) {
+        x[r] = load(l->x[r]);
+        QNI_KEEP(x[r]);
+        l->x[r] += l->move[r];
+    }
+}
+
+/* The taps of a column, in sums of their own: what waits for the column before is one addition. */
+QNI_TEMPLATE vec column_sum(const vec x[3], const vec *w)
+{
+    return MADD(x[2], w[6], MADD(x[1], w[3], x[0] * w[0]));
+}
+
+enum { LINE = 32 }; /* sums of a walk */
+
+/* n sums of 3 x 3 taps next to each other, `step` floats apart: the weights stay in registers while
+ * the columns go by. Gives all sums in one, which is no number if one of them is none. */
+QNI_TEMPLATE vec walk_sums(const struct walk *from, const float *weights, int64_t w_tap,
+                           const struct ends *e, int64_t n, float *y, int64_t step,
+                           const int STRIDE)
+{
+    struct walk l = *from;
+    vec w[9], x[3], part = splat(0.0f), begun = part, total = part;
+    QNI_UNROLL
+    for (int i = 0; i < 9; i++)
+        w[i] = load(weights + i * w_tap);
+    next_column(&l, 0, x);
+    part = column_sum(x, w);
+    next_column(&l, 1, x);
+    part += column_sum(x, w + 1);
+    if (STRIDE == 1)
+        begun = column_sum(x, w);
+    for (int64_t i = 0; i < n; i++, y += step) {
+        next_column(&l, 2 + STRIDE * i, x);
+        vec sum = part + column_sum(x, w + 2);
+        if (STRIDE == 1) {
+            part = begun + column_sum(x, w + 1);
+            begun = column_sum(x, w);
+        } else {
+            part = column_sum(x, w);
+            next_column(&l, 3 + STRIDE * i, x);
+            part += column_sum(x, w + 1);
+        }
+        if (e != NULL)
+            sum = sum * e->scale + e->bias;
+        total += sum;
+        if (e != NULL)
+            sum = SMALLER(e->most, LARGER(e->least, sum) + e->zero);
+        store(y, sum);
+    }
+    return total;
+}
+
+static const float no_row[LANES];
+
+/* Rows of x that outputs of row i read, and columns from that of output j on. */
+static struct walk walk_of(const struct qni_depthwise_image *m, int64_t i, int64_t j)
+{
+    const int64_t y = m->first[0] + i * m->stride[0], x = m->first[1] + j * m->stride[1];
+    struct walk l = {.from = x < 0 ? -x : 0};
+    l.inside = m->in[1] - x - l.from;
+    for (int r = 0; r < 3; r++) {
+        const int64_t row = y + r * m->dilation[0];
+        const bool is_inside = row >= 0 && row < m->in[0];
+        l.x[r] = is_inside ? m->x + row * m->x_row + (x + l.from) * m->x_column : no_row;
+        l.move[r] = is_inside ? m->x_column : 0;
+    }
+    return l;
+}
+
+/* n outputs of a row. */
+QNI_TEMPLATE void walk_row(const struct qni_depthwise_image *m, const struct walk *row, int64_t n,
+                           const int STRIDE, uint8_t *y, vec *bad)
+{
+    const bool is_plain = m->scale == NULL && m->bias == NULL && !m->is_relu;
+    for (int64_t i = 0; i < m->n; i += LANES) {
+        const int64_t channel = channel_at(m, i);
+        const float *const w = m->w + channel;
+        struct walk l = *row;
+        vec sums[LINE];
+        for (int r = 0; r < 3; r++)
+            l.x[r] += l.move[r] != 0 ? channel : 0;
+        if (m->y_type != QN_F32 || m->w_scale != NULL) {
+            walk_sums(&l, w, m->w_tap, NULL, n, (float *)sums, LANES, STRIDE);
+            *bad += finish(m, channel, n, sums, y);
+            continue;
+        }
+        float *const to = (float *)(void *)y + channel;
+        if (is_plain) {
+            *bad += walk_sums(&l, w, m->w_tap, NULL, n, to, m->y_column, STRIDE);
+        } else {
+            const struct ends e = ends_of(m, channel);
+            *bad += walk_sums(&l, w, m->w_tap, &e, n, to, m->y_column, STRIDE);
+        }
+    }
+}
+
+/* 3 x 3 taps next to each other; no more than 2 columns of either side lie outside. */
+QNI_TEMPLATE vec walk_rows(const struct qni_depthwise_image *m, const int STRIDE)
+{
+    const int64_t bytes = y_bytes_of(m);
+    vec bad = splat(0.0f);
+    for (int64_t i = 0; i < m->out[0]; i++)
+        for (int64_t j = 0, n; j < m->out[1]; j += n) {
+            const struct walk l = walk_of(m, i, j);
+            n = m->out[1] - j < LINE ? m->out[1] - j : LINE;
+            walk_row(m, &l, n, STRIDE, (uint8_t *)m->y + (i * m->y_row + j * m->y_column) * bytes,
+                     &bad);
+        }
+    return bad;
+}
+
+/* A number or not, as walk_sums() tells. */
+QNI_TEMPLATE vec image_sums(const struct qni_depthwise_image *m)
+{
+    const int64_t taps = m->taps[1], stride = m->stride[1];
+    const int64_t behind = m->first[1] + (m->out[1] - 1) * stride + taps - m->in[1];
+    const bool is_near = m->dilation[1] == 1 && m->first[1] > -taps && behind < taps;
+    /* 16 lanes gain in images of the second cache alone: larger ones want all channels of a few
+     * columns at a time. */
+    if (LANES == 8 && is_near && taps == 3 && m->taps[0] == 3 && stride <= 2)
+        return stride == 1 ? walk_rows(m, 1) : walk_rows(m, 2);
+    if (LANES == 16 && is_near && taps == 3 && stride == 1)
+        return image_rows(m, 3, 1);
+    if (LANES == 16 && is_near && taps == 3 && stride == 2)
+        return image_rows(m, 3, 2);
+    /* Each form is 8 KB of code: 5 x 5 taps with a stride, or on fewer lanes, gain least. */
+    if (LANES == 16 && is_near && taps == 5 && stride == 1)
+        return image_rows(m, 5, 1);
+    return image_rows(m, 0, 0);
 }
 
 static bool float_image(const struct qni_depthwise_image *m)
 {
-    const int64_t taps = m->taps[1], stride = m->stride[1];
-    const int64_t behind = m->first[1] + (m->out[1] - 1) * stride + taps - m->in[1];
-    const bool is_near = LANES > 4 && m->dilation[1] == 1 && m->first[1] > -taps && behind < taps;
-    if (is_near && taps == 3 && stride == 1)
-        return image_rows(m, 3, 1);
-    if (is_near && taps == 3 && stride == 2)
-        return image_rows(m, 3, 2);
-    /* Each form is 8 KB of code: 5 x 5 taps with a stride, or on fewer lanes, gain least. */
-    if (is_near && LANES == 16 && taps == 5 && stride == 1)
-        return image_rows(m, 5, 1);
-    return image_rows(m, 0, 0);
+    const vec zero = image_sums(m) * splat(0.0f);
+    const ivec is_good = zero == zero;
+    bool all = true;
+    for (int i = 0; i < LANES; i++)
+        all = all && is_good[i] != 0;
+    return all;
 }
 
 /* ---- int8 ------------------------------------------------------------------------------------ */
