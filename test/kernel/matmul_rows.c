@@ -433,6 +433,22 @@ static uint16_t *bf16_at(const struct qni_matmul_tile *t, uint8_t *a, int64_t i,
     return (uint16_t *)(a + (size_t)(block * 32) * t->lda) + element;
 }
 
+/* Of position q in a row of floats. */
+static int64_t place_of(const struct drawn *d, int64_t q, int32_t shares)
+{
+    const int64_t within = d->packed_at[q] % QNI_UNIT;
+    return ((d->packed_at[q] - within) >> shares) + within;
+}
+
+/* May rows end with their last position? */
+static bool may_be_short(const struct drawn *d, int32_t shares)
+{
+    bool in_order = (d->kernel->traits & QNI_TAKES_SHORT) != 0 && d->m > QNI_FEW_ROWS;
+    for (int64_t q = 0; in_order && q < d->k; q++)
+        in_order = place_of(d, q, shares) == q;
+    return in_order && d->k % 8 == 0;
+}
+
 static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
 {
     struct qni_matmul_tile *t = &d->tile;
@@ -442,9 +458,12 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
     t->halves = group > 0 && group <= QNI_UNIT / 2;
     const int32_t shares = (makes || (d->kernel->traits & QNI_SHARES_UNITS)) && t->halves;
     const int64_t units = (t->units + shares) >> shares;
-    const size_t row_bytes = (size_t)units * QNI_UNIT * (bf16 ? 2 : 4);
     /* The caller's own f32 x is used where it needs no padding, and then it may be anywhere. */
-    const bool callers = !bf16 && units * QNI_UNIT == d->k && check_random_chance(&c->random, 50);
+    const bool fits = !bf16 && (units * QNI_UNIT == d->k || may_be_short(d, shares));
+    const bool callers = fits && check_random_chance(&c->random, 50);
+    t->positions = callers ? d->k : t->units * QNI_UNIT >> t->halves;
+    const int64_t elements = callers ? d->k : units * QNI_UNIT;
+    const size_t row_bytes = (size_t)elements * (bf16 ? 2 : 4);
     if (bf16 && t->offset != NULL && !makes) {
         t->a_total = sum_groups(c, d, x);
         t->ld_segment = (size_t)d->segments.n;
@@ -459,8 +478,7 @@ static void prepare_floats(struct check *c, struct drawn *d, const qn_tensor *x)
         for (int64_t q = 0; q < d->k; q++) {
             float rest =
                 (float)qni_ref_get(x->data, x->dtype, i * x->stride[0] + d->segments.order[q]);
-            const int64_t within = d->packed_at[q] % QNI_UNIT;
-            const int64_t at = ((d->packed_at[q] - within) >> shares) + within;
+            const int64_t at = place_of(d, q, shares);
             if (!bf16)
                 ((float *)(a + (size_t)i * t->lda))[at] = rest;
             for (int32_t plane = 0; plane < t->planes; plane++) {

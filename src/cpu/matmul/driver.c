@@ -116,8 +116,10 @@ static void describe_weights(const struct run *r, const struct unit *u, struct q
 static const float *rows_in_place(const struct run *r, const struct unit *u)
 {
     const struct qni_row_source *s = &r->product->source;
+    const bool is_short = u->layout.is_short && u->rows > QNI_FEW_ROWS;
     const bool in_place = u->kernel->reads == QNI_READS_F32 && s->dtype == QN_F32 &&
-                          s->fill == NULL && s->index == NULL && u->layout.is_identity &&
+                          s->fill == NULL && s->index == NULL &&
+                          (u->layout.is_identity || is_short) &&
                           u->part->w->head->section[QNI_SECTION_PRESCALE].bytes == 0;
     return in_place ? (const float *)s->x + u->row * s->ldx : NULL;
 }
@@ -130,6 +132,7 @@ static void describe_rows(const struct run *r, const struct unit *u,
     t->a = in_place != NULL ? (const void *)in_place : prepared->a;
     t->lda = in_place != NULL ? (size_t)r->product->source.ldx * sizeof(float) : l->lda;
     t->m = u->rows;
+    t->positions = l->is_short ? l->cut.k : l->cut.units * QNI_UNIT >> l->halves;
     t->planes = l->planes;
     t->halves = l->halves;
     t->a_sum = prepared->facts.sum;
@@ -214,11 +217,11 @@ static bool kernel_scales(const struct run *r, const struct unit *u,
 
 /* Panels [panel, end) of a unit whose rows are ready: tile by tile to y. */
 static void multiply_panels(const struct run *r, const struct unit *u,
-                            const struct qni_prepared *prepared,
-                            struct qni_thread_scratch *scratch, int64_t panel, int64_t end)
+                            const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
+                            int64_t panel, int64_t end)
 {
     /* More rows of y would lie in too few sets of the first cache while sums are added to them. */
-    enum { DIRECT_ROWS = 16 };
+    enum { DIRECT_ROWS = 16, SHORT_UNITS = 8 };
     int8_t table8[16];
     struct qni_matmul_tile all;
     size_t ldy = 0;
@@ -236,7 +239,10 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         all.row_scale = prepared->row_scale;
     const bool splits =
         (u->kernel->traits & QNI_SPLITS) != 0 && r->epilogue.is_store && qni_splits(&all);
-    const bool is_once = is_scaled || splits || u->kernel->reads == QNI_READS_BF16;
+    /* Floats of one span: where all panels go to y in one call. */
+    const bool is_short = (u->kernel->traits & QNI_TAKES_SHORT) != 0 && all.units <= SHORT_UNITS &&
+                          u->part->n % QNI_PANEL == 0;
+    const bool is_once = is_scaled || splits || is_short || u->kernel->reads == QNI_READS_BF16;
     if (u->rows <= DIRECT_ROWS || is_once)
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
     const bool scaled =
@@ -530,8 +536,8 @@ void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
     const bool long_units = choice->main->reads == QNI_READS_F32 || qni_cuts_bytes(choice->main);
     const int64_t even = long_units ? 8 : 3;
     /* Tiles of floats gain more from calls of all panels than from another's help at the end. */
-    const bool comes_out = (choice->main->traits & QNI_LOOKS) != 0 &&
-                           product->n_parts == 1 && r.n_units % choice->n_threads == 0;
+    const bool comes_out = (choice->main->traits & QNI_LOOKS) != 0 && product->n_parts == 1 &&
+                           r.n_units % choice->n_threads == 0;
     const bool alone = r.n_units >= (comes_out ? 2 : even) * choice->n_threads;
     if (choice->n_threads == 1 || alone) {
         r.panels_per_item = r.shape.n_panels;

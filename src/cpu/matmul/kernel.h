@@ -78,8 +78,11 @@ enum {
     QNI_LESSENS_ROWS = 128,   /* makes others of the rows, once for all panels, or of the weights
                                 where *kept says QNI_LESSENS_OTHERS, which it tells of any number
                                 of rows if it gets no panels. Of one segment */
-    QNI_SPLITS = 256          /* writes each result once where qni_splits(), all panels at once */
+    QNI_SPLITS = 256,         /* writes each result once where qni_splits(), all panels at once */
+    QNI_TAKES_SHORT = 512     /* F32: more than QNI_FEW_ROWS rows need no padding, of a multiple of
+                                 8 positions */
 };
+enum { QNI_FEW_ROWS = 12 };
 
 /* Memory for the rows that a kernel makes others of, each 64 bytes longer, and how many of lda
  * bytes it makes at a time. */
@@ -113,6 +116,7 @@ struct qni_matmul_tile {
                                  a multiple of 64, all of which may be read;
                                  a is 64-byte aligned. The caller's f32 x is neither */
     int64_t m;
+    int64_t positions;     /* F32 of kernels with QNI_TAKES_SHORT: how many there are of a row */
     int32_t planes;        /* BF16: how many, as qni_op_planes() has it */
     int32_t halves;        /* groups have at most 16 positions, second halves of units are padding;
                                  shared units of a hold two first ones */

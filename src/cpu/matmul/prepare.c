@@ -36,6 +36,8 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
     l.is_identity = l.units * QNI_UNIT == l.cut.k && in_order(head);
     if (shares ? l.cut.group_len != HALF : head->n_runs > 1)
         l.is_identity = false;
+    l.is_short = (kernel->traits & QNI_TAKES_SHORT) != 0 && in_order(head) && head->n_runs <= 1 &&
+                 (l.cut.n_groups == 1 || l.cut.group_len % QNI_UNIT == 0) && l.cut.k % 8 == 0;
     l.planes = qni_op_planes(op, prescaled);
     const size_t element = reads == QNI_READS_F32 ? 4 : reads == QNI_READS_BF16 ? 2 : 1;
     l.lda = qni_round_up((size_t)l.units * QNI_UNIT * element, 64);

@@ -23,6 +23,7 @@ struct qni_row_layout {
     size_t ld_segment;   /* elements; 0: no facts */
     int32_t n_facts;     /* arrays of [rows, ld_segment] */
     int32_t is_identity; /* what is prepared has the order of columns, without padding */
+    int32_t is_short;    /* padding is behind all columns, and the kernel takes rows without it */
 };
 
 /* For the weights of this head, which are those of op or a part of them. */

@@ -34,7 +34,6 @@ enum {
 enum {
     MR = 6,       /* rows of a block: 12 sums in registers */
     AHEAD = 2048, /* bytes: about 100 ns of one core's stream */
-    LINE = 16,    /* floats */
     SPAN = 256,   /* positions: 16 KiB of weights in the first cache */
     ROWS = 256,   /* 256 KiB of them in the second cache */
     DEEP = 4,     /* positions of a step of many rows */
@@ -46,13 +45,14 @@ struct scratch {
     union {
         struct {
             float w[SPAN][QNI_PANEL];
-            float a[ROWS * SPAN + LINE];
+            float a[ROWS * SPAN + 16];
             float total[2 * MR][GROUPS];
         };
         struct digits digits;
     };
 };
 _Static_assert(sizeof(struct scratch) == 303168, "kernels.inc says so");
+_Static_assert(2 * MR <= (int)QNI_FEW_ROWS, "rows of more have no padding");
 
 QNI_TEMPLATE bool are_nibbles(const int kind)
 {
@@ -665,7 +665,7 @@ struct span {
     const struct table *table;
     int64_t row, rows;
     int64_t unit, units;
-    int64_t lines; /* of a row: 16 positions each */
+    int64_t positions; /* of a row, a multiple of 8 */
 };
 
 /* 8 rows of 8 become columns. */
@@ -700,17 +700,16 @@ static float *copy_block(const struct span *n, int64_t row, int64_t mr, float *t
     for (int i = 0; i < MR; i++)
         from[i] = (const float *)(const void *)(rows + (size_t)at_most(i, mr - 1) * n->t->lda) +
                   n->unit * positions_of(n->t);
-    for (int64_t p = 0; p < n->lines * LINE; p += LINE)
-        for (int64_t h = 0; h < LINE; h += 8) {
-            __m256 r[8];
-            QNI_UNROLL
-            for (int i = 0; i < 8; i++)
-                r[i] = i < MR ? _mm256_loadu_ps(from[i] + p + h) : _mm256_setzero_ps();
-            transpose(r);
-            QNI_UNROLL
-            for (int i = 0; i < 8; i++, to += mr)
-                _mm256_storeu_ps(to, r[i]);
-        }
+    for (int64_t p = 0; p < n->positions; p += 8) {
+        __m256 r[8];
+        QNI_UNROLL
+        for (int i = 0; i < 8; i++)
+            r[i] = i < MR ? _mm256_loadu_ps(from[i] + p) : _mm256_setzero_ps();
+        transpose(r);
+        QNI_UNROLL
+        for (int i = 0; i < 8; i++, to += mr)
+            _mm256_storeu_ps(to, r[i]);
+    }
     return to;
 }
 
@@ -797,7 +796,7 @@ QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel
     const struct qni_matmul_tile *t = n->t;
     const size_t ldc = t->ldc;
     const float(*w)[QNI_PANEL] = (const float(*)[QNI_PANEL])n->s->w;
-    const float *a = n->s->a + row * n->lines * LINE;
+    const float *a = n->s->a + row * n->positions;
     float *const c = t->c + (size_t)(n->row + row) * ldc + panel * QNI_PANEL;
     __m256 sum[MR][2];
     QNI_UNROLL
@@ -809,7 +808,7 @@ QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel
             sum[i][1] = _mm256_loadu_ps(c + (size_t)i * ldc + 8);
         }
     }
-    for (const float *const end = a + n->lines * LINE * mr; a < end; a += DEEP * mr, w += DEEP) {
+    for (const float *const end = a + n->positions * mr; a < end; a += DEEP * mr, w += DEEP) {
         QNI_UNROLL
         for (int p = 0; p < DEEP; p++) {
             __m256 w0 = _mm256_load_ps(w[p]), w1 = _mm256_load_ps(w[p] + 8);
@@ -884,7 +883,8 @@ QNI_TEMPLATE void many(const struct qni_matmul_tile *t, const struct table *tabl
         n.rows = (t->m - n.row) / (blocks - i);
         for (n.unit = 0; n.unit < t->units; n.unit += n.units) {
             n.units = at_most(t->units - n.unit, most);
-            n.lines = n.units * QNI_UNIT / LINE >> t->halves;
+            const int64_t step = positions_of(t);
+            n.positions = at_most(n.units * step, t->positions - n.unit * step);
             one_span(&n, kind);
         }
     }

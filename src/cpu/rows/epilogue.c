@@ -230,9 +230,14 @@ static void store_rows(const struct qni_epilogue *e, const struct qni_epilogue_t
 {
     const struct qni_row_sink *s = &e->sink;
     const int64_t column = t->part->column + t->output;
+    const bool is_even = span_of(s, t->row, t->rows) >= t->rows;
     bool is_past = false;
-    for (int64_t i = 0; i < t->rows; i++) {
-        float *const y = (float *)s->y + offset_of(s, s->stride, number_of(s, t->row + i)) + column;
+    float *y = (float *)s->y + column + offset_of(s, s->stride, number_of(s, t->row));
+    if (y == t->c && (t->is_scaled || (t->x_scale == NULL && e->x_scale == 1.0f)))
+        return;
+    for (int64_t i = 0; i < t->rows; i++, y += s->stride[2]) {
+        if (!is_even)
+            y = (float *)s->y + offset_of(s, s->stride, number_of(s, t->row + i)) + column;
         const float *const v = t->c + (size_t)i * t->ldc;
         const float times = t->is_scaled ? 1.0f : t->x_scale != NULL ? t->x_scale[i] : e->x_scale;
         if (y != v && t->is_far && (uintptr_t)y % 64 == 0 && t->n % 16 == 0) {

@@ -706,33 +706,43 @@ static void turn(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane, int6
 
 /* ---- what overflowed ------------------------------------------------------------------------- */
 
-typedef uint32_t lanes QNI_VECTOR(64);
+/* As wide as registers: of wider ones gcc makes words in memory. */
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__AVX2__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef uint32_t lanes QNI_VECTOR(4 * LANES);
 
 /* The exponent of all ones, and no other, carries into the sign's place. */
 QNI_TEMPLATE void collect(lanes *most, const float *v)
 {
-    lanes bits;
-    memcpy(&bits, v, sizeof bits);
-    *most |= (bits & 0x7fffffffu) + 0x00800000u;
+    QNI_UNROLL
+    for (int i = 0; i < 16 / LANES; i++) {
+        lanes bits;
+        memcpy(&bits, v + i * LANES, sizeof bits);
+        most[i] |= (bits & 0x7fffffffu) + 0x00800000u;
+    }
 }
 
 static bool is_finite(const float *v, int64_t rows, int64_t n, int64_t ld)
 {
-    lanes most = {0};
-    uint32_t rest = 0;
+    lanes most[16 / LANES] = {{0}};
+    uint32_t all[16], rest = 0;
     for (int64_t r = 0; r < rows; r++, v += ld) {
         for (int64_t i = 0; i + 16 <= n; i += 16)
-            collect(&most, v + i);
+            collect(most, v + i);
         if (n >= 16 && n % 16 != 0) /* some twice */
-            collect(&most, v + n - 16);
+            collect(most, v + n - 16);
         for (int64_t i = 0; n < 16 && i < n; i++)
             rest |= (qni_bits_of(v[i]) & 0x7fffffffu) + 0x00800000u;
     }
-    uint64_t pairs[8];
-    memcpy(pairs, &most, sizeof pairs);
-    const uint64_t any = ((pairs[0] | pairs[1]) | (pairs[2] | pairs[3])) |
-                         ((pairs[4] | pairs[5]) | (pairs[6] | pairs[7])) | rest;
-    return (any & 0x8000000080000000u) == 0;
+    memcpy(all, most, sizeof all);
+    for (int i = 0; i < 16; i++)
+        rest |= all[i];
+    return rest >> 31 == 0;
 }
 
 #define QNI_ROWS_TEXT_(isa) #isa
