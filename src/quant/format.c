@@ -340,7 +340,7 @@ static qn_status parse_words(const char *text, const char *rest, qn_format *f, q
 qn_status qn_format_parse(const char *text, qn_format *format, qn_error *err)
 {
     if (text == NULL || format == NULL)
-        return qni_fail(err, QN_E_FORMAT, "no weight format is given");
+        return qni_fail(err, QN_E_FORMAT, "%s is NULL", text == NULL ? "text" : "format");
     const struct word base = next_word(text);
     for (int i = 0; i < N_NAMED; i++)
         if (is(base, named[i].name)) {

@@ -111,12 +111,16 @@ static void wrong_formats_are_named(void **state)
     assert_refused("int4:g32:e8m0:s8x6", "common scale", "f16");
     assert_refused("int4:g128 ", "\"g128 \"", "g<n>");
     qn_format f;
+    qn_error err;
     assert_int_equal(qn_format_parse(NULL, &f, NULL), QN_E_FORMAT);
+    assert_int_equal(qn_format_parse(NULL, &f, &err), QN_E_FORMAT);
+    assert_string_equal(err.text, "text is NULL");
+    assert_int_equal(qn_format_parse("int4:g32", NULL, &err), QN_E_FORMAT);
+    assert_string_equal(err.text, "format is NULL");
     char endless[4096];
     memset(endless, 'x', sizeof endless);
     endless[sizeof endless - 1] = 0;
     assert_int_equal(qn_format_parse(endless, &f, NULL), QN_E_FORMAT);
-    qn_error err;
     assert_int_equal(qn_format_parse(endless, &f, &err), QN_E_FORMAT);
 }
 
