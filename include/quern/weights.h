@@ -74,7 +74,7 @@ QN_API qn_status qn_format_parse(const char *text, qn_format *format, qn_error *
 /** The canonical spelling; always terminated when capacity > 0. Returns the length it needs without
  * the end. */
 QN_API size_t qn_format_print(const qn_format *format, char *text, size_t capacity);
-/** @return QN_OK; QN_E_FORMAT: impossible combination. */
+/** @return QN_OK; QN_E_FORMAT: impossible combination; QN_E_ARGUMENT: reserved is not 0. */
 QN_API qn_status qn_format_check(const qn_format *format, qn_error *err);
 /** The i-th named format of the language ("q4_0", ...); NULL past the end. Static text. */
 QN_API const char *qn_format_name(int32_t i);

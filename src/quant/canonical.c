@@ -115,7 +115,6 @@ qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts 
         return qni_fail(err, QN_E_MEMORY, "no memory for a weight");
     w->allocator = *a;
     w->format = *f;
-    w->format.reserved = 0;
     w->n = geometry->n;
     w->k = geometry->k;
     w->ci = ci;

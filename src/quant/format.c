@@ -137,6 +137,8 @@ qn_status qn_format_check(const qn_format *format, qn_error *err)
 {
     if (format == NULL)
         return qni_fail(err, QN_E_FORMAT, "no format is given");
+    if (format->reserved != 0)
+        return qni_fail(err, QN_E_ARGUMENT, "format.reserved is not 0");
     QNI_TRY(check_code(format, err));
     QNI_TRY(check_groups(format, err));
     QNI_TRY(check_scale(format, err));
@@ -351,7 +353,7 @@ qn_status qn_format_parse(const char *text, qn_format *format, qn_error *err)
             return QN_OK;
         }
     qn_format f;
-    memset(&f, 0, sizeof f); /* with the hole at its end: formats are written to files */
+    memset(&f, 0, sizeof f);
     f.scale_dtype = QN_F32;
     if (!parse_base(base, &f))
         return wrong(err, text, base, "is no kind of weights", possible_bases);

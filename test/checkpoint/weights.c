@@ -432,6 +432,10 @@ static void test_declare_errors(void **state)
     p.n = 1;
     p.k = 2;
     assert_ok(qn_writer_create(ctx, in(folder, "x"), &writer, NULL));
+    p.format.reserved = 1;
+    assert_error(qn_writer_add_weight(writer, "w", &p, NULL, &err), QN_E_ARGUMENT,
+                 "format.reserved");
+    p.format.reserved = 0;
     assert_ok(qn_writer_add_weight(writer, "w", &p, NULL, NULL));
     assert_ok(qn_writer_begin(writer, 0, 0, NULL));
     p.codes = codes;

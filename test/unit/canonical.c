@@ -208,6 +208,7 @@ static void inconsistent_parts_are_refused(void **state)
     unit_ctx_start(&refusing, 1);
     REFUSE("int4:g8", m.p.size = 0, QN_E_ARGUMENT, "init");
     REFUSE("int4:g8", m.p.format.group = 0, QN_E_FORMAT, "group of 0");
+    REFUSE("int4:g8", m.p.format.reserved = 1, QN_E_ARGUMENT, "format.reserved");
     REFUSE("int4:g8", m.p.codes = NULL, QN_E_ARGUMENT, "codes");
     REFUSE("int4:g8", m.p.scale = NULL, QN_E_ARGUMENT, "scales");
     REFUSE("int4:g8:zp", m.p.zero = NULL, QN_E_ARGUMENT, "zero points are missing");

@@ -188,6 +188,21 @@ static void printing_and_reading_are_inverses(void **state)
     assert_true(accepted > 1000 && refused > 1000);
 }
 
+static void reserved_fields_are_0(void **state)
+{
+    (void)state;
+    qn_format f;
+    qn_error err;
+    char text[16];
+    assert_int_equal(qn_format_parse("int4:g32", &f, NULL), QN_OK);
+    f.reserved = 1;
+    assert_int_equal(qn_format_check(&f, &err), QN_E_ARGUMENT);
+    assert_string_equal(err.text, "format.reserved is not 0");
+    assert_int_equal(qn_format_print(&f, text, sizeof text), 1);
+    assert_string_equal(text, "?");
+    assert_int_equal(qn_format_groups(&f, 64, 64), 0);
+}
+
 static void groups_are_counted(void **state)
 {
     (void)state;
@@ -213,8 +228,11 @@ static void groups_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(formats_are_read),   cmocka_unit_test(wrong_formats_are_named),
-        cmocka_unit_test(names_are_listed),   cmocka_unit_test(printing_and_reading_are_inverses),
+        cmocka_unit_test(formats_are_read),
+        cmocka_unit_test(wrong_formats_are_named),
+        cmocka_unit_test(names_are_listed),
+        cmocka_unit_test(printing_and_reading_are_inverses),
+        cmocka_unit_test(reserved_fields_are_0),
         cmocka_unit_test(groups_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,6 +127,7 @@ static void wrong_numbers_are_refused(void **state)
     REFUSE(h.format.group = 100, QN_E_CORRUPT);
     REFUSE(h.format.shift = QN_SHIFT_NONE, QN_E_CORRUPT);
     REFUSE(h.format.code = QN_CODE_NF4, QN_E_CORRUPT);
+    REFUSE(h.format.reserved = 1, QN_E_CORRUPT);
     REFUSE(h.scale_dtype = QN_BF16, QN_E_CORRUPT);
     REFUSE(h.scale_dtype = QN_F32, QN_E_CORRUPT);
     REFUSE(h.zero_dtype = QN_I16, QN_E_CORRUPT);

@@ -652,6 +652,9 @@ static void bad_arguments_are_refused(void **state)
 
     o.format.bits = 9;
     assert_fails(&u, &good, &o, QN_E_FORMAT, "9 bits");
+    o = options_of("int4:g4");
+    o.format.reserved = 1;
+    assert_fails(&u, &good, &o, QN_E_ARGUMENT, "format.reserved");
     o = options_of("table4:g4");
     assert_fails(&u, &good, &o, QN_E_FORMAT, "table");
     o = options_of("int4:g4");
