@@ -76,15 +76,10 @@ int complain_status(const char *what, qn_status status, const qn_error *err)
         if (advices[i].status == status)
             advice = advices[i];
     }
-    /* The library's sentence often begins with the same name, or the last part of the same path. */
-    const char *slash = strrchr(what, '/');
-    const char *names[2] = {what, slash != NULL ? slash + 1 : what};
-    for (int i = 0; i < 2; i++) {
-        const size_t length = strlen(names[i]);
-        if (length > 0 && strncmp(why, names[i], length) == 0 &&
-            strncmp(why + length, ": ", 2) == 0)
-            why += length + 2;
-    }
+    /* The library's sentence often begins with the same name or path. */
+    const size_t length = strlen(what);
+    if (length > 0 && strncmp(why, what, length) == 0 && strncmp(why + length, ": ", 2) == 0)
+        why += length + 2;
     if (status != QN_E_UNSUPPORTED)
         return complain(advice.exit, advice.todo, "%s: %s", what, why);
     char *short_why = refusals(why);

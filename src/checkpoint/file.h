@@ -78,7 +78,8 @@ void qni_tensor_strides(qn_tensor *tensor, bool is_fortran);
 /* A text of a file, fit for a sentence to a person: at most 80 bytes, no control characters. */
 enum { QNI_SHOWN = 88 };
 const char *qni_shown(char out[QNI_SHOWN], const char *text);
-/* A path's last part, likewise. */
-const char *qni_shown_path(char out[QNI_SHOWN], const char *path);
+/* A path as it was given, likewise; of one of more than 240 bytes the end, which tells more. */
+enum { QNI_SHOWN_PATH = 256 };
+const char *qni_shown_path(char out[QNI_SHOWN_PATH], const char *path);
 
 #endif

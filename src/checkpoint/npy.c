@@ -343,7 +343,7 @@ qn_status qn_npy_write(const char *path, const qn_tensor *tensor, int32_t overwr
 {
     int64_t elements = 0;
     size_t bytes = 0, i = 0;
-    char shown[QNI_SHOWN];
+    char shown[QNI_SHOWN_PATH];
     if (path == NULL || tensor == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "qn_npy_write: path or tensor is NULL");
     const qn_status fits = qn_tensor_extent(tensor, &elements, &bytes);

@@ -148,7 +148,7 @@ qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t count,
 {
     qn_writer *writer = NULL;
     qn_error inner = {QN_OK, -1, ""};
-    char shown[QNI_SHOWN];
+    char shown[QNI_SHOWN_PATH];
     QNI_TRY(check_save(ctx, count, names, packed, err));
     QNI_TRY(qn_writer_create(ctx, path, &writer, err));
     qn_status status = QN_OK;

@@ -74,14 +74,15 @@ void qni_tensor_strides(qn_tensor *tensor, bool is_fortran)
     }
 }
 
-const char *qni_shown(char out[QNI_SHOWN], const char *text)
+/* At most `most` bytes, and three dots for what does not fit. */
+static void show(char *out, size_t most, const char *text)
 {
     const size_t size = strlen(text);
     size_t used = 0;
     for (size_t at = 0; at < size;) {
         const uint8_t *from = (const uint8_t *)text + at;
         const size_t length = qni_utf8_length(from, size - at);
-        if (used + length > 80) {
+        if (used + length > most) {
             memcpy(out + used, "...", 3);
             used += 3;
             break;
@@ -97,13 +98,29 @@ const char *qni_shown(char out[QNI_SHOWN], const char *text)
         at += length == 0 ? 1 : length;
     }
     out[used] = 0;
+}
+
+const char *qni_shown(char out[QNI_SHOWN], const char *text)
+{
+    show(out, 80, text);
     return out;
 }
 
-const char *qni_shown_path(char out[QNI_SHOWN], const char *path)
+const char *qni_shown_path(char out[QNI_SHOWN_PATH], const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    return qni_shown(out, slash == NULL || slash[1] == 0 ? path : slash + 1);
+    const size_t size = strlen(path), most = QNI_SHOWN_PATH - 16;
+    const size_t skipped = size > most ? size - most : 0;
+    size_t used = 0;
+    /* UTF-8's continuations begin with the bits 10: not in the middle of a letter. */
+    const char *from = path + skipped;
+    if (skipped > 0) {
+        memcpy(out, "...", 3);
+        used = 3;
+        while (((uint8_t)*from & 0xc0) == 0x80)
+            from++;
+    }
+    show(out + used, most, from);
+    return out;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -251,7 +268,7 @@ qn_status qn_file_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_e
         return qni_fail(err, QN_E_ARGUMENT, "qn_file_open: ctx, path or file is NULL");
     *file = NULL;
     qn_error inner = {QN_OK, -1, ""};
-    char shown[QNI_SHOWN];
+    char shown[QNI_SHOWN_PATH];
     struct qni_mapping *mapping = NULL;
     qn_status status = qni_mapping_open(&ctx->allocator, path, &mapping, &inner);
     if (status == QN_OK)

@@ -323,7 +323,7 @@ static qn_status put_parts(qn_writer *writer, const struct qni_item *item, const
 qn_status qn_writer_put_weight(qn_writer *writer, int64_t index, const qn_weight *weight,
                                qn_error *err)
 {
-    char shown[QNI_SHOWN], file[QNI_SHOWN], name[QNI_SHOWN];
+    char shown[QNI_SHOWN], file[QNI_SHOWN_PATH], name[QNI_SHOWN];
     qn_error inner = {QN_OK, -1, ""};
     QNI_TRY(qni_writer_expect(writer, true, "qn_writer_put_weight", err));
     if (index < 0 || index >= (int64_t)writer->n_items || !writer->items[index].is_weight ||

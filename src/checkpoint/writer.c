@@ -268,7 +268,7 @@ qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *val
 static qn_status name_file(const qn_writer *writer, qn_status status, const qn_error *inner,
                            qn_error *err)
 {
-    char shown[QNI_SHOWN];
+    char shown[QNI_SHOWN_PATH];
     return qni_fail_at(err, status, inner->offset, "%s: %s", qni_shown_path(shown, writer->path),
                        inner->text);
 }

@@ -371,6 +371,8 @@ static void test_write_errors(void **state)
     assert_error(qn_npy_write(in(folder, "taken"), &tensor, 0, &err), QN_E_EXISTS, "exists");
     assert_error(qn_npy_write(folder, &tensor, 1, &err), QN_E_OPEN, "folder");
     assert_error(qn_npy_write(in(folder, "no/x"), &tensor, 1, &err), QN_E_OPEN, "no such file");
+    assert_error(qn_npy_write(in(folder, "no/x"), &tensor, 1, &err), QN_E_OPEN,
+                 in(folder, "no/x: "));
     assert_error(qn_npy_write(in(folder, "taken/x"), &tensor, 1, &err), QN_E_OPEN, "not a folder");
     assert_error(qn_npy_write(NULL, &tensor, 1, &err), QN_E_ARGUMENT, "NULL");
     assert_error(qn_npy_write(in(folder, "x"), NULL, 1, &err), QN_E_ARGUMENT, "NULL");

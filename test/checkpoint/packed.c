@@ -102,7 +102,8 @@ static void test_save_errors(void **state)
     assert_error(qn_packed_save(ctx, path, 1, no_name, list, 0, &err), QN_E_ARGUMENT, "NULL");
     assert_error(qn_packed_save(ctx, path, 1, names, none, 0, &err), QN_E_ARGUMENT, "NULL");
     assert_error(qn_packed_save(NULL, path, 1, names, list, 0, &err), QN_E_ARGUMENT, "ctx");
-    assert_error(qn_packed_save(ctx, in(folder, "no/x"), 1, names, list, 0, &err), QN_E_OPEN, "x:");
+    assert_error(qn_packed_save(ctx, in(folder, "no/x"), 1, names, list, 0, &err), QN_E_OPEN,
+                 in(folder, "no/x: "));
     assert_int_equal(folder_count(folder), 0);
     assert_ok(qn_packed_save(ctx, path, 1, names, list, 0, NULL));
     assert_error(qn_packed_save(ctx, path, 1, names, list, 0, &err), QN_E_EXISTS, "x: exists");

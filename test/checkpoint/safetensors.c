@@ -540,6 +540,27 @@ static void test_no_memory(void **state)
     folder_remove(folder);
 }
 
+/* Of a long path the end is shown, and no half letter. */
+static void test_long_paths(void **state)
+{
+    qn_ctx *ctx = ctx_make(1);
+    qn_file *file = NULL;
+    qn_error why;
+    char path[400];
+    (void)state;
+    for (size_t extra = 0; extra < 2; extra++) {
+        for (size_t i = 0; i < 300; i += 2)
+            memcpy(path + i, "\xc3\xa4", 2);
+        snprintf(path + 300, 16, "/absent%s", extra == 0 ? "" : "s");
+        assert_status(qn_file_open(ctx, path, &file, &why), QN_E_OPEN);
+        const size_t shown = strcspn(why.text, ":");
+        assert_in_range(shown, 242, 243);
+        assert_memory_equal(why.text, "...\xc3\xa4", 5);
+        assert_memory_equal(why.text + 3, path + strlen(path) - (shown - 3), shown - 3);
+    }
+    qn_ctx_destroy(ctx);
+}
+
 /* Paths that are no files. */
 static void test_paths(void **state)
 {
@@ -547,7 +568,9 @@ static void test_paths(void **state)
     qn_ctx *ctx = ctx_make(1);
     qn_file *file = NULL;
     (void)state;
-    assert_error(qn_file_open(ctx, in(folder, "absent"), &file, &err), QN_E_OPEN, "absent: cannot");
+    const char *absent = in(folder, "absent");
+    assert_error(qn_file_open(ctx, absent, &file, &err), QN_E_OPEN, "absent: cannot");
+    assert_error(qn_file_open(ctx, absent, &file, &err), QN_E_OPEN, absent);
     assert_error(qn_file_open(ctx, folder, &file, &err), QN_E_OPEN, "folder");
     assert_error(qn_file_open(ctx, "", &file, &err), QN_E_OPEN, "no such file");
     file_write(in(folder, "file"), golden, 66);
@@ -579,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_long_header), cmocka_unit_test(test_small_memory),
         cmocka_unit_test(test_damage),      cmocka_unit_test(test_many),
         cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_long_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
