@@ -27,7 +27,8 @@ const struct command command_inspect = {
     .name = "inspect",
     .summary = "show tensors, formats, codes and scales of a file",
     .operands = "FILE [GLOB...]",
-    .about = "Lists the tensors of a safetensors or npy file, quantized weights as one. For names "
+    .about = "Lists the tensors of a safetensors or npy file, quantized weights as one, and of "
+             "packed weights how they are packed. For names "
              "that match a GLOB (or all, with --stats) it draws how often each code occurs and how "
              "the scales are spread; of plain tensors, the values.",
     .tables = {own, options_context, options_common},
@@ -86,6 +87,7 @@ struct weight_line {
     const char *name;
     qn_weight_parts parts;
     size_t bytes;
+    char layout[24], device[8]; /* of packed weights */
 };
 
 static double bits_per_weight(const struct weight_line *w)
@@ -110,11 +112,85 @@ static const char *geometry(const qn_weight_parts *p, char text[SHAPE_TEXT])
 static int weight_line(const char *path, const qn_file *file, int64_t i, struct weight_line *line)
 {
     qn_error err = {0};
-    line->name = qn_file_weight_name(file, i);
+    *line = (struct weight_line){.name = qn_file_weight_name(file, i)};
     qn_weight_parts_init(&line->parts);
     const qn_status status =
         qn_file_weight_info(file, line->name, &line->parts, &line->bytes, &err);
     return status == QN_OK ? 0 : complain_status(path, status, &err);
+}
+
+static const char packed_key[] = "quern.packed.";
+enum { PACKED_KEY = sizeof packed_key - 1 };
+
+static int64_t fact(const cJSON *facts, const char *name, int64_t most)
+{
+    const cJSON *item = cJSON_GetObjectItem(facts, name);
+    const double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    return value >= 0 && value <= (double)most ? (int64_t)value : -1;
+}
+
+static int read_facts(const cJSON *facts, struct weight_line *line)
+{
+    qn_weight_parts *p = &line->parts;
+    const char *format = cJSON_GetStringValue(cJSON_GetObjectItem(facts, "format"));
+    const char *layout = cJSON_GetStringValue(cJSON_GetObjectItem(facts, "layout"));
+    const char *device = cJSON_GetStringValue(cJSON_GetObjectItem(facts, "device"));
+    if (format == NULL || layout == NULL || device == NULL ||
+        qn_format_parse(format, &p->format, NULL) != QN_OK)
+        return 0;
+    p->n = fact(facts, "n", (int64_t)1 << 40);
+    p->k = fact(facts, "k", INT32_MAX);
+    p->kh = (int32_t)fact(facts, "kh", INT32_MAX);
+    p->kw = (int32_t)fact(facts, "kw", INT32_MAX);
+    p->conv_groups = (int32_t)fact(facts, "conv_groups", INT32_MAX);
+    snprintf(line->layout, sizeof line->layout, "%s", layout);
+    snprintf(line->device, sizeof line->device, "%s", device);
+    text_shown(line->layout);
+    text_shown(line->device);
+    return p->n >= 0 && p->k >= 0 && p->kh > 0 && p->kw > 0 && p->conv_groups > 0;
+}
+
+/* What the file says of packed weights, of any device. 0: nothing that could be read; the tensor is
+ * then listed as one of bytes. */
+static int packed_line(const qn_file *file, const char *name, struct weight_line *line)
+{
+    char *key = must_print("%s%s", packed_key, name), *tensor = must_print("%s.packed", name);
+    const char *text = qn_file_get_metadata(file, key);
+    qn_entry e;
+    const int is_there = text != NULL && qn_file_find(file, tensor, &e) == QN_OK;
+    cJSON *facts = is_there ? cJSON_Parse(text) : NULL;
+    line->name = name;
+    line->bytes = is_there ? e.bytes : 0;
+    qn_weight_parts_init(&line->parts);
+    const int is_good = facts != NULL && read_facts(facts, line);
+    cJSON_Delete(facts);
+    free(key);
+    free(tensor);
+    return is_good;
+}
+
+/* The next packed weights from metadata *at on; 0: none. */
+static int next_packed(const qn_file *file, int64_t *at, struct weight_line *line)
+{
+    const char *key, *value;
+    while (qn_file_metadata(file, (*at)++, &key, &value) == QN_OK) {
+        if (strncmp(key, packed_key, PACKED_KEY) == 0 && packed_line(file, key + PACKED_KEY, line))
+            return 1;
+    }
+    return 0;
+}
+
+/* Is the tensor told of as a weight or part of one? */
+static int is_told(const qn_file *file, const char *tensor)
+{
+    const size_t length = strlen(tensor), end = strlen(".packed");
+    if (length < end || strcmp(tensor + length - end, ".packed") != 0)
+        return is_part_of_weight(file, tensor);
+    struct weight_line line;
+    char *name = must_print("%.*s", (int)(length - end), tensor);
+    const int is_packed = packed_line(file, name, &line);
+    free(name);
+    return is_packed;
 }
 
 static const char *name_of(const qn_file *file, const qn_entry *e)
@@ -130,38 +206,59 @@ static void print_styled(enum style style, const char *text)
     free(copy);
 }
 
+static void weight_cells(struct table *t, const struct weight_line *w, int has_packed)
+{
+    char text[96], a[HUMAN];
+    table_cell(t, PLAIN, "%s", w->name);
+    table_cell(t, PLAIN, "%s", geometry(&w->parts, text));
+    qn_format_print(&w->parts.format, text, sizeof text);
+    table_cell(t, GREEN, "%s", text);
+    if (has_packed)
+        table_cell(t, PLAIN, "%s", w->layout);
+    table_cell(t, PLAIN, "%s", human_bytes((double)w->bytes, a));
+    table_cell(t, PLAIN, "%.2f", bits_per_weight(w));
+}
+
 static int list_text(const char *path, const qn_file *file)
 {
     static const struct column columns[] = {
         {"tensor", '<', 0, 1}, {"shape", '<', 0, 0},       {"type", '<', 0, 0},
         {"size", '>', 0, 0},   {"bits/weight", '>', 0, 0}, {NULL, 0, 0, 0},
     };
-    struct table *t = table_create(columns);
+    static const struct column columns_packed[] = {
+        {"tensor", '<', 0, 1}, {"shape", '<', 0, 0}, {"type", '<', 0, 0},
+        {"layout", '<', 0, 0}, {"size", '>', 0, 0},  {"bits/weight", '>', 0, 0},
+        {NULL, 0, 0, 0},
+    };
+    struct weight_line w;
+    int64_t first = 0;
+    const int has_packed = next_packed(file, &first, &w);
+    struct table *t = table_create(has_packed ? columns_packed : columns);
     char text[96], a[HUMAN];
-    double total = 0, n_weights = 0;
+    double total = 0, n_weights = 0, n_packed = 0;
     int status = 0;
     for (int64_t i = 0; i < qn_file_weight_count(file) && status == 0; i++) {
-        struct weight_line w;
         status = weight_line(path, file, i, &w);
-        if (status != 0)
-            break;
-        table_cell(t, PLAIN, "%s", w.name);
-        table_cell(t, PLAIN, "%s", geometry(&w.parts, text));
-        qn_format_print(&w.parts.format, text, sizeof text);
-        table_cell(t, GREEN, "%s", text);
-        table_cell(t, PLAIN, "%s", human_bytes((double)w.bytes, a));
-        table_cell(t, PLAIN, "%.2f", bits_per_weight(&w));
+        if (status == 0)
+            weight_cells(t, &w, has_packed);
         total += (double)w.bytes;
         n_weights++;
+    }
+    for (int64_t at = 0; status == 0 && next_packed(file, &at, &w);) {
+        weight_cells(t, &w, has_packed);
+        total += (double)w.bytes;
+        n_packed++;
     }
     for (int64_t i = 0; i < qn_file_count(file) && status == 0; i++) {
         qn_entry e;
         qn_file_entry(file, i, &e);
-        if (is_part_of_weight(file, e.name))
+        if (is_told(file, e.name))
             continue;
         table_cell(t, PLAIN, "%s", name_of(file, &e));
         table_cell(t, PLAIN, "%s", shape_text(&e.tensor, text));
         table_cell(t, DIM, "%s", e.dtype);
+        if (has_packed)
+            table_cell(t, PLAIN, "%s", "");
         table_cell(t, PLAIN, "%s", human_bytes((double)e.bytes, a));
         table_cell(t, PLAIN, "%s", "");
         total += (double)e.bytes;
@@ -171,15 +268,19 @@ static int list_text(const char *path, const qn_file *file)
     table_destroy(t);
     const char *key, *value;
     for (int64_t i = 0; status == 0 && qn_file_metadata(file, i, &key, &value) == QN_OK; i++) {
-        if (strncmp(key, "quern.weight.", 13) == 0 || strncmp(key, "quern.packed.", 13) == 0)
+        if (strncmp(key, "quern.weight.", 13) == 0 || strncmp(key, packed_key, PACKED_KEY) == 0)
             continue;
         char start[101];
         snprintf(start, sizeof start, "%s", value);
         print_styled(DIM, key);
         printf(" = %s\n", text_shown(start));
     }
+    if (status == 0 && (n_weights > 0 || n_packed == 0))
+        printf("%.0f quantized weights, ", n_weights);
+    if (status == 0 && n_packed > 0)
+        printf("%.0f packed weights, ", n_packed);
     if (status == 0)
-        printf("%.0f quantized weights, %s of tensors\n", n_weights, human_bytes(total, a));
+        printf("%s of tensors\n", human_bytes(total, a));
     return status;
 }
 
@@ -285,6 +386,10 @@ static cJSON *weight_json(const struct weight_line *w)
     cJSON_AddNumberToObject(o, "conv_groups", w->parts.conv_groups);
     cJSON_AddNumberToObject(o, "bytes", (double)w->bytes);
     cJSON_AddNumberToObject(o, "bits_per_weight", bits_per_weight(w));
+    if (w->layout[0] != '\0') {
+        cJSON_AddStringToObject(o, "layout", w->layout);
+        cJSON_AddStringToObject(o, "device", w->device);
+    }
     return o;
 }
 
@@ -352,6 +457,22 @@ static int show_weight(struct view *v, const struct weight_line *line)
     return 0;
 }
 
+/* Codes and scales of packed weights are in no order to be drawn. */
+static void show_packed(struct view *v, const struct weight_line *w)
+{
+    char shape[SHAPE_TEXT], format[96], a[HUMAN];
+    if (v->json != NULL) {
+        cJSON_AddItemToArray(v->json, weight_json(w));
+    } else if (v->args->n_operands > 1) {
+        qn_format_print(&w->parts.format, format, sizeof format);
+        print_styled(BOLD, w->name);
+        printf("  %s  %s  %s, %.2f bits a weight, packed as %s for %s\n",
+               geometry(&w->parts, shape), format, human_bytes((double)w->bytes, a),
+               bits_per_weight(w), w->layout, w->device);
+    }
+    v->shown++;
+}
+
 static int show_tensor(struct view *v, const qn_entry *e)
 {
     qn_tensor copy;
@@ -405,18 +526,22 @@ static int show_all(struct view *v)
 {
     const qn_file *file = v->file->file;
     int status = 0;
+    struct weight_line w;
     for (int64_t i = 0; i < qn_file_weight_count(file) && status == 0; i++) {
-        struct weight_line w;
         status = weight_line(v->file->path, file, i, &w);
         if (status == 0 && is_wanted(v, w.name))
             status = show_weight(v, &w);
         else if (status == 0 && v->json != NULL && v->args->n_operands < 2)
             cJSON_AddItemToArray(v->json, weight_json(&w));
     }
+    for (int64_t at = 0; status == 0 && next_packed(file, &at, &w);) {
+        if (is_wanted(v, w.name) || v->args->n_operands < 2)
+            show_packed(v, &w);
+    }
     for (int64_t i = 0; i < qn_file_count(file) && status == 0; i++) {
         qn_entry e;
         qn_file_entry(file, i, &e);
-        if (is_part_of_weight(file, e.name))
+        if (is_told(file, e.name))
             continue;
         if (is_wanted(v, e.name) && is_float(e.tensor.dtype))
             status = show_tensor(v, &e);

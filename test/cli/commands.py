@@ -189,6 +189,29 @@ class Inspect(Case):
         self.assertIn("mean", quern("inspect", "model.safetensors", "--stats"))
         self.complains("inspect", "q.safetensors", "nothing", status=3, says="nothing")
 
+    def test_packed(self):
+        """A line a weight, not one of bytes."""
+        self.model()
+        quern("quantize", "model.safetensors", "-o", "q.safetensors", "-q")
+        self.assertNotIn("layout", quern("inspect", "q.safetensors"))
+        quern("pack", "q.safetensors", "-o", "p.safetensors", "-q")
+        text = quern("inspect", "p.safetensors")
+        up = next(line for line in text.split("\n") if line.startswith("layers.0.up.weight "))
+        for word in ("48 x 160", "int4:g128", "q4n16"):
+            self.assertIn(word, up)
+        self.assertIn("(3 x 3 taps)", text)
+        self.assertIn("\n5 packed weights, ", text)
+        self.assertNotIn("U8", text)
+        self.assertNotIn(".packed", text)
+        found = {t["name"]: t for t in json.loads(quern("inspect", "p.safetensors", "--json"))[
+            "tensors"]}
+        self.assertEqual(len(found), 5)
+        up = found["layers.0.up.weight"]
+        self.assertEqual([up[key] for key in ("format", "layout", "device", "n", "k", "kh")],
+                         ["int4:g128", "q4n16", "cpu", 48, 160, 1])
+        self.assertIn("q4n16", quern("inspect", "p.safetensors", "*up*"))
+        self.complains("inspect", "p.safetensors", "nothing", status=3, says="nothing")
+
     def test_npy(self):
         npy_write("x.npy", [3, 5], normal(15))
         self.assertIn("3 x 5", quern("inspect", "x.npy"))

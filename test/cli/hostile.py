@@ -78,6 +78,27 @@ class Names(Case):
         self.complains("run", "-w", "none:w", "-x", "m.safetensors:x", "-o", "y.npy", status=3,
                        says="none: cannot be opened")
 
+    def test_packed(self):
+        """Metadata that cannot be believed: the tensor is listed as it is."""
+        for text in ("", "[", "[]", "{}", "0", '{"n":1e99}', '{"format":3}'):
+            self.packed_by_words(text)
+            self.assertIn("w.packed", quern("inspect", "p.safetensors"))
+            self.assertIn("U8", quern("inspect", "p.safetensors", "--json"))
+        good = {"format": "int4:g32", "layout": "\x1b[31m" + "x" * 99, "device": "cpu", "n": 2,
+                "k": 3, "kh": 1, "kw": 1, "conv_groups": 1}
+        for key, value in (("n", -1), ("k", 1 << 40), ("kh", 0), ("format", "int4"), ("kw", "1")):
+            self.packed_by_words(json.dumps({**good, key: value}))
+            self.assertIn("w.packed", quern("inspect", "p.safetensors"))
+        self.packed_by_words(json.dumps(good))
+        text = quern("inspect", "p.safetensors")
+        self.assertIn("?[31mxxx", text)
+        self.assertNotIn("x" * 30, text)
+
+    def packed_by_words(self, text):
+        safetensors_raw("p.safetensors", {"__metadata__": {"quern.packed.w": text},
+                                          "w.packed": {"dtype": "U8", "shape": [4],
+                                                       "data_offsets": [0, 4]}}, b"abcd")
+
     def test_neighbours_of_weights(self):
         """A tensor is part of a weight by its ending, not by the beginning of its name."""
         safetensors("m.safetensors", {"fc": ("F32", [4, 8], normal(32)),
