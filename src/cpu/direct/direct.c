@@ -29,12 +29,15 @@ static const struct qni_direct_kernel kernels[] = {
 };
 #undef QNI_DIRECT_KERNEL
 
-/* What a row reads, and keeps: the weights of rows without VNNI. */
+/* Of which any gives sums of products of bytes. */
+static const uint64_t products_of_bytes =
+    QN_ISA_AVX_VNNI | QN_ISA_VNNI512 | QN_ISA_NEON | QN_ISA_DOTPROD | QN_ISA_I8MM;
+
+/* What a row reads, and keeps: the weights of rows without such products. */
 static int32_t way_of(const struct qni_direct_kernel *k)
 {
     if (k->unpack == NULL)
-        return (k->row.needs & (QN_ISA_AVX_VNNI | QN_ISA_VNNI512)) != 0 ? QNI_DIRECT_GATHERS
-                                                                        : QNI_DIRECT_KEEPS;
+        return (k->row.needs & products_of_bytes) != 0 ? QNI_DIRECT_GATHERS : QNI_DIRECT_KEEPS;
     if (k->sums != NULL)
         return QNI_DIRECT_TILES;
     return k->row.mr == 4 * 4 * QNI_DIRECT_SQUARES_MR ? QNI_DIRECT_FOURS : QNI_DIRECT_SQUARES;
@@ -83,7 +86,7 @@ static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
                                      const struct qni_direct_kernel *k)
 {
     enum { FEW = 8, FEW_ROWS = 48 };
-    const uint64_t bytes = QN_ISA_AVX_VNNI | QN_ISA_VNNI512;
+    const uint64_t bytes = products_of_bytes;
     if ((ctx->isa & QN_ISA_AMX_INT8) != 0)
         return "this CPU multiplies tiles, which other rows do";
     if ((k->row.needs & bytes) == 0 && (ctx->isa & bytes) != 0)
