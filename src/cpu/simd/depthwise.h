@@ -476,8 +476,8 @@ QNI_TEMPLATE vec image_sums(const struct qni_depthwise_image *m)
     const int64_t behind = m->first[1] + (m->out[1] - 1) * stride + taps - m->in[1];
     const bool is_near = m->dilation[1] == 1 && m->first[1] > -taps && behind < taps;
     /* 16 lanes gain in images of the second cache alone: larger ones want all channels of a few
-     * columns at a time. */
-    if (LANES == 8 && is_near && taps == 3 && m->taps[0] == 3 && stride <= 2)
+     * columns at a time. Portable code stays small. */
+    if (LANES < 16 && HAS_FMA && is_near && taps == 3 && m->taps[0] == 3 && stride <= 2)
         return stride == 1 ? walk_rows(m, 1) : walk_rows(m, 2);
     if (LANES == 16 && is_near && taps == 3 && stride == 1)
         return image_rows(m, 3, 1);
