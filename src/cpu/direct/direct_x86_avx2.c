@@ -573,30 +573,8 @@ static void fours_of_weights(const struct qni_direct_tile *t, int64_t step, cons
 /* A point of QNI_DIRECT_SQUARES_MR fours. */
 static void multiply_fours(const int16_t *x, int64_t words, const int16_t *w, int32_t *to)
 {
-    enum { MANY = QNI_DIRECT_SQUARES_MR };
-    const uintptr_t step = (uintptr_t)words * sizeof(int16_t);
-    uintptr_t at[2] = {(uintptr_t)x, (uintptr_t)x + 3 * step};
-    __m256i sum[2 * MANY];
-    QNI_UNROLL
-    for (int i = 0; i < 2 * MANY; i++)
-        sum[i] = _mm256_setzero_si256();
-    for (; words > 0; words -= 4, w += 4 * QNI_PANEL) {
-        QNI_UNROLL
-        for (int i = 0; i < 2; i++) {
-            const __m256i w0 = qni_pairs_load(w + 32 * i), w1 = qni_pairs_load(w + 32 * i + 16);
-            QNI_UNROLL
-            for (int r = 0; r < MANY; r++)
-                qni_squares_add_pair(at[r / 3] + (uintptr_t)(r % 3) * step + (uintptr_t)i * 4, w0,
-                                     w1, sum + 2 * r);
-        }
-        at[0] += 8;
-        at[1] += 8;
-        QNI_KEEP_WORD(at[0]);
-        QNI_KEEP_WORD(at[1]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 2 * MANY; i++)
-        qni_pairs_store(to + 8 * i, sum[i]);
+    qni_squares_multiply(x, (uintptr_t)words * sizeof(int16_t), w, words, to,
+                         QNI_DIRECT_SQUARES_MR);
 }
 
 /* Fours that are multiplied together: the first row of each. */

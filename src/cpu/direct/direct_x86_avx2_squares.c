@@ -153,40 +153,9 @@ QNI_TEMPLATE void bring_x(const struct qni_direct_tile *t, const struct grid *g,
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* All channels of mr squares, `step` bytes apart. An address for three of them: ../simd/groups.h
- * says why. */
-QNI_TEMPLATE void multiply_squares(const int16_t *x, uintptr_t step, const int16_t *w,
-                                   int64_t channels, int32_t *to, const int mr)
-{
-    uintptr_t at[(MR + 2) / 3];
-    __m256i sum[2 * MR];
-    QNI_UNROLL
-    for (int r = 0; r < mr; r++)
-        sum[2 * r] = sum[2 * r + 1] = _mm256_setzero_si256();
-    at[0] = (uintptr_t)x;
-    at[1] = at[0] + 3 * step;
-    for (; channels > 0; channels -= 4, w += 4 * QNI_PANEL) {
-        QNI_UNROLL
-        for (int i = 0; i < 2; i++) {
-            const __m256i w0 = load(w + 32 * i), w1 = load(w + 32 * i + 16);
-            QNI_UNROLL
-            for (int r = 0; r < mr; r++)
-                qni_squares_add_pair(at[r / 3] + (uintptr_t)(r % 3) * step + (uintptr_t)i * 4, w0,
-                                     w1, sum + 2 * r);
-        }
-        at[0] += 8;
-        at[1] += 8;
-        QNI_KEEP_WORD(at[0]);
-        QNI_KEEP_WORD(at[1]);
-    }
-    QNI_UNROLL
-    for (int i = 0; i < 2 * mr; i++)
-        store(to + 8 * i, sum[i]);
-}
-
 #define SQUARES(mr)                                                                                \
     case mr:                                                                                       \
-        multiply_squares(x, step, w, room->channels, to, mr);                                      \
+        qni_squares_multiply(x, step, w, room->channels, to, mr);                                  \
         break;
 static void multiply_some(const struct room *room, const int16_t *x, int64_t n, const int16_t *w,
                           int32_t *to)
@@ -196,7 +165,7 @@ static void multiply_some(const struct room *room, const int16_t *x, int64_t n, 
         /* clang-format off */
         SQUARES(6) SQUARES(5) SQUARES(4) SQUARES(3) SQUARES(2)
     default:
-        multiply_squares(x, step, w, room->channels, to, 1);
+        qni_squares_multiply(x, step, w, room->channels, to, 1);
         /* clang-format on */
     }
 }

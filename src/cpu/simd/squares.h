@@ -150,4 +150,37 @@ QNI_TEMPLATE void qni_squares_add_pair(uintptr_t x, const __m256i w0, const __m2
             : [x] "m"(*(const int16_t(*)[2])x), [w0] "x"(w0), [w1] "x"(w1));
 }
 
+/* All pairs of words of mr squares, `step` bytes apart, times those of 16 outputs. An address for
+ * three of them: groups.h says why. */
+enum { QNI_SQUARES_MOST = 6 };
+QNI_TEMPLATE void qni_squares_multiply(const int16_t *x, uintptr_t step, const int16_t *w,
+                                       int64_t words, int32_t *to, const int mr)
+{
+    uintptr_t at[QNI_SQUARES_MOST / 3];
+    __m256i sum[2 * QNI_SQUARES_MOST];
+    QNI_UNROLL
+    for (int r = 0; r < mr; r++)
+        sum[2 * r] = sum[2 * r + 1] = _mm256_setzero_si256();
+    at[0] = (uintptr_t)x;
+    at[1] = at[0] + 3 * step;
+    for (; words > 0; words -= 4, w += 4 * QNI_PANEL) {
+        QNI_UNROLL
+        for (int i = 0; i < 2; i++) {
+            const __m256i *const from = (const __m256i *)(const void *)(w + 32 * i);
+            const __m256i w0 = _mm256_loadu_si256(from), w1 = _mm256_loadu_si256(from + 1);
+            QNI_UNROLL
+            for (int r = 0; r < mr; r++)
+                qni_squares_add_pair(at[r / 3] + (uintptr_t)(r % 3) * step + (uintptr_t)i * 4, w0,
+                                     w1, sum + 2 * r);
+        }
+        at[0] += 8;
+        at[1] += 8;
+        QNI_KEEP_WORD(at[0]);
+        QNI_KEEP_WORD(at[1]);
+    }
+    QNI_UNROLL
+    for (int i = 0; i < 2 * mr; i++)
+        _mm256_storeu_si256((__m256i *)(void *)(to + 8 * i), sum[i]);
+}
+
 #endif
