@@ -3,7 +3,7 @@
  * codes that it reads, and any fourth one, are four bytes of an sdot, their weights and a zero the
  * others. simd/neon_depthwise.h has the rest.
  *
- * Bound, for 16 outputs: 12 products, 11 steps that make quads of 3 loads, 44 that make bytes of
+ * Bound, for 16 outputs: 12 products, 11 steps that make quads of 3 loads, 42 that make bytes of
  * sums. x and y are 16 bytes each.
  *
  * Columns outside of x hold the zero point, so that what is taken away from all sums is a constant

@@ -2,7 +2,7 @@
 /* Depthwise convolutions with 3 x 3 taps of given codes, multiplied as words of 16 bits: a code
  * less its zero point is one. simd/neon_depthwise.h has the rest.
  *
- * Bound, for 8 outputs: 18 products, 6 steps that make words of 3 loads, 22 that make bytes of
+ * Bound, for 8 outputs: 18 products, 6 steps that make words of 3 loads, 21 that make bytes of
  * sums. x and y are 8 bytes each. */
 #include <arm_neon.h>
 #include <string.h>
