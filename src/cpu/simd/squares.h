@@ -25,6 +25,7 @@
 #define QNI_CPU_SIMD_SQUARES_H
 
 #include "../../base/compiler.h"
+#include "../../quant/cut.h"
 #include "avx2.h"
 
 QNI_TEMPLATE void qni_squares_of_x(const __m256i *x, __m256i *to)
