@@ -131,6 +131,15 @@ static inline void qn_ctx_info_init(qn_ctx_info *info)
     info->size = sizeof *info;
 }
 
+/**
+ * Run task(arg, i) once for every i in [0, n) on the context's threads (its pool, or the caller's
+ * parallel_for), and return when all are done: for what an engine does between products, so that it
+ * needs no second pool. Items may run in any order; a pool that is busy with another call runs them
+ * on the calling thread. A task must not call the context itself. n <= 0: nothing is run.
+ * Nothing is allocated. @return QN_OK; QN_E_ARGUMENT: ctx or task is NULL.
+ */
+QN_API qn_status qn_parallel_for(const qn_ctx *ctx, int32_t n, qn_task_fn task, void *arg);
+
 /** @return QN_OK; QN_E_ARGUMENT: NULL or size unset. */
 QN_API qn_status qn_ctx_query(const qn_ctx *ctx, qn_ctx_info *info);
 

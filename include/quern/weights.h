@@ -138,6 +138,41 @@ QN_API qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts)
 QN_API qn_status qn_weight_dequantize(const qn_ctx *ctx, const qn_weight *weight,
                                       bool apply_prescale, const qn_tensor *out);
 
+/**
+ * Rows of a weight by index: row i of out is row ids[i] of what qn_weight_dequantize() gives,
+ * rounded to the type of out. For embedding tables and tied heads. ids: [count] i32 or i64, which
+ * may repeat; out: [count, k] f32, f16 or bf16, rows may be strided. Both in host memory, whatever
+ * the context's device. Allocates nothing; the context's threads share the rows. A failed call has
+ * not touched out.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_ALIGN; QN_E_OVERLAP;
+ *         QN_E_DEVICE; QN_E_VALUE: an id is no row (err names it).
+ */
+QN_API qn_status qn_weight_rows(const qn_ctx *ctx, const qn_weight *weight, const qn_tensor *ids,
+                                bool apply_prescale, const qn_tensor *out, qn_error *err);
+
+/**
+ * Outputs [first_n, first_n + n) and columns [first_k, first_k + k) of a weight, as a weight of its
+ * own: a shard of tensor parallelism, one of several fused projections. Nothing is rounded. Columns
+ * are those of x: with act-order the slice has those positions that read them, and its perm counts
+ * from first_k. The slice owns its memory.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE: the range leaves the weight; QN_E_UNSUPPORTED: columns
+ *         that do not begin and end at borders of groups (the last group may be cut short), a
+ *         convolution's columns, or outputs that cut a convolution group; QN_E_MEMORY.
+ */
+QN_API qn_status qn_weight_slice(const qn_ctx *ctx, const qn_weight *weight, int64_t first_n,
+                                 int64_t n, int64_t first_k, int64_t k, qn_weight **slice,
+                                 qn_error *err);
+
+/**
+ * Weights that read the same x, joined along n: q, k and v, or gate and up, as one product. Nothing
+ * is rounded. Format, k, kernel size, codebook, act-order and prescale must be the same; per-tensor
+ * scales that differ make the result per channel. The result owns its memory.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT, QN_E_SHAPE, QN_E_VALUE: err names the weight that
+ *         cannot be joined, and why; QN_E_MEMORY.
+ */
+QN_API qn_status qn_weight_concat(const qn_ctx *ctx, int32_t count, const qn_weight *const *weights,
+                                  qn_weight **joined, qn_error *err);
+
 /* ----------------------------------------------------------------------------------- quantizers */
 
 /** How codes and scales are found. */
@@ -274,6 +309,13 @@ QN_API qn_status qn_packed_query(const qn_packed *packed, qn_packed_info *info);
 /** Back to the canonical form: unpack(pack(w)) == w, bit for bit. */
 QN_API qn_status qn_unpack(const qn_ctx *ctx, const qn_packed *packed, qn_weight **weight,
                            qn_error *err);
+/**
+ * qn_weight_rows() of packed weights, so that an embedding table that is also the head need not be
+ * kept twice. A row costs the decoding of the 16 rows of its panel. On the CPU.
+ * @return as qn_weight_rows(), and QN_E_LAYOUT; QN_E_UNSUPPORTED: weights on a GPU.
+ */
+QN_API qn_status qn_packed_rows(const qn_ctx *ctx, const qn_packed *packed, const qn_tensor *ids,
+                                bool apply_prescale, const qn_tensor *out, qn_error *err);
 /** The i-th layout of the library; NULL past the end. Static text. */
 QN_API const char *qn_layout_name(int32_t i);
 

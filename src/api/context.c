@@ -157,6 +157,15 @@ void qni_arena_give(const qn_ctx *ctx)
     pthread_mutex_unlock(&((struct context *)ctx)->arena_lock);
 }
 
+qn_status qn_parallel_for(const qn_ctx *ctx, int32_t n, qn_task_fn task, void *arg)
+{
+    if (ctx == NULL || task == NULL)
+        return QN_E_ARGUMENT;
+    if (n > 0)
+        qni_parallel(&ctx->threads, n, task, arg);
+    return QN_OK;
+}
+
 qn_status qn_ctx_query(const qn_ctx *ctx, qn_ctx_info *info)
 {
     if (ctx == NULL)

@@ -10,6 +10,7 @@
 #include "../quant/canonical.h"
 #include "../quant/op.h"
 #include "../quant/packed.h"
+#include "../quant/rows.h"
 
 struct qni_matmul_kernel; /* a row of kernels.inc */
 
@@ -47,6 +48,9 @@ qn_status qni_cpu_pack(const qn_ctx *ctx, const struct qn_weight *w, const qn_pa
                        struct qn_packed **packed, qn_error *err);
 qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
                          struct qn_weight **weight, qn_error *err);
+/* Arguments are checked. */
+void qni_cpu_packed_rows(const qn_ctx *ctx, const struct qn_packed *packed,
+                         const struct qni_row_lookup *rows);
 const char *qni_cpu_layout_name(int32_t i);
 /* May this blob be run? For weights from files, after qni_packed_head_check(): the layout is one of
  * ours, sections are as long as it says, and no index leaves its row. */

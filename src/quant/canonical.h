@@ -53,6 +53,10 @@ static inline float qni_group_offset(const struct qn_weight *w, int64_t row, int
  * applied). The definition of each format; everything else is compared with it. */
 void qni_weight_row(const struct qn_weight *w, int64_t row, double *out);
 
+/* Positions [first, first + n) of a row in f32, one rounding, in the order of codes (perm and
+ * prescale not applied). */
+void qni_decode_span(const struct qn_weight *w, int64_t row, int64_t first, int64_t n, float *out);
+
 /* The codebook of a format: 2^bits values; NULL for integer codes and QN_CODE_TABLE. Static. */
 const float *qni_code_table(qn_code code);
 

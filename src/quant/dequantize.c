@@ -40,24 +40,24 @@ static void decode_by_table(const struct qn_weight *w, int64_t i, const uint8_t 
         out[p] = values[codes[p]];
 }
 
-static void decode_row(const struct qn_weight *w, int64_t row, float *out)
+void qni_decode_span(const struct qn_weight *w, int64_t row, int64_t first, int64_t n, float *out)
 {
     const uint8_t *codes = w->codes + row * w->k;
     const qn_format *f = &w->format;
     /* A run of positions in one group: channel blocks begin anew in every tap. */
     const bool is_channels = f->blocks == QN_BLOCKS_CHANNELS;
     const int64_t span = is_channels ? w->ci : w->k;
-    for (int64_t p = 0; p < w->k;) {
+    for (int64_t p = first; p < first + n;) {
         const int64_t group = qni_group_of(f, p, w->ci), in_span = p % span;
-        const int64_t rest = span - in_span;
-        const int64_t n = f->group < 0 ? rest : qni_min(rest, f->group - in_span % f->group);
+        const int64_t rest = qni_min(span - in_span, first + n - p);
+        const int64_t run = f->group < 0 ? rest : qni_min(rest, f->group - in_span % f->group);
         const int64_t i = row * w->n_groups + group;
-        if (n >= 2 << f->bits)
-            decode_by_table(w, i, codes + p, n, out + p);
+        if (run >= 2 << f->bits)
+            decode_by_table(w, i, codes + p, run, out + (p - first));
         else
-            for (int64_t q = p; q < p + n; q++)
-                out[q] = decode(w, i, qni_code_value(w, codes[q]));
-        p += n;
+            for (int64_t q = p; q < p + run; q++)
+                out[q - first] = decode(w, i, qni_code_value(w, codes[q]));
+        p += run;
     }
 }
 
@@ -82,7 +82,7 @@ static void decode_item(void *arg, int32_t item)
         if (w->perm != NULL)
             decode_permuted(w, row, out);
         else
-            decode_row(w, row, out);
+            qni_decode_span(w, row, 0, w->k, out);
         for (int64_t c = 0; j->apply_prescale && c < w->k; c++)
             out[c] *= w->prescale[c];
     }

@@ -29,6 +29,16 @@ static inline int64_t qni_output_of(const struct qni_packed_head *head, int64_t 
     return j < co ? panel / panels * co + j : -1;
 }
 
+/* The panel that holds an output, and its row in the codes of that panel. */
+static inline int64_t qni_panel_of(const struct qni_packed_head *head, int64_t output, int64_t *row)
+{
+    const int64_t one = head->ci == 1 || head->conv_groups == 1;
+    const int64_t co = one ? head->n : head->n / head->conv_groups;
+    const int64_t panels = qni_ceil_div(co, QNI_PANEL);
+    *row = output % co % QNI_PANEL;
+    return output / co * panels + output % co / QNI_PANEL;
+}
+
 /* The runs of a weight: runs may be NULL to count them. The last group of a row is visited last. */
 int64_t qni_runs_make(const qn_format *format, const struct qni_cut *cut, int64_t ci, int64_t taps,
                       struct qni_run *runs);

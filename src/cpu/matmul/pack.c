@@ -126,6 +126,12 @@ qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
     return qni_unpack_host(ctx, &qni_cpu_packing, packed, weight, err);
 }
 
+void qni_cpu_packed_rows(const qn_ctx *ctx, const struct qn_packed *packed,
+                         const struct qni_row_lookup *rows)
+{
+    qni_packed_rows(ctx, &qni_cpu_packing, packed, rows);
+}
+
 qn_status qni_cpu_packed_check(const struct qn_packed *packed, qn_error *err)
 {
     return qni_packed_check(&qni_cpu_packing, packed, err);

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of a weight, and weights joined to one: what tensor parallelism and fused projections (q,
+ * k, v; gate, up) need. Codes, scales and shifts are copied, never computed again, so nothing is
+ * rounded; what cannot be copied is refused. */
+#include <string.h>
+
+#include "../base/context.h"
+#include "../base/error.h"
+#include "../base/size.h"
+#include "canonical.h"
+
+/* The parts of a weight without its arrays, for a weight like it. */
+static qn_weight_parts geometry_of(const struct qn_weight *w)
+{
+    qn_weight_parts parts;
+    qn_weight_parts_init(&parts);
+    parts.format = w->format;
+    parts.n = w->n;
+    parts.k = w->k;
+    parts.kh = w->kh;
+    parts.kw = w->kw;
+    parts.conv_groups = w->conv_groups;
+    parts.table = w->table;
+    return parts;
+}
+
+static void copy_columns(struct qn_weight *to, const struct qn_weight *from)
+{
+    const size_t bytes = (size_t)from->k * sizeof(float);
+    if (from->perm != NULL)
+        memcpy(to->perm, from->perm, bytes);
+    if (from->prescale != NULL)
+        memcpy(to->prescale, from->prescale, bytes);
+}
+
+/* Rows [first, first + n) of `from`, all of their k, to row `at` of a weight of the same k. */
+static void copy_rows(struct qn_weight *to, int64_t at, const struct qn_weight *from, int64_t first,
+                      int64_t n)
+{
+    const size_t groups = (size_t)(n * from->n_groups);
+    const int64_t in = at * to->n_groups, out = first * from->n_groups;
+    if (n == 0)
+        return;
+    if (from->k > 0)
+        memcpy(to->codes + at * to->k, from->codes + first * from->k, (size_t)(n * from->k));
+    memcpy(to->scale + in, from->scale + out, groups * sizeof(float));
+    if (from->zero != NULL)
+        memcpy(to->zero + in, from->zero + out, groups * sizeof(int32_t));
+    if (from->offset != NULL)
+        memcpy(to->offset + in, from->offset + out, groups * sizeof(float));
+}
+
+/* ---- slices ---------------------------------------------------------------------------------- */
+
+/* Columns [first, first + k) as positions in the order of codes, and the groups these lie in. */
+struct positions {
+    int32_t *of;    /* [k] positions of the whole weight, rising */
+    int64_t *group; /* [n_groups] groups of the whole weight, rising */
+    int64_t k, n_groups;
+    qn_format format;
+};
+
+/* Every group of the slice but its last must be whole, so that its groups have one length. */
+static qn_status find_positions(const struct qn_weight *w, int64_t first, struct positions *p,
+                                qn_error *err)
+{
+    int64_t found = 0, in_group = 0;
+    p->n_groups = 0;
+    for (int64_t at = 0; at < w->k; at++) {
+        const int64_t column = w->perm != NULL ? w->perm[at] : at;
+        if (column < first || column >= first + p->k)
+            continue;
+        const int64_t group = qni_group_of(&w->format, at, w->ci);
+        if (p->n_groups == 0 || p->group[p->n_groups - 1] != group) {
+            if (p->n_groups > 0 && in_group != w->format.group)
+                return qni_fail(err, QN_E_UNSUPPORTED,
+                                "columns [%lld, %lld) take %lld of the %lld positions of group "
+                                "%lld%s: a slice of k begins and ends at borders of groups",
+                                (long long)first, (long long)(first + p->k), (long long)in_group,
+                                (long long)w->format.group, (long long)p->group[p->n_groups - 1],
+                                w->perm != NULL ? " (act-order)" : "");
+            p->group[p->n_groups++] = group;
+            in_group = 0;
+        }
+        in_group++;
+        p->of[found++] = (int32_t)at;
+    }
+    return QN_OK;
+}
+
+static void gather_slice(struct qn_weight *to, const struct qn_weight *w, int64_t first_n,
+                         int64_t first_k, const struct positions *p)
+{
+    for (int64_t row = 0; row < to->n; row++) {
+        const uint8_t *codes = w->codes + (first_n + row) * w->k;
+        for (int64_t i = 0; i < p->k; i++)
+            to->codes[row * p->k + i] = codes[p->of[i]];
+        for (int64_t g = 0; g < p->n_groups; g++) {
+            const int64_t in = row * to->n_groups + g;
+            const int64_t out = (first_n + row) * w->n_groups + p->group[g];
+            to->scale[in] = w->scale[out];
+            if (w->zero != NULL)
+                to->zero[in] = w->zero[out];
+            if (w->offset != NULL)
+                to->offset[in] = w->offset[out];
+        }
+    }
+    for (int64_t i = 0; i < p->k; i++) {
+        if (w->perm != NULL)
+            to->perm[i] = (int32_t)(w->perm[p->of[i]] - first_k);
+        if (w->prescale != NULL)
+            to->prescale[i] = w->prescale[first_k + i];
+    }
+}
+
+static qn_status slice_columns(const qn_ctx *ctx, const struct qn_weight *w, qn_weight_parts *parts,
+                               int64_t first_n, int64_t first_k, struct qn_weight **slice,
+                               qn_error *err)
+{
+    const size_t of_bytes = (size_t)parts->k * sizeof(int32_t);
+    const size_t group_bytes = (size_t)w->n_groups * sizeof(int64_t);
+    struct positions p = {.k = parts->k};
+    p.of = qni_alloc(&ctx->allocator, of_bytes);
+    p.group = qni_alloc(&ctx->allocator, group_bytes);
+    qn_status status = p.of != NULL && p.group != NULL
+                           ? find_positions(w, first_k, &p, err)
+                           : qni_fail(err, QN_E_MEMORY, "no memory to cut a weight with");
+    if (status == QN_OK)
+        status = qni_weight_alloc(&ctx->allocator, parts, w->perm != NULL, w->prescale != NULL,
+                                  slice, err);
+    if (status == QN_OK)
+        gather_slice(*slice, w, first_n, first_k, &p);
+    qni_free(&ctx->allocator, p.of, of_bytes);
+    qni_free(&ctx->allocator, p.group, group_bytes);
+    return status;
+}
+
+static qn_status check_range(const char *name, int64_t first, int64_t count, int64_t all,
+                             qn_error *err)
+{
+    if (first < 0 || count < 0 || first > all || count > all - first)
+        return qni_fail(err, QN_E_SHAPE, "%lld %s from %lld on leave the weight, which has %lld",
+                        (long long)count, name, (long long)first, (long long)all);
+    return QN_OK;
+}
+
+qn_status qn_weight_slice(const qn_ctx *ctx, const qn_weight *weight, int64_t first_n, int64_t n,
+                          int64_t first_k, int64_t k, qn_weight **slice, qn_error *err)
+{
+    if (slice != NULL)
+        *slice = NULL;
+    if (ctx == NULL || weight == NULL || slice == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "%s is NULL",
+                        ctx == NULL      ? "ctx"
+                        : weight == NULL ? "weight"
+                                         : "slice");
+    QNI_TRY(check_range("outputs", first_n, n, weight->n, err));
+    QNI_TRY(check_range("columns", first_k, k, weight->k, err));
+    qn_weight_parts parts = geometry_of(weight);
+    const int64_t co = weight->n / weight->conv_groups;
+    const bool is_convolution = weight->k != weight->ci || weight->conv_groups > 1;
+    parts.n = n;
+    parts.k = k;
+    if (is_convolution && k != weight->k)
+        return qni_fail(err, QN_E_UNSUPPORTED,
+                        "a convolution's weight can be cut along its outputs only");
+    if (weight->conv_groups > 1) {
+        if (n == 0 || first_n % co != 0 || n % co != 0)
+            return qni_fail(err, QN_E_UNSUPPORTED,
+                            "outputs [%lld, %lld) cut a convolution group of %lld outputs",
+                            (long long)first_n, (long long)(first_n + n), (long long)co);
+        parts.conv_groups = (int32_t)(n / co);
+    }
+    if (k != weight->k)
+        return slice_columns(ctx, weight, &parts, first_n, first_k, slice, err);
+    QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, weight->perm != NULL,
+                             weight->prescale != NULL, slice, err));
+    copy_rows(*slice, 0, weight, first_n, n);
+    copy_columns(*slice, weight);
+    return QN_OK;
+}
+
+/* ---- joined along n -------------------------------------------------------------------------- */
+
+static bool same_bytes(const void *a, const void *b, size_t bytes)
+{
+    return (a == NULL) == (b == NULL) && (a == NULL || memcmp(a, b, bytes) == 0);
+}
+
+static qn_status refuse(const qn_weight *const *weights, int32_t i, qn_status status,
+                        const char *what, qn_error *err)
+{
+    return qni_fail(err, status,
+                    "weight %d of [%lld, %lld] cannot be joined to weight 0 of [%lld, %lld]: %s", i,
+                    (long long)weights[i]->n, (long long)weights[i]->k, (long long)weights[0]->n,
+                    (long long)weights[0]->k, what);
+}
+
+static bool same_format(const qn_format *a, const qn_format *b)
+{
+    return a->code == b->code && a->bits == b->bits && a->group == b->group &&
+           a->blocks == b->blocks && a->shift == b->shift && a->scale_dtype == b->scale_dtype &&
+           a->superblock == b->superblock && a->superbits == b->superbits;
+}
+
+static qn_status check_join(const qn_weight *const *weights, int32_t i, qn_error *err)
+{
+    const struct qn_weight *a = weights[0], *b = weights[i];
+    const size_t columns = (size_t)a->k * sizeof(float);
+    if (!same_format(&a->format, &b->format))
+        return refuse(weights, i, QN_E_FORMAT, "the formats differ", err);
+    if (a->k != b->k || a->kh != b->kh || a->kw != b->kw)
+        return refuse(weights, i, QN_E_SHAPE, "they read other inputs", err);
+    if ((a->conv_groups > 1 || b->conv_groups > 1) &&
+        a->n / a->conv_groups != b->n / b->conv_groups)
+        return refuse(weights, i, QN_E_SHAPE, "their convolution groups have other sizes", err);
+    if (a->table != NULL && !same_bytes(a->table, b->table, sizeof(float) << a->format.bits))
+        return refuse(weights, i, QN_E_VALUE, "the codebooks differ", err);
+    if (!same_bytes(a->perm, b->perm, columns))
+        return refuse(weights, i, QN_E_VALUE, "the orders of columns (act-order) differ", err);
+    if (!same_bytes(a->prescale, b->prescale, columns))
+        return refuse(weights, i, QN_E_VALUE, "the prescales differ", err);
+    return QN_OK;
+}
+
+/* Weights of one scale a tensor each have a scale a row together, unless it is the same one. */
+static void widen_per_tensor(const qn_weight *const *weights, int32_t count, qn_format *format)
+{
+    const struct qn_weight *first = NULL;
+    for (int32_t i = 0; format->group == QN_GROUP_PER_TENSOR && i < count; i++) {
+        const struct qn_weight *w = weights[i];
+        if (w->n == 0)
+            continue;
+        first = first == NULL ? w : first;
+        if (!same_bytes(w->scale, first->scale, sizeof(float)) ||
+            !same_bytes(w->zero, first->zero, sizeof(int32_t)) ||
+            !same_bytes(w->offset, first->offset, sizeof(float)))
+            format->group = QN_GROUP_PER_CHANNEL;
+    }
+}
+
+qn_status qn_weight_concat(const qn_ctx *ctx, int32_t count, const qn_weight *const *weights,
+                           qn_weight **joined, qn_error *err)
+{
+    if (joined != NULL)
+        *joined = NULL;
+    if (ctx == NULL || weights == NULL || joined == NULL || count < 1)
+        return qni_fail(err, QN_E_ARGUMENT, "ctx, weights or joined is NULL, or count is %d",
+                        count);
+    int64_t n = 0, conv_groups = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (weights[i] == NULL)
+            return qni_fail(err, QN_E_ARGUMENT, "weight %d is NULL", i);
+        QNI_TRY(check_join(weights, i, err));
+        if (!qni_i64_add(n, weights[i]->n, &n))
+            return qni_fail(err, QN_E_SHAPE, "the weights have more than 2^63 outputs together");
+        conv_groups += weights[i]->conv_groups;
+    }
+    qn_weight_parts parts = geometry_of(weights[0]);
+    parts.n = n;
+    if (weights[0]->conv_groups > 1)
+        parts.conv_groups = (int32_t)qni_min(conv_groups, INT32_MAX);
+    widen_per_tensor(weights, count, &parts.format);
+    QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, weights[0]->perm != NULL,
+                             weights[0]->prescale != NULL, joined, err));
+    for (int64_t i = 0, at = 0; i < count; at += weights[i]->n, i++)
+        copy_rows(*joined, at, weights[i], 0, weights[i]->n);
+    copy_columns(*joined, weights[0]);
+    return QN_OK;
+}
