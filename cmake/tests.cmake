@@ -110,6 +110,11 @@ if(cmocka_FOUND)
         set(backend quern_cuda_plain) # else it is in the library
       endif()
       quern_internal_program(${program} ${harness} ${backend} PkgConfig::cmocka)
+      if(name STREQUAL "inits") # opens the shared library as a program in another language does
+        add_dependencies(${program} quern)
+        target_compile_definitions(${program} PRIVATE QN_TEST_LIBRARY="$<TARGET_FILE:quern>")
+        target_link_libraries(${program} PRIVATE ${CMAKE_DL_LIBS})
+      endif()
       if(name STREQUAL "cli_fit") # a pure part of the command
         target_sources(${program} PRIVATE cli/fit.c)
         target_link_libraries(${program} PRIVATE m)

@@ -105,6 +105,16 @@ typedef struct qn_tensor {
                                       says otherwise. */
 } qn_tensor;
 
+/* Structs with a size field, and qn_epilogue, are never filled by hand from nothing: each has an
+ * _init() function that sets its defaults and, in C, the size that this header gives it. A program
+ * in another language calls the exported one of the same name with _sized at its end and hands it
+ * the size of its own declaration: qn_matmul_args_init_sized(args, sizeof args). It fills what both
+ * sides know, zeroes the rest and writes that size; it never writes beyond. The fields' order,
+ * types and defaults are the contract; sizes grow. Any thread.
+ * Each _init_sized() @return QN_OK; QN_E_ARGUMENT: the struct is NULL, or the size is that of no
+ * version (a multiple of a pointer's, two at least; qn_epilogue: exactly its own, it lies inside
+ * others and never grows). */
+
 /* For the _init() functions: every struct with a size field is zeroed by the code that knows its
  * size. */
 static inline void qn_zero_(void *memory, size_t bytes)
@@ -118,21 +128,10 @@ static inline void qn_zero_(void *memory, size_t bytes)
 QN_API qn_tensor qn_tensor_make(void *data, qn_dtype dtype, int32_t rank, const int64_t *shape);
 
 /** Shorthands for ranks 1 and 2. */
-static inline qn_tensor qn_tensor_1d(void *data, qn_dtype dtype, int64_t n)
-{
-    return qn_tensor_make(data, dtype, 1, &n);
-}
-static inline qn_tensor qn_tensor_2d(void *data, qn_dtype dtype, int64_t rows, int64_t columns)
-{
-    const int64_t shape[2] = {rows, columns};
-    return qn_tensor_make(data, dtype, 2, shape);
-}
-
+QN_API qn_tensor qn_tensor_1d(void *data, qn_dtype dtype, int64_t n);
+QN_API qn_tensor qn_tensor_2d(void *data, qn_dtype dtype, int64_t rows, int64_t columns);
 /** A tensor that stands for "none" in an argument struct. */
-static inline qn_tensor qn_tensor_none(void)
-{
-    return qn_tensor_make(NULL, QN_DTYPE_NONE, 0, NULL);
-}
+QN_API qn_tensor qn_tensor_none(void);
 
 /**
  * Number of elements, and bytes from the first to one past the last element.

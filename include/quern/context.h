@@ -94,6 +94,7 @@ static inline void qn_ctx_options_init(qn_ctx_options *options)
     options->device.kind = QN_CPU;
     options->isa_mask = QN_ISA_ALL;
 }
+QN_API qn_status qn_ctx_options_init_sized(qn_ctx_options *options, size_t size);
 
 typedef struct qn_ctx qn_ctx;
 
@@ -130,6 +131,7 @@ static inline void qn_ctx_info_init(qn_ctx_info *info)
     qn_zero_(info, sizeof *info);
     info->size = sizeof *info;
 }
+QN_API qn_status qn_ctx_info_init_sized(qn_ctx_info *info, size_t size);
 
 /**
  * Run task(arg, i) once for every i in [0, n) on the context's threads (its pool, or the caller's

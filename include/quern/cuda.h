@@ -56,6 +56,7 @@ static inline void qn_cuda_info_init(qn_cuda_info *info)
     qn_zero_(info, sizeof *info);
     info->size = sizeof *info;
 }
+QN_API qn_status qn_cuda_info_init_sized(qn_cuda_info *info, size_t size);
 
 /**
  * Facts of GPU number `index`, as the driver counts them. Any thread.
@@ -170,6 +171,7 @@ static inline void qn_cuda_cost_init(qn_cuda_cost *cost)
     qn_zero_(cost, sizeof *cost);
     cost->size = sizeof *cost;
 }
+QN_API qn_status qn_cuda_cost_init_sized(qn_cuda_cost *cost, size_t size);
 
 /**
  * The i-th line that kernels of the context's GPU have, i from 0. Any thread that does not set one.
@@ -202,6 +204,7 @@ static inline void qn_cuda_prediction_init(qn_cuda_prediction *prediction)
     qn_zero_(prediction, sizeof *prediction);
     prediction->size = sizeof *prediction;
 }
+QN_API qn_status qn_cuda_prediction_init_sized(qn_cuda_prediction *prediction, size_t size);
 
 /** @return QN_OK; QN_E_ARGUMENT: NULL, size unset, or the plan is for the CPU. */
 QN_API qn_status qn_cuda_predict(const qn_plan *plan, qn_cuda_prediction *prediction);

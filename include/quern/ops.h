@@ -71,6 +71,7 @@ static inline void qn_epilogue_init(qn_epilogue *epilogue)
     epilogue->clamp_hi = 3.402823466e+38f * 2.0f;
     epilogue->y_scale = 1.0f;
 }
+QN_API qn_status qn_epilogue_init_sized(qn_epilogue *epilogue, size_t size);
 
 /** Given quantization of int8-static inputs, and choices of the dynamic strategies. */
 typedef struct qn_quant_args {
@@ -114,6 +115,7 @@ static inline void qn_plan_info_init(qn_plan_info *info)
     qn_zero_(info, sizeof *info);
     info->size = sizeof *info;
 }
+QN_API qn_status qn_plan_info_init_sized(qn_plan_info *info, size_t size);
 QN_API qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info);
 
 /* --------------------------------------------------------------------------------------- matmul */
@@ -141,6 +143,7 @@ static inline void qn_matmul_args_init(qn_matmul_args *args)
     qn_epilogue_init(&args->epilogue);
     args->quant.x_scale = 1.0f;
 }
+QN_API qn_status qn_matmul_args_init_sized(qn_matmul_args *args, size_t size);
 
 /**
  * Choose how to do this product and any other with the same types and weights and at most as many
@@ -200,6 +203,7 @@ static inline void qn_grouped_args_init(qn_grouped_args *args)
     qn_epilogue_init(&args->epilogue);
     args->quant.x_scale = 1.0f;
 }
+QN_API qn_status qn_grouped_args_init_sized(qn_grouped_args *args, size_t size);
 /** Like the four calls of matmul. A bad id or offset is found by the run: QN_E_VALUE. On a GPU,
  * where nobody waits to look at them, rows with a bad id or outside of all ranges are left
  * untouched, and a bad entry of x_rows reads zeros. */
@@ -252,6 +256,7 @@ static inline void qn_conv_args_init(qn_conv_args *args)
     qn_epilogue_init(&args->epilogue);
     args->quant.x_scale = 1.0f;
 }
+QN_API qn_status qn_conv_args_init_sized(qn_conv_args *args, size_t size);
 /** Shape of y for these arguments: fills args->y's shape, rank and contiguous strides (dtype and
  * data stay). */
 QN_API qn_status qn_conv2d_shape(qn_conv_args *args);
@@ -294,6 +299,7 @@ static inline void qn_quantize_rows_args_init(qn_quantize_rows_args *args)
     qn_zero_(args, sizeof *args);
     args->size = sizeof *args;
 }
+QN_API qn_status qn_quantize_rows_args_init_sized(qn_quantize_rows_args *args, size_t size);
 /**
  * No scratch.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_ALIGN; QN_E_OVERLAP;

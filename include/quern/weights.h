@@ -113,6 +113,7 @@ static inline void qn_weight_parts_init(qn_weight_parts *parts)
     parts->size = sizeof *parts;
     parts->kh = parts->kw = parts->conv_groups = 1;
 }
+QN_API qn_status qn_weight_parts_init_sized(qn_weight_parts *parts, size_t size);
 
 /** Groups of a row of k positions, given the convolution's ci (= k for matmul). 0 if the format is
  * impossible. */
@@ -223,6 +224,7 @@ static inline void qn_quantize_options_init(qn_quantize_options *options)
     options->kh = options->kw = options->conv_groups = 1;
     options->damping = 0.01;
 }
+QN_API qn_status qn_quantize_options_init_sized(qn_quantize_options *options, size_t size);
 
 /**
  * Quantize dense weights [n, k] (for a convolution [n, kh, kw, ci] flattened), f32, f16 or bf16;
@@ -273,6 +275,7 @@ static inline void qn_pack_options_init(qn_pack_options *options)
     qn_zero_(options, sizeof *options);
     options->size = sizeof *options;
 }
+QN_API qn_status qn_pack_options_init_sized(qn_pack_options *options, size_t size);
 
 /** Facts about packed weights. text fields are static. */
 typedef struct qn_packed_info {
@@ -292,6 +295,7 @@ static inline void qn_packed_info_init(qn_packed_info *info)
     qn_zero_(info, sizeof *info);
     info->size = sizeof *info;
 }
+QN_API qn_status qn_packed_info_init_sized(qn_packed_info *info, size_t size);
 
 /** Bytes that qn_pack() would take. Same statuses. */
 QN_API qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight,

@@ -35,16 +35,21 @@ qn_status qni_sized_read(void *own, size_t own_bytes, const void *given, qn_erro
     return QN_OK;
 }
 
+qn_status qni_sized_init(void *given, size_t size, const void *own, size_t own_bytes)
+{
+    if (given == NULL || !is_plausible(size))
+        return QN_E_ARGUMENT;
+    memset(given, 0, size);
+    memcpy(given, own, size < own_bytes ? size : own_bytes);
+    memcpy(given, &size, sizeof size);
+    return QN_OK;
+}
+
 qn_status qni_sized_write(void *given, const void *own, size_t own_bytes)
 {
     size_t size = 0;
     if (given == NULL)
         return QN_E_ARGUMENT;
     memcpy(&size, given, sizeof size);
-    if (!is_plausible(size))
-        return QN_E_ARGUMENT;
-    memset(given, 0, size);
-    memcpy(given, own, size < own_bytes ? size : own_bytes);
-    memcpy(given, &size, sizeof size);
-    return QN_OK;
+    return qni_sized_init(given, size, own, own_bytes);
 }

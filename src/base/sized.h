@@ -18,4 +18,8 @@ qn_status qni_sized_read(void *own, size_t own_bytes, const void *given, qn_erro
  * above. */
 qn_status qni_sized_write(void *given, const void *own, size_t own_bytes);
 
+/* For the exported _init_sized(): write the defaults `own` into a struct of `size` bytes, whose
+ * content does not matter. QN_E_ARGUMENT: given is NULL or size is not that of any version. */
+qn_status qni_sized_init(void *given, size_t size, const void *own, size_t own_bytes);
+
 #endif

@@ -51,6 +51,22 @@ qn_tensor qn_tensor_make(void *data, qn_dtype dtype, int32_t rank, const int64_t
     return t;
 }
 
+qn_tensor qn_tensor_1d(void *data, qn_dtype dtype, int64_t n)
+{
+    return qn_tensor_make(data, dtype, 1, &n);
+}
+
+qn_tensor qn_tensor_2d(void *data, qn_dtype dtype, int64_t rows, int64_t columns)
+{
+    const int64_t shape[2] = {rows, columns};
+    return qn_tensor_make(data, dtype, 2, shape);
+}
+
+qn_tensor qn_tensor_none(void)
+{
+    return qn_tensor_make(NULL, QN_DTYPE_NONE, 0, NULL);
+}
+
 qn_status qn_tensor_extent(const qn_tensor *tensor, int64_t *elements, size_t *bytes)
 {
     if (tensor == NULL || tensor->rank < 0 || tensor->rank > QN_MAX_RANK)
