@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "inputs.h"
 #include "source.h"
 #include "term.h"
 
@@ -389,6 +390,8 @@ static int run(const struct args *args)
         status = compare_names(&c, &c.a, NULL);
         if (status == 0)
             status = compare_names(&c, &c.b, &c.a);
+        if (status == 0)
+            status = inputs_check();
         if (status == 0)
             status = finish(&c, o);
         else

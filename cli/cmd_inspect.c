@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "inputs.h"
 #include "source.h"
 #include "term.h"
 
@@ -564,7 +565,7 @@ static int run(const struct args *args)
     if (status == 0) {
         qn_error err = {0};
         const char *path = args->operands[0];
-        const qn_status opened = qn_file_open(ctx, path, &file.file, &err);
+        const qn_status opened = input_open(ctx, path, &file.file, &err);
         file.path = must_copy(path);
         status = opened == QN_OK ? 0 : complain_status(path, opened, &err);
     }

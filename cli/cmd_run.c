@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "inputs.h"
 #include "problem.h"
 #include "source.h"
 #include "term.h"
@@ -468,6 +469,9 @@ static int compute(struct task *t, const struct args *args)
     const qn_status status = t->op == MATMUL ? run_matmul(t, &err) : run_conv(t, &err);
     if (status != QN_OK)
         return complain_status("run", status, &err);
+    const int changed = inputs_check();
+    if (changed != 0)
+        return changed;
     const qn_status written = qn_npy_write(out, &t->y, args_has(args, "force"), &err);
     if (written != QN_OK)
         return complain_output(out, written, &err);

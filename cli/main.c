@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quern: the table of commands, and what belongs to none of them. */
 #define _XOPEN_SOURCE 700
+#define _POSIX_C_SOURCE 200809L
 #include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli.h"
+#include "inputs.h"
 #include "term.h"
 
 static const struct command *const commands[] = {
@@ -130,16 +131,6 @@ static int dispatch(int argc, char **argv)
     return command == NULL ? unknown(word) : run(command, argc - 1, argv + 1);
 }
 
-/* An input that another program cuts short while it is mapped. Only what a handler may call. */
-static void on_bus_error(int number)
-{
-    static const char text[] = "quern: an input file: it became shorter while it was read, or its "
-                               "disk failed; fetch or make it again\n";
-    (void)number;
-    const ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
-    _exit(written < 0 ? EXIT_LIBRARY : EXIT_INPUT);
-}
-
 /* A limit on the size of files is an error of the write, told as any other. */
 static void setup_signals(void)
 {
@@ -148,8 +139,7 @@ static void setup_signals(void)
     sigemptyset(&action.sa_mask);
     action.sa_handler = SIG_IGN;
     sigaction(SIGXFSZ, &action, NULL);
-    action.sa_handler = on_bus_error;
-    sigaction(SIGBUS, &action, NULL);
+    inputs_watch();
 }
 
 int main(int argc, char **argv)

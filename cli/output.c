@@ -3,6 +3,9 @@
 #include "output.h"
 
 #include <fnmatch.h>
+#include <stdlib.h>
+
+#include "inputs.h"
 
 const struct option_row options_output[] = {
     {"resume", 0, NULL, "continue what an interrupted run has left in FILE.part"},
@@ -74,8 +77,12 @@ int output_begin(const struct args *args, qn_writer *writer, int status)
     qn_error err = {0};
     if (status == 0) {
         const qn_status begun = qn_writer_begin(writer, args_has(args, "force"), is_resumed, &err);
-        if (begun == QN_OK)
+        if (begun == QN_OK) {
+            char *part = must_print("%s.part", args_text(args, "out", NULL));
+            inputs_remove_on_loss(is_resumed ? NULL : part);
+            free(part);
             return 0;
+        }
         status = complain_output(args_text(args, "out", NULL), begun, &err);
     }
     qn_writer_abort(writer, is_resumed);
@@ -86,6 +93,9 @@ int output_end(const struct args *args, qn_writer *writer, int64_t n, int status
 {
     const char *const out = args_text(args, "out", NULL);
     qn_error err = {0};
+    inputs_remove_on_loss(NULL);
+    if (status == 0)
+        status = inputs_check();
     if (status == 0) {
         const qn_status finished = qn_writer_finish(writer, &err);
         return finished == QN_OK ? 0 : complain_output(out, finished, &err);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "inputs.h"
 #include "term.h"
 
 enum { INDEX_LIMIT = 64 << 20 };
@@ -51,7 +52,7 @@ static int add_file(struct source *s, qn_ctx *ctx, const char *path)
             return 0;
     }
     qn_file *file;
-    const qn_status status = qn_file_open(ctx, path, &file, &err);
+    const qn_status status = input_open(ctx, path, &file, &err);
     if (status != QN_OK)
         return complain_status(path, status, &err);
     s->files = must_grow(s->files, sizeof *s->files * (size_t)(s->n_files + 1));
@@ -237,7 +238,7 @@ int pick_open(struct picked *p, qn_ctx *ctx, const char *text)
     p->name = must_copy(text[length] == ':' ? text + length + 1 : "");
     if (is_folder(p->path))
         return complain(EXIT_INPUT, "name a file in it", "%s: a folder", p->path);
-    const qn_status status = qn_file_open(ctx, p->path, &p->file, &err);
+    const qn_status status = input_open(ctx, p->path, &p->file, &err);
     return status == QN_OK ? 0 : complain_status(p->path, status, &err);
 }
 

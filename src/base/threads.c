@@ -253,12 +253,17 @@ static void free_pool(struct qni_pool *p)
     qni_free(&a, p, pool_bytes(p->n_helpers));
 }
 
-/* The process's signals stay with the process's threads: a helper has every signal blocked from its
- * first instruction. */
+/* The process's signals stay with the process's threads: a helper has them blocked from its first
+ * instruction. Not so those that a thread raises by what it does itself, a read behind the end of a
+ * mapped file above all: the kernel cannot keep these until later, and ends a process that blocks
+ * them without asking its handler. */
 static int start_helpers(struct qni_pool *p)
 {
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&all, own[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     int32_t started = 0;

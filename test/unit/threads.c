@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -271,6 +272,53 @@ static void helpers_leave_the_callers_cpu(void **state)
     assert_true(apart >= 15);
 }
 
+/* Helpers leave the process's signals to the process's threads, but not those that a thread raises
+ * by what it does itself: blocked, they end the process without a word, whatever handler there is.
+ */
+struct masks {
+    pthread_t caller;
+    atomic_int n_helpers, n_wrong;
+};
+static void look_at_mask(void *arg, int32_t i)
+{
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
+    struct masks *m = arg;
+    sigset_t blocked;
+    (void)i;
+    pause_us(200);
+    if (pthread_equal(pthread_self(), m->caller))
+        return;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    int wrong = !sigismember(&blocked, SIGINT) || !sigismember(&blocked, SIGUSR1);
+    for (size_t s = 0; s < sizeof own / sizeof *own; s++)
+        wrong |= sigismember(&blocked, own[s]);
+    atomic_fetch_add(&m->n_helpers, 1);
+    atomic_fetch_add(&m->n_wrong, wrong);
+}
+
+static void faults_of_helpers_are_not_blocked(void **state)
+{
+    (void)state;
+    sigset_t all, before, after;
+    sigfillset(&all);
+    for (int is_blocked = 0; is_blocked < 2; is_blocked++) {
+        struct masks m = {.caller = pthread_self()};
+        if (is_blocked)
+            pthread_sigmask(SIG_SETMASK, &all, NULL);
+        pthread_sigmask(SIG_SETMASK, NULL, &before);
+        struct qni_pool *pool = make_pool(4);
+        pthread_sigmask(SIG_SETMASK, NULL, &after);
+        assert_int_equal(sigismember(&before, SIGBUS), sigismember(&after, SIGBUS));
+        for (int turn = 0; turn < 1000 && atomic_load(&m.n_helpers) < 10; turn++)
+            qni_pool_run(pool, 16, look_at_mask, &m);
+        qni_pool_destroy(pool);
+        sigemptyset(&after);
+        pthread_sigmask(SIG_SETMASK, &after, NULL);
+        assert_true(atomic_load(&m.n_helpers) > 0);
+        assert_int_equal(atomic_load(&m.n_wrong), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +331,7 @@ int main(void)
         cmocka_unit_test(the_callers_threads_are_used),
         cmocka_unit_test(impossible_pools_are_refused),
         cmocka_unit_test(helpers_leave_the_callers_cpu),
+        cmocka_unit_test(faults_of_helpers_are_not_blocked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
