@@ -114,6 +114,9 @@ endif()
 
 set(CMAKE_CUDA_ARCHITECTURES ${newest})
 enable_language(CUDA)
+# Targets that were there before take nothing from that variable, and generators of makefiles ask
+# for it wherever CUDA objects are linked.
+set_target_properties(quern quern_static PROPERTIES CUDA_ARCHITECTURES ${newest})
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES "") # the C++ library: not for a C program
 set(cuda_fast)

@@ -265,6 +265,12 @@ if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   endforeach()
 endif()
 
+quern_tree_test(consumer.generators test/consumer/generators.sh ${PROJECT_SOURCE_DIR}
+  ${PROJECT_BINARY_DIR}/consumer/generators)
+if(TEST consumer.generators)
+  set_tests_properties(consumer.generators PROPERTIES COST 60)
+endif()
+
 set(consumers install pkg-config-shared pkg-config-static find-package subdirectory readme)
 if(TARGET quern_cli)
   list(APPEND consumers command)
