@@ -323,6 +323,13 @@ def readme_row(p, ours, theirs):
     return ["%s us" % us(ours), "%s, %s us" % (short(p), us(theirs)), "%.2f" % (ours / theirs)]
 
 
+def same_layers(conv_of):
+    """Of each machine's convolutions the layers that all machines with convolutions have."""
+    layers = [{r["layer"] for r in conv} for conv in conv_of.values() if conv]
+    common = set.intersection(*layers) if layers else set()
+    return {name: [r for r in conv if r["layer"] in common] for name, conv in conv_of.items()}
+
+
 def readme_cells(matmul, conv):
     """What README shows of one machine: {(what, m or batch): cells}."""
     found = {}
@@ -338,9 +345,8 @@ def readme_cells(matmul, conv):
         pairs = [(r, p) for r, p in pairs if p]
         if pairs:
             ours, theirs = (sum(each["us_median"] for each in side) for side in zip(*pairs))
-            cells = readme_row(pairs[0][1], ours, theirs)
-            cells[0] += " (%d layers)" % len(pairs)
-            found["ResNet-50, int8 convolution", "batch %d" % batch] = cells
+            found["ResNet-50, %d layers, int8 convolution" % len(pairs), "batch %d" % batch] = \
+                readme_row(pairs[0][1], ours, theirs)
     return found
 
 
@@ -418,11 +424,13 @@ def main():
     parser.add_argument("--to", default=ROOT, help="where changed files are written")
     options = parser.parse_args()
     tables, pictures, cells = {}, {}, {}
+    sets_of = {name: {what: least(results(options.results, "cpu-%s-%s.jsonl" % (name, what)))
+                      for what in SETS} for name in MACHINES}
+    conv_of = same_layers({name: sets["conv"] for name, sets in sets_of.items()})
     for name, instructions in MACHINES.items():
-        sets = {what: least(results(options.results, "cpu-%s-%s.jsonl" % (name, what)))
-                for what in SETS}
+        sets = sets_of[name]
         add_machine(tables, pictures, name, sets)
-        cells[instructions] = readme_cells(sets["matmul"], sets["conv"])
+        cells[instructions] = readme_cells(sets["matmul"], conv_of[name])
         tables["readme-%s-from" % name] = provenance(sets["matmul"] + sets["conv"])
     tables["readme"] = readme_table({name: found for name, found in cells.items() if found})
     gpu_tables, gpu_pictures = plot_gpu.tables_and_pictures(results(options.results, "gpu.jsonl"))

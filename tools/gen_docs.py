@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/kernels.md out of the kernels.inc and layouts.inc lists.
+"""docs/kernels.md out of the kernels.inc, others.inc and layouts.inc lists; docs/architecture.svg
+out of the order of layers.
 
-    gen_docs.py [--root DIR]            writes the file
-    gen_docs.py [--root DIR] --check    says how the file differs from what would be written
+    gen_docs.py [--root DIR]            writes the files
+    gen_docs.py [--root DIR] --check    says how the files differ from what would be written
 """
 import argparse
 import difflib
@@ -13,8 +14,7 @@ import sys
 
 import check_names
 import ctext
-
-TARGET = "docs/kernels.md"
+import draw_layers
 
 HEAD = """# Kernels
 
@@ -77,6 +77,20 @@ def kernels(root, grammar):
     return parts
 
 
+def others(root):
+    """What is chosen without a row in a kernels.inc."""
+    parts = []
+    for path in ctext.files(root, "src", endings=("others.inc",)):
+        folder = os.path.dirname(os.path.dirname(path))
+        rows = [[f"`{name}`", reads.lower(), sm, macro.rsplit("_", 1)[1].lower(),
+                 where_defined(root, folder, name, "")
+                 or where_defined(root, folder, macro, "")]
+                for _, macro, (name, sm, reads) in check_names.rows(ctext.read(root, path))]
+        parts.append(f"## {folder[len('src/'):]}, chosen without a row of its own\n\n"
+                     + table(["kernel", "reads", "sm", "serves", "file"], rows))
+    return parts
+
+
 def layouts(root):
     parts = []
     for path in ctext.files(root, "src", endings=("layouts.inc",)):
@@ -97,8 +111,11 @@ def layouts(root):
 
 
 def generate(root):
+    """{path: text}"""
     grammar = check_names.Grammar(root)
-    return "\n\n".join([HEAD.rstrip()] + kernels(root, grammar) + layouts(root)) + "\n"
+    kernels_page = [HEAD.rstrip()] + kernels(root, grammar) + others(root) + layouts(root)
+    return {"docs/kernels.md": "\n\n".join(kernels_page) + "\n",
+            "docs/architecture.svg": draw_layers.draw(root)}
 
 
 def main():
@@ -106,19 +123,21 @@ def main():
     parser.add_argument("--root", default=os.path.join(os.path.dirname(__file__), ".."))
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    new = generate(options.root)
-    target = os.path.join(options.root, TARGET)
-    if not options.check:
-        with open(target, "w", encoding="utf-8") as file:
-            file.write(new)
-        return 0
-    old = ctext.read(options.root, TARGET) if os.path.exists(target) else ""
-    if old == new:
-        return 0
-    sys.stdout.writelines(difflib.unified_diff(
-        old.splitlines(True), new.splitlines(True), TARGET, "generated"))
-    print("gen_docs: docs/kernels.md is out of date; run tools/gen_docs.py", file=sys.stderr)
-    return 1
+    stale = []
+    for path, new in generate(options.root).items():
+        target = os.path.join(options.root, path)
+        if not options.check:
+            with open(target, "w", encoding="utf-8") as file:
+                file.write(new)
+            continue
+        old = ctext.read(options.root, path) if os.path.exists(target) else ""
+        if old != new:
+            sys.stdout.writelines(difflib.unified_diff(
+                old.splitlines(True), new.splitlines(True), path, "generated"))
+            stale.append(path)
+    for path in stale:
+        print(f"gen_docs: {path} is out of date; run tools/gen_docs.py", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

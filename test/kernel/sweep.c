@@ -133,10 +133,12 @@ static const struct row rows[] = {
 #include "../../src/cpu/groups/kernels.inc"
 
 #include "../../src/cuda/matmul/kernels.inc"
-    {"qni_cuda_depthwise_sm75", 0, QN_CUDA},
-    {"qni_matmul_f16_frag_dense_sm75", 0, QN_CUDA},
-    {"qni_matmul_bf16_frag_dense_sm80", 0, QN_CUDA},
+#define QNI_CUDA_DEPTHWISE(fn, sm, reads) {#fn, 0, QN_CUDA},
+#define QNI_CUDA_DENSE QNI_CUDA_DEPTHWISE
+#include "../../src/cuda/matmul/others.inc"
 };
+#undef QNI_CUDA_DEPTHWISE
+#undef QNI_CUDA_DENSE
 #undef QNI_MATMUL_KERNEL
 #undef QNI_DEPTHWISE_KERNEL
 #undef QNI_IMAGE_KERNEL

@@ -10,14 +10,10 @@
 #include "prepared.h"
 
 static const struct qni_cuda_kernel rows_of_tier[] = {
-    {.name = "qni_matmul_f16_frag_dense_sm75",
-     .sm = 75,
-     .reads = QNI_CUDA_READS_F16,
-     .family = QNI_CUDA_FAMILY_DENSE},
-    {.name = "qni_matmul_bf16_frag_dense_sm80", /* older tensor cores have no bf16 */
-     .sm = 80,
-     .reads = QNI_CUDA_READS_BF16,
-     .family = QNI_CUDA_FAMILY_DENSE},
+#define QNI_CUDA_DENSE(fn, oldest, type)                                                           \
+    {.name = #fn, .sm = (oldest), .reads = QNI_CUDA_READS_##type, .family = QNI_CUDA_FAMILY_DENSE},
+#include "others.inc"
+#undef QNI_CUDA_DENSE
 };
 enum { N_ROWS = (int)(sizeof rows_of_tier / sizeof *rows_of_tier) };
 

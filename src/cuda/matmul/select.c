@@ -498,10 +498,16 @@ qn_status qni_cuda_choose_depthwise(const struct qni_cuda_offer *offer, const st
     return QN_OK;
 }
 
+#define QNI_CUDA_DEPTHWISE(fn, sm, reads) #fn
+static const char depthwise_name[] =
+#include "others.inc"
+    ;
+#undef QNI_CUDA_DEPTHWISE
+
 const char *qni_cuda_kernel_name(const struct qni_cuda_choice *choice,
                                  const struct qni_cuda_kernel *kernel)
 {
-    return kernel == NULL || choice->is_depthwise ? "qni_cuda_depthwise_sm75" : kernel->name;
+    return kernel == NULL || choice->is_depthwise ? depthwise_name : kernel->name;
 }
 
 const char *qni_cuda_kernel_machine(const struct qni_cuda_kernel *kernel)
