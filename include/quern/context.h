@@ -73,7 +73,8 @@ typedef void (*qn_log_fn)(void *arg, int32_t severity, const char *text);
 typedef struct qn_ctx_options {
     size_t size;                     /**< sizeof as the caller was compiled; set by _init(). */
     qn_device device;                /**< Default: the CPU. */
-    uint64_t isa_mask;               /**< Features that may be used; default QN_ISA_ALL. */
+    uint64_t isa_mask;               /**< Features that may be used; default QN_ISA_ALL. 0 is
+                                          QN_ISA_PORTABLE: right, and slow. */
     int32_t n_threads;               /**< 0 (default): as many as affinity and cgroup quota allow.
                                           1: no thread is made. */
     qn_parallel_for_fn parallel_for; /**< NULL (default): the context's own pool. */

@@ -56,10 +56,11 @@ typedef struct qn_epilogue {
     qn_tensor residual;     /**< Shape of y; f32, f16, bf16. May be y itself, element by element. */
     int32_t residual_after; /**< 0 (default): before the activation. */
     qn_act act;
-    float clamp_lo, clamp_hi; /**< Default -inf, inf. */
+    float clamp_lo, clamp_hi; /**< Default -inf, inf. Both 0, as in a struct that was only
+                                   zeroed: QN_E_VALUE. */
     qn_tensor row_scale;    /**< [rows of y] f32. */
     qn_tensor col_scale;    /**< [n] f32. */
-    float y_scale;          /**< For int8 and uint8 outputs; default 1. */
+    float y_scale;          /**< For int8 and uint8 outputs, where 0 is refused; default 1. */
     int32_t y_zero;
 } qn_epilogue;
 
@@ -75,7 +76,7 @@ QN_API qn_status qn_epilogue_init_sized(qn_epilogue *epilogue, size_t size);
 
 /** Given quantization of int8-static inputs, and choices of the dynamic strategies. */
 typedef struct qn_quant_args {
-    float x_scale;            /**< int8-static; default 1. */
+    float x_scale;            /**< int8-static, where 0 is refused; default 1. */
     int32_t x_zero;
     int32_t symmetric;        /**< int8-block: 1 = no offset (amax / 127); default 0. */
     int32_t reserved;
@@ -151,10 +152,10 @@ QN_API qn_status qn_matmul_args_init_sized(qn_matmul_args *args, size_t size);
  * From run to run may change: pointers, strides (images: not between planes and pixels), scales,
  * zero points (not from 0 to another), activation, clamp, and weights of the same make.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE: negative, beyond the address
- *         space, or rows of y on each other (those of x may be); QN_E_VALUE: a NaN, or a scale or
- *         zero point out of range; QN_E_UNSUPPORTED; QN_E_LAYOUT; QN_E_FALLBACK; QN_E_DEVICE: a
- *         tensor or the weights are elsewhere; QN_E_VERSION: args uses a field from the future;
- *         QN_E_MEMORY.
+ *         space, or rows of y on each other (those of x may be); QN_E_VALUE: a NaN, a clamp of 0 to
+ *         0, or a scale or zero point out of range; QN_E_UNSUPPORTED; QN_E_LAYOUT; QN_E_FALLBACK;
+ *         QN_E_DEVICE: a tensor or the weights are elsewhere; QN_E_VERSION: args uses a field from
+ *         the future; QN_E_MEMORY.
  */
 QN_API qn_status qn_matmul_plan(const qn_ctx *ctx, const qn_matmul_args *args, qn_plan **plan,
                                 qn_error *err);

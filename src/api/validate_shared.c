@@ -30,6 +30,9 @@ static qn_status check_zero(int32_t zero, qn_dtype dtype, const char *name, qn_e
 
 static qn_status check_scale(float scale, const char *name, qn_error *err)
 {
+    if (scale == 0.0f)
+        return qni_fail(err, QN_E_VALUE, "%s is 0, not positive: the struct's _init() sets 1",
+                        name);
     if (!is_finite(scale) || !(scale > 0.0f))
         return qni_fail(err, QN_E_VALUE, "%s must be positive and finite", name);
     return QN_OK;
@@ -119,6 +122,11 @@ static qn_status check_function(const qn_epilogue *e, qn_error *err)
         return qni_fail(err, QN_E_VALUE, "clamp_lo or clamp_hi is NaN");
     if (e->clamp_lo > e->clamp_hi)
         return qni_fail(err, QN_E_ARGUMENT, "clamp_lo is greater than clamp_hi");
+    /* What an epilogue holds that was not initialised, and nobody means. */
+    if (e->clamp_lo == 0.0f && e->clamp_hi == 0.0f)
+        return qni_fail(err, QN_E_VALUE,
+                        "clamp_lo and clamp_hi are both 0, which would make every output 0: begin "
+                        "with qn_epilogue_init(), which sets no clamp");
     return qni_check_flag(e->residual_after, "residual_after", err);
 }
 

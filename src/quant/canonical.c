@@ -57,7 +57,9 @@ static qn_status check_geometry(const qn_weight_parts *g, int64_t *ci, qn_error 
     QNI_TRY(qn_format_check(&g->format, err));
     if (g->n < 0 || g->k < 0 || g->kh < 1 || g->kw < 1 || g->conv_groups < 1)
         return qni_fail(
-            err, QN_E_SHAPE, "a weight of n %lld, k %lld, kernel %d x %d, %d groups is impossible",
+            err, QN_E_SHAPE,
+            "a weight of n %lld, k %lld, kernel %d x %d, %d groups is impossible: n and k are not "
+            "negative, the others at least 1, as the struct's _init() sets them",
             (long long)g->n, (long long)g->k, (int)g->kh, (int)g->kw, (int)g->conv_groups);
     if (g->k > INT32_MAX)
         return qni_fail(err, QN_E_SHAPE, "k is %lld; at most 2^31 - 1 is possible",

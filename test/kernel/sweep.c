@@ -569,6 +569,8 @@ void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epi
     if (check_random_chance(r, 20)) {
         e->clamp_lo = (float)check_random_in(r, -3, 0);
         e->clamp_hi = (float)check_random_in(r, 0, 3);
+        if (e->clamp_lo == 0.0f && e->clamp_hi == 0.0f) /* refused */
+            e->clamp_hi = 1.0f;
     }
     if (is_float)
         return;
