@@ -34,7 +34,10 @@ const struct command command_compare = {
     .operands = "FILE [ORIGINAL]",
     .about = "Dequantizes what is quantized and compares tensor by tensor: signal to noise (SQNR), "
              "largest difference, cosine, and the worst group of weights.\n\nThe exit status is 1 "
-             "if a tensor is missing on one side, has another shape, or is below --min-sqnr.",
+             "if a tensor is missing on one side, has another shape, holds a NaN or an infinity "
+             "on either side, or is below --min-sqnr. Failed rows say FAILED, and lines after the "
+             "table say why. Where the terminal has fewer than 100 columns (or COLUMNS says so), "
+             "the original's type and the cosine are left out.",
     .tables = {own, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
@@ -58,6 +61,8 @@ struct difference {
     double sqnr, max_abs, cosine; /* sqnr infinite: equal */
     int64_t worst_row, worst_begin, worst_end;
     double worst_sqnr;
+    /* NaN and infinity: how many on each side; places where either is, and the first of these. */
+    int64_t not_finite, original_not_finite, bad, bad_row, bad_column;
     const char *problem; /* not comparable: why */
 };
 
@@ -113,6 +118,28 @@ static double decibel(double signal, double noise)
     return signal > 0 ? 10 * log10(signal / noise) : -INFINITY;
 }
 
+/* A difference with a NaN or an infinity says nothing: they are counted, and are the problem. */
+static void find_not_finite(const struct values *a, const struct values *b, struct difference *d)
+{
+    const int64_t n = b->rows.shape[0], k = b->rows.shape[1];
+    const float *x = a->rows.data, *y = b->rows.data;
+    for (int64_t i = 0; i < n * k; i++) {
+        const int is_good = isfinite(x[i]), was_good = isfinite(y[i]);
+        if ((!is_good || !was_good) && d->bad++ == 0) {
+            d->bad_row = i / k;
+            d->bad_column = i % k;
+        }
+        d->not_finite += !is_good;
+        d->original_not_finite += !was_good;
+    }
+    if (d->not_finite > 0 && d->original_not_finite > 0)
+        d->problem = "not finite on both sides";
+    else if (d->not_finite > 0)
+        d->problem = "not finite";
+    else if (d->original_not_finite > 0)
+        d->problem = "not finite in the original";
+}
+
 static void compare_values(const struct values *a, const struct values *b, struct difference *d)
 {
     *d = (struct difference){.worst_sqnr = INFINITY};
@@ -121,6 +148,9 @@ static void compare_values(const struct values *a, const struct values *b, struc
         d->problem = "other shape";
         return;
     }
+    find_not_finite(a, b, d);
+    if (d->problem != NULL)
+        return;
     const float *x = a->rows.data, *y = b->rows.data;
     int64_t group = a->group > 0 ? a->group : b->group > 0 ? b->group : 128;
     group = group > k ? k : group;
@@ -135,7 +165,7 @@ static void compare_values(const struct values *a, const struct values *b, struc
                 signal += q * q;
                 xy += p * q;
                 off += diff * diff;
-                d->max_abs = fabs(diff) > d->max_abs || isnan(diff) ? fabs(diff) : d->max_abs;
+                d->max_abs = fabs(diff) > d->max_abs ? fabs(diff) : d->max_abs;
             }
             yy += signal;
             noise += off;
@@ -150,8 +180,6 @@ static void compare_values(const struct values *a, const struct values *b, struc
     }
     d->sqnr = decibel(yy, noise);
     d->cosine = xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : noise == 0 ? 1 : 0;
-    if (isnan(noise))
-        d->problem = "not finite";
 }
 
 /* Types that are no floats: equal or not. */
@@ -176,11 +204,13 @@ struct comparison {
     double min_sqnr, least;
     int n, failed;
     char least_name[128];
+    int is_narrow;  /* fewer columns, for a terminal of 80 */
+    char *failures; /* a line each, or NULL */
 };
 
 static int is_failed(const struct comparison *c, const struct difference *d)
 {
-    return d->problem != NULL || d->sqnr < c->min_sqnr;
+    return d->problem != NULL || !(d->sqnr >= c->min_sqnr); /* a NaN is below any limit */
 }
 
 static void add_number(cJSON *o, const char *key, double value)
@@ -202,6 +232,13 @@ static void add_json(struct comparison *c, const char *name, const char *type_a,
     cJSON_AddBoolToObject(o, "pass", !is_failed(c, d));
     if (d->problem != NULL) {
         cJSON_AddStringToObject(o, "problem", d->problem);
+        if (d->bad > 0) {
+            cJSON *bad = cJSON_AddObjectToObject(o, "not_finite");
+            cJSON_AddNumberToObject(bad, "file", (double)d->not_finite);
+            cJSON_AddNumberToObject(bad, "original", (double)d->original_not_finite);
+            cJSON_AddNumberToObject(bad, "row", (double)d->bad_row);
+            cJSON_AddNumberToObject(bad, "column", (double)d->bad_column);
+        }
         return;
     }
     cJSON_AddBoolToObject(o, "equal", d->max_abs == 0);
@@ -217,32 +254,60 @@ static void add_json(struct comparison *c, const char *name, const char *type_a,
     }
 }
 
+/* One line a failure below the table: the last lines of the output say what failed and why. */
+static void note_failure(struct comparison *c, const char *name, const struct difference *d)
+{
+    char *why;
+    if (d->bad > 0)
+        why = must_print("%s: %lld value%s, the first in row %lld, column %lld", d->problem,
+                         (long long)d->bad, d->bad == 1 ? "" : "s", (long long)d->bad_row,
+                         (long long)d->bad_column);
+    else if (d->problem != NULL)
+        why = must_copy(d->problem);
+    else
+        why = must_print("SQNR is %.2f dB, --min-sqnr %g dB", d->sqnr, c->min_sqnr);
+    char *line = must_print("FAILED %s: %s", name, why);
+    char *all = must_print("%s%s\n", c->failures != NULL ? c->failures : "", text_shown(line));
+    free(c->failures);
+    free(line);
+    free(why);
+    c->failures = all;
+}
+
 static void add_row(struct comparison *c, const char *name, const char *type_a, const char *type_b,
                     const struct difference *d)
 {
     struct table *t = c->table;
+    const int is_equal = d->problem == NULL && d->max_abs == 0;
+    const int has_numbers = d->problem == NULL && !is_equal;
     const enum style style = is_failed(c, d) ? RED : GREEN;
+    char cosine[32] = "", worst[96] = "";
+    if (is_equal)
+        snprintf(cosine, sizeof cosine, "1");
+    if (has_numbers) {
+        snprintf(cosine, sizeof cosine, "%.6f", d->cosine);
+        snprintf(worst, sizeof worst,
+                 c->is_narrow ? "%.2f, row %lld" : "%.2f dB, row %lld, %lld to %lld", d->worst_sqnr,
+                 (long long)d->worst_row, (long long)d->worst_begin, (long long)d->worst_end - 1);
+    }
     table_cell(t, PLAIN, "%s", name);
     table_cell(t, PLAIN, "%s", type_a);
-    table_cell(t, DIM, "%s", type_b);
-    if (d->problem != NULL) {
-        table_cell(t, RED, "%s", d->problem);
-        for (int i = 0; i < 3; i++)
-            table_cell(t, PLAIN, "%s", "");
-        return;
-    }
-    if (d->max_abs == 0) {
-        table_cell(t, GREEN, "equal");
-        table_cell(t, PLAIN, "0");
-        table_cell(t, PLAIN, "1");
-        table_cell(t, PLAIN, "%s", "");
-        return;
-    }
-    table_cell(t, style, "%.2f dB", d->sqnr);
-    table_cell(t, PLAIN, "%.3g", d->max_abs);
-    table_cell(t, PLAIN, "%.6f", d->cosine);
-    table_cell(t, PLAIN, "%.2f dB, row %lld, %lld to %lld", d->worst_sqnr, (long long)d->worst_row,
-               (long long)d->worst_begin, (long long)d->worst_end - 1);
+    if (!c->is_narrow)
+        table_cell(t, DIM, "%s", type_b);
+    if (has_numbers)
+        table_cell(t, style, "%.2f dB", d->sqnr);
+    else
+        table_cell(t, style, "%s", is_equal ? "equal" : "-");
+    if (d->problem == NULL)
+        table_cell(t, PLAIN, "%.3g", d->max_abs);
+    else
+        table_cell(t, PLAIN, "-");
+    if (!c->is_narrow)
+        table_cell(t, PLAIN, "%s", cosine);
+    table_cell(t, PLAIN, "%s", worst);
+    table_cell(t, style, "%s", is_failed(c, d) ? "FAILED" : "ok");
+    if (is_failed(c, d))
+        note_failure(c, name, d);
 }
 
 static void add(struct comparison *c, const char *name, const char *type_a, const char *type_b,
@@ -250,7 +315,7 @@ static void add(struct comparison *c, const char *name, const char *type_a, cons
 {
     c->n++;
     c->failed += is_failed(c, d);
-    if (d->problem == NULL && d->sqnr < c->least) {
+    if (d->problem == NULL && !(d->sqnr >= c->least)) {
         c->least = d->sqnr;
         snprintf(c->least_name, sizeof c->least_name, "%s", name);
         text_shown(c->least_name);
@@ -341,6 +406,8 @@ static int finish(struct comparison *c, cJSON *o)
         json_print(o, 0);
     } else {
         table_print(c->table);
+        if (c->failures != NULL)
+            printf("\n%s", c->failures);
         if (isfinite(c->least))
             printf("%d tensors, %d failed; least SQNR %.2f dB: %s\n", c->n, c->failed, c->least,
                    c->least_name);
@@ -374,7 +441,12 @@ static int run(const struct args *args)
     static const struct column columns[] = {
         {"tensor", '<', 0, 1},      {"type", '<', 0, 0},    {"original", '<', 0, 0},
         {"SQNR", '>', 0, 0},        {"max abs", '>', 0, 0}, {"cosine", '>', 0, 0},
-        {"worst group", '<', 0, 0}, {NULL, 0, 0, 0},
+        {"worst group", '<', 0, 0}, {"result", '<', 0, 0},  {NULL, 0, 0, 0},
+    };
+    static const struct column narrow[] = {
+        {"tensor", '<', 0, 1},  {"type", '<', 0, 0},        {"SQNR", '>', 0, 0},
+        {"max abs", '>', 0, 0}, {"worst group", '<', 0, 0}, {"result", '<', 0, 0},
+        {NULL, 0, 0, 0},
     };
     struct comparison c = {.min_sqnr = -INFINITY, .least = INFINITY};
     cJSON *o = NULL;
@@ -386,7 +458,8 @@ static int run(const struct args *args)
             cJSON_AddStringToObject(o, "original", c.b.path);
             c.json = cJSON_AddArrayToObject(o, "tensors");
         }
-        c.table = table_create(columns);
+        c.is_narrow = term_width() < 100;
+        c.table = table_create(c.is_narrow ? narrow : columns);
         status = compare_names(&c, &c.a, NULL);
         if (status == 0)
             status = compare_names(&c, &c.b, &c.a);
@@ -397,6 +470,7 @@ static int run(const struct args *args)
         else
             cJSON_Delete(o);
         table_destroy(c.table);
+        free(c.failures);
     }
     source_close(&c.a.source);
     source_close(&c.b.source);

@@ -89,7 +89,7 @@ class Help(Case):
 
 
 class Terminal(Case):
-    def on_terminal(self, *words, **environment):
+    def on_terminal(self, *words, status=0, **environment):
         """What a person sees: standard output is a pseudo terminal."""
         leader, follower = pty.openpty()
         process = subprocess.Popen([QUERN, *words], stdout=follower, stderr=follower,
@@ -106,7 +106,7 @@ class Terminal(Case):
                 break
             seen += piece
         os.close(leader)
-        self.assertEqual(process.wait(), 0)
+        self.assertEqual(process.wait(), status)
         return seen.decode()
 
     def test_color(self):
@@ -247,6 +247,54 @@ class Compare(Case):
         quern("compare", "n.safetensors", "o.safetensors", status=1)
         self.complains("compare", "a.safetensors", status=2)
         self.complains("compare", "a.safetensors", "no", status=3)
+
+    def test_not_finite(self):
+        """A NaN or an infinity on either side fails any gate, with a name, in words."""
+        good = normal(8 * 32)
+        for at, bad in ((0, math.inf), (5 * 32 + 7, -math.inf), (255, math.nan)):
+            for side in ("original", "file"):
+                broken = good[:at] + [bad] + good[at + 1:]
+                safetensors("a.safetensors", {"w": ("F32", [8, 32], [-100 * v for v in (
+                    broken if side == "file" else good)])})
+                safetensors("b.safetensors", {"w": ("F32", [8, 32], (
+                    broken if side == "original" else good))})
+                for more in ([], ["--min-sqnr", 100], ["--min-sqnr", -1000]):
+                    found = json.loads(quern("compare", "a.safetensors", "b.safetensors", "--json",
+                                             *more, status=1))
+                    row = found["tensors"][0]
+                    self.assertEqual((found["pass"], found["failed"], row["pass"]),
+                                     (False, 1, False))
+                    self.assertIn("not finite", row["problem"])
+                    self.assertEqual(side == "original", "original" in row["problem"])
+                    self.assertEqual(row["not_finite"], {
+                        "file": side == "file", "original": side == "original",
+                        "row": at // 32, "column": at % 32})
+                    text = quern("compare", "a.safetensors", "b.safetensors", *more, status=1)
+                    self.assertRegex(text, rf"(?m)^FAILED w: not finite.*: 1 value, the first in "
+                                           rf"row {at // 32}, column {at % 32}$")
+
+    def test_failures_in_words(self):
+        """Without any colour a failed row and the reason can be read, in 80 columns as well."""
+        name = "model.layers.11.self_attn.q_proj.weight"
+        safetensors("m.safetensors", {name: ("F32", [64, 256], normal(64 * 256)),
+                                      "other." + name: ("F32", [64, 256], normal(64 * 256, 2))})
+        quern("quantize", "m.safetensors", "-o", "q.safetensors", "-q", "-b", 2)
+        words = ["compare", "q.safetensors", "m.safetensors", "--min-sqnr", "30"]
+        text = quern(*words, status=1)
+        self.assertEqual(len(re.findall(r"(?m)^FAILED \S+: SQNR is \d+\.\d+ dB, --min-sqnr 30 dB$",
+                                        text)), 2)
+        rows = [line for line in text.split("\n") if re.match(r"(other\.)?model", line)]
+        self.assertTrue(all(line.endswith("FAILED") for line in rows), rows)
+        text = quern(*words[:3])
+        self.assertNotIn("FAILED", text)
+        self.assertEqual(text.count(" ok\n"), 2)
+        seen = Terminal.on_terminal(self, *words, status=1, COLUMNS="80", NO_COLOR="1")
+        lines = seen.replace("\r", "").split("\n")
+        table = lines[:lines.index("")]
+        self.assertEqual(len(table), 3)
+        self.assertLessEqual(max(map(len, table)), 80)
+        self.assertTrue(table[1].startswith("model.layer"), table)
+        self.assertTrue(table[1].endswith("FAILED"), table)
 
 
     def test_types(self):

@@ -65,7 +65,7 @@ int main(void)
         float sum = 0.0f;
         for (int k = 0; k < K; k++)
             sum += x[k] * dense[n * K + k];
-        if (fabsf(sum - y[n]) > 0.0f) {
+        if (!(fabsf(sum - y[n]) <= 0.0f)) { /* a NaN fails, too */
             fprintf(stderr, "y[%d] is %g, not %g\n", n, (double)y[n], (double)sum);
             return 1;
         }

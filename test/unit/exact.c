@@ -119,8 +119,8 @@ static void assert_close(one_fn *f, true_fn *exact, double most_ulps, double mos
         if (isnan(x))
             continue;
         const float y = f(x);
-        if (ulps(y, exact((double)x)) > most_ulps &&
-            fabs((double)y - exact((double)x)) > most_absolute)
+        if (!(ulps(y, exact((double)x)) <= most_ulps) &&
+            !(fabs((double)y - exact((double)x)) <= most_absolute))
             fail_msg("f(%a) = %a, not %a", (double)x, (double)y, exact((double)x));
     }
 }

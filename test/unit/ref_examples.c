@@ -51,7 +51,7 @@ static qn_tensor matrix(void *data, qn_dtype dtype, int64_t rows, int64_t column
 
 static void assert_near(double got, double expected)
 {
-    if (fabs(got - expected) > 1e-12 * (1.0 + fabs(expected)))
+    if (!(fabs(got - expected) <= 1e-12 * (1.0 + fabs(expected)))) /* a NaN fails, too */
         fail_msg("%.17g, expected %.17g", got, expected);
 }
 
