@@ -97,6 +97,11 @@ static inline void qn_ctx_options_init(qn_ctx_options *options)
 }
 QN_API qn_status qn_ctx_options_init_sized(qn_ctx_options *options, size_t size);
 
+/** fork(): a context of the CPU goes on in the child, at whatever moment the fork came and whatever
+ * other threads were doing. Its calls run on the calling thread alone there (the pool's threads
+ * stay with the parent; results are the same), its arena is the child's own, and it may be
+ * destroyed. Not so what a call of another thread was making at that moment, and contexts of a
+ * GPU, whose driver does not survive a fork. */
 typedef struct qn_ctx qn_ctx;
 
 /**

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: made from options, destroyed, asked; and the scratch arena that serves calls without
  * scratch of their own. One arena serves one call at a time: a second one waits for it. Nothing
- * else in a context changes after creation. */
+ * else in a context changes after creation.
+ *
+ * A child of fork() has the arena, but not the thread that may have held it: it makes the lock
+ * anew, before its first use of it. What the arena held then is scratch of a call that this process
+ * does not make. */
 #include <pthread.h>
 #include <string.h>
 
 #include "../base/cpus.h"
 #include "../base/error.h"
+#include "../base/origin.h"
 #include "../base/sized.h"
 #include "../cpu/cpuid.h"
 #include "arena.h"
@@ -17,10 +22,23 @@
 struct context {
     struct qn_ctx base;
     pthread_mutex_t arena_lock;
+    struct qni_origin origin; /* of arena_lock */
 };
 
 /* More is a mistake of the caller: scratch grows with every thread. */
 enum { MAX_THREADS = 4096 };
+
+static void renew_lock(void *arg)
+{
+    (void)pthread_mutex_init(arg, NULL);
+}
+
+static void lock_arena(struct context *c)
+{
+    if (qni_origin_is_past(&c->origin))
+        qni_origin_renew(&c->origin, renew_lock, &c->arena_lock);
+    pthread_mutex_lock(&c->arena_lock);
+}
 
 static qn_status check_options(const qn_ctx_options *o, qn_error *err)
 {
@@ -84,9 +102,11 @@ qn_status qn_ctx_create(const qn_ctx_options *options, qn_ctx **ctx, qn_error *e
     struct context *c = qni_alloc_zero(&allocator, sizeof *c);
     if (c == NULL)
         return qni_fail(err, QN_E_MEMORY, "no memory for a context");
-    if (pthread_mutex_init(&c->arena_lock, NULL) != 0) {
+    if (!qni_origin_make(&c->origin, &allocator) ||
+        pthread_mutex_init(&c->arena_lock, NULL) != 0) {
+        qni_origin_end(&c->origin, &allocator);
         qni_free(&allocator, c, sizeof *c);
-        return qni_fail(err, QN_E_MEMORY, "the system gives no lock for a context");
+        return qni_fail(err, QN_E_MEMORY, "no memory for a context and its lock");
     }
     c->base.allocator = allocator;
     c->base.device = o.device;
@@ -117,7 +137,9 @@ void qn_ctx_destroy(qn_ctx *ctx)
     free_memory(ctx, ctx->arena, ctx->arena_bytes);
     if (qni_backend_of(ctx->device.kind)->detach != NULL)
         qni_backend_of(ctx->device.kind)->detach(ctx);
-    pthread_mutex_destroy(&c->arena_lock);
+    if (!qni_origin_is_past(&c->origin)) /* else nobody knows what state it is in */
+        pthread_mutex_destroy(&c->arena_lock);
+    qni_origin_end(&c->origin, &allocator);
     qni_free(&allocator, c, sizeof *c);
 }
 
@@ -127,13 +149,15 @@ qn_status qn_ctx_reserve(qn_ctx *ctx, size_t bytes)
         return QN_E_ARGUMENT;
     struct context *c = (struct context *)ctx;
     qn_status status = QN_OK;
-    pthread_mutex_lock(&c->arena_lock);
+    lock_arena(c);
     if (bytes > ctx->arena_bytes) {
         void *arena = bytes <= PTRDIFF_MAX ? get_memory(ctx, bytes) : NULL;
-        if (arena != NULL) {
-            free_memory(ctx, ctx->arena, ctx->arena_bytes);
+        if (arena != NULL) { /* at no moment one that is gone: a fork may come in between */
+            void *const old = ctx->arena;
+            const size_t old_bytes = ctx->arena_bytes;
             ctx->arena = arena;
             ctx->arena_bytes = bytes;
+            free_memory(ctx, old, old_bytes);
         } else {
             status = QN_E_MEMORY;
         }
@@ -145,7 +169,7 @@ qn_status qn_ctx_reserve(qn_ctx *ctx, size_t bytes)
 void *qni_arena_take(const qn_ctx *ctx, size_t bytes)
 {
     struct context *c = (struct context *)ctx; /* the lock is the one thing in it that changes */
-    pthread_mutex_lock(&c->arena_lock);
+    lock_arena(c);
     if (ctx->arena_bytes >= bytes && ctx->arena != NULL)
         return ctx->arena;
     pthread_mutex_unlock(&c->arena_lock);
@@ -176,7 +200,7 @@ qn_status qn_ctx_query(const qn_ctx *ctx, qn_ctx_info *info)
     own.device = ctx->device;
     own.isa = ctx->isa;
     own.n_threads = ctx->threads.n_threads;
-    pthread_mutex_lock(&c->arena_lock);
+    lock_arena(c);
     own.arena_bytes = ctx->arena_bytes;
     pthread_mutex_unlock(&c->arena_lock);
     memcpy(own.cache_bytes, ctx->cache_bytes, sizeof own.cache_bytes);

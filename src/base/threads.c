@@ -21,6 +21,7 @@
 
 #include "cpus.h"
 #include "error.h"
+#include "origin.h"
 #include "size.h"
 #include "threads.h"
 
@@ -64,6 +65,7 @@ struct qni_pool {
     bool may_spin;
     int32_t n_helpers;
     _Alignas(64) _Atomic int32_t caller_cpu; /* of the last job; as a helper's */
+    struct qni_origin origin; /* of the helpers and the locks */
     pthread_mutex_t mutex;
     pthread_cond_t work, finished;
     struct helper helper[];
@@ -246,10 +248,8 @@ static size_t pool_bytes(int32_t n_helpers)
 
 static void free_pool(struct qni_pool *p)
 {
-    pthread_cond_destroy(&p->finished);
-    pthread_cond_destroy(&p->work);
-    pthread_mutex_destroy(&p->mutex);
     const struct qni_allocator a = p->allocator;
+    qni_origin_end(&p->origin, &a);
     qni_free(&a, p, pool_bytes(p->n_helpers));
 }
 
@@ -295,8 +295,9 @@ qn_status qni_pool_create(const struct qni_allocator *a, int32_t n_threads, stru
     p->may_spin = n_threads <= qni_threads_available();
     atomic_init(&p->ticket, ticket_of(0, CLOSED));
     atomic_init(&p->caller_cpu, -1);
-    if (pthread_mutex_init(&p->mutex, NULL) != 0 || pthread_cond_init(&p->work, NULL) != 0 ||
-        pthread_cond_init(&p->finished, NULL) != 0 || start_helpers(p) != 0) {
+    if (!qni_origin_make(&p->origin, a) || pthread_mutex_init(&p->mutex, NULL) != 0 ||
+        pthread_cond_init(&p->work, NULL) != 0 || pthread_cond_init(&p->finished, NULL) != 0 ||
+        start_helpers(p) != 0) {
         free_pool(p);
         return qni_fail(err, QN_E_MEMORY, "the system refuses to start %d threads",
                         (int)(n_threads - 1));
@@ -309,7 +310,12 @@ void qni_pool_destroy(struct qni_pool *pool)
 {
     if (pool == NULL)
         return;
-    stop_helpers(pool, pool->n_helpers);
+    if (!qni_origin_is_past(&pool->origin)) {
+        stop_helpers(pool, pool->n_helpers);
+        pthread_cond_destroy(&pool->finished);
+        pthread_cond_destroy(&pool->work);
+        pthread_mutex_destroy(&pool->mutex);
+    }
     free_pool(pool);
 }
 
@@ -364,7 +370,8 @@ static void join(struct qni_pool *p, int32_t n)
 
 void qni_pool_run(struct qni_pool *pool, int32_t n, qn_task_fn task, void *arg)
 {
-    if (n <= 1 || pool->n_helpers == 0 || atomic_exchange(&pool->busy, true)) {
+    if (n <= 1 || pool->n_helpers == 0 || qni_origin_is_past(&pool->origin) ||
+        atomic_exchange(&pool->busy, true)) {
         run_alone(n, task, arg);
         return;
     }

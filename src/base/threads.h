@@ -19,7 +19,8 @@ void qni_pool_destroy(struct qni_pool *pool);
  * Run task(arg, i) for i in [0, n); each i once; returns when all are done and their writes are
  * visible. Waiting threads spin for at most two tenths of a millisecond, and only if the machine is
  * not oversubscribed, then sleep. A pool that is busy with another caller's work runs the items on
- * the calling thread: results never depend on it, nothing blocks.
+ * the calling thread: results never depend on it, nothing blocks. So does a pool in a child of
+ * fork(), where its helpers are not.
  */
 void qni_pool_run(struct qni_pool *pool, int32_t n, qn_task_fn task, void *arg);
 
