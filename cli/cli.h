@@ -131,6 +131,8 @@ void memory_free(void *arg, void *memory, size_t bytes);
 char *text_shown(char *text);
 /* Bytes that are no UTF-8 become '?', in place. */
 char *text_utf8(char *text);
+/* JSON again, with what a terminal would obey as \uXXXX; to be freed. */
+char *text_escaped(const char *json);
 
 /* ------------------------------------------------------------------------------------- context */
 
@@ -154,5 +156,13 @@ void sleep_seconds(double seconds);
 
 /* One line (or indented, for a single document) of JSON; frees the object. */
 void json_print(cJSON *object, int is_one_line);
+/* --json is on the command line: a failure prints an object, too. */
+void json_want(void);
+int json_is_wanted(void);
+/* Keep the first complaint for json_print_failure(). */
+void json_note_failure(const char *error, const char *todo);
+/* {"error", "todo", "code"} on standard output, if --json wants it, the command failed, and what it
+ * printed does not say so itself. Frees what was kept. */
+void json_print_failure(int status);
 
 #endif

@@ -16,6 +16,8 @@ int complain(int status, const char *todo, const char *text, ...)
     va_end(list);
     fflush(stdout);
     fprintf(stderr, "%squern:%s %s; %s\n", style_on(stderr, RED), style_off(stderr), line, todo);
+    if (status != EXIT_GOOD)
+        json_note_failure(line, todo);
     free(line);
     return status;
 }
@@ -103,6 +105,9 @@ _Noreturn static void no_memory(size_t bytes)
             "quern: memory: %s are needed, %s are left%s; free some or take a smaller problem\n",
             human_bytes((double)bytes, wanted), human_bytes(there, left),
             (double)bytes < there ? ", but this process may not have them" : "");
+    if (json_is_wanted())
+        printf("{\"error\":\"memory: %s are needed, %s are left\",\"code\":%d}\n", wanted, left,
+               EXIT_LIBRARY);
     exit(EXIT_LIBRARY);
 }
 

@@ -73,15 +73,20 @@ void inputs_remove_on_loss(const char *part)
 
 /* ---- SIGBUS: only what a handler may call ---------------------------------------------------- */
 
-static void say(const char *text)
+static void say_to(int file, const char *text)
 {
     for (size_t left = strlen(text); left > 0;) {
-        const ssize_t done = write(STDERR_FILENO, text, left);
+        const ssize_t done = write(file, text, left);
         if (done <= 0)
             return;
         text += done;
         left -= (size_t)done;
     }
+}
+
+static void say(const char *text)
+{
+    say_to(STDERR_FILENO, text);
 }
 
 static const char *name_of_shorter(void)
@@ -112,6 +117,12 @@ static void on_bus_error(int number, siginfo_t *info, void *machine)
     say(shorter != NULL ? shorter : "an input file");
     say(shorter != NULL ? ": it became shorter while it was read" : ": its disk failed");
     say("; fetch or make it again\n");
+    if (json_is_wanted()) /* without the name, which would have to be escaped */
+        say_to(STDOUT_FILENO, shorter != NULL
+                                  ? "{\"error\":\"an input file became shorter while it "
+                                    "was read\",\"code\":3}\n"
+                                  : "{\"error\":\"the disk of an input file failed\","
+                                    "\"code\":3}\n");
     if (lost_part != NULL)
         unlink(lost_part);
     _exit(EXIT_INPUT);

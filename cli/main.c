@@ -131,6 +131,15 @@ static int dispatch(int argc, char **argv)
     return command == NULL ? unknown(word) : run(command, argc - 1, argv + 1);
 }
 
+/* Before anything is parsed: what cannot be parsed is a failure as well. */
+static void find_json(int argc, char **argv)
+{
+    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            json_want();
+    }
+}
+
 /* A limit on the size of files is an error of the write, told as any other. */
 static void setup_signals(void)
 {
@@ -146,7 +155,9 @@ int main(int argc, char **argv)
 {
     setup_signals();
     term_setup("auto");
+    find_json(argc, argv);
     const int status = dispatch(argc, argv);
+    json_print_failure(status);
     /* A full disk behind a redirection shows only here. */
     if (fflush(stdout) != 0 || ferror(stdout))
         return complain(EXIT_LIBRARY, "is the disk full?", "standard output: writing failed");

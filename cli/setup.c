@@ -164,27 +164,3 @@ void sleep_seconds(double seconds)
     const struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&t, NULL);
 }
-
-/* Paths are any bytes, JSON is UTF-8. */
-static void make_utf8(cJSON *object)
-{
-    for (; object != NULL; object = object->next) {
-        if (object->valuestring != NULL)
-            text_utf8(object->valuestring);
-        make_utf8(object->child);
-    }
-}
-
-void json_print(cJSON *object, int is_one_line)
-{
-    make_utf8(object);
-    char *text = is_one_line ? cJSON_PrintUnformatted(object) : cJSON_Print(object);
-    if (text == NULL) {
-        complain(EXIT_LIBRARY, "free some", "out of memory");
-        exit(EXIT_LIBRARY);
-    }
-    puts(text);
-    fflush(stdout);
-    cJSON_free(text);
-    cJSON_Delete(object);
-}

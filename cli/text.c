@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names come out of strangers' files and paths are any bytes: what a terminal would obey, and what
- * no JSON may hold, is replaced by '?', byte by byte, so nothing moves and nothing grows. */
+ * no JSON may hold, is replaced by '?', byte by byte, so nothing moves and nothing grows. In JSON,
+ * whose readers want the name itself, it is escaped. */
+#include <stdio.h>
 #include <string.h>
 
 #include "cli.h"
@@ -33,8 +35,8 @@ static int decode(const unsigned char *at, uint32_t *code)
 static int is_obeyed(uint32_t code)
 {
     return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029 ||
-           code == 0x200e || code == 0x200f || (code >= 0x202a && code <= 0x202e) ||
-           (code >= 0x2066 && code <= 0x2069);
+           code == 0x200e || code == 0x200f || code == 0x61c ||
+           (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 }
 
 static char *replace(char *text, int with_controls)
@@ -49,6 +51,27 @@ static char *replace(char *text, int with_controls)
         at += length > 0 ? length : 1;
     }
     return text;
+}
+
+/* All of these are in strings: the rest of JSON is ASCII, and cJSON has escaped what is below 0x20
+ * there. Each takes at most six bytes for one. */
+char *text_escaped(const char *json)
+{
+    char *out = must_alloc(6 * strlen(json) + 1), *to = out;
+    while (*json != '\0') {
+        uint32_t code = 0;
+        const int length = decode((const unsigned char *)json, &code);
+        const int taken = length > 0 ? length : 1;
+        if (length > 0 && is_obeyed(code) && code >= 0x20) {
+            to += snprintf(to, 7, "\\u%04x", (unsigned)code);
+        } else {
+            memcpy(to, json, (size_t)taken);
+            to += taken;
+        }
+        json += taken;
+    }
+    *to = '\0';
+    return out;
 }
 
 char *text_shown(char *text)

@@ -88,6 +88,51 @@ class Help(Case):
                        says="QUERN_THREADS")
 
 
+class Failures(Case):
+    """With --json a failure is one object on standard output as well."""
+
+    def fails(self, *words, status, lines=1):
+        out = quern(*words, "--json", status=status)
+        self.assertRegex(out.err.strip().split("\n")[-1], COMPLAINT)
+        self.assertEqual(len(out.strip().split("\n")), lines, out)
+        found = json.loads(out.strip().split("\n")[-1])
+        self.assertEqual(found["code"], status)
+        # The same words as on standard error, where it is the first complaint.
+        self.assertIn(f"quern: {found['error']}; {found['todo']}", out.err)
+        self.assertNotIn("\x1b", out)
+        return found
+
+    def test_each_command(self):
+        with open("bad.safetensors", "wb") as file:
+            file.write(b"nothing of the kind")
+        npy_write("x.npy", [2, 8], normal(16))
+        for words in (["inspect"], ["compare", "x.npy"], ["quantize", "x.npy"], ["info", "more"],
+                      ["bench", "--n", "4"], ["bench", "--frob"], ["explain", "--n", "x"],
+                      ["pack", "x.npy"], ["run"], ["demo", "--time", "0"], ["tune", "--m", "-1"],
+                      ["nosuch"], ["compare", "x.npy", "x.npy", "--min-sqnr", "much"]):
+            with self.subTest(words=words):
+                self.fails(*words, status=2)
+        for words in (["inspect", "no"], ["inspect", "bad.safetensors"], ["inspect", "x\x1b[31m"],
+                      ["compare", "x.npy", "bad.safetensors"],
+                      ["quantize", "bad.safetensors", "-o", "q"], ["pack", "x.npy", "-o", "p"],
+                      ["run", "-w", "bad.safetensors", "-x", "x.npy", "-o", "y.npy"]):
+            with self.subTest(words=words):
+                self.fails(*words, status=3)
+        for words in (["bench", "--n", 4, "--k", 4, "--kernel", "nope"],
+                      ["explain", "--n", 4, "--k", 4, "--device", "cuda:63"],
+                      ["quantize", "x.npy", "-o", "no/q"]):
+            with self.subTest(words=words):
+                self.fails(*words, status=4)
+
+    def test_told_already(self):
+        """A comparison that fails has said so in its object, and prints no second one."""
+        npy_write("a.npy", [2, 8], normal(16))
+        npy_write("b.npy", [2, 8], normal(16, 2))
+        found = json.loads(quern("compare", "a.npy", "b.npy", "--min-sqnr", 90, "--json", status=1))
+        self.assertFalse(found["pass"])
+        self.assertNotIn("code", found)
+
+
 class Terminal(Case):
     def on_terminal(self, *words, status=0, **environment):
         """What a person sees: standard output is a pseudo terminal."""

@@ -40,8 +40,16 @@ class Names(Case):
         out = quern("quantize", "m.safetensors", "-o", "q.safetensors")
         self.assertIn(shown, out.err)
         self.assertEqual([c for c in out.err if c < " " and c != "\n"], [])
-        self.assertEqual(json.loads(quern("inspect", "m.safetensors", "--json"))["tensors"][0]
-                         ["name"], name)
+        everything = ("\u0080\u009f\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068"
+                      "\u2069\u061c")
+        safetensors("n.safetensors", {name + everything: ("F32", [2, 4], normal(8))})
+        for words in (["inspect", "n.safetensors"], ["compare", "n.safetensors", "n.safetensors"],
+                      ["quantize", "n.safetensors", "-n"]):
+            out = quern(*words, "--json")
+            self.assertIn(name + everything, [t["name"] for t in json.loads(out)["tensors"]])
+            self.assertEqual([c for c in out if ord(c) > 0x7e or c < " " and c not in "\n\t"], [])
+            out = quern(*words)
+            self.assertEqual([c for c in out if c in everything + "\u009b\u202e\x7f"], [])
         line = self.complains("inspect", "no\nsuch\x1b[31m", status=3, says="no?such?[31m")
         self.assertEqual(line.count("quern:"), 1)
 
