@@ -9,66 +9,10 @@
 #include "../base/size.h"
 #include "writer.h"
 
-/* ---- the checksum ---------------------------------------------------------------------------- */
-
-/* Four lanes of xor, multiply, rotate over 32 bytes at a time. It must tell data that is there from
- * data that is not (zeros, torn writes), quickly; it is no defence against people. */
-static const uint64_t odd[4] = {0x9e3779b97f4a7c15u, 0xc2b2ae3d27d4eb4fu, 0xd6e8feb86659fd93u,
-                                0xa0761d6478bd642fu};
-
-static uint64_t rotate(uint64_t x, int32_t by)
+/* A note of 0 says that a tensor is not there. */
+static uint64_t note_of(const struct qni_checksum *sum)
 {
-    return x << by | x >> (64 - by);
-}
-
-void qni_checksum_start(struct qni_checksum *sum)
-{
-    memset(sum, 0, sizeof *sum);
-    memcpy(sum->lane, odd, sizeof odd);
-}
-
-static void add_blocks(struct qni_checksum *sum, const uint8_t *data, size_t n_blocks)
-{
-    uint64_t lane[4];
-    memcpy(lane, sum->lane, sizeof lane);
-    for (size_t i = 0; i < n_blocks; i++) {
-        uint64_t word[4];
-        memcpy(word, data + 32 * i, sizeof word);
-        for (int l = 0; l < 4; l++)
-            lane[l] = rotate((lane[l] ^ word[l]) * odd[l], 29);
-    }
-    memcpy(sum->lane, lane, sizeof lane);
-}
-
-void qni_checksum_add(struct qni_checksum *sum, const void *data, size_t bytes)
-{
-    const uint8_t *from = data;
-    const size_t held = (size_t)(sum->bytes % 32);
-    sum->bytes += bytes;
-    if (held > 0) {
-        const size_t step = bytes < 32 - held ? bytes : 32 - held;
-        memcpy(sum->rest + held, from, step);
-        from += step;
-        bytes -= step;
-        if (held + step < 32)
-            return;
-        add_blocks(sum, sum->rest, 1);
-    }
-    add_blocks(sum, from, bytes / 32);
-    if (bytes % 32 > 0)
-        memcpy(sum->rest, from + bytes / 32 * 32, bytes % 32);
-}
-
-uint64_t qni_checksum_end(const struct qni_checksum *sum)
-{
-    struct qni_checksum last = *sum;
-    memset(last.rest + last.bytes % 32, 0, 32 - (size_t)(last.bytes % 32));
-    add_blocks(&last, last.rest, 1);
-    uint64_t x = last.bytes;
-    for (int l = 0; l < 4; l++) {
-        x = (x ^ last.lane[l]) * odd[l];
-        x ^= x >> 31;
-    }
+    const uint64_t x = qni_checksum_end(sum);
     return x != 0 ? x : 1;
 }
 
@@ -137,14 +81,14 @@ qn_status qni_sink_close(struct qni_sink *sink, qn_error *err)
     QNI_TRY(flush(sink, err));
     if (sink->written != sink->slot->bytes)
         return qni_fail(err, QN_E_ARGUMENT, "fewer bytes than the tensor was declared with");
-    sink->slot->done = qni_checksum_end(&sink->sum);
+    sink->slot->done = note_of(&sink->sum);
     return qni_journal_note(sink->writer, sink->slot, err);
 }
 
 /* ---- the journal ----------------------------------------------------------------------------- */
 
 struct journal_head {
-    char magic[8]; /* "quernjn1" */
+    char magic[8]; /* "quernjn2" */
     uint64_t count;
     uint64_t header_sum;
     uint64_t reserved[5];
@@ -157,7 +101,7 @@ static struct journal_head expected_head(const qn_writer *writer)
     qni_checksum_start(&sum);
     qni_checksum_add(&sum, writer->header, writer->header_bytes);
     memset(&head, 0, sizeof head);
-    memcpy(head.magic, "quernjn1", sizeof head.magic);
+    memcpy(head.magic, "quernjn2", sizeof head.magic);
     head.count = writer->n_slots;
     head.header_sum = qni_checksum_end(&sum);
     return head;
@@ -207,7 +151,7 @@ static bool is_intact(qn_writer *writer, const struct qni_slot *slot, uint64_t n
             return false;
         qni_checksum_add(&sum, writer->buffer, step);
     }
-    return qni_checksum_end(&sum) == noted;
+    return note_of(&sum) == noted;
 }
 
 qn_status qni_journal_resume(qn_writer *writer, bool *is_same, qn_error *err)

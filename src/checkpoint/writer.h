@@ -13,6 +13,7 @@
 
 #include <quern/checkpoint.h>
 
+#include "../base/checksum.h"
 #include "disk.h"
 #include "file.h"
 
@@ -75,11 +76,6 @@ struct qn_writer {
 };
 
 /* A tensor being written piece by piece, through the writer's buffer. */
-struct qni_checksum {
-    uint64_t lane[4];
-    uint64_t bytes;
-    uint8_t rest[32]; /* the last bytes % 32 */
-};
 struct qni_sink {
     qn_writer *writer;
     struct qni_slot *slot;
@@ -123,10 +119,5 @@ qn_status qni_sink_close(struct qni_sink *sink, qn_error *err);
 qn_status qni_journal_start(qn_writer *writer, qn_error *err);
 qn_status qni_journal_resume(qn_writer *writer, bool *is_same, qn_error *err);
 qn_status qni_journal_note(qn_writer *writer, const struct qni_slot *slot, qn_error *err);
-
-void qni_checksum_start(struct qni_checksum *sum);
-void qni_checksum_add(struct qni_checksum *sum, const void *data, size_t bytes);
-/* Never 0. */
-uint64_t qni_checksum_end(const struct qni_checksum *sum);
 
 #endif
