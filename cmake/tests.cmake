@@ -88,6 +88,55 @@ if(CMAKE_CROSSCOMPILING)
   return()
 endif()
 
+# ---- smaller machines ----------------------------------------------------------------------------
+
+# What a test of an operation says on one machine it must say on all: such tests run once more as on
+# machines with fewer instructions (QUERN_ISA; test/isa/machine.c takes the others away from library
+# and test). isa.NAME.TEST, label "once": no compiler's flag changes what they are for. A machine
+# without these features skips them.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(smaller_machines portable avx2 avx_vnni avx512 vnni512 avx_vnni,bf16_512)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(smaller_machines portable neon dotprod)
+else()
+  set(smaller_machines)
+endif()
+add_executable(quern-under test/isa/under.c)
+quern_internal_program(quern-under)
+set(QN_WRAPS OFF)
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # GNU and LLVM linkers
+  set(QN_WRAPS ON)
+endif()
+
+# Its program sees the machine that QUERN_ISA leaves. The library is the static one.
+function(quern_smaller_machine target)
+  if(QN_WRAPS)
+    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/test/isa/machine.c)
+    target_link_options(${target} PRIVATE -Wl,--wrap=qni_cpuid_detect)
+  endif()
+endfunction()
+
+# The test `name` (its label: its first word) under every smaller machine.
+function(quern_smaller_machines name)
+  cmake_parse_arguments(PARSE_ARGV 1 a "" "WORKING_DIRECTORY" "COMMAND")
+  foreach(isa IN LISTS smaller_machines)
+    string(REPLACE "," "_" word ${isa})
+    quern_is_tested(tested isa.${word}.${name})
+    if(NOT tested)
+      continue()
+    endif()
+    set(folder ${PROJECT_BINARY_DIR})
+    if(a_WORKING_DIRECTORY)
+      set(folder ${a_WORKING_DIRECTORY}/${word})
+      file(MAKE_DIRECTORY ${folder})
+    endif()
+    add_test(NAME isa.${word}.${name} COMMAND quern-under ${isa} ${a_COMMAND}
+      WORKING_DIRECTORY ${folder})
+    set_tests_properties(isa.${word}.${name} PROPERTIES LABELS "isa;once" TIMEOUT 900
+      SKIP_RETURN_CODE 77)
+  endforeach()
+endfunction()
+
 # ---- cmocka programs -----------------------------------------------------------------------------
 
 find_package(PkgConfig)
@@ -125,6 +174,12 @@ if(cmocka_FOUND)
         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
       add_test(NAME ${area}.${name} COMMAND ${program})
       set_tests_properties(${area}.${name} PROPERTIES LABELS ${area} TIMEOUT 900)
+      file(STRINGS ${source} sees_machine LIMIT_COUNT 1
+        REGEX "api\\.h|contexts\\.h|ctx_create")
+      if(sees_machine AND QN_WRAPS AND NOT QN_SANITIZE)
+        quern_smaller_machine(${program})
+        quern_smaller_machines(${area}.${name} COMMAND $<TARGET_FILE:${program}>)
+      endif()
     endforeach()
   endforeach()
 elseif(QN_TESTS STREQUAL "AUTO")
@@ -170,6 +225,15 @@ foreach(source IN LISTS example_sources)
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
   add_test(NAME example.${name} COMMAND example_${name})
   set_tests_properties(example.${name} PROPERTIES LABELS example TIMEOUT 60)
+  if(QN_WRAPS AND NOT QN_SANITIZE)
+    add_executable(example_${name}_smaller ${source})
+    quern_internal_program(example_${name}_smaller)
+    set_target_properties(example_${name}_smaller PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+    quern_smaller_machine(example_${name}_smaller)
+    quern_smaller_machines(example.${name} COMMAND
+      $<TARGET_FILE:example_${name}_smaller>)
+  endif()
 endforeach()
 
 # ---- the command ---------------------------------------------------------------------------------

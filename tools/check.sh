@@ -5,7 +5,8 @@
 # a step is in build/log/STEP and is printed when the step fails; later steps still run.
 #
 #   gcc      build with gcc, warnings are errors; with ccache, what it compiles serves cuda, too
-#   test     every test of that build: units, API, full sweep, ABI, tree, consumers, bare cc
+#   test     every test of that build: units, API (once more as on smaller machines), full sweep,
+#            ABI, tree, consumers, bare cc
 #   cuda     the CUDA backend for sm_80 and sm_90a, where nvcc is: its build, and the tests that see
 #            it and need no GPU (tools/gpu_check.sh has those that do)
 #   clang    the same build and tests with clang, short sweep

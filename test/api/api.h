@@ -81,16 +81,59 @@ static inline void options_counted(qn_ctx_options *options, struct counter *coun
     options->alloc_arg = counter;
 }
 
-/* A context of n threads (0: all there are). */
+/* A context of n threads (0: all there are). It has no arena: calls that want one ask how much they
+ * need, which differs from machine to machine (matmul_in_arena() and its like). */
 static inline qn_ctx *ctx_make(int32_t n_threads)
 {
     qn_ctx_options options;
     qn_ctx *ctx = NULL;
     qn_ctx_options_init(&options);
     options.n_threads = n_threads;
-    options.arena_bytes = 4 << 20;
     assert_ok(qn_ctx_create(&options, &ctx, NULL));
     return ctx;
+}
+
+/* Calls in the context's arena, which is grown to what the call asks for. */
+static inline qn_status matmul_in_arena(qn_ctx *ctx, const qn_matmul_args *args)
+{
+    size_t bytes = 0;
+    const qn_status status = qn_matmul_scratch(ctx, args, &bytes);
+    if (status != QN_OK)
+        return status;
+    assert_ok(qn_ctx_reserve(ctx, bytes));
+    return qn_matmul(ctx, args, NULL, 0);
+}
+static inline qn_status grouped_in_arena(qn_ctx *ctx, const qn_grouped_args *args)
+{
+    size_t bytes = 0;
+    const qn_status status = qn_grouped_scratch(ctx, args, &bytes);
+    if (status != QN_OK)
+        return status;
+    assert_ok(qn_ctx_reserve(ctx, bytes));
+    return qn_grouped(ctx, args, NULL, 0);
+}
+static inline qn_status conv2d_in_arena(qn_ctx *ctx, const qn_conv_args *args)
+{
+    size_t bytes = 0;
+    const qn_status status = qn_conv2d_scratch(ctx, args, &bytes);
+    if (status != QN_OK)
+        return status;
+    assert_ok(qn_ctx_reserve(ctx, bytes));
+    return qn_conv2d(ctx, args, NULL, 0);
+}
+static inline qn_status conv_transpose2d_in_arena(qn_ctx *ctx, const qn_conv_args *args)
+{
+    size_t bytes = 0;
+    const qn_status status = qn_conv_transpose2d_scratch(ctx, args, &bytes);
+    if (status != QN_OK)
+        return status;
+    assert_ok(qn_ctx_reserve(ctx, bytes));
+    return qn_conv_transpose2d(ctx, args, NULL, 0);
+}
+static inline qn_status run_in_arena(qn_ctx *ctx, const qn_plan *plan, const qn_matmul_args *args)
+{
+    assert_ok(qn_ctx_reserve(ctx, qn_plan_scratch_bytes(plan)));
+    return qn_matmul_run(plan, args, NULL, 0);
 }
 
 static inline void *take(size_t bytes)

@@ -30,7 +30,6 @@ static void bench_init(struct bench *b, uint64_t mask)
     o.log_arg = &n_warnings;
     o.isa_mask = mask;
     o.n_threads = 2;
-    o.arena_bytes = 4 << 20;
     assert_ok(qn_ctx_create(&o, &b->ctx, NULL));
     b->w = packed_make(b->ctx, "int4:g32", shape, 1, NULL);
     fill_reals(b->x, M * K, 1);
@@ -230,7 +229,7 @@ static void test_by_name(void **state)
     char name[96];
     int served = 0, refused = 0;
     bench_init(&b, QN_ISA_ALL);
-    assert_ok(qn_matmul(b.ctx, &b.args, NULL, 0));
+    assert_ok(matmul_in_arena(b.ctx, &b.args));
     memcpy(expected, b.y, sizeof expected);
     assert_ok(qn_matmul_plan(b.ctx, &b.args, &plan, NULL));
     char *text = explained(plan);
@@ -249,9 +248,7 @@ static void test_by_name(void **state)
         qn_plan_info_init(&info);
         assert_ok(qn_plan_query(plan, &info));
         assert_string_equal(info.kernel, name);
-        size_t bytes = qn_plan_scratch_bytes(plan);
-        assert_ok(qn_ctx_reserve(b.ctx, bytes));
-        assert_ok(qn_matmul_run(plan, &b.args, NULL, 0));
+        assert_ok(run_in_arena(b.ctx, plan, &b.args));
         assert_memory_equal(b.y, expected, sizeof expected);
         qn_plan_destroy(plan);
     }
@@ -285,7 +282,7 @@ static void test_strict(void **state)
             b.args.strict = 1;
             const qn_status status = qn_matmul_plan(b.ctx, &b.args, &plan, NULL);
             assert_int_equal(status, info.is_fallback ? QN_E_FALLBACK : QN_OK);
-            assert_status(qn_matmul(b.ctx, &b.args, NULL, 0), status);
+            assert_status(matmul_in_arena(b.ctx, &b.args), status);
             assert_int_equal(plan == NULL, status != QN_OK);
             qn_plan_destroy(plan);
             bench_end(&b);

@@ -21,7 +21,7 @@ struct scene {
     atomic_int failed, calls;
 };
 
-static qn_status product(struct scene *s, float *y)
+static qn_matmul_args product_of(struct scene *s, float *y)
 {
     qn_matmul_args args;
     qn_matmul_args_init(&args);
@@ -29,14 +29,15 @@ static qn_status product(struct scene *s, float *y)
     args.strategy = QN_STRATEGY_INT8_BLOCK;
     args.x = qn_tensor_2d(s->x, QN_F32, M, K);
     args.y = qn_tensor_2d(y, QN_F32, M, N);
-    return qn_matmul(s->ctx, &args, NULL, 0);
+    return args;
 }
 
 static bool is_right(struct scene *s)
 {
     float y[M * N];
     memset(y, 0, sizeof y);
-    return product(s, y) == QN_OK && memcmp(y, s->expected, sizeof y) == 0;
+    const qn_matmul_args args = product_of(s, y);
+    return qn_matmul(s->ctx, &args, NULL, 0) == QN_OK && memcmp(y, s->expected, sizeof y) == 0;
 }
 
 static void scene_make(struct scene *s, qn_ctx *ctx)
@@ -45,7 +46,8 @@ static void scene_make(struct scene *s, qn_ctx *ctx)
     s->ctx = ctx;
     s->w = packed_make(ctx, "int4:g32", shape, 4, NULL);
     fill_reals(s->x, M * K, 5);
-    assert_ok(product(s, s->expected));
+    const qn_matmul_args args = product_of(s, s->expected);
+    assert_ok(matmul_in_arena(ctx, &args));
 }
 
 /* Everything that takes a lock of the context; then its end. No cmocka in a child. */
@@ -134,7 +136,6 @@ static void test_held_arena(void **state)
     pthread_t holder;
     qn_ctx_options_init(&o);
     o.n_threads = 2;
-    o.arena_bytes = 4 << 20;
     o.parallel_for = stop_there;
     o.parallel_arg = &s;
     assert_ok(qn_ctx_create(&o, &ctx, NULL));

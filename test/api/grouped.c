@@ -77,14 +77,14 @@ static void expect_row(struct bench *b, int64_t r, int64_t source, int32_t exper
         one.epilogue.bias = qn_tensor_1d(b->bias, QN_F32, N);
     if (b->args.epilogue.bias.rank == 2)
         one.epilogue.bias = qn_tensor_1d(b->bias + expert * N, QN_F32, N);
-    assert_ok(qn_matmul(b->ctx, &one, NULL, 0));
+    assert_ok(matmul_in_arena(b->ctx, &one));
 }
 
 /* The int8 strategies are exact, so that even one row at a time must give the same bits. */
 static void check_calls(struct bench *b)
 {
     qn_plan *plan = NULL;
-    assert_ok(qn_grouped(b->ctx, &b->args, NULL, 0));
+    assert_ok(grouped_in_arena(b->ctx, &b->args));
     assert_memory_equal(b->y, b->expected, sizeof b->y);
     for (int i = 0; i < ROWS * N; i++)
         b->y[i] = -3.0f;

@@ -136,7 +136,6 @@ static void bench_init(struct bench *b, qn_strategy strategy)
     qn_ctx_options o;
     options_counted(&o, &b->counter);
     o.n_threads = 3;
-    o.arena_bytes = 1 << 23;
     assert_ok(qn_ctx_create(&o, &b->ctx, NULL));
     for (int e = 0; e < EXPERTS; e++)
         b->w[e] = packed_make(b->ctx, "int4:g32:zp", s, (uint64_t)e, NULL);
@@ -174,6 +173,8 @@ static void bench_init(struct bench *b, qn_strategy strategy)
     assert_ok(qn_conv2d_plan(b->ctx, &b->conv, &b->plans[2], NULL));
     assert_ok(qn_conv2d_plan(b->ctx, &b->depthwise, &b->plans[3], NULL));
     assert_ok(qn_conv_transpose2d_plan(b->ctx, &b->transposed, &b->plans[4], NULL));
+    for (int i = 0; i < 5; i++)
+        assert_ok(qn_ctx_reserve(b->ctx, qn_plan_scratch_bytes(b->plans[i])));
 }
 
 static void bench_end(struct bench *b)

@@ -142,8 +142,8 @@ static void test_product_by_name(void **state)
     args.x = by_name.x = qn_tensor_2d(x, QN_F32, M, K);
     args.y = qn_tensor_2d(expected, QN_F32, M, N);
     by_name.y = qn_tensor_2d(y, QN_F32, M, N);
-    assert_ok(qn_matmul(ctx, &args, NULL, 0));
-    assert_ok(qn_matmul(ctx, &by_name, NULL, 0));
+    assert_ok(matmul_in_arena(ctx, &args));
+    assert_ok(matmul_in_arena(ctx, &by_name));
     assert_memory_equal(y, expected, sizeof y);
     qn_packed_destroy(w);
     qn_ctx_destroy(ctx);

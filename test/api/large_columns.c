@@ -38,7 +38,6 @@ static void multiply(uint64_t mask, int32_t threads, int64_t m, float *x, float 
     qn_ctx_options_init(&options);
     options.n_threads = threads;
     options.isa_mask = mask;
-    options.arena_bytes = 16 << 20;
     assert_ok(qn_ctx_create(&options, &ctx, NULL));
     qn_packed *const w = pack(ctx);
     qn_matmul_args_init(&args);
@@ -46,7 +45,7 @@ static void multiply(uint64_t mask, int32_t threads, int64_t m, float *x, float 
     args.x = qn_tensor_2d(x, QN_F32, m, K);
     args.y = qn_tensor_2d(y, QN_F32, m, N);
     args.strategy = QN_STRATEGY_INT8_ROW;
-    assert_ok(qn_matmul(ctx, &args, NULL, 0));
+    assert_ok(matmul_in_arena(ctx, &args));
     qn_packed_destroy(w);
     qn_ctx_destroy(ctx);
 }

@@ -58,13 +58,13 @@ static void test_strategies(void **state)
                 problem_free(&p);
                 continue;
             }
-            assert_ok(qn_matmul(p.ctx, &p.args, NULL, 0));
+            assert_ok(matmul_in_arena(p.ctx, &p.args));
             assert_product(dynamic[s], p.y, p.x, p.dense, mnk);
             memcpy(direct, p.y, sizeof direct);
             memset(p.y, 0xff, sizeof direct);
             qn_plan *plan = NULL;
             assert_ok(qn_matmul_plan(p.ctx, &p.args, &plan, NULL));
-            assert_ok(qn_matmul_run(plan, &p.args, NULL, 0));
+            assert_ok(run_in_arena(p.ctx, plan, &p.args));
             assert_memory_equal(p.y, direct, sizeof direct);
             qn_plan_destroy(plan);
             problem_free(&p);
@@ -98,11 +98,11 @@ static void test_bf16(void **state)
         p.x[i] = of_bf16(x[i]);
     }
     p.args.strategy = QN_STRATEGY_INT8_ROW;
-    assert_ok(qn_matmul(p.ctx, &p.args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &p.args));
     qn_matmul_args args = p.args;
     args.x = qn_tensor_2d(x, QN_BF16, M, K);
     args.y = qn_tensor_2d(y, QN_BF16, M, N);
-    assert_ok(qn_matmul(p.ctx, &args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &args));
     for (int i = 0; i < M * N; i++)
         assert_true(fabsf(of_bf16(y[i]) - p.y[i]) <= fabsf(p.y[i]) * 0x1p-8f);
     problem_free(&p);
@@ -124,7 +124,7 @@ static void test_static(void **state)
     p.args.x = qn_tensor_2d(x, QN_U8, M, K);
     p.args.quant.x_scale = 0.25f;
     p.args.quant.x_zero = 131;
-    assert_ok(qn_matmul(p.ctx, &p.args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &p.args));
     for (int i = 0; i < M; i++) {
         for (int j = 0; j < N; j++) {
             double sum = 0.0;
@@ -135,7 +135,7 @@ static void test_static(void **state)
     }
     qn_matmul_args raw = p.args;
     raw.y = qn_tensor_2d(sums, QN_I32, M, N);
-    assert_ok(qn_matmul(p.ctx, &raw, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &raw));
     const double unit = (double)p.y[0] / (double)sums[0];
     for (int i = 0; i < M * N; i++)
         assert_true(fabs(unit * sums[i] - (double)p.y[i]) <= 1e-5 * fabs((double)p.y[i]) + 1e-3);
@@ -145,7 +145,7 @@ static void test_static(void **state)
     out.epilogue.bias = qn_tensor_1d(bias, QN_I32, N);
     out.epilogue.y_scale = 2.0f;
     out.epilogue.y_zero = 100;
-    assert_ok(qn_matmul(p.ctx, &out, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &out));
     for (int i = 0; i < M * N; i++) {
         const double v = unit * ((double)sums[i] + bias[i % N]) / 2.0 + 100.0;
         assert_true(fabs(fmin(fmax(v, 0.0), 255.0) - (double)q[i]) <= 0.51);
@@ -174,10 +174,10 @@ static void test_nothing(void **state)
             args.x = qn_tensor_2d(m == 0 || k == 0 ? NULL : x, QN_F32, m, k);
             args.y = qn_tensor_2d(m == 0 || n == 0 ? NULL : y, QN_F32, m, n);
             args.epilogue.bias = qn_tensor_1d(bias, QN_F32, n);
-            assert_ok(qn_matmul(ctx, &args, NULL, 0));
+            assert_ok(matmul_in_arena(ctx, &args));
             qn_plan *plan = NULL;
             assert_ok(qn_matmul_plan(ctx, &args, &plan, NULL));
-            assert_ok(qn_matmul_run(plan, &args, NULL, 0));
+            assert_ok(run_in_arena(ctx, plan, &args));
             assert_true(qn_plan_explain(plan, NULL, 0) > 0);
             qn_plan_destroy(plan);
             for (int i = 0; i < 3 * 17; i++) /* without a reduction the bias is what remains */
@@ -196,7 +196,7 @@ static void test_strides(void **state)
     enum { PITCH = K + N + 3 };
     float *both = take(M * PITCH * sizeof *both), *sliding = take((K + M) * sizeof *sliding);
     p.args.strategy = QN_STRATEGY_INT8_BLOCK;
-    assert_ok(qn_matmul(p.ctx, &p.args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &p.args));
     for (int i = 0; i < M * PITCH; i++)
         both[i] = 77.0f;
     for (int i = 0; i < M; i++)
@@ -205,7 +205,7 @@ static void test_strides(void **state)
     args.x.data = both;
     args.y.data = both + K;
     args.x.stride[0] = args.y.stride[0] = PITCH;
-    assert_ok(qn_matmul(p.ctx, &args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &args));
     for (int i = 0; i < M; i++) {
         assert_memory_equal(both + i * PITCH + K, p.y + i * N, N * sizeof *both);
         for (int j = K + N; j < PITCH; j++)
@@ -215,13 +215,13 @@ static void test_strides(void **state)
     fill_reals(sliding, K + M, 19);
     for (int i = 0; i < M; i++)
         memcpy(p.x + i * K, sliding + i, K * sizeof *sliding);
-    assert_ok(qn_matmul(p.ctx, &p.args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &p.args));
     float *window_y = take(M * N * sizeof *window_y);
     args = p.args;
     args.x.data = sliding;
     args.x.stride[0] = 1;
     args.y.data = window_y;
-    assert_ok(qn_matmul(p.ctx, &args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &args));
     assert_memory_equal(window_y, p.y, M * N * sizeof *window_y);
     free(window_y);
     free(sliding);
@@ -236,7 +236,7 @@ static void test_epilogue(void **state)
     struct problem p = problem_make("int4:g32", M);
     float bare[M * N], bias[N], col[N], row[M], residual[M * N];
     p.args.strategy = QN_STRATEGY_INT8_ROW;
-    assert_ok(qn_matmul(p.ctx, &p.args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &p.args));
     memcpy(bare, p.y, sizeof bare);
     fill_reals(bias, N, 1);
     fill_reals(col, N, 2);
@@ -251,7 +251,7 @@ static void test_epilogue(void **state)
     e->clamp_hi = 0.5f;
     for (int after = 0; after < 2; after++) {
         e->residual_after = after;
-        assert_ok(qn_matmul(p.ctx, &p.args, NULL, 0));
+        assert_ok(matmul_in_arena(p.ctx, &p.args));
         for (int i = 0; i < M * N; i++) {
             float v = bare[i] * row[i / N];
             v = v * col[i % N];
@@ -270,9 +270,9 @@ static void test_epilogue(void **state)
     e->residual = qn_tensor_2d(residual, QN_F32, M, N);
     qn_matmul_args apart = p.args;
     apart.y.data = expected;
-    assert_ok(qn_matmul(p.ctx, &apart, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &apart));
     e->residual.data = p.y;
-    assert_ok(qn_matmul(p.ctx, &p.args, NULL, 0));
+    assert_ok(matmul_in_arena(p.ctx, &p.args));
     assert_memory_equal(p.y, expected, sizeof expected);
     problem_free(&p);
 }
@@ -337,15 +337,14 @@ static void test_one_plan(void **state)
     float *dense, *y = take(70 * N * sizeof *y);
     qn_packed *other = packed_make(p.ctx, "int4:g32", shape, 99, &dense);
     p.args.strategy = QN_STRATEGY_INT8_ROW;
-    assert_ok(qn_ctx_reserve(p.ctx, 1 << 24));
     assert_ok(qn_matmul_plan(p.ctx, &p.args, &plan, NULL));
     for (int64_t m = 0; m <= 70; m += m < 4 ? 1 : 11) {
         qn_matmul_args args = p.args;
         args.w = other;
         args.x.shape[0] = args.y.shape[0] = m;
-        assert_ok(qn_matmul(p.ctx, &args, NULL, 0));
+        assert_ok(matmul_in_arena(p.ctx, &args));
         args.y.data = y;
-        assert_ok(qn_matmul_run(plan, &args, NULL, 0));
+        assert_ok(run_in_arena(p.ctx, plan, &args));
         assert_memory_equal(y, p.y, (size_t)(m * N) * sizeof *y);
         const int64_t mnk[3] = {m, N, K};
         assert_product(QN_STRATEGY_INT8_ROW, y, p.x, dense, mnk);

@@ -16,7 +16,6 @@ static qn_ctx *masked(uint64_t mask, int32_t n_threads)
     qn_ctx_options_init(&options);
     options.n_threads = n_threads;
     options.isa_mask = mask;
-    options.arena_bytes = 4 << 20;
     assert_ok(qn_ctx_create(&options, &ctx, NULL));
     return ctx;
 }
@@ -66,8 +65,8 @@ static qn_packed *pack(const qn_ctx *ctx, const struct problem *p)
     return packed;
 }
 
-static void run(const qn_ctx *ctx, const struct problem *p, const void *x, qn_dtype dtype,
-                int64_t m, float *y)
+static void run(qn_ctx *ctx, const struct problem *p, const void *x, qn_dtype dtype, int64_t m,
+                float *y)
 {
     qn_matmul_args args;
     qn_packed *w = pack(ctx, p);
@@ -76,7 +75,7 @@ static void run(const qn_ctx *ctx, const struct problem *p, const void *x, qn_dt
     args.x = qn_tensor_2d((void *)(uintptr_t)x, dtype, m, p->k);
     args.y = qn_tensor_2d(y, QN_F32, m, N);
     args.strategy = QN_STRATEGY_FLOAT;
-    assert_ok(qn_matmul(ctx, &args, NULL, 0));
+    assert_ok(matmul_in_arena(ctx, &args));
     qn_packed_destroy(w);
 }
 
@@ -227,7 +226,7 @@ static void test_depthwise(void **state)
                                     image == QN_NCHW ? OUT : CHANNELS};
             args.x = qn_tensor_make(x, QN_F32, 3, in);
             args.y = qn_tensor_make(y, QN_F32, 3, out);
-            assert_ok(qn_conv2d(ctx, &args, NULL, 0));
+            assert_ok(conv2d_in_arena(ctx, &args));
             for (int64_t at = 0; at < CHANNELS * OUT; at++)
                 assert_true(y[at] == 0x1p127f);
             qn_packed_destroy(w);

@@ -163,9 +163,9 @@ static void test_without_sums(void **state)
     qn_plan *plan = NULL;
     assert_error(qn_matmul_plan(ctx, &args, &plan, &err), QN_E_UNSUPPORTED, "sums");
     args.quant.symmetric = 1;
-    assert_ok(qn_matmul(ctx, &args, NULL, 0));
+    assert_ok(matmul_in_arena(ctx, &args));
     args.strategy = QN_STRATEGY_INT8_ROW;
-    assert_ok(qn_matmul(ctx, &args, NULL, 0));
+    assert_ok(matmul_in_arena(ctx, &args));
     qn_packed_destroy(packed);
     qn_packed_destroy(whole);
     qn_weight_destroy(weight);

@@ -52,7 +52,7 @@ static void test_matmul(void **state)
     args.now.w = w;
     args.now.x = qn_tensor_2d(x, QN_F32, M, K);
     args.now.y = qn_tensor_2d(expected, QN_F32, M, N);
-    assert_ok(qn_matmul(ctx, &args.now, NULL, 0));
+    assert_ok(matmul_in_arena(ctx, &args.now));
 
     /* Before `kernel`, before `quant`, before the epilogue existed: bytes behind the end are
      * garbage. */
@@ -65,17 +65,17 @@ static void test_matmul(void **state)
         memset(y, 0, sizeof y);
         old.now.size = sizes[i];
         old.now.y.data = y;
-        assert_ok(qn_matmul(ctx, &old.now, NULL, 0));
+        assert_ok(matmul_in_arena(ctx, &old.now));
         assert_memory_equal(y, expected, sizeof y);
         qn_plan *plan = NULL;
         assert_ok(qn_matmul_plan(ctx, &old.now, &plan, NULL));
-        assert_ok(qn_matmul_run(plan, &old.now, NULL, 0));
+        assert_ok(run_in_arena(ctx, plan, &old.now));
         qn_plan_destroy(plan);
     }
     args.now.size = sizeof args;
     args.now.y.data = y;
     memset(y, 0, sizeof y);
-    assert_ok(qn_matmul(ctx, &args.now, NULL, 0));
+    assert_ok(matmul_in_arena(ctx, &args.now));
     assert_memory_equal(y, expected, sizeof y);
     for (int i = 0; i < 3; i++) {
         qn_plan *plan = NULL;
@@ -118,10 +118,10 @@ static void test_other_operations(void **state)
     grouped.now.offsets = qn_tensor_1d(offsets, QN_I32, 2);
     grouped.now.size = offsetof(qn_grouped_args, kernel);
     grouped.now.kernel = (const char *)1;
-    assert_ok(qn_grouped(ctx, &grouped.now, NULL, 0));
+    assert_ok(grouped_in_arena(ctx, &grouped.now));
     grouped.now.kernel = NULL;
     grouped.now.size = sizeof grouped;
-    assert_ok(qn_grouped(ctx, &grouped.now, NULL, 0));
+    assert_ok(grouped_in_arena(ctx, &grouped.now));
     grouped.more[2] = 1;
     assert_status(qn_grouped(ctx, &grouped.now, NULL, 0), QN_E_VERSION);
 
@@ -134,8 +134,8 @@ static void test_other_operations(void **state)
     conv.now.size = offsetof(qn_conv_args, kernel);
     conv.now.kernel = (const char *)1;
     assert_ok(qn_conv2d_shape(&conv.now));
-    assert_ok(qn_conv2d(ctx, &conv.now, NULL, 0));
-    assert_ok(qn_conv_transpose2d(ctx, &conv.now, NULL, 0));
+    assert_ok(conv2d_in_arena(ctx, &conv.now));
+    assert_ok(conv_transpose2d_in_arena(ctx, &conv.now));
     conv.now.kernel = NULL;
     conv.now.size = sizeof conv;
     conv.more[0] = 1;

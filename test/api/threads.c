@@ -120,9 +120,9 @@ static void test_one_context(void **state)
 /* The arena grows while callers use it. */
 static void *grow(void *arg)
 {
-    qn_ctx *ctx = arg;
+    const struct shared *s = arg;
     for (size_t i = 1; i <= 8; i++)
-        qn_ctx_reserve(ctx, ((size_t)1 << 20) + i * 4096);
+        qn_ctx_reserve(s->ctx, s->scratch_bytes + i * 4096);
     return NULL;
 }
 
@@ -132,7 +132,7 @@ static void test_growing_arena(void **state)
     struct shared s;
     pthread_t grower;
     shared_make(&s, ctx_make(2), QN_STRATEGY_INT8_BLOCK);
-    assert_int_equal(pthread_create(&grower, NULL, grow, s.ctx), 0);
+    assert_int_equal(pthread_create(&grower, NULL, grow, &s), 0);
     check_callers(&s);
     pthread_join(grower, NULL);
     shared_end(&s);

@@ -59,7 +59,7 @@ static void one_problem(qn_ctx *ctx, int64_t m, float huge)
     args.x = qn_tensor_2d(x, QN_F32, m, K);
     args.y = qn_tensor_2d(y, QN_F32, m, N);
     args.strategy = QN_STRATEGY_FLOAT;
-    assert_ok(qn_matmul(ctx, &args, NULL, 0));
+    assert_ok(matmul_in_arena(ctx, &args));
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < N; j++)
             compare(codes, x + i * K, y[i * N + j], j);
@@ -75,7 +75,6 @@ static void test_one_huge_x(void **state)
         qn_ctx_options_init(&options);
         options.n_threads = 1;
         options.isa_mask = masks[i];
-        options.arena_bytes = 4 << 20;
         assert_ok(qn_ctx_create(&options, &ctx, NULL));
         for (int64_t m = 1; m <= M; m++) {
             one_problem(ctx, m, 0x1p-25f);
