@@ -308,6 +308,7 @@ if(QN_PYTHON)
   quern_tree_test(tree.sizes ${QN_PYTHON} tools/check_sizes.py
     --archive $<TARGET_FILE:quern_static>)
   quern_tree_test(tree.docs ${QN_PYTHON} tools/gen_docs.py --check)
+  quern_tree_test(tree.links ${QN_PYTHON} tools/check_links.py)
 endif()
 
 quern_tree_test(abi.headers test/abi/headers.sh ${PROJECT_SOURCE_DIR})

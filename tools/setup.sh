@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# tools/setup.sh demo|check|bench [--list]: installs the Debian packages that are missing, as root
-# or through sudo. Says nothing when nothing is missing; one clear sentence when it cannot install.
-# A package counts as there when dpkg says so or when its probe succeeds, so that a compiler from
-# somewhere else is good enough. What is a wish makes things faster, and may stay missing.
+# tools/setup.sh demo|check|bench|docs [--list]: installs the Debian packages that are missing, as
+# root or through sudo. Says nothing when nothing is missing; one clear sentence when it cannot
+# install. A package counts as there when dpkg says so or when its probe succeeds, so that a
+# compiler from somewhere else is good enough. What is a wish makes things faster, and may stay
+# missing.
 set -u
 
 # stage  package                 probe: a command in PATH, or a pkg-config module after '@'
@@ -30,6 +31,9 @@ wish     ccache                  ccache
 bench    libopenblas-dev         -
 bench    libdnnl-dev             -
 bench    python3-venv            -
+docs     doxygen                 doxygen
+docs     python3                 python3
+docs     python3-venv            -
 cross    gcc-aarch64-linux-gnu   aarch64-linux-gnu-gcc
 cross    libc6-dev-arm64-cross   -
 cross    qemu-user               qemu-aarch64
@@ -39,7 +43,8 @@ case "${1:-}" in
     demo) stages='demo' ;;
     check) stages='demo check wish' ;;
     bench) stages='demo bench' ;;
-    *) echo "usage: tools/setup.sh demo|check|bench [--list]" >&2; exit 2 ;;
+    docs) stages='docs' ;;
+    *) echo "usage: tools/setup.sh demo|check|bench|docs [--list]" >&2; exit 2 ;;
 esac
 # The emulated Arm run is for other machines than Arm.
 [ "$1" = check ] && [ "$(uname -m)" = x86_64 ] && stages="$stages cross"

@@ -259,5 +259,21 @@ class Sizes(Planted):
         self.assertIn(f"the limit is {check_sizes.ARCHIVE_BYTES}", result.stdout)
 
 
+class Links(Planted):
+    def test_links_and_includes(self):
+        for text, word in (("[a](nowhere.md)\n", "nowhere.md, which is not there"),
+                           ("# One two\n[a](#one-three)\n", "no such heading"),
+                           ("```{literalinclude} gone.c\n```\n", "includes gone.c"),
+                           ('```{literalinclude} a.c\n:end-before: "no such line"\n```\n',
+                            "no line with")):
+            with self.subTest(text=text):
+                self.write("docs/a.c", "int a;\n")
+                self.write("docs/page.md", text)
+                self.finds("check_links.py", "docs/page.md", word)
+        self.write("docs/page.md", "# One `two`\n[a](#one-two) [b](a.c) [c](https://x.org/y)\n"
+                   '```{literalinclude} a.c\n:end-before: "int a"\n```\n')
+        self.passes("check_links.py")
+
+
 if __name__ == "__main__":
     unittest.main()
