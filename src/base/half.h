@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small floats to f32 and back, in portable integer arithmetic: the same bits on every machine and
  * whatever flags the including file has. Rounding is to nearest, ties to even; overflow gives
- * infinity (f16, bf16) or the largest value (E4M3, which has no infinity). NaN stays NaN. */
+ * infinity (f16, bf16) or the largest value (E4M3, which has no infinity). A NaN in 16 bits is the
+ * positive quiet one without payload (docs/numerics.md, "NaN"). */
 #ifndef QNI_BASE_HALF_H
 #define QNI_BASE_HALF_H
 
@@ -23,6 +24,14 @@ QNI_INLINE float qni_float_of(uint32_t u)
     return f;
 }
 
+/* The one NaN that results have: which operand's NaN an addition keeps, and with which sign an
+ * invalid operation makes one, differs between processors and with the order of operands. */
+enum { QNI_NAN_F32 = 0x7fc00000, QNI_NAN_F16 = 0x7e00, QNI_NAN_BF16 = 0x7fc0 };
+QNI_INLINE float qni_one_nan(float f)
+{
+    return f == f ? f : qni_float_of(QNI_NAN_F32);
+}
+
 QNI_INLINE float qni_f32_from_bf16(uint16_t h)
 {
     return qni_float_of((uint32_t)h << 16);
@@ -31,7 +40,7 @@ QNI_INLINE uint16_t qni_bf16_from_f32(float f)
 {
     const uint32_t u = qni_bits_of(f);
     if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)((u >> 16) | 0x40u); /* a NaN whose payload must not round to infinity */
+        return QNI_NAN_BF16;
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
@@ -48,7 +57,7 @@ QNI_INLINE uint16_t qni_f16_from_f32(float f)
 {
     const uint32_t u = qni_bits_of(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u);
+        return QNI_NAN_F16;
     if (a >= 0x477ff000u) /* 65520 and more round to infinity */
         return (uint16_t)(sign | 0x7c00u);
     /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the bottom */

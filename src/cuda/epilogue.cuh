@@ -121,15 +121,41 @@ EPILOGUE int32_t epilogue_code(float v, float inv, int32_t zero, int32_t lo, int
     return min(max(__float2int_rn(v) + zero, lo), hi);
 }
 
+/* Rounded to 16 bits as base/half.h does; every NaN is the CPU's, not the GPU's 0x7fff. */
+EPILOGUE uint16_t epilogue_f16(float v)
+{
+    return v == v ? __half_as_ushort(__float2half_rn(v)) : (uint16_t)QNI_NAN_F16;
+}
+EPILOGUE uint16_t epilogue_bf16(float v)
+{
+    return v == v ? __bfloat16_as_ushort(__float2bfloat16_rn(v)) : (uint16_t)QNI_NAN_BF16;
+}
+/* Two of them: a below b. */
+EPILOGUE uint32_t epilogue_pair(float a, float b, bool is_bf16)
+{
+    const uint32_t nan = is_bf16 ? QNI_NAN_BF16 : QNI_NAN_F16;
+    uint32_t word;
+    if (is_bf16) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(a, b);
+        word = *(const uint32_t *)&two;
+    } else {
+        const __half2 two = __floats2half2_rn(a, b);
+        word = *(const uint32_t *)&two;
+    }
+    if (a != a)
+        word = (word & 0xffff0000u) | nan;
+    return b == b ? word : (word & 0xffffu) | nan << 16;
+}
+
 /* y[at] = v, rounded to its type. */
 EPILOGUE void epilogue_round(const struct qni_cuda_sink &s, int64_t at, float v)
 {
     if (s.y_dtype == QN_F32)
-        ((float *)s.y)[at] = v;
+        ((float *)s.y)[at] = qni_one_nan(v);
     else if (s.y_dtype == QN_F16)
-        ((uint16_t *)s.y)[at] = __half_as_ushort(__float2half_rn(v));
+        ((uint16_t *)s.y)[at] = epilogue_f16(v);
     else if (s.y_dtype == QN_BF16)
-        ((uint16_t *)s.y)[at] = __bfloat16_as_ushort(__float2bfloat16_rn(v));
+        ((uint16_t *)s.y)[at] = epilogue_bf16(v);
     else if (s.y_dtype == QN_I8)
         ((int8_t *)s.y)[at] = (int8_t)epilogue_code(v, s.y_inv, s.y_zero, -128, 127);
     else
@@ -185,23 +211,15 @@ EPILOGUE bool epilogue_store4(const struct qni_cuda_sink &s, int64_t at, const f
         float *const to = (float *)s.y + at;
         if (((uintptr_t)to & 15) != 0)
             return false;
-        *(float4 *)to = v;
+        *(float4 *)to =
+            make_float4(qni_one_nan(v.x), qni_one_nan(v.y), qni_one_nan(v.z), qni_one_nan(v.w));
         return true;
     }
     uint16_t *const to = (uint16_t *)s.y + at;
     if (((uintptr_t)to & 7) != 0)
         return false;
-    __half2 h[2];
-    if (s.y_dtype == QN_F16) {
-        h[0] = __floats2half2_rn(v.x, v.y);
-        h[1] = __floats2half2_rn(v.z, v.w);
-    } else {
-        const __nv_bfloat162 b[2] = {__floats2bfloat162_rn(v.x, v.y),
-                                     __floats2bfloat162_rn(v.z, v.w)};
-        h[0] = *(const __half2 *)&b[0];
-        h[1] = *(const __half2 *)&b[1];
-    }
-    *(uint2 *)to = make_uint2(*(const uint32_t *)&h[0], *(const uint32_t *)&h[1]);
+    const bool is_bf16 = s.y_dtype == QN_BF16;
+    *(uint2 *)to = make_uint2(epilogue_pair(v.x, v.y, is_bf16), epilogue_pair(v.z, v.w, is_bf16));
     return true;
 }
 

@@ -170,6 +170,7 @@ struct check_expected {
     struct qni_ref_op op;
     int32_t data;
     bool exact;
+    bool one_nan; /* y comes from the API: NaN of int8 strategies and of 16 bits have one form */
     uint32_t *bits;   /* [m, n] */
     double *y;        /* [m, n], before rounding to the type of y */
     double *error[2]; /* [m, n] of float kernels; of those that read bf16. NULL: not needed yet */

@@ -344,8 +344,9 @@ static void run_row(const struct piece *p, int64_t jy)
     }
     for (int64_t i = 0; i * QNI_PANEL < p->n; i++)
         multiply(p, i, column, c + i * QNI_PANEL, ldc);
-    if (p->is_direct && !p->is_scaled && !run->is_finished)
-        return;
+    const bool is_float = run->kernel->kind == QNI_DEPTHWISE_FLOAT;
+    if (p->is_direct && !p->is_scaled && !run->is_finished && is_float)
+        return; /* of int8 the last step makes all NaN one */
     for (int64_t j = 0; j < p->columns; j++)
         finish_line(p, c + j * ldc, jy, p->column + j, p->n);
 }

@@ -352,8 +352,9 @@ static void finish(const struct piece *p, const struct qni_groups_tile *t)
     const struct qni_groups_shape *s = &run->s;
     if (run->is_bytes)
         return;
-    if (run->is_direct && run->epilogue.is_store && run->epilogue.x_scale == 1.0f)
-        return;
+    const bool is_float = run->kernel->kind == QNI_GROUPS_FLOAT;
+    if (is_float && run->is_direct && run->epilogue.is_store && run->epilogue.x_scale == 1.0f)
+        return; /* of int8 the epilogue looks for NaN */
     const int64_t some = run->is_raw ? 1 : s->is_dense ? p->groups : s->groups_of_set;
     for (int64_t i = 0; i < p->groups; i += some) {
         const int64_t set = i / s->groups_of_set;

@@ -209,6 +209,21 @@ static void finish_lines(const struct qni_epilogue *e, const struct qni_epilogue
     }
 }
 
+/* What a kernel leaves as it is, in y or on its way there: its NaN is made the one of all
+ * processors. Float products promise none. */
+static void leave_one_nan(const struct qni_epilogue *e, const struct qni_epilogue_tile *t)
+{
+    const bool is_int8 = e->op->strategy == QN_STRATEGY_INT8_ROW ||
+                         e->op->strategy == QN_STRATEGY_INT8_BLOCK ||
+                         e->op->strategy == QN_STRATEGY_INT8_STATIC;
+    if (!is_int8 || QNI_LIKELY(e->rows->is_finite(t->c, t->rows, t->n, (int64_t)t->ldc)))
+        return;
+    for (int64_t i = 0; i < t->rows; i++) {
+        float *const v = t->c + (size_t)i * t->ldc;
+        e->rows->scale_to(v, v, 1.0f, t->n);
+    }
+}
+
 /* 16 columns of the tile become lines at a time; a line ends where y's rows are no longer even. */
 static void finish_columns(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
                            struct qni_epilogue_scratch *scratch)
@@ -217,6 +232,8 @@ static void finish_columns(const struct qni_epilogue *e, const struct qni_epilog
     struct qni_finish_step f = e->finish;
     f.y_stride = s->stride[2];
     f.residual_stride = s->residual_stride[2];
+    if (is_bare(e) && s->dtype == QN_F32)
+        leave_one_nan(e, t);
     for (int64_t i = 0; i < t->rows; i += f.n) {
         f.n = span_of(s, t->row + i, qni_min(t->rows - i, QNI_EPILOGUE_ROWS));
         for (int64_t j = 0; j < t->n; j += QNI_PANEL)
@@ -233,8 +250,10 @@ static void store_rows(const struct qni_epilogue *e, const struct qni_epilogue_t
     const bool is_even = span_of(s, t->row, t->rows) >= t->rows;
     bool is_past = false;
     float *y = (float *)s->y + column + offset_of(s, s->stride, number_of(s, t->row));
-    if (y == t->c && (t->is_scaled || (t->x_scale == NULL && e->x_scale == 1.0f)))
+    if (y == t->c && (t->is_scaled || (t->x_scale == NULL && e->x_scale == 1.0f))) {
+        leave_one_nan(e, t);
         return;
+    }
     for (int64_t i = 0; i < t->rows; i++, y += s->stride[2]) {
         if (!is_even)
             y = (float *)s->y + offset_of(s, s->stride, number_of(s, t->row + i)) + column;

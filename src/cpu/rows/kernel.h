@@ -92,7 +92,8 @@ struct qni_rows {
     int32_t (*encode)(const float *x, int64_t n, const struct qni_scaling *s, int32_t symmetric,
                       int8_t *codes);
     void (*scale)(float *v, const struct qni_scale_step *step);
-    /* y = v * times: all there is to do for most products. y may be v. */
+    /* y = v * times: all there is to do for most products. y may be v. As finish() does, it stores
+     * one NaN for all (base/half.h). */
     void (*scale_to)(float *y, const float *v, float times, int64_t n);
     /* The same past the caches, where the instance can: y aligned to 64 bytes, n a multiple of 16.
      * fence() before others are told that y is there. */

@@ -211,11 +211,12 @@ QNI_NOINLINE static void finish_bytes(const struct qni_depthwise_image *m, int64
     }
 }
 
-/* To floats. Gives what walk_sums() does. */
+/* To floats, of all NaN the same one. Gives what walk_sums() does. */
 QNI_NOINLINE static vec finish_floats(const struct qni_depthwise_image *m, int64_t channel,
                                       int64_t n, const vec *sums, uint8_t *y, int64_t step)
 {
     const struct ends e = ends_of(m, channel);
+    const vec nan = splat(qni_float_of(QNI_NAN_F32));
     vec total = splat(0.0f);
     for (int64_t i = 0; i < n; i++, y += step) {
         vec v = sums[i];
@@ -223,6 +224,7 @@ QNI_NOINLINE static vec finish_floats(const struct qni_depthwise_image *m, int64
             v = (v * load(m->w_scale + channel) + splat(0.0f)) * m->x_scale;
         v = v * e.scale + e.bias;
         total += v;
+        v = choose(v == v, v, nan);
         store_as(y, m->y_type, SMALLER(e.most, LARGER(e.least, v) + e.zero));
     }
     return total;

@@ -10,9 +10,9 @@
  * including file has: branches are selections, extremes are integers, sums are integers. No step
  * depends on the order of another, nothing is fused but what says so, so every instance gives the
  * same bits. The only intrinsics are the conversions of f16, where the instruction exists and gives
- * the bits of half.h (but for the payload of a NaN, which is never the same anywhere), and the
- * moves of transpose.h; stores that pass the caches by; and codes to floats and back and their
- * sums, of which compilers make more steps. */
+ * the bits of half.h (widening, but for the payload of a NaN), and the moves of transpose.h; stores
+ * that pass the caches by; and codes to floats and back and their sums, of which compilers make
+ * more steps. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -90,9 +90,12 @@ static void narrow_f16(uint16_t *restrict dst, const float *restrict src, int64_
 {
     int64_t i = 0;
 #if defined(__F16C__)
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((__m128i *)(dst + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(QNI_NAN_F32));
+    for (; i + 8 <= n; i += 8) {
+        const __m256 v = _mm256_loadu_ps(src + i);
+        const __m256 one = _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+        _mm_storeu_si128((__m128i *)(dst + i), _mm256_cvtps_ph(one, _MM_FROUND_TO_NEAREST_INT));
+    }
 #endif
     for (; i < n; i++)
         dst[i] = qni_f16_from_f32(src[i]);
@@ -208,8 +211,7 @@ static void narrow_bf16(uint16_t *restrict dst, const float *restrict src, int64
     for (int64_t i = 0; i < n; i++) {
         const uint32_t u = qni_bits_of(src[i]);
         const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-        const uint32_t quiet = (u >> 16) | 0x40u;
-        dst[i] = (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+        dst[i] = (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? QNI_NAN_BF16 : rounded);
     }
 }
 
@@ -455,17 +457,25 @@ static void scale_row(float *v, const struct qni_scale_step *s)
 static void scale_to(float *y, const float *v, float times, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        y[i] = v[i] * times;
+        y[i] = qni_one_nan(v[i] * times);
 }
 
 static void scale_past(float *y, const float *v, float times, int64_t n)
 {
 #if defined(__AVX512F__)
-    for (int64_t i = 0; i < n; i += 16)
-        _mm512_stream_ps(y + i, _mm512_mul_ps(_mm512_loadu_ps(v + i), _mm512_set1_ps(times)));
+    const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(QNI_NAN_F32));
+    for (int64_t i = 0; i < n; i += 16) {
+        const __m512 a = _mm512_mul_ps(_mm512_loadu_ps(v + i), _mm512_set1_ps(times));
+        const __mmask16 is_nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+        _mm512_stream_ps(y + i, _mm512_mask_mov_ps(a, is_nan, nan));
+    }
 #elif defined(__AVX2__)
-    for (int64_t i = 0; i < n; i += 8)
-        _mm256_stream_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(v + i), _mm256_set1_ps(times)));
+    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(QNI_NAN_F32));
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256 a = _mm256_mul_ps(_mm256_loadu_ps(v + i), _mm256_set1_ps(times));
+        const __m256 is_nan = _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+        _mm256_stream_ps(y + i, _mm256_blendv_ps(a, nan, is_nan));
+    }
 #else
     scale_to(y, v, times, n);
 #endif
@@ -602,6 +612,17 @@ static void store_bytes(const float *restrict v, const struct qni_finish_step *s
             y[i * stride] = (uint8_t)requantize(v[i], inv, zero, 0, 255);
 }
 
+static void store_floats(const float *v, const struct qni_finish_step *s)
+{
+    float *const y = s->y;
+    if (s->y_stride == 1)
+        for (int64_t i = 0; i < s->n; i++)
+            y[i] = qni_one_nan(v[i]);
+    else
+        for (int64_t i = 0; i < s->n; i++)
+            y[i * s->y_stride] = qni_one_nan(v[i]);
+}
+
 static void store_words(const float *v, const struct qni_finish_step *s)
 {
     float *const y = s->y; /* i32 results lie in v as their bits */
@@ -640,6 +661,8 @@ static void finish_line(float *v, const struct qni_finish_step *s)
         store_bytes(v, s);
     else if (s->y_dtype == QN_F16 || s->y_dtype == QN_BF16)
         store_halves(v, s);
+    else if (s->y_dtype == QN_F32)
+        store_floats(v, s);
     else
         store_words(v, s);
 }

@@ -313,11 +313,11 @@ template <int TYPE>
 ROWS_DEVICE void store_single(const struct qni_cuda_sink &out, uint8_t *to, float v)
 {
     if (TYPE == QN_F32)
-        *(float *)to = v;
+        *(float *)to = out.y_dtype == QN_I32 ? v : qni_one_nan(v);
     else if (TYPE == QN_F16)
-        *(uint16_t *)to = __half_as_ushort(__float2half_rn(v));
+        *(uint16_t *)to = epilogue_f16(v);
     else if (TYPE == QN_BF16)
-        *(uint16_t *)to = __bfloat16_as_ushort(__float2bfloat16_rn(v));
+        *(uint16_t *)to = epilogue_bf16(v);
     else
         *to = (uint8_t)code_of(out, v);
 }
@@ -330,7 +330,7 @@ ROWS_DEVICE void store_vector(const struct qni_cuda_sink &out, uint8_t *to, cons
         uint32_t words[N];
 #pragma unroll
         for (int i = 0; i < N; i++)
-            words[i] = __float_as_uint(v[i]);
+            words[i] = __float_as_uint(out.y_dtype == QN_I32 ? v[i] : qni_one_nan(v[i]));
         store_words<N>(to, words);
     } else if constexpr (TYPE == DEPTHWISE_BYTES) {
         uint32_t word = 0;
@@ -344,11 +344,8 @@ ROWS_DEVICE void store_vector(const struct qni_cuda_sink &out, uint8_t *to, cons
     } else {
         uint32_t pairs[N / 2];
 #pragma unroll
-        for (int i = 0; i < N; i += 2) {
-            const __half2 h = __floats2half2_rn(v[i], v[i + 1]);
-            const __nv_bfloat162 b = __floats2bfloat162_rn(v[i], v[i + 1]);
-            pairs[i / 2] = TYPE == QN_F16 ? *(const uint32_t *)&h : *(const uint32_t *)&b;
-        }
+        for (int i = 0; i < N; i += 2)
+            pairs[i / 2] = epilogue_pair(v[i], v[i + 1], TYPE == QN_BF16);
         store_words<N / 2>(to, pairs);
     }
 }

@@ -365,9 +365,9 @@ INLINE void store2(const struct qni_cuda_sink &out, int64_t row, int32_t j, floa
         return;
     }
     uint16_t *const to = (uint16_t *)out.y + row * out.stride[2] + j;
-    *to = __half_as_ushort(__float2half_rn(v.x));
+    *to = epilogue_f16(v.x);
     if (both)
-        to[out.stride[2]] = __half_as_ushort(__float2half_rn(v.y));
+        to[out.stride[2]] = epilogue_f16(v.y);
 }
 
 /* What a warp has of its panel of the q-th quad, for those who add. */

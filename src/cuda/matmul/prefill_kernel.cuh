@@ -26,15 +26,6 @@ __device__ __forceinline__ void store_transposed(uint32_t to, uint32_t v0, uint3
                  "r"(v0), "r"(v1), "r"(v2), "r"(v3)
                  : "memory");
 }
-__device__ __forceinline__ uint32_t pack16(float v0, float v1, bool bf16)
-{
-    if (bf16) {
-        const __nv_bfloat162 h = __floats2bfloat162_rn(v0, v1);
-        return *(const uint32_t *)&h;
-    }
-    const __half2 h = __floats2half2_rn(v0, v1);
-    return *(const uint32_t *)&h;
-}
 
 /* Which CTA of a cluster finishes a chunk of tokens of a tile that both have worked on. */
 __device__ __forceinline__ bool is_ours(const place &at, int chunk)
@@ -78,9 +69,9 @@ __device__ __forceinline__ void store_plain(const arguments &a, const place &at,
             const float *v = acc + (c * (CHUNK / 8) + i) * 4;
             const int token = i * 8 + lane / 16 * 8 + lane % 8;
             const int piece = (warp * 2 + lane / 8 % 2) ^ (token & 7);
-            store_transposed(chunk + token * 128 + piece * 16, pack16(v[0], v[1], bf16),
-                             pack16(v[2], v[3], bf16), pack16(v[4], v[5], bf16),
-                             pack16(v[6], v[7], bf16));
+            store_transposed(chunk + token * 128 + piece * 16, epilogue_pair(v[0], v[1], bf16),
+                             epilogue_pair(v[2], v[3], bf16), epilogue_pair(v[4], v[5], bf16),
+                             epilogue_pair(v[6], v[7], bf16));
         }
         named_sync(1 + wg, 128);
 #pragma unroll
