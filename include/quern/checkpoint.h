@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files: reading tensors (safetensors, npy), writing them safely, and keeping weights in them.
+/* Files: reading tensors (safetensors, npy, GGUF), checkpoints of other programs, writing tensors
+ * safely, and keeping weights in them.
  *
  * Readers map the file and trust nothing in it. Writers work on "<path>.part" and rename at the
  * end, so a reader never sees half a file. A quern file is a safetensors file: docs/formats.md says
@@ -20,7 +21,7 @@ extern "C" {
 typedef struct qn_file qn_file;
 
 typedef int32_t qn_file_kind;
-enum { QN_FILE_SAFETENSORS = 1, QN_FILE_NPY = 2 };
+enum { QN_FILE_SAFETENSORS = 1, QN_FILE_NPY = 2, QN_FILE_GGUF = 3 };
 
 /** A tensor of a file. Texts and data belong to the file. */
 typedef struct qn_entry {
@@ -35,7 +36,8 @@ typedef struct qn_entry {
 } qn_entry;
 
 /**
- * Map a file and check all of its header. The kind is found from the content.
+ * Map a file and check all of its header. The kind is found from the content. The metadata of a GGUF
+ * file are texts, too: numbers in decimal, of arrays how long they are.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has the byte and the
  *         reason; QN_E_DTYPE: an npy file of big-endian numbers or of objects; QN_E_MEMORY.
  */
@@ -71,6 +73,151 @@ QN_API qn_status qn_file_weight_info(const qn_file *file, const char *name, qn_w
 /** @return QN_OK; QN_E_NOT_FOUND; QN_E_CORRUPT; QN_E_VALUE; QN_E_MEMORY; QN_E_VERSION. */
 QN_API qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char *name,
                                      qn_weight **weight, qn_error *err);
+
+/* ---------------------------------------------------------------------------------- checkpoints */
+
+/** A model's weights as somebody else's program wrote them: a file, its shards, or a folder with a
+ * configuration. docs/checkpoints.md lists the formats. Any number of threads may use one. */
+typedef struct qn_checkpoint qn_checkpoint;
+
+/** What the zeros of GPTQ's format "gptq" (v1) stand for. */
+typedef int32_t qn_gptq_zeros;
+enum {
+    QN_GPTQ_ZEROS_FOUND = 0,  /**< Found from the data and the configuration; what they leave open is
+                                   refused. */
+    QN_GPTQ_ZEROS_V1 = 1,     /**< zero = stored + 1, up to 2^bits. */
+    QN_GPTQ_ZEROS_V1_WRAP = 2,/**< zero = (stored + 1) mod 2^bits. */
+    QN_GPTQ_ZEROS_V2 = 3      /**< zero = stored. */
+};
+
+/** Decisions that a checkpoint leaves open. Set by _init(). */
+typedef struct qn_checkpoint_options {
+    size_t size;
+    qn_gptq_zeros gptq_zeros;
+    int32_t reserved; /**< 0. */
+} qn_checkpoint_options;
+
+static inline void qn_checkpoint_options_init(qn_checkpoint_options *options)
+{
+    qn_zero_(options, sizeof *options);
+    options->size = sizeof *options;
+}
+QN_API qn_status qn_checkpoint_options_init_sized(qn_checkpoint_options *options, size_t size);
+
+typedef int32_t qn_role;
+enum {
+    QN_ROLE_TENSOR = 0,    /**< A plain tensor: norms, biases, weights that are not quantized. */
+    QN_ROLE_LINEAR = 1,    /**< A quantized matrix. */
+    QN_ROLE_EMBEDDING = 2, /**< One whose name says that its rows are looked up. */
+    QN_ROLE_EXPERTS = 3,   /**< Several matrices, one below the other. */
+    QN_ROLE_CONV = 4
+};
+
+/** What the checkpoint says about the activations that meet a weight. */
+typedef int32_t qn_activation;
+enum {
+    QN_ACTIVATION_NONE = 0,
+    QN_ACTIVATION_INT8_ROW = 1,    /**< int8, one scale a row, found at run time. */
+    QN_ACTIVATION_INT8_STATIC = 2, /**< int8, input_scale and input_zero. */
+    QN_ACTIVATION_OTHER = 3        /**< Something else; the provenance says what. */
+};
+
+/** A module: a quantized weight, or a plain tensor. Texts belong to the checkpoint. */
+typedef struct qn_module {
+    size_t size;
+    const char *name;     /**< Of the weight, as in a model that is not quantized:
+                               "model.layers.0.mlp.up_proj.weight". */
+    const char *importer; /**< What reads it: "gguf", "gptq", ...; "" for plain tensors. */
+    const char *dtype;    /**< Of its main tensor, as the file spells it. */
+    const char *bias;     /**< Name of the tensor that is its bias, or NULL. */
+    qn_role role;
+    qn_activation activation;
+    qn_format format;     /**< Of quantized weights. */
+    int64_t n, k;         /**< Of quantized weights; n counts the rows of all experts. */
+    int64_t experts;      /**< 1 unless the role says otherwise. */
+    int32_t kh, kw, conv_groups;
+    int32_t has_perm, has_prescale;
+    float input_scale;    /**< QN_ACTIVATION_INT8_STATIC. */
+    int32_t input_zero;
+    int32_t n_tensors;    /**< That the module is kept in, without the bias. */
+    size_t bytes;         /**< Of these. */
+} qn_module;
+
+static inline void qn_module_init(qn_module *module)
+{
+    qn_zero_(module, sizeof *module);
+    module->size = sizeof *module;
+}
+QN_API qn_status qn_module_init_sized(qn_module *module, size_t size);
+
+/** What loading came to. */
+typedef struct qn_load_facts {
+    size_t size;
+    int64_t groups;  /**< Of the rows that were loaded. */
+    int64_t rounded; /**< Groups whose scale or offset f32 does not hold exactly, which were rounded
+                          once; 0: the weight is what the checkpoint says, exactly. */
+} qn_load_facts;
+
+static inline void qn_load_facts_init(qn_load_facts *facts)
+{
+    qn_zero_(facts, sizeof *facts);
+    facts->size = sizeof *facts;
+}
+QN_API qn_status qn_load_facts_init_sized(qn_load_facts *facts, size_t size);
+
+/**
+ * Open a checkpoint: a file that qn_file_open() reads (of a GGUF file in several parts, any part), a
+ * model.safetensors.index.json, or a folder with either of them and the configuration that belongs
+ * to it (config.json, quantize_config.json, quant_config.json, hf_quant_config.json). Files are
+ * mapped and headers checked; data are not read. Names of files that the index gives must lie in its
+ * folder. options: NULL for the defaults. Several threads may open checkpoints at once.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has file and reason;
+ *         QN_E_DTYPE; QN_E_NOT_FOUND: a folder without tensors, or a shard is missing; QN_E_MEMORY;
+ *         QN_E_VERSION: options uses a field from the future.
+ */
+QN_API qn_status qn_checkpoint_open(const qn_ctx *ctx, const char *path,
+                                    const qn_checkpoint_options *options,
+                                    qn_checkpoint **checkpoint, qn_error *err);
+/** NULL is legal. Texts and views end here; loaded weights do not. */
+QN_API void qn_checkpoint_close(qn_checkpoint *checkpoint);
+/** Its files, in the order of their names; NULL past the end. They belong to the checkpoint. */
+QN_API const qn_file *qn_checkpoint_file(const qn_checkpoint *checkpoint, int64_t i);
+/** What its configuration calls the way it was quantized: "gptq", "awq", ...; "" if nothing says it.
+ */
+QN_API const char *qn_checkpoint_quantization(const qn_checkpoint *checkpoint);
+/** Modules, in the order of their data. */
+QN_API int64_t qn_checkpoint_count(const qn_checkpoint *checkpoint);
+/** The index of a module; -1 if there is none of that name. */
+QN_API int64_t qn_checkpoint_find(const qn_checkpoint *checkpoint, const char *name);
+/**
+ * Facts about module i; a few KiB of its data may be read. module is filled also where the module
+ * cannot be imported, as far as it is understood: name, importer and dtype always.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT: a variant that cannot be held exactly or is not known,
+ *         or an ambiguity: err names it, and the option that decides it; QN_E_SHAPE, QN_E_DTYPE,
+ *         QN_E_VALUE, QN_E_CORRUPT: its tensors or its configuration contradict each other;
+ *         QN_E_NOT_FOUND: one of its tensors is missing.
+ */
+QN_API qn_status qn_checkpoint_module(const qn_checkpoint *checkpoint, int64_t i, qn_module *module,
+                                      qn_error *err);
+/** Where each fact about module i comes from, a line each, or why it was refused. Terminated when
+ * capacity > 0; returns the length it needs without the end. */
+QN_API size_t qn_checkpoint_provenance(const qn_checkpoint *checkpoint, int64_t i, char *text,
+                                       size_t capacity);
+/**
+ * Rows [first, first + n) of module i as a canonical weight; n -1: all from `first`. Takes the
+ * memory of these rows. The same bits whatever the number of threads. facts: may be NULL.
+ * @return as qn_checkpoint_module(), and QN_E_DTYPE: a plain tensor; QN_E_VALUE: a scale that is
+ *         infinite or NaN, a code that is no number, zeros that contradict what was found;
+ *         QN_E_MEMORY.
+ */
+QN_API qn_status qn_checkpoint_load(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
+                                    int64_t first, int64_t n, qn_weight **weight,
+                                    qn_load_facts *facts, qn_error *err);
+/** A tensor of any of the files by its name there. @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND. */
+QN_API qn_status qn_checkpoint_tensor(const qn_checkpoint *checkpoint, const char *name,
+                                      qn_entry *entry);
+/** The pages of module i are not needed any more. */
+QN_API void qn_checkpoint_forget(const qn_checkpoint *checkpoint, int64_t i);
 
 /* -------------------------------------------------------------------------------------- writing */
 

@@ -39,7 +39,7 @@ struct qn_file {
     size_t n_weights;
     char *strings; /* what all names point into */
     size_t string_bytes;
-    size_t data_start; /* safetensors: where the header ends */
+    size_t data_start; /* safetensors and GGUF: where the data begins */
 };
 
 /* Metadata keys that describe a quantized weight or packed weights: this and the name. */
@@ -56,6 +56,7 @@ qn_status qni_safetensors_read(qn_file *file, qn_error *err);
 /* The check that needs the order of the data: no holes, no overlap, nothing left over. */
 qn_status qni_safetensors_coverage(const qn_file *file, qn_error *err);
 qn_status qni_npy_read(qn_file *file, qn_error *err);
+qn_status qni_gguf_read(qn_file *file, qn_error *err);
 
 /* Room for one more element in an array of the file or writer; the array may move. False: no
  * memory. */

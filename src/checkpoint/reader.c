@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Open files: finding the kind, the table of tensors and texts, and the views that the public calls
- * give out. What a kind's header means is read in safetensors.c and npy.c; the system is asked in
+ * give out. What a kind's header means is read in safetensors.c, npy.c and gguf.c; the system is asked in
  * disk.c. Nothing here trusts a number before the reader of the kind has checked it. */
 #include <string.h>
 
@@ -205,7 +205,6 @@ static const char *foreign_kind(const uint8_t *bytes, size_t size)
         size_t length;
         const char *words;
     } kinds[] = {
-        {"GGUF", 4, "a GGUF file"},
         {"PK\003\004", 4, "a zip archive (npz, or a PyTorch checkpoint)"},
         {"\x80\x02", 2, "a Python pickle, which is a program and will not be run"},
         {"\x80\x04", 2, "a Python pickle, which is a program and will not be run"},
@@ -229,6 +228,11 @@ static qn_status read_any(qn_file *file, qn_error *err)
     if (size >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0) {
         file->kind = QN_FILE_NPY;
         return qni_npy_read(file, err);
+    }
+    /* As a safetensors header it would be longer than any may be. */
+    if (size >= 4 && memcmp(bytes, "GGUF", 4) == 0) {
+        file->kind = QN_FILE_GGUF;
+        return qni_gguf_read(file, err);
     }
     file->kind = QN_FILE_SAFETENSORS;
     const qn_status status = qni_safetensors_read(file, err);

@@ -76,6 +76,9 @@ static void test_defaults(void **state)
     CHECK(qn_quantize_options);
     CHECK(qn_pack_options);
     CHECK(qn_packed_info);
+    CHECK(qn_checkpoint_options);
+    CHECK(qn_module);
+    CHECK(qn_load_facts);
     CHECK(qn_plan_info);
     CHECK(qn_matmul_args);
     CHECK(qn_grouped_args);

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qn_checkpoint through ctypes, for the judges of importers: open(path) gives modules by name, each
+with its facts, its provenance and its values in f32. QUERN_LIBRARY names the shared library."""
+import ctypes as c
+import os
+import sys
+
+import numpy as np
+
+if "QUERN_LIBRARY" not in os.environ:
+    print("skipped: QUERN_LIBRARY does not name libquern.so")
+    sys.exit(77)
+
+
+class Tensor(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("dtype", c.c_int32), ("rank", c.c_int32),
+                ("device_kind", c.c_int32), ("device_index", c.c_int32),
+                ("shape", c.c_int64 * 6), ("stride", c.c_int64 * 6)]
+
+
+class Error(c.Structure):
+    _fields_ = [("status", c.c_int32), ("offset", c.c_int64), ("text", c.c_char * 496)]
+
+
+class Format(c.Structure):
+    _fields_ = [("code", c.c_int32), ("bits", c.c_int32), ("group", c.c_int64),
+                ("blocks", c.c_int32), ("shift", c.c_int32), ("scale_dtype", c.c_int32),
+                ("superblock", c.c_int32), ("superbits", c.c_int32), ("reserved", c.c_int32)]
+
+
+class Module(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("importer", c.c_char_p),
+                ("dtype", c.c_char_p), ("bias", c.c_char_p), ("role", c.c_int32),
+                ("activation", c.c_int32), ("format", Format), ("n", c.c_int64), ("k", c.c_int64),
+                ("experts", c.c_int64), ("kh", c.c_int32), ("kw", c.c_int32),
+                ("conv_groups", c.c_int32), ("has_perm", c.c_int32), ("has_prescale", c.c_int32),
+                ("input_scale", c.c_float), ("input_zero", c.c_int32), ("n_tensors", c.c_int32),
+                ("bytes", c.c_size_t)]
+
+
+class Facts(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("groups", c.c_int64), ("rounded", c.c_int64)]
+
+
+class Options(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("gptq_zeros", c.c_int32), ("reserved", c.c_int32)]
+
+
+class Parts(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("format", Format), ("n", c.c_int64), ("k", c.c_int64),
+                ("kh", c.c_int32), ("kw", c.c_int32), ("conv_groups", c.c_int32),
+                ("reserved", c.c_int32), ("codes", c.c_void_p), ("scale", c.c_void_p),
+                ("zero", c.c_void_p), ("offset", c.c_void_p), ("perm", c.c_void_p),
+                ("prescale", c.c_void_p), ("table", c.c_void_p), ("n_groups", c.c_int64)]
+
+
+lib = c.CDLL(os.environ["QUERN_LIBRARY"])
+lib.qn_checkpoint_count.restype = c.c_int64
+lib.qn_checkpoint_find.restype = c.c_int64
+lib.qn_checkpoint_provenance.restype = c.c_size_t
+lib.qn_format_print.restype = c.c_size_t
+lib.qn_weight_destroy.argtypes = [c.c_void_p]
+lib.qn_checkpoint_close.argtypes = [c.c_void_p]
+context = c.c_void_p()
+if lib.qn_ctx_create(None, c.byref(context), None) != 0:
+    sys.exit("no context")
+
+
+class Refused(Exception):
+    pass
+
+
+def must(status, error):
+    if status != 0:
+        raise Refused(error.text.decode())
+
+
+class Checkpoint:
+    """with Checkpoint(path) as c: c.values("name")"""
+
+    def __init__(self, path, gptq_zeros=0):
+        self.handle, error = c.c_void_p(), Error()
+        options = Options(c.sizeof(Options), gptq_zeros, 0)
+        must(lib.qn_checkpoint_open(context, os.fsencode(path), c.byref(options),
+                                    c.byref(self.handle), c.byref(error)), error)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        lib.qn_checkpoint_close(self.handle)
+
+    def count(self):
+        return lib.qn_checkpoint_count(self.handle)
+
+    def index(self, name):
+        i = lib.qn_checkpoint_find(self.handle, name.encode())
+        if i < 0:
+            raise KeyError(name)
+        return i
+
+    def module(self, i):
+        """Facts of module i (or of that name); raises Refused."""
+        i = self.index(i) if isinstance(i, str) else i
+        module, error = Module(c.sizeof(Module)), Error()
+        must(lib.qn_checkpoint_module(self.handle, c.c_int64(i), c.byref(module), c.byref(error)),
+             error)
+        return module
+
+    def names(self):
+        """All names, refused modules as well."""
+        out = []
+        for i in range(self.count()):
+            module = Module(c.sizeof(Module))
+            lib.qn_checkpoint_module(self.handle, c.c_int64(i), c.byref(module), None)
+            out.append(module.name.decode())
+        return out
+
+    def format(self, name):
+        text = c.create_string_buffer(96)
+        module = self.module(name)
+        lib.qn_format_print(c.byref(module.format), text, c.c_size_t(96))
+        return text.value.decode()
+
+    def provenance(self, name):
+        text = c.create_string_buffer(4096)
+        lib.qn_checkpoint_provenance(self.handle, c.c_int64(self.index(name)), text,
+                                     c.c_size_t(4096))
+        return text.value.decode()
+
+    def values(self, name, first=0, n=-1):
+        """([n, k] f32, groups that were rounded); raises Refused."""
+        weight, error, facts = c.c_void_p(), Error(), Facts(c.sizeof(Facts))
+        must(lib.qn_checkpoint_load(context, self.handle, c.c_int64(self.index(name)),
+                                    c.c_int64(first), c.c_int64(n), c.byref(weight),
+                                    c.byref(facts), c.byref(error)), error)
+        parts = Parts(c.sizeof(Parts))
+        lib.qn_weight_view(weight, c.byref(parts))
+        out = np.empty((parts.n, parts.k), "f4")
+        t = Tensor(out.ctypes.data, 1, 2, 1, 0)
+        t.shape[0], t.shape[1], t.stride[0], t.stride[1] = parts.n, parts.k, parts.k, 1
+        status = lib.qn_weight_dequantize(context, weight, True, c.byref(t))
+        lib.qn_weight_destroy(weight)
+        if status != 0:
+            sys.exit(f"{name}: dequantize says {status}")
+        return out, facts.rounded
+
+
+def same_bits(mine, theirs, what):
+    """Equal bit for bit; a zero may have either sign."""
+    mine, theirs = np.asarray(mine, "f4"), np.asarray(theirs, "f4").reshape(np.shape(mine))
+    wrong = (mine.view("u4") != theirs.view("u4")) & ~((mine == 0) & (theirs == 0))
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0])
+        sys.exit(f"{what}: {wrong.sum()} of {wrong.size} differ, first at {at}: "
+                 f"{mine[at]!r} for {theirs[at]!r}")
+
+
+def refused(words, call, *args):
+    """The call raises Refused with these words in its sentence."""
+    try:
+        call(*args)
+    except Refused as error:
+        if words.lower() in str(error).lower():
+            return
+        sys.exit(f"refused, but not with '{words}': {error}")
+    sys.exit(f"not refused: '{words}' was expected")
