@@ -36,8 +36,8 @@ typedef struct qn_entry {
 } qn_entry;
 
 /**
- * Map a file and check all of its header. The kind is found from the content. The metadata of a GGUF
- * file are texts, too: numbers in decimal, of arrays how long they are.
+ * Map a file and check all of its header. The kind is found from the content. The metadata of a
+ * GGUF file are texts, too: numbers in decimal, of arrays how long they are.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has the byte and the
  *         reason; QN_E_DTYPE: an npy file of big-endian numbers or of objects; QN_E_MEMORY.
  */
@@ -83,11 +83,11 @@ typedef struct qn_checkpoint qn_checkpoint;
 /** What the zeros of GPTQ's format "gptq" (v1) stand for. */
 typedef int32_t qn_gptq_zeros;
 enum {
-    QN_GPTQ_ZEROS_FOUND = 0,  /**< Found from the data and the configuration; what they leave open is
-                                   refused. */
-    QN_GPTQ_ZEROS_V1 = 1,     /**< zero = stored + 1, up to 2^bits. */
-    QN_GPTQ_ZEROS_V1_WRAP = 2,/**< zero = (stored + 1) mod 2^bits. */
-    QN_GPTQ_ZEROS_V2 = 3      /**< zero = stored. */
+    QN_GPTQ_ZEROS_FOUND = 0,   /**< Found from the data and the configuration; what they leave
+                                    open is refused. */
+    QN_GPTQ_ZEROS_V1 = 1,      /**< zero = stored + 1, up to 2^bits. */
+    QN_GPTQ_ZEROS_V1_WRAP = 2, /**< zero = (stored + 1) mod 2^bits. */
+    QN_GPTQ_ZEROS_V2 = 3       /**< zero = stored. */
 };
 
 /** Decisions that a checkpoint leaves open. Set by _init(). */
@@ -166,11 +166,11 @@ static inline void qn_load_facts_init(qn_load_facts *facts)
 QN_API qn_status qn_load_facts_init_sized(qn_load_facts *facts, size_t size);
 
 /**
- * Open a checkpoint: a file that qn_file_open() reads (of a GGUF file in several parts, any part), a
- * model.safetensors.index.json, or a folder with either of them and the configuration that belongs
- * to it (config.json, quantize_config.json, quant_config.json, hf_quant_config.json). Files are
- * mapped and headers checked; data are not read. Names of files that the index gives must lie in its
- * folder. options: NULL for the defaults. Several threads may open checkpoints at once.
+ * Open a checkpoint: a file that qn_file_open() reads (of a GGUF file in several parts, any part),
+ * a model.safetensors.index.json, or a folder with either of them and the configuration that
+ * belongs to it (config.json, quantize_config.json, quant_config.json, hf_quant_config.json). Files
+ * are mapped and headers checked; data are not read. Names of files that the index gives must lie
+ * in its folder. options: NULL for the defaults. Several threads may open checkpoints at once.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has file and reason;
  *         QN_E_DTYPE; QN_E_NOT_FOUND: a folder without tensors, or a shard is missing; QN_E_MEMORY;
  *         QN_E_VERSION: options uses a field from the future.
@@ -182,7 +182,7 @@ QN_API qn_status qn_checkpoint_open(const qn_ctx *ctx, const char *path,
 QN_API void qn_checkpoint_close(qn_checkpoint *checkpoint);
 /** Its files, in the order of their names; NULL past the end. They belong to the checkpoint. */
 QN_API const qn_file *qn_checkpoint_file(const qn_checkpoint *checkpoint, int64_t i);
-/** What its configuration calls the way it was quantized: "gptq", "awq", ...; "" if nothing says it.
+/** What its configuration calls the way it was quantized: "gptq", "awq", ...; "" if nothing does.
  */
 QN_API const char *qn_checkpoint_quantization(const qn_checkpoint *checkpoint);
 /** Modules, in the order of their data. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Open files: finding the kind, the table of tensors and texts, and the views that the public calls
- * give out. What a kind's header means is read in safetensors.c, npy.c and gguf.c; the system is asked in
- * disk.c. Nothing here trusts a number before the reader of the kind has checked it. */
+ * give out. What a kind's header means is read in safetensors.c, npy.c and gguf.c; the system is
+ * asked in disk.c. Nothing here trusts a number before the reader of the kind has checked it. */
 #include <string.h>
 
 #include "../base/context.h"

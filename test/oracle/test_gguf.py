@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """GGUF files written by the gguf package, and its dequantization of every block type, against
-qn_checkpoint: bit for bit. Environment: QUERN_LIBRARY; QUERN_GGUF may name a real model, all of whose
-tensors are then compared too. Exit status 77: a package is missing.
+qn_checkpoint: bit for bit. Environment: QUERN_LIBRARY; QUERN_GGUF may name a real model, all of
+whose tensors are then compared too. Exit status 77: a package is missing.
 """
 import os
 import sys

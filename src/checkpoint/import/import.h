@@ -83,7 +83,7 @@ struct qni_importer {
 /* The tensor stem + ending; false and data NULL if there is none. */
 bool qni_checkpoint_part(const qn_checkpoint *c, const char *stem, const char *ending,
                          struct qni_tensor *tensor);
-/* The node of a key in the configuration of quantized weights (quant_method and its like), or -1. */
+/* The node of a key in the configuration of quantized weights (quant_method and others), or -1. */
 int32_t qni_checkpoint_setting(const qn_checkpoint *c, const char *key);
 const struct qni_settings *qni_checkpoint_settings(const qn_checkpoint *c);
 /* Where that configuration stands, for provenance; "" if there is none. */
