@@ -316,6 +316,14 @@ quern_tree_test(api.dlpack_cxx test/api/dlpack_cxx.sh ${PROJECT_SOURCE_DIR})
 if(TEST api.dlpack_cxx)
   set_tests_properties(api.dlpack_cxx PROPERTIES SKIP_RETURN_CODE 77)
 endif()
+if(QN_PYTHON AND TARGET test_api_sentences)
+  file(GLOB worded ${PROJECT_SOURCE_DIR}/src/api/validate_*.c)
+  foreach(name check plan ops)
+    list(APPEND worded ${PROJECT_SOURCE_DIR}/src/api/${name}.c)
+  endforeach()
+  quern_tree_test(api.sentences_all ${QN_PYTHON} test/api/sentences.py
+    $<TARGET_FILE:test_api_sentences> ${worded})
+endif()
 quern_tree_test(abi.symbols test/abi/symbols.sh $<TARGET_FILE:quern> test/abi/symbols.txt
   include/quern)
 

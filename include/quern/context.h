@@ -65,9 +65,10 @@ QN_API void *qn_memory_alloc(void *arg, size_t bytes, size_t alignment);
 QN_API void qn_memory_free(void *arg, void *memory, size_t bytes);
 
 /** Severity for the log callback: 0 debug, 1 information, 2 warning. Without a callback nothing is
- * written. Calls that have no qn_error (runs, direct calls, sizes of scratch) tell it in a sentence
- * why they fail, as a warning, before they return; so it may be called by any thread that uses the
- * context, and must not call quern. */
+ * written. Calls that have no qn_error argument (runs, direct calls, sizes of scratch) tell it in a
+ * sentence why they fail, as a warning, before they return, whether or not the `error` of their
+ * arguments gets the sentence too; so it may be called by any thread that uses the context, and
+ * must not call quern. */
 typedef void (*qn_log_fn)(void *arg, int32_t severity, const char *text);
 
 typedef struct qn_ctx_options {

@@ -82,6 +82,15 @@ typedef struct qn_quant_args {
     int32_t reserved;
 } qn_quant_args;
 
+/* Words of failures. Runs, direct calls, sizes of scratch and shapes return a status and have no
+ * qn_error argument. Their argument structs end with `error`: NULL (default), or a qn_error of the
+ * caller's that a failing call fills with its status and one sentence that names the argument; a
+ * call that succeeds leaves it alone. Every failure has a sentence, with a log callback or without.
+ * It is borrowed for the call, and it is all that a call writes of its caller's words: threads that
+ * share one argument struct give each its own copy of the struct, with an error of its own, or
+ * none. Calls with a qn_error argument use that, and this one where it is NULL. Plans keep
+ * neither. */
+
 /* ---------------------------------------------------------------------------------------- plans */
 
 typedef struct qn_plan qn_plan;
@@ -136,6 +145,7 @@ typedef struct qn_matmul_args {
     qn_quant_args quant;
     const char *kernel;    /**< NULL (default), or the name of the row to use; else
                                 QN_E_UNSUPPORTED. */
+    qn_error *error;       /**< NULL (default), or where a failing call puts its sentence. */
 } qn_matmul_args;
 static inline void qn_matmul_args_init(qn_matmul_args *args)
 {
@@ -196,6 +206,7 @@ typedef struct qn_grouped_args {
     int32_t reserved;
     qn_quant_args quant;
     const char *kernel;
+    qn_error *error;           /**< NULL (default), or where a failing call puts its sentence. */
 } qn_grouped_args;
 static inline void qn_grouped_args_init(qn_grouped_args *args)
 {
@@ -248,6 +259,7 @@ typedef struct qn_conv_args {
     qn_epilogue epilogue;    /**< row_scale must be none. */
     qn_quant_args quant;
     const char *kernel;
+    qn_error *error;         /**< NULL (default), or where a failing call puts its sentence. */
 } qn_conv_args;
 static inline void qn_conv_args_init(qn_conv_args *args)
 {
@@ -259,7 +271,9 @@ static inline void qn_conv_args_init(qn_conv_args *args)
 }
 QN_API qn_status qn_conv_args_init_sized(qn_conv_args *args, size_t size);
 /** Shape of y for these arguments: fills args->y's shape, rank and contiguous strides (dtype and
- * data stay). */
+ * data stay; a device that was not set becomes that of x). Needs no context. A failed call has not
+ * touched y, and tells args->error why.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_VERSION: args uses a field from the future. */
 QN_API qn_status qn_conv2d_shape(qn_conv_args *args);
 QN_API qn_status qn_conv_transpose2d_shape(qn_conv_args *args);
 /** Like the four calls of matmul. */
@@ -294,6 +308,7 @@ typedef struct qn_quantize_rows_args {
     qn_tensor offset;   /**< [m, blocks] f32; none = symmetric. */
     qn_tensor sum;      /**< [m, blocks] i32, sum of codes; or none. */
     int64_t block;
+    qn_error *error;    /**< NULL (default), or where a failing call puts its sentence. */
 } qn_quantize_rows_args;
 static inline void qn_quantize_rows_args_init(qn_quantize_rows_args *args)
 {

@@ -52,9 +52,17 @@ static void cpu_facts(const union qni_choice *choice, struct qni_choice_facts *f
 }
 
 static qn_status cpu_run(const qn_ctx *ctx, const struct qni_op *op, const union qni_choice *choice,
-                         void *scratch)
+                         void *scratch, qn_error *err)
 {
+    (void)err; /* what is checked cannot fail */
     return qni_cpu_run(ctx, op, &choice->cpu, scratch);
+}
+
+static qn_status cpu_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args,
+                                   qn_error *err)
+{
+    (void)err;
+    return qni_cpu_quantize_rows(ctx, args);
 }
 
 static const struct qni_backend cpu = {
@@ -69,7 +77,7 @@ static const struct qni_backend cpu = {
     .unpack = qni_cpu_unpack,
     .layout_name = qni_cpu_layout_name,
     .packed_check = qni_cpu_packed_check,
-    .quantize_rows = qni_cpu_quantize_rows,
+    .quantize_rows = cpu_quantize_rows,
 };
 
 #if QN_BUILD_CUDA
@@ -108,9 +116,9 @@ static void cuda_facts(const union qni_choice *choice, struct qni_choice_facts *
 }
 
 static qn_status cuda_run(const qn_ctx *ctx, const struct qni_op *op,
-                          const union qni_choice *choice, void *scratch)
+                          const union qni_choice *choice, void *scratch, qn_error *err)
 {
-    return qni_cuda_run(ctx, op, &choice->cuda, scratch);
+    return qni_cuda_run(ctx, op, &choice->cuda, scratch, err);
 }
 
 static qn_status cuda_query(int32_t index, qn_cuda_info *info, qn_error *err)

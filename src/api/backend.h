@@ -70,7 +70,7 @@ struct qni_backend {
     size_t (*scratch_bytes)(const union qni_choice *choice);
     void (*facts)(const union qni_choice *choice, struct qni_choice_facts *facts);
     qn_status (*run)(const qn_ctx *ctx, const struct qni_op *op, const union qni_choice *choice,
-                     void *scratch);
+                     void *scratch, qn_error *err);
     qn_status (*pack_bytes)(const qn_ctx *ctx, const struct qn_weight *w,
                             const qn_pack_options *options, size_t *bytes, qn_error *err);
     qn_status (*pack)(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
@@ -83,7 +83,7 @@ struct qni_backend {
     /* A copy of such weights on the device; NULL: they are run where they lie. */
     qn_status (*packed_upload)(const qn_ctx *ctx, const struct qn_packed *host,
                                struct qn_packed **packed, qn_error *err);
-    qn_status (*quantize_rows)(const qn_ctx *ctx, const qn_quantize_rows_args *args);
+    qn_status (*quantize_rows)(const qn_ctx *ctx, const qn_quantize_rows_args *args, qn_error *err);
 };
 
 /* NULL: no such kind of device was built in. */

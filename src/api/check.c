@@ -200,17 +200,28 @@ qn_status qni_check_flag(int32_t flag, const char *name, qn_error *err)
     return QN_OK;
 }
 
-qn_status qni_check_weights(const qn_ctx *ctx, const qn_packed *w, qn_error *err)
+/* "w", or "w[3]" of many. */
+static const char *name_of(int32_t expert, char text[24])
 {
+    if (expert < 0)
+        return "w";
+    snprintf(text, 24, "w[%d]", expert);
+    return text;
+}
+
+qn_status qni_check_weights(const qn_ctx *ctx, const qn_packed *w, int32_t expert, qn_error *err)
+{
+    char text[24];
     if (w == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "w is NULL");
+        return qni_fail(err, QN_E_ARGUMENT, "%s is NULL", name_of(expert, text));
     if (w->device.kind != ctx->device.kind || w->device.index != ctx->device.index)
-        return qni_fail(err, QN_E_DEVICE, "w is packed for device %d:%d, the context is on %d:%d",
-                        w->device.kind, w->device.index, ctx->device.kind, ctx->device.index);
+        return qni_fail(err, QN_E_DEVICE, "%s is packed for device %d:%d, the context is on %d:%d",
+                        name_of(expert, text), w->device.kind, w->device.index, ctx->device.kind,
+                        ctx->device.index);
     if ((w->head->isa & ~ctx->isa) != 0)
         return qni_fail(err, QN_E_LAYOUT,
-                        "w is packed as %.24s, which needs CPU features that the context lacks",
-                        w->head->layout);
+                        "%s is packed as %.24s, which needs CPU features that the context lacks",
+                        name_of(expert, text), w->head->layout);
     return QN_OK;
 }
 

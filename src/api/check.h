@@ -41,8 +41,8 @@ qn_status qni_check_apart_bytes(const qn_tensor *y, const char *y_name, const vo
 /* A flag of an argument struct is 0 or 1. */
 qn_status qni_check_flag(int32_t flag, const char *name, qn_error *err);
 
-/* Packed weights that this context can read. */
-qn_status qni_check_weights(const qn_ctx *ctx, const qn_packed *w, qn_error *err);
+/* Packed weights that this context can read. expert: its number among many; -1: it is alone. */
+qn_status qni_check_weights(const qn_ctx *ctx, const qn_packed *w, int32_t expert, qn_error *err);
 
 /* A codebook decides which kernels can read the weights: do these two have the same? */
 bool qni_same_table(const qn_packed *a, const qn_packed *b);

@@ -10,6 +10,12 @@
 #include "../base/sized.h"
 #include "plan.h"
 
+const char *qni_kind_name(int32_t kind)
+{
+    static const char *const kinds[] = {"matmul", "matmul_grouped", "conv2d", "conv_transpose2d"};
+    return kinds[kind];
+}
+
 /* ---------------------------------------------------------------------------------------- facts */
 
 struct traffic {
@@ -142,11 +148,10 @@ static void put_features(struct writer *w, uint64_t bits)
 
 static void put_problem(struct writer *w, const qn_plan *plan)
 {
-    static const char *const kinds[] = {"matmul", "matmul_grouped", "conv2d", "conv_transpose2d"};
     const struct qni_op *op = &plan->op;
     const struct qni_conv *c = &op->conv;
     char format[96];
-    put(w, "%s: m %lld, n %lld, k %lld; x %s, y %s; strategy %s%s\n", kinds[op->kind],
+    put(w, "%s: m %lld, n %lld, k %lld; x %s, y %s; strategy %s%s\n", qni_kind_name(op->kind),
         (long long)op->m, (long long)op->n, (long long)op->k, qn_dtype_name(op->x.dtype),
         qn_dtype_name(op->y.dtype), qn_strategy_name(op->strategy), op->strict ? ", strict" : "");
     if (op->kind == QNI_CONV || op->kind == QNI_CONV_TRANSPOSE)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls of the four operations. Each reads the caller's struct into one of this
- * version, validates it into a qni_op, and hands that to plan.c. Those without a qn_error tell the
- * context's log why they fail (log.h). */
+ * version, validates it into a qni_op, and hands that to plan.c. Those without a qn_error argument
+ * tell the `error` of their arguments and the context's log why they fail (log.h). */
 #include "../base/error.h"
 #include "../base/sized.h"
 #include "log.h"
@@ -13,9 +13,14 @@ static qn_status check_ctx(const qn_ctx *ctx, qn_error *err)
     return ctx == NULL ? qni_fail(err, QN_E_ARGUMENT, "ctx is NULL") : QN_OK;
 }
 
-static qn_status check_plan(const qn_plan *plan, int32_t kind)
+static qn_status check_plan(const qn_plan *plan, int32_t kind, qn_error *err)
 {
-    return plan == NULL || plan->op.kind != kind ? QN_E_ARGUMENT : QN_OK;
+    if (plan == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "plan is NULL");
+    if (plan->op.kind != kind)
+        return qni_fail(err, QN_E_ARGUMENT, "the plan is of a %s, not of a %s",
+                        qni_kind_name(plan->op.kind), qni_kind_name(kind));
+    return QN_OK;
 }
 
 /* The caller's arguments, of our size. */
@@ -24,6 +29,19 @@ union own {
     qn_grouped_args grouped;
     qn_conv_args conv;
 };
+
+/* Where the caller wants to read why a call failed, or NULL. */
+static qn_error *error_of(int32_t kind, const void *args)
+{
+    switch (kind) {
+    case QNI_MATMUL:
+        return qni_sized_error(args, offsetof(qn_matmul_args, error));
+    case QNI_GROUPED:
+        return qni_sized_error(args, offsetof(qn_grouped_args, error));
+    default:
+        return qni_sized_error(args, offsetof(qn_conv_args, error));
+    }
+}
 
 /* own must live as long as op, which points into it. */
 static qn_status read_args(const qn_ctx *ctx, int32_t kind, const void *args, int with_data,
@@ -53,8 +71,9 @@ static qn_status plan_of(const qn_ctx *ctx, int32_t kind, const void *args, qn_p
 {
     union own own;
     struct qni_op op;
-    QNI_TRY(read_args(ctx, kind, args, QNI_WITHOUT_DATA, &own, &op, err));
-    return qni_plan_create(ctx, &op, plan, err);
+    qn_error *const to = err != NULL ? err : error_of(kind, args);
+    QNI_TRY(read_args(ctx, kind, args, QNI_WITHOUT_DATA, &own, &op, to));
+    return qni_plan_create(ctx, &op, plan, to);
 }
 
 static qn_status run_plan(const qn_plan *plan, int32_t kind, const void *args, void *scratch,
@@ -63,12 +82,14 @@ static qn_status run_plan(const qn_plan *plan, int32_t kind, const void *args, v
     union own own;
     struct qni_op op;
     struct qni_words words;
-    QNI_TRY(check_plan(plan, kind));
-    qn_error *const err = qni_log_listen(plan->ctx, &words);
-    qn_status status = read_args(plan->ctx, kind, args, QNI_WITH_DATA, &own, &op, err);
+    const qn_ctx *const ctx = plan != NULL ? plan->ctx : NULL;
+    qn_error *const err = qni_words_listen(ctx, error_of(kind, args), &words);
+    qn_status status = check_plan(plan, kind, err);
+    if (status == QN_OK)
+        status = read_args(ctx, kind, args, QNI_WITH_DATA, &own, &op, err);
     if (status == QN_OK)
         status = qni_plan_run(plan, &op, scratch, scratch_bytes, err);
-    return qni_log_tell(&words, status);
+    return qni_words_tell(&words, status);
 }
 
 static qn_status run_at_once(const qn_ctx *ctx, int32_t kind, const void *args, void *scratch,
@@ -77,11 +98,11 @@ static qn_status run_at_once(const qn_ctx *ctx, int32_t kind, const void *args, 
     union own own;
     struct qni_op op;
     struct qni_words words;
-    qn_error *const err = qni_log_listen(ctx, &words);
+    qn_error *const err = qni_words_listen(ctx, error_of(kind, args), &words);
     qn_status status = read_args(ctx, kind, args, QNI_WITH_DATA, &own, &op, err);
     if (status == QN_OK)
         status = qni_direct_run(ctx, &op, scratch, scratch_bytes, err);
-    return qni_log_tell(&words, status);
+    return qni_words_tell(&words, status);
 }
 
 static qn_status scratch_of(const qn_ctx *ctx, int32_t kind, const void *args, size_t *bytes)
@@ -89,11 +110,11 @@ static qn_status scratch_of(const qn_ctx *ctx, int32_t kind, const void *args, s
     union own own;
     struct qni_op op;
     struct qni_words words;
-    qn_error *const err = qni_log_listen(ctx, &words);
+    qn_error *const err = qni_words_listen(ctx, error_of(kind, args), &words);
     qn_status status = read_args(ctx, kind, args, QNI_WITHOUT_DATA, &own, &op, err);
     if (status == QN_OK)
         status = qni_direct_scratch(ctx, &op, bytes, err);
-    return qni_log_tell(&words, status);
+    return qni_words_tell(&words, status);
 }
 
 /* ---- matmul ---------------------------------------------------------------------------------- */
@@ -148,16 +169,24 @@ qn_status qn_grouped_scratch(const qn_ctx *ctx, const qn_grouped_args *args, siz
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
 
-static qn_status shape_conv(qn_conv_args *args, int32_t kind)
+static qn_status find_shape(qn_conv_args *args, int32_t kind, qn_error *err)
 {
     qn_conv_args own;
     qn_conv_args_init(&own);
-    QNI_TRY(qni_sized_read(&own, sizeof own, args, NULL));
+    QNI_TRY(qni_sized_read(&own, sizeof own, args, err));
     if (args->size < offsetof(qn_conv_args, y) + sizeof args->y)
-        return QN_E_ARGUMENT;
-    QNI_TRY(qni_conv_shape(&own, kind, NULL));
+        return qni_fail(err, QN_E_ARGUMENT, "the argument struct's size is %zu: it ends before y",
+                        args->size);
+    QNI_TRY(qni_conv_shape(&own, kind, err));
     args->y = own.y;
     return QN_OK;
+}
+
+static qn_status shape_conv(qn_conv_args *args, int32_t kind)
+{
+    struct qni_words words;
+    qn_error *const err = qni_words_listen(NULL, error_of(kind, args), &words);
+    return qni_words_tell(&words, find_shape(args, kind, err));
 }
 
 qn_status qn_conv2d_shape(qn_conv_args *args)

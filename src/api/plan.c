@@ -161,16 +161,16 @@ static qn_status execute(const qn_ctx *ctx, const struct qni_op *op, const union
     if (op->m == 0 || op->n == 0)
         return QN_OK;
     if (needed == 0)
-        return backend->run(ctx, op, choice, NULL);
+        return backend->run(ctx, op, choice, NULL, err);
     if (scratch != NULL) {
         QNI_TRY(check_scratch(ctx, op, scratch, scratch_bytes, needed, err));
-        return backend->run(ctx, op, choice, scratch);
+        return backend->run(ctx, op, choice, scratch, err);
     }
     void *arena = qni_arena_take(ctx, needed);
     if (arena == NULL)
         return qni_fail(err, QN_E_SCRATCH,
                         "no scratch was given, and the arena has not the %zu bytes needed", needed);
-    const qn_status status = backend->run(ctx, op, choice, arena);
+    const qn_status status = backend->run(ctx, op, choice, arena, err);
     qni_arena_give(ctx);
     return status;
 }
@@ -182,7 +182,11 @@ static qn_status compare_weights(const qn_packed *planned, const qn_packed *w, q
     const struct qni_packed_head *a = planned->head, *b = w->head;
     if (a->n != b->n || a->k != b->k || a->ci != b->ci || a->kh != b->kh || a->kw != b->kw ||
         a->conv_groups != b->conv_groups)
-        return qni_fail(err, QN_E_SHAPE, "the weights have another shape than the planned ones");
+        return qni_fail(err, QN_E_SHAPE,
+                        "the weights are [%lld, %lld] of %d x %d taps in %d groups; the plan is "
+                        "for [%lld, %lld] of %d x %d taps in %d groups",
+                        (long long)b->n, (long long)b->k, b->kh, b->kw, b->conv_groups,
+                        (long long)a->n, (long long)a->k, a->kh, a->kw, a->conv_groups);
     bool same = strncmp(a->layout, b->layout, sizeof a->layout) == 0 && a->x_block == b->x_block &&
                 a->group_units == b->group_units && a->segment_units == b->segment_units &&
                 a->n_groups == b->n_groups && a->units == b->units &&
@@ -196,9 +200,34 @@ static qn_status compare_weights(const qn_packed *planned, const qn_packed *w, q
     return QN_OK;
 }
 
-static bool same_type(const qn_tensor *a, const qn_tensor *b)
+/* The tensors that a run has of the same types as its plan, or both have none of. */
+static qn_status compare_types(const struct qni_op *planned, const struct qni_op *op, qn_error *err)
 {
-    return (a->rank == 0) == (b->rank == 0) && (a->rank == 0 || a->dtype == b->dtype);
+    static const struct {
+        const char *name;
+        size_t at;
+    } tensors[] = {
+        {"x", offsetof(struct qni_op, x)},
+        {"y", offsetof(struct qni_op, y)},
+        {"bias", offsetof(struct qni_op, epilogue.bias)},
+        {"residual", offsetof(struct qni_op, epilogue.residual)},
+        {"row_scale", offsetof(struct qni_op, epilogue.row_scale)},
+        {"col_scale", offsetof(struct qni_op, epilogue.col_scale)},
+        {"ids", offsetof(struct qni_op, ids)},
+        {"x_rows", offsetof(struct qni_op, x_rows)},
+    };
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        const qn_tensor *a = (const void *)((const char *)planned + tensors[i].at);
+        const qn_tensor *b = (const void *)((const char *)op + tensors[i].at);
+        if (qni_is_none(a) != qni_is_none(b))
+            return qni_fail(err, QN_E_DTYPE, "%s is %s one", tensors[i].name,
+                            qni_is_none(b) ? "none; the plan was made with"
+                                           : "given; the plan was made without");
+        if (!qni_is_none(a) && a->dtype != b->dtype)
+            return qni_fail(err, QN_E_DTYPE, "%s has type %s; the plan is for %s", tensors[i].name,
+                            qn_dtype_name(b->dtype), qn_dtype_name(a->dtype));
+    }
+    return QN_OK;
 }
 
 /* A zero point of 0 may stand in for any other, not the other way round. For uint8, 128 is the
@@ -237,19 +266,16 @@ static qn_status compare(const qn_plan *plan, const struct qni_op *op, qn_error 
     const struct qni_op *p = &plan->op;
     QNI_TRY(compare_geometry(p, op, err));
     QNI_TRY(compare_weights(&plan->stand_in, op->w[0], err));
-    if (p->strategy != op->strategy || p->quant.symmetric != op->quant.symmetric ||
-        (has_zero(op) && !has_zero(p)))
-        return qni_fail(err, QN_E_ARGUMENT,
-                        "strategy, quant.symmetric or x_zero is another than the planned one");
-    const qn_epilogue *a = &p->epilogue, *b = &op->epilogue;
-    if (!same_type(&p->x, &op->x) || !same_type(&p->y, &op->y) || !same_type(&a->bias, &b->bias) ||
-        !same_type(&a->residual, &b->residual) || !same_type(&a->row_scale, &b->row_scale) ||
-        !same_type(&a->col_scale, &b->col_scale) || !same_type(&p->ids, &op->ids) ||
-        !same_type(&p->x_rows, &op->x_rows))
-        return qni_fail(err, QN_E_DTYPE,
-                        "a tensor has another type than the planned one, or only "
-                        "one of the two is there");
-    return QN_OK;
+    if (p->strategy != op->strategy)
+        return qni_fail(err, QN_E_ARGUMENT, "strategy is %s; the plan is for %s",
+                        qn_strategy_name(op->strategy), qn_strategy_name(p->strategy));
+    if (p->quant.symmetric != op->quant.symmetric)
+        return qni_fail(err, QN_E_ARGUMENT, "quant.symmetric is %d; the plan is for %d",
+                        op->quant.symmetric, p->quant.symmetric);
+    if (has_zero(op) && !has_zero(p))
+        return qni_fail(err, QN_E_ARGUMENT, "x_zero is %d; the plan is for %d alone",
+                        op->quant.x_zero, p->quant.x_zero);
+    return compare_types(p, op, err);
 }
 
 qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scratch,

@@ -33,4 +33,7 @@ qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scrat
 qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t *bytes,
                              qn_error *err);
 
+/* "matmul", ... of a qni_op. Static text. */
+const char *qni_kind_name(int32_t kind);
+
 #endif

@@ -75,7 +75,7 @@ qn_status qn_packed_rows(const qn_ctx *ctx, const qn_packed *packed, const qn_te
                         : packed == NULL ? "packed"
                         : ids == NULL    ? "ids"
                                          : "out");
-    QNI_TRY(qni_check_weights(ctx, packed, err));
+    QNI_TRY(qni_check_weights(ctx, packed, -1, err));
     if (!is_cpu(ctx))
         return qni_fail(err, QN_E_UNSUPPORTED,
                         "rows of weights on a GPU are not looked up; keep the canonical weight, or "

@@ -150,7 +150,7 @@ static void output_shape(const qn_conv_args *args, const struct qni_conv *c, int
 qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t kind,
                             int with_data, struct qni_op *op, qn_error *err)
 {
-    QNI_TRY(qni_check_weights(ctx, args->w, err));
+    QNI_TRY(qni_check_weights(ctx, args->w, -1, err));
     const struct qni_packed_head *head = args->w->head;
     memset(op, 0, sizeof *op);
     QNI_TRY(read_geometry(args, kind, head, &op->conv, err));

@@ -19,9 +19,13 @@ static qn_status check_experts(const qn_ctx *ctx, const qn_grouped_args *args, q
         return qni_fail(err, QN_E_ARGUMENT, "there are no experts: w is NULL or n_experts is %d",
                         args->n_experts);
     for (int32_t e = 0; e < args->n_experts; e++) {
-        QNI_TRY(qni_check_weights(ctx, args->w[e], err));
+        QNI_TRY(qni_check_weights(ctx, args->w[e], e, err));
         const struct qni_packed_head *first = args->w[0]->head, *head = args->w[e]->head;
-        if (head->n != first->n || head->k != first->k || head->conv_groups != 1)
+        if (head->conv_groups != 1)
+            return qni_fail(err, QN_E_SHAPE,
+                            "w[%d] belongs to a convolution of %d groups: it is not one matrix", e,
+                            head->conv_groups);
+        if (head->n != first->n || head->k != first->k)
             return qni_fail(err, QN_E_SHAPE,
                             "expert %d has weights [%lld, %lld], the first one [%lld, %lld]", e,
                             (long long)head->n, (long long)head->k, (long long)first->n,

@@ -9,7 +9,7 @@
 qn_status qni_validate_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int with_data,
                               struct qni_op *op, qn_error *err)
 {
-    QNI_TRY(qni_check_weights(ctx, args->w, err));
+    QNI_TRY(qni_check_weights(ctx, args->w, -1, err));
     const struct qni_packed_head *head = args->w->head;
     if (head->conv_groups != 1)
         return qni_fail(err, QN_E_SHAPE,

@@ -118,8 +118,9 @@ static qn_status check_function(const qn_epilogue *e, qn_error *err)
 {
     if (e->act < QN_ACT_NONE || e->act > QN_ACT_SILU)
         return qni_fail(err, QN_E_ARGUMENT, "act is %d: see qn_act", e->act);
-    if (e->clamp_lo != e->clamp_lo || e->clamp_hi != e->clamp_hi)
-        return qni_fail(err, QN_E_VALUE, "clamp_lo or clamp_hi is NaN");
+    const bool is_lo_nan = e->clamp_lo != e->clamp_lo;
+    if (is_lo_nan || e->clamp_hi != e->clamp_hi)
+        return qni_fail(err, QN_E_VALUE, "clamp_%s is NaN", is_lo_nan ? "lo" : "hi");
     if (e->clamp_lo > e->clamp_hi)
         return qni_fail(err, QN_E_ARGUMENT, "clamp_lo is greater than clamp_hi");
     /* What an epilogue holds that was not initialised, and nobody means. */

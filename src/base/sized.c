@@ -53,3 +53,15 @@ qn_status qni_sized_write(void *given, const void *own, size_t own_bytes)
     memcpy(&size, given, sizeof size);
     return qni_sized_init(given, size, own, own_bytes);
 }
+
+qn_error *qni_sized_error(const void *given, size_t at)
+{
+    size_t size = 0;
+    qn_error *error = NULL;
+    if (given == NULL)
+        return NULL;
+    memcpy(&size, given, sizeof size);
+    if (is_plausible(size) && size >= at + sizeof error)
+        memcpy(&error, (const unsigned char *)given + at, sizeof error);
+    return error;
+}

@@ -22,4 +22,8 @@ qn_status qni_sized_write(void *given, const void *own, size_t own_bytes);
  * content does not matter. QN_E_ARGUMENT: given is NULL or size is not that of any version. */
 qn_status qni_sized_init(void *given, size_t size, const void *own, size_t own_bytes);
 
+/* The caller's qn_error, which a struct of some versions holds at byte `at`; NULL: it has none,
+ * ends before, or has no size. */
+qn_error *qni_sized_error(const void *given, size_t at);
+
 #endif

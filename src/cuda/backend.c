@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA backend's door: select and size, make the device current, launch. What fails in a hot
- * call has a status, and a sentence for the context's log. */
+/* The CUDA backend's door: select and size, make the device current, launch. What fails has a
+ * status and a sentence. */
 #include "backend.h"
 
 #include <string.h>
@@ -77,14 +77,6 @@ qn_status qni_cuda_set_cost(qn_ctx *ctx, const qn_cuda_cost *cost, qn_error *err
     return qni_cuda_cost_set(ctx->cuda, offer.rows, offer.n_rows, cost, err);
 }
 
-/* Hot calls have no qn_error: what CUDA said goes to the log. */
-static qn_status report(const qn_ctx *ctx, qn_status status, const qn_error *err)
-{
-    if (status != QN_OK && ctx->log != NULL)
-        ctx->log(ctx->log_arg, 2, err->text);
-    return status;
-}
-
 static qn_status run_product(const qn_ctx *ctx, const struct qni_op *op,
                              const struct qni_cuda_choice *choice, void *scratch,
                              const struct qni_cuda_launch *launch, qn_error *err)
@@ -98,19 +90,17 @@ static qn_status run_product(const qn_ctx *ctx, const struct qni_op *op,
 }
 
 qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
-                       const struct qni_cuda_choice *choice, void *scratch)
+                       const struct qni_cuda_choice *choice, void *scratch, qn_error *err)
 {
     struct qni_cuda_scope scope;
-    qn_error err = {QN_OK, -1, ""};
-    qn_status status = qni_cuda_enter(ctx, &scope, &err);
-    if (status != QN_OK)
-        return report(ctx, status, &err);
+    qn_status status;
+    QNI_TRY(qni_cuda_enter(ctx, &scope, err));
     if (choice->is_depthwise)
-        status = qni_cuda_depthwise_run(op, &scope.launch, &err);
+        status = qni_cuda_depthwise_run(op, &scope.launch, err);
     else
-        status = run_product(ctx, op, choice, scratch, &scope.launch, &err);
+        status = run_product(ctx, op, choice, scratch, &scope.launch, err);
     qni_cuda_leave(ctx, &scope);
-    return report(ctx, status, &err);
+    return status;
 }
 
 static int64_t row_stride(const qn_tensor *t)
@@ -118,11 +108,11 @@ static int64_t row_stride(const qn_tensor *t)
     return t->shape[0] > 1 ? t->stride[0] : t->shape[1];
 }
 
-qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *a)
+qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *a,
+                                 qn_error *err)
 {
     struct qni_cuda_quantize_rows rows;
     struct qni_cuda_scope scope;
-    qn_error err = {QN_OK, -1, ""};
     memset(&rows, 0, sizeof rows);
     rows.x = a->x.data;
     rows.dtype = a->x.dtype;
@@ -143,11 +133,9 @@ qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args 
         rows.sum = a->sum.data;
         rows.ld_sum = row_stride(&a->sum);
     }
-    qn_status status = qni_cuda_enter(ctx, &scope, &err);
-    if (status != QN_OK)
-        return report(ctx, status, &err);
-    status = qni_cuda_launched(qni_cuda_quantize_rows_sm75(&rows, &scope.launch), "quantizing rows",
-                               &err);
+    QNI_TRY(qni_cuda_enter(ctx, &scope, err));
+    const qn_status status = qni_cuda_launched(qni_cuda_quantize_rows_sm75(&rows, &scope.launch),
+                                               "quantizing rows", err);
     qni_cuda_leave(ctx, &scope);
-    return report(ctx, status, &err);
+    return status;
 }

@@ -67,7 +67,7 @@ qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
  * choice->scratch_bytes on the device, 64-byte aligned. QN_E_DEVICE: a pointer is of another place,
  * or CUDA refuses. */
 qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
-                       const struct qni_cuda_choice *choice, void *scratch);
+                       const struct qni_cuda_choice *choice, void *scratch, qn_error *err);
 /* qn_cuda_get_cost(), qn_cuda_set_cost(): arguments are not NULL. */
 qn_status qni_cuda_get_cost(const qn_ctx *ctx, int32_t i, qn_cuda_cost *cost, qn_error *err);
 qn_status qni_cuda_set_cost(qn_ctx *ctx, const qn_cuda_cost *cost, qn_error *err);
@@ -90,6 +90,7 @@ qn_status qni_cuda_packed_upload(const qn_ctx *ctx, const struct qn_packed *host
                                  struct qn_packed **packed, qn_error *err);
 
 /* The activation quantizer on its own; all arguments validated. Launches, and does not wait. */
-qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args);
+qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args,
+                                 qn_error *err);
 
 #endif

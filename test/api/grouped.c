@@ -222,7 +222,7 @@ static const struct bad {
     {"w NULL", spoil_w, QN_E_ARGUMENT, "no experts"},
     {"no experts", spoil_no_experts, QN_E_ARGUMENT, "n_experts is 0"},
     {"negative experts", spoil_experts_negative, QN_E_ARGUMENT, "n_experts is -3"},
-    {"an expert NULL", spoil_an_expert, QN_E_ARGUMENT, "w is NULL"},
+    {"an expert NULL", spoil_an_expert, QN_E_ARGUMENT, "w[2] is NULL"},
     {"offsets and ids", spoil_both, QN_E_ARGUMENT, "exactly one"},
     {"neither", spoil_neither, QN_E_ARGUMENT, "exactly one"},
     {"length of offsets", spoil_offsets_length, QN_E_SHAPE, "offsets: dimension 0 is 4, not 5"},

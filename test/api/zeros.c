@@ -23,8 +23,8 @@ static void start(struct bench *b)
     b->ctx = ctx_make(1);
     b->w = packed_make(b->ctx, "int4:g32", shape, 1, NULL);
     b->plain = packed_make(b->ctx, "int8:pc", shape, 2, NULL);
-    b->image = packed_make(b->ctx, "int4:g32", (struct shape){.n = O, .k = 4, .kh = 1, .kw = 1}, 3,
-                           NULL);
+    b->image =
+        packed_make(b->ctx, "int4:g32", (struct shape){.n = O, .k = 4, .kh = 1, .kw = 1}, 3, NULL);
     fill_reals(b->x, M * K, 4);
 }
 
