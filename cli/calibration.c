@@ -25,13 +25,21 @@ static const struct source_tensor *find(const struct source *activations, const 
     return found;
 }
 
+/* Of one expert, or of all that are in the same tensor. */
+static const struct source_tensor *find_for(const struct source *activations,
+                                            const struct item *item)
+{
+    const struct source_tensor *found = find(activations, item->name);
+    return found != NULL ? found : find(activations, item->tensor->name);
+}
+
 int calibration_check(const struct source *activations, const struct items *items)
 {
     for (int64_t i = 0; i < items->n; i++) {
         const struct item *item = &items->at[i];
         if (!item->is_quantized)
             continue;
-        const struct source_tensor *x = find(activations, item->tensor->name);
+        const struct source_tensor *x = find_for(activations, item);
         if (x == NULL)
             return complain(EXIT_INPUT, "add them, or leave the tensor out with --exclude",
                             "tensor '%s': the calibration file has no activations for it",
@@ -92,7 +100,7 @@ int calibration_make(struct calibration *c, qn_ctx *ctx, const struct source *ac
     *c = (struct calibration){0};
     if (activations->n_tensors == 0)
         return 0;
-    const struct source_tensor *x = find(activations, item->tensor->name);
+    const struct source_tensor *x = find_for(activations, item);
     qn_tensor loaded;
     const int failed = entry_load(x->name, &x->entry, QN_F32, &loaded);
     if (failed != 0)
@@ -114,7 +122,7 @@ int calibration_make(struct calibration *c, qn_ctx *ctx, const struct source *ac
         statistics(&c->samples, mean, most, c->importance);
     }
     free(facts);
-    return status == QN_OK ? 0 : complain_status(item->tensor->name, status, &err);
+    return status == QN_OK ? 0 : complain_status(item->name, status, &err);
 }
 
 void calibration_free(struct calibration *c)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "inputs.h"
+#include "axes.h"
 #include "source.h"
 #include "term.h"
 
@@ -109,6 +110,26 @@ static int load_values(qn_ctx *ctx, const struct side *s, const char *name, stru
     const int status = entry_load_rows(name, &t->entry, QN_F32, &v->rows);
     qn_file_forget(t->file, &t->entry);
     return status;
+}
+
+/* The original of a weight whose tensor has other axes, or holds all experts. */
+static int load_original(const struct source_tensor *t, const struct origin *origin,
+                         const struct values *weight, struct values *v)
+{
+    const int64_t n = weight->rows.shape[0], k = weight->rows.shape[1];
+    qn_tensor all;
+    if (!origin_fits(origin, &t->entry.tensor, n, k))
+        return complain(EXIT_INPUT, "compare with the file that was quantized",
+                        "%s: it cannot be the original, its axes are not %s of %lld x %lld",
+                        t->name, origin->axes.text, (long long)n, (long long)k);
+    const int status = entry_load(t->name, &t->entry, QN_F32, &all);
+    if (status != 0)
+        return status;
+    v->rows = qn_tensor_2d(must_alloc(sizeof(float) * (size_t)n * (size_t)k), QN_F32, n, k);
+    axes_gather(&origin->axes, &all, origin->expert, origin->groups, &v->rows);
+    free(all.data);
+    qn_file_forget(t->file, &t->entry);
+    return 0;
 }
 
 static double decibel(double signal, double noise)
@@ -340,22 +361,46 @@ static int look_up(const struct side *s, const char *name, char type[TYPE_TEXT])
     return file != NULL || (t != NULL && is_number(t->entry.tensor.dtype));
 }
 
+/* Is the original of a weight a tensor with other axes? Then what the weight's file says. */
+static int find_original(const struct comparison *c, const char *name, struct origin *origin)
+{
+    const qn_file *file = weight_file(&c->a, name);
+    return file != NULL && weight_file(&c->b, name) == NULL && origin_find(file, name, origin) &&
+           source_find(&c->b.source, origin->tensor) != NULL;
+}
+
+/* Were its experts compared one by one? */
+static int is_split(const struct comparison *c, const char *name)
+{
+    struct origin origin;
+    char *first = must_print("%s.0", name);
+    const int found = find_original(c, first, &origin) && strcmp(origin.tensor, name) == 0;
+    free(first);
+    return found;
+}
+
 static int compare_one(struct comparison *c, const char *name)
 {
     struct values a = {.group = 0}, b = {.group = 0};
     struct difference d = {.problem = NULL};
     const struct source_tensor *p = source_find(&c->a.source, name);
     const struct source_tensor *q = source_find(&c->b.source, name);
+    struct origin origin;
+    const int has_origin = find_original(c, name, &origin);
+    if (has_origin)
+        q = source_find(&c->b.source, origin.tensor);
     const int in_a = p != NULL || weight_file(&c->a, name) != NULL;
     const int in_b = q != NULL || weight_file(&c->b, name) != NULL;
-    const int a_counts = look_up(&c->a, name, a.type), b_counts = look_up(&c->b, name, b.type);
+    const int a_counts = look_up(&c->a, name, a.type);
+    const int b_counts = look_up(&c->b, has_origin ? origin.tensor : name, b.type);
     int status = 0;
     if (!in_a || !in_b) {
         d.problem = in_b ? "only in the original" : "not there";
     } else if (a_counts && b_counts) {
         status = load_values(c->ctx, &c->a, name, &a);
         if (status == 0)
-            status = load_values(c->ctx, &c->b, name, &b);
+            status = has_origin ? load_original(q, &origin, &a, &b)
+                                : load_values(c->ctx, &c->b, name, &b);
         if (status == 0)
             compare_values(&a, &b, &d);
     } else if (p != NULL && q != NULL && !a_counts && !b_counts) {
@@ -386,8 +431,8 @@ static int compare_names(struct comparison *c, const struct side *s, const struc
         const char *name = s->source.tensors[i].name;
         if (is_part_of_weight(s->source.tensors[i].file, name))
             continue;
-        if (other == NULL ||
-            (weight_file(other, name) == NULL && source_find(&other->source, name) == NULL))
+        if (other == NULL || (weight_file(other, name) == NULL &&
+                              source_find(&other->source, name) == NULL && !is_split(c, name)))
             status = compare_one(c, name);
     }
     return status;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "inputs.h"
+#include "axes.h"
 #include "source.h"
 #include "term.h"
 
@@ -269,7 +270,8 @@ static int list_text(const char *path, const qn_file *file)
     table_destroy(t);
     const char *key, *value;
     for (int64_t i = 0; status == 0 && qn_file_metadata(file, i, &key, &value) == QN_OK; i++) {
-        if (strncmp(key, "quern.weight.", 13) == 0 || strncmp(key, packed_key, PACKED_KEY) == 0)
+        if (strncmp(key, "quern.weight.", 13) == 0 || strncmp(key, packed_key, PACKED_KEY) == 0 ||
+            strncmp(key, ORIGIN_KEY, sizeof ORIGIN_KEY - 1) == 0)
             continue;
         char start[101];
         snprintf(start, sizeof start, "%s", value);

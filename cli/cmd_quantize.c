@@ -20,6 +20,10 @@ static const struct option_row own[] = {
     {"range", 0, "narrow|half|full", "symmetric scale from the largest weight: /7, /7.5 or /-8"},
     {"include", 'i', "GLOB", "quantize only tensors of such names; may be given several times"},
     {"exclude", 'e', "GLOB", "copy tensors of such names as they are; likewise"},
+    {"all", 'a', NULL, "quantize embeddings, position tables, routers, norms, tiny matrices, too"},
+    {"copy-unknown", 0, NULL, "copy what another program has quantized, as it is"},
+    {"axes", 0, "GLOB=ORDER",
+     "what the dimensions mean: oi (default), io, oihw (default), iohw, hwio, oiw, iow, eoi, eio"},
     {"conv-groups", 0, "GLOB=N",
      "groups of convolutions (default 1; one channel a group: depthwise)"},
     {"calibration", 'c', "FILE", "activations by tensor name, for gptq, search, awq and smooth"},
@@ -36,6 +40,10 @@ static const struct example examples[] = {
      "quern quantize model.safetensors -o model-int4.safetensors"},
     {"see first what would happen", "quern quantize llama/ --format int4:g64:zp -e '*embed*' -e "
                                     "'*lm_head*' --dry-run"},
+    {"experts in one tensor, and GPT-2's order of axes",
+     "quern quantize moe.safetensors -o out.safetensors --axes '*.experts.down_proj=eio' "
+     "--axes '*.c_proj.weight=io'"},
+    {"every matrix, even embeddings", "quern quantize model.safetensors -o out.safetensors --all"},
     {"go on after an interruption",
      "quern quantize model.safetensors -o model-int4.safetensors --resume"},
     {"GPTQ with activations of your own", "quern quantize model.safetensors -o out.safetensors "
@@ -51,8 +59,15 @@ const struct command command_quantize = {
     .operands = "FILE|FOLDER...",
     .about =
         "Reads safetensors, npy, or a folder with a sharded model, quantizes its 2-d weights and "
-        "its 4-d convolution weights (OIHW), copies everything else as it is, and writes a "
+        "its 4-d convolution weights, copies everything else as it is, and writes a "
         "safetensors file with the codes and scales (docs/formats.md describes it).\n\n"
+        "Without --all, embeddings, position tables, routers, norms and tiny matrices are copied, "
+        "too, unless --include gives the name in full. What GPTQ, AWQ, bitsandbytes or others have "
+        "quantized is refused.\n\n"
+        "Weights are taken as [out, in], convolutions as [out, in, h, w], unless the bias beside "
+        "them tells otherwise. --axes says what the dimensions are, a letter each: io of GPT-2's "
+        "Conv1D, iohw of torch's ConvTranspose2d, hwio of Keras and JAX, oiw of Conv1d, eoi or eio "
+        "of experts in one tensor (they become NAME.0, NAME.1, ...).\n\n"
         "The output appears under its name only when it is complete. Ctrl-C keeps FILE.part, and "
         "--resume continues there. Memory holds about one tensor at a time.",
     .tables = {own, options_output, options_context, options_common},
@@ -85,19 +100,26 @@ static bool on_progress(void *arg, int64_t done, int64_t total)
     return !is_stopped();
 }
 
-/* The weight as rows of k: a view of the file where possible; otherwise a copy, with convolutions
- * turned from OIHW to O, kh, kw, I. *owned is to be freed. */
+/* The weight as rows of k: a view of the file where possible; otherwise a copy. *owned is to be
+ * freed. */
 static int dense_of(const struct item *item, qn_tensor *dense, void **owned)
 {
     const qn_entry *e = &item->tensor->entry;
+    const int is_in_order =
+        strcmp(item->axes.text, "oi") == 0 || strcmp(item->axes.text, "eoi") == 0;
+    const size_t bytes = (size_t)item->n * (size_t)item->k * qn_dtype_bytes(e->tensor.dtype);
     *owned = NULL;
-    if (e->tensor.rank == 2 && entry_is_plain(e)) {
-        *dense = e->tensor;
+    *dense = qn_tensor_2d(NULL, e->tensor.dtype, item->n, item->k);
+    if (is_in_order && entry_is_plain(e)) {
+        dense->data = (uint8_t *)e->tensor.data + (size_t)item->expert * bytes;
         return 0;
     }
-    const int status = entry_load_rows(item->tensor->name, e, e->tensor.dtype, dense);
-    *owned = dense->data;
-    return status;
+    if (!memory_is_there(bytes))
+        return complain(EXIT_LIBRARY, "free some memory", "%s: no memory for a copy of it",
+                        item->name);
+    *owned = dense->data = must_alloc(bytes);
+    axes_gather(&item->axes, &e->tensor, item->expert, item->groups, dense);
+    return 0;
 }
 
 static int quantize_one(struct job *job, const struct item *item)
@@ -146,7 +168,7 @@ static int quantize_one(struct job *job, const struct item *item)
     qn_weight_destroy(weight);
     if (status == QN_E_CANCELLED)
         return EXIT_STOPPED;
-    return status == QN_OK ? 0 : complain_status(item->tensor->name, status, &err);
+    return status == QN_OK ? 0 : complain_status(item->name, status, &err);
 }
 
 static int copy_one(struct job *job, const struct item *item)
@@ -156,7 +178,7 @@ static int copy_one(struct job *job, const struct item *item)
     qn_tensor copy = e->tensor;
     void *owned = NULL;
     if (!entry_is_plain(e)) {
-        const int failed = entry_load(item->tensor->name, e, e->tensor.dtype, &copy);
+        const int failed = entry_load(item->name, e, e->tensor.dtype, &copy);
         if (failed != 0)
             return failed;
         owned = copy.data;
@@ -166,7 +188,7 @@ static int copy_one(struct job *job, const struct item *item)
     job->writing += seconds_now() - begin;
     free(owned);
     qn_file_forget(item->tensor->file, e);
-    return status == QN_OK ? 0 : complain_status(item->tensor->name, status, &err);
+    return status == QN_OK ? 0 : complain_status(item->name, status, &err);
 }
 
 static void tell(struct job *job, int64_t i)
@@ -175,10 +197,11 @@ static void tell(struct job *job, int64_t i)
     char shape[SHAPE_TEXT], a[HUMAN];
     if (term_is_tty(stderr))
         return; /* the bar is enough */
-    progress_line(&job->progress, "[%lld/%lld] %s %s %s -> %s, %s/s", (long long)i + 1,
-                  (long long)job->items.n, item->tensor->name,
+    progress_line(&job->progress, "[%lld/%lld] %s %s %s -> %s%s, %s/s", (long long)i + 1,
+                  (long long)job->items.n, item->name,
                   shape_text(&item->tensor->entry.tensor, shape), item->tensor->entry.dtype,
-                  item->is_quantized ? job->recipe.format_text : "copied",
+                  item->is_quantized ? "" : "copied: ",
+                  item->is_quantized ? job->recipe.format_text : item->reason,
                   human_bytes(progress_rate(&job->progress), a));
 }
 
@@ -192,10 +215,25 @@ static qn_status copy_metadata(const struct job *job, int f, qn_error *err)
     qn_status status = QN_OK;
     for (int64_t i = 0;
          status == QN_OK && qn_file_metadata(job->source.files[f], i, &key, &value) == QN_OK; i++) {
-        const int is_weight = strncmp(key, "quern.weight.", 13) == 0;
+        const int is_weight = strncmp(key, "quern.weight.", 13) == 0 ||
+                              strncmp(key, ORIGIN_KEY, strlen(ORIGIN_KEY)) == 0;
         if (is_weight || (f == 0 && strncmp(key, "quern.", 6) != 0))
             status = qn_writer_metadata(job->writer, key, value, err);
     }
+    return status;
+}
+
+/* Other orders of axes are kept, for who compares the weight with its original. */
+static qn_status note_origin(const struct job *job, const struct item *item, qn_error *err)
+{
+    if (strcmp(item->axes.text, "oi") == 0 || strcmp(item->axes.text, "oihw") == 0)
+        return QN_OK;
+    char *key = must_print(ORIGIN_KEY "%s", item->name);
+    char *value = must_print("%s %lld %d %s", item->axes.text, (long long)item->expert,
+                             item->groups, item->tensor->name);
+    const qn_status status = qn_writer_metadata(job->writer, key, value, err);
+    free(key);
+    free(value);
     return status;
 }
 
@@ -209,10 +247,10 @@ static int declare(struct job *job)
         if (item->is_quantized) {
             qn_weight_parts parts;
             item_parts(item, &job->recipe, &parts);
-            status =
-                qn_writer_add_weight(job->writer, item->tensor->name, &parts, &item->index, &err);
+            status = qn_writer_add_weight(job->writer, item->name, &parts, &item->index, &err);
+            status = status == QN_OK ? note_origin(job, item, &err) : status;
         } else {
-            status = qn_writer_add(job->writer, item->tensor->name, t->dtype, t->rank, t->shape,
+            status = qn_writer_add(job->writer, item->name, t->dtype, t->rank, t->shape,
                                    &item->index, &err);
         }
     }
@@ -230,7 +268,7 @@ static int write_all(struct job *job)
     double done = 0, already = 0;
     for (int64_t i = 0; i < job->items.n; i++) {
         if (qn_writer_is_done(job->writer, job->items.at[i].index)) {
-            already += (double)job->items.at[i].tensor->entry.bytes;
+            already += job->items.at[i].bytes_in;
             job->skipped++;
         }
     }
@@ -243,9 +281,9 @@ static int write_all(struct job *job)
         const struct item *item = &job->items.at[i];
         if (qn_writer_is_done(job->writer, item->index))
             continue;
-        progress_what(&job->progress, item->tensor->name);
+        progress_what(&job->progress, item->name);
         job->tensor_begin = done;
-        job->tensor_bytes = (double)item->tensor->entry.bytes;
+        job->tensor_bytes = item->bytes_in;
         progress_set(&job->progress, done);
         status = is_stopped()         ? EXIT_STOPPED
                  : item->is_quantized ? quantize_one(job, item)
@@ -281,6 +319,7 @@ static void report(const struct job *job, double took)
         cJSON_AddStringToObject(o, "format", job->recipe.format_text);
         cJSON_AddNumberToObject(o, "tensors", (double)items->n);
         cJSON_AddNumberToObject(o, "quantized", (double)items->n_quantized);
+        cJSON_AddNumberToObject(o, "skipped", (double)items->n_skipped);
         cJSON_AddNumberToObject(o, "resumed", job->skipped);
         cJSON_AddNumberToObject(o, "bytes_before", items->bytes_in);
         cJSON_AddNumberToObject(o, "bytes_after", bytes_out);
@@ -289,15 +328,18 @@ static void report(const struct job *job, double took)
         cJSON_AddNumberToObject(o, "seconds_writing", job->writing);
         cJSON_AddStringToObject(o, "version", qn_version());
         cJSON_AddStringToObject(o, "commit", qn_commit());
+        cJSON_AddItemToObject(o, "plan", items_json(items, &job->recipe));
         json_print(o, 0);
         return;
     }
-    if (!job->is_quiet)
-        printf("%s: %lld tensors quantized to %s, %lld copied; %s -> %s in %s (%s/s)\n", job->out,
-               (long long)items->n_quantized, job->recipe.format_text,
-               (long long)(items->n - items->n_quantized), human_bytes(items->bytes_in, a),
-               human_bytes(bytes_out, b), human_time(took, c),
-               human_bytes(progress_rate(&job->progress), d));
+    if (job->is_quiet)
+        return;
+    printf("%s: %lld tensors quantized to %s, %lld copied; %s -> %s in %s (%s/s)\n", job->out,
+           (long long)items->n_quantized, job->recipe.format_text,
+           (long long)(items->n - items->n_quantized), human_bytes(items->bytes_in, a),
+           human_bytes(bytes_out, b), human_time(took, c),
+           human_bytes(progress_rate(&job->progress), d));
+    items_notes(items);
 }
 
 static int write_file(struct job *job, const struct args *args)

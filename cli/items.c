@@ -86,68 +86,167 @@ static int is_real(qn_dtype d)
 }
 
 /* Why a tensor cannot be quantized, or NULL. */
-static const char *refusal(const qn_entry *entry)
+static const char *refusal(const struct item *item)
 {
-    const qn_tensor *t = &entry->tensor;
+    const qn_tensor *t = &item->tensor->entry.tensor;
     if (!is_real(t->dtype))
         return "not f32, f16 or bf16";
-    if (t->rank != 2 && t->rank != 4)
-        return "neither 2-d nor 4-d";
     for (int32_t i = 0; i < t->rank; i++) {
         if (t->shape[i] == 0)
             return "empty";
     }
-    return NULL;
+    if (item->axes.rank > 0)
+        return NULL;
+    if (t->rank == 3)
+        return "3-d: --axes NAME=oiw (Conv1d) or NAME=eoi (experts) quantizes it";
+    if (t->rank == 4)
+        return "perhaps a transposed convolution: --axes NAME=iohw or NAME=oihw quantizes it";
+    return "neither 2-d nor 4-d";
 }
 
-/* Do these scales or offsets belong to weights that another program has quantized (GPTQ, AWQ, MLX,
- * compressed tensors, block-scaled FP8)? Then there are its codes beside them. */
-static int is_foreign_scale(const struct source *s, const char *name)
+/* -------------------------------------------------------------------------------------- axes */
+
+struct choice {
+    struct chosen chosen;
+    const struct source *source;
+    const struct recipe *recipe;
+    int is_gpt2; /* c_attn or c_fc have the bias of [in, out] */
+};
+
+/* Splits "PATTERN=VALUE" of an option; *pattern is to be freed. The value, or NULL after the error
+ * was told. */
+static const char *split_pattern(const char *option, const char *text, char **pattern)
 {
-    static const char *const endings[] = {".scales", ".biases", ".weight_scale",
-                                          ".weight_scale_inv", NULL};
-    static const char *const codes[] = {".qweight", ".weight_packed", ".weight", NULL};
-    const char *dot = strrchr(name, '.');
-    int found = 0;
-    for (int i = 0; dot != NULL && endings[i] != NULL; i++)
-        found |= strcmp(dot, endings[i]) == 0;
-    for (int i = 0; found && codes[i] != NULL; i++) {
-        char *sibling = must_print("%.*s%s", (int)(dot - name), name, codes[i]);
-        const struct source_tensor *t = source_find(s, sibling);
-        free(sibling);
-        if (t != NULL)
-            return !is_real(t->entry.tensor.dtype);
+    const char *equals = strrchr(text, '=');
+    *pattern = NULL;
+    if (equals == NULL) {
+        complain(EXIT_USAGE, "write it as PATTERN=VALUE", "--%s '%s': no =", option, text);
+        return NULL;
+    }
+    *pattern = must_print("%.*s", (int)(equals - text), text);
+    return equals + 1;
+}
+
+/* The last --axes PATTERN=ORDER that matches. */
+static int read_axes(struct choice *c, struct item *item)
+{
+    const char *text;
+    for (int i = 0; (text = args_each(c->chosen.args, "axes", i)) != NULL; i++) {
+        char *pattern;
+        struct axes axes;
+        const char *order = split_pattern("axes", text, &pattern);
+        if (order == NULL)
+            return EXIT_USAGE;
+        const int matches = fnmatch(pattern, item->tensor->name, 0) == 0;
+        const int is_exact = strcmp(pattern, item->tensor->name) == 0;
+        free(pattern);
+        if (!axes_parse(order, &axes))
+            return complain(EXIT_USAGE, "orders look like oi, io, oihw, iohw, hwio, oiw, iow, eoi",
+                            "--axes '%s': '%s' is no order of o, i, h, w and e", text, order);
+        const int fits = axes.rank == item->tensor->entry.tensor.rank;
+        if (!matches || (!fits && !is_exact)) /* a wide pattern is about those that it fits */
+            continue;
+        c->chosen.used[AXES][i] = 1;
+        if (!fits)
+            return complain(EXIT_USAGE, "give a letter for each dimension",
+                            "--axes '%s': %s has %d dimensions", text, item->tensor->name,
+                            item->tensor->entry.tensor.rank);
+        item->axes = axes;
+        item->axes_from = "option";
+    }
+    return 0;
+}
+
+/* Elements of the bias that belongs to a weight; 0: there is none. */
+static int64_t bias_of(const struct source *source, const char *weight)
+{
+    const size_t length = strlen(weight);
+    if (length <= 7 || strcmp(weight + length - 7, ".weight") != 0)
+        return 0;
+    char *name = must_print("%.*s.bias", (int)(length - 7), weight);
+    const struct source_tensor *bias = source_find(source, name);
+    free(name);
+    return bias != NULL && bias->entry.tensor.rank == 1 ? bias->entry.tensor.shape[0] : 0;
+}
+
+static int contains_any(const char *name, const char *const *words)
+{
+    for (; *words != NULL; words++)
+        if (strstr(name, *words) != NULL)
+            return 1;
+    return 0;
+}
+
+static const char *const gpt2_words[] = {".c_attn.", ".c_fc.", ".c_proj.", ".q_attn.", NULL};
+
+/* A bias has as many elements as there are outputs, and tells which dimension these are where the
+ * two differ. */
+static void find_axes(const struct choice *c, struct item *item)
+{
+    static const char *const transposed[] = {"transpose", "Transpose", "deconv", "upconv", NULL};
+    const qn_tensor *t = &item->tensor->entry.tensor;
+    if (item->axes.rank > 0 || (t->rank != 2 && t->rank != 4))
+        return;
+    const int is_conv = t->rank == 4;
+    const int64_t bias = bias_of(c->source, item->tensor->name);
+    const int is_second = bias > 0 && bias == t->shape[1] && bias != t->shape[0];
+    const int is_first = bias > 0 && bias == t->shape[0] && bias != t->shape[1];
+    const int is_like_gpt2 = c->is_gpt2 && contains_any(item->tensor->name, gpt2_words);
+    item->axes_from = is_first || is_second ? "bias" : "assumed";
+    if (is_second) {
+        axes_parse(is_conv ? "iohw" : "io", &item->axes);
+    } else if (!is_conv && !is_first && is_like_gpt2) {
+        axes_parse("io", &item->axes);
+        item->axes_from = "name"; /* the same layers elsewhere in the file have a bias to tell */
+    } else if (!is_conv || is_first || !contains_any(item->tensor->name, transposed)) {
+        axes_parse(is_conv ? "oihw" : "oi", &item->axes);
+    }
+}
+
+static int has_gpt2(const struct source *s)
+{
+    for (int64_t i = 0; i < s->n_tensors; i++) {
+        const qn_tensor *t = &s->tensors[i].entry.tensor;
+        const int64_t bias = t->rank == 2 && contains_any(s->tensors[i].name, gpt2_words)
+                                 ? bias_of(s, s->tensors[i].name)
+                                 : 0;
+        if (bias > 0 && bias == t->shape[1] && bias != t->shape[0])
+            return 1;
     }
     return 0;
 }
 
 /* --conv-groups PATTERN=N, the last that matches. One input channel a group and several outputs are
- * taken for a depthwise convolution. */
-static int read_groups(struct chosen *chosen, struct item *item)
+ * taken for a depthwise convolution, transposed ones where the bias says so. */
+static int read_groups(struct choice *c, struct item *item)
 {
-    const struct args *const args = chosen->args;
+    const qn_tensor *t = &item->tensor->entry.tensor;
+    const int64_t o = axes_size(&item->axes, t, AXIS_O), i = axes_size(&item->axes, t, AXIS_I);
     const char *text;
-    int64_t groups = item->tensor->entry.tensor.shape[1] == 1 ? item->n : 1;
-    for (int i = 0; (text = args_each(args, "conv-groups", i)) != NULL; i++) {
+    int64_t groups = 1;
+    if (axes_are_transposed(&item->axes))
+        groups = o == 1 && bias_of(c->source, item->tensor->name) == i ? i : 1;
+    else if (i == 1)
+        groups = o;
+    for (int at = 0; (text = args_each(c->chosen.args, "conv-groups", at)) != NULL; at++) {
         int64_t given;
-        const char *equals = strrchr(text, '=');
-        if (equals == NULL)
-            return complain(EXIT_USAGE, "write it as PATTERN=N", "--conv-groups '%s': no number",
-                            text);
-        char *pattern = must_print("%.*s", (int)(equals - text), text);
+        char *pattern;
+        const char *number = split_pattern("conv-groups", text, &pattern);
+        if (number == NULL)
+            return EXIT_USAGE;
         const int matches = fnmatch(pattern, item->tensor->name, 0) == 0;
         free(pattern);
-        const int status = parse_int("--conv-groups", equals + 1, 1, INT32_MAX, &given);
+        const int status = parse_int("--conv-groups", number, 1, INT32_MAX, &given);
         if (status != 0)
             return status;
         if (!matches)
             continue;
         groups = given;
-        chosen->used[GROUPS][i] = 1;
-        if (item->n % groups != 0)
-            return complain(EXIT_USAGE, "give a divisor of the output channels",
-                            "--conv-groups %s: %lld outputs of %s are not divisible", text,
-                            (long long)item->n, item->tensor->name);
+        c->chosen.used[GROUPS][at] = 1;
+        if (!axes_geometry(&item->axes, t, groups, &item->n, &item->k))
+            return complain(EXIT_USAGE, "give a divisor of the channels",
+                            "--conv-groups %s: the channels of %s are not divisible", text,
+                            item->tensor->name);
     }
     item->groups = (int32_t)groups;
     return 0;
@@ -176,69 +275,162 @@ static double size_of(const struct item *item, const struct recipe *r)
     return bits / 8;
 }
 
-static int choose_one(struct chosen *chosen, const struct source *source, const struct recipe *r,
-                      struct item *item)
+/* A name that --include gives in full, and an array that is a file of its own, are meant. */
+static int is_meant(const struct choice *c, const struct item *item)
+{
+    const char *pattern;
+    for (int i = 0; (pattern = args_each(c->chosen.args, "include", i)) != NULL; i++)
+        if (strcmp(pattern, item->tensor->name) == 0)
+            return 1;
+    return args_has(c->chosen.args, "all") || qn_file_get_kind(item->tensor->file) == QN_FILE_NPY;
+}
+
+static int find_geometry(struct choice *c, struct item *item)
 {
     const qn_tensor *t = &item->tensor->entry.tensor;
-    const char *name = item->tensor->name;
-    const char *const left_out = chosen_refusal(chosen, name);
-    const int is_part = is_part_of_weight(item->tensor->file, item->tensor->name);
-    const int is_scale = is_foreign_scale(source, item->tensor->name);
-    item->reason = left_out != NULL      ? left_out
-                   : is_part || is_scale ? "of a quantized weight"
-                                         : refusal(&item->tensor->entry);
-    item->bytes_out = (double)item->tensor->entry.bytes;
-    if (item->reason != NULL && t->dtype == QN_DTYPE_NONE)
+    item->kh = (int32_t)axes_size(&item->axes, t, AXIS_H);
+    item->kw = (int32_t)axes_size(&item->axes, t, AXIS_W);
+    item->groups = 1;
+    const int status = item->axes.at[AXIS_W] >= 0 ? read_groups(c, item) : 0;
+    if (status == 0)
+        axes_geometry(&item->axes, t, item->groups, &item->n, &item->k);
+    return status;
+}
+
+static int choose_one(struct choice *c, struct item *item)
+{
+    const char *name = item->name = item->tensor->name;
+    item->bytes_in = item->bytes_out = (double)item->tensor->entry.bytes;
+    item->reason = chosen_refusal(&c->chosen, name);
+    int status = read_axes(c, item);
+    if (status == 0 && item->reason == NULL && is_part_of_weight(item->tensor->file, name))
+        item->reason = "of a quantized weight";
+    if (status == 0 && item->reason == NULL &&
+        (item->scheme = foreign_scheme(c->source, name)) != NULL)
+        item->reason = "of a weight that another program has quantized";
+    if (status == 0 && item->reason == NULL) {
+        find_axes(c, item);
+        item->reason = refusal(item);
+    }
+    if (status == 0 && item->reason == NULL)
+        status = find_geometry(c, item);
+    if (status == 0 && item->reason == NULL && !is_meant(c, item)) {
+        item->reason = skip_reason(name, item->n, item->k, item->axes.at[AXIS_W] < 0);
+        item->is_skipped = item->reason != NULL;
+    }
+    if (status != 0)
+        return status;
+    if (item->reason != NULL && item->tensor->entry.tensor.dtype == QN_DTYPE_NONE)
         return complain(EXIT_INPUT, "this version of quern cannot copy it; take it out of the file",
                         "tensor '%s': it has type %s", name, item->tensor->entry.dtype);
     if (item->reason != NULL)
         return 0;
     item->is_quantized = 1;
-    item->n = t->shape[0];
-    item->kh = t->rank == 4 ? (int32_t)t->shape[2] : 1;
-    item->kw = t->rank == 4 ? (int32_t)t->shape[3] : 1;
-    item->k = t->shape[1] * item->kh * item->kw;
-    item->groups = 1;
-    item->bytes_out = size_of(item, r);
-    return t->rank == 4 ? read_groups(chosen, item) : 0;
+    item->bytes_out = size_of(item, c->recipe);
+    return 0;
 }
 
 static int by_place(const void *a, const void *b)
 {
-    const struct source_tensor *x = ((const struct item *)a)->tensor;
-    const struct source_tensor *y = ((const struct item *)b)->tensor;
+    const struct source_tensor *x = *(struct source_tensor *const *)a;
+    const struct source_tensor *y = *(struct source_tensor *const *)b;
     if (x->file != y->file)
         return (x->file > y->file) - (x->file < y->file);
     return (x->entry.offset > y->entry.offset) - (x->entry.offset < y->entry.offset);
 }
 
+/* Room for one more. */
+static struct item *append(struct items *items, int64_t *capacity)
+{
+    if (items->n == *capacity) {
+        *capacity = *capacity > 0 ? 2 * *capacity : 64;
+        items->at = must_grow(items->at, sizeof *items->at * (size_t)*capacity);
+    }
+    items->at[items->n] = (struct item){.tensor = NULL};
+    return &items->at[items->n++];
+}
+
+/* Experts in one tensor become weights of their own, "NAME.0" to "NAME.e". */
+static void split_experts(struct items *items, int64_t *capacity)
+{
+    const struct item all = items->at[items->n - 1];
+    const int64_t experts = axes_size(&all.axes, &all.tensor->entry.tensor, AXIS_E);
+    if (!all.is_quantized || all.axes.at[AXIS_E] < 0)
+        return;
+    items->n--;
+    items->names =
+        must_grow(items->names, sizeof *items->names * (size_t)(items->n_names + experts));
+    for (int64_t e = 0; e < experts; e++) {
+        struct item *item = append(items, capacity);
+        *item = all;
+        item->expert = e;
+        item->bytes_in = all.bytes_in / (double)experts;
+        items->names[items->n_names] = must_print("%s.%lld", all.tensor->name, (long long)e);
+        item->name = items->names[items->n_names++];
+    }
+}
+
+/* A model that is quantized already is refused by name rather than copied by halves. */
+static int check_foreign(const struct args *args, const struct items *items)
+{
+    const struct item *first = NULL;
+    int64_t n = 0;
+    for (int64_t i = 0; i < items->n; i++) {
+        if (items->at[i].scheme == NULL)
+            continue;
+        first = first == NULL ? &items->at[i] : first;
+        n++;
+    }
+    if (n == 0 || args_has(args, "copy-unknown"))
+        return 0;
+    return complain(EXIT_INPUT,
+                    "quantize the model it was made from, or --copy-unknown copies these tensors "
+                    "as they are",
+                    "tensor '%s': it is part of a weight quantized already (%s), as %lld tensors "
+                    "are, and this version of quern does not read these",
+                    first->name, first->scheme, (long long)n);
+}
+
 int items_choose(const struct args *args, const struct source *source, const struct recipe *recipe,
                  struct items *items)
 {
-    struct chosen chosen;
-    int status = chosen_begin(&chosen, args);
-    *items = (struct items){.n = source->n_tensors};
+    struct choice c = {.source = source, .recipe = recipe, .is_gpt2 = has_gpt2(source)};
+    const size_t count = (size_t)source->n_tensors;
+    int64_t capacity = 0;
+    int status = chosen_begin(&c.chosen, args);
+    *items = (struct items){.n = 0};
     if (status != 0)
         return status;
-    items->at = must_alloc(sizeof *items->at * (size_t)items->n);
-    for (int64_t i = 0; i < items->n; i++)
-        items->at[i].tensor = &source->tensors[i];
-    if (items->n > 0)
-        qsort(items->at, (size_t)items->n, sizeof *items->at, by_place);
-    for (int64_t i = 0; i < items->n && status == 0; i++) {
-        struct item *item = &items->at[i];
-        status = choose_one(&chosen, source, recipe, item);
-        items->n_quantized += item->is_quantized;
-        items->bytes_in += (double)item->tensor->entry.bytes;
-        items->bytes_out += item->bytes_out;
-        if (item->is_quantized)
-            items->bytes_to_quantize += (double)item->tensor->entry.bytes;
+    const struct source_tensor **order = must_alloc(sizeof(struct source_tensor *) * count);
+    for (size_t i = 0; i < count; i++)
+        order[i] = &source->tensors[i];
+    if (count > 0)
+        qsort(order, count, sizeof(struct source_tensor *), by_place);
+    for (size_t i = 0; i < count && status == 0; i++) {
+        struct item *item = append(items, &capacity);
+        item->tensor = order[i];
+        status = choose_one(&c, item);
+        if (status == 0)
+            split_experts(items, &capacity);
     }
-    return status != 0 ? status : chosen_check(&chosen, "tensor");
+    free(order);
+    for (int64_t i = 0; i < items->n && status == 0; i++) {
+        const struct item *item = &items->at[i];
+        items->n_quantized += item->is_quantized;
+        items->n_skipped += item->is_skipped;
+        items->bytes_in += item->bytes_in;
+        items->bytes_out += item->bytes_out;
+        items->bytes_to_quantize += item->is_quantized ? item->bytes_in : 0;
+    }
+    status = status != 0 ? status : chosen_check(&c.chosen, "tensor");
+    return status != 0 ? status : check_foreign(args, items);
 }
 
 void items_free(struct items *items)
 {
+    for (int64_t i = 0; i < items->n_names; i++)
+        free(items->names[i]);
+    free(items->names);
     free(items->at);
     *items = (struct items){0};
 }
@@ -258,64 +450,4 @@ void item_parts(const struct item *item, const struct recipe *r, qn_weight_parts
         parts->perm = &some_perm;
     if (r->prescale != PRESCALE_NONE)
         parts->prescale = &some_prescale;
-}
-
-/* -------------------------------------------------------------------------------------- output */
-
-void items_print(const struct items *items, const struct recipe *r)
-{
-    static const struct column columns[] = {
-        {"tensor", '<', 0, 1}, {"shape", '<', 0, 0}, {"type", '<', 0, 0}, {"becomes", '<', 0, 0},
-        {"before", '>', 0, 0}, {"after", '>', 0, 0}, {NULL, 0, 0, 0},
-    };
-    struct table *t = table_create(columns);
-    char shape[SHAPE_TEXT], a[HUMAN];
-    for (int64_t i = 0; i < items->n; i++) {
-        const struct item *item = &items->at[i];
-        const qn_entry *e = &item->tensor->entry;
-        table_cell(t, PLAIN, "%s", item->tensor->name);
-        table_cell(t, PLAIN, "%s", shape_text(&e->tensor, shape));
-        table_cell(t, PLAIN, "%s", e->dtype);
-        if (!item->is_quantized)
-            table_cell(t, DIM, "copied: %s", item->reason);
-        else if (item->groups > 1)
-            table_cell(t, GREEN, "%s, %d groups", r->format_text, item->groups);
-        else
-            table_cell(t, GREEN, "%s", r->format_text);
-        table_cell(t, PLAIN, "%s", human_bytes((double)e->bytes, a));
-        table_cell(t, PLAIN, "%s", human_bytes(item->bytes_out, a));
-    }
-    table_print(t);
-    table_destroy(t);
-    char b[HUMAN];
-    printf("\n%lld of %lld tensors would be quantized to %s: %s become about %s (%.1f %%)\n",
-           (long long)items->n_quantized, (long long)items->n, r->format_text,
-           human_bytes(items->bytes_in, a), human_bytes(items->bytes_out, b),
-           items->bytes_in > 0 ? 100 * items->bytes_out / items->bytes_in : 100);
-}
-
-cJSON *items_json(const struct items *items, const struct recipe *r)
-{
-    cJSON *list = cJSON_CreateArray();
-    for (int64_t i = 0; i < items->n; i++) {
-        const struct item *item = &items->at[i];
-        const qn_entry *e = &item->tensor->entry;
-        cJSON *o = cJSON_CreateObject(), *shape = cJSON_CreateArray();
-        cJSON_AddStringToObject(o, "name", item->tensor->name);
-        for (int32_t d = 0; d < e->tensor.rank; d++)
-            cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)e->tensor.shape[d]));
-        cJSON_AddItemToObject(o, "shape", shape);
-        cJSON_AddStringToObject(o, "dtype", e->dtype);
-        cJSON_AddBoolToObject(o, "quantized", item->is_quantized);
-        if (item->is_quantized)
-            cJSON_AddStringToObject(o, "format", r->format_text);
-        else
-            cJSON_AddStringToObject(o, "reason", item->reason);
-        if (item->groups > 1)
-            cJSON_AddNumberToObject(o, "conv_groups", item->groups);
-        cJSON_AddNumberToObject(o, "bytes_before", (double)e->bytes);
-        cJSON_AddNumberToObject(o, "bytes_after", (double)(int64_t)(item->bytes_out + 0.5));
-        cJSON_AddItemToArray(list, o);
-    }
-    return list;
 }

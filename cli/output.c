@@ -17,7 +17,7 @@ const struct option_row options_output[] = {
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-static const char *const lists[N_LISTS] = {"include", "exclude", "conv-groups"};
+static const char *const lists[N_LISTS] = {"include", "exclude", "conv-groups", "axes"};
 
 int chosen_begin(struct chosen *c, const struct args *args)
 {
@@ -55,7 +55,9 @@ int chosen_check(const struct chosen *c, const char *what)
             if (!c->used[l][i])
                 return complain(EXIT_USAGE, "'quern inspect FILE' lists the names",
                                 "--%s '%s': no %s has such a name", lists[l], pattern,
-                                l == GROUPS ? "convolution" : what);
+                                l == GROUPS ? "convolution"
+                                : l == AXES ? "tensor of as many dimensions"
+                                            : what);
         }
     }
     return 0;

@@ -11,10 +11,11 @@ extern const struct option_row options_output[];
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-enum { MAX_PATTERNS = 64, GROUPS = 2, N_LISTS = 3 }; /* include, exclude, conv-groups */
+enum { MAX_PATTERNS = 64, GROUPS = 2, AXES = 3, N_LISTS = 4 };
 struct chosen {
     const struct args *args;
-    int used[N_LISTS][MAX_PATTERNS]; /* the patterns that some name has matched */
+    int used[N_LISTS][MAX_PATTERNS]; /* of --include, --exclude, --conv-groups, --axes: the patterns
+                                        that some name has matched */
 };
 /* 0 or the exit status. */
 int chosen_begin(struct chosen *c, const struct args *args);

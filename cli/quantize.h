@@ -3,6 +3,7 @@
 #ifndef CLI_QUANTIZE_H
 #define CLI_QUANTIZE_H
 
+#include "axes.h"
 #include "source.h"
 
 struct recipe {
@@ -17,17 +18,23 @@ struct recipe {
 
 struct item {
     const struct source_tensor *tensor;
+    const char *name; /* of the output: the tensor's, or "NAME.7" of expert 7 */
     int is_quantized;
-    const char *reason; /* why it is copied as it is */
-    int64_t n, k;
+    int is_skipped;        /* by a rule that --all turns off */
+    const char *reason;    /* why it is copied as it is */
+    const char *scheme;    /* of what another program has quantized, or NULL */
+    struct axes axes;      /* what the dimensions mean, and who says so: */
+    const char *axes_from; /* "option", "bias", "name", "assumed" */
+    int64_t expert, n, k;
     int32_t kh, kw, groups;
-    int64_t index;    /* in the writer */
-    double bytes_out; /* as estimated */
+    int64_t index;              /* in the writer */
+    double bytes_in, bytes_out; /* as estimated */
 };
 
 struct items {
     struct item *at;
-    int64_t n, n_quantized;
+    char **names; /* of experts */
+    int64_t n, n_names, n_quantized, n_skipped;
     double bytes_in, bytes_out, bytes_to_quantize;
 };
 
@@ -40,6 +47,15 @@ void items_free(struct items *items);
 /* The table of --dry-run. */
 void items_print(const struct items *items, const struct recipe *recipe);
 cJSON *items_json(const struct items *items, const struct recipe *recipe);
+
+/* Sentences: what was skipped by which rule, and weights whose axes are the usual ones because
+ * nothing tells. */
+void items_notes(const struct items *items);
+
+/* Why a weight of this name and shape had better not be quantized, or NULL: "embedding". */
+const char *skip_reason(const char *name, int64_t n, int64_t k, int is_matrix);
+/* What another program has quantized and has named this tensor of: "GPTQ"; or NULL. */
+const char *foreign_scheme(const struct source *s, const char *name);
 
 /* The parts of a weight that a writer wants to know beforehand. */
 void item_parts(const struct item *item, const struct recipe *recipe, qn_weight_parts *parts);

@@ -237,7 +237,7 @@ class Inspect(Case):
     def test_packed(self):
         """A line a weight, not one of bytes."""
         self.model()
-        quern("quantize", "model.safetensors", "-o", "q.safetensors", "-q")
+        quern("quantize", "model.safetensors", "-o", "q.safetensors", "-q", "--all")
         self.assertNotIn("layout", quern("inspect", "q.safetensors"))
         quern("pack", "q.safetensors", "-o", "p.safetensors", "-q")
         text = quern("inspect", "p.safetensors")
@@ -411,7 +411,8 @@ class Run(Case):
                                     total += (x[(c * side + iy) * side + ix] *
                                               w[((o * ci + c) * 3 + ky) * 3 + kx])
                     expected.append(total / 64)
-        quern("quantize", "w.safetensors", "-o", "q.safetensors", "--format", "int8:pc", "-q")
+        quern("quantize", "w.safetensors", "-o", "q.safetensors", "--format", "int8:pc", "-q",
+              "--all")
         quern("run", "-w", "q.safetensors:conv", "-x", "x.npy", "--stride", "2", "--pad", "1", "-o",
               "y.npy")
         shape, y = npy_read("y.npy")
@@ -439,7 +440,7 @@ class Run(Case):
         self.complains(*words, "-w", "w.npy", "--format", "int4:g8", "--pad", 1, status=2,
                        says=["--pad", "matmul"])
         safetensors("conv.safetensors", {"w": ("F16", [8, 4, 3, 3], normal(288))})
-        quern("quantize", "conv.safetensors", "-o", "q.safetensors", "-q")
+        quern("quantize", "conv.safetensors", "-o", "q.safetensors", "-q", "--all")
         npy_write("image.npy", [1, 4, 2, 5], normal(40))
         npy_write("other.npy", [1, 3, 5, 5], normal(75))
         conv = ["run", "-w", "q.safetensors", "-o", "y.npy", "-x"]
@@ -457,7 +458,7 @@ class Pack(Case):
     def setUp(self):
         super().setUp()
         self.model()
-        quern("quantize", "model.safetensors", "-o", "q.safetensors", "-q", "--group", 32)
+        quern("quantize", "model.safetensors", "-o", "q.safetensors", "-q", "--group", 32, "--all")
 
     def packed(self, path="p.safetensors"):
         with open(path, "rb") as file:

@@ -37,7 +37,7 @@ class Names(Case):
             out = quern(*words)
             self.assertIn(shown, out)
             self.assertEqual([c for c in out if c < " " and c != "\n"], [])
-        out = quern("quantize", "m.safetensors", "-o", "q.safetensors")
+        out = quern("quantize", "m.safetensors", "-o", "q.safetensors", "--all")
         self.assertIn(shown, out.err)
         self.assertEqual([c for c in out.err if c < " " and c != "\n"], [])
         everything = ("\u0080\u009f\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068"
@@ -111,7 +111,7 @@ class Names(Case):
         """A tensor is part of a weight by its ending, not by the beginning of its name."""
         safetensors("m.safetensors", {"fc": ("F32", [4, 8], normal(32)),
                                       "fc.bias": ("F32", [4], normal(4))})
-        quern("quantize", "m.safetensors", "-o", "q.safetensors", "-q")
+        quern("quantize", "m.safetensors", "-o", "q.safetensors", "-q", "--all")
         self.assertIn("fc.bias", quern("inspect", "q.safetensors"))
         self.assertNotIn("fc.codes", quern("inspect", "q.safetensors"))
         found = json.loads(quern("compare", "q.safetensors", "m.safetensors", "--json"))
