@@ -245,13 +245,38 @@ QN_API qn_status qn_writer_add_weight(qn_writer *writer, const char *name,
 QN_API qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *value,
                                     qn_error *err);
 /**
- * Write the header to "<path>.part". resume 1: continue a part file left by an interrupted run
- * whose declaration is the same (else it begins anew); what was already written completely is then
- * done.
- * @return QN_OK; QN_E_OPEN; QN_E_WRITE; QN_E_EXISTS: path exists and overwrite is 0.
+ * A fact that the content depends on and the declaration does not tell: the value of an option, the
+ * digest of an input. Facts are kept in the part file, never in the file: qn_writer_begin() with
+ * resume 1 continues a part file only if its facts are these. Both texts are copied; keys are
+ * unique. Before qn_writer_begin(). One thread at a time.
+ * @return QN_OK; QN_E_ARGUMENT: NULL, too late, or more than 16 MiB together; QN_E_EXISTS: the key
+ *         is taken; QN_E_MEMORY.
+ */
+QN_API qn_status qn_writer_fingerprint(qn_writer *writer, const char *key, const char *value,
+                                       qn_error *err);
+/**
+ * Write the header to "<path>.part", which is made exclusively, and which nobody but its owner may
+ * write to until it is finished. resume 1: continue a part file left by an interrupted run whose
+ * declaration is the same (else it begins anew); what was already written completely, and whose
+ * checksum is right, is then done. A part file of another user, or that is no regular file, is
+ * refused; one that others may write to, or that has a second name, is replaced and never believed.
+ * overwrite 1: the finished file gets the mode, and where permitted the owner, of the one it
+ * replaces.
+ * @return QN_OK; QN_E_OPEN: also a path that is a folder, or a symbolic link that leads nowhere;
+ *         QN_E_WRITE; QN_E_MEMORY; QN_E_EXISTS: path exists and overwrite is 0; QN_E_RESUME: the
+ *         part file was made from other facts (qn_writer_fingerprint); err names the first that
+ *         differs, and how much is done; the part file stays, and the writer may begin with
+ *         resume 0.
  */
 QN_API qn_status qn_writer_begin(qn_writer *writer, int32_t overwrite, int32_t resume,
                                  qn_error *err);
+/**
+ * What qn_writer_begin() found in a part file and does not continue with: *done of *all tensors and
+ * weights that an earlier run had declared. 0 of 0: there was no part file; *all -1: there was one,
+ * but it does not say what it holds. After qn_writer_begin().
+ * @return QN_OK; QN_E_ARGUMENT: NULL or too early.
+ */
+QN_API qn_status qn_writer_discarded(const qn_writer *writer, int64_t *done, int64_t *all);
 /** 1 if tensor or weight `index` needs no writing any more. */
 QN_API int32_t qn_writer_is_done(const qn_writer *writer, int64_t index);
 /** Write a whole tensor (contiguous, of the declared type and shape), or a whole weight. */

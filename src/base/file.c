@@ -9,13 +9,13 @@
 
 int qni_file_open(const char *path, int how)
 {
-    const int flags = how == QNI_FILE_NEW      ? O_RDWR | O_CREAT | O_EXCL
-                      : how == QNI_FILE_PART   ? O_RDWR | O_CREAT | O_NOFOLLOW
+    const int flags = how == QNI_FILE_NEW      ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
+                      : how == QNI_FILE_FOUND  ? O_RDWR | O_NOFOLLOW
                       : how == QNI_FILE_FOLDER ? O_RDONLY | O_DIRECTORY
                                                : O_RDONLY;
     int fd;
     do
-        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666);
+        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0644);
     while (fd < 0 && errno == EINTR);
     return fd;
 }

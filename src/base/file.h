@@ -8,9 +8,10 @@
 
 enum {
     QNI_FILE_READ = 0,
-    QNI_FILE_NEW = 1,    /* write and read; fails with EEXIST if the name is taken */
+    QNI_FILE_NEW = 1,    /* write and read; fails with EEXIST if the name is taken. Nobody but the
+                            owner may write to it, whatever the umask allows */
     QNI_FILE_FOLDER = 2, /* a directory, for fsync after a rename */
-    QNI_FILE_PART = 3 /* write and read what is there or a new one; never through a symbolic link */
+    QNI_FILE_FOUND = 3   /* write and read what is there; never through a symbolic link */
 };
 
 /* A descriptor (closed by exec), or -1 with errno set. Never waits for the other end of a pipe. */

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -168,9 +169,12 @@ void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t
 
 static qn_status check_target(const char *path, int32_t overwrite, qn_error *err)
 {
-    struct stat info;
-    if (stat(path, &info) != 0) /* absent, or the open of the part file will say why */
+    struct stat named, info;
+    if (lstat(path, &named) != 0) /* absent, or the open of the part file will say why */
         return QN_OK;
+    if (stat(path, &info) != 0 && S_ISLNK(named.st_mode))
+        return qni_fail(err, QN_E_OPEN,
+                        "cannot be written: it is a symbolic link that leads nowhere");
     if (S_ISDIR(info.st_mode))
         return qni_fail(err, QN_E_OPEN, "cannot be written: it is a folder");
     if (!overwrite)
@@ -181,15 +185,45 @@ static qn_status check_target(const char *path, int32_t overwrite, qn_error *err
 }
 
 /*
- * Open and lock the part file. The lock is the kernel's (flock): it goes away with the process,
- * however that ends. Between open and lock another process may have published or removed the file
- * that we opened, therefore the name must still mean it afterwards. A file with a second name is
- * already published (see name_new) and must not be written to; it is given up for a new one.
+ * May this file be ours? 0: yes; 1: no, but it may be replaced (others could have written to it, or
+ * keep it under another name: then it is published already, see name_new); else the failure.
  */
-static qn_status open_part(struct qni_output *o, qn_error *err)
+static qn_status check_found(const struct stat *info, qn_error *err)
+{
+    if (!S_ISREG(info->st_mode))
+        return qni_fail(err, QN_E_OPEN, "cannot be written: its .part is not a regular file");
+    if (info->st_uid != geteuid())
+        return qni_fail(err, QN_E_OPEN,
+                        "cannot be written: its .part is there and belongs to another user (%lu); "
+                        "remove it or choose another name",
+                        (unsigned long)info->st_uid);
+    return (info->st_mode & (S_IWGRP | S_IWOTH)) != 0 || info->st_nlink > 1 ? 1 : QN_OK;
+}
+
+/* The part file that is there, or else a new one; -1 with errno set. */
+static int open_or_make(const char *part, bool *is_found)
+{
+    *is_found = true;
+    int fd = qni_file_open(part, QNI_FILE_FOUND);
+    if (fd >= 0 || errno != ENOENT)
+        return fd;
+    *is_found = false;
+    return qni_file_open(part, QNI_FILE_NEW);
+}
+
+/*
+ * Open and lock the part file; fresh: one that was not there before. The lock is the kernel's
+ * (flock): it goes away with the process, however that ends. Between open and lock another process
+ * may have published or removed the file that we opened, therefore the name must still mean it
+ * afterwards. What must not be written to is removed, never emptied: whoever has it open keeps it.
+ */
+static qn_status open_part(struct qni_output *o, bool fresh, qn_error *err)
 {
     for (int attempt = 0; attempt < 100; attempt++) {
-        const int fd = qni_file_open(o->part, QNI_FILE_PART);
+        bool is_found = false;
+        const int fd = open_or_make(o->part, &is_found);
+        if (fd < 0 && !is_found && errno == EEXIST)
+            continue;
         if (fd < 0)
             return qni_fail(err, QN_E_OPEN, "cannot be written (as .part): %s (error %d)",
                             reason(errno), errno);
@@ -203,26 +237,29 @@ static qn_status open_part(struct qni_output *o, qn_error *err)
             close(fd);
             continue;
         }
-        if (!S_ISREG(ours.st_mode)) {
+        const qn_status found = is_found ? check_found(&ours, err) : QN_OK;
+        if (found < 0) {
             close(fd);
-            return qni_fail(err, QN_E_OPEN, "cannot be written: its .part is not a regular file");
+            return found;
         }
-        if (ours.st_nlink > 1) {
-            const int removed = unlink(o->part);
+        if (found > 0 || (is_found && fresh)) {
+            const int removed = unlink(o->part), code = errno;
             close(fd);
             if (removed != 0)
-                return qni_fail(err, QN_E_OPEN, "cannot be written: its .part has a second name");
+                return qni_fail(err, QN_E_OPEN, "its .part cannot be replaced: %s (error %d)",
+                                reason(code), code);
             continue;
         }
         o->fd = fd;
-        o->found_bytes = ours.st_size;
+        o->is_found = is_found;
+        o->found_bytes = is_found ? ours.st_size : 0;
         return QN_OK;
     }
     return qni_fail(err, QN_E_OPEN, "cannot be written: its .part changes all the time");
 }
 
 qn_status qni_output_open(const struct qni_allocator *a, const char *path, int32_t overwrite,
-                          int32_t keep, struct qni_output **output, qn_error *err)
+                          struct qni_output **output, qn_error *err)
 {
     QNI_TRY(check_target(path, overwrite, err));
     struct qni_output *o = qni_alloc_zero(a, sizeof *o);
@@ -240,19 +277,22 @@ qn_status qni_output_open(const struct qni_allocator *a, const char *path, int32
     o->path = memcpy(text, path, length + 1);
     o->part = memcpy(text + length + 1, path, length);
     memcpy(o->part + length, ".part", sizeof ".part");
-    qn_status status = open_part(o, err);
-    if (status == QN_OK && !keep) {
-        o->found_bytes = 0;
-        if (ftruncate(o->fd, 0) != 0)
-            status = qni_fail(err, QN_E_WRITE, "its .part cannot be emptied: %s (error %d)",
-                              reason(errno), errno);
-    }
+    const qn_status status = open_part(o, false, err);
     if (status != QN_OK) {
         qni_output_close(o, 1);
         return status;
     }
     *output = o;
     return QN_OK;
+}
+
+qn_status qni_output_renew(struct qni_output *output, qn_error *err)
+{
+    if (!output->is_found)
+        return QN_OK;
+    close(output->fd); /* another process may take it now: then that is told */
+    output->fd = -1;
+    return open_part(output, true, err);
 }
 
 static qn_status cannot_grow(uint64_t bytes, int code, qn_error *err)
@@ -375,13 +415,52 @@ static int name_new(const struct qni_output *output)
     return rename(output->part, output->path) == 0 ? 0 : errno;
 }
 
+/* What the umask leaves of write permission to others. It can be asked without changing it, which
+ * other threads would notice, in one place only; where that is missing nobody else may write. */
+static mode_t others_may_write(void)
+{
+    char text[4096];
+    unsigned mask = 0777;
+    const char *line = NULL;
+    if (qni_file_text("/proc/self/status", text, sizeof text) > 0)
+        line = strstr(text, "\nUmask:");
+    for (const char *at = line != NULL ? line + 7 : ""; *at == ' ' || *at == '\t'; at++)
+        if (at[1] >= '0' && at[1] <= '7')
+            mask = (unsigned)strtoul(at + 1, NULL, 8);
+    return (mode_t)(~mask & (S_IWGRP | S_IWOTH));
+}
+
+/* The replaced file's mode and owner, as far as we may; what fails leaves what is stricter. */
+static void take_mode(const struct qni_output *output)
+{
+    struct stat ours, old;
+    if (fstat(output->fd, &ours) != 0)
+        return;
+    if (!output->overwrite || stat(output->path, &old) != 0) {
+        const mode_t more = others_may_write();
+        if (more != 0)
+            (void)fchmod(output->fd, (ours.st_mode & 0777) | more);
+        return;
+    }
+    if ((old.st_uid != ours.st_uid || old.st_gid != ours.st_gid) &&
+        fchown(output->fd, old.st_uid, old.st_gid) != 0 &&
+        fchown(output->fd, (uid_t)-1, old.st_gid) != 0)
+        old.st_mode &= ~(mode_t)(S_IWGRP | S_IWOTH); /* not theirs any more to write to */
+    (void)fchmod(output->fd, old.st_mode & 0777);
+}
+
 qn_status qni_output_publish(struct qni_output *output, qn_error *err)
 {
+    struct stat info;
+    const mode_t mode = fstat(output->fd, &info) == 0 ? info.st_mode : 0600;
     int code;
+    take_mode(output);
     if (!output->overwrite)
         code = name_new(output);
     else
         code = rename(output->part, output->path) == 0 ? 0 : errno;
+    if (code != 0) /* a part file again */
+        (void)fchmod(output->fd, 0644 & mode);
     if (code == EEXIST && !output->overwrite)
         return qni_fail(err, QN_E_EXISTS, "was made by somebody else meanwhile");
     if (code != 0)

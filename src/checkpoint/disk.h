@@ -45,18 +45,19 @@ struct qni_output {
     char *path, *part; /* both in one allocation */
     size_t text_bytes;
     int fd;
-    int32_t overwrite;
-    int64_t found_bytes; /* what an earlier run left: its size, 0 if there was none or it was not
-                            wanted */
+    int32_t overwrite, is_found;
+    int64_t found_bytes; /* what an earlier run left: its size, 0 if there was none */
 };
 
 /*
- * Open the part file. keep 1: with what an earlier run left in it, else empty. Only one process at
- * a time can have it.
+ * Open the part file, with what an earlier run left in it, or a new one. Only one process at a time
+ * can have it. It belongs to us, nobody else may write to it, and it has one name.
  * @return QN_OK; QN_E_EXISTS: path exists and overwrite is 0; QN_E_OPEN; QN_E_MEMORY.
  */
 qn_status qni_output_open(const struct qni_allocator *a, const char *path, int32_t overwrite,
-                          int32_t keep, struct qni_output **output, qn_error *err);
+                          struct qni_output **output, qn_error *err);
+/* What an earlier run left goes: the part file is a new, empty one. @return QN_OK; QN_E_OPEN. */
+qn_status qni_output_renew(struct qni_output *output, qn_error *err);
 /* Make the file this long; what is new reads as zeros. @return QN_OK; QN_E_WRITE. */
 qn_status qni_output_cut(struct qni_output *output, uint64_t bytes, qn_error *err);
 /* The same and, where the file system can, take the space at once: a disk that is too full is found
@@ -70,7 +71,8 @@ qn_status qni_output_read(struct qni_output *output, uint64_t offset, void *data
                           qn_error *err);
 /* All data to the disk. @return QN_OK; QN_E_WRITE. */
 qn_status qni_output_sync(struct qni_output *output, qn_error *err);
-/* Give the file, which must be synced, its name. @return QN_OK; QN_E_WRITE; QN_E_EXISTS. */
+/* Give the file, which must be synced, its name, and the mode of the file that it replaces, or what
+ * the umask leaves. @return QN_OK; QN_E_WRITE; QN_E_EXISTS. */
 qn_status qni_output_publish(struct qni_output *output, qn_error *err);
 /* Close and free. keep_part 0 removes the part file if it was not published. NULL is legal. */
 void qni_output_close(struct qni_output *output, int32_t keep_part);

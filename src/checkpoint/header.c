@@ -136,6 +136,5 @@ qn_status qni_writer_layout(qn_writer *writer, qn_error *err)
     put_header(&t, writer);
     writer->file_bytes = size + data_bytes;
     writer->journal_start = qni_round_up(writer->file_bytes, QNI_DATA_ALIGNMENT);
-    writer->part_bytes = writer->journal_start + QNI_DATA_ALIGNMENT + 8 * writer->n_slots;
     return QN_OK;
 }

@@ -363,7 +363,9 @@ qn_status qn_npy_write(const char *path, const qn_tensor *tensor, int32_t overwr
     const struct qni_allocator a = qni_allocator_default();
     struct qni_output *output = NULL;
     qn_error inner = {QN_OK, -1, ""};
-    qn_status status = qni_output_open(&a, path, overwrite, 0, &output, &inner);
+    qn_status status = qni_output_open(&a, path, overwrite, &output, &inner);
+    if (status == QN_OK)
+        status = qni_output_renew(output, &inner);
     if (status == QN_OK)
         status = write_file(output, tensor, types[i].kind, types[i].bytes, &inner);
     qni_output_close(output, 0);

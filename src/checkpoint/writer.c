@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing safetensors files tensor by tensor: everything is declared first, so the header, whose
  * offsets need all sizes, is written before any data; tensors then come in any order, and the file
- * gets its name when all are there. The part file and its journal are in journal.c, the weights in
- * weights.c. No tensor is held in memory, no file is ever seen half written. */
+ * gets its name when all are there. Writing into the part file is in journal.c, going on where an
+ * earlier run ended in resume.c, the weights in save.c. No tensor is held in memory, no file is
+ * ever seen half written. */
 #include <stdio.h>
 #include <string.h>
 
@@ -280,10 +281,9 @@ static qn_status begin(qn_writer *writer, int32_t overwrite, int32_t resume, qn_
         writer->buffer = qni_alloc(&writer->allocator, QNI_WRITER_BUFFER);
     if (writer->buffer == NULL)
         return qni_fail(err, QN_E_MEMORY, "out of memory");
-    QNI_TRY(
-        qni_output_open(&writer->allocator, writer->path, overwrite, resume, &writer->output, err));
+    QNI_TRY(qni_output_open(&writer->allocator, writer->path, overwrite, &writer->output, err));
     bool is_same = false;
-    qn_status status = resume ? qni_journal_resume(writer, &is_same, err) : QN_OK;
+    qn_status status = qni_journal_look(writer, resume, &is_same, err);
     /* What an earlier run left stays if it cannot be read now; what this one could not begin goes.
      */
     const bool keep_part = status != QN_OK;
@@ -373,6 +373,7 @@ static void free_writer(qn_writer *writer)
     qni_free(&a, writer->pairs, writer->pair_capacity * sizeof *writer->pairs);
     qni_free(&a, writer->tensor_names.cells, writer->tensor_names.capacity * sizeof(size_t));
     qni_free(&a, writer->keys.cells, writer->keys.capacity * sizeof(size_t));
+    qni_free(&a, writer->facts, writer->facts_capacity);
     qni_free(&a, writer->header, writer->header_bytes);
     qni_free(&a, writer->buffer, QNI_WRITER_BUFFER);
     qni_free(&a, writer->path, writer->path_bytes);
@@ -390,7 +391,10 @@ static qn_status finish(qn_writer *writer, qn_error *err)
     QNI_TRY(qni_output_sync(writer->output, err));
     QNI_TRY(qni_output_cut(writer->output, writer->file_bytes, err));
     QNI_TRY(qni_output_sync(writer->output, err));
-    return qni_output_publish(writer->output, err);
+    const qn_status status = qni_output_publish(writer->output, err);
+    if (status != QN_OK) /* the name was taken meanwhile, say: the work is not lost */
+        qni_journal_restore(writer);
+    return status;
 }
 
 qn_status qni_writer_finish(qn_writer *writer, int32_t keep_part, qn_error *err)

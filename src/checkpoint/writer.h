@@ -4,10 +4,11 @@
  * packed weights come first, then larger elements, so that everything is aligned behind a header
  * that ends at a multiple of 64 although the format allows no gaps.
  *
- * The part file: header and data as they will be, then the journal - a head and one 64-bit checksum
- * per tensor, 0 until the tensor is completely written. A resumed run believes a checksum only
- * after reading the data again, so a power failure that lost some of it costs that tensor and
- * nothing else. The journal is cut off before the file gets its name. */
+ * The part file: header and data as they will be, then the journal: per tensor a checksum, 0 until
+ * the tensor is completely written; the facts that the run depends on (qn_writer_fingerprint); a
+ * tail that tells where all this is. A resumed run believes a checksum only after reading the data
+ * again, so a power failure that lost some of it costs that tensor and nothing else. The journal is
+ * cut off before the file gets its name; a part file without one is never believed. */
 #ifndef QNI_CHECKPOINT_WRITER_H
 #define QNI_CHECKPOINT_WRITER_H
 
@@ -67,11 +68,14 @@ struct qn_writer {
     } * pairs; /* metadata */
     size_t n_pairs, pair_capacity;
     struct qni_names tensor_names, keys;
+    char *facts; /* of qn_writer_fingerprint(): key, 0, value, 0, ... */
+    size_t facts_bytes, facts_capacity;
     /* From begin on. */
     struct qni_output *output;
     char *header;
     size_t header_bytes; /* with the length in front; a multiple of QNI_DATA_ALIGNMENT */
     uint64_t file_bytes, journal_start, part_bytes;
+    int64_t n_lost, n_found; /* of qn_writer_discarded() */
     uint8_t *buffer; /* [QNI_WRITER_BUFFER] */
 };
 
@@ -114,10 +118,25 @@ qn_status qni_sink_put(struct qni_sink *sink, const void *data, size_t bytes, qn
 /* The tensor is complete: note it in the journal. */
 qn_status qni_sink_close(struct qni_sink *sink, qn_error *err);
 
-/* The journal. start: lay out the part file, header and an empty journal. resume: true if an
- * earlier run's file has the same declaration; slots that are complete are then marked. */
+/* The journal (resume.c). look: what an earlier run left, and can it be continued? slots that are
+ * complete are then marked. QN_E_RESUME: the facts differ. start: a part file of our own, with
+ * header and an empty journal. restore: the journal that was cut off again, as far as possible. */
+qn_status qni_journal_look(qn_writer *writer, int32_t resume, bool *is_same, qn_error *err);
 qn_status qni_journal_start(qn_writer *writer, qn_error *err);
-qn_status qni_journal_resume(qn_writer *writer, bool *is_same, qn_error *err);
+void qni_journal_restore(qn_writer *writer);
 qn_status qni_journal_note(qn_writer *writer, const struct qni_slot *slot, qn_error *err);
+
+/* Where the data of a tensor begins. */
+static inline uint64_t qni_slot_place(const qn_writer *writer, const struct qni_slot *slot)
+{
+    return writer->header_bytes + slot->offset;
+}
+
+/* A note of 0 says that a tensor is not there. */
+static inline uint64_t qni_note_of(const struct qni_checksum *sum)
+{
+    const uint64_t x = qni_checksum_end(sum);
+    return x != 0 ? x : 1;
+}
 
 #endif

@@ -350,17 +350,19 @@ static void damage_header(uint8_t *bytes, size_t *size)
     (void)size;
     bytes[20] ^= 1;
 }
+/* The journal: a note of 16 bytes per tensor, no facts, a tail. */
+enum { NOTE = 16, TAIL = 64 };
 static void damage_journal(uint8_t *bytes, size_t *size)
 {
-    bytes[*size - 24 - 64] ^= 1; /* its magic */
+    bytes[*size - TAIL] ^= 1; /* its magic */
 }
 static void damage_note(uint8_t *bytes, size_t *size)
 {
-    bytes[*size - 1] ^= 1;
+    bytes[*size - TAIL - NOTE] ^= 1;
 }
 static void forget_note(uint8_t *bytes, size_t *size)
 {
-    memset(bytes + *size - 8, 0, 8);
+    memset(bytes + *size - TAIL - NOTE, 0, 8);
 }
 static void cut_short(uint8_t *bytes, size_t *size)
 {
@@ -369,7 +371,8 @@ static void cut_short(uint8_t *bytes, size_t *size)
 }
 static void cut_journal(uint8_t *bytes, size_t *size)
 {
-    *size = data_start(bytes) + 16 + 24 + 5; /* killed between the last two steps of finish */
+    *size = data_start(bytes) + 16 + 24 + 5; /* killed between the last two steps of finish, or
+                                                 planted: nothing tells that it is whole */
 }
 static void cut_all(uint8_t *bytes, size_t *size)
 {
@@ -395,7 +398,7 @@ static void test_resume_damaged(void **state)
     resume_damaged(ctx, folder, damage_note, 2);
     resume_damaged(ctx, folder, forget_note, 2);
     resume_damaged(ctx, folder, cut_short, 0);
-    resume_damaged(ctx, folder, cut_journal, 3);
+    resume_damaged(ctx, folder, cut_journal, 0);
     resume_damaged(ctx, folder, cut_all, 0);
     resume_damaged(ctx, folder, append, 0);
     qn_ctx_destroy(ctx);
