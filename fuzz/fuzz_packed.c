@@ -2,14 +2,15 @@
 /* Packed weights from a damaged file. The input is a list of edits of a good file made here (a blob
  * of random bytes would never get past its head): first byte the format, then (u16 place, u8 value)
  * triples; an odd first byte counts places from the beginning of the blob's head. What loads must
- * survive unpacking and a product. */
+ * survive a product; what unpacks must be a weight by the rules of qn_weight_create(), and no value
+ * of it is NaN. */
 #include "fuzz.h"
 
-#include "quant/packed.h"
+#include "checkpoint/packed.h"
 
 static const char *const specs[] = {"int4:g32",         "int4:g24:zp", "int8:pc", "nf4:g16",
                                     "int3:g32:off:f16", "fp8:pc",      "int5:c4", "int8:pt"};
-enum { N_SPECS = 8, N = 18, K = 72, HEADER = 192 };
+enum { N_SPECS = 8, N = 18, K = 72, HEADER = 640 };
 
 struct good {
     uint8_t *bytes;
@@ -40,10 +41,17 @@ static struct good make_file(const char *spec)
     FUZZ_EXPECT(file.bytes != NULL);
     memcpy(file.bytes, &length, 8);
     memset(file.bytes + 8, ' ', length);
-    char text[HEADER];
-    const int used = snprintf(
-        text, sizeof text,
-        "{\"w.packed\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[0,%zu]}}", bytes, bytes);
+    char words[QNI_PACKED_WORDS], text[HEADER];
+    qni_packed_words(packed->head, words);
+    int used = snprintf(text, sizeof text, "{\"__metadata__\":{\"" QNI_PACKED_KEY "w\":\"");
+    for (const char *c = words; *c != 0; c++)
+        used +=
+            snprintf(text + used, sizeof text - (size_t)used, "%s%c", *c == '"' ? "\\" : "", *c);
+    used +=
+        snprintf(text + used, sizeof text - (size_t)used,
+                 "\"},\"w.packed\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[0,%zu]}}",
+                 bytes, bytes);
+    FUZZ_EXPECT((size_t)used <= length);
     memcpy(file.bytes + 8, text, (size_t)used);
     memcpy(file.bytes + HEADER, packed->blob, (size_t)packed->head->bytes);
     qn_packed_destroy(packed);
@@ -81,6 +89,28 @@ static void multiply(const qn_packed *packed)
     free(y);
 }
 
+/* Created again from its own parts, and every value computed. */
+static void use(const qn_weight *weight)
+{
+    const qn_ctx *ctx = fuzz_context();
+    qn_weight_parts parts;
+    qn_weight *again = NULL;
+    qn_weight_parts_init(&parts);
+    FUZZ_EXPECT(qn_weight_view(weight, &parts) == QN_OK);
+    FUZZ_EXPECT(qn_weight_create(ctx, &parts, &again, NULL) == QN_OK);
+    qn_weight_destroy(again);
+    if (parts.n > 4096 || parts.k > 4096)
+        return;
+    const size_t elements = (size_t)(parts.n * parts.k);
+    float *out = calloc(elements + 1, sizeof *out);
+    FUZZ_EXPECT(out != NULL);
+    const qn_tensor t = qn_tensor_2d(out, QN_F32, parts.n, parts.k);
+    FUZZ_EXPECT(qn_weight_dequantize(ctx, weight, false, &t) == QN_OK);
+    for (size_t i = 0; i < elements; i++)
+        FUZZ_EXPECT(out[i] == out[i]);
+    free(out);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct good files[N_SPECS];
@@ -103,7 +133,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         qn_packed_load(fuzz_context(), file, "w", &packed, NULL);
     qn_file_close(file);
     if (packed != NULL) {
-        qn_unpack(fuzz_context(), packed, &weight, NULL);
+        if (qn_unpack(fuzz_context(), packed, &weight, NULL) == QN_OK)
+            use(weight);
         multiply(packed);
     }
     FUZZ_EXPECT(size >= 4 || weight != NULL); /* without an edit all is well */

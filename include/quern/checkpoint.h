@@ -318,8 +318,8 @@ QN_API qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t cou
                                 int32_t overwrite, qn_error *err);
 /**
  * Use packed weights where they lie in an open file: no copy is made on the CPU; to a GPU they are
- * copied as they are. The file may be closed before the weights are destroyed. All offsets and
- * sizes are checked; codes and scales are not looked at.
+ * copied as they are. The file may be closed before the weights are destroyed. All offsets, sizes
+ * and indices are checked, and that head and metadata agree; codes and scales are not looked at.
  * @return QN_OK; QN_E_NOT_FOUND; QN_E_CORRUPT; QN_E_VERSION; QN_E_LAYOUT: packed for another device
  *         or instruction set.
  */

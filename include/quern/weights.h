@@ -310,7 +310,12 @@ QN_API qn_status qn_pack(const qn_ctx *ctx, const qn_weight *weight, const qn_pa
 /** NULL is legal. Unmaps a file if the weights came from one. */
 QN_API void qn_packed_destroy(qn_packed *packed);
 QN_API qn_status qn_packed_query(const qn_packed *packed, qn_packed_info *info);
-/** Back to the canonical form: unpack(pack(w)) == w, bit for bit. */
+/**
+ * Back to the canonical form: unpack(pack(w)) == w, bit for bit. Weights from a file are checked as
+ * qn_weight_create() checks them.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE; QN_E_LAYOUT; QN_E_CORRUPT; QN_E_VALUE: a scale that is
+ *         not finite, a code that is no number, a perm that is no permutation; QN_E_MEMORY.
+ */
 QN_API qn_status qn_unpack(const qn_ctx *ctx, const qn_packed *packed, qn_weight **weight,
                            qn_error *err);
 /**

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packed weights in files: the blob of quant/packed.h as it is, as U8 tensor <name>.packed that
  * begins at a multiple of 64 bytes and is padded to one with zeros, and a line of metadata for
- * people. Loading reads the head and nothing else. */
+ * people. Loading reads the head and compares it with that line, and nothing else. */
 #include "packed.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "../base/context.h"
 #include "../base/error.h"
 #include "../base/size.h"
-#include "../quant/packed.h"
 #include "file.h"
 #include "writer.h"
 
@@ -21,7 +19,7 @@ static qn_status declare(qn_writer *writer, const char *name, const qn_packed *p
                          int64_t *index, qn_error *err)
 {
     const struct qni_packed_head *head = packed->head;
-    char format[96], text[320];
+    char words[QNI_PACKED_WORDS];
     const size_t bytes = strlen(name) + 32;
     char *full = qni_alloc(&writer->allocator, bytes);
     if (full == NULL)
@@ -33,16 +31,10 @@ static qn_status declare(qn_writer *writer, const char *name, const qn_packed *p
     qn_status status = qn_writer_add(writer, full, QN_U8, 1, &shape, &added, err);
     if (status == QN_OK)
         writer->slots[writer->n_slots - 1].alignment = QNI_DATA_ALIGNMENT;
-    qn_format_print(&head->format, format, sizeof format);
-    snprintf(text, sizeof text,
-             "{\"version\":%" PRIu32 ",\"layout\":\"%.23s\",\"device\":\"%s\",\"isa\":\"0x%" PRIx64
-             "\",\"format\":\"%s\",\"n\":%" PRId64 ",\"k\":%" PRId64 ",\"kh\":%" PRId32
-             ",\"kw\":%" PRId32 ",\"conv_groups\":%" PRId32 "}",
-             head->version, head->layout, head->device_kind == QN_CPU ? "cpu" : "cuda", head->isa,
-             format, head->n, head->k, head->kh, head->kw, head->conv_groups);
+    qni_packed_words(head, words);
     snprintf(full, bytes, QNI_PACKED_KEY "%s", name);
     if (status == QN_OK) {
-        status = qn_writer_metadata(writer, full, text, err);
+        status = qn_writer_metadata(writer, full, words, err);
         if (status != QN_OK) {
             writer->n_items = n_items;
             qni_writer_rewind(writer, n_slots, writer->n_pairs);
@@ -196,6 +188,20 @@ static qn_status find_blob(const qn_file *file, const char *name, qn_entry *entr
     return status == QN_OK ? QN_OK : qni_fail(err, QN_E_NOT_FOUND, "are not in the file");
 }
 
+/* A file without words about the weights has nothing that could contradict them. */
+static qn_status check_words(const qn_file *file, const char *name,
+                             const struct qni_packed_head *head, qn_error *err)
+{
+    const size_t bytes = strlen(name) + sizeof QNI_PACKED_KEY;
+    char *key = qni_alloc(&file->allocator, bytes);
+    if (key == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    snprintf(key, bytes, QNI_PACKED_KEY "%s", name);
+    const char *words = qn_file_get_metadata(file, key);
+    qni_free(&file->allocator, key, bytes);
+    return words == NULL ? QN_OK : qni_packed_words_agree(&file->allocator, words, head, err);
+}
+
 static qn_status check_blob(const qn_entry *entry, struct qni_packed_head *head, qn_error *err)
 {
     if (entry->tensor.dtype != QN_U8 || entry->tensor.rank != 1 || entry->bytes < sizeof *head)
@@ -223,7 +229,9 @@ qn_status qni_packed_map(const struct qni_allocator *a, const qn_file *file, con
     struct mapped *m = qni_alloc_zero(a, sizeof *m);
     if (m == NULL)
         return qni_fail(err, QN_E_MEMORY, "out of memory");
-    const qn_status status = check_blob(&entry, &m->head, err);
+    qn_status status = check_blob(&entry, &m->head, err);
+    if (status == QN_OK)
+        status = check_words(file, name, &m->head, err);
     if (status != QN_OK) {
         qni_free(a, m, sizeof *m);
         return status;

@@ -7,6 +7,7 @@
 #include <quern/checkpoint.h>
 
 #include "../base/alloc.h"
+#include "../quant/packed.h"
 
 /*
  * Packed weights that use the mapping of the file where they lie and keep it alive. Their head is a
@@ -16,5 +17,14 @@
  */
 qn_status qni_packed_map(const struct qni_allocator *a, const qn_file *file, const char *name,
                          qn_packed **packed, qn_error *err);
+
+/* A head as the JSON text that stands in the metadata. */
+enum { QNI_PACKED_WORDS = 512 };
+void qni_packed_words(const struct qni_packed_head *head, char out[QNI_PACKED_WORDS]);
+/* Does a text from a file say what the head says? Fields that it lacks, as those of earlier
+ * versions do, and unknown ones are no contradiction. QN_E_CORRUPT names the field and both values;
+ * QN_E_MEMORY. */
+qn_status qni_packed_words_agree(const struct qni_allocator *a, const char *words,
+                                 const struct qni_packed_head *head, qn_error *err);
 
 #endif

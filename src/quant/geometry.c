@@ -33,38 +33,96 @@ struct qni_cut qni_packed_cut(const struct qni_packed_head *head, bool by_block)
     return qni_cut_make(&head->format, head->k, head->ci, head->n_groups, segment);
 }
 
+/* The pieces of a row in packed order: a group, or a tap of a block of channels. */
+struct walk {
+    const qn_format *format;
+    const struct qni_cut *cut;
+    int64_t ci, pieces; /* of a group */
+    int64_t g, t;       /* the next piece */
+};
+
+static struct walk walk_make(const qn_format *format, const struct qni_cut *cut, int64_t ci,
+                             int64_t taps)
+{
+    const bool by_channel = format->blocks == QN_BLOCKS_CHANNELS && cut->n_groups > 1;
+    return (struct walk){format, cut, ci, by_channel ? taps : 1, 0, 0};
+}
+
+/* Nothing is at the end. */
+static struct qni_run next_piece(struct walk *w)
+{
+    const struct qni_cut *const cut = w->cut;
+    if (w->g >= cut->n_groups)
+        return (struct qni_run){0, 0, 0};
+    const int64_t len = (w->g + 1 == cut->n_groups ? cut->last_len : cut->group_len) / w->pieces;
+    struct qni_run piece = {w->g * cut->group_units * QNI_UNIT + w->t * len, w->g * cut->group_len,
+                            len};
+    if (w->pieces > 1)
+        piece.src = w->t * w->ci + w->g * w->format->group;
+    w->t++;
+    /* Groups of whole units are one run. */
+    if (w->pieces == 1 && cut->group_len % QNI_UNIT == 0) {
+        piece.len = cut->k;
+        w->g = cut->n_groups;
+    } else if (w->t == w->pieces) {
+        w->t = 0;
+        w->g++;
+    }
+    return piece;
+}
+
+/* The next run: a piece that goes on where the last one ended is part of it. */
+static bool next_run(struct walk *w, struct qni_run *run)
+{
+    *run = next_piece(w);
+    for (;;) {
+        struct walk ahead = *w;
+        const struct qni_run piece = next_piece(&ahead);
+        if (piece.len == 0 || run->dst + run->len != piece.dst || run->src + run->len != piece.src)
+            break;
+        run->len += piece.len;
+        *w = ahead;
+    }
+    return run->len > 0;
+}
+
 int64_t qni_runs_make(const qn_format *format, const struct qni_cut *cut, int64_t ci, int64_t taps,
                       struct qni_run *runs)
 {
-    const bool by_channel = format->blocks == QN_BLOCKS_CHANNELS && cut->n_groups > 1;
-    struct qni_run last = {0, 0, 0};
+    struct walk walk = walk_make(format, cut, ci, taps);
+    struct qni_run run;
     int64_t n = 0;
-    for (int64_t g = 0; g < cut->n_groups; g++) {
-        const int64_t len = g + 1 == cut->n_groups ? cut->last_len : cut->group_len;
-        const int64_t pieces = by_channel ? taps : 1;
-        for (int64_t t = 0; t < pieces && len > 0; t++) {
-            struct qni_run r = {g * cut->group_units * QNI_UNIT + t * (len / pieces),
-                                g * cut->group_len, len / pieces};
-            if (by_channel)
-                r.src = t * ci + g * format->group;
-            /* A run that goes on where the last one ended is part of it. */
-            const bool joins =
-                n > 0 && last.dst + last.len == r.dst && last.src + last.len == r.src;
-            n += !joins;
-            last = joins ? (struct qni_run){last.dst, last.src, last.len + r.len} : r;
-            if (runs != NULL)
-                runs[n - 1] = last;
-        }
+    while (next_run(&walk, &run)) {
+        if (runs != NULL)
+            runs[n] = run;
+        n++;
     }
     return n;
 }
 
-void qni_counts_make(const struct qni_cut *cut, int32_t *counts)
+int64_t qni_runs_differ(const struct qni_packed_head *head, const struct qni_run *runs,
+                        struct qni_run *wanted)
+{
+    const struct qni_cut cut = qni_packed_cut(head, true);
+    struct walk walk = walk_make(&head->format, &cut, head->ci, (int64_t)head->kh * head->kw);
+    for (int64_t i = 0; i < head->n_runs; i++)
+        if (!next_run(&walk, wanted) || runs[i].dst != wanted->dst || runs[i].src != wanted->src ||
+            runs[i].len != wanted->len)
+            return i;
+    return next_run(&walk, wanted) ? head->n_runs : -1;
+}
+
+int32_t qni_count_of(const struct qni_cut *cut, int64_t segment)
 {
     const int64_t per_group = qni_cut_per_group(cut);
+    return (int32_t)qni_cut_count(cut, segment / per_group,
+                                  segment % per_group * cut->segment_units, cut->segment_units);
+}
+
+void qni_counts_make(const struct qni_cut *cut, int32_t *counts)
+{
     for (int64_t s = 0; s < cut->n_segments; s++)
-        counts[s] = (int32_t)qni_cut_count(cut, s / per_group, s % per_group * cut->segment_units,
-                                           cut->segment_units);
+        counts[s] = qni_count_of(cut, s);
 }
 
 int32_t qni_table_integers(qn_code code, const float *table, int32_t n, int8_t table8[16])

@@ -42,8 +42,14 @@ static inline int64_t qni_panel_of(const struct qni_packed_head *head, int64_t o
 /* The runs of a weight: runs may be NULL to count them. The last group of a row is visited last. */
 int64_t qni_runs_make(const qn_format *format, const struct qni_cut *cut, int64_t ci, int64_t taps,
                       struct qni_run *runs);
+/* The first of head->n_runs runs that is not what the head's shape and format make; `wanted` is
+ * what they make there, of length 0 where there are too many. n_runs: there are too few. -1: all
+ * are. Allocates nothing. */
+int64_t qni_runs_differ(const struct qni_packed_head *head, const struct qni_run *runs,
+                        struct qni_run *wanted);
 
-/* counts [n_segments]: real positions of each segment. */
+/* Real positions of a segment; counts [n_segments]: of each. */
+int32_t qni_count_of(const struct qni_cut *cut, int64_t segment);
 void qni_counts_make(const struct qni_cut *cut, int32_t *counts);
 
 /* A codebook whose values, or those of E2M1 doubled, are integers that fit int8: fills table8 (n

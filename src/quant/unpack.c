@@ -5,6 +5,7 @@
  * at. */
 #include "pack.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "../base/compiler.h"
@@ -58,28 +59,64 @@ static qn_status check_sections(const struct qni_packed_head *h, const struct qn
                          h->zero_dtype == QN_I8 ? 1 : 4, err);
 }
 
-/* Runs lie in the row, in order, and perm names columns. */
+/* Runs are what shape and format make, so that their sources are a partition of the row; perm names
+ * columns. */
 static qn_status check_indices(const struct qn_packed *packed, qn_error *err)
 {
     const struct qni_packed_head *h = packed->head;
     const struct qni_run *runs = qni_section(packed, QNI_SECTION_RUNS);
     const int32_t *perm = qni_section(packed, QNI_SECTION_PERM);
-    int64_t end = 0, total = 0;
-    for (int32_t i = 0; i < h->n_runs; i++) {
-        const struct qni_run *r = &runs[i];
-        if (r->len <= 0 || r->len > h->k || r->src < 0 || r->src > h->k - r->len || r->dst < end ||
-            r->dst > h->units * QNI_UNIT - r->len)
-            return qni_fail(err, QN_E_CORRUPT, "run %d of the packed weights leaves its row", i);
-        end = r->dst + r->len;
-        total += r->len;
-    }
-    if (total != h->k)
-        return qni_fail(err, QN_E_CORRUPT, "the runs of the packed weights cover %lld of k = %lld",
-                        (long long)total, (long long)h->k);
+    struct qni_run wanted;
+    const int64_t i = qni_runs_differ(h, runs, &wanted);
+    if (i >= h->n_runs)
+        return qni_fail(err, QN_E_CORRUPT, "the packed weights lack run %lld, to position %lld",
+                        (long long)i, (long long)wanted.dst);
+    if (i >= 0)
+        return qni_fail(err, QN_E_CORRUPT,
+                        "run %lld of the packed weights moves %lld positions from %lld to %lld; "
+                        "their format moves %lld from %lld to %lld",
+                        (long long)i, (long long)runs[i].len, (long long)runs[i].src,
+                        (long long)runs[i].dst, (long long)wanted.len, (long long)wanted.src,
+                        (long long)wanted.dst);
     for (int64_t p = 0; perm != NULL && p < h->k; p++)
         if (perm[p] < 0 || perm[p] >= h->k)
             return qni_fail(err, QN_E_CORRUPT, "position %lld reads column %d of k = %lld",
                             (long long)p, perm[p], (long long)h->k);
+    return QN_OK;
+}
+
+static qn_status check_counts(const struct qn_packed *packed, const struct qni_cut *row_cut,
+                              qn_error *err)
+{
+    const int32_t *counts = qni_section(packed, QNI_SECTION_COUNTS);
+    for (int64_t s = 0; counts != NULL && s < row_cut->n_segments; s++)
+        if (counts[s] != qni_count_of(row_cut, s))
+            return qni_fail(err, QN_E_CORRUPT,
+                            "the packed weights' count of segment %lld is %d, by its shape %d",
+                            (long long)s, (int)counts[s], (int)qni_count_of(row_cut, s));
+    return QN_OK;
+}
+
+/* A known codebook is what its name says (a NaN of any bits where it has one); one of the file's
+ * own is finite; behind the entries are zeros. */
+static qn_status check_codebook(const struct qn_packed *packed, qn_error *err)
+{
+    const struct qni_packed_head *h = packed->head;
+    const float *table = qni_section(packed, QNI_SECTION_TABLE);
+    const float *known = qni_code_table(h->format.code);
+    const int64_t entries = (int64_t)(h->section[QNI_SECTION_TABLE].bytes / sizeof *table);
+    for (int64_t i = 0; table != NULL && i < entries; i++) {
+        const bool is_inside = i < (int64_t)1 << h->format.bits;
+        const bool is_good = !is_inside ? qni_bits_of(table[i]) == 0
+                             : known == NULL || isnan(known[i])
+                                 ? isfinite(table[i]) == (known == NULL)
+                                 : qni_bits_of(table[i]) == qni_bits_of(known[i]);
+        if (!is_good)
+            return qni_fail(err, QN_E_CORRUPT,
+                            "entry %lld of the codebook is %g, which is not what the packed "
+                            "weights' format has there",
+                            (long long)i, (double)table[i]);
+    }
     return QN_OK;
 }
 
@@ -110,6 +147,8 @@ qn_status qni_packed_check(const struct qni_packing *packing, const struct qn_pa
         return qni_fail(err, QN_E_CORRUPT,
                         "the packed weights' units, groups and segments do not follow from k");
     QNI_TRY(check_sections(h, layout, &rows, err));
+    QNI_TRY(check_counts(packed, &rows, err));
+    QNI_TRY(check_codebook(packed, err));
     return check_indices(packed, err);
 }
 
@@ -250,6 +289,11 @@ qn_status qni_unpack_host(const qn_ctx *ctx, const struct qni_packing *packing,
         qn_weight_destroy(u.w);
         return qni_fail(err, QN_E_CORRUPT, "a packed code is out of range for %d bits",
                         packed->head->format.bits);
+    }
+    const qn_status status = qni_weight_check(ctx, u.w, err);
+    if (status != QN_OK) {
+        qn_weight_destroy(u.w);
+        return status;
     }
     *weight = u.w;
     return QN_OK;

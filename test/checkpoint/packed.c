@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packed weights in files: used where they lie, tagged, checked; what does not suit this machine
  * and what is damaged is refused. */
-#include "files.h"
+#include "packed_bytes.h"
 
 #include "base/context.h"
 #include "base/error.h"
@@ -115,40 +115,6 @@ static void test_save_errors(void **state)
     folder_remove(folder);
 }
 
-/* A saved file as aligned memory: a mapping begins on a page, malloc does not. */
-static uint8_t *saved_bytes(const qn_ctx *ctx, const char *spec, struct shape s, size_t *size,
-                            size_t *blob)
-{
-    const char *folder = folder_make(), *path = in(folder, "x"), *name = "w";
-    qn_packed *packed = packed_make(ctx, spec, s, 9, NULL);
-    qn_file *file = NULL;
-    qn_entry entry;
-    assert_ok(qn_packed_save(ctx, path, 1, &name, (const qn_packed *const *)&packed, 0, NULL));
-    qn_packed_destroy(packed);
-    assert_ok(qn_file_open(ctx, path, &file, NULL));
-    assert_ok(qn_file_find(file, "w.packed", &entry));
-    *blob = (size_t)entry.offset;
-    qn_file_close(file);
-    uint8_t *bytes = file_bytes(path, size), *aligned = take(*size);
-    memcpy(aligned, bytes, *size);
-    free(bytes);
-    folder_remove(folder);
-    return aligned;
-}
-
-static qn_status try_load(const qn_ctx *ctx, const uint8_t *bytes, size_t size, qn_packed **packed,
-                          qn_error *err)
-{
-    qn_file *file = NULL;
-    const qn_status opened = open_bytes(ctx, bytes, size, &file, err);
-    if (opened != QN_OK)
-        return opened;
-    const qn_status status = qn_packed_load(ctx, file, "w", packed, err);
-    assert_int_equal(status == QN_OK, *packed != NULL);
-    qn_file_close(file);
-    return status;
-}
-
 /* A device whose memory the host cannot see: the blob comes through read(), a piece at a time. */
 struct elsewhere {
     qn_packed packed; /* first: read() gets its address */
@@ -212,6 +178,7 @@ static void test_other_device(void **state)
     (void)state;
     counted_make(&c);
     uint8_t *bytes = saved_bytes(c.ctx, "int4:g32", even, &size, &blob);
+    hide_words(bytes);
     ((struct qni_packed_head *)(void *)(bytes + blob))->device_kind = QN_CUDA;
     assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_LAYOUT, "GPU");
     free(bytes);
@@ -226,6 +193,7 @@ static void test_refusals(void **state)
     (void)state;
     counted_make(&c);
     uint8_t *bytes = saved_bytes(c.ctx, "int4:g32", shape, &size, &blob);
+    hide_words(bytes);
     struct qni_packed_head *head = (struct qni_packed_head *)(void *)(bytes + blob);
     const struct qni_packed_head good = *head;
     assert_ok(try_load(c.ctx, bytes, size, &packed, NULL));
