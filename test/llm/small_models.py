@@ -21,7 +21,7 @@ TEXT = "She sells 12 sea shells; they're by the sea-shore.\n\nIt's 1999 again, n
 F32, Q8_0, Q4_1 = 0, 8, 3
 
 
-# ---- files ----------------------------------------------------------------------------------------
+# ---- files --------------------------------------------------------------------------------------
 
 def string(text):
     data = text.encode()
@@ -69,7 +69,8 @@ def quantized(rng, n, k, kind):
     m = (-8 * d.astype(float)).astype("<f2")
     packed = q[..., :16] | q[..., 16:] << 4
     raw = np.concatenate([d[..., None].view(np.uint8), m[..., None].view(np.uint8), packed], axis=2)
-    return raw.tobytes(), (d.astype(float)[..., None] * q + m.astype(float)[..., None]).reshape(n, k)
+    scale, least = d.astype(float)[..., None], m.astype(float)[..., None]
+    return raw.tobytes(), (scale * q + least).reshape(n, k)
 
 
 def byte_alphabet():
@@ -78,7 +79,7 @@ def byte_alphabet():
     return {**{b: chr(b) for b in plain}, **{b: chr(256 + i) for i, b in enumerate(other)}}
 
 
-# ---- a model --------------------------------------------------------------------------------------
+# ---- a model ------------------------------------------------------------------------------------
 
 HUGGING_FACE = {
     "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
@@ -171,7 +172,8 @@ class Model:
         q, kv = self.heads * self.dim, self.kv * self.dim
         other = Q8_0 if mixed else Q4_1
         for name, n, k, kind in (("attn_q", q, self.width, Q4_1), ("attn_k", kv, self.width, Q4_1),
-                                 ("attn_v", kv, self.width, other), ("ffn_up", self.ffn, self.width, other),
+                                 ("attn_v", kv, self.width, other),
+                                 ("ffn_up", self.ffn, self.width, other),
                                  ("attn_output", self.width, q, Q4_1),
                                  ("ffn_gate", self.ffn, self.width, Q4_1),
                                  ("ffn_down", self.width, self.ffn, Q8_0)):
@@ -207,7 +209,8 @@ class Model:
     def attention(self, h, i):
         p, t = f"blk.{i}.", len(h)
         q, k, v = ((h @ self.values[f"{p}attn_{n}.weight"].T +
-                    self.values.get(f"{p}attn_{n}.bias", 0)).reshape(t, -1, self.dim) for n in "qkv")
+                    self.values.get(f"{p}attn_{n}.bias", 0)).reshape(t, -1, self.dim)
+                   for n in "qkv")
         if f"{p}attn_q_norm.weight" in self.values:
             q, k = self.norm(q, p + "attn_q_norm"), self.norm(k, p + "attn_k_norm")
         local = self.gemma and (i + 1) % 6 != 0
@@ -240,7 +243,7 @@ class Model:
         return self.norm(x, "output_norm") @ head.T
 
     def encode(self, text):
-        """The merges of this vocabulary happen inside words only: s e, h e, l l, and ' s', ' se'."""
+        """The merges of this vocabulary happen inside words: s e, h e, l l, and ' s', ' se'."""
         alphabet, out = byte_alphabet(), []
         spelled = "".join(alphabet[b] for b in text.encode())
         for word in spelled.replace("Ġ", "\0Ġ").split("\0"):
@@ -334,8 +337,8 @@ class Engine(unittest.TestCase):
         for _ in range(12):
             made.append(int(model.logits(tokens + made)[-1].argmax()))
         back = {c: b for b, c in byte_alphabet().items()}
-        expected = b"".join(bytes(back[c] for c in model.tokens[i]) if i < model.n_tokens - 1 else b""
-                            for i in made)
+        expected = b"".join(bytes(back[c] for c in model.tokens[i])
+                            for i in made if i < model.n_tokens - 1)
         result = run(self.path, "-p", "she sells", "-n", "12", "--strategy", "float", "--quiet")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout.rstrip(b"\n"), expected.rstrip(b"\n"))
