@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quern explain: the plan's own words. */
+/* quern explain: the library's own words about a plan, or why there is none. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +27,8 @@ const struct command command_explain = {
     .summary = "why this kernel, and why not the others",
     .operands = "",
     .about = "Plans the problem and prints what was chosen - kernel, tiles, scratch, bytes, "
-             "operations - and then every other kernel with its reason for refusing. Nothing is "
+             "operations - and then every other kernel with its reason for refusing. Where no "
+             "kernel serves, the reason for that comes first. Nothing is "
              "run.\n\nThe options are those of bench.",
     .tables = {options_problem, own, options_context, options_tuning, options_common},
     .examples = examples,
@@ -36,25 +37,17 @@ const struct command command_explain = {
     .run = run,
 };
 
-static char *explanation(const qn_plan *plan)
+static char *explanation(const struct workload *w)
 {
-    const size_t length = qn_plan_explain(plan, NULL, 0);
+    const size_t length = workload_explain(w, NULL, 0);
     char *text = must_alloc(length + 1);
-    qn_plan_explain(plan, text, length + 1);
+    workload_explain(w, text, length + 1);
     return text;
 }
 
-static void print_json(const struct workload *w, const char *text)
+static void add_plan(cJSON *o, const struct workload *w)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "op", op_name(w->p.op));
-    cJSON_AddNumberToObject(o, "n", (double)w->p.n);
-    cJSON_AddNumberToObject(o, "k", (double)w->p.k);
-    cJSON_AddNumberToObject(o, "m", (double)w->p.m);
-    cJSON_AddStringToObject(o, "weights", w->p.weights);
-    cJSON_AddStringToObject(o, "strategy", qn_strategy_name(w->p.strategy));
     cJSON_AddStringToObject(o, "kernel", w->info.kernel);
-    cJSON_AddStringToObject(o, "layout", w->facts.layout);
     cJSON_AddNumberToObject(o, "threads", w->info.n_threads);
     cJSON_AddBoolToObject(o, "fallback", w->info.is_fallback);
     cJSON_AddBoolToObject(o, "exact", w->info.is_exact);
@@ -67,24 +60,42 @@ static void print_json(const struct workload *w, const char *text)
         cJSON_AddNumberToObject(o, "predicted_us", prediction.us);
         cJSON_AddNumberToObject(o, "roofline_us", prediction.roofline_us);
     }
+}
+
+/* w->plan is NULL where nothing serves: there is no kernel then, and its facts are left out. */
+static void print_json(const struct workload *w, const char *text)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "op", op_name(w->p.op));
+    cJSON_AddNumberToObject(o, "n", (double)w->p.n);
+    cJSON_AddNumberToObject(o, "k", (double)w->p.k);
+    cJSON_AddNumberToObject(o, "m", (double)w->p.m);
+    cJSON_AddStringToObject(o, "weights", w->p.weights);
+    cJSON_AddStringToObject(o, "strategy", qn_strategy_name(w->p.strategy));
+    cJSON_AddStringToObject(o, "layout", w->facts.layout);
+    cJSON_AddBoolToObject(o, "served", w->plan != NULL);
+    if (w->plan != NULL)
+        add_plan(o, w);
     cJSON_AddStringToObject(o, "text", text);
     json_print(o, 1);
 }
-
+/* The explanation stands on stdout whether or not there is a plan; without one, the failure and its
+ * exit status are those of every command. */
 static int explain_one(qn_ctx *ctx, const struct problem *p, int is_json)
 {
     struct workload w;
-    const int status = workload_plan(&w, ctx, p);
+    int status = workload_weights(&w, ctx, p);
     if (status == 0) {
-        char *text = explanation(w.plan);
-        if (is_json) {
-            print_json(&w, text);
-        } else {
+        char *text = explanation(&w);
+        if (!is_json) {
             if (p->layer[0] != '\0')
                 printf("%s%s%s\n", style_on(stdout, BOLD), p->layer, style_off(stdout));
             fputs(text, stdout);
             puts(text[0] != '\0' && text[strlen(text) - 1] == '\n' ? "" : "\n");
         }
+        status = workload_choose(&w);
+        if (is_json)
+            print_json(&w, text);
         free(text);
     }
     workload_free(&w);

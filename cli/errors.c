@@ -67,6 +67,11 @@ static char *refusals(const char *text)
         }
         free(one);
     }
+    const char *behind = strstr(text, ": ");
+    if (strchr(out, ':') == NULL && behind != NULL) { /* no row has the name that was asked for */
+        free(out);
+        return must_copy(behind + 2);
+    }
     return out;
 }
 

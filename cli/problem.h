@@ -115,6 +115,12 @@ struct workload {
 int workload_make(struct workload *w, qn_ctx *ctx, const struct problem *p);
 /* Only what planning needs: no activations. */
 int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p);
+/* Its two halves: the weights, packed once; the plan. */
+int workload_weights(struct workload *w, qn_ctx *ctx, const struct problem *p);
+int workload_choose(struct workload *w);
+/* What the library says of it, with weights and whether it can be planned or not: as
+ * qn_matmul_explain(). */
+size_t workload_explain(const struct workload *w, char *text, size_t capacity);
 /* The same weights for another number of rows (or images) and another strategy. */
 int workload_again(struct workload *w, int64_t m, qn_strategy strategy);
 /* More copies, until all of them are `bytes` together or `seconds` are over. */

@@ -284,7 +284,7 @@ static void measure_shapes(struct workload *w)
     w->y_scale = p->y == QN_I8 || p->y == QN_U8 ? output_scale(p) : 1.0f;
 }
 
-static int plan_again(struct workload *w)
+int workload_choose(struct workload *w)
 {
     qn_error err = {0};
     measure_shapes(w);
@@ -315,7 +315,7 @@ static int check_memory(const struct workload *w)
     return status;
 }
 
-int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p)
+int workload_weights(struct workload *w, qn_ctx *ctx, const struct problem *p)
 {
     qn_error err = {0};
     *w = (struct workload){.p = *p, .ctx = ctx, .host = ctx, .seed = 20240607};
@@ -334,7 +334,29 @@ int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p)
         status = make_weight(w, i, &err);
     if (status == QN_OK)
         status = pack_copy(w, &err);
-    return status == QN_OK ? plan_again(w) : failed(w, status, &err);
+    measure_shapes(w);
+    return status == QN_OK ? 0 : failed(w, status, &err);
+}
+
+int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p)
+{
+    const int status = workload_weights(w, ctx, p);
+    return status == 0 ? workload_choose(w) : status;
+}
+
+size_t workload_explain(const struct workload *w, char *text, size_t capacity)
+{
+    const qn_matmul_args matmul = matmul_args(w);
+    const qn_grouped_args grouped = grouped_args(w);
+    const qn_conv_args conv = conv_args(w);
+    switch (w->p.op) {
+    case OP_MATMUL:
+        return qn_matmul_explain(w->ctx, &matmul, text, capacity);
+    case OP_GROUPED:
+        return qn_grouped_explain(w->ctx, &grouped, text, capacity);
+    default:
+        return qn_conv2d_explain(w->ctx, &conv, text, capacity);
+    }
 }
 
 /* Everything that a run reads or writes, and its counterpart where the run happens. */
@@ -430,7 +452,7 @@ int workload_again(struct workload *w, int64_t m, qn_strategy strategy)
         w->p.m = m;
     int status = problem_settle(&w->p);
     if (status == 0)
-        status = plan_again(w);
+        status = workload_choose(w);
     return status == 0 ? make_buffers(w) : status;
 }
 

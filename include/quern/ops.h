@@ -183,6 +183,17 @@ QN_API qn_status qn_matmul_run(const qn_plan *plan, const qn_matmul_args *args, 
 QN_API qn_status qn_matmul(const qn_ctx *ctx, const qn_matmul_args *args, void *scratch,
                            size_t scratch_bytes);
 QN_API qn_status qn_matmul_scratch(const qn_ctx *ctx, const qn_matmul_args *args, size_t *bytes);
+/**
+ * What qn_plan_explain() would say of the plan for these arguments, without making one; and where
+ * none can be made, why. The first line has the reason that governs ("no kernel serves this: ...",
+ * the sentence of a bad argument behind its status, what a strict plan refuses), the rest the
+ * problem and each row's own reason. Data pointers are not looked at. For people: the status and
+ * the sentence for programs come from qn_matmul_plan(). Any thread; nothing is allocated. ctx and
+ * args NULL give that as text. Returns the length needed without the end; always terminated when
+ * capacity > 0; text may be NULL if it is 0.
+ */
+QN_API size_t qn_matmul_explain(const qn_ctx *ctx, const qn_matmul_args *args, char *text,
+                                size_t capacity);
 
 /* -------------------------------------------------------------------------------- grouped (MoE) */
 
@@ -216,7 +227,7 @@ static inline void qn_grouped_args_init(qn_grouped_args *args)
     args->quant.x_scale = 1.0f;
 }
 QN_API qn_status qn_grouped_args_init_sized(qn_grouped_args *args, size_t size);
-/** Like the four calls of matmul. A bad id or offset is found by the run: QN_E_VALUE. On a GPU,
+/** Like the calls of matmul. A bad id or offset is found by the run: QN_E_VALUE. On a GPU,
  * where nobody waits to look at them, rows with a bad id or outside of all ranges are left
  * untouched, and a bad entry of x_rows reads zeros. */
 QN_API qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_plan **plan,
@@ -226,6 +237,8 @@ QN_API qn_status qn_grouped_run(const qn_plan *plan, const qn_grouped_args *args
 QN_API qn_status qn_grouped(const qn_ctx *ctx, const qn_grouped_args *args, void *scratch,
                             size_t scratch_bytes);
 QN_API qn_status qn_grouped_scratch(const qn_ctx *ctx, const qn_grouped_args *args, size_t *bytes);
+QN_API size_t qn_grouped_explain(const qn_ctx *ctx, const qn_grouped_args *args, char *text,
+                                 size_t capacity);
 
 /* ---------------------------------------------------------------------------------- convolution */
 
@@ -276,7 +289,7 @@ QN_API qn_status qn_conv_args_init_sized(qn_conv_args *args, size_t size);
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_VERSION: args uses a field from the future. */
 QN_API qn_status qn_conv2d_shape(qn_conv_args *args);
 QN_API qn_status qn_conv_transpose2d_shape(qn_conv_args *args);
-/** Like the four calls of matmul. */
+/** Like the calls of matmul. */
 QN_API qn_status qn_conv2d_plan(const qn_ctx *ctx, const qn_conv_args *args, qn_plan **plan,
                                 qn_error *err);
 QN_API qn_status qn_conv2d_run(const qn_plan *plan, const qn_conv_args *args, void *scratch,
@@ -284,6 +297,8 @@ QN_API qn_status qn_conv2d_run(const qn_plan *plan, const qn_conv_args *args, vo
 QN_API qn_status qn_conv2d(const qn_ctx *ctx, const qn_conv_args *args, void *scratch,
                            size_t scratch_bytes);
 QN_API qn_status qn_conv2d_scratch(const qn_ctx *ctx, const qn_conv_args *args, size_t *bytes);
+QN_API size_t qn_conv2d_explain(const qn_ctx *ctx, const qn_conv_args *args, char *text,
+                                size_t capacity);
 QN_API qn_status qn_conv_transpose2d_plan(const qn_ctx *ctx, const qn_conv_args *args,
                                           qn_plan **plan, qn_error *err);
 QN_API qn_status qn_conv_transpose2d_run(const qn_plan *plan, const qn_conv_args *args,
@@ -292,6 +307,8 @@ QN_API qn_status qn_conv_transpose2d(const qn_ctx *ctx, const qn_conv_args *args
                                      size_t scratch_bytes);
 QN_API qn_status qn_conv_transpose2d_scratch(const qn_ctx *ctx, const qn_conv_args *args,
                                              size_t *bytes);
+QN_API size_t qn_conv_transpose2d_explain(const qn_ctx *ctx, const qn_conv_args *args, char *text,
+                                          size_t capacity);
 
 /* ------------------------------------------------------------------------- activation quantizer */
 

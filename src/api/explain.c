@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan says about itself, as text and as numbers. Real numbers are written in fixed point
- * from integers: the decimal mark of the C library depends on the locale of the program. */
+/* What a plan, or an operation without one, says about itself, as text and as numbers. Real numbers
+ * are written in fixed point from integers: the decimal mark of the C library depends on the locale
+ * of the program. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "../base/size.h"
 #include "../base/sized.h"
 #include "plan.h"
+#include "refusals.h"
 
 const char *qni_kind_name(int32_t kind)
 {
@@ -42,16 +44,15 @@ static double weight_bytes(const struct qni_packed_head *head)
 }
 
 /* The fewest bytes that must move and the operations that must be done, whatever the kernel. */
-static struct traffic traffic_of(const qn_plan *plan)
+static struct traffic traffic_of(const struct qni_op *op)
 {
-    const struct qni_op *op = &plan->op;
     double rows = (double)op->m, x = elements_of(&op->x);
     if (op->kind == QNI_CONV_TRANSPOSE) /* every input pixel meets every tap */
         rows = (double)op->conv.batch * (double)op->conv.h * (double)op->conv.w;
     if (op->kind == QNI_GROUPED)
         x = (double)qni_min(op->m, op->x.shape[0]) * (double)op->k;
     return (struct traffic){
-        .weights = weight_bytes(&plan->head) * (double)qni_min(op->n_w, op->m),
+        .weights = weight_bytes(op->w[0]->head) * (double)qni_min(op->n_w, op->m),
         .x = x * (double)qn_dtype_bytes(op->x.dtype),
         .y = elements_of(&op->y) * (double)qn_dtype_bytes(op->y.dtype),
         .ops = 2.0 * rows * (double)op->n * (double)op->k,
@@ -71,7 +72,7 @@ qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info)
         return QN_E_ARGUMENT;
     struct qni_choice_facts facts = {.kernel = NULL};
     plan->backend->facts(&plan->choice, &facts);
-    const struct traffic traffic = traffic_of(plan);
+    const struct traffic traffic = traffic_of(&plan->op);
     qn_plan_info own;
     qn_plan_info_init(&own);
     own.kernel = facts.kernel;
@@ -146,9 +147,8 @@ static void put_features(struct writer *w, uint64_t bits)
     }
 }
 
-static void put_problem(struct writer *w, const qn_plan *plan)
+static void put_problem(struct writer *w, const struct qni_op *op)
 {
-    const struct qni_op *op = &plan->op;
     const struct qni_conv *c = &op->conv;
     char format[96];
     put(w, "%s: m %lld, n %lld, k %lld; x %s, y %s; strategy %s%s\n", qni_kind_name(op->kind),
@@ -160,8 +160,8 @@ static void put_problem(struct writer *w, const qn_plan *plan)
             "%d taps\n",
             (long long)c->batch, (long long)c->h, (long long)c->w, (long long)c->oh,
             (long long)c->ow, c->groups, (long long)c->ci, (long long)c->co, c->kh, c->kw);
-    qn_format_print(&plan->head.format, format, sizeof format);
-    put(w, "weights: %s packed as %.24s", format, plan->head.layout);
+    qn_format_print(&op->w[0]->head->format, format, sizeof format);
+    put(w, "weights: %s packed as %.24s", format, op->w[0]->head->layout);
     if (op->kind == QNI_GROUPED)
         put(w, ", %d experts", op->n_w);
     put(w, "\n");
@@ -181,17 +181,18 @@ static void put_device(struct writer *w, const struct qni_choice_facts *f)
     put(w, "\n");
 }
 
-static void put_choice(struct writer *w, const qn_plan *plan)
+static void put_choice(struct writer *w, const qn_ctx *ctx, const struct qni_op *op,
+                       const union qni_choice *choice)
 {
     struct qni_choice_facts f = {.kernel = NULL};
-    plan->backend->facts(&plan->choice, &f);
+    qni_backend_of(ctx->device.kind)->facts(choice, &f);
     put(w, "kernel: %s (", f.kernel);
     if (f.machine != NULL)
         put(w, "%s", f.machine);
     else
         put_features(w, f.needs);
     put(w, "), %s%s\n",
-        is_exact(plan->op.strategy) ? "the same bits on every CPU"
+        is_exact(op->strategy) ? "the same bits on every CPU"
                                     : "within the bound of its strategy",
         f.is_fallback ? ", a fallback" : "");
     for (int32_t i = 0; i < f.n_kernels && f.n_kernels > 1; i++)
@@ -208,9 +209,9 @@ static void put_choice(struct writer *w, const qn_plan *plan)
         f.shared_bytes, f.thread_bytes);
 }
 
-static void put_roofline(struct writer *w, const qn_plan *plan)
+static void put_roofline(struct writer *w, const qn_ctx *ctx, const struct qni_op *op)
 {
-    const struct traffic t = traffic_of(plan);
+    const struct traffic t = traffic_of(op);
     const double bytes = t.weights + t.x + t.y;
     put(w, "moves: ");
     put_real(w, bytes, "B");
@@ -226,7 +227,7 @@ static void put_roofline(struct writer *w, const qn_plan *plan)
         put(w, ", ");
         put_real(w, t.ops / bytes, "op");
         put(w, " for each byte: bound by memory where the %s does more in the time of one byte",
-            plan->ctx->device.kind == QN_CPU ? "CPU" : "GPU");
+            ctx->device.kind == QN_CPU ? "CPU" : "GPU");
     }
     put(w, "\n");
 }
@@ -236,19 +237,59 @@ static void put_refusal(void *arg, const char *kernel, const char *why)
     put(arg, "  %s: %s\n", kernel, why);
 }
 
-size_t qn_plan_explain(const qn_plan *plan, char *text, size_t capacity)
+static struct writer begin(char *text, size_t capacity)
 {
-    struct writer w = {text, text == NULL ? 0 : capacity, 0};
+    const struct writer w = {text, text == NULL ? 0 : capacity, 0};
     if (w.capacity > 0)
         text[0] = '\0';
-    if (plan == NULL)
-        return 0;
-    put_problem(&w, plan);
-    put_choice(&w, plan);
-    put_roofline(&w, plan);
-    put(&w, "refused:\n");
+    return w;
+}
+
+/* What was chosen, and why not the rest. */
+static void put_all(struct writer *w, const qn_ctx *ctx, const struct qni_op *op,
+                    const union qni_choice *choice)
+{
+    put_problem(w, op);
+    if (choice != NULL) {
+        put_choice(w, ctx, op, choice);
+        put_roofline(w, ctx, op);
+    }
+    put(w, "refused:\n");
     union qni_choice again;
     memset(&again, 0, sizeof again);
-    plan->backend->select(plan->ctx, &plan->op, &again, put_refusal, &w);
+    (void)qni_backend_of(ctx->device.kind)->select(ctx, op, &again, put_refusal, w);
+}
+
+size_t qn_plan_explain(const qn_plan *plan, char *text, size_t capacity)
+{
+    struct writer w = begin(text, capacity);
+    if (plan == NULL)
+        return 0;
+    put_all(&w, plan->ctx, &plan->op, &plan->choice);
+    return w.length;
+}
+
+size_t qni_explain(const qn_ctx *ctx, const struct qni_op *op, char *text, size_t capacity)
+{
+    struct writer w = begin(text, capacity);
+    union qni_choice choice;
+    qn_error err = {QN_OK, -1, ""};
+    const qn_status status = qni_choose(ctx, op, &choice, &err);
+    if (status == QN_E_UNSUPPORTED) {
+        struct qni_refusals refusals;
+        qni_refusals_gather(ctx, op, &refusals);
+        qni_refusals_govern(&refusals, err.text, sizeof err.text);
+        put(&w, "no kernel serves this: %s\n", err.text);
+    } else if (status != QN_OK) {
+        put(&w, "%s\n", err.text);
+    }
+    put_all(&w, ctx, op, status == QN_OK || status == QN_E_FALLBACK ? &choice : NULL);
+    return w.length;
+}
+
+size_t qni_explain_error(const qn_error *err, char *text, size_t capacity)
+{
+    struct writer w = begin(text, capacity);
+    put(&w, "%s: %s\n", qn_status_name(err->status), err->text);
     return w.length;
 }

@@ -117,6 +117,17 @@ static qn_status scratch_of(const qn_ctx *ctx, int32_t kind, const void *args, s
     return qni_words_tell(&words, status);
 }
 
+static size_t explain(const qn_ctx *ctx, int32_t kind, const void *args, char *text,
+                      size_t capacity)
+{
+    union own own;
+    struct qni_op op;
+    qn_error err = {QN_OK, -1, ""};
+    if (read_args(ctx, kind, args, QNI_WITHOUT_DATA, &own, &op, &err) != QN_OK)
+        return qni_explain_error(&err, text, capacity);
+    return qni_explain(ctx, &op, text, capacity);
+}
+
 /* ---- matmul ---------------------------------------------------------------------------------- */
 
 qn_status qn_matmul_plan(const qn_ctx *ctx, const qn_matmul_args *args, qn_plan **plan,
@@ -142,6 +153,11 @@ qn_status qn_matmul_scratch(const qn_ctx *ctx, const qn_matmul_args *args, size_
     return scratch_of(ctx, QNI_MATMUL, args, bytes);
 }
 
+size_t qn_matmul_explain(const qn_ctx *ctx, const qn_matmul_args *args, char *text, size_t capacity)
+{
+    return explain(ctx, QNI_MATMUL, args, text, capacity);
+}
+
 /* ---- grouped --------------------------------------------------------------------------------- */
 
 qn_status qn_grouped_plan(const qn_ctx *ctx, const qn_grouped_args *args, qn_plan **plan,
@@ -165,6 +181,12 @@ qn_status qn_grouped(const qn_ctx *ctx, const qn_grouped_args *args, void *scrat
 qn_status qn_grouped_scratch(const qn_ctx *ctx, const qn_grouped_args *args, size_t *bytes)
 {
     return scratch_of(ctx, QNI_GROUPED, args, bytes);
+}
+
+size_t qn_grouped_explain(const qn_ctx *ctx, const qn_grouped_args *args, char *text,
+                          size_t capacity)
+{
+    return explain(ctx, QNI_GROUPED, args, text, capacity);
 }
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
@@ -221,6 +243,11 @@ qn_status qn_conv2d_scratch(const qn_ctx *ctx, const qn_conv_args *args, size_t 
     return scratch_of(ctx, QNI_CONV, args, bytes);
 }
 
+size_t qn_conv2d_explain(const qn_ctx *ctx, const qn_conv_args *args, char *text, size_t capacity)
+{
+    return explain(ctx, QNI_CONV, args, text, capacity);
+}
+
 qn_status qn_conv_transpose2d_plan(const qn_ctx *ctx, const qn_conv_args *args, qn_plan **plan,
                                    qn_error *err)
 {
@@ -242,4 +269,10 @@ qn_status qn_conv_transpose2d(const qn_ctx *ctx, const qn_conv_args *args, void 
 qn_status qn_conv_transpose2d_scratch(const qn_ctx *ctx, const qn_conv_args *args, size_t *bytes)
 {
     return scratch_of(ctx, QNI_CONV_TRANSPOSE, args, bytes);
+}
+
+size_t qn_conv_transpose2d_explain(const qn_ctx *ctx, const qn_conv_args *args, char *text,
+                                   size_t capacity)
+{
+    return explain(ctx, QNI_CONV_TRANSPOSE, args, text, capacity);
 }

@@ -10,22 +10,7 @@
 #include "../base/error.h"
 #include "arena.h"
 #include "check.h"
-
-/* Why rows refused: each reason once, with the first row that gives it, while the text has room. */
-struct reasons {
-    char text[400];
-    size_t length;
-};
-
-static void collect(void *arg, const char *kernel, const char *why)
-{
-    struct reasons *r = arg;
-    if (strstr(r->text, why) != NULL ||
-        r->length + strlen(kernel) + strlen(why) + 5 > sizeof r->text)
-        return;
-    r->length += (size_t)snprintf(r->text + r->length, sizeof r->text - r->length, "%s%s: %s",
-                                  r->length > 0 ? "; " : "", kernel, why);
-}
+#include "refusals.h"
 
 static qn_status check_strict(const struct qni_backend *backend, const union qni_choice *choice,
                               qn_error *err)
@@ -39,8 +24,8 @@ static qn_status check_strict(const struct qni_backend *backend, const union qni
     return QN_OK;
 }
 
-static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
-                        qn_error *err)
+qn_status qni_choose(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
+                     qn_error *err)
 {
     const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
     memset(choice, 0, sizeof *choice);
@@ -49,12 +34,11 @@ static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, union qni_ch
         return check_strict(backend, choice, err);
     if (status == QN_OK || err == NULL)
         return status;
-    struct reasons reasons = {.text = ""};
-    union qni_choice unused;
-    memset(&unused, 0, sizeof unused);
-    backend->select(ctx, op, &unused, collect, &reasons);
-    return qni_fail(err, status, "%s%s%s", qn_status_text(status), reasons.length > 0 ? ": " : "",
-                    reasons.text);
+    if (status != QN_E_UNSUPPORTED)
+        return qni_fail(err, status, "%s", qn_status_text(status));
+    struct qni_refusals refusals;
+    qni_refusals_gather(ctx, op, &refusals);
+    return qni_refusals_fail(&refusals, err);
 }
 
 /* Selecting looks at the head and at the codebook. The latter lies in the plan; of all other
@@ -109,7 +93,7 @@ qn_status qni_plan_create(const qn_ctx *ctx, const struct qni_op *op, qn_plan **
     if (plan == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "plan is NULL: there is no place for the result");
     union qni_choice choice;
-    QNI_TRY(choose(ctx, op, &choice, err));
+    QNI_TRY(qni_choose(ctx, op, &choice, err));
     const size_t bytes = sizeof(qn_plan) + (size_t)op->n_w * sizeof(const qn_packed *);
     qn_plan *p = qni_alloc_zero(&ctx->allocator, bytes);
     if (p == NULL)
@@ -289,7 +273,7 @@ qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scrat
                          size_t scratch_bytes, qn_error *err)
 {
     union qni_choice choice;
-    QNI_TRY(choose(ctx, op, &choice, err));
+    QNI_TRY(qni_choose(ctx, op, &choice, err));
     return execute(ctx, op, &choice, scratch, scratch_bytes, err);
 }
 
@@ -299,7 +283,7 @@ qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t 
     union qni_choice choice;
     if (bytes == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "bytes is NULL: there is no place for the result");
-    QNI_TRY(choose(ctx, op, &choice, err));
+    QNI_TRY(qni_choose(ctx, op, &choice, err));
     *bytes = qni_backend_of(ctx->device.kind)->scratch_bytes(&choice);
     return QN_OK;
 }

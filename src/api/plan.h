@@ -21,6 +21,9 @@ struct qn_plan {
     const qn_packed *w[]; /* [op.n_w], each the stand-in */
 };
 
+/* What the backend chooses. A strict operation's fallback is refused, and stands in choice. */
+qn_status qni_choose(const qn_ctx *ctx, const struct qni_op *op, union qni_choice *choice,
+                     qn_error *err);
 /* op as validated without data. */
 qn_status qni_plan_create(const qn_ctx *ctx, const struct qni_op *op, qn_plan **plan,
                           qn_error *err);
@@ -32,6 +35,11 @@ qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scrat
                          size_t scratch_bytes, qn_error *err);
 qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t *bytes,
                              qn_error *err);
+
+/* qn_plan_explain() of op as validated without data, whether it can be planned or not. */
+size_t qni_explain(const qn_ctx *ctx, const struct qni_op *op, char *text, size_t capacity);
+/* The same of arguments that were refused. */
+size_t qni_explain_error(const qn_error *err, char *text, size_t capacity);
 
 /* "matmul", ... of a qni_op. Static text. */
 const char *qni_kind_name(int32_t kind);

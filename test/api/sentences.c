@@ -174,7 +174,7 @@ static const struct bad {
     {data_null, MATMUL, QN_E_ARGUMENT, "x: data is NULL"},
     {data_align, MATMUL, QN_E_ALIGN, "x: data is not aligned"},
     {data_overlap, MATMUL, QN_E_OVERLAP, "y overlaps x"},
-    {kernel, MATMUL, QN_E_UNSUPPORTED, "asked for by name"},
+    {kernel, MATMUL, QN_E_UNSUPPORTED, "is called qni_matmul_of_dreams"},
     {x_scale_zero, MATMUL, QN_E_VALUE, "x_scale is 0"},
     {x_scale_nan, MATMUL, QN_E_VALUE, "x_scale must be"},
     {x_zero, MATMUL, QN_E_VALUE, "x_zero is 128"},

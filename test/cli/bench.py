@@ -132,6 +132,25 @@ class Bench(Case):
         self.assertIn(line["kernel"], line["text"])
         self.assertEqual(line["ops"], 2 * 64 * 128)
 
+    def test_explain_failed(self):
+        """Where nothing serves, the explanation begins with the reason that governs."""
+        problem = ("explain", "--n", 64, "--k", 128, "--m", 1, "--strategy", "int8-row",
+                   "--weights", "nf4:g32")
+        text = quern(*problem, status=4)
+        why = "int8 strategies multiply integers, which the values of the codebook are not"
+        self.assertTrue(text.startswith("no kernel serves this: " + why), text)
+        self.assertIn("refused:\n  qni_matmul_", text)
+        self.assertEqual(text.err.count("quern: "), 1)
+        self.assertIn(why, text.err)
+        lines = map(json.loads, quern(*problem, "--json", status=4).splitlines())
+        line = [one for one in lines if "text" in one][0]
+        self.assertFalse(line["served"])
+        self.assertNotIn("kernel", line)
+        self.assertTrue(text.startswith(line["text"]))
+        out = quern("explain", "--n", 64, "--k", 64, "--kernel", "nope", status=4)
+        self.assertIn("is called qni_nope", out.splitlines()[0])
+        self.assertIn("does not exist", out.err)
+
     PEER = """#!/usr/bin/env python3
 import json, struct, sys
 print(json.dumps(%(hello)s), flush=True)

@@ -3,6 +3,7 @@
  * Pure: the same answers when scratch is asked for and when it is used. */
 #include <string.h>
 
+#include "../../quant/reasons.h"
 #include "../matmul/product.h"
 #include "conv.h"
 #include "depthwise.h"
@@ -92,12 +93,12 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
 {
     const struct qni_packed_head *head = op->w[0]->head;
     const bool is_codes = k->kind == QNI_DEPTHWISE_CODES;
-    if ((is_codes ? QNI_DEPTHWISE_GIVEN : k->kind) != kind_of(op->strategy))
-        return "serves another strategy";
-    if ((k->row.needs & ~ctx->isa) != 0)
-        return "CPU feature missing or masked";
     if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
-        return "another kernel is asked for";
+        return QNI_WHY_NAME;
+    if ((is_codes ? QNI_DEPTHWISE_GIVEN : k->kind) != kind_of(op->strategy))
+        return QNI_WHY_STRATEGY;
+    if ((k->row.needs & ~ctx->isa) != 0)
+        return QNI_WHY_FEATURE;
     if (k->kind != QNI_DEPTHWISE_FLOAT && head->section[QNI_SECTION_COUNTS].bytes == 0)
         return "the weights are a codebook of other than small integers";
     if (k->kind == QNI_DEPTHWISE_BLOCK && !op->quant.symmetric &&
@@ -189,7 +190,7 @@ qn_status qni_depthwise_select(const qn_ctx *ctx, const struct qni_op *op,
             tell(arg, kernels[i].row.name, why != NULL ? why : "a better row serves");
     }
     for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
-        tell(arg, qni_matmul_kernel_at(i)->name, "depthwise convolutions have rows of their own");
+        tell(arg, qni_matmul_kernel_at(i)->name, QNI_WHY_LONE);
     if (chosen == NULL)
         return QN_E_UNSUPPORTED;
     memset(choice, 0, sizeof *choice);

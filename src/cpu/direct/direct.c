@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../base/half.h"
+#include "../../quant/reasons.h"
 #include "../layouts.h"
 #include "../matmul/product.h"
 #include "../rows/rows.h"
@@ -140,18 +141,18 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
     const int32_t way = way_of(k);
     const bool gathers = way != QNI_DIRECT_TILES;
+    if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
+        return QNI_WHY_NAME;
     if (op->kind != QNI_CONV)
-        return "direct rows are for convolutions";
+        return QNI_WHY_KIND;
     if (op->conv.groups != 1 && !(gathers ? qni_direct_has_lines(op) : qni_direct_has_planes(op)))
         return "direct rows of more than one group are copied to planes, which this image is not";
     if (op->strategy != QN_STRATEGY_INT8_STATIC)
-        return "serves another strategy";
+        return QNI_WHY_STRATEGY;
     if ((k->row.needs & ~ctx->isa) != 0)
-        return "CPU feature missing or masked";
-    if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
-        return "another kernel is asked for";
+        return QNI_WHY_FEATURE;
     if (layout == NULL || layout->layout != k->row.layout)
-        return "the weights are packed in another layout";
+        return QNI_WHY_LAYOUT;
     if (gathers && op->kernel == NULL && refusal_to_gather(ctx, op, k) != NULL)
         return refusal_to_gather(ctx, op, k);
     const bool are_fours = way == QNI_DIRECT_FOURS;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "../../quant/reasons.h"
 #include "../conv/patches.h"
 #include "../matmul/product.h"
 #include "../rows/rows.h"
@@ -90,7 +91,7 @@ static const char *refusal_of_shape(const struct qni_op *op, const struct qni_gr
 {
     const struct qni_conv *c = &op->conv;
     if (op->kind != QNI_CONV || c->groups < 2 || c->ci < 2)
-        return "serves convolutions of groups";
+        return QNI_WHY_KIND;
     if (op->m == 0 || op->k == 0 || op->n == 0)
         return "nothing to do";
     const int64_t outputs = (int64_t)qni_round_up((size_t)c->co, QNI_GROUPS_LANES);
@@ -114,12 +115,12 @@ static bool is_slower(const struct qni_op *op, const struct qni_groups_kernel *k
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
                            const struct qni_groups_kernel *k)
 {
-    if (k->kind != kind_of(op->strategy))
-        return "serves another strategy";
-    if ((k->row.needs & ~ctx->isa) != 0)
-        return "CPU feature missing or masked";
     if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
-        return "another kernel is asked for";
+        return QNI_WHY_NAME;
+    if (k->kind != kind_of(op->strategy))
+        return QNI_WHY_STRATEGY;
+    if ((k->row.needs & ~ctx->isa) != 0)
+        return QNI_WHY_FEATURE;
     const char *why = refusal_of_shape(op, k);
     if (why == NULL && op->kernel == NULL && is_slower(op, k))
         why = "a product of patches is faster";

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "../../quant/reasons.h"
 #include "product.h"
 
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
@@ -152,13 +153,13 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
                            const qn_ctx *ctx, int32_t layout)
 {
     if (op->kernel != NULL && strcmp(op->kernel, k->name) != 0)
-        return "another kernel was asked for by name";
+        return QNI_WHY_NAME;
     if (!reads_for(op->strategy, k->reads))
-        return "reads another type of activations than the strategy gives";
+        return QNI_WHY_STRATEGY;
     if (k->layout != layout)
-        return "reads another layout than the weights have";
+        return QNI_WHY_LAYOUT;
     if ((k->needs & ~ctx->isa) != 0)
-        return "needs a CPU feature that is missing or masked";
+        return QNI_WHY_FEATURE;
     if (k->traits & QNI_ROUNDS_WEIGHTS)
         return rounding_refusal(op);
     if (k->traits & QNI_MAKES_WEIGHTS)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "../../quant/reasons.h"
 #include "../weights.h"
 #include "cost.h"
 #include "decode_quads.h"
@@ -156,17 +157,17 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
                            const struct qni_cuda_facts *facts)
 {
     if (op->kernel != NULL && strcmp(op->kernel, k->name) != 0)
-        return "another kernel was asked for by name";
+        return QNI_WHY_NAME;
     if (!reads_for(op, k->reads))
-        return "reads another type of activations than the strategy gives";
+        return QNI_WHY_STRATEGY;
     if (k->layout != layout)
-        return "reads another layout than the weights have";
+        return QNI_WHY_LAYOUT;
     if (op->k == 0 && k->family != QNI_CUDA_FAMILY_TILE)
         return "is for products of something, and k is 0";
     if (facts->sm < k->sm)
-        return "needs a newer GPU";
+        return QNI_WHY_NEWER;
     if (k->sm_exact && facts->sm != k->sm)
-        return "is for one generation of GPUs, and this is another";
+        return QNI_WHY_GENERATION;
     if (k->family == QNI_CUDA_FAMILY_PREFILL && k->layout == QNI_CUDA_T4FRAG &&
         k->reads == QNI_CUDA_READS_F16 && op->w[0]->head->format.code == QN_CODE_TABLE)
         return "holds values as f16, and may not those of a table that was given";
@@ -486,10 +487,10 @@ qn_status qni_cuda_choose_depthwise(const struct qni_cuda_offer *offer, const st
     const char *why = operation_refusal(op);
     c->is_depthwise = 1;
     if (why == NULL && op->kernel != NULL && strcmp(op->kernel, qni_cuda_kernel_name(c, NULL)) != 0)
-        why = "groups of one channel have a kernel of their own, which was not asked for";
+        why = QNI_WHY_NAME;
     for (int32_t i = 0; i < offer->n_rows && tell != NULL; i++)
         tell(arg, offer->rows[i].name,
-             why != NULL ? why : "groups of one channel have a kernel of their own");
+             why != NULL ? why : QNI_WHY_LONE);
     if (why != NULL)
         return QN_E_UNSUPPORTED;
     c->n_choices = 1;
