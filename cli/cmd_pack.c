@@ -301,7 +301,8 @@ static int prepare(struct job *job, const struct args *args)
     status = status != 0 ? status : context_make(args, &job->ctx);
     if (status == 0)
         status = source_open(&job->source, job->ctx, args->operands, args->n_operands);
-    return status != 0 ? status : choose(args, job);
+    status = status != 0 ? status : choose(args, job);
+    return status != 0 ? status : output_place(args);
 }
 
 static int run(const struct args *args)

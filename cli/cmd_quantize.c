@@ -391,7 +391,7 @@ static int prepare(struct job *job, const struct args *args)
         status = source_open(&job->activations, job->ctx, &calibration, 1);
     if (status == 0 && calibration != NULL)
         status = calibration_check(&job->activations, &job->items);
-    return status;
+    return status != 0 ? status : output_place(args);
 }
 
 static int run(const struct args *args)

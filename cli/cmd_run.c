@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "inputs.h"
+#include "output.h"
 #include "problem.h"
 #include "source.h"
 #include "term.h"
@@ -490,6 +491,7 @@ static int run(const struct args *args)
     if (status == 0)
         status =
             load_weights(&t, args_text(args, "weights", NULL), args_text(args, "format", NULL));
+    status = status != 0 ? status : output_place(args);
     if (status == 0)
         status = compute(&t, args);
     for (int i = 0; i < t.n_sent; i++)

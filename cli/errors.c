@@ -46,6 +46,8 @@ static const struct advice {
     {QN_E_NOT_FOUND, EXIT_INPUT, "'quern inspect FILE' lists the names"},
     {QN_E_EXISTS, EXIT_USAGE, "choose another name, or --force to replace it"},
     {QN_E_VERSION, EXIT_INPUT, "use the version of quern that wrote it, or a newer one"},
+    {QN_E_RESUME, EXIT_USAGE,
+     "give what was given then, or leave out --resume (or add --force) to begin anew"},
     {QN_E_CANCELLED, EXIT_STOPPED, "run it again when ready"},
 };
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that are mapped: the contract is in inputs.h. A handler of SIGBUS cannot be told which file
  * it is about, so the files are remembered for as long as the process lives. */
-#define _POSIX_C_SOURCE 200809L
+#define _POSIX_C_SOURCE   200809L
+#define _FILE_OFFSET_BITS 64
 #include "inputs.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct input {
@@ -69,6 +71,113 @@ void inputs_remove_on_loss(const char *part)
     const char *const before = lost_part;
     lost_part = part != NULL ? must_copy(part) : NULL;
     free((char *)(uintptr_t)before);
+}
+
+/* ---- what they are --------------------------------------------------------------------------- */
+
+/* Small files are read whole; of large ones the header (safetensors begin with its length), and
+ * chunks in equal steps to the end. */
+enum { WHOLE = 16 << 20, MOST_HEADER = 100 << 20, CHUNK = 4096, N_CHUNKS = 1024 };
+
+static uint64_t digest(uint64_t sum, const uint8_t *bytes, size_t n)
+{
+    for (size_t at = 0; at < n; at += 8) {
+        uint64_t word = 0;
+        memcpy(&word, bytes + at, n - at < 8 ? n - at : 8);
+        sum = (sum ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        sum ^= sum >> 29;
+    }
+    return sum;
+}
+
+static uint64_t digest_range(uint64_t sum, FILE *file, int64_t from, int64_t bytes)
+{
+    static uint8_t chunk[16 * CHUNK];
+    size_t got = 1;
+    if (fseeko(file, (off_t)from, SEEK_SET) != 0)
+        return sum;
+    for (int64_t left = bytes; left > 0 && got > 0; left -= (int64_t)got) {
+        got = fread(chunk, 1, left < (int64_t)sizeof chunk ? (size_t)left : sizeof chunk, file);
+        sum = digest(sum, chunk, got);
+    }
+    return sum;
+}
+
+static uint64_t digest_file(const char *path, int64_t size)
+{
+    FILE *file = fopen(path, "rb");
+    uint64_t length = 0, sum = (uint64_t)size + 1;
+    if (file == NULL)
+        return 0;
+    if (size <= WHOLE) {
+        sum = digest_range(sum, file, 0, size);
+    } else {
+        if (fread(&length, 1, sizeof length, file) != sizeof length || length > MOST_HEADER)
+            length = CHUNK;
+        const int64_t start = (int64_t)length + 8, step = (size - start) / N_CHUNKS;
+        sum = digest_range(sum, file, 0, start);
+        for (int64_t i = 0; i < N_CHUNKS; i++)
+            sum = digest_range(sum, file, start + i * step, step < CHUNK ? step : CHUNK);
+        sum = digest_range(sum, file, size - CHUNK, CHUNK);
+    }
+    fclose(file);
+    return sum;
+}
+
+static qn_status add_fact(qn_writer *writer, const char *what, int i, const char *name, char *value,
+                          qn_error *err)
+{
+    char *key = must_print("%s of input %d (%s)", what, i + 1, name);
+    const qn_status status = qn_writer_fingerprint(writer, key, value, err);
+    free(key);
+    free(value);
+    return status;
+}
+
+static qn_status add_input(qn_writer *writer, int i, qn_error *err)
+{
+    const struct input *const input = &inputs[i];
+    const char *slash = strrchr(input->path, '/');
+    const char *const name = slash != NULL ? slash + 1 : input->path;
+    const struct timespec then = input->facts.st_mtim;
+    struct tm parts;
+    char day[32] = "";
+    char *key = must_print("input %d", i + 1);
+    qn_status status = qn_writer_fingerprint(writer, key, name, err);
+    free(key);
+    if (gmtime_r(&then.tv_sec, &parts) != NULL)
+        strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", &parts);
+    if (status == QN_OK)
+        status = add_fact(writer, "the size", i, name,
+                          must_print("%lld bytes", (long long)input->facts.st_size), err);
+    if (status == QN_OK)
+        status = add_fact(writer, "the content", i, name,
+                          must_print("%016llx", (unsigned long long)digest_file(
+                                                    input->path, (int64_t)input->facts.st_size)),
+                          err);
+    if (status == QN_OK)
+        status = add_fact(writer, "the time", i, name,
+                          must_print("%s.%09ld UTC", day, (long)then.tv_nsec), err);
+    return status;
+}
+
+qn_status inputs_fingerprint(qn_writer *writer, qn_error *err)
+{
+    qn_status status = QN_OK;
+    for (int i = 0; i < n_inputs && status == QN_OK; i++)
+        status = add_input(writer, i, err);
+    return status;
+}
+
+const char *input_at(const char *path)
+{
+    struct stat now;
+    if (stat(path, &now) != 0)
+        return NULL;
+    for (int i = 0; i < n_inputs; i++)
+        if (now.st_dev == inputs[i].facts.st_dev && now.st_ino == inputs[i].facts.st_ino)
+            return inputs[i].path;
+    return NULL;
 }
 
 /* ---- SIGBUS: only what a handler may call ---------------------------------------------------- */

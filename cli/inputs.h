@@ -11,6 +11,10 @@ qn_status input_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_err
 /* Have all files stayed what they were? 0, or the exit status after the one that has not was named.
  * What is made of them may appear under its name only after this. */
 int inputs_check(void);
+/* Name, size, age and a digest of each, among the facts that the writer's file depends on. */
+qn_status inputs_fingerprint(qn_writer *writer, qn_error *err);
+/* Is this path, by whatever name, one of them? Its name, or NULL. */
+const char *input_at(const char *path);
 /* From here on SIGBUS names the file that became shorter, and ends the process with EXIT_INPUT. */
 void inputs_watch(void);
 /* What SIGBUS removes before it does: an output that is begun; NULL: nothing. */

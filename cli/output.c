@@ -73,16 +73,76 @@ int output_check(const struct args *args)
                     "%s: no output", args->command->name);
 }
 
+int output_place(const struct args *args)
+{
+    const char *const out = args_text(args, "out", NULL);
+    qn_error err = {0};
+    if (out == NULL || args_has(args, "dry-run"))
+        return 0;
+    char *part = must_print("%s.part", out);
+    const char *input = input_at(out);
+    int status = 0;
+    if (input == NULL)
+        input = input_at(part);
+    free(part);
+    if (input != NULL)
+        return complain(EXIT_USAGE, "give the result a name of its own",
+                        "%s: it is the input %s, which is read while the result is written", out,
+                        input);
+    const qn_status possible = qn_output_check(out, args_has(args, "force"), &err);
+    if (possible != QN_OK)
+        status = complain_output(out, possible, &err);
+    return status;
+}
+
+/* What another run has left and this one does not use is said, whatever else is not. */
+static void tell_discarded(const struct args *args, const qn_writer *writer)
+{
+    const char *const out = args_text(args, "out", NULL);
+    int64_t done = 0, all = 0;
+    if (qn_writer_discarded(writer, &done, &all) != QN_OK || (done == 0 && all >= 0))
+        return;
+    char *shown = text_shown(must_copy(out));
+    if (all < 0)
+        fprintf(stderr, "quern: %s.part: replaced; nothing in it could be continued\n", shown);
+    else if (args_has(args, "resume"))
+        fprintf(stderr,
+                "quern: %s.part: %lld of %lld tensors that were done are made again: they are "
+                "damaged, or of another run\n",
+                shown, (long long)done, (long long)all);
+    else
+        fprintf(stderr,
+                "quern: %s.part: %lld of %lld tensors that an interrupted run had done are thrown "
+                "away; --resume would have kept them\n",
+                shown, (long long)done, (long long)all);
+    free(shown);
+}
+
+static qn_status begin(const struct args *args, qn_writer *writer, qn_error *err)
+{
+    const int is_forced = args_has(args, "force"), is_resumed = args_has(args, "resume");
+    qn_status status = fingerprint_add(args, writer, err);
+    if (status == QN_OK)
+        status = qn_writer_begin(writer, is_forced, is_resumed, err);
+    if (status != QN_E_RESUME || !is_forced)
+        return status;
+    char *why = text_shown(must_copy(err->text));
+    fprintf(stderr, "quern: %s; thrown away, as --force says\n", why);
+    free(why);
+    return qn_writer_begin(writer, is_forced, 0, err);
+}
+
 int output_begin(const struct args *args, qn_writer *writer, int status)
 {
     const int is_resumed = args_has(args, "resume");
     qn_error err = {0};
     if (status == 0) {
-        const qn_status begun = qn_writer_begin(writer, args_has(args, "force"), is_resumed, &err);
+        const qn_status begun = begin(args, writer, &err);
         if (begun == QN_OK) {
             char *part = must_print("%s.part", args_text(args, "out", NULL));
             inputs_remove_on_loss(is_resumed ? NULL : part);
             free(part);
+            tell_discarded(args, writer);
             return 0;
         }
         status = complain_output(args_text(args, "out", NULL), begun, &err);

@@ -28,6 +28,11 @@ int chosen_check(const struct chosen *c, const char *what);
 
 /* Is there an --out, unless --dry-run is given? 0 or the exit status. */
 int output_check(const struct args *args);
+/* Could it be written? Asked before the work, when all inputs are open: none of them may be it. 0
+ * or the exit status. */
+int output_place(const struct args *args);
+/* What the result depends on, for --resume (fingerprint.c). */
+qn_status fingerprint_add(const struct args *args, qn_writer *writer, qn_error *err);
 /* Begin to write what was declared with this status; 0, or the exit status without a writer. */
 int output_begin(const struct args *args, qn_writer *writer, int status);
 /* The end of writing n items with this status: the file appears under its name, or what is worth

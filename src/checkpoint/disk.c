@@ -200,6 +200,32 @@ static qn_status check_found(const struct stat *info, qn_error *err)
     return (info->st_mode & (S_IWGRP | S_IWOTH)) != 0 || info->st_nlink > 1 ? 1 : QN_OK;
 }
 
+qn_status qni_output_check(const struct qni_allocator *a, const char *path, int32_t overwrite,
+                           qn_error *err)
+{
+    QNI_TRY(check_target(path, overwrite, err));
+    const size_t text_bytes = strlen(path) + sizeof ".part";
+    char *text = qni_alloc(a, text_bytes);
+    if (text == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    struct stat part;
+    memcpy(text, path, text_bytes - sizeof ".part");
+    memcpy(text + text_bytes - sizeof ".part", ".part", sizeof ".part");
+    const bool is_there = lstat(text, &part) == 0;
+    char *slash = strrchr(text, '/');
+    if (slash != NULL)
+        slash[slash == text] = 0;
+    const bool is_open =
+        faccessat(AT_FDCWD, slash != NULL ? text : ".", W_OK | X_OK, AT_EACCESS) == 0;
+    const int code = errno;
+    qni_free(a, text, text_bytes);
+    if (!is_open)
+        return qni_fail(err, QN_E_OPEN, "cannot be written in its folder: %s (error %d)",
+                        reason(code), code);
+    const qn_status found = is_there ? check_found(&part, err) : QN_OK;
+    return found < 0 ? found : QN_OK;
+}
+
 /* The part file that is there, or else a new one; -1 with errno set. */
 static int open_or_make(const char *part, bool *is_found)
 {
@@ -243,6 +269,7 @@ static qn_status open_part(struct qni_output *o, bool fresh, qn_error *err)
             return found;
         }
         if (found > 0 || (is_found && fresh)) {
+            o->was_replaced |= found > 0;
             const int removed = unlink(o->part), code = errno;
             close(fd);
             if (removed != 0)

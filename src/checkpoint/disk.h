@@ -46,9 +46,13 @@ struct qni_output {
     size_t text_bytes;
     int fd;
     int32_t overwrite, is_found;
+    int32_t was_replaced; /* what was found could not be ours */
     int64_t found_bytes; /* what an earlier run left: its size, 0 if there was none */
 };
 
+/* qn_output_check(); the sentence does not name the path. */
+qn_status qni_output_check(const struct qni_allocator *a, const char *path, int32_t overwrite,
+                           qn_error *err);
 /*
  * Open the part file, with what an earlier run left in it, or a new one. Only one process at a time
  * can have it. It belongs to us, nobody else may write to it, and it has one name.

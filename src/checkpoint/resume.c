@@ -267,7 +267,7 @@ qn_status qni_journal_look(qn_writer *writer, int32_t resume, bool *is_same, qn_
     *is_same = false;
     writer->part_bytes = tail_start(&ours) + sizeof ours;
     writer->n_lost = 0;
-    writer->n_found = writer->output->found_bytes > 0 ? -1 : 0;
+    writer->n_found = writer->output->found_bytes > 0 || writer->output->was_replaced ? -1 : 0;
     for (size_t i = 0; i < writer->n_slots; i++)
         writer->slots[i].done = 0;
     if (!read_tail(writer, &found))

@@ -274,6 +274,19 @@ static qn_status name_file(const qn_writer *writer, qn_status status, const qn_e
                        inner->text);
 }
 
+qn_status qn_output_check(const char *path, int32_t overwrite, qn_error *err)
+{
+    const struct qni_allocator a = qni_allocator_default();
+    qn_error inner = {QN_OK, -1, ""};
+    char shown[QNI_SHOWN_PATH];
+    if (path == NULL || path[0] == 0)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_output_check: path is NULL or empty");
+    const qn_status status = qni_output_check(&a, path, overwrite, &inner);
+    if (status == QN_OK)
+        return QN_OK;
+    return qni_fail(err, status, "%s: %s", qni_shown_path(shown, path), inner.text);
+}
+
 static qn_status begin(qn_writer *writer, int32_t overwrite, int32_t resume, qn_error *err)
 {
     QNI_TRY(qni_writer_layout(writer, err));

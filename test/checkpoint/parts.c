@@ -273,6 +273,7 @@ static void test_open_to_others(void **state)
             assert_ok(qn_writer_begin(writer, 1, resume, NULL));
             assert_int_equal(mode_of(part) & 022, 0);
             assert_int_equal(qn_writer_is_done(writer, 0), 0);
+            assert_discarded(writer, 0, -1);
             complete(ctx, folder, writer);
             uint8_t *after = malloc(size + 1);
             size_after = fread(after, 1, size + 1, theirs);

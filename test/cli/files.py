@@ -5,12 +5,18 @@ way, runs that an interruption cut in two.
 
     files.py QUERN [NAME...]
 """
+import json
 import os
+import random
+import re
 import signal
+import subprocess
 import sys
+import time
 import unittest
 
-from command import COMPLAINT, Case, normal, quern, quern_on_a_leash, safetensors
+from command import (COMPLAINT, QUERN, Case, is_sanitized, normal, npy_write, quern,
+                     quern_on_a_leash, safetensors)
 
 
 class Inputs(Case):
@@ -55,6 +61,308 @@ class Inputs(Case):
         self.assertEqual(process.returncode, 3, err)
         self.assertIn("m.safetensors: it was changed", err)
         self.assertFalse(os.path.exists("q.safetensors"))
+
+
+class Outputs(Case):
+    """What is in the way of an output is found before the work."""
+
+    def setUp(self):
+        super().setUp()
+        self.model()
+        quern("quantize", "model.safetensors", "-o", "q.safetensors", "-q")
+        npy_write("x.npy", [2, 160], normal(320))
+        self.commands = {
+            "quantize": ["quantize", "model.safetensors"],
+            "pack": ["pack", "q.safetensors"],
+            "run": ["run", "-w", "q.safetensors:layers.0.up.weight", "-x", "x.npy"]}
+        self.before = sorted(os.listdir("."))
+
+    def refused(self, out, status, says, *more):
+        for name, words in self.commands.items():
+            with self.subTest(command=name, out=out):
+                line = self.complains(*words, "-o", out, *more, status=status, says=says)
+                self.assertNotIn("[1/", line)
+
+    def test_places(self):
+        os.mkdir("folder")
+        os.symlink("nowhere", "link")
+        os.symlink("loop", "loop")
+        for more in ([], ["--force"]):
+            self.refused("link", 4, "symbolic link that leads nowhere", *more)
+            self.refused("loop", 4, "leads nowhere", *more)
+            self.refused("folder", 4, "it is a folder", *more)
+            self.refused("none/x", 4, "no such file or folder", *more)
+        self.refused("model.safetensors", 2, "model.safetensors", "--threads", "1")
+        with open("mine", "w", encoding="utf-8") as file:
+            file.write("mine")
+        self.refused("mine", 2, "--force")
+        os.symlink("nowhere", "other.part")
+        os.mkfifo("piped.part")
+        self.refused("other", 4, "part")
+        self.refused("piped", 4, "regular")
+
+    @unittest.skipIf(os.geteuid() != 0, "another user is needed")
+    def test_shut_folder(self):
+        os.mkdir("shut")
+        os.chmod("shut", 0o555)
+        os.chmod(".", 0o755)
+        try:
+            subprocess.run([QUERN, "--version"], check=True, capture_output=True,
+                           preexec_fn=lambda: os.setuid(12345))
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("another user cannot run the command")
+        for words in self.commands.values():
+            self.complains(*words, "-o", "shut/x", status=4, preexec_fn=lambda: os.setuid(12345),
+                           says="shut/x: cannot be written in its folder: permission denied")
+
+    def test_before_the_work(self):
+        """Also where everything is packed once before the output begins."""
+        os.mkdir("folder")
+        words = ["pack", "q.safetensors", "-o", "folder", "--layout", "none"]
+        self.complains(*words, status=4, says="it is a folder")
+
+    def test_an_input(self):
+        """By any name: hard links, links, the part file that would be emptied."""
+        os.link("model.safetensors", "hard")
+        os.symlink("model.safetensors", "soft")
+        for out in ("model.safetensors", "./model.safetensors", "hard", "soft"):
+            for more in ([], ["--force"], ["--resume"]):
+                self.complains("quantize", "model.safetensors", "-o", out, *more, status=2,
+                               says="it is the input model.safetensors")
+        os.link("q.safetensors", "p.part")
+        self.complains("pack", "q.safetensors", "-o", "p", status=2, says="it is the input")
+        self.complains(*self.commands["run"], "-o", "x.npy", "--force", status=2,
+                       says="it is the input x.npy")
+        safetensors("c.safetensors", {"layers.0.up.weight": ("F32", [2, 160], normal(320))})
+        self.complains("quantize", "model.safetensors", "-i", "*up*", "--method", "gptq", "-c",
+                       "c.safetensors", "-o", "c.safetensors", "--force", status=2,
+                       says="it is the input c.safetensors")
+        quern("compare", "q.safetensors", "model.safetensors", "--min-sqnr", 10)
+
+    def test_modes(self):
+        for name, words in self.commands.items():
+            for mode in (0o600, 0o640, 0o664):
+                with open("out", "w", encoding="utf-8"):
+                    os.chmod("out", mode)
+                quern(*words, "-o", "out", "--force")
+                self.assertEqual(os.stat("out").st_mode & 0o777, mode, name)
+            os.remove("out")
+
+    def test_left_by_others(self):
+        """A part file that others may write to, or another user's."""
+        with open("o.part", "w", encoding="utf-8"):
+            os.chmod("o.part", 0o666)
+        out = quern(*self.commands["quantize"], "-o", "o")
+        self.assertIn("o.part: replaced", out.err)
+        self.assertEqual(os.stat("o").st_mode & 0o022, 0)
+        if os.geteuid() != 0:
+            return
+        with open("n.part", "w", encoding="utf-8"):
+            os.chown("n.part", 12345, 12345)
+        for more in ([], ["--resume"], ["--force"]):
+            self.refused("n", 4, "belongs to another user (12345)",
+                         *[word for word in more if word == "--force"])
+            self.complains(*self.commands["pack"], "-o", "n", *more, status=4, says="another user")
+        os.remove("n.part")
+
+
+# What each option of quantize and pack is given in the second of two runs. An option that is not
+# here fails the test: either it changes the result, or it is named as one that does not.
+CHANGED = {
+    "quantize": {"bits": "8", "group": "32", "scheme": "zp", "format": "int8:g32",
+                 "method": "search", "range": "half", "include": "*", "exclude": "0",
+                 "conv-groups": "conv=2", "axes": "[0-9]*=oi", "all": None, "copy-unknown": None,
+                 "prescale": "smooth", "alpha": "0.7", "act-order": None, "damping": "0.5",
+                 "device": "cpu", "isa": "portable"},
+    "pack": {"include": "*", "exclude": "0", "layout": "q4n16", "x-block": "64", "no-sums": None,
+             "device": "cpu", "isa": "portable"},
+}
+# Options that change no byte, and those that this test itself is about.
+UNCHANGED = {"out", "dry-run", "resume", "force", "quiet", "json", "threads", "color", "help",
+             "calibration"}
+
+
+class Resumed(Case):
+    def interrupted(self, *words):
+        """Stopped by Ctrl-C after some tensors."""
+        process = quern_on_a_leash(*words)
+        process.stderr.readline()
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        err = process.communicate(timeout=280)[1]
+        self.assertEqual(process.returncode, 130, err)
+
+    def read(self, path):
+        with open(path, "rb") as file:
+            return file.read()
+
+    def many_and_conv(self):
+        values = normal(256 * 512)
+        tensors = {str(i): ("F16", [256, 512], values) for i in range(16)}
+        tensors["conv"] = ("F16", [64, 64, 1, 1], values[:4096])
+        safetensors("m.safetensors", tensors)
+        safetensors("c.safetensors", {
+            **{str(i): ("F32", [4, 512], normal(2048, i, 1)) for i in range(16)},
+            "conv": ("F32", [4, 64], normal(256, 9, 1))})
+
+    def test_every_option(self):
+        """Each option of --help is part of the fingerprint, and named with its values."""
+        self.many_and_conv()
+        quern("quantize", "m.safetensors", "-o", "q.safetensors", "-q")
+        for command, source in (("quantize", "m.safetensors"), ("pack", "q.safetensors")):
+            words = [command, source, "-o", "r.safetensors"]
+            self.interrupted(*words)
+            before = self.read("r.safetensors.part")
+            options = set(re.findall(r"^\s+(?:-\w, )?--([\w-]+)", quern("help", command), re.M))
+            self.assertEqual(options - set(CHANGED[command]) - UNCHANGED, set())
+            self.assertEqual(set(CHANGED[command]) - options, set())
+            for name, value in CHANGED[command].items():
+                more = [f"--{name}"] + ([] if value is None else [value])
+                says = "is 'given'" if value is None else f"is '{value}'"
+                if name in ("alpha", "prescale", "act-order", "damping", "layout"):
+                    # Only with other options, or for other weights: the first run has it.
+                    self.changed_back(command, source, name, value)
+                    continue
+                with self.subTest(command=command, option=name):
+                    line = self.complains(*words, "--resume", *more, status=2,
+                                          says=[f"--{name} was not given and {says}",
+                                                "of 17 tensors are done", "--force"])
+                    self.assertRegex(line, r"r\.safetensors: its \.part is of another run")
+            if os.environ.get("QUERN_ISA") is None:
+                self.complains(*words, "--resume", status=2, env={"QUERN_ISA": "portable"},
+                               says="QUERN_ISA was not given and is 'portable'")
+            self.assertEqual(self.read("r.safetensors.part"), before)
+            quern(*words, "--resume", "-q", "-t", "1")
+            quern(*words[:3], "w.safetensors", "-q")
+            self.assertEqual(self.read("r.safetensors"), self.read("w.safetensors"))
+            os.remove("r.safetensors")
+            os.remove("w.safetensors")
+
+    def changed_back(self, command, source, name, value):
+        """The option in the run that was interrupted, and no more in the second."""
+        others = {"alpha": ["--prescale", "smooth", "-c", "c.safetensors"],
+                  "prescale": ["-c", "c.safetensors"],
+                  "act-order": ["--method", "gptq", "-c", "c.safetensors"],
+                  "damping": ["--method", "gptq", "-c", "c.safetensors"]}.get(name, [])
+        words = [command, source, "-o", "b.safetensors", *others]
+        more = [f"--{name}"] + ([] if value is None else [value])
+        self.interrupted(*words, *more)
+        was = "given" if value is None else value
+        self.complains(*words, "--resume", status=2,
+                       says=f"--{name} was '{was}' and is not given")
+        os.remove("b.safetensors.part")
+
+    def test_changed_inputs(self):
+        """Which file changed, and how; the calibration file, too."""
+        self.many("m.safetensors")
+        safetensors("c.safetensors", {str(i): ("F32", [4, 512], normal(2048, i, 1))
+                                      for i in range(16)})
+        words = ["quantize", "m.safetensors", "-o", "r.safetensors", "--method", "search", "-c",
+                 "c.safetensors"]
+        self.interrupted(*words)
+        part = self.read("r.safetensors.part")
+        for path in ("m.safetensors", "c.safetensors"):
+            old, facts = self.read(path), os.stat(path)
+            times = (facts.st_atime_ns, facts.st_mtime_ns)
+            os.utime(path, ns=(times[0], times[1] + 1))
+            self.complains(*words, "--resume", status=2, says=["the time of input", path])
+            with open(path, "r+b") as file:
+                file.seek(-3, os.SEEK_END)
+                file.write(b"abc")
+            os.utime(path, ns=times)
+            self.complains(*words, "--resume", status=2, says=["the content of input", path])
+            with open(path, "wb") as file:
+                file.write(old)
+            os.utime(path, ns=times)
+        safetensors("n.safetensors", {str(i): ("F16", [256, 512], normal(256 * 512, 9))
+                                      for i in range(16)})
+        self.complains("quantize", "n.safetensors", *words[2:], "--resume", status=2,
+                       says=["input 1 was 'm.safetensors' and is 'n.safetensors'"])
+        self.assertEqual(self.read("r.safetensors.part"), part)
+        out = quern(*words, "--resume", "--json", "-q")
+        self.assertGreaterEqual(json.loads(out)["resumed"], 1)
+
+    def test_pack_another_input(self):
+        self.many("m.safetensors")
+        quern("quantize", "m.safetensors", "-o", "a.safetensors", "-q")
+        quern("quantize", "m.safetensors", "-o", "b.safetensors", "-q", "--range", "half")
+        self.interrupted("pack", "a.safetensors", "-o", "p.safetensors")
+        self.complains("pack", "b.safetensors", "-o", "p.safetensors", "--resume", status=2,
+                       says="input 1 was 'a.safetensors' and is 'b.safetensors'")
+        os.replace("b.safetensors", "a.safetensors")
+        self.complains("pack", "a.safetensors", "-o", "p.safetensors", "--resume", status=2,
+                       says="of input 1 (a.safetensors) was")
+        out = quern("pack", "a.safetensors", "-o", "p.safetensors", "--resume", "--force")
+        self.assertIn("thrown away, as --force says", out.err)
+        self.assertRegex(out.err, r"[1-9]\d* of 16 tensors are done in it")
+        quern("pack", "a.safetensors", "-o", "w.safetensors", "-q")
+        self.assertEqual(self.read("p.safetensors"), self.read("w.safetensors"))
+
+    def test_thrown_away(self):
+        self.many("m.safetensors")
+        words = ["quantize", "m.safetensors", "-o", "r.safetensors"]
+        self.interrupted(*words, "--method", "search")
+        out = quern(*words, "-q")
+        self.assertRegex(out.err, r"^quern: r\.safetensors\.part: [1-9]\d* of 16 tensors that an "
+                                  r"interrupted run had done are thrown away; --resume ")
+        with open("s.safetensors.part", "wb") as file:  # as finished as can be
+            file.write(self.read("r.safetensors"))
+        os.chmod("s.safetensors.part", 0o644)
+        out = quern(*words[:3], "s.safetensors", "--resume")
+        self.assertIn("s.safetensors.part: replaced; nothing in it could be continued", out.err)
+        self.assertIn("0 of 16 tensors are there already", out.err)
+
+    def test_flipped_bits(self):
+        """A bit turned anywhere in what was done: found, and made again."""
+        self.many("m.safetensors")
+        words = ["quantize", "m.safetensors", "-o", "r.safetensors"]
+        self.interrupted(*words)
+        part = bytearray(self.read("r.safetensors.part"))
+        quern("quantize", "m.safetensors", "-o", "w.safetensors", "-q")
+        whole = self.read("w.safetensors")
+        source = random.Random(3)
+        for _ in range(24):
+            at = source.randrange(len(part))
+            part[at] ^= 1 << at % 8
+            with open("r.safetensors.part", "wb") as file:
+                file.write(part)
+            part[at] ^= 1 << at % 8
+            os.chmod("r.safetensors.part", 0o644)
+            done = subprocess.run([QUERN, *words, "--resume", "-q"], capture_output=True,
+                                  timeout=280, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.read("r.safetensors"), whole)
+            os.remove("r.safetensors")
+
+    def test_killed(self):
+        """Killed at any moment, and killed again: --resume ends with the same bytes."""
+        self.many("m.safetensors")
+        quern("quantize", "m.safetensors", "-o", "q.safetensors", "-q", "--method", "search")
+        source, resumed = random.Random(7), 0
+        for words in (["quantize", "m.safetensors", "--method", "search"],
+                      ["pack", "q.safetensors"]):
+            begin = time.monotonic()
+            quern(*words, "-o", "w.safetensors", "-q")
+            took, whole = time.monotonic() - begin, self.read("w.safetensors")
+            for _ in range(4 if is_sanitized() else 25):
+                more = []
+                for _ in range(source.randrange(1, 4)):
+                    process = subprocess.Popen([QUERN, *words, "-o", "r.safetensors", "-q", *more],
+                                               stderr=subprocess.DEVNULL)
+                    time.sleep(source.random() * took)
+                    process.kill()
+                    process.wait()
+                    more = ["--resume"]
+                    if os.path.exists("r.safetensors"):
+                        break
+                if not os.path.exists("r.safetensors"):
+                    out = quern(*words, "-o", "r.safetensors", "-q", "--json", "--resume")
+                    resumed += json.loads(out)["resumed"] > 0
+                self.assertEqual(self.read("r.safetensors"), whole)
+                self.assertFalse(os.path.exists("r.safetensors.part"))
+                os.remove("r.safetensors")
+            os.remove("w.safetensors")
+        self.assertGreater(resumed, 0)
 
 
 if __name__ == "__main__":
