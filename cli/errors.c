@@ -89,6 +89,10 @@ int complain_status(const char *what, qn_status status, const qn_error *err)
     const size_t length = strlen(what);
     if (length > 0 && strncmp(why, what, length) == 0 && strncmp(why + length, ": ", 2) == 0)
         why += length + 2;
+    /* Some of its sentences about files say themselves what to do. */
+    const char *own_todo = status == QN_E_CORRUPT ? strstr(why, "; ") : NULL;
+    if (own_todo != NULL)
+        return complain(advice.exit, own_todo + 2, "%s: %.*s", what, (int)(own_todo - why), why);
     if (status != QN_E_UNSUPPORTED)
         return complain(advice.exit, advice.todo, "%s: %s", what, why);
     char *short_why = refusals(why);

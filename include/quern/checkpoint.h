@@ -37,7 +37,9 @@ typedef struct qn_entry {
 
 /**
  * Map a file and check all of its header. The kind is found from the content. The metadata of a
- * GGUF file are texts, too: numbers in decimal, of arrays how long they are.
+ * GGUF file are texts, too: numbers in decimal, of arrays how long they are. Files of other kinds
+ * (ONNX, TensorFlow Lite, archives, pickles, HTML pages, Git LFS pointers) are QN_E_CORRUPT; err
+ * then says what the file is and, after a semicolon, what to do.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has the byte and the
  *         reason; QN_E_DTYPE: an npy file of big-endian numbers or of objects; QN_E_MEMORY.
  */

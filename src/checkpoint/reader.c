@@ -8,6 +8,7 @@
 #include "../base/error.h"
 #include "../base/size.h"
 #include "file.h"
+#include "foreign.h"
 #include "json.h"
 
 /* ---- small tools ----------------------------------------------------------------------------- */
@@ -74,6 +75,18 @@ void qni_tensor_strides(qn_tensor *tensor, bool is_fortran)
     }
 }
 
+/* C0, DEL, C1 (c2 80 to c2 9f), and what turns the direction of text (d8 9c; e2 80 8e, 8f, a8 to
+ * ae; e2 81 a6 to a9): a terminal may obey them. */
+static bool is_obeyed(const uint8_t *at, size_t length)
+{
+    if (length == 3 && at[0] == 0xe2 && at[1] == 0x80)
+        return at[2] == 0x8e || at[2] == 0x8f || (at[2] >= 0xa8 && at[2] <= 0xae);
+    if (length == 3 && at[0] == 0xe2 && at[1] == 0x81)
+        return at[2] >= 0xa6 && at[2] <= 0xa9;
+    return at[0] < 0x20 || at[0] == 0x7f || (length == 2 && at[0] == 0xc2 && at[1] < 0xa0) ||
+           (length == 2 && at[0] == 0xd8 && at[1] == 0x9c);
+}
+
 /* At most `most` bytes, and three dots for what does not fit. */
 static void show(char *out, size_t most, const char *text)
 {
@@ -87,9 +100,7 @@ static void show(char *out, size_t most, const char *text)
             used += 3;
             break;
         }
-        /* C0, DEL, C1 (c2 80 to c2 9f): a terminal may obey them. */
-        const bool is_control =
-            from[0] < 0x20 || from[0] == 0x7f || (length == 2 && from[0] == 0xc2 && from[1] < 0xa0);
+        const bool is_control = is_obeyed(from, length);
         if (length == 0 || is_control)
             out[used++] = '?';
         else
@@ -197,28 +208,6 @@ static qn_status index_file(qn_file *file, qn_error *err)
     return QN_OK;
 }
 
-/* Files that people confuse with ours, told by name. */
-static const char *foreign_kind(const uint8_t *bytes, size_t size)
-{
-    static const struct {
-        const char *magic;
-        size_t length;
-        const char *words;
-    } kinds[] = {
-        {"PK\003\004", 4, "a zip archive (npz, or a PyTorch checkpoint)"},
-        {"\x80\x02", 2, "a Python pickle, which is a program and will not be run"},
-        {"\x80\x04", 2, "a Python pickle, which is a program and will not be run"},
-        {"\x89HDF", 4, "an HDF5 file"},
-        {"\x1f\x8b", 2, "compressed with gzip"},
-        {"{", 1, "a JSON text"},
-        {"version https://git-lfs", 23, "a Git LFS pointer; the data was never fetched"},
-    };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (size >= kinds[i].length && memcmp(bytes, kinds[i].magic, kinds[i].length) == 0)
-            return kinds[i].words;
-    return NULL;
-}
-
 static qn_status read_any(qn_file *file, qn_error *err)
 {
     const uint8_t *bytes = file->mapping->bytes;
@@ -236,10 +225,11 @@ static qn_status read_any(qn_file *file, qn_error *err)
     }
     file->kind = QN_FILE_SAFETENSORS;
     const qn_status status = qni_safetensors_read(file, err);
-    const char *foreign = foreign_kind(bytes, size);
+    const char *foreign = qni_foreign_kind(bytes, size);
     /* A safetensors file may begin with any of these bytes, so they only explain a failure. */
-    if (status == QN_E_CORRUPT && foreign != NULL && err != NULL && err->offset < 8)
-        return qni_fail_at(err, QN_E_CORRUPT, 0, "neither safetensors nor npy but %s", foreign);
+    if (status == QN_E_CORRUPT && foreign != NULL && err != NULL && err->offset <= 8)
+        return qni_fail_at(err, QN_E_CORRUPT, 0, "no safetensors, npy or GGUF file but %s",
+                           foreign);
     return status;
 }
 

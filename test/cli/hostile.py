@@ -4,13 +4,17 @@
 
     hostile.py QUERN [NAME...]
 """
+import io
 import json
 import math
 import os
+import pickle
 import resource
 import struct
 import sys
+import tarfile
 import unittest
+import zipfile
 
 from command import (COMPLAINT, Case, is_sanitized, normal, quern, quern_on_a_leash, safetensors,
                      seconds_of_children)
@@ -132,6 +136,57 @@ class Names(Case):
             self.assertFalse(os.path.exists("-"))
         quern("quantize", "m.safetensors", "-o", "./-", "-q")
         self.assertTrue(os.path.exists("-"))
+
+
+class Kinds(Case):
+    """Files that are given for models and are none: what they are, and what to do."""
+
+    def test_kinds(self):
+        def zipped(name):
+            data = io.BytesIO()
+            with zipfile.ZipFile(data, "w") as archive:
+                archive.writestr(name, b"x" * 100)
+            return data.getvalue()
+
+        def tarred(mode):
+            data = io.BytesIO()
+            with tarfile.open(fileobj=data, mode=mode) as archive:
+                info = tarfile.TarInfo("model.safetensors")
+                info.size = 100
+                archive.addfile(info, io.BytesIO(b"x" * 100))
+            return data.getvalue()
+
+        onnx = b"\x08\x07\x12\x07pytorch\x1a\x051.9.0" + b"\x3a\x20" + b"x" * 64
+        cases = {
+            "an ONNX model": [onnx, b"\x08\x0a\x3a\x80\x01" + b"y" * 200],
+            "a TensorFlow Lite model": [b"\x1c\0\0\0TFL3" + b"\0" * 100],
+            "an npz archive": [zipped("weights.npy")],
+            "a PyTorch checkpoint": [zipped("archive/data.pkl"), zipped("model/data/0")],
+            "a zip archive": [zipped("readme.txt")],
+            "a Python pickle": [pickle.dumps({"a": [1.0] * 9}, protocol=p) for p in (2, 4, 5)],
+            "a tar archive": [tarred("w")],
+            "compressed with gzip": [tarred("w:gz")], "compressed with bzip2": [tarred("w:bz2")],
+            "compressed with xz": [tarred("w:xz")],
+            "an HTML page": [b"<!DOCTYPE html>\n<html><body>404</body></html>",
+                             b"\xef\xbb\xbf \n <HTML>Sign in</HTML>"],
+            "an XML text": [b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>'],
+            "a Git LFS pointer": [b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"],
+            "a JSON text": [b'{"error": "Repository not found"}', b"{}"],
+            "an HDF5 file": [b"\x89HDF\r\n\x1a\n" + b"\0" * 64],
+        }
+        for words, files in cases.items():
+            for data in files:
+                with open("model.bin", "wb") as file:
+                    file.write(data)
+                for command in (["inspect", "model.bin"],
+                                ["quantize", "model.bin", "-o", "q.safetensors"]):
+                    line = self.complains(*command, status=3, says=["model.bin: ", words])
+                    self.assertNotIn("fetch or make the file again", line)
+                    self.assertEqual(line.count("; "), 1, line)
+        # A safetensors file that is good is not taken for anything else.
+        for n in range(2, 90):
+            safetensors("m.safetensors", {"a" * n: ("F32", [2, 4], normal(8))})
+            quern("inspect", "m.safetensors")
 
 
 class Limits(Case):
