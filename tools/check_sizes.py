@@ -20,8 +20,9 @@ KERNEL_LINES = 250
 FILE_LINES = 1000
 PARAMETERS = 8
 COLUMNS = 100
-# CPU kernels, mostly: what a kernel's forms cost should not go unnoticed.
-ARCHIVE_BYTES = 15 << 18
+# CPU kernels, mostly: what a kernel's forms cost should not go unnoticed. And 300 KB of many small
+# importers and exporters of other programs' checkpoints, with their sentences.
+ARCHIVE_BYTES = (15 << 18) + 300 * 1024
 
 # Not lab: experiments, linked by nothing.
 FOLDERS = ("include", "src", "cli", "test", "bench", "fuzz", "examples", "tools", "cmake", "python")
