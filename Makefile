@@ -6,7 +6,7 @@ quern = build/release/quern
 # What is measured where ARGS says nothing: a layer of a language model, from decode to prefill.
 product = --n 4096 --k 4096 --m 1,32,512
 
-.PHONY: all demo check bench bench-peers gpu-check gpu-bench docs install clean
+.PHONY: all demo check wheel bench bench-peers gpu-check gpu-bench docs install clean
 
 all:
 	@tools/setup.sh demo
@@ -20,6 +20,11 @@ check:
 
 bench: all
 	@$(quern) bench $(or $(ARGS),$(product))
+
+# The Python package as one file, for every Python 3 of this kind of machine: build/wheel/*.whl.
+wheel:
+	@tools/setup.sh demo
+	@tools/wheel.sh build/wheel
 
 # Beside other libraries, as far as they can be had (cmake/peers.cmake, bench/requirements.txt).
 bench-peers: all

@@ -286,6 +286,18 @@ if(QN_PYTHON AND NOT QN_SANITIZE)
   endforeach()
 endif()
 
+# ---- the Python package --------------------------------------------------------------------------
+
+# On the library of this build; 77 = numpy is not installed.
+if(QN_PYTHON AND NOT QN_SANITIZE)
+  quern_is_tested(tested python.tests)
+  if(tested)
+    add_test(NAME python.tests COMMAND ${oracle_python} ${PROJECT_SOURCE_DIR}/python/tests/run.py)
+    set_tests_properties(python.tests PROPERTIES LABELS python TIMEOUT 300 SKIP_RETURN_CODE 77
+      ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>")
+  endif()
+endif()
+
 # ---- the tree, the ABI, what is installed --------------------------------------------------------
 
 # Label "once": independent of compiler flags, so the clang and sanitizer builds leave them out.

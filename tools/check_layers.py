@@ -30,6 +30,7 @@ DOWN = {
                 "include"},
     "cli": {"include", "bench"}, # bench/shapes.inc: facts, no code
     "examples": {"include"},
+    "python": {"include"},
     "test/api": {"include", "test/harness"},
 }
 # Tests and benchmarks look inside; nothing looks inside them.

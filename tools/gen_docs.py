@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """docs/kernels.md out of the kernels.inc, others.inc and layouts.inc lists; docs/architecture.svg
-out of the order of layers.
+out of the order of layers; python/quern/_abi.py and errors.py out of the public
+headers.
 
     gen_docs.py [--root DIR]            writes the files
     gen_docs.py [--root DIR] --check    says how the files differ from what would be written
@@ -15,6 +16,7 @@ import sys
 import check_names
 import ctext
 import draw_layers
+import gen_abi
 
 HEAD = """# Kernels
 
@@ -115,7 +117,9 @@ def generate(root):
     grammar = check_names.Grammar(root)
     kernels_page = [HEAD.rstrip()] + kernels(root, grammar) + others(root) + layouts(root)
     return {"docs/kernels.md": "\n\n".join(kernels_page) + "\n",
-            "docs/architecture.svg": draw_layers.draw(root)}
+            "docs/architecture.svg": draw_layers.draw(root),
+            gen_abi.TARGET: gen_abi.generate(root),
+            gen_abi.ERRORS: gen_abi.errors(root)}
 
 
 def main():

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files: what is saved is loaded, without copies where it may be; broken ones say what is wrong."""
+import gc
+import json
+import os
+import struct
+import tempfile
+import unittest
+
+import numpy as np
+
+import quern
+from quern import errors
+
+RNG = np.random.default_rng(3)
+
+
+def safetensors(path, tensors):
+    """{name: (dtype, shape, bytes)} as anybody writes it."""
+    head, data, at = {}, b"", 0
+    for name, (dtype, shape, raw) in tensors.items():
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(raw)]}
+        data, at = data + raw, at + len(raw)
+    text = json.dumps(head).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def at(self, name):
+        return os.path.join(self.folder, name)
+
+    def test_round_trip(self):
+        dense = RNG.normal(size=(16, 64)).astype(np.float32)
+        weight = quern.quantize(dense, "int4:g32:zp")
+        path = self.at("model.safetensors")
+        quern.save(path, {"w": weight, "p": weight.pack(), "plain": dense,
+                          "ids": np.arange(5, dtype=np.int64), "empty": np.empty((0, 3), "f4")},
+                   metadata={"made": "here"})
+        found = quern.load(path)
+        self.assertEqual(sorted(found), ["empty", "ids", "p", "plain", "w"])
+        self.assertEqual([found.kind_of(name) for name in ("w", "p", "ids")],
+                         ["weight", "packed", "tensor"])
+        self.assertEqual((found.kind, found.metadata["made"]), ("safetensors", "here"))
+        self.assertEqual(found["w"].codes.tobytes(), weight.codes.tobytes())
+        x = RNG.normal(size=(2, 64)).astype(np.float32)
+        self.assertEqual(quern.matmul(x, found["p"]).tobytes(),
+                         quern.matmul(x, weight.pack()).tobytes())
+        self.assertEqual(found["empty"].shape, (0, 3))
+        np.testing.assert_array_equal(found["ids"], np.arange(5))
+        plain = found["plain"]
+        self.assertFalse(plain.flags.writeable or plain.flags.owndata)
+        packed = found["p"]
+        del found
+        gc.collect()  # what was taken keeps the file
+        np.testing.assert_array_equal(plain, dense)
+        self.assertEqual(quern.matmul(x, packed).shape, (2, 16))
+
+    def test_npy(self):
+        array = RNG.normal(size=(3, 4)).astype(np.float32)
+        quern.save(self.at("a.npy"), {"": array[:, ::2]})
+        np.testing.assert_array_equal(np.load(self.at("a.npy")), array[:, ::2])
+        np.save(self.at("b.npy"), array)
+        found = quern.load(self.at("b.npy"))
+        self.assertEqual((found.kind, list(found)), ("npy", [""]))
+        np.testing.assert_array_equal(found[""], array)
+
+    def test_conversions(self):
+        half = RNG.normal(size=(3, 4)).astype(np.float16)
+        bf16 = np.float32([1.5, -2.0]).view(np.uint32).__rshift__(16).astype(np.uint16)
+        safetensors(self.at("m.safetensors"), {
+            "half": ("F16", [3, 4], half.tobytes()), "odd": ("U8", [1], b"x"),
+            "off": ("F32", [2], np.float32([1, 2]).tobytes()),  # not at a multiple of 4
+            "bf16": ("BF16", [2], bf16.tobytes()), "strange": ("F4", [2], b"x")})
+        found = quern.load(self.at("m.safetensors"))
+        np.testing.assert_array_equal(found["half"], half)
+        np.testing.assert_array_equal(found.read("half", "f32"), half.astype(np.float32))
+        np.testing.assert_array_equal(found["off"], [1, 2])
+        np.testing.assert_array_equal(found.read("bf16", "f32"), [1.5, -2.0])
+        try:
+            import ml_dtypes
+        except ImportError:
+            with self.assertRaisesRegex(errors.DtypeError, "install ml_dtypes"):
+                found["bf16"]
+        else:
+            self.assertEqual(found["bf16"].dtype, ml_dtypes.bfloat16)
+            self.assertEqual(found["bf16"].astype(np.float32).tolist(), [1.5, -2.0])
+        for name, words in (("strange", "is of type F4"), ("nothing", "has nothing of the name")):
+            with self.assertRaisesRegex(quern.QuernError, words):
+                found[name]
+        with self.assertRaisesRegex(errors.ShapeError, r"out has the shape \(2,\), 'half' \(3, 4"):
+            found.read("half", out=np.empty(2, np.float32))
+        with self.assertRaisesRegex(errors.DtypeError, "U8, which is not converted to f32"):
+            found.read("odd", "f32")
+
+    def test_broken(self):
+        with self.assertRaises(errors.OpenError) as caught:
+            quern.load(self.at("nothing"))
+        self.assertIsInstance(caught.exception, OSError)
+        self.assertIn("nothing", str(caught.exception))
+        with open(self.at("html"), "wb") as file:
+            file.write(b"<html>404</html>" * 9)
+        quern.save(self.at("good"), {"a": np.ones(64, np.float32)})
+        with open(self.at("good"), "rb") as file:
+            good = file.read()
+        with open(self.at("short"), "wb") as file:
+            file.write(good[:-3])
+        for name in ("html", "short"):
+            with self.assertRaises(errors.CorruptError) as caught:
+                quern.load(self.at(name))
+            self.assertIn(name, str(caught.exception))
+            self.assertIsInstance(caught.exception.offset, (int, type(None)))
+        with self.assertRaises(errors.QuernError):
+            quern.load(self.folder)
+
+    def test_saving(self):
+        path = self.at("x.safetensors")
+        one = {"a": np.ones(4, np.float32)}
+        quern.save(path, one)
+        with self.assertRaises(FileExistsError) as caught:
+            quern.save(path, one)
+        self.assertIsInstance(caught.exception, errors.ExistsError)
+        quern.save(path, one, overwrite=True)
+        for values, words in (({"a": np.ones(8, "f4")[::2]}, "'a' has the strides"),
+                              ({"a": object()}, "'a' is a object"),
+                              ({"w": quern.quantize(np.ones((1, 32), "f4"), "int4:g32"),
+                                "w.codes": np.ones(1, "f4")}, "w.codes")):
+            with self.assertRaisesRegex(quern.QuernError, words):
+                quern.save(self.at("y.safetensors"), values)
+        self.assertEqual(os.listdir(self.folder), ["x.safetensors"])
+        with self.assertRaisesRegex(errors.ArgumentError, "holds one array, not 2"):
+            quern.save(self.at("y.npy"), {"a": one["a"], "b": one["a"]})
+        with self.assertRaises(errors.OpenError):
+            quern.save(os.path.join(self.folder, "no", "folder"), one)
+
+    def test_weights_by_themselves(self):
+        weight = quern.quantize(np.ones((4, 32), np.float32), "int4:g32")
+        weight.save(self.at("w"))
+        weight.pack().save(self.at("p"), "name")
+        self.assertEqual(quern.load(self.at("w"))["weight"].shape, (4, 32))
+        self.assertEqual(quern.load(self.at("p"))["name"].unpack().shape, (4, 32))
+
+
+if __name__ == "__main__":
+    unittest.main()
