@@ -52,7 +52,8 @@ enum {
  */
 typedef struct qn_epilogue {
     qn_tensor bias;         /**< [n] f32, f16, bf16; with int8-static also i32 (in units of x_scale
-                                 * weight scale, added to the integers). */
+                                 * weight scale, added to the integers, which then are exact sums,
+                                 zero points included; for weights that can give y of type i32). */
     qn_tensor residual;     /**< Shape of y; f32, f16, bf16. May be y itself, element by element. */
     int32_t residual_after; /**< 0 (default): before the activation. */
     qn_act act;
@@ -137,8 +138,10 @@ typedef struct qn_matmul_args {
     qn_tensor x;           /**< [m, k]; rows may be strided, columns may not. f32, f16, bf16; i8, u8
                                 for int8-static. */
     qn_tensor y;           /**< [m, n]; rows may be strided. f32, f16, bf16; int8-static also i8, u8
-                                and i32 (raw sums: x_zero corrected, nothing else; only for weights
-                                without groups and offsets). Must not overlap x. */
+                                and i32 (raw sums of (x - x_zero) * (w - zero), exact, nothing
+                                else; only for integer weights of one group an output without
+                                offsets, zero points of 8 bits, and sums that int32 holds: with 8
+                                bits and zero points k up to 33025). Must not overlap x. */
     qn_epilogue epilogue;
     qn_strategy strategy;
     int32_t strict;        /**< 1: QN_E_FALLBACK rather than a slower class of kernel. */

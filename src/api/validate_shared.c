@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "../base/size.h"
 #include "check.h"
 #include "validate.h"
 
@@ -39,11 +40,32 @@ static qn_status check_scale(float scale, const char *name, qn_error *err)
 }
 
 /* int32 results and biases are in units of one scale: the weights are integers of one group without
- * an offset. (E2M1 is multiplied in halves.) */
-static bool is_one_unit(const struct qni_packed_head *head)
+ * an offset; zero points are integers in the same unit. (E2M1 is multiplied in halves.) */
+static qn_status check_one_unit(const struct qni_op *op, const char *what, qn_error *err)
 {
-    return head->n_groups <= 1 && head->format.shift == QN_SHIFT_NONE &&
-           head->format.code == QN_CODE_INT;
+    const qn_format *format = &op->w[0]->head->format;
+    const bool has_zeros = format->shift == QN_SHIFT_ZERO;
+    if (op->w[0]->head->n_groups > 1 || format->shift == QN_SHIFT_OFFSET ||
+        format->code != QN_CODE_INT)
+        return qni_fail(err, QN_E_DTYPE,
+                        "%s of type i32 needs integer weights of one group an output (zero points "
+                        "are no matter, offsets are)",
+                        what);
+    for (int32_t e = 0; has_zeros && e < op->n_w; e++)
+        if (op->w[e]->head->zero_dtype != QN_I8)
+            return qni_fail(err, QN_E_DTYPE,
+                            "%s of type i32 needs zero points of 8 bits, and some of the weights' "
+                            "are less than -128 or more than 127",
+                            what);
+    /* |x - x_zero| * |w - zero| * k, at most, is an int32: then so is every sum on the way. */
+    const int64_t x_zero = qni_op_x_zero(op), half = (int64_t)1 << (format->bits - 1);
+    const int64_t x = qni_max(127 - x_zero, x_zero + 128), w = has_zeros ? half + 127 : half;
+    if (op->k > INT32_MAX / (x * w))
+        return qni_fail(err, QN_E_UNSUPPORTED,
+                        "%s of type i32: int32 sums are exact up to k = %lld with these types and "
+                        "this x_zero, and k is %lld",
+                        what, (long long)(INT32_MAX / (x * w)), (long long)op->k);
+    return QN_OK;
 }
 
 static qn_status check_static(const struct qni_op *op, qn_error *err)
@@ -55,11 +77,7 @@ static qn_status check_static(const struct qni_op *op, qn_error *err)
         return qni_fail(
             err, QN_E_UNSUPPORTED,
             "the weights ask for a prescale of x, which int8-static inputs cannot take any more");
-    if (op->y.dtype == QN_I32 && !is_one_unit(head))
-        return qni_fail(
-            err, QN_E_DTYPE,
-            "y of type i32 needs integer weights without groups, zero points and offsets");
-    return QN_OK;
+    return op->y.dtype == QN_I32 ? check_one_unit(op, "y", err) : QN_OK;
 }
 
 qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
@@ -96,11 +114,7 @@ static qn_status check_bias(const qn_ctx *ctx, const struct qni_op *op, qn_error
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
     const unsigned types = is_static ? QNI_FLOATS | QNI_TYPE(QN_I32) : QNI_FLOATS;
     QNI_TRY(check_by_column(ctx, op, bias, "bias", types, err));
-    if (!qni_is_none(bias) && bias->dtype == QN_I32 && !is_one_unit(op->w[0]->head))
-        return qni_fail(err, QN_E_DTYPE,
-                        "a bias of type i32 needs integer weights without groups, zero points and "
-                        "offsets");
-    return QN_OK;
+    return !qni_is_none(bias) && bias->dtype == QN_I32 ? check_one_unit(op, "bias", err) : QN_OK;
 }
 
 static qn_status check_row_scale(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)

@@ -44,6 +44,14 @@ static inline bool qni_op_is_raw(const struct qni_op *op)
             (op->epilogue.bias.rank != 0 && op->epilogue.bias.dtype == QN_I32));
 }
 
+/* Do these sums lack the part of the weights' integer zero points,
+ *     zero * (sum of x - x_zero * count)?
+ * Kernels leave it to what comes after them. */
+static inline bool qni_op_has_raw_zeros(const struct qni_op *op)
+{
+    return qni_op_is_raw(op) && op->w[0]->head->format.shift == QN_SHIFT_ZERO;
+}
+
 /* The zero point of given codes, which are signed everywhere inside: u8 is read as code - 128. 0
  * where codes are not given. */
 static inline int32_t qni_op_x_zero(const struct qni_op *op)

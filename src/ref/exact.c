@@ -166,16 +166,19 @@ static float multiply(const struct qni_ref_op *op, const struct qn_weight *w,
                 acc = fmaf(offset_w, x->total, acc);
         } else {
             const int32_t sum = d.dot - row->zero * d.sum_w;
-            *raw += sum;
+            const int32_t sum_x = x->sum - row->zero * (int32_t)count;
+            const int64_t zero = w->zero != NULL ? w->zero[g] : 0;
+            *raw += (int32_t)(sum - zero * sum_x);
             acc = fmaf(scale_w, (float)sum, acc);
             if (has_offset)
-                acc = fmaf(offset_w, (float)(x->sum - row->zero * (int32_t)count), acc);
+                acc = fmaf(offset_w, (float)sum_x, acc);
         }
     }
     return op->strategy == QN_STRATEGY_INT8_BLOCK ? acc : acc * row->scale;
 }
 
-/* int8-static, integer codes of one group, no offset, i32 bias: the bias joins the integers. */
+/* int8-static, integer codes of one group, zero points or none, i32 bias: the bias joins the
+ * integers, from which zero points have been taken. */
 static float with_integer_bias(const struct qni_ref_op *op, const struct qn_weight *w,
                                int64_t expert, int64_t j, int32_t raw)
 {

@@ -14,13 +14,15 @@ enum {
     CO = 8,
     SIDE = 5,
     BATCH = 2,
-    ROWS_SUM = (1 << 23) + 1
+    ROWS_SUM = (1 << 23) + 1,
+    LONG_K = 1 << 17 /* 128 * 128 * LONG_K is no int32 */
 };
 
 struct bench {
     qn_ctx *ctx;
     qn_packed *grouped, *plain, *prescaled, *other_shape, *other_format, *other_layout;
-    qn_packed *image, *flat; /* 3 x 3 taps in two groups; 1 x 3 taps in one */
+    qn_packed *far_zeros, *deep; /* zero points beyond 8 bits; k of LONG_K */
+    qn_packed *image, *flat;     /* 3 x 3 taps in two groups; 1 x 3 taps in one */
     const qn_packed *w[E];
     float x[BATCH * CI * SIDE * SIDE], bias[N + 8], y[BATCH * CO * 8 * 8];
     int8_t x8[M * K], y8[M * N];
@@ -82,6 +84,14 @@ static void x_zero(struct bench *b) { fixed(b, QN_F32); b->m.quant.x_zero = 128;
 static void y_scale_tiny(struct bench *b) { fixed(b, QN_I8); b->m.epilogue.y_scale = 1e-42f; }
 static void prescale(struct bench *b) { fixed(b, QN_F32); b->m.w = b->prescaled; }
 static void raw_groups(struct bench *b) { fixed(b, QN_I32); b->m.w = b->grouped; }
+static void raw_zeros(struct bench *b) { fixed(b, QN_I32); b->m.w = b->far_zeros; }
+static void raw_deep(struct bench *b)
+{
+    fixed(b, QN_I32);
+    b->m.w = b->deep;
+    b->m.x.shape[1] = b->m.x.stride[0] = LONG_K;
+    b->m.y.shape[1] = 1;
+}
 static void raw_act(struct bench *b) { fixed(b, QN_I32); b->m.epilogue.act = QN_ACT_RELU; }
 static void bias_unit(struct bench *b) { fixed(b, QN_F32); b->m.w = b->grouped; bias_dtype(b); }
 
@@ -181,6 +191,8 @@ static const struct bad {
     {y_scale_tiny, MATMUL, QN_E_VALUE, "1 / y_scale overflows"},
     {prescale, MATMUL, QN_E_UNSUPPORTED, "prescale"},
     {raw_groups, MATMUL, QN_E_DTYPE, "y of type i32 needs"},
+    {raw_zeros, MATMUL, QN_E_DTYPE, "zero points of 8 bits"},
+    {raw_deep, MATMUL, QN_E_UNSUPPORTED, "up to k = 131071"},
     {raw_act, MATMUL, QN_E_ARGUMENT, "raw sums"},
     {bias_unit, MATMUL, QN_E_DTYPE, "bias of type i32 needs"},
     {no_experts, GROUPED, QN_E_ARGUMENT, "n_experts is 0"},
@@ -250,6 +262,25 @@ static qn_packed *prescaled_make(const qn_ctx *ctx)
     return packed;
 }
 
+/* Zero points that no 8 bits hold. */
+static qn_packed *far_zeros_make(const qn_ctx *ctx)
+{
+    int32_t zero[N];
+    qn_weight_parts parts;
+    qn_weight *near = weight_make(ctx, "int8:pc:zp", (struct shape){.n = N, .k = K}, 8), *w = NULL;
+    qn_packed *packed = NULL;
+    for (int i = 0; i < N; i++)
+        zero[i] = 128;
+    qn_weight_parts_init(&parts);
+    assert_ok(qn_weight_view(near, &parts));
+    parts.zero = zero;
+    assert_ok(qn_weight_create(ctx, &parts, &w, NULL));
+    assert_ok(qn_pack(ctx, w, NULL, &packed, NULL));
+    qn_weight_destroy(near);
+    qn_weight_destroy(w);
+    return packed;
+}
+
 /* The same weights, packed without sums. */
 static qn_packed *other_layout_make(const qn_ctx *ctx)
 {
@@ -274,6 +305,8 @@ static struct bench *bench_make(void)
     b->grouped = packed_make(b->ctx, "int4:g32", matrix, 1, NULL);
     b->plain = packed_make(b->ctx, "int8:pc", matrix, 2, NULL);
     b->prescaled = prescaled_make(b->ctx);
+    b->far_zeros = far_zeros_make(b->ctx);
+    b->deep = packed_make(b->ctx, "int8:pc", (struct shape){.n = 1, .k = LONG_K}, 9, NULL);
     b->other_shape = packed_make(b->ctx, "int4:g32", longer, 3, NULL);
     b->other_format = packed_make(b->ctx, "int4:g64", matrix, 4, NULL);
     b->other_layout = other_layout_make(b->ctx);
@@ -286,7 +319,8 @@ static struct bench *bench_make(void)
 static void bench_free(struct bench *b)
 {
     qn_packed *const all[] = {b->grouped,      b->plain,        b->prescaled, b->other_shape,
-                              b->other_format, b->other_layout, b->image,     b->flat};
+                              b->other_format, b->other_layout, b->image,     b->flat,
+                              b->far_zeros,    b->deep};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_packed_destroy(all[i]);
     qn_ctx_destroy(b->ctx);

@@ -93,7 +93,8 @@ static void grouped_case(struct check *c, const void *arg)
     if (o.small && args.x.dtype != QN_F16)
         check_enlarge_x(c, &args.x);
     check_memory_freeze(args.x.data);
-    args.y = check_tensor(c, "y", sweep_draw_y_type(c, gc->strategy, false), 2,
+    const bool one_unit = is_static && sweep_is_one_unit(c, &weights[0]);
+    args.y = check_tensor(c, "y", sweep_draw_y_type(c, gc->strategy, one_unit), 2,
                           (const int64_t[]){m, n}, true);
     if (routed)
         args.x_rows = draw_x_rows(c, m, x_rows);
@@ -103,8 +104,7 @@ static void grouped_case(struct check *c, const void *arg)
     else
         args.offsets = draw_offsets(c, m, n_experts);
     sweep_draw_quant(c, gc->strategy, args.x.dtype, &args.quant);
-    const struct sweep_epilogue e = {&args.y,   m,     n,
-                                     n_experts, false, is_static && sweep_is_one_unit(&weights[0])};
+    const struct sweep_epilogue e = {&args.y, m, n, n_experts, false, one_unit};
     sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {
         .calls = &sweep_grouped, .args = &args, .n_experts = n_experts, .weights = weights};

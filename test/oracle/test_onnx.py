@@ -5,9 +5,9 @@
     test_onnx.py [--seed N] [--cases N]        QUERN_REPLAY names the quern-replay program
 
 MatMulNBits, Conv and ConvTranspose: within the bound of docs/numerics.md for f32 accumulation.
-ConvInteger, MatMulInteger: equal. QLinearMatMul, QLinearConv, DynamicQuantizeLinear: equal, but for
-values that lie on a rounding boundary as far as f32 can tell; these are counted and may differ by
-1.
+ConvInteger, MatMulInteger: equal, also with zero points of weights. QLinearMatMul, QLinearConv,
+DynamicQuantizeLinear: equal, but for values that lie on a rounding boundary as far as f32 can tell;
+these are counted and may differ by 1.
 Exit status 77 when numpy, onnx or onnxruntime is missing.
 """
 import argparse
@@ -189,18 +189,19 @@ def pairs_saturate():
 
 
 def weights_of(rng, n, k, s):
-    """Signed weights without, or unsigned ones with a zero point; per channel or per tensor."""
+    """Signed weights without, or unsigned ones with zero points [n, 1]; per channel or tensor."""
     unsigned = s["x_type"] == np.uint8 and rng.random() < 0.4
     per_channel = rng.random() < 0.5
     codes = rng.integers(0, 256, (n, k))  # stored: signed + 128
     if not unsigned and pairs_saturate():
         codes = 64 + codes // 2
-    count = n if per_channel and not unsigned else 1
+    count = n if per_channel else 1
     scale = rng.uniform(0.01, 0.2, count).astype(np.float32)
-    zero = int(rng.integers(0, 256)) if unsigned else 128
+    zeros = rng.integers(0, 256, count) if unsigned else np.full(count, 128)
     raw = codes.astype(np.uint8) if unsigned else (codes - 128).astype(np.int8)
-    zero_raw = np.full(count, zero, np.uint8) if unsigned else np.zeros(count, np.int8)
+    zero_raw = zeros.astype(np.uint8) if unsigned else np.zeros(count, np.int8)
     scales = np.broadcast_to(scale, (n,)).astype(np.float32)
+    zero = np.broadcast_to(zeros, (n,)).reshape(n, 1)
     return codes, scales, scale, zero, raw, zero_raw, unsigned
 
 
@@ -233,12 +234,18 @@ def qlinear_matmul(rng, replay, tally):
     facts = static_facts("matmul", s, n, unsigned, NAMES[np.dtype(s["x_type"]).name], (m, n))
     arrays = {"x": x, "codes": codes.astype(np.uint8), "scale": scales.reshape(n, 1)}
     if unsigned:
-        arrays["zero"] = np.full((n, 1), zero - 128, np.int32)
+        arrays["zero"] = (zero - 128).astype(np.int32)
+    exactly = rng.random() < 0.5  # a bias of zeros: sums are integers to the end
+    if exactly:
+        arrays["bias"] = np.zeros(n, np.int32)
     ours = replay.codes(facts, arrays, (m, n), s["x_type"])
     left = x.astype(np.float64) - s["x_zero"]
     right = codes.astype(np.float64) - zero
-    # The zero point of the weights is a product of its own: its rounding error is relative to that.
-    size = np.abs(left) @ np.abs(codes - 128.0).T + np.abs(left).sum(1)[:, None] * abs(zero - 128)
+    # Else zero points of weights are a product of their own, and its rounding error is relative.
+    size = np.abs(left) @ np.abs(codes - 128.0).T
+    size += np.abs(left).sum(1)[:, None] * np.abs(zero - 128).T
+    if exactly:
+        size = np.abs(left @ right.T)
     exact, error = static_exact(left @ right.T, size, scales, s, 1)
     what = f"QLinearMatMul m={m} n={n} k={k} {'u8' if unsigned else 's8'}"
     tally.equal(what, ours, theirs, exact, error)
@@ -283,7 +290,7 @@ def qlinear_conv(rng, replay, tally):
     codes, scales, scale, zero, raw, zero_raw, unsigned = weights_of(rng, g["n"], g["k"], s)
     x = rng.integers(s["x_low"], s["x_low"] + 256,
                      (g["batch"], g["groups"] * g["ci"], g["h"], g["w"])).astype(s["x_type"])
-    bias = rng.integers(-5000, 5000, g["n"]).astype(np.int32) if not unsigned else None
+    bias = rng.integers(-5000, 5000, g["n"]).astype(np.int32) if rng.random() < 0.7 else None
     scalar = (lambda v, t: np.array(v, t))
     per = scale.size == g["n"] and g["n"] > 1
     theirs, = onnx_run("QLinearConv", g["attributes"], [
@@ -295,47 +302,71 @@ def qlinear_conv(rng, replay, tally):
     facts.update(geometry_facts(g))
     arrays = {"x": x, "codes": codes.astype(np.uint8), "scale": scales.reshape(-1, 1)}
     if unsigned:
-        arrays["zero"] = np.full((g["n"], 1), zero - 128, np.int32)
+        arrays["zero"] = (zero - 128).astype(np.int32)
     if bias is not None:
         arrays["bias"] = bias
     ours = replay.codes(facts, arrays, theirs.shape, s["x_type"])
     left = x.astype(np.float64) - s["x_zero"]
     d = plain_conv(left, codes.astype(np.float64) - zero, g)
-    size = plain_conv(np.abs(left), np.abs(codes - 128.0) + abs(zero - 128), g)
+    size = plain_conv(np.abs(left), np.abs(codes - 128.0) + np.abs(zero - 128), g)
     if bias is not None:
+        size = np.abs(d)  # integers to the end
         d = d + bias.reshape(1, -1, 1, 1)
     exact, error = static_exact(d, size, scales, s, 1)
     tally.equal(f"QLinearConv {g}", ours, theirs, exact, error)
 
 
+def draw_integer(rng, n, k):
+    """uint8 codes [n, k] with zero points: one for all, one for each output, or what int8 has."""
+    codes = rng.integers(0, 256, (n, k))
+    kind = rng.integers(0, 3)
+    if kind == 0:
+        return codes, np.full(1, 128)
+    return codes, rng.integers(0, 256, n if kind == 1 else 1)
+
+
+def integer_case(op, s, g, codes, zeros, y_shape):
+    """Facts and arrays of a product of integers, but for x and the geometry."""
+    n = codes.shape[0]
+    shifted = bool((zeros != 128).any())
+    facts = static_facts(op, s, n, shifted, "i32", y_shape)
+    arrays = {"codes": codes.astype(np.uint8), "scale": np.ones((n, 1), np.float32)}
+    if shifted:
+        arrays["zero"] = (np.broadcast_to(zeros, (n,)).reshape(n, 1) - 128).astype(np.int32)
+    if g is not None:
+        facts.update(geometry_facts(g))
+    return facts, arrays
+
+
 def conv_integer(rng, replay, tally):
     g = draw_conv(rng)
     zero = int(rng.integers(0, 256))
-    codes = rng.integers(0, 256, (g["n"], g["k"]))
+    codes, zeros = draw_integer(rng, g["n"], g["k"])
+    zeros = zeros[:1]  # ONNX Runtime has one for all
     x = rng.integers(0, 256, (g["batch"], g["groups"] * g["ci"], g["h"], g["w"])).astype(np.uint8)
     theirs, = onnx_run("ConvInteger", g["attributes"],
                        [x, to_oihw(codes.astype(np.uint8), g), np.array(zero, np.uint8),
-                        np.array(128, np.uint8)])
+                        np.array(zeros[0], np.uint8)])
     s = {"x_scale": 1.0, "y_scale": 1.0, "y_zero": 0, "x_zero": zero}
-    facts = static_facts("conv2d", s, g["n"], False, "i32", theirs.shape)
-    facts.update(geometry_facts(g))
-    arrays = {"x": x, "codes": codes.astype(np.uint8), "scale": np.ones((g["n"], 1), np.float32)}
-    ours = replay.codes(facts, arrays, theirs.shape, np.int32)
-    tally.equal(f"ConvInteger {g}", ours, theirs)
+    facts, arrays = integer_case("conv2d", s, g, codes, zeros, theirs.shape)
+    ours = replay.codes(facts, {"x": x, **arrays}, theirs.shape, np.int32)
+    tally.equal(f"ConvInteger {g} zero={zeros}", ours, theirs)
 
 
 def matmul_integer(rng, replay, tally):
     m, n, k = int(rng.integers(1, 9)), int(rng.integers(1, 30)), int(rng.integers(1, 300))
+    if rng.random() < 0.1:
+        k = 4096
     zero = int(rng.integers(0, 256))
-    codes = rng.integers(0, 256, (n, k))
+    codes, zeros = draw_integer(rng, n, k)
     x = rng.integers(0, 256, (m, k)).astype(np.uint8)
-    theirs, = onnx_run("MatMulInteger", {}, [x, np.ascontiguousarray(codes.T.astype(np.uint8)),
-                                             np.array(zero, np.uint8), np.array(128, np.uint8)])
+    theirs, = onnx_run("MatMulInteger", {}, [
+        x, np.ascontiguousarray(codes.T.astype(np.uint8)), np.array(zero, np.uint8),
+        np.array(zeros[0], np.uint8) if zeros.size == 1 else zeros.astype(np.uint8)])
     s = {"x_scale": 1.0, "y_scale": 1.0, "y_zero": 0, "x_zero": zero}
-    facts = static_facts("matmul", s, n, False, "i32", (m, n))
-    arrays = {"x": x, "codes": codes.astype(np.uint8), "scale": np.ones((n, 1), np.float32)}
-    ours = replay.codes(facts, arrays, (m, n), np.int32)
-    tally.equal(f"MatMulInteger m={m} n={n} k={k}", ours, theirs)
+    facts, arrays = integer_case("matmul", s, None, codes, zeros, (m, n))
+    ours = replay.codes(facts, {"x": x, **arrays}, (m, n), np.int32)
+    tally.equal(f"MatMulInteger m={m} n={n} k={k} zero={zeros}", ours, theirs)
 
 
 def float_conv(rng, replay, tally):

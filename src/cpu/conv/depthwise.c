@@ -404,8 +404,9 @@ static void run_thread(void *arg, int32_t thread)
     p.tags = (int64_t *)(void *)(memory + at->tags);
     for (size_t i = 0; i < QNI_LANE_BLOCK / QNI_PANEL; i++)
         p.panels[i] =
-            qni_lane_weights_at(head, memory + at->panels + i * qni_lane_weights_bytes(head));
-    p.one = qni_lane_weights_at(head, memory + at->one);
+            qni_lane_weights_at(head, !run->raw,
+                                memory + at->panels + i * qni_lane_weights_bytes(head));
+    p.one = qni_lane_weights_at(head, !run->raw, memory + at->one);
     p.ring = (float *)(void *)(memory + at->ring);
     memset(p.ring + run->ring.n_slots * qni_ring_slot(&run->ring), 0,
            (size_t)qni_ring_slot(&run->ring) * sizeof(float));

@@ -91,14 +91,16 @@ size_t qni_lane_weights_bytes(const struct qni_packed_head *head)
     return (size_t)(head->k + 3 * head->units) * QNI_PANEL * sizeof(float);
 }
 
-struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, void *memory)
+struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, bool has_offset,
+                                            void *memory)
 {
     struct qni_lane_weights w;
     w.w = memory;
     w.scale = w.w + head->k * QNI_PANEL;
     w.sums = w.scale + head->units * QNI_PANEL;
-    w.offset =
-        head->section[QNI_SECTION_OFFSET].bytes == 0 ? NULL : w.sums + head->units * QNI_PANEL;
+    w.offset = has_offset && head->section[QNI_SECTION_OFFSET].bytes != 0
+                   ? w.sums + head->units * QNI_PANEL
+                   : NULL;
     return w;
 }
 
@@ -121,6 +123,16 @@ static void expand_segment(const qn_packed *w, int64_t panel, int64_t segment, i
                 (float)sums[(panel * head->n_segments + segment) * QNI_PANEL + j];
 }
 
+/* Zero points of 8 bits of a panel, of one group. */
+static void read_zeros(const qn_packed *w, int64_t panel, qni_floats16 *out)
+{
+    const int8_t *const zero = (const int8_t *)qni_section(w, QNI_SECTION_ZERO) + panel * QNI_PANEL;
+    float v[QNI_PANEL];
+    for (int32_t j = 0; j < QNI_PANEL; j++)
+        v[j] = (float)zero[j];
+    memcpy(out, v, sizeof v);
+}
+
 void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
                              int32_t kind, struct qni_lane_weights *out)
 {
@@ -131,6 +143,11 @@ void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni
     const int64_t per_group = qni_cut_per_group(&cut);
     const uint8_t *codes = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
                            (size_t)(panel * head->units) * qni_layout_unit_bytes(layout->layout);
+    const bool takes_zeros = kind == QNI_DEPTHWISE_GIVEN && out->offset == NULL &&
+                             head->section[QNI_SECTION_ZERO].bytes != 0;
+    qni_floats16 zero = {0};
+    if (takes_zeros)
+        read_zeros(w, panel, &zero);
     for (int32_t s = 0; s < list->n_segments; s++) {
         expand_segment(w, panel, s, s / per_group, &v, kind, out);
         qni_floats16 scale, offset = {0};
@@ -142,6 +159,7 @@ void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni
             qni_code_values(codes, layout->code_bits, &list->taps[t].code, &v, &value);
             if (kind == QNI_DEPTHWISE_FLOAT)
                 value = (value * scale + offset) * list->taps[t].prescale;
+            value -= zero;
             memcpy(out->w + (int64_t)t * QNI_PANEL, &value, sizeof value);
         }
     }

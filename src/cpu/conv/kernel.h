@@ -10,10 +10,10 @@
  *
  *     c[v, lane] = sum over taps t of  in[t][v * advance + lane] * w[t, lane]          float
  *
- * The int8 strategies use the same arithmetic on integers: a product of two codes is at most 255
- * * 128, so an f32 sum of QNI_EXACT_TAPS of them is exact in any order (255 * 128 * 512 < 2^24),
- * and longer segments are added up in int32. The steps after the dot product are those of
- * docs/numerics.md.
+ * The int8 strategies use the same arithmetic on integers: a product of two codes, both less their
+ * zero points, is at most 255 * 255, so an f32 sum of QNI_EXACT_TAPS of them is exact in any order
+ * (255 * 255 * 256 < 2^24), and longer segments are added up in int32. The steps after the dot
+ * product are those of docs/numerics.md.
  *
  * Taps of the int8 strategies are in packed order, so that a segment is a stretch of them.
  *
@@ -27,7 +27,7 @@
 
 #include "../matmul/kernel.h"
 
-enum { QNI_DEPTHWISE_LANES = 16, QNI_EXACT_TAPS = 512 };
+enum { QNI_DEPTHWISE_LANES = 16, QNI_EXACT_TAPS = 256 };
 
 struct qni_depthwise_tile {
     const float *const *in; /* [n_taps]; NULL (int8-block only): this tap is zero everywhere */
@@ -41,7 +41,7 @@ struct qni_depthwise_tile {
     const float *offset; /* int8: the same, or NULL */
     const float *sums;   /* int8-block: [n_segments, 16] sum of the values of a segment */
     int32_t symmetric;   /* int8-block */
-    int32_t raw_i32;     /* int8-static: c receives the int32 sums */
+    int32_t raw_i32;     /* int8-static: c receives the int32 sums; no offset */
     const float
         *prescale; /* int8-row, int8-block: [n_taps], or NULL: inputs are multiplied first */
     float *c;      /* [vectors, 16] */

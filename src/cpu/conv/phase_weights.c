@@ -87,6 +87,11 @@ static bool has_zero_point(const struct qni_op *op)
     return qni_op_x_zero(op) != 0;
 }
 
+static size_t zero_bytes(const struct qni_packed_head *head)
+{
+    return head->zero_dtype == QN_I8 ? 1 : 4;
+}
+
 /* The head of the weights of n live taps, sections laid out from offset 0 on. */
 static struct qni_packed_head live_head(const struct qni_op *op, int64_t n)
 {
@@ -113,6 +118,8 @@ static struct qni_packed_head live_head(const struct qni_op *op, int64_t n)
     add_section(&h, QNI_SECTION_SCALE, lanes * h.n_groups, scale);
     if (from->section[QNI_SECTION_OFFSET].bytes != 0)
         add_section(&h, QNI_SECTION_OFFSET, lanes * h.n_groups, scale);
+    if (qni_op_has_raw_zeros(op))
+        add_section(&h, QNI_SECTION_ZERO, lanes * h.n_groups, zero_bytes(from));
     if (from->section[QNI_SECTION_SUMS].bytes != 0 && has_zero_point(op))
         add_section(&h, QNI_SECTION_SUMS, lanes * row_cut.n_segments, sizeof(int32_t));
     if (from->section[QNI_SECTION_COUNTS].bytes != 0)
@@ -244,6 +251,8 @@ static void copy_panels(void *arg, int32_t task)
         copy_codes(c, panel);
         copy_groups(c, QNI_SECTION_SCALE, qni_section(c->from, QNI_SECTION_SCALE), panel, row, 1);
         copy_groups(c, QNI_SECTION_OFFSET, qni_section(c->from, QNI_SECTION_OFFSET), panel, row, 1);
+        copy_groups(c, QNI_SECTION_ZERO, qni_section(c->from, QNI_SECTION_ZERO), panel,
+                    QNI_PANEL * zero_bytes(h), 1);
         copy_sums(c, panel);
     }
 }

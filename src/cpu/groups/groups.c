@@ -58,7 +58,8 @@ static const char *refusal_of_weights(const struct qni_op *op, int32_t kind)
         head->section[QNI_SECTION_SUMS].bytes == 0)
         return "the weights are packed without column sums";
     if (qni_op_is_raw(op) && (head->n_groups > 1 || has_offset))
-        return "int32 sums and int32 biases are for weights without groups and offsets";
+        return "int32 sums and int32 biases are for weights without groups, zero points and "
+               "offsets";
     if (!qni_groups_order(op, kind, NULL, NULL))
         return "segments are not whole taps, or too long for exact sums of floats";
     return NULL;

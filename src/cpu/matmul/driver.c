@@ -110,6 +110,8 @@ static void describe_weights(const struct run *r, const struct unit *u, struct q
     t->n_segments = cut->n_segments;
     t->scale_is_f16 = w->head->scale_dtype == QN_F16;
     t->raw_i32 = r->epilogue.raw;
+    if (t->raw_i32) /* the epilogue takes zero points away from the sums */
+        t->offset = t->zero = NULL;
 }
 
 /* Rows that need no preparing: f32 x, read where it lies. */
@@ -287,6 +289,10 @@ static void multiply_panels(const struct run *r, const struct unit *u,
             .x_scale = scaled ? prepared->row_scale : NULL,
             .is_scaled = is_scaled,
             .is_far = is_far,
+            .x_sum = prepared->facts.sum,
+            .ld_sum = u->layout.ld_segment,
+            .n_sums = u->layout.cut.n_segments,
+            .k = u->layout.cut.k,
         };
         qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
         panel += n;

@@ -149,7 +149,7 @@ struct qni_matmul_tile {
     int64_t units, n_groups, group_units, segment_units, n_segments;
     int32_t scale_is_f16;
     int32_t raw_i32; /* Q8, one group: c receives int32 sums (x_zero corrected) instead of
-                                 floats */
+                                 floats; no offset, no zero */
     /* result */
     float *c;               /* [m, ldc] */
     size_t ldc;             /* elements */

@@ -33,6 +33,7 @@ struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_
     e.rows = rows;
     e.sink = sink->size[1] == INT64_MAX ? *sink : merge(*sink);
     e.raw = qni_op_is_raw(op);
+    e.has_zeros = qni_op_has_raw_zeros(op);
     e.by_column = sink->stride[3] != 1 && sink->stride[2] == 1 && sink->index == NULL;
     e.x_scale = op->strategy == QN_STRATEGY_INT8_STATIC ? op->quant.x_scale : 1.0f;
     if (sink->dtype == QN_I32)
@@ -117,6 +118,26 @@ static void weight_scales(const qn_packed *w, int64_t lane, int64_t n, float *in
                                : ((const float *)scale)[lane + j]);
 }
 
+/* Their zero points, or NULL (k = 0: the sums are 0). Types differ from expert to expert. */
+static const int32_t *weight_zeros(const qn_packed *w, int64_t lane, int64_t n, int32_t *into)
+{
+    const void *const zero = qni_section(w, QNI_SECTION_ZERO);
+    for (int64_t j = 0; zero != NULL && j < n; j++)
+        into[j] = w->head->zero_dtype == QN_I8 ? ((const int8_t *)zero)[lane + j]
+                                               : ((const int32_t *)zero)[lane + j];
+    return zero == NULL ? NULL : into;
+}
+
+/* sum of x - x_zero * count: what zero points are multiplied with. */
+static int32_t sum_of_row(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
+                          int64_t i)
+{
+    int64_t sum = -qni_op_x_zero(e->op) * t->k;
+    for (int64_t s = 0; s < t->n_sums; s++)
+        sum += t->x_sum[(size_t)i * t->ld_sum + (size_t)s];
+    return (int32_t)sum;
+}
+
 static void scale_rows(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
                        struct qni_epilogue_scratch *scratch)
 {
@@ -133,11 +154,15 @@ static void scale_rows(const struct qni_epilogue *e, const struct qni_epilogue_t
         step.bias_i32 = (const int32_t *)(const void *)step.bias;
         step.bias = NULL;
     }
+    const int64_t lane = t->part->panel * QNI_PANEL + t->output;
     if (e->raw && e->sink.dtype != QN_I32) {
-        weight_scales(t->part->w, t->part->panel * QNI_PANEL + t->output, t->n, scratch->w_scale);
+        weight_scales(t->part->w, lane, t->n, scratch->w_scale);
         step.w_scale = scratch->w_scale;
     }
+    if (e->has_zeros)
+        step.w_zero = weight_zeros(t->part->w, lane, t->n, scratch->w_zero);
     for (int64_t i = 0; i < t->rows; i++) {
+        step.x_sum = step.w_zero != NULL ? sum_of_row(e, t, i) : 0;
         step.x_scale = t->x_scale != NULL ? t->x_scale[i] : e->x_scale;
         step.row_scale = 1.0f;
         if (from->row_scale.rank != 0)

@@ -16,6 +16,7 @@ struct qni_epilogue {
     const struct qni_rows *rows;
     struct qni_row_sink sink;      /* with rows that follow each other in memory told so */
     int32_t raw;                   /* the kernel gives int32 sums */
+    int32_t has_zeros;             /* from which zero points of the weights are to be taken */
     int32_t by_column;             /* lines are columns */
     int32_t is_store;              /* nothing happens but the scale of a row of x */
     float x_scale;                 /* of int8-static; 1 */
@@ -31,6 +32,7 @@ struct qni_epilogue_scratch {
     float col_scale[QNI_EPILOGUE_COLUMNS];
     float bias[QNI_EPILOGUE_COLUMNS]; /* or int32 */
     float w_scale[QNI_EPILOGUE_COLUMNS];
+    int32_t w_zero[QNI_EPILOGUE_COLUMNS];
     float lines[QNI_PANEL][QNI_EPILOGUE_ROWS];
 };
 
@@ -47,6 +49,10 @@ struct qni_epilogue_tile {
     const float *x_scale; /* of each row, or NULL */
     bool is_scaled;       /* rows have been multiplied by the scale of x; only if is_store */
     bool is_far;          /* y is more than the second cache holds: stores may pass the caches by */
+    /* Of has_zeros: sums of the codes of x by segments, rows ld_sum apart, of k positions. */
+    const int32_t *x_sum;
+    size_t ld_sum;
+    int64_t n_sums, k;
 };
 
 /* Where the part's first output of this row is in y, if the rows [row, row + rows) are evenly

@@ -38,6 +38,8 @@ struct qni_scaling {
 struct qni_scale_step {
     int64_t n;
     int32_t from_i32;        /* the row holds int32 sums */
+    const int32_t *w_zero;   /* times x_sum is taken away from them */
+    int32_t x_sum;
     const int32_t *bias_i32; /* added to them */
     const float *w_scale;    /* from_i32: v = fl(w_scale * fl(sum)); NULL: y is i32 */
     float x_scale, row_scale;

@@ -433,6 +433,10 @@ static void scale_row(float *v, const struct qni_scale_step *s)
 {
     const int64_t n = s->n;
     if (s->from_i32) {
+        const uint32_t x_sum = (uint32_t)s->x_sum;
+        if (s->w_zero != NULL)
+            for (int64_t i = 0; i < n; i++)
+                v[i] = qni_float_of(qni_bits_of(v[i]) - (uint32_t)s->w_zero[i] * x_sum);
         if (s->bias_i32 != NULL)
             for (int64_t i = 0; i < n; i++)
                 v[i] = qni_float_of(qni_bits_of(v[i]) + (uint32_t)s->bias_i32[i]);

@@ -90,7 +90,8 @@ static const char *operation_refusal(const struct qni_op *op)
     if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums)
         return "asymmetric activations need the column sums that the packing left out";
     if (qni_op_is_raw(op) && (head->n_groups > 1 || head->format.shift != QN_SHIFT_NONE))
-        return "int32 sums and int32 biases are for weights without groups and offsets";
+        return "int32 sums and int32 biases are for weights without groups, zero points and "
+               "offsets";
     return NULL;
 }
 
