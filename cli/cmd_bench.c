@@ -32,6 +32,9 @@ static const struct example examples[] = {
     {"a convolution",
      "quern bench --op conv2d --n 64 --ci 64 --size 56x56 --kernel-size 3x3 --pad 1 "
      "--weights int8:pc --strategy int8-row"},
+    {"a transposed convolution, as a decoder of images has",
+     "quern bench --op conv_transpose2d --n 64 --ci 128 --size 28x28 --kernel-size 4x4 --stride 2 "
+     "--pad 1 --weights int8:pc"},
     {"beside other libraries",
      "quern bench --n 4096 --k 4096 --m 1,32,512 --weights int8:pc --strategy int8-row --peers"},
     {"portable kernels against plain loops", "quern bench --n 1024 --k 1024 --m 16 --isa portable "
@@ -234,7 +237,7 @@ static void print_json(const struct bench *b, const struct workload *w, const st
     const struct problem *p = &w->p;
     const double step = 1e-3; /* nanoseconds */
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "op", op_name(p->op));
+    cJSON_AddStringToObject(o, "op", problem_op_name(p));
     if (p->layer[0] != '\0')
         cJSON_AddStringToObject(o, "layer", p->layer);
     cJSON_AddNumberToObject(o, "n", (double)p->n);
@@ -332,7 +335,7 @@ static void print_row(struct bench *b, const struct workload *w, const struct re
     char a[HUMAN];
     struct table *t = b->table;
     const double fraction = r->bound / r->time.median;
-    table_cell(t, PLAIN, "%s", p->layer[0] != '\0' ? p->layer : op_name(p->op));
+    table_cell(t, PLAIN, "%s", p->layer[0] != '\0' ? p->layer : problem_op_name(p));
     table_cell(t, PLAIN, "%lld", (long long)p->m);
     table_cell(t, PLAIN, "%lld", (long long)p->n);
     table_cell(t, PLAIN, "%lld", (long long)p->k);
@@ -410,7 +413,7 @@ static int measure(struct bench *b, struct workload *w, struct result *r)
     if (status == QN_OK)
         status = workload_finish(w, &err);
     if (status != QN_OK)
-        return complain_status(op_name(w->p.op), status, err.status == status ? &err : NULL);
+        return complain_status(problem_op_name(&w->p), status, err.status == status ? &err : NULL);
     workload_check(w, 1, &r->verdict);
     int failed = 0;
     if (!b->is_warm)
@@ -418,7 +421,7 @@ static int measure(struct bench *b, struct workload *w, struct result *r)
     if (failed == 0) {
         status = b->peers != NULL ? time_in_turn(b, w, r) : workload_time(w, b->min_time, &r->time);
         if (status != QN_OK)
-            failed = complain_status(op_name(w->p.op), status, NULL);
+            failed = complain_status(problem_op_name(&w->p), status, NULL);
     }
     measure_again(b->ctx);
     if (failed != 0 || is_stopped())

@@ -66,7 +66,7 @@ static void add_plan(cJSON *o, const struct workload *w)
 static void print_json(const struct workload *w, const char *text)
 {
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "op", op_name(w->p.op));
+    cJSON_AddStringToObject(o, "op", problem_op_name(&w->p));
     cJSON_AddNumberToObject(o, "n", (double)w->p.n);
     cJSON_AddNumberToObject(o, "k", (double)w->p.k);
     cJSON_AddNumberToObject(o, "m", (double)w->p.m);

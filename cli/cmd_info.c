@@ -238,8 +238,8 @@ static void print_text(const struct facts *f)
     print_list("layouts", qn_layout_name);
     print_list("formats", qn_format_name);
     label("");
-    printf(
-        "and int2..int8, nf4, iq4_nl, e2m1, fp8 with any group (:g128 :pc :pt :c64), :zp, :off\n");
+    printf("and int2..int8 (:zp, :off), nf4, iq4nl, e2m1, fp8 (:off), with any group: :g128, :pc, "
+           ":pt, :c64\n");
 }
 
 static cJSON *names_json(const char *(*name)(int32_t))

@@ -8,6 +8,7 @@
 
 #include "inputs.h"
 #include "axes.h"
+#include "folder.h"
 #include "source.h"
 #include "term.h"
 
@@ -19,6 +20,7 @@ static const struct option_row own[] = {
 
 static const struct example examples[] = {
     {"what is in a file", "quern inspect model-int4.safetensors"},
+    {"a sharded model, by file and by type", "quern inspect llama/"},
     {"codes and scales of some weights", "quern inspect model-int4.safetensors 'model.layers.0.*'"},
     {NULL, NULL},
 };
@@ -28,11 +30,14 @@ static int run(const struct args *args);
 const struct command command_inspect = {
     .name = "inspect",
     .summary = "show tensors, formats, codes and scales of a file",
-    .operands = "FILE [GLOB...]",
+    .operands = "FILE|FOLDER [GLOB...]",
     .about = "Lists the tensors of a safetensors or npy file, quantized weights as one, and of "
              "packed weights how they are packed. For names "
              "that match a GLOB (or all, with --stats) it draws how often each code occurs and how "
-             "the scales are spread; of plain tensors, the values.",
+             "the scales are spread; of plain tensors, the values.\n\n"
+             "Of a folder (model.safetensors.index.json and its shards, model.safetensors, or all "
+             ".safetensors in it) or an index it shows the files and types together, and where "
+             "the tensors are that match a GLOB.",
     .tables = {own, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
@@ -564,6 +569,11 @@ static int run(const struct args *args)
     qn_ctx *ctx = NULL;
     const int is_json = args_has(args, "json");
     int status = context_make(args, &ctx);
+    if (status == 0 && is_several_files(args->operands[0])) {
+        status = folder_inspect(args, ctx);
+        qn_ctx_destroy(ctx);
+        return status;
+    }
     if (status == 0) {
         qn_error err = {0};
         const char *path = args->operands[0];

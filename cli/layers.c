@@ -24,6 +24,11 @@ const char *op_name(enum op op)
     return names[op];
 }
 
+const char *problem_op_name(const struct problem *p)
+{
+    return p->op == OP_CONV2D && p->conv.is_transposed ? "conv_transpose2d" : op_name(p->op);
+}
+
 void json_add_images(cJSON *object, const struct conv_shape *c)
 {
     const struct {
@@ -84,7 +89,7 @@ static int check_size(const struct problem *p, double x, double y, double weight
     return complain(
         EXIT_USAGE, "take a smaller problem",
         "%s: %.3g elements of x, %.3g of y, %.3g weights: more than %.0e are not counted",
-        op_name(p->op), x, y, weights, limit);
+        problem_op_name(p), x, y, weights, limit);
 }
 
 int problem_settle(struct problem *p)
@@ -97,10 +102,20 @@ int problem_settle(struct problem *p)
         return complain(EXIT_USAGE, "both must be multiples of --groups",
                         "%lld input and %lld output channels: not divisible by %d groups",
                         (long long)c->ci, (long long)p->n, c->groups);
-    c->oh = out_side(c->h, c->pad[0] + c->pad[2], c->dilation[0], c->kh, c->stride[0]);
-    c->ow = out_side(c->w, c->pad[1] + c->pad[3], c->dilation[1], c->kw, c->stride[1]);
+    const int32_t pads[2] = {c->pad[0] + c->pad[2], c->pad[1] + c->pad[3]};
+    if (c->is_transposed) {
+        c->oh = (c->h - 1) * c->stride[0] - pads[0] + (int64_t)c->dilation[0] * (c->kh - 1) + 1 +
+                c->out_pad[0];
+        c->ow = (c->w - 1) * c->stride[1] - pads[1] + (int64_t)c->dilation[1] * (c->kw - 1) + 1 +
+                c->out_pad[1];
+    } else {
+        c->oh = out_side(c->h, pads[0], c->dilation[0], c->kh, c->stride[0]);
+        c->ow = out_side(c->w, pads[1], c->dilation[1], c->kw, c->stride[1]);
+    }
     if (c->oh <= 0 || c->ow <= 0)
-        return complain(EXIT_USAGE, "make the image or the padding larger",
+        return complain(EXIT_USAGE,
+                        c->is_transposed ? "make the padding smaller"
+                                         : "make the image or the padding larger",
                         "a kernel of %dx%d: does not fit an image of %lldx%lld", c->kh, c->kw,
                         (long long)c->h, (long long)c->w);
     const double batch = (double)c->batch, ci = (double)(c->ci / c->groups);

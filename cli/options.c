@@ -91,9 +91,42 @@ static int bad_option(const struct command *command, const struct flat *flat, in
     return status;
 }
 
+/* A word that is none of the choices; another option may have it. */
+static int bad_choice(const struct command *command, const struct flat *flat,
+                      const struct option_row *row)
+{
+    for (int i = 0; i < flat->n; i++) {
+        const struct option_row *other = flat->rows[i];
+        if (other->arg != NULL && strchr(other->arg, '|') != NULL && is_choice(other->arg, optarg))
+            return complain(EXIT_USAGE, "choose one of these",
+                            "%s: --%s '%s': expected %s, perhaps --%s %s was meant", command->name,
+                            row->name, optarg, row->arg, other->name, optarg);
+    }
+    return complain(EXIT_USAGE, "choose one of these", "%s: --%s '%s': expected %s", command->name,
+                    row->name, optarg, row->arg);
+}
+
+/* "-" is no stream here: inputs are mapped, and outputs appear when they are complete. */
+static int no_stream(const struct command *command, const struct option_row *row)
+{
+    static const char *const outputs[] = {"out", "html", "make-model", NULL};
+    for (int i = 0; outputs[i] != NULL; i++)
+        if (strcmp(row->name, outputs[i]) == 0)
+            return complain(EXIT_USAGE, "give the name of a file; ./- is one that is called -",
+                            "%s: --%s -: results are written to files, not to standard output",
+                            command->name, row->name);
+    return complain(EXIT_USAGE, "give the name of a file; ./- is one that is called -",
+                    "%s: --%s -: files are mapped, standard input cannot be", command->name,
+                    row->name);
+}
+
 static int check_operands(const struct command *c, const struct args *args)
 {
     const int n = args->n_operands;
+    for (int i = 0; i < n && strncmp(c->operands, "FILE", 4) == 0; i++)
+        if (strcmp(args->operands[i], "-") == 0 && (i == 0 || strstr(c->operands, "GLOB") == NULL))
+            return complain(EXIT_USAGE, "give the name of a file; ./- is one that is called -",
+                            "%s: -: files are mapped, standard input cannot be", c->name);
     for (int i = 0; i < n; i++)
         if (args->operands[i][0] == '\0')
             return complain(EXIT_USAGE, "give names, or leave it out", "%s: argument %d: empty",
@@ -130,15 +163,12 @@ int args_parse(const struct command *command, int argc, char **argv, struct args
         if (strcmp(row->name, "help") == 0)
             return -1;
         if (row->arg != NULL && strchr(row->arg, '|') != NULL && !is_choice(row->arg, optarg))
-            return complain(EXIT_USAGE, "choose one of these", "%s: --%s '%s': expected %s",
-                            command->name, row->name, optarg, row->arg);
+            return bad_choice(command, &flat, row);
+        if (row->arg != NULL && strncmp(row->arg, "FILE", 4) == 0 && strcmp(optarg, "-") == 0)
+            return no_stream(command, row);
         if (row->arg != NULL && strncmp(row->arg, "FILE", 4) == 0 && optarg[0] == '\0')
             return complain(EXIT_USAGE, "give the name of a file", "%s: --%s: empty", command->name,
                             row->name);
-        if (strcmp(row->name, "out") == 0 && strcmp(optarg, "-") == 0)
-            return complain(EXIT_USAGE, "give the name of a file; ./- is one that is called -",
-                            "%s: --out -: results are written to files, not to standard output",
-                            command->name);
         args->given[args->n_given++] = (struct given){row, optarg};
     }
     args->operands = argv + optind;

@@ -268,7 +268,7 @@ static cJSON *describe(const struct peers *peers, const struct workload *w, int 
     };
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "do", "make");
-    cJSON_AddStringToObject(o, "op", op_name(p->op));
+    cJSON_AddStringToObject(o, "op", problem_op_name(p));
     cJSON_AddStringToObject(o, "weights", p->weights);
     cJSON_AddStringToObject(o, "strategy", qn_strategy_name(p->strategy));
     cJSON_AddStringToObject(o, "x", qn_dtype_name(p->x));

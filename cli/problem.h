@@ -24,7 +24,8 @@ const struct layer *layer_at(int i);
 struct conv_shape {
     int64_t batch, ci, h, w, oh, ow;
     int32_t kh, kw, groups;
-    int32_t stride[2], pad[4], dilation[2];
+    int32_t stride[2], pad[4], dilation[2], out_pad[2];
+    int is_transposed; /* conv_transpose2d */
     qn_image image;
 };
 
@@ -43,6 +44,8 @@ struct problem {
 };
 
 const char *op_name(enum op op);
+/* The same, with conv_transpose2d beside conv2d. */
+const char *problem_op_name(const struct problem *p);
 /* Images and kernel of a convolution as fields of an object: all but stride, padding, dilation. */
 void json_add_images(cJSON *object, const struct conv_shape *c);
 /* Sizes of the convolution's output from its input, and m, n, k. 0 or EXIT_USAGE. */

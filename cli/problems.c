@@ -8,7 +8,7 @@
 #include "problem.h"
 
 const struct option_row options_problem[] = {
-    {"op", 0, "matmul|grouped|conv2d", "the operation (default matmul)"},
+    {"op", 0, "matmul|grouped|conv2d|conv_transpose2d", "the operation (default matmul)"},
     {"n", 'n', "N", "outputs; of a convolution: output channels"},
     {"k", 'k', "N", "reduction length of matmul and grouped"},
     {"m", 'm', "LIST", "rows of x, tokens or images, as in 1,8,128 (default 1)"},
@@ -28,6 +28,7 @@ const struct option_row options_problem[] = {
     {"stride", 0, "HxW", "conv2d: (default 1x1)"},
     {"pad", 0, "T,L,B,R", "conv2d: padding, one number or four (default 0)"},
     {"dilation", 0, "HxW", "conv2d: (default 1x1)"},
+    {"out-pad", 0, "HxW", "conv_transpose2d: rows and columns added at the end (default 0)"},
     {"groups", 0, "N", "conv2d: convolution groups (default 1)"},
     {"image", 0, "nchw|nhwc", "conv2d: order of x and y (default nchw)"},
     {"kernel", 0, "NAME", "use this row of the kernel table, or fail"},
@@ -128,9 +129,13 @@ static int read_shape(const struct args *args, struct problem *p)
 {
     const char *op = args_text(args, "op", "matmul");
     static const char *const plain[] = {"n", "k", NULL}, *const conv[] = {"n", "ci", "size", NULL};
-    p->op = strcmp(op, "conv2d") == 0    ? OP_CONV2D
+    p->op = strncmp(op, "conv", 4) == 0  ? OP_CONV2D
             : strcmp(op, "grouped") == 0 ? OP_GROUPED
                                          : OP_MATMUL;
+    p->conv.is_transposed = strcmp(op, "conv_transpose2d") == 0;
+    if (!p->conv.is_transposed && args_has(args, "out-pad"))
+        return complain(EXIT_USAGE, "add --op conv_transpose2d",
+                        "--out-pad: of no other operation");
     int status = need_options(args, op, p->op == OP_CONV2D ? conv : plain);
     status = status != 0 ? status : args_int(args, "n", 0, MAX_SIZE, &p->n);
     status = status != 0 ? status : args_int(args, "k", 0, MAX_SIZE, &p->k);
@@ -151,6 +156,7 @@ static int read_shape(const struct args *args, struct problem *p)
     status = status != 0 ? status : read_pair(args, "kernel-size", 1, kernel);
     status = status != 0 ? status : read_pair(args, "stride", 1, c->stride);
     status = status != 0 ? status : read_pair(args, "dilation", 1, c->dilation);
+    status = status != 0 ? status : read_pair(args, "out-pad", 0, c->out_pad);
     const char *pad = args_text(args, "pad", NULL);
     if (status == 0 && pad != NULL)
         status = parse_pads("--pad", pad, c->pad);
@@ -257,7 +263,7 @@ int problems_from_args(const struct args *args, struct problem_list *list)
     p.conv.image = strcmp(args_text(args, "image", "nchw"), "nhwc") == 0 ? QN_NHWC : QN_NCHW;
     static const char *const of_shape[] = {"n",        "k",           "experts", "top-k",
                                            "ci",       "kernel-size", "stride",  "pad",
-                                           "dilation", "groups",      "size"};
+                                           "dilation", "groups",      "size",    "out-pad"};
     for (size_t i = 0; layers != NULL && i < sizeof of_shape / sizeof *of_shape; i++) {
         if (args_has(args, of_shape[i]))
             return complain(EXIT_USAGE, "give one or the other",

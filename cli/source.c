@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "source.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -167,6 +168,39 @@ static int add_index(struct source *s, qn_ctx *ctx, const char *path)
     return status;
 }
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* All .safetensors of a folder, by name. */
+static int add_folder(struct source *s, qn_ctx *ctx, const char *path)
+{
+    char **names = NULL;
+    size_t n = 0;
+    DIR *folder = opendir(path);
+    for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
+        if (e->d_name[0] == '.' || !has_ending(e->d_name, ".safetensors"))
+            continue;
+        names = must_grow(names, sizeof *names * (n + 1));
+        names[n++] = must_print("%s/%s", path, e->d_name);
+    }
+    if (folder != NULL)
+        closedir(folder);
+    if (n > 1)
+        qsort(names, n, sizeof *names, by_text);
+    int status = n > 0 ? 0
+                       : complain(EXIT_INPUT, "name the files themselves",
+                                  "%s: a folder without .safetensors files", path);
+    for (size_t i = 0; i < n; i++) {
+        if (status == 0)
+            status = add_file(s, ctx, names[i]);
+        free(names[i]);
+    }
+    free(names);
+    return status;
+}
+
 static int add_path(struct source *s, qn_ctx *ctx, const char *path)
 {
     if (is_folder(path)) {
@@ -178,13 +212,17 @@ static int add_path(struct source *s, qn_ctx *ctx, const char *path)
         else if (access(single, F_OK) == 0)
             status = add_file(s, ctx, single);
         else
-            status = complain(EXIT_INPUT, "name the files themselves",
-                              "%s: a folder without model.safetensors or its index", path);
+            status = add_folder(s, ctx, path);
         free(index);
         free(single);
         return status;
     }
     return has_ending(path, ".index.json") ? add_index(s, ctx, path) : add_file(s, ctx, path);
+}
+
+int is_several_files(const char *path)
+{
+    return is_folder(path) || has_ending(path, ".index.json");
 }
 
 int source_open(struct source *s, qn_ctx *ctx, char *const *paths, int n_paths)

@@ -22,8 +22,11 @@ struct source {
     int n_texts;
 };
 
-/* Open every path; a folder means its model.safetensors.index.json or model.safetensors, and an
- * index its shards. A name may not come twice. 0 or the exit status; source_close() in any case. */
+/* Is it a folder or an index, which may stand for several files? */
+int is_several_files(const char *path);
+/* Open every path; a folder means its model.safetensors.index.json or model.safetensors, else all
+ * of its .safetensors, and an index its shards. A name may not come twice. 0 or the exit status;
+ * source_close() in any case. */
 int source_open(struct source *s, qn_ctx *ctx, char *const *paths, int n_paths);
 void source_close(struct source *s);
 /* NULL if there is none of that name. */

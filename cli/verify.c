@@ -62,6 +62,7 @@ struct checker {
     float *plain, *part; /* one row of x; a segment of it */
     int8_t *codes;
     double *x, *row, *size;
+    double *reach; /* |scale x code| + |offset| of x: what rounding errors grow with */
     double sum_error, sum_exact, sum_model, sum_model_exact;
     struct verdict *verdict;
 };
@@ -75,9 +76,17 @@ static void gather_patch(const struct checker *c, int64_t r, int64_t group)
     float *to = c->plain;
     for (int64_t ky = 0; ky < s->kh; ky++) {
         for (int64_t kx = 0; kx < s->kw; kx++) {
-            const int64_t iy = oy * s->stride[0] + ky * s->dilation[0] - s->pad[0];
-            const int64_t ix = ox * s->stride[1] + kx * s->dilation[1] - s->pad[1];
-            const int is_inside = iy >= 0 && iy < s->h && ix >= 0 && ix < s->w;
+            int64_t iy = oy * s->stride[0] + ky * s->dilation[0] - s->pad[0];
+            int64_t ix = ox * s->stride[1] + kx * s->dilation[1] - s->pad[1];
+            int is_inside = 1;
+            if (s->is_transposed) { /* the input that this tap adds here, if there is one */
+                iy = oy + s->pad[0] - ky * s->dilation[0];
+                ix = ox + s->pad[1] - kx * s->dilation[1];
+                is_inside = iy % s->stride[0] == 0 && ix % s->stride[1] == 0;
+                iy /= s->stride[0];
+                ix /= s->stride[1];
+            }
+            is_inside &= iy >= 0 && iy < s->h && ix >= 0 && ix < s->w;
             for (int64_t i = 0; i < ci; i++) {
                 const int64_t channel = group * ci + i;
                 const int64_t at = s->image == QN_NHWC
@@ -104,8 +113,10 @@ static void quantize_segment(const struct checker *c, const int64_t *positions, 
     if (is_block && !c->w->quant.symmetric)
         a.offset = qn_tensor_2d(&offset, QN_F32, 1, 1);
     qn_quantize_rows(c->w->host, &a);
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
         c->x[positions[i]] = (double)scale * c->codes[i] + (double)offset;
+        c->reach[positions[i]] = fabs((double)scale * c->codes[i]) + fabs((double)offset);
+    }
 }
 
 /* c->x: what the strategy makes of the row in c->plain. */
@@ -117,8 +128,10 @@ static void quantize_row(const struct checker *c)
         return;
     }
     if (c->w->p.strategy != QN_STRATEGY_INT8_BLOCK) {
-        for (int64_t i = 0; i < w->k; i++)
+        for (int64_t i = 0; i < w->k; i++) {
             c->x[i] = (double)c->plain[i];
+            c->reach[i] = fabs(c->x[i]);
+        }
         return;
     }
     /* Segments: pieces of x_block (whole units of 32) of each weight group. */
@@ -187,7 +200,7 @@ static void check_output(struct checker *c, int64_t r, int64_t n, int which)
     double sum = 0, magnitude = 0, exact = 0, half_step;
     for (int64_t i = 0; i < w->p.k; i++) {
         sum += c->x[i] * c->row[i];
-        magnitude += fabs(c->x[i]) * c->size[i];
+        magnitude += c->reach[i] * c->size[i];
         exact += (double)c->plain[i] * c->row[i];
     }
     const double y = output_at(w, r, n, &half_step);
@@ -303,7 +316,7 @@ static void check_residual(struct checker *c, struct workload *w)
         }
         for (int64_t i = 0; i < k; i++) {
             right += c->x[i] * w->folded[i];
-            spread += fabs(c->x[i]) * w->spread[i];
+            spread += c->reach[i] * w->spread[i];
         }
         /* spread >= the root of the sum over n of (sum |x| |w|)^2 */
         double bound = 2 * (double)(k + 8) * 0x1p-24 * spread + 8 * step * sqrt(rounding) + 1e-30;
@@ -353,6 +366,7 @@ void workload_check(struct workload *w, int is_thorough, struct verdict *verdict
     c.part = must_alloc(sizeof *c.part * k);
     c.codes = must_alloc(k);
     c.x = must_alloc(sizeof *c.x * k);
+    c.reach = must_alloc(sizeof *c.reach * k);
     c.row = must_alloc(sizeof *c.row * k);
     c.size = must_alloc(sizeof *c.size * k);
     order_positions(&c);
@@ -369,6 +383,7 @@ void workload_check(struct workload *w, int is_thorough, struct verdict *verdict
     free(c.part);
     free(c.codes);
     free(c.x);
+    free(c.reach);
     free(c.row);
     free(c.size);
 }

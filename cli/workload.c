@@ -74,6 +74,7 @@ static qn_conv_args conv_args(const struct workload *w)
     memcpy(a.stride, c->stride, sizeof a.stride);
     memcpy(a.dilation, c->dilation, sizeof a.dilation);
     memcpy(a.pad, c->pad, sizeof a.pad);
+    memcpy(a.out_pad, c->out_pad, sizeof a.out_pad);
     a.strategy = w->p.strategy;
     a.strict = w->p.strict;
     a.kernel = w->p.kernel;
@@ -90,7 +91,8 @@ static qn_status make_plan(struct workload *w, qn_error *err)
     }
     if (w->p.op == OP_CONV2D) {
         const qn_conv_args a = conv_args(w);
-        return qn_conv2d_plan(w->ctx, &a, &w->plan, err);
+        return w->p.conv.is_transposed ? qn_conv_transpose2d_plan(w->ctx, &a, &w->plan, err)
+                                       : qn_conv2d_plan(w->ctx, &a, &w->plan, err);
     }
     const qn_matmul_args a = matmul_args(w);
     return qn_matmul_plan(w->ctx, &a, &w->plan, err);
@@ -104,7 +106,9 @@ qn_status workload_run(struct workload *w)
         status = qn_grouped_run(w->plan, &a, w->at.scratch, w->scratch_bytes);
     } else if (w->p.op == OP_CONV2D) {
         const qn_conv_args a = conv_args(w);
-        status = qn_conv2d_run(w->plan, &a, w->at.scratch, w->scratch_bytes);
+        status = w->p.conv.is_transposed
+                     ? qn_conv_transpose2d_run(w->plan, &a, w->at.scratch, w->scratch_bytes)
+                     : qn_conv2d_run(w->plan, &a, w->at.scratch, w->scratch_bytes);
     } else {
         const qn_matmul_args a = matmul_args(w);
         status = qn_matmul_run(w->plan, &a, w->at.scratch, w->scratch_bytes);
@@ -118,7 +122,7 @@ qn_status workload_run(struct workload *w)
 static char *describe(const struct problem *p)
 {
     return must_print("%s%s%s n=%lld k=%lld m=%lld %s %s", p->layer,
-                      p->layer[0] != '\0' ? ": " : "", op_name(p->op), (long long)p->n,
+                      p->layer[0] != '\0' ? ": " : "", problem_op_name(p), (long long)p->n,
                       (long long)p->k, (long long)p->m, p->weights, qn_strategy_name(p->strategy));
 }
 
@@ -355,7 +359,8 @@ size_t workload_explain(const struct workload *w, char *text, size_t capacity)
     case OP_GROUPED:
         return qn_grouped_explain(w->ctx, &grouped, text, capacity);
     default:
-        return qn_conv2d_explain(w->ctx, &conv, text, capacity);
+        return w->p.conv.is_transposed ? qn_conv_transpose2d_explain(w->ctx, &conv, text, capacity)
+                                       : qn_conv2d_explain(w->ctx, &conv, text, capacity);
     }
 }
 
@@ -494,7 +499,11 @@ double workload_bytes(const struct workload *w)
 
 double workload_ops(const struct workload *w)
 {
-    return 2.0 * (double)w->y_rows * (double)w->p.n * (double)w->p.k;
+    const struct conv_shape *c = &w->p.conv;
+    const int is_transposed = w->p.op == OP_CONV2D && c->is_transposed;
+    /* Each input of a transposed convolution meets each tap; an output meets some of them. */
+    const int64_t rows = is_transposed ? c->batch * c->h * c->w : w->y_rows;
+    return 2.0 * (double)rows * (double)w->p.n * (double)w->p.k;
 }
 
 static int by_size(const void *a, const void *b)

@@ -118,6 +118,26 @@ class Bench(Case):
         self.assertIn("of limit", text)
         self.assertEqual(len(text.splitlines()), 2)
 
+    def test_conv_transpose(self):
+        """Every strategy, order, stride, group and padding is checked against sums in double."""
+        for strategy in ("float", "int8-row", "int8-block", "int8-static"):
+            for more in (["--stride", 2, "--pad", 1, "--out-pad", 1],
+                         ["--stride", "2x3", "--pad", "1,0,1,2", "--image", "nhwc"],
+                         ["--groups", 4, "--dilation", 2], ["--stride", 2, "--groups", 16]):
+                line = json.loads(quern(
+                    "bench", "--json", "--warm", "--min-time", "0.01", "--op", "conv_transpose2d",
+                    "--n", 16, "--ci", 16, "--size", "5x6", "--kernel-size", "3x3", "--weights",
+                    "int8:pc", "-s", strategy, *more))
+                self.assertTrue(line["verified"])
+                self.assertEqual(line["op"], "conv_transpose2d")
+                groups = line["groups"]
+                self.assertEqual(line["ops"], 2 * 5 * 6 * 16 * 9 * 16 // groups)
+        shape = ["--op", "conv_transpose2d", "--n", 8, "--ci", 8, "--size", "4x4",
+                 "--kernel-size", "4x4", "--stride", 2, "--pad", 1]
+        line = json.loads(quern("explain", "--json", *shape))
+        self.assertEqual(line["op"], "conv_transpose2d")
+        self.complains("bench", "--n", 8, "--k", 8, "--out-pad", 1, status=2, says="--out-pad")
+
     def test_partial_failure(self):
         """One impossible case does not hide the others, and is not forgotten."""
         out = quern("bench", "--json", "--warm", "--min-time", "0.01", "--n", 64, "--k", 64,

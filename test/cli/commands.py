@@ -133,6 +133,44 @@ class Failures(Case):
         self.assertNotIn("code", found)
 
 
+class Words(Case):
+    """What help and errors promise is so."""
+
+    def test_formats(self):
+        """Every format that info names is one, alone or with any of the groups and shifts."""
+        text = quern("info", "-q")
+        named, more = re.search(r"formats +(.*)\n +and (.*)\n", text).groups()
+        for spec in named.split():
+            quern("explain", "--n", 256, "--k", 256, "--weights", spec)
+        integers, floats, groups = re.match(
+            r"(int2)\.\.int8 \(:zp, :off\), (.*) \(:off\), with any group: (.*)$", more).groups()
+        for group in groups.split(", "):
+            for shift in ("", ":zp", ":off"):
+                quern("explain", "--n", 128, "--k", 128, "--weights", integers + group + shift)
+            for base in floats.split(", "):
+                for shift in ("", ":off"):
+                    quern("explain", "--n", 128, "--k", 128, "--weights", base + group + shift)
+
+    def test_awq(self):
+        self.complains("quantize", "m", "-o", "q", "--method", "awq", status=2,
+                       says="perhaps --prescale awq was meant")
+        self.assertIn("AWQ", quern("help", "quantize"))
+
+    def test_streams(self):
+        """- is refused by a sentence wherever a file is meant."""
+        npy_write("x.npy", [2, 8], normal(16))
+        npy_write("-", [2, 8], normal(16))
+        for words in (["inspect", "-"], ["compare", "-", "x.npy"], ["compare", "x.npy", "-"],
+                      ["quantize", "-", "-o", "q"], ["quantize", "x.npy", "-o", "q", "-c", "-"],
+                      ["pack", "-", "-o", "p"], ["run", "-w", "-", "-x", "x.npy", "-o", "y"],
+                      ["compare", "x.npy", "--original", "-"]):
+            self.complains(*words, status=2, says="standard input")
+        for words in (["quantize", "x.npy", "-o", "-"], ["demo", "--html", "-"],
+                      ["demo", "--make-model", "-"]):
+            self.complains(*words, status=2, says="standard output")
+        quern("inspect", "./-")
+
+
 class Terminal(Case):
     def on_terminal(self, *words, status=0, **environment):
         """What a person sees: standard output is a pseudo terminal."""
@@ -260,6 +298,56 @@ class Inspect(Case):
     def test_npy(self):
         npy_write("x.npy", [3, 5], normal(15))
         self.assertIn("3 x 5", quern("inspect", "x.npy"))
+
+
+class Folders(Case):
+    def test_index(self):
+        os.mkdir("model")
+        safetensors("model/a-1.safetensors", {"a.weight": ("F16", [64, 128], normal(8192)),
+                                              "a.bias": ("F32", [64], normal(64))})
+        safetensors("model/a-2.safetensors", {"b.weight": ("F16", [32, 128], normal(4096))})
+        safetensors("model/other.safetensors", {"c.weight": ("F16", [32, 128], normal(4096))})
+        # Without an index: every .safetensors.
+        found = json.loads(quern("inspect", "model", "--json"))
+        self.assertEqual([f["file"] for f in found["files"]],
+                         ["a-1.safetensors", "a-2.safetensors", "other.safetensors"])
+        with open("model/model.safetensors.index.json", "w", encoding="utf-8") as file:
+            json.dump({"weight_map": {"a.weight": "a-1.safetensors", "a.bias": "a-1.safetensors",
+                                      "b.weight": "a-2.safetensors"}}, file)
+        for path in ("model", "model/", "model/model.safetensors.index.json"):
+            found = json.loads(quern("inspect", path, "--json"))
+            self.assertEqual(found["files"], [
+                {"file": "a-1.safetensors", "tensors": 2, "bytes": 16640},
+                {"file": "a-2.safetensors", "tensors": 1, "bytes": 8192}])
+            self.assertEqual({t["type"]: (t["tensors"], t["elements"]) for t in found["types"]},
+                             {"F16": (2, 12288), "F32": (1, 64)})
+            self.assertEqual({t["name"]: t["file"] for t in found["tensors"]}, {
+                "a.weight": "a-1.safetensors", "a.bias": "a-1.safetensors",
+                "b.weight": "a-2.safetensors"})
+        text = quern("inspect", "model")
+        for words in ("a-1.safetensors", "2 files, 3 tensors, 0 quantized weights, 12352 elements"):
+            self.assertIn(words, text)
+        text = quern("inspect", "model", "b.*")
+        self.assertIn("32 x 128", text)
+        self.assertNotIn("a.weight", text)
+        self.complains("inspect", "model", "nothing*", status=3, says="nothing")
+        self.complains("inspect", "model", "--stats", status=2, says="--stats")
+        os.remove("model/a-2.safetensors")
+        self.complains("inspect", "model", status=3, says="a-2.safetensors")
+
+    def test_quantized(self):
+        os.mkdir("q")
+        self.model()
+        quern("quantize", "model.safetensors", "-o", "q/q.safetensors", "-q", "--all")
+        found = json.loads(quern("inspect", "q", "--json"))
+        self.assertEqual(found["weights"], 5)
+        self.assertIn("int4:g128", [t["type"] for t in found["types"]])
+        os.mkdir("gptq")
+        safetensors("gptq/m.safetensors", {"a.qweight": ("I32", [8, 8], [0] * 64),
+                                           "a.scales": ("F16", [1, 8], normal(8))})
+        self.assertIn("GPTQ", quern("inspect", "gptq"))
+        os.mkdir("empty")
+        self.complains("inspect", "empty", status=3, says="without .safetensors")
 
 
 class Compare(Case):
