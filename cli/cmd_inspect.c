@@ -129,51 +129,26 @@ static int weight_line(const char *path, const qn_file *file, int64_t i, struct 
 static const char packed_key[] = "quern.packed.";
 enum { PACKED_KEY = sizeof packed_key - 1 };
 
-static int64_t fact(const cJSON *facts, const char *name, int64_t most)
-{
-    const cJSON *item = cJSON_GetObjectItem(facts, name);
-    const double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
-    return value >= 0 && value <= (double)most ? (int64_t)value : -1;
-}
-
-static int read_facts(const cJSON *facts, struct weight_line *line)
-{
-    qn_weight_parts *p = &line->parts;
-    const char *format = cJSON_GetStringValue(cJSON_GetObjectItem(facts, "format"));
-    const char *layout = cJSON_GetStringValue(cJSON_GetObjectItem(facts, "layout"));
-    const char *device = cJSON_GetStringValue(cJSON_GetObjectItem(facts, "device"));
-    if (format == NULL || layout == NULL || device == NULL ||
-        qn_format_parse(format, &p->format, NULL) != QN_OK)
-        return 0;
-    p->n = fact(facts, "n", (int64_t)1 << 40);
-    p->k = fact(facts, "k", INT32_MAX);
-    p->kh = (int32_t)fact(facts, "kh", INT32_MAX);
-    p->kw = (int32_t)fact(facts, "kw", INT32_MAX);
-    p->conv_groups = (int32_t)fact(facts, "conv_groups", INT32_MAX);
-    snprintf(line->layout, sizeof line->layout, "%s", layout);
-    snprintf(line->device, sizeof line->device, "%s", device);
-    text_shown(line->layout);
-    text_shown(line->device);
-    return p->n >= 0 && p->k >= 0 && p->kh > 0 && p->kw > 0 && p->conv_groups > 0;
-}
-
-/* What the file says of packed weights, of any device. 0: nothing that could be read; the tensor is
- * then listed as one of bytes. */
+/* Packed weights of any device as their head has them, which is what kernels read. 0: there are
+ * none of that name that could be used; the tensor is then listed as one of bytes. */
 static int packed_line(const qn_file *file, const char *name, struct weight_line *line)
 {
-    char *key = must_print("%s%s", packed_key, name), *tensor = must_print("%s.packed", name);
-    const char *text = qn_file_get_metadata(file, key);
-    qn_entry e;
-    const int is_there = text != NULL && qn_file_find(file, tensor, &e) == QN_OK;
-    cJSON *facts = is_there ? cJSON_Parse(text) : NULL;
-    line->name = name;
-    line->bytes = is_there ? e.bytes : 0;
+    qn_packed_info info;
+    qn_packed_info_init(&info);
+    *line = (struct weight_line){.name = name};
     qn_weight_parts_init(&line->parts);
-    const int is_good = facts != NULL && read_facts(facts, line);
-    cJSON_Delete(facts);
-    free(key);
-    free(tensor);
-    return is_good;
+    if (qn_file_packed_info(file, name, &info, NULL) != QN_OK)
+        return 0;
+    line->parts.format = info.format;
+    line->parts.n = info.n;
+    line->parts.k = info.k;
+    line->parts.kh = info.kh;
+    line->parts.kw = info.kw;
+    line->parts.conv_groups = info.conv_groups;
+    line->bytes = info.bytes;
+    snprintf(line->layout, sizeof line->layout, "%s", info.layout);
+    snprintf(line->device, sizeof line->device, "%s", info.device.kind == QN_CPU ? "cpu" : "cuda");
+    return 1;
 }
 
 /* The next packed weights from metadata *at on; 0: none. */
@@ -274,8 +249,15 @@ static int list_text(const char *path, const qn_file *file)
         table_print(t);
     table_destroy(t);
     const char *key, *value;
+    qn_packed_info info;
+    qn_packed_info_init(&info);
     for (int64_t i = 0; status == 0 && qn_file_metadata(file, i, &key, &value) == QN_OK; i++) {
+        qn_error err = {0};
+        if (strncmp(key, packed_key, PACKED_KEY) == 0 &&
+            qn_file_packed_info(file, key + PACKED_KEY, &info, &err) != QN_OK)
+            printf("%s\n", text_shown(err.text));
         if (strncmp(key, "quern.weight.", 13) == 0 || strncmp(key, packed_key, PACKED_KEY) == 0 ||
+            strncmp(key, "quern.xxh64.", 12) == 0 ||
             strncmp(key, ORIGIN_KEY, sizeof ORIGIN_KEY - 1) == 0)
             continue;
         char start[101];

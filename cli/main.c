@@ -15,6 +15,7 @@ static const struct command *const commands[] = {
     &command_quantize,
     &command_pack,
     &command_inspect,
+    &command_verify,
     &command_compare,
     &command_run,
     &command_bench,

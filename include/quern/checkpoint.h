@@ -76,6 +76,21 @@ QN_API qn_status qn_file_weight_info(const qn_file *file, const char *name, qn_w
 QN_API qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char *name,
                                      qn_weight **weight, qn_error *err);
 
+/**
+ * Compare the data of a tensor with the checksum that the file has for it. Files with quantized or
+ * packed weights that quern wrote have one of every tensor (docs/formats.md). Reads all of the
+ * tensor. Any number of threads. has_checksum (may be NULL): 0 if the file has none; that is no
+ * failure.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND: no such tensor; QN_E_CORRUPT: err has both
+ *         checksums; QN_E_MEMORY.
+ */
+QN_API qn_status qn_file_verify(const qn_file *file, const char *name, int32_t *has_checksum,
+                                qn_error *err);
+/** verify 1: from now on qn_file_load_weight() and qn_packed_load() compare checksums first, and
+ * refuse weights that have none (QN_E_NOT_FOUND). Default 0. Not while other threads use the file.
+ * NULL is legal. */
+QN_API void qn_file_set_verify(qn_file *file, int32_t verify);
+
 /* ---------------------------------------------------------------------------------- checkpoints */
 
 /** A model's weights as somebody else's program wrote them: a file, its shards, or a folder with a
@@ -332,11 +347,19 @@ QN_API qn_status qn_packed_save(const qn_ctx *ctx, const char *path, int32_t cou
  * Use packed weights where they lie in an open file: no copy is made on the CPU; to a GPU they are
  * copied as they are. The file may be closed before the weights are destroyed. All offsets, sizes
  * and indices are checked, and that head and metadata agree; codes and scales are not looked at.
- * @return QN_OK; QN_E_NOT_FOUND; QN_E_CORRUPT; QN_E_VERSION; QN_E_LAYOUT: packed for another device
- *         or instruction set.
+ * @return QN_OK; QN_E_NOT_FOUND: also a checksum that is to be compared (qn_file_set_verify);
+ *         QN_E_CORRUPT; QN_E_VERSION; QN_E_LAYOUT: packed for another device or instruction set.
  */
 QN_API qn_status qn_packed_load(const qn_ctx *ctx, const qn_file *file, const char *name,
                                 qn_packed **packed, qn_error *err);
+/**
+ * Facts about packed weights of any device in a file, from the head that kernels read. layout is
+ * "?" if this build of the library does not know it.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND; QN_E_CORRUPT: as qn_packed_load(); QN_E_VERSION;
+ *         QN_E_MEMORY.
+ */
+QN_API qn_status qn_file_packed_info(const qn_file *file, const char *name, qn_packed_info *info,
+                                     qn_error *err);
 
 #ifdef __cplusplus
 }

@@ -319,6 +319,14 @@ QN_API qn_status qn_packed_query(const qn_packed *packed, qn_packed_info *info);
 QN_API qn_status qn_unpack(const qn_ctx *ctx, const qn_packed *packed, qn_weight **weight,
                            qn_error *err);
 /**
+ * Are packed weights what packing makes of their own codes and scales? Unpacks them, packs the
+ * result again and compares every byte, which finds damaged column sums and padding that no other
+ * check looks at. Takes the memory of both. For weights from files.
+ * @return QN_OK; the statuses of qn_unpack() and qn_pack(); QN_E_CORRUPT: err names the section
+ *         that differs.
+ */
+QN_API qn_status qn_packed_verify(const qn_ctx *ctx, const qn_packed *packed, qn_error *err);
+/**
  * qn_weight_rows() of packed weights, so that an embedding table that is also the head need not be
  * kept twice. A row costs the decoding of the 16 rows of its panel. On the CPU.
  * @return as qn_weight_rows(), and QN_E_LAYOUT; QN_E_UNSUPPORTED: weights on a GPU.

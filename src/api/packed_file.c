@@ -4,6 +4,7 @@
  * Nothing that a kernel uses as an index stays unchecked. */
 #include "../base/compiler.h"
 #include "../base/error.h"
+#include "../checkpoint/file.h"
 #include "../checkpoint/packed.h"
 #include "backend.h"
 
@@ -59,4 +60,20 @@ qn_status qn_packed_load(const qn_ctx *ctx, const qn_file *file, const char *nam
     }
     *packed = found;
     return QN_OK;
+}
+
+qn_status qn_file_packed_info(const qn_file *file, const char *name, qn_packed_info *info,
+                              qn_error *err)
+{
+    qn_packed *found = NULL;
+    qn_error inner = {QN_OK, -1, ""};
+    if (file == NULL || name == NULL || info == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_file_packed_info: an argument is NULL");
+    qn_status status = qni_packed_map(&file->allocator, file, name, &found, &inner);
+    if (status == QN_OK)
+        status = qn_packed_query(found, info);
+    qn_packed_destroy(found);
+    return status == QN_OK ? QN_OK
+                           : qni_fail_at(err, status, inner.offset, "packed weights '%.80s': %s",
+                                         name, inner.text);
 }

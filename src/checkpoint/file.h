@@ -39,12 +39,19 @@ struct qn_file {
     size_t n_weights;
     char *strings; /* what all names point into */
     size_t string_bytes;
+    bool is_verified;  /* loads compare checksums: qn_file_set_verify() */
     size_t data_start; /* safetensors and GGUF: where the data begins */
 };
 
 /* Metadata keys that describe a quantized weight or packed weights: this and the name. */
 #define QNI_WEIGHT_KEY "quern.weight."
 #define QNI_PACKED_KEY "quern.packed."
+/* The checksum of a tensor: 16 hexadecimal digits. */
+#define QNI_SUM_KEY "quern.xxh64."
+
+/* Before a tensor is loaded: if the file is one whose checksums are compared, its data must be
+ * those that were written. QN_E_CORRUPT; QN_E_NOT_FOUND: it has no checksum. */
+qn_status qni_file_check_loaded(const qn_file *file, const qn_entry *entry, qn_error *err);
 
 /* Read a file that is mapped already; the file takes the mapping over, also on failure. Sentences
  * do not name the file. @return like qn_file_open(). */

@@ -34,9 +34,8 @@ static void put_number(struct text *t, uint64_t number)
     put(t, digits, (size_t)length);
 }
 
-static void put_quoted(struct text *t, const char *from)
+static void put_escaped(struct text *t, const char *from)
 {
-    put(t, "\"", 1);
     for (; *from != 0; from++) {
         char escaped[8];
         if (*from == '"' || *from == '\\') {
@@ -49,6 +48,12 @@ static void put_quoted(struct text *t, const char *from)
             put(t, from, 1);
         }
     }
+}
+
+static void put_quoted(struct text *t, const char *from)
+{
+    put(t, "\"", 1);
+    put_escaped(t, from);
     put(t, "\"", 1);
 }
 
@@ -72,11 +77,55 @@ static void put_tensor(struct text *t, const char *texts, const struct qni_slot 
 static const size_t alignments[] = {QNI_DATA_ALIGNMENT, 8, 4, 2, 1};
 enum { N_ALIGNMENTS = 5 };
 
-static void put_header(struct text *t, const qn_writer *writer)
+/* Files with weights say what the checksums of all their tensors are; a file of plain tensors has
+ * nothing in it that others do not know. */
+static bool has_sums(const qn_writer *writer)
 {
-    bool is_first = writer->n_pairs == 0;
+    for (size_t i = 0; i < writer->n_items; i++)
+        if (writer->items[i].is_weight ||
+            writer->slots[writer->items[i].slot].alignment == QNI_DATA_ALIGNMENT)
+            return true;
+    return false;
+}
+
+enum { SUM_DIGITS = 16 };
+
+/* The numbers are not known before the data; zeros keep their places. */
+static void put_sum_keys(struct text *t, qn_writer *writer)
+{
+    for (size_t i = 0; i < writer->n_slots; i++) {
+        put_plain(t, i == 0 && writer->n_pairs == 0 ? "\"" QNI_SUM_KEY : ",\"" QNI_SUM_KEY);
+        put_escaped(t, writer->texts + writer->slots[i].name);
+        put_plain(t, "\":\"");
+        writer->slots[i].sum_at = 8 + t->used;
+        put_plain(t, "0000000000000000\"");
+    }
+}
+
+qn_status qni_writer_put_sums(qn_writer *writer, qn_error *err)
+{
+    static const char zeros[] = "0000000000000000";
+    char digits[SUM_DIGITS + 1];
+    if (!has_sums(writer))
+        return QN_OK;
+    for (size_t i = 0; i < writer->n_slots; i++) {
+        snprintf(digits, sizeof digits, "%016" PRIx64, writer->slots[i].done);
+        memcpy(writer->header + writer->slots[i].sum_at, digits, SUM_DIGITS);
+    }
+    const qn_status status =
+        qni_output_write(writer->output, 0, writer->header, writer->header_bytes, err);
+    /* Ours stays the one that a run recognises its part file by. */
+    for (size_t i = 0; i < writer->n_slots; i++)
+        memcpy(writer->header + writer->slots[i].sum_at, zeros, SUM_DIGITS);
+    return status;
+}
+
+static void put_header(struct text *t, qn_writer *writer)
+{
+    const bool with_sums = has_sums(writer);
+    bool is_first = writer->n_pairs == 0 && !with_sums;
     put(t, "{", 1);
-    if (writer->n_pairs > 0) {
+    if (!is_first) {
         put_plain(t, "\"__metadata__\":{");
         for (size_t i = 0; i < writer->n_pairs; i++) {
             put_plain(t, i == 0 ? "" : ",");
@@ -84,6 +133,8 @@ static void put_header(struct text *t, const qn_writer *writer)
             put(t, ":", 1);
             put_quoted(t, writer->texts + writer->pairs[i].value);
         }
+        if (with_sums)
+            put_sum_keys(t, writer);
         put(t, "}", 1);
     }
     for (int s = 0; s < N_ALIGNMENTS; s++)

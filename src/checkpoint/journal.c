@@ -67,6 +67,6 @@ qn_status qni_sink_close(struct qni_sink *sink, qn_error *err)
     QNI_TRY(flush(sink, err));
     if (sink->written != sink->slot->bytes)
         return qni_fail(err, QN_E_ARGUMENT, "fewer bytes than the tensor was declared with");
-    sink->slot->done = qni_note_of(&sink->sum);
+    sink->slot->done = qni_checksum_note(&sink->sum);
     return qni_journal_note(sink->writer, sink->slot, err);
 }

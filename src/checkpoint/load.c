@@ -253,6 +253,9 @@ qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char
         return qni_fail(err, QN_E_ARGUMENT, "qn_file_load_weight: an argument is NULL");
     *weight = NULL;
     qn_status status = find_weight(file, name, &found, &inner);
+    for (int32_t i = 0; status == QN_OK && i < QNI_N_PARTS; i++)
+        if (found.has[i])
+            status = qni_file_check_loaded(file, &found.entry[i], &inner);
     if (status == QN_OK && found.plan.has_table) {
         load_floats(&found.entry[QNI_PART_TABLE], table); /* 2^bits entries, at most 256 */
         found.parts.table = table;

@@ -232,6 +232,8 @@ qn_status qni_packed_map(const struct qni_allocator *a, const qn_file *file, con
     qn_status status = check_blob(&entry, &m->head, err);
     if (status == QN_OK)
         status = check_words(file, name, &m->head, err);
+    if (status == QN_OK)
+        status = qni_file_check_loaded(file, &entry, err);
     if (status != QN_OK) {
         qni_free(a, m, sizeof *m);
         return status;

@@ -243,7 +243,7 @@ static bool is_intact(qn_writer *writer, const struct qni_slot *slot, uint64_t n
             return false;
         qni_checksum_add(&sum, writer->buffer, step);
     }
-    return qni_note_of(&sum) == noted;
+    return qni_checksum_note(&sum) == noted;
 }
 
 static qn_status believe_slots(qn_writer *writer, qn_error *err)
@@ -336,6 +336,7 @@ qn_status qni_journal_start(qn_writer *writer, qn_error *err)
 
 void qni_journal_restore(qn_writer *writer)
 {
-    if (qni_output_cut(writer->output, writer->part_bytes, NULL) == QN_OK)
+    if (qni_output_cut(writer->output, writer->part_bytes, NULL) == QN_OK &&
+        qni_output_write(writer->output, 0, writer->header, writer->header_bytes, NULL) == QN_OK)
         (void)write_journal(writer, NULL);
 }

@@ -248,6 +248,10 @@ qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *val
     QNI_TRY(qni_writer_expect(writer, false, "qn_writer_metadata", err));
     if (key == NULL || value == NULL || !is_utf8(key) || !is_utf8(value))
         return qni_fail(err, QN_E_ARGUMENT, "metadata must be UTF-8 text");
+    if (strncmp(key, QNI_SUM_KEY, strlen(QNI_SUM_KEY)) == 0)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "metadata keys that begin with " QNI_SUM_KEY " are for checksums, which "
+                        "the writer computes");
     if (has_name(&writer->keys, writer->texts, key))
         return qni_fail(err, QN_E_EXISTS, "the metadata key '%s' is taken", qni_shown(shown, key));
     void *pairs = writer->pairs;
@@ -403,8 +407,11 @@ static qn_status finish(qn_writer *writer, qn_error *err)
                             qni_shown(shown, writer->texts + writer->slots[i].name));
     QNI_TRY(qni_output_sync(writer->output, err));
     QNI_TRY(qni_output_cut(writer->output, writer->file_bytes, err));
-    QNI_TRY(qni_output_sync(writer->output, err));
-    const qn_status status = qni_output_publish(writer->output, err);
+    qn_status status = qni_writer_put_sums(writer, err);
+    if (status == QN_OK)
+        status = qni_output_sync(writer->output, err);
+    if (status == QN_OK)
+        status = qni_output_publish(writer->output, err);
     if (status != QN_OK) /* the name was taken meanwhile, say: the work is not lost */
         qni_journal_restore(writer);
     return status;

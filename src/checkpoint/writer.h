@@ -29,6 +29,7 @@ struct qni_slot { /* a tensor */
     size_t alignment; /* of its data: an element's bytes, or QNI_DATA_ALIGNMENT; divides bytes */
     uint64_t offset;  /* in the data, known from begin on */
     uint64_t done;    /* 0, or the checksum of what was written */
+    size_t sum_at;    /* where the header has room for it, known from begin on; 0: it has none */
 };
 
 /* What a weight was declared as; the tensors follow each other in this order. */
@@ -104,8 +105,10 @@ void qni_writer_rewind(qn_writer *writer, size_t n_slots, size_t n_pairs);
 /* qn_writer_finish() that may also leave nothing behind when it fails. */
 qn_status qni_writer_finish(qn_writer *writer, int32_t keep_part, qn_error *err);
 
-/* Places of all tensors, and the header's text. */
+/* Places of all tensors, and the header's text, with zeros for checksums. */
 qn_status qni_writer_layout(qn_writer *writer, qn_error *err);
+/* All tensors are written: the header gets their checksums, in the file only. */
+qn_status qni_writer_put_sums(qn_writer *writer, qn_error *err);
 
 /* Begin a tensor: from here on it counts as not written. */
 qn_status qni_sink_open(struct qni_sink *sink, qn_writer *writer, struct qni_slot *slot,
@@ -130,13 +133,6 @@ qn_status qni_journal_note(qn_writer *writer, const struct qni_slot *slot, qn_er
 static inline uint64_t qni_slot_place(const qn_writer *writer, const struct qni_slot *slot)
 {
     return writer->header_bytes + slot->offset;
-}
-
-/* A note of 0 says that a tensor is not there. */
-static inline uint64_t qni_note_of(const struct qni_checksum *sum)
-{
-    const uint64_t x = qni_checksum_end(sum);
-    return x != 0 ? x : 1;
 }
 
 #endif
