@@ -532,6 +532,7 @@ FUNCTIONS = {
     "qn_packed_destroy": (None, [c_void_p]),
     "qn_packed_query": (c_int32, [c_void_p, POINTER(qn_packed_info)]),
     "qn_unpack": (c_int32, [c_void_p, c_void_p, POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_packed_verify": (c_int32, [c_void_p, c_void_p, POINTER(qn_error)]),
     "qn_packed_rows": (
         c_int32,
         [c_void_p, c_void_p, POINTER(qn_tensor), c_bool, POINTER(qn_tensor), POINTER(qn_error)]),
@@ -599,6 +600,8 @@ FUNCTIONS = {
     "qn_file_load_weight": (
         c_int32,
         [c_void_p, c_void_p, c_char_p, POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_file_verify": (c_int32, [c_void_p, c_char_p, POINTER(c_int32), POINTER(qn_error)]),
+    "qn_file_set_verify": (None, [c_void_p, c_int32]),
     "qn_checkpoint_options_init_sized": (c_int32, [POINTER(qn_checkpoint_options), c_size_t]),
     "qn_module_init_sized": (c_int32, [POINTER(qn_module), c_size_t]),
     "qn_load_facts_init_sized": (c_int32, [POINTER(qn_load_facts), c_size_t]),
@@ -647,6 +650,9 @@ FUNCTIONS = {
     "qn_packed_load": (
         c_int32,
         [c_void_p, c_void_p, c_char_p, POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_file_packed_info": (
+        c_int32,
+        [c_void_p, c_char_p, POINTER(qn_packed_info), POINTER(qn_error)]),
     "qn_cuda_device_count": (c_int32, [POINTER(c_int32), POINTER(qn_error)]),
     "qn_cuda_info_init_sized": (c_int32, [POINTER(qn_cuda_info), c_size_t]),
     "qn_cuda_query": (c_int32, [c_int32, POINTER(qn_cuda_info), POINTER(qn_error)]),
