@@ -111,6 +111,11 @@ const qn_checkpoint_options *qni_checkpoint_get_options(const qn_checkpoint *c)
     return &c->options;
 }
 
+const struct qni_allocator *qni_checkpoint_allocator(const qn_checkpoint *c)
+{
+    return &c->allocator;
+}
+
 const qn_file *qni_checkpoint_file_of(const qn_checkpoint *c, const char *tensor)
 {
     const int64_t ref = find_ref(c, tensor);
@@ -525,8 +530,10 @@ static void show_module(const qn_checkpoint *c, const struct qni_module *m,
     out->conv_groups = found->parts.conv_groups;
     out->has_perm = found->has_perm;
     out->has_prescale = found->has_prescale;
-    out->input_scale = found->input_scale;
-    out->input_zero = found->input_zero;
+    if (found->activation == QN_ACTIVATION_INT8_STATIC) {
+        out->input_scale = found->input_scale;
+        out->input_zero = found->input_zero;
+    }
     for (int32_t p = 0; p < QNI_MOST_PARTS; p++) {
         out->n_tensors += found->part[p].data != NULL;
         out->bytes += found->part[p].bytes;

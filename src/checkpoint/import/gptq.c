@@ -118,25 +118,25 @@ static qn_status find_group(const qn_checkpoint *c, struct qni_found *f, qn_erro
 
 /* ---- act-order ------------------------------------------------------------------------------- */
 
+static struct qni_order order_of(const struct qni_found *f)
+{
+    return (struct qni_order){f->parts.k, f->fact[GROUP], f->fact[GROUPS]};
+}
+
 static qn_status find_order(const qn_checkpoint *c, struct qni_found *f, qn_error *err)
 {
     const struct qni_tensor *g = &f->part[G_IDX];
-    const int64_t k = f->parts.k, group = f->fact[GROUP];
-    bool is_trivial = true, is_zero = true;
-    for (int64_t i = 0; g->data != NULL && i < k && (is_trivial || is_zero); i++) {
-        const int64_t at = qni_import_int(g, i);
-        is_trivial = is_trivial && at == i / group;
-        is_zero = is_zero && at == 0;
-    }
-    if (g->data == NULL || is_trivial) {
+    const struct qni_order order = order_of(f);
+    const qni_order_kind kind = qni_import_order_of(g, &order);
+    if (kind == QNI_ORDER_NONE || kind == QNI_ORDER_TRIVIAL) {
         qni_note(&f->notes, "order: columns as they are, %s",
                  g->data == NULL ? "there is no g_idx" : "g_idx is k / group");
         return QN_OK;
     }
-    if (is_zero) {
-        const int32_t order =
+    if (kind == QNI_ORDER_ZERO) {
+        const int32_t is_ordered =
             qni_setting_flag(qni_checkpoint_settings(c), qni_checkpoint_setting(c, "desc_act"));
-        if (order != 0)
+        if (is_ordered != 0)
             return qni_fail(err, QN_E_FORMAT,
                             "g_idx is all 0 although there are %lld groups, and no desc_act: false "
                             "says that it does not count",
@@ -146,33 +146,6 @@ static qn_status find_order(const qn_checkpoint *c, struct qni_found *f, qn_erro
     }
     f->has_perm = true;
     qni_note(&f->notes, "order: act-order, the stable order of g_idx");
-    return QN_OK;
-}
-
-/* perm: positions sorted by group. counts: [groups] of scratch. */
-static qn_status sort_columns(const struct qni_found *f, int32_t *perm, int64_t *counts,
-                              qn_error *err)
-{
-    const struct qni_tensor *g = &f->part[G_IDX];
-    const int64_t k = f->parts.k, groups = f->fact[GROUPS], group = f->fact[GROUP];
-    memset(counts, 0, (size_t)groups * sizeof *counts);
-    for (int64_t i = 0; i < k; i++) {
-        const int64_t at = qni_import_int(g, i);
-        if (at < 0 || at >= groups)
-            return qni_fail(err, QN_E_VALUE, "g_idx[%lld] is %lld, and there are %lld groups",
-                            (long long)i, (long long)at, (long long)groups);
-        counts[at]++;
-    }
-    for (int64_t at = 0; at < groups; at++) {
-        if (counts[at] != qni_min(group, k - at * group))
-            return qni_fail(err, QN_E_FORMAT,
-                            "g_idx gives group %lld %lld columns instead of %lld, which the "
-                            "canonical form does not hold",
-                            (long long)at, (long long)counts[at], (long long)group);
-        counts[at] = at * group;
-    }
-    for (int64_t i = 0; i < k; i++)
-        perm[counts[qni_import_int(g, i)]++] = (int32_t)i;
     return QN_OK;
 }
 
@@ -428,15 +401,9 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
 {
     int64_t bad = 0;
     struct columns x = {found, w, first, &bad};
-    if (w->perm != NULL) {
-        const size_t bytes = (size_t)found->fact[GROUPS] * sizeof(int64_t);
-        int64_t *counts = qni_alloc(&ctx->allocator, bytes);
-        if (counts == NULL)
-            return qni_fail(err, QN_E_MEMORY, "out of memory");
-        const qn_status status = sort_columns(found, w->perm, counts, err);
-        qni_free(&ctx->allocator, counts, bytes);
-        QNI_TRY(status);
-    }
+    const struct qni_order order = order_of(found);
+    if (w->perm != NULL)
+        QNI_TRY(qni_import_sort_columns(ctx, &found->part[G_IDX], &order, w->perm, err));
     if (w->k > 0)
         qni_import_rows(ctx, qni_ceil_div(w->n, TILE), take_tile, &x, rounding);
     return bad == 0 ? QN_OK : fail_zero(found, bad, err);

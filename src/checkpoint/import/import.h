@@ -91,6 +91,7 @@ const char *qni_checkpoint_origin(const qn_checkpoint *c);
 /* quant_method; "" if nothing says it. */
 const char *qni_checkpoint_method(const qn_checkpoint *c);
 const qn_checkpoint_options *qni_checkpoint_get_options(const qn_checkpoint *c);
+const struct qni_allocator *qni_checkpoint_allocator(const qn_checkpoint *c);
 /* The file a module's head lies in. */
 const qn_file *qni_checkpoint_file_of(const qn_checkpoint *c, const char *tensor);
 
@@ -114,5 +115,37 @@ float qni_import_round(double x, struct qni_rounding *r);
 typedef void qni_import_row_fn(const void *arg, int64_t i, struct qni_rounding *rounding);
 void qni_import_rows(const qn_ctx *ctx, int64_t n, qni_import_row_fn *take, const void *arg,
                      struct qni_rounding *rounding);
+
+/* ---- act-order (order.c) --------------------------------------------------------------------- */
+
+struct qni_order {
+    int64_t k, group, groups;
+};
+/* What a vector of integers [k], or none, says of the columns: TRIVIAL is k / group. */
+typedef int32_t qni_order_kind;
+enum { QNI_ORDER_NONE, QNI_ORDER_TRIVIAL, QNI_ORDER_ZERO, QNI_ORDER_GROUPS };
+qni_order_kind qni_import_order_of(const struct qni_tensor *g, const struct qni_order *order);
+/* perm [k]: columns in the stable order of their groups. @return QN_OK; QN_E_VALUE; QN_E_FORMAT: a
+ * group has not its number of columns; QN_E_MEMORY. */
+qn_status qni_import_sort_columns(const qn_ctx *ctx, const struct qni_tensor *g,
+                                  const struct qni_order *order, int32_t *perm, qn_error *err);
+
+/* ---- scales of whole rows, groups or tensors (scales.c) -------------------------------------- */
+
+/* Set the format's group from the shape of a scale for [n, k]: [] or [1] per tensor, [n] or [n, 1]
+ * per channel, [n, groups] in groups of `group` (0: k over the groups). */
+qn_status qni_import_group_of_scale(const struct qni_tensor *scale, int64_t group,
+                                    struct qni_found *found, qn_error *err);
+/* Where in a scale of that shape the value of row n, group g stands. */
+int64_t qni_import_scale_at(const struct qn_weight *w, int64_t n, int64_t g);
+
+/* ---- compressed-tensors' configuration (scheme.c) -------------------------------------------- */
+
+/* The single group of the configuration that is about weights of that type ("int", "float") and,
+ * where bits is positive, of so many bits; -1: none, -2: several that differ. */
+int32_t qni_scheme_weights(const qn_checkpoint *c, const char *type, int64_t bits);
+/* Fill in what the configuration and input_scale say about activations. */
+void qni_scheme_activation(const qn_checkpoint *c, const struct qni_tensor *scale,
+                           const struct qni_tensor *zero, struct qni_found *found);
 
 #endif
