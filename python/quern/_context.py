@@ -96,25 +96,20 @@ class Context:
                  log: Optional[Log] = None) -> None:
         self._device = _device_of(device)
         self._scratch: list[_Scratch] = []
-        self._said = threading.local()
         options = sized(_abi.qn_ctx_options)
         options.device.kind, options.device.index = self._device
         options.isa_mask = isa if isinstance(isa, int) else _isa_of(isa)
         if not 0 <= threads < 1 << 31:
             raise errors.ArgumentError(f"threads is {threads}: 0 for all, or how many")
         options.n_threads = threads
-        # The library tells the reason of a failed run here and nowhere else.
-        said = self._said
+        if log is not None:
+            tell = log
 
-        def on_log(_: Any, severity: int, text: bytes) -> None:
-            words = text.decode("utf-8", "replace")
-            if severity >= 2:
-                said.text = words
-            if log is not None:
-                log(severity, words)
+            def on_log(_: Any, severity: int, text: bytes) -> None:
+                tell(severity, text.decode("utf-8", "replace"))
 
-        self._log = _abi.qn_log_fn(on_log)
-        options.log = self._log
+            self._log = _abi.qn_log_fn(on_log)
+            options.log = self._log
         made, error = ctypes.c_void_p(), new_error()
         check(lib.qn_ctx_create(ctypes.byref(options), ctypes.byref(made), ctypes.byref(error)),
               error)
@@ -162,13 +157,6 @@ class Context:
         if found.bytes >= wanted:
             return found
         return _Scratch(self, wanted + wanted // 4)
-
-    def _fail(self, status: int) -> None:
-        """Raise for a call that has no qn_error: its sentence came through the log, just now and
-        on this thread."""
-        text = getattr(self._said, "text", "")
-        self._said.text = ""
-        fail(status, text)
 
 
 def _device_of(device: str) -> tuple[int, int]:

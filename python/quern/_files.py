@@ -11,10 +11,15 @@ import numpy as np
 from . import _abi, _arrays, errors
 from ._arrays import view
 from ._context import Context, default_context
-from ._library import check, lib, new_error
+from ._format import number_of
+from ._library import check, lib, new_error, sized, text_of
 from ._weight import Packed, Weight
 
-PACKED = ".packed"
+_PACKED_KEY = "quern.packed."
+_KINDS = {_abi.QN_FILE_SAFETENSORS: "safetensors", _abi.QN_FILE_NPY: "npy",
+          _abi.QN_FILE_GGUF: "gguf"}
+_GPTQ_ZEROS = {"found": _abi.QN_GPTQ_ZEROS_FOUND, "v1": _abi.QN_GPTQ_ZEROS_V1,
+               "v1-wrap": _abi.QN_GPTQ_ZEROS_V1_WRAP, "v2": _abi.QN_GPTQ_ZEROS_V2}
 # Tensors that a weight is kept in; the weight stands for them.
 _PARTS = (".codes", ".scale", ".unit", ".zero", ".offset", ".perm", ".prescale", ".table")
 
@@ -23,94 +28,133 @@ def _path(path: Any) -> bytes:
     return os.fsencode(os.path.abspath(os.fspath(path)))
 
 
-class Checkpoint(Mapping[str, Any]):
-    """An open file as a mapping: names to quern.Weight, quern.Packed or arrays.
+def _metadata(file: int) -> Iterator[tuple[str, str]]:
+    key, value, i = ctypes.c_char_p(), ctypes.c_char_p(), 0
+    while lib.qn_file_metadata(file, i, ctypes.byref(key), ctypes.byref(value)) == 0:
+        yield (key.value or b"").decode(), (value.value or b"").decode("utf-8", "replace")
+        i += 1
 
-    Arrays are views of the mapped file, read-only; weights are loaded when they are asked for,
-    packed ones used where they lie. The file stays mapped as long as anything of it is held. It
-    must not be changed in that time. read() copies and converts.
+
+class Checkpoint(Mapping[str, Any]):
+    """A model's weights as a mapping: names to quern.Weight, quern.Packed or arrays.
+
+    Of quern's own files and of the formats of others (docs/checkpoints.md): a quantized module is a
+    quern.Weight by the name that it has in a model that is not quantized. Arrays are views of the
+    mapped files, read-only; weights are loaded when they are asked for, packed ones used where they
+    lie. Files stay mapped as long as anything of them is held, and must not be changed in that
+    time. read() copies and converts.
     """
 
-    def __init__(self, path: Any, ctx: Optional[Context] = None) -> None:
+    def __init__(self, path: Any, ctx: Optional[Context] = None,
+                 gptq_zeros: str = "found") -> None:
         self.path, self.ctx = os.fspath(path), ctx or default_context()
+        options = sized(_abi.qn_checkpoint_options)
+        options.gptq_zeros = number_of(_GPTQ_ZEROS, gptq_zeros, "gptq_zeros")
         made, error = ctypes.c_void_p(), new_error()
-        check(lib.qn_file_open(self.ctx._ptr, _path(path), ctypes.byref(made),
-                               ctypes.byref(error)), error)
+        check(lib.qn_checkpoint_open(self.ctx._ptr, _path(path), ctypes.byref(options),
+                                     ctypes.byref(made), ctypes.byref(error)), error)
         self._ptr = made.value
         self._keeper = self.ctx._keeper.hold()
-        self.kind = "npy" if lib.qn_file_get_kind(self._ptr) == _abi.QN_FILE_NPY else "safetensors"
-        self._weights = {lib.qn_file_weight_name(self._ptr, i).decode(): None
-                         for i in range(lib.qn_file_weight_count(self._ptr))}
-        self.metadata: dict[str, str] = dict(self._metadata())
-        self._kinds = self._names()
+        self._files: list[int] = []
+        while (file := lib.qn_checkpoint_file(self._ptr, len(self._files))) is not None:
+            self._files.append(file)
+        self.kind = _KINDS.get(lib.qn_file_get_kind(self._files[0]), "?") if self._files else "?"
+        self.quantization: str = lib.qn_checkpoint_quantization(self._ptr).decode()
+        self.metadata: dict[str, str] = {}
+        self._places: dict[str, tuple[str, Any]] = {}
+        self._find()
 
     def __del__(self, _lib: Any = lib) -> None:
         if hasattr(self, "_keeper"):
-            _lib.qn_file_close(self._ptr)
+            _lib.qn_checkpoint_close(self._ptr)
             self._keeper.drop()
 
-    def _metadata(self) -> Iterator[tuple[str, str]]:
-        key, value, i = ctypes.c_char_p(), ctypes.c_char_p(), 0
-        while lib.qn_file_metadata(self._ptr, i, ctypes.byref(key), ctypes.byref(value)) == 0:
-            yield (key.value or b"").decode(), (value.value or b"").decode()
-            i += 1
-
-    def _names(self) -> dict[str, str]:
-        """{name: what it is}, weights first. Their parts are not tensors of their own."""
-        kinds = {name: "weight" for name in self._weights}
-        hidden = {name + part for name in self._weights for part in _PARTS}
-        entry = _abi.qn_entry()
-        for i in range(lib.qn_file_count(self._ptr)):
-            check(lib.qn_file_entry(self._ptr, i, ctypes.byref(entry)))
-            name = entry.name.decode()
-            base = name[:-len(PACKED)]
-            if name.endswith(PACKED) and f"quern.packed.{base}" in self.metadata:
-                kinds[base] = "packed"
-            elif name not in hidden:
-                kinds[name] = "tensor"
-        return kinds
+    def _find(self) -> None:
+        """{name: (what it is, where)}: quern's own weights, then everybody's modules. The tensors
+        that a weight is kept in are not there by themselves."""
+        hidden: set[str] = set()
+        for file in self._files:
+            metadata = dict(_metadata(file))
+            self.metadata.update(metadata)
+            for i in range(lib.qn_file_weight_count(file)):
+                name = lib.qn_file_weight_name(file, i).decode()
+                self._places[name] = ("weight", file)
+                hidden.update(name + part for part in _PARTS)
+            for key in metadata:
+                if key.startswith(_PACKED_KEY):
+                    name = key[len(_PACKED_KEY):]
+                    self._places[name] = ("packed", file)
+                    hidden.add(name + ".packed")
+        module, error = sized(_abi.qn_module), new_error()
+        for i in range(lib.qn_checkpoint_count(self._ptr)):
+            # A module that cannot be imported has its name, and says why when it is asked for.
+            status = lib.qn_checkpoint_module(self._ptr, i, ctypes.byref(module),
+                                              ctypes.byref(error))
+            name = (module.name or b"").decode()
+            if name in hidden or name in self._places:
+                continue
+            is_plain = status == 0 and module.role == _abi.QN_ROLE_TENSOR
+            self._places[name] = ("tensor", None) if is_plain else ("module", i)
 
     def __repr__(self) -> str:
         return f"quern.Checkpoint({self.path!r}, {len(self)} names)"
 
     def __len__(self) -> int:
-        return len(self._kinds)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kinds)
+        return iter(self._places)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._kinds
+        return name in self._places
 
-    def kind_of(self, name: str) -> str:
-        """"weight", "packed" or "tensor"."""
+    def _place(self, name: str) -> tuple[str, Any]:
         try:
-            return self._kinds[name]
+            return self._places[name]
         except KeyError:
             raise errors.NotFoundError(
                 f"{self.path} has nothing of the name {name!r}; it has "
-                f"{', '.join(map(repr, list(self._kinds)[:5])) or 'no tensor'}"
-                f"{', ...' if len(self._kinds) > 5 else ''}") from None
+                f"{', '.join(map(repr, list(self._places)[:5])) or 'no tensor'}"
+                f"{', ...' if len(self._places) > 5 else ''}") from None
+
+    def kind_of(self, name: str) -> str:
+        """"weight", "packed" or "tensor"."""
+        kind = self._place(name)[0]
+        return "weight" if kind == "module" else kind
+
+    def provenance(self, name: str) -> str:
+        """Where each fact about a module of somebody else's format comes from, or why it is
+        refused; a line each. "" for what is not one."""
+        kind, place = self._place(name)
+        if kind != "module":
+            return ""
+        return text_of(lib.qn_checkpoint_provenance, self._ptr, place)
 
     def __getitem__(self, name: str) -> Any:
-        kind = self.kind_of(name)
+        kind, place = self._place(name)
         if kind == "tensor":
             return self._tensor(name)
-        load = lib.qn_file_load_weight if kind == "weight" else lib.qn_packed_load
         made, error = ctypes.c_void_p(), new_error()
-        check(load(self.ctx._ptr, self._ptr, name.encode(), ctypes.byref(made),
-                   ctypes.byref(error)), error)
+        to, text = ctypes.byref(made), name.encode()
+        if kind == "module":
+            status = lib.qn_checkpoint_load(self.ctx._ptr, self._ptr, place, 0, -1, to, None,
+                                            ctypes.byref(error))
+        elif kind == "weight":
+            status = lib.qn_file_load_weight(self.ctx._ptr, place, text, to, ctypes.byref(error))
+        else:
+            status = lib.qn_packed_load(self.ctx._ptr, place, text, to, ctypes.byref(error))
+        check(status, error)
         assert made.value is not None
-        if kind == "weight":
-            return Weight(made.value, self.ctx)
-        return Packed(made.value, self.ctx, self)
+        if kind == "packed":
+            return Packed(made.value, self.ctx, self)
+        return Weight(made.value, self.ctx)
 
     def _entry(self, name: str) -> _abi.qn_entry:
         if self.kind_of(name) != "tensor":
             raise errors.ArgumentError(f"{name!r} is quantized: take it by its name, and "
                                        "dequantize() it")
         entry = _abi.qn_entry()
-        check(lib.qn_file_find(self._ptr, name.encode(), ctypes.byref(entry)))
+        check(lib.qn_checkpoint_tensor(self._ptr, name.encode(), ctypes.byref(entry)))
         if entry.tensor.dtype == _abi.QN_DTYPE_NONE:
             raise errors.DtypeError(f"{self.path}: {name!r} is of type {entry.dtype.decode()}, "
                                     "which quern does not have")
@@ -145,9 +189,11 @@ class Checkpoint(Mapping[str, Any]):
         return out
 
 
-def load(path: Any, *, ctx: Optional[Context] = None) -> Checkpoint:
-    """Open a quern, safetensors or npy file (found from its content; an npy file's only name is
-    ""). All of its header is checked; nothing in it is trusted.
+def load(path: Any, *, gptq_zeros: str = "found", ctx: Optional[Context] = None) -> Checkpoint:
+    """Open a checkpoint: a quern, safetensors, GGUF or npy file (found from its content; an npy
+    file's only name is ""), an index of shards, or a folder with its configuration. Headers are
+    checked; nothing in them is trusted. gptq_zeros: "v1", "v1-wrap" or "v2" where a GPTQ checkpoint
+    leaves it open what its zeros stand for.
 
     >>> import numpy as np, os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
@@ -160,7 +206,7 @@ def load(path: Any, *, ctx: Optional[Context] = None) -> Checkpoint:
         ...
     quern.errors.NotFoundError: ... has nothing of the name 'c'; it has 'q', 'b'
     """
-    return Checkpoint(path, ctx)
+    return Checkpoint(path, ctx, gptq_zeros)
 
 
 class _Writer:

@@ -98,6 +98,13 @@ def sized(kind: type) -> Any:
     return made
 
 
+def with_error(args: Any) -> _abi.qn_error:
+    """Where the calls that take this struct put the sentence of a failure."""
+    error = new_error()
+    args.error = ctypes.pointer(error)
+    return error
+
+
 def text_of(function: Any, *arguments: Any) -> str:
     """What a function of the library prints into a buffer whose size it tells."""
     length = function(*arguments, None, 0)

@@ -17,7 +17,7 @@ from . import _abi, _arrays, errors
 from ._arrays import View, view
 from ._context import Context, isa_names
 from ._format import ACTS, IMAGES, STRATEGIES, number_of
-from ._library import check, lib, new_error, sized, text_of
+from ._library import check, lib, new_error, sized, text_of, with_error
 from ._weight import Packed, Weight
 
 if TYPE_CHECKING:
@@ -194,22 +194,26 @@ class _Operation(NamedTuple):
     args: Any
     plan: Any
     run: Any
+    explain: Any
     shape: Any = None
 
 
-_MATMUL = _Operation("matmul", _abi.qn_matmul_args, lib.qn_matmul_plan, lib.qn_matmul_run)
-_GROUPED = _Operation("grouped", _abi.qn_grouped_args, lib.qn_grouped_plan, lib.qn_grouped_run)
+_MATMUL = _Operation("matmul", _abi.qn_matmul_args, lib.qn_matmul_plan, lib.qn_matmul_run,
+                     lib.qn_matmul_explain)
+_GROUPED = _Operation("grouped", _abi.qn_grouped_args, lib.qn_grouped_plan, lib.qn_grouped_run,
+                      lib.qn_grouped_explain)
 _CONV = _Operation("conv2d", _abi.qn_conv_args, lib.qn_conv2d_plan, lib.qn_conv2d_run,
-                   lib.qn_conv2d_shape)
+                   lib.qn_conv2d_explain, lib.qn_conv2d_shape)
 _TRANSPOSE = _Operation("conv_transpose2d", _abi.qn_conv_args, lib.qn_conv_transpose2d_plan,
-                        lib.qn_conv_transpose2d_run, lib.qn_conv_transpose2d_shape)
+                        lib.qn_conv_transpose2d_run, lib.qn_conv_transpose2d_explain,
+                        lib.qn_conv_transpose2d_shape)
 
 
 class _Call:
     """An argument struct with its plan, for one thread at a time."""
 
-    __slots__ = ("args", "ref", "plan", "plan_ptr", "scratch_bytes", "x", "y", "shape", "dtype",
-                 "empty", "is_numpy")
+    __slots__ = ("args", "ref", "error", "plan", "plan_ptr", "scratch_bytes", "x", "y", "shape",
+                 "dtype", "empty", "is_numpy")
 
     def __init__(self, op: _Operation, ctx: Context, args: Any, w: Any) -> None:
         self.bind(args)
@@ -222,6 +226,7 @@ class _Call:
     def bind(self, args: Any) -> None:
         """From now on with this struct, which has the types and shapes of the first."""
         self.args, self.ref = args, ctypes.byref(args)
+        self.error = with_error(args)
 
     def returns(self, y: Any) -> None:
         """Prepare for results like y."""
@@ -235,8 +240,7 @@ def _run(op: _Operation, ctx: Context, call: _Call) -> None:
     scratch = ctx._take(call.scratch_bytes)
     status = op.run(call.plan_ptr, call.ref, scratch.address, scratch.bytes)
     ctx._scratch.append(scratch)
-    if status != 0:
-        ctx._fail(status)
+    check(status, call.error)
 
 
 def _join_stream(ctx: Context, x: View) -> None:
@@ -306,7 +310,7 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
             ctx._scratch.append(scratch)
             ready.append(call)
             if status != 0:
-                ctx._fail(status)
+                check(status, call.error)
             return y
     how = How(bias, residual, residual_after, act, clamp, row_scale, col_scale, strategy, dtype,
               x_scale, x_zero, y_scale, y_zero, symmetric, strict, kernel)
@@ -504,14 +508,8 @@ def _conv_args(op: _Operation, x: View, w: Packed, where: _Geometry, how: How,
     how.fill(args, keep)
     args.y.dtype = _y_code(x, how)
     args.y.device.kind, args.y.device.index = x.device
-    status = op.shape(ctypes.byref(args))
-    if status != 0:
-        size = f"{w.kernel_size[0]} x {w.kernel_size[1]}"
-        raise errors.ShapeError(
-            f"x has the shape {x.shape} ({where.image}): with {w.conv_groups} groups, a kernel of "
-            f"{size} for {w.shape[1] // max(1, w.kernel_size[0] * w.kernel_size[1])} channels a "
-            f"group, stride {tuple(args.stride)}, padding {tuple(args.pad)} and dilation "
-            f"{tuple(args.dilation)} it has no result")
+    error = with_error(args)
+    check(op.shape(ctypes.byref(args)), error)
     return args
 
 
@@ -567,10 +565,38 @@ def conv_transpose2d(x: Any, w: Packed, out: Any = None, *, stride: Any = 1, pad
 # ------------------------------------------------------------------------------ a plan to be read
 
 
+def _asked(op: str, w: Any, shape: tuple[int, ...], x_dtype: Any, where: _Geometry,
+           how: How) -> tuple[_Operation, Any, list[Any]]:
+    """The struct of a problem without data, and what it borrows."""
+    known = {"matmul": _MATMUL, "conv2d": _CONV, "conv_transpose2d": _TRANSPOSE}
+    number_of({name: 0 for name in known}, op, "op")
+    _need_packed(w)
+    keep = list[Any]()
+    x = View("x", "plan", None)
+    x.code, x.shape = _arrays.code_of(x_dtype, "x_dtype"), tuple(shape)
+    x.device = (w._info.device.kind, w._info.device.index)
+    natural, strides = 1, []
+    for size in reversed(x.shape):
+        strides.append(natural)
+        natural *= max(int(size), 1)
+    x.strides = tuple(reversed(strides))
+    if op != "matmul":
+        return known[op], _conv_args(known[op], x, w, where, how, keep), keep
+    args = sized(_abi.qn_matmul_args)
+    args.w = w._ptr
+    x.rows().fill(args.x)
+    how.fill(args, keep)
+    x.rows().fill(args.y)
+    args.y.shape[1] = args.y.stride[0] = w._info.n
+    args.y.dtype = _y_code(x, how)
+    return _MATMUL, args, keep
+
+
 def plan(op: str, w: Any, x: tuple[int, ...], *, x_dtype: Any = "f32", stride: Any = 1,
          padding: Any = 0, dilation: Any = 1, out_padding: Any = 0, image: str = "nchw",
          **how: Unpack[Options]) -> Plan:
-    """How an operation would be computed for x of this shape: nothing is run.
+    """How an operation would be computed for x of this shape: nothing is run. Where nothing
+    serves it, the exception says why; explain() lists every row's reason then, too.
 
     op: "matmul", "conv2d", "conv_transpose2d". The rest is as for these.
 
@@ -582,31 +608,25 @@ def plan(op: str, w: Any, x: tuple[int, ...], *, x_dtype: Any = "f32", stride: A
     >>> print(p.explain().splitlines()[0])
     matmul: m 8, n 64, k 128; x f32, y f32; strategy int8-block
     """
-    known = {"matmul": _MATMUL, "conv2d": _CONV, "conv_transpose2d": _TRANSPOSE}
-    number_of({name: 0 for name in known}, op, "op")
-    _need_packed(w)
-    chosen, keep = _how(**how), list[Any]()
-    found = View("x", "plan", None)
-    found.code, found.shape = _arrays.code_of(x_dtype, "x_dtype"), tuple(x)
-    found.device = (w._info.device.kind, w._info.device.index)
-    found.strides = (-1,) * len(found.shape)
-    natural, strides = 1, []
-    for size in reversed(found.shape):
-        strides.append(natural)
-        natural *= max(int(size), 1)
-    found.strides = tuple(reversed(strides))
-    if op != "matmul":
-        args = _conv_args(known[op], found, w, _Geometry(stride, padding, dilation, out_padding,
-                                                         image), chosen, keep)
-    else:
-        args = sized(_abi.qn_matmul_args)
-        args.w = w._ptr
-        found.rows().fill(args.x)
-        chosen.fill(args, keep)
-        found.rows().fill(args.y)
-        args.y.shape[1] = args.y.stride[0] = w._info.n
-        args.y.dtype = _y_code(found, chosen)
-    return _Call(known[op], w.ctx, args, w).plan
+    where = _Geometry(stride, padding, dilation, out_padding, image)
+    operation, args, _ = _asked(op, w, x, x_dtype, where, _how(**how))
+    return _Call(operation, w.ctx, args, w).plan
+
+
+def explain(op: str, w: Any, x: tuple[int, ...], *, x_dtype: Any = "f32", stride: Any = 1,
+            padding: Any = 0, dilation: Any = 1, out_padding: Any = 0, image: str = "nchw",
+            **how: Unpack[Options]) -> str:
+    """What plan(...).explain() says; and where there is no plan, why: the governing reason first,
+    then each row's own.
+
+    >>> import numpy as np
+    >>> w = quantize(np.ones((64, 128), np.float32), "int4:g32").pack()
+    >>> "no kernel serves this" in explain("matmul", w, (8, 128), kernel="none_such")
+    True
+    """
+    where = _Geometry(stride, padding, dilation, out_padding, image)
+    operation, args, _ = _asked(op, w, x, x_dtype, where, _how(**how))
+    return text_of(operation.explain, w.ctx._ptr, ctypes.byref(args))
 
 
 # --------------------------------------------------------------------------- rows of activations
@@ -656,7 +676,6 @@ def quantize_rows(x: Any, block: int = 0, *, symmetric: bool = True, dtype: Any 
     offset = None if symmetric else result("offset", (m, blocks), _abi.QN_F32)
     total = result("sum", (m, blocks), _abi.QN_I32) if sums else None
     _join_stream(ctx, found)
-    status = lib.qn_quantize_rows(ctx._ptr, ctypes.byref(args))
-    if status != 0:
-        ctx._fail(status)
+    error = with_error(args)
+    check(lib.qn_quantize_rows(ctx._ptr, ctypes.byref(args)), error)
     return RowCodes(codes, scale, offset, total)

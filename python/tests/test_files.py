@@ -98,6 +98,49 @@ class Files(unittest.TestCase):
         with self.assertRaisesRegex(errors.DtypeError, "U8, which is not converted to f32"):
             found.read("odd", "f32")
 
+    def test_folder_of_shards(self):
+        one = {"a": np.ones(4, np.float32), "q": quern.quantize(np.eye(4, 32, dtype=np.float32))}
+        quern.save(self.at("model-1.safetensors"), one)
+        quern.save(self.at("model-2.safetensors"), {"b": np.zeros(3, np.float32)})
+        index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors",
+                                "q.codes": "model-1.safetensors", "q.scale": "model-1.safetensors"}}
+        with open(self.at("model.safetensors.index.json"), "w", encoding="utf-8") as file:
+            json.dump(index, file)
+        for path in (self.folder, self.at("model.safetensors.index.json")):
+            found = quern.load(path)
+            self.assertEqual(sorted(found), ["a", "b", "q"])
+            np.testing.assert_array_equal(found["q"].dequantize(), np.eye(4, 32))
+            self.assertEqual(found["b"].tolist(), [0, 0, 0])
+        os.remove(self.at("model-2.safetensors"))
+        with self.assertRaisesRegex(quern.QuernError, "model-2.safetensors"):
+            quern.load(self.folder)
+
+    def test_somebody_elses_format(self):
+        """GPTQ as its packages write it: 4 bits, groups of 32, zeros stored less one."""
+        codes = RNG.integers(0, 16, (64, 16)).astype(np.uint32)  # [k, n]
+        scales = (RNG.integers(1, 9, (2, 16)) / 16).astype(np.float16)
+        shifts = np.arange(8, dtype=np.uint32) * 4
+        qweight = (codes.reshape(8, 8, 16) << shifts[:, None]).sum(1, dtype=np.uint32)
+        qzeros = (np.full((2, 2, 8), 7, np.uint32) << shifts).sum(2, dtype=np.uint32)
+        safetensors(self.at("model.safetensors"), {
+            "up.qweight": ("I32", [8, 16], qweight.tobytes()),
+            "up.qzeros": ("I32", [2, 2], qzeros.tobytes()),
+            "up.scales": ("F16", [2, 16], scales.tobytes()),
+            "up.g_idx": ("I32", [64], (np.arange(64) // 32).astype(np.int32).tobytes()),
+            "norm.weight": ("F32", [2], np.float32([1, 2]).tobytes())})
+        with open(self.at("config.json"), "w", encoding="utf-8") as file:
+            json.dump({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32,
+                                               "sym": True, "desc_act": False}}, file)
+        found = quern.load(self.folder)
+        self.assertEqual((sorted(found), found.quantization), (["norm.weight", "up.weight"],
+                                                               "gptq"))
+        self.assertEqual(found.kind_of("up.weight"), "weight")
+        self.assertIn("group: 32, config.json", found.provenance("up.weight"))
+        wanted = (codes.astype(np.float32) - 8) * np.repeat(scales.astype(np.float32), 32, 0)
+        np.testing.assert_array_equal(found["up.weight"].dequantize(), wanted.T)
+        with self.assertRaisesRegex(errors.ArgumentError, "'found', 'v1'"):
+            quern.load(self.folder, gptq_zeros="v3")
+
     def test_broken(self):
         with self.assertRaises(errors.OpenError) as caught:
             quern.load(self.at("nothing"))
@@ -116,7 +159,7 @@ class Files(unittest.TestCase):
             self.assertIn(name, str(caught.exception))
             self.assertIsInstance(caught.exception.offset, (int, type(None)))
         with self.assertRaises(errors.QuernError):
-            quern.load(self.folder)
+            quern.load(os.path.join(self.folder, "no", "where"))
 
     def test_saving(self):
         path = self.at("x.safetensors")

@@ -113,6 +113,13 @@ class Matmul(unittest.TestCase):
         self.assertTrue(plan.is_exact)
         self.assertEqual(plan.ops, 2 * 8 * 64 * 128)
         self.assertGreater(plan.scratch_bytes, 0)
+        self.assertEqual(quern.explain("matmul", w, (8, 128), strategy="int8-block"),
+                         plan.explain())
+        with self.assertRaisesRegex(quern.errors.UnsupportedError, "none_such"):
+            quern.plan("matmul", w, (8, 128), kernel="none_such")
+        why = quern.explain("matmul", w, (8, 128), kernel="none_such")
+        self.assertIn("no kernel serves this", why.splitlines()[0])
+        self.assertIn(plan.kernel, why)
 
 
 class Grouped(unittest.TestCase):
