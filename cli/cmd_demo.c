@@ -39,7 +39,8 @@ const struct command command_demo = {
         "small batches, prefill and convolutions, and prints one table. The same table with a "
         "roofline plot goes to quern-demo.html, which needs no network.\n\n"
         "Error is the root mean square deviation from the exact product with the weights before "
-        "quantization, relative to it. The limit is what measured memory bandwidth and measured "
+        "quantization, relative to it. Beside each time stands that of plain C loops over f32 "
+        "weights on as many threads. The limit is what measured memory bandwidth and measured "
         "peak allow.",
     .tables = {own, options_context, options_tuning, options_common},
     .examples = examples,
@@ -49,6 +50,27 @@ const struct command command_demo = {
 };
 
 const char *const demo_sections[2] = {"Llama-3-8B block", "ResNet-50 and MobileNet-v2"};
+
+const struct example demo_next[] = {
+    {"quantize a model of your own; --dry-run shows what would happen",
+     "quern quantize model.safetensors -o int4.safetensors"},
+    {"what that costs in accuracy, tensor by tensor",
+     "quern compare int4.safetensors --original model.safetensors"},
+    {"the layers of a model on this machine, for a program",
+     "quern bench --layers llama3-8b --m 1,128 --strategy int8-block --json"},
+    {"why a kernel was chosen, and why not the others",
+     "quern explain --n 4096 --k 4096 --m 1 --strategy int8-block"},
+    {"in a program of one's own: docs/quickstart.md, examples/, include/quern/quern.h",
+     "quern help"},
+    {NULL, NULL},
+};
+
+const char *demo_row_name(const struct demo_row *row, char text[ROW_NAME])
+{
+    snprintf(text, ROW_NAME, "%s m %lld %s %s", row->layer, (long long)row->m, row->weights,
+             qn_strategy_name(row->strategy));
+    return text;
+}
 
 /* ------------------------------------------------------------------------------- what is shown */
 
@@ -173,7 +195,7 @@ static double estimate(struct demo *demo, const struct rates *rates, int cut)
             const double rows = p.op == OP_CONV2D ? (double)p.m : scenes[i].shots[s].m;
             /* one run for the check, three and more for the time */
             const double one = 2 * rows * weights / rates->ops[is_float];
-            seconds += one + (3 * one > 0.15 ? 3 * one : 0.15) + 0.05;
+            seconds += one + (3 * one > 0.15 ? 3 * one : 0.15) + 0.1;
         }
     }
     return seconds;
@@ -196,10 +218,10 @@ static int choose_cut(struct demo *demo)
 /* -------------------------------------------------------------------------------------- output */
 
 static const struct column columns[] = {
-    {"layer", '<', 0, 0},     {"m", '>', 5, 0},      {"weights", '<', 12, 0},
-    {"strategy", '<', 11, 0}, {"size", '>', 6, 0},   {"error", '>', 7, 0},
-    {"time", '>', 8, 0},      {"GB/s", '>', 5, 0},   {"Gop/s", '>', 6, 0},
-    {"of limit", '>', 9, 0},  {"kernel", '<', 0, 0}, {NULL, 0, 0, 0},
+    {"layer", '<', 0, 0},  {"m", '>', 5, 0},     {"weights", '<', 12, 0}, {"strategy", '<', 11, 0},
+    {"size", '>', 6, 0},   {"error", '>', 7, 0}, {"time", '>', 8, 0},     {"plain f32", '>', 0, 0},
+    {"faster", '>', 0, 0}, {"GB/s", '>', 5, 0},  {"Gop/s", '>', 6, 0},    {"of limit", '>', 9, 0},
+    {"kernel", '<', 0, 0}, {NULL, 0, 0, 0},
 };
 
 static void print_row(struct table *t, const struct demo_row *r)
@@ -214,6 +236,11 @@ static void print_row(struct table *t, const struct demo_row *r)
     table_cell(t, PLAIN, "%.1f %%", 100 * r->size);
     table_cell(t, r->is_good ? PLAIN : RED, "%s", r->is_good ? human_error(r->error, a) : "WRONG");
     table_cell(t, BOLD, "%s", human_time(r->seconds, a));
+    table_cell(t, PLAIN, "%s", r->plain > 0 ? human_time(r->plain, a) : "-");
+    if (r->plain > 0)
+        table_cell(t, PLAIN, "%.1f x", r->plain / r->seconds);
+    else
+        table_cell(t, PLAIN, "-");
     table_cell(t, PLAIN, "%s", human_number(r->bytes / r->seconds / 1e9, a));
     table_cell(t, PLAIN, "%s", human_number(r->ops / r->seconds / 1e9, a));
     table_cell(t,
@@ -231,6 +258,10 @@ static void print_json(const struct demo *demo)
     cJSON_AddStringToObject(o, "commit", qn_commit());
     cJSON_AddStringToObject(o, "isa", isa_newest(demo->info.isa));
     cJSON_AddNumberToObject(o, "threads", demo->info.n_threads);
+    cJSON_AddStringToObject(o, "machine", demo->machine);
+    cJSON_AddStringToObject(o, "date", demo->date);
+    if (demo->load >= 0)
+        cJSON_AddNumberToObject(o, "load_average", demo->load);
     cJSON_AddNumberToObject(o, "outputs_divided_by", demo->cut);
     cJSON *rows = cJSON_AddArrayToObject(o, "rows");
     for (int i = 0; i < demo->n_rows; i++) {
@@ -248,6 +279,10 @@ static void print_json(const struct demo *demo)
         cJSON_AddNumberToObject(row, "size", r->size);
         cJSON_AddNumberToObject(row, "error", r->error);
         cJSON_AddNumberToObject(row, "us", r->seconds * 1e6);
+        if (r->plain > 0)
+            cJSON_AddNumberToObject(row, "plain_f32_us", r->plain * 1e6);
+        if (r->outlier != NULL)
+            cJSON_AddStringToObject(row, "outlier", r->outlier);
         cJSON_AddNumberToObject(row, "bytes", r->bytes);
         cJSON_AddNumberToObject(row, "ops", r->ops);
         cJSON_AddNumberToObject(row, "bound_us", r->bound * 1e6);
@@ -311,6 +346,7 @@ static int shoot(struct demo *demo, struct workload *w, struct demo_row *r)
     r->seconds = time.median;
     r->bytes = workload_bytes(w);
     r->ops = workload_ops(w);
+    r->plain = plain_seconds(demo->ctx, r->m, r->n, r->k);
     r->peak = peak_of(demo->ctx, w->p.strategy, w->p.format.bits, w->info.kernel);
     if (!verdict.is_good)
         return complain(EXIT_DIFFERS, "please report it", "%s %s by %s: the result is wrong: %s",
@@ -375,6 +411,34 @@ static void find_bounds(struct demo *demo)
     }
 }
 
+static int by_fraction(const void *a, const void *b)
+{
+    const struct demo_row *x = *(struct demo_row *const *)a, *y = *(struct demo_row *const *)b;
+    const double p = x->bound / x->seconds, q = y->bound / y->seconds;
+    return (p > q) - (p < q);
+}
+
+/* Those that a reader would ask about: less than half as near the limit as most are, at most five,
+ * and those that are beyond it. */
+static void find_outliers(struct demo *demo)
+{
+    enum { MOST = 5 };
+    struct demo_row **order = must_alloc(sizeof *order * (size_t)(demo->n_rows + 1));
+    for (int i = 0; i < demo->n_rows; i++)
+        order[i] = &demo->rows[i];
+    if (demo->n_rows > 1)
+        qsort(order, (size_t)demo->n_rows, sizeof *order, by_fraction);
+    for (int i = 0; i < demo->n_rows; i++) {
+        struct demo_row *middle = order[demo->n_rows / 2], *r = order[i];
+        const double fraction = r->bound / r->seconds;
+        if (fraction > 1.05)
+            r->outlier = "beyond the limit: its bytes come from a cache";
+        else if (i < MOST && fraction < 0.5 * middle->bound / middle->seconds)
+            r->outlier = "far from the limit";
+    }
+    free(order);
+}
+
 static void note_scaling(struct demo *demo)
 {
     char *cut = demo->cut > 1
@@ -404,8 +468,10 @@ static int perform(struct demo *demo)
             status = 0;
         }
     }
-    if (status == 0)
+    if (status == 0) {
         find_bounds(demo);
+        find_outliers(demo);
+    }
     return status != 0 ? status : worst;
 }
 
@@ -413,14 +479,14 @@ static void print_text(const struct demo *demo)
 {
     char where[256], bytes[HUMAN], f32[HUMAN], int8[HUMAN];
     const int is_cpu = demo->info.device.kind == QN_CPU;
-    if (is_cpu) {
-        isa_text(demo->info.isa, where, sizeof where);
-        printf("quern %s, %d thread%s, %s\n", qn_version(), demo->info.n_threads,
-               demo->info.n_threads == 1 ? "" : "s", where);
-    } else {
-        machine_words(demo->ctx, where, sizeof where);
-        printf("quern %s, %s\n", qn_version(), where);
-    }
+    printf("quern %s, %s", qn_version(), demo->date);
+    if (demo->load >= 0)
+        printf(", load average %.1f when it began", demo->load);
+    printf("\n%s", demo->machine);
+    if (is_cpu)
+        printf("; %d thread%s, %s", demo->info.n_threads, demo->info.n_threads == 1 ? "" : "s",
+               isa_text(demo->info.isa, where, sizeof where));
+    putchar('\n');
     const enum peak codes = peak_of(demo->ctx, QN_STRATEGY_INT8_BLOCK, 4, "");
     printf("limits: memory %s/s, %s %s, %s %s (%s)\n\n",
            human_bytes(measure_bandwidth(demo->ctx), bytes), is_cpu ? "f32" : "f16",
@@ -435,9 +501,18 @@ static void print_text(const struct demo *demo)
     }
     table_print(table);
     table_destroy(table);
-    printf("\nsize: of f16 weights; error: against the exact product before quantization; limit: "
-           "memory or the peak named\n%s\n",
+    for (int i = 0; i < demo->n_rows; i++) {
+        char name[ROW_NAME];
+        if (demo->rows[i].outlier != NULL)
+            printf("%s%s: %s\n", i == 0 ? "\n" : "", demo_row_name(&demo->rows[i], name),
+                   demo->rows[i].outlier);
+    }
+    printf("\nsize: of f16 weights; error: against the exact product before quantization; plain "
+           "f32: the same product by plain C loops over f32 weights, as many threads; limit: "
+           "memory or the peak named\n%s\n\nnext:\n",
            demo->notes);
+    for (const struct example *e = demo_next; e->what != NULL; e++)
+        printf("  %s# %s%s\n  %s\n", style_on(stdout, DIM), e->what, style_off(stdout), e->command);
 }
 
 static int show(struct demo *demo, const struct args *args)
@@ -445,6 +520,9 @@ static int show(struct demo *demo, const struct args *args)
     const char *html = args_text(args, "html", "quern-demo.html");
     const int is_json = args_has(args, "json");
     demo->began = seconds_now();
+    demo->load = load_average();
+    date_words(demo->date);
+    machine_words(demo->ctx, demo->machine, sizeof demo->machine);
     if (!is_json && term_is_tty(stderr) == 0)
         fprintf(stderr, "quern: this takes up to %.0f seconds\n", demo->budget);
     int status = perform(demo);

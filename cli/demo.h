@@ -14,8 +14,10 @@ struct demo_row {
     double size;  /* packed bytes over those of f16 */
     double error; /* rms against the product with the unquantized weights, relative */
     double seconds, bytes, ops, bound;
+    double plain; /* the same by plain loops over f32 weights; 0: not measured */
     enum peak peak;
     int is_memory_bound, is_good;
+    const char *outlier; /* "far from the limit" of this machine, "from the caches"; or NULL */
 };
 
 struct demo {
@@ -27,9 +29,16 @@ struct demo {
     int cut;         /* outputs of matmul layers are divided by this */
     int cold_missed; /* cases whose copies did not exceed the last level cache */
     char *notes;     /* what was scaled, sentences */
+    char machine[192], date[DATE_TEXT];
+    double load; /* of the machine when it began; below 0: unknown */
 };
 
 extern const char *const demo_sections[2];
+/* What to do next: pairs of words and a command; NULL, NULL ends. */
+extern const struct example demo_next[];
+/* "ffn.down m 1 int4:g128". */
+enum { ROW_NAME = 160 };
+const char *demo_row_name(const struct demo_row *row, char text[ROW_NAME]);
 
 /* The report as one HTML file, written beside and renamed. 0 or the exit status. */
 int demo_report(const struct demo *demo, const char *path);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine in words, from /proc/cpuinfo or the GPU's driver: never its name or address. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* getloadavg */
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "measure.h"
@@ -46,4 +48,20 @@ void machine_words(const qn_ctx *ctx, char *out, size_t capacity)
         snprintf(out, capacity, "%s, family %s model %s, %ld CPUs", name, family, model, cpus);
     else
         snprintf(out, capacity, "%s, %ld CPUs", name[0] != '\0' ? name : "a CPU", cpus);
+}
+
+const char *date_words(char text[DATE_TEXT])
+{
+    const time_t now = time(NULL);
+    struct tm parts;
+    if (gmtime_r(&now, &parts) == NULL ||
+        strftime(text, DATE_TEXT, "%Y-%m-%d %H:%M UTC", &parts) == 0)
+        snprintf(text, DATE_TEXT, "an unknown date");
+    return text;
+}
+
+double load_average(void)
+{
+    double load[1];
+    return getloadavg(load, 1) == 1 ? load[0] : -1;
 }

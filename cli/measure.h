@@ -34,6 +34,19 @@ enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, int bits, const char 
  * used again rather than what is new, eight times. */
 size_t rotation_bytes(const qn_ctx *ctx);
 
+/* The buffer that bandwidth is measured with: so many floats, finite, all the same. NULL on a
+ * GPU. */
+const float *measure_memory(const qn_ctx *ctx, size_t *floats);
+/* What a product takes by plain C loops over f32 weights, on the threads of measure_threads();
+ * measured on some of the outputs. 0: not on this device. */
+double plain_seconds(const qn_ctx *ctx, int64_t m, int64_t n, int64_t k);
+
+/* "2026-11-23 11:20 UTC". */
+enum { DATE_TEXT = 32 };
+const char *date_words(char text[DATE_TEXT]);
+/* Processes that want a CPU, on the average of the last minute; below 0: unknown. */
+double load_average(void);
+
 /* The CPU's "model name" as the system tells it, or "". */
 void cpu_model(char *out, size_t capacity);
 /* "Intel(R) Xeon(R) Processor, family 6 model 207, 2 CPUs", or the name of the GPU: what a figure

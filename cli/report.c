@@ -12,39 +12,66 @@
 #include "demo.h"
 #include "term.h"
 
-enum { PLOT_W = 880, PLOT_H = 440, LEFT = 64, RIGHT = 96, TOP = 16, BOTTOM = 44 };
+enum { LEFT = 52, TOP = 16, BOTTOM = 44, MAX_LABELS = 8 };
 
+/* The plot is drawn twice: wide, and for a telephone, whose letters are as large. */
 struct axes {
     double x0, x1, y0, y1; /* log10 */
+    int wide, high, right; /* of the plot; of its right margin */
+    int is_narrow;
 };
 
 static double px(const struct axes *a, double x)
 {
-    return LEFT + (log10(x) - a->x0) / (a->x1 - a->x0) * (PLOT_W - LEFT - RIGHT);
+    return LEFT + (log10(x) - a->x0) / (a->x1 - a->x0) * (a->wide - LEFT - a->right);
 }
 
 static double py(const struct axes *a, double y)
 {
-    return PLOT_H - BOTTOM - (log10(y) - a->y0) / (a->y1 - a->y0) * (PLOT_H - TOP - BOTTOM);
+    return a->high - BOTTOM - (log10(y) - a->y0) / (a->y1 - a->y0) * (a->high - TOP - BOTTOM);
 }
 
 static const char style[] =
     "<style>\n"
-    ":root{--paper:#fdfdfb;--ink:#1d2129;--soft:#667085;--line:#d9dce3;--a:#1668b8;--b:#b8541a;"
+    ":root{--paper:#fdfdfb;--ink:#1d2129;--soft:#5b6575;--line:#d9dce3;--a:#1668b8;--b:#b8541a;"
     "--good:#2e8b57;--bar:#cfe0f3}\n"
-    "@media(prefers-color-scheme:dark){:root{--paper:#15181d;--ink:#e6e8ec;--soft:#98a2b3;"
+    "@media(prefers-color-scheme:dark){:root{--paper:#15181d;--ink:#e6e8ec;--soft:#a3adbb;"
     "--line:#343a45;--a:#6cb2f5;--b:#f0a06a;--good:#63c392;--bar:#244362}}\n"
+    "*{box-sizing:border-box}\n"
     "body{background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif;"
-    "max-width:1080px;margin:2rem auto;padding:0 1rem}\n"
+    "max-width:1240px;margin:2rem auto;padding:0 1rem}\n"
     "h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}\n"
-    "p{color:var(--soft);max-width:70ch}svg{width:100%;height:auto;display:block}\n"
-    "svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .soft{fill:var(--soft)}\n"
-    "svg .num{font-variant-numeric:tabular-nums;text-anchor:end}\n"
+    "p{max-width:75ch}.soft{color:var(--soft)}svg{width:100%;height:auto;display:block}\n"
+    "svg text{font:12px system-ui,sans-serif;fill:var(--ink);paint-order:stroke;"
+    "stroke:var(--paper);stroke-width:3px}svg .soft{fill:var(--soft)}"
+    "svg .mark{font-weight:600}\n"
     "svg .grid{stroke:var(--line);stroke-width:1}svg .roof{stroke:var(--ink);stroke-width:2;"
     "fill:none}\n"
     "svg .peak{stroke:var(--soft);stroke-width:1;stroke-dasharray:4 3}\n"
     "svg .int8{fill:var(--a)}svg .float{fill:var(--b)}svg circle{fill-opacity:.8}\n"
-    "svg .bar{fill:var(--bar)}svg .head{font-weight:600}\n"
+    "svg .outlier{stroke:var(--ink);stroke-width:1.5}\n"
+    ".key i{display:inline-block;width:.7em;height:.7em;margin:0 .35em 0 1em;"
+    "background:var(--soft);border-radius:50%}.key .int8{background:var(--a)}"
+    ".key .float{background:var(--b)}.key .conv{border-radius:0;transform:rotate(45deg)}\n"
+    "table{border-collapse:collapse;width:100%;font-size:13px}\n"
+    "th,td{padding:.2rem .4rem;border-top:1px solid var(--line);text-align:left;"
+    "white-space:nowrap}\n"
+    "th{border-top:0}.num{text-align:right;font-variant-numeric:tabular-nums}\n"
+    "td.int8{color:var(--a)}td.float{color:var(--b)}td.time{font-weight:600}\n"
+    "td.limit{background:linear-gradient(to right,var(--bar) var(--part),transparent 0)}\n"
+    "td.kernel{color:var(--soft);font-size:11px;white-space:normal;overflow-wrap:anywhere}\n"
+    "th.part{padding-top:1rem}tr.outlier td:first-child{border-left:3px solid var(--b)}\n"
+    ".mark{color:var(--b)}pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--bar);"
+    "padding:.6rem;margin:.2rem 0 1rem;border-radius:4px}\n"
+    ".narrow{display:none}\n"
+    "@media(max-width:900px){thead{display:none}table,tbody,tr{display:block}"
+    "tr{border-top:1px solid var(--line);padding:.4rem 0}"
+    "th,td{display:block;border:0;padding:0 .3rem;text-align:left;white-space:normal}"
+    "td{display:flex;justify-content:space-between;gap:1rem}"
+    "td::before{content:attr(data-of);color:var(--soft)}"
+    "td:first-child{font-weight:600}td:first-child::before{content:none}"
+    "table{font-size:15px}td.kernel{font-size:13px}}\n"
+    "@media(max-width:620px){.wide{display:none}.narrow{display:block}}\n"
     "</style>\n";
 
 /* ------------------------------------------------------------------------------------ roofline */
@@ -76,22 +103,34 @@ static void find_axes(const struct demo *d, struct axes *a)
     a->y1 = log10(high) + 0.25;
 }
 
+/* What others wrote, in HTML. */
+static void put_text(FILE *f, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '<' || *text == '>' || *text == '&' || *text == '"')
+            fprintf(f, "&#%d;", *text);
+        else
+            fputc(*text, f);
+    }
+}
+
 static void draw_grid(FILE *f, const struct axes *a)
 {
     for (double e = ceil(a->x0); e <= a->x1; e++) {
         const double x = px(a, pow(10, e));
-        fprintf(f, "<line class=grid x1=%.1f y1=%d x2=%.1f y2=%d />", x, TOP, x, PLOT_H - BOTTOM);
+        fprintf(f, "<line class=grid x1=%.1f y1=%d x2=%.1f y2=%d />", x, TOP, x, a->high - BOTTOM);
         fprintf(f, "<text class=soft x=%.1f y=%d text-anchor=middle>%g</text>\n", x,
-                PLOT_H - BOTTOM + 18, pow(10, e));
+                a->high - BOTTOM + 18, pow(10, e));
     }
     for (double e = ceil(a->y0); e <= a->y1; e++) {
         const double y = py(a, pow(10, e));
-        fprintf(f, "<line class=grid x1=%d y1=%.1f x2=%d y2=%.1f />", LEFT, y, PLOT_W - RIGHT, y);
+        fprintf(f, "<line class=grid x1=%d y1=%.1f x2=%d y2=%.1f />", LEFT, y, a->wide - a->right,
+                y);
         fprintf(f, "<text class=soft x=%d y=%.1f text-anchor=end>%g</text>\n", LEFT - 8, y + 4,
                 pow(10, e) / 1e9);
     }
     fprintf(f, "<text class=soft x=%d y=%d text-anchor=middle>operations a byte</text>\n",
-            (LEFT + PLOT_W - RIGHT) / 2, PLOT_H - 6);
+            (LEFT + a->wide - a->right) / 2, a->high - 6);
     fprintf(f, "<text class=soft x=%d y=%d>Gop/s</text>\n", LEFT + 6, TOP + 12);
 }
 
@@ -111,10 +150,17 @@ static void draw_roof(FILE *f, const struct axes *a, const struct demo *d)
         bend = bend < pow(10, a->x0) ? pow(10, a->x0) : bend;
         if (bend < x_end && peak < top)
             fprintf(f, "<line class=peak x1=%.1f y1=%.1f x2=%d y2=%.1f />", px(a, bend),
-                    py(a, peak), PLOT_W - RIGHT, py(a, peak));
-        fprintf(f, "<text x=%d y=%.1f>%s</text><text class=soft x=%d y=%.1f>%s</text>\n",
-                PLOT_W - RIGHT + 6, py(a, peak) + 4, peak_name(peaks[i]), PLOT_W - RIGHT + 6,
-                py(a, peak) + 18, human_rate(peak, rate));
+                    py(a, peak), a->wide - a->right, py(a, peak));
+        if (a->is_narrow && peak < top) /* where no mark can be: above the slope */
+            fprintf(f, "<text class=soft x=%d y=%d>dashed: %s, %s</text>\n", LEFT + 6, TOP + 30,
+                    peak_name(peaks[i]), human_rate(peak, rate));
+        else if (a->is_narrow)
+            fprintf(f, "<text x=%d y=%.1f text-anchor=end>%s, %s</text>\n", a->wide - a->right,
+                    py(a, peak) - 5, peak_name(peaks[i]), human_rate(peak, rate));
+        else
+            fprintf(f, "<text x=%d y=%.1f>%s</text><text class=soft x=%d y=%.1f>%s</text>\n",
+                    a->wide - a->right + 6, py(a, peak) + 4, peak_name(peaks[i]),
+                    a->wide - a->right + 6, py(a, peak) + 18, human_rate(peak, rate));
     }
     /* The slope begins where it enters the plot and ends at the highest peak or the right edge. */
     double x0 = pow(10, a->x0), x1 = top / bandwidth;
@@ -123,7 +169,7 @@ static void draw_roof(FILE *f, const struct axes *a, const struct demo *d)
     x1 = x1 < x0 ? x0 : x1 > x_end ? x_end : x1;
     const double y1 = bandwidth * x1 < top ? bandwidth * x1 : top;
     fprintf(f, "<polyline class=roof points=\"%.1f,%.1f %.1f,%.1f %d,%.1f\" />\n", px(a, x0),
-            py(a, bandwidth * x0), px(a, x1), py(a, y1), PLOT_W - RIGHT, py(a, y1));
+            py(a, bandwidth * x0), px(a, x1), py(a, y1), a->wide - a->right, py(a, y1));
     const double middle = sqrt(x0 * x1);
     fprintf(f, "<text class=soft x=%.1f y=%.1f text-anchor=end>%.3g GB/s</text>\n",
             px(a, middle) - 8, py(a, bandwidth * middle) - 4, bandwidth / 1e9);
@@ -134,142 +180,187 @@ static void draw_points(FILE *f, const struct axes *a, const struct demo *d)
     for (int i = 0; i < d->n_rows; i++) {
         const struct demo_row *r = &d->rows[i];
         const double x = px(a, r->ops / r->bytes), y = py(a, r->ops / r->seconds);
-        fprintf(f,
-                r->section == 0 ? "<circle class=%s cx=%.1f cy=%.1f r=5>"
-                                : "<path class=%s transform=\"translate(%.1f %.1f)\" "
-                                  "d=\"M0-6 6 0 0 6-6 0Z\">",
-                is_float_strategy(r->strategy) ? "float" : "int8", x, y);
-        fprintf(f, "<title>%s, m %lld, %s, %s: %.3g Gop/s, %.0f %% of the limit</title></%s>\n",
-                r->layer, (long long)r->m, r->weights, qn_strategy_name(r->strategy),
-                r->ops / r->seconds / 1e9, 100 * r->bound / r->seconds,
+        const char *kind = is_float_strategy(r->strategy) ? "float" : "int8";
+        char name[ROW_NAME];
+        if (r->section == 0)
+            fprintf(f, "<circle class=\"%s%s\" cx=%.1f cy=%.1f r=5>", kind,
+                    r->outlier != NULL ? " outlier" : "", x, y);
+        else
+            fprintf(f,
+                    "<path class=\"%s%s\" transform=\"translate(%.1f %.1f)\" "
+                    "d=\"M0-6 6 0 0 6-6 0Z\">",
+                    kind, r->outlier != NULL ? " outlier" : "", x, y);
+        fprintf(f, "<title>%s: %.3g Gop/s, %.0f %% of the limit</title></%s>\n",
+                demo_row_name(r, name), r->ops / r->seconds / 1e9, 100 * r->bound / r->seconds,
                 r->section == 0 ? "circle" : "path");
     }
 }
 
-static void draw_roofline(FILE *f, const struct demo *d)
+/* Outliers have a number at their mark, and their names in the lower right corner, which no mark is
+ * near: what is right of the bend and far below the limit would be slower than plain loops. */
+static void draw_labels(FILE *f, const struct axes *a, const struct demo *d)
 {
-    struct axes a;
+    double taken[MAX_LABELS][2], y = a->high - BOTTOM - 8;
+    int n = 0, total = 0;
+    for (int i = 0; i < d->n_rows; i++)
+        total += d->rows[i].outlier != NULL;
+    total = total < MAX_LABELS ? total : MAX_LABELS;
+    for (int i = 0; i < d->n_rows && n < total; i++) {
+        const struct demo_row *r = &d->rows[i];
+        if (r->outlier == NULL)
+            continue;
+        double at_x = px(a, r->ops / r->bytes) + 8, at_y = py(a, r->ops / r->seconds) + 4;
+        for (int other = 0; other < n; other++) /* beside the one that is there */
+            if (fabs(taken[other][0] - at_x) < 10 && fabs(taken[other][1] - at_y) < 12)
+                at_x += 12;
+        taken[n][0] = at_x;
+        taken[n++][1] = at_y;
+        fprintf(f, "<text class=mark x=%.1f y=%.1f>%d</text>", at_x, at_y, n);
+        fprintf(f, "<text x=%d y=%.1f text-anchor=end>%d: %s, m %lld%s%s</text>\n",
+                a->wide - a->right - 4, y - 16 * (total - n), n, r->layer, (long long)r->m,
+                a->is_narrow ? "" : ", ", a->is_narrow ? "" : r->weights);
+    }
+}
+
+static void draw_roofline(FILE *f, const struct demo *d, int is_narrow)
+{
+    struct axes a = {.wide = is_narrow ? 380 : 1080,
+                     .high = is_narrow ? 420 : 480,
+                     .right = is_narrow ? 20 : 96,
+                     .is_narrow = is_narrow};
     find_axes(d, &a);
-    fprintf(f, "<svg viewBox=\"0 0 %d %d\" role=img aria-label=\"roofline\">\n", PLOT_W,
-            PLOT_H + 40);
+    fprintf(f, "<svg class=%s viewBox=\"0 0 %d %d\" role=img aria-label=\"roofline\">\n",
+            is_narrow ? "narrow" : "wide", a.wide, a.high);
     draw_grid(f, &a);
-    draw_roof(f, &a, d);
     draw_points(f, &a, d);
-    fputs("<g transform=\"translate(64 466)\"><circle class=int8 r=5 /><text x=12 y=4>int8 "
-          "activations</text><circle class=float cx=140 r=5 /><text x=152 y=4>float activations"
-          "</text><circle class=soft cx=280 r=5 /><text x=292 y=4>matmul</text>"
-          "<path class=soft transform=\"translate(370 0)\" d=\"M0-6 6 0 0 6-6 0Z\" />"
-          "<text x=382 y=4>convolution</text></g>\n</svg>\n",
-          f);
+    draw_roof(f, &a, d);
+    draw_labels(f, &a, d);
+    fputs("</svg>\n", f);
 }
 
 /* --------------------------------------------------------------------------------------- table */
 
-enum { ROW_H = 22, TABLE_W = 1040 };
-
-struct place {
-    const char *title;
-    int x, is_number;
-};
-static const struct place places[] = {
-    {"layer", 8, 0},   {"m", 190, 1},        {"weights", 204, 0}, {"strategy", 302, 0},
-    {"size", 432, 1},  {"error", 496, 1},    {"time", 576, 1},    {"GB/s", 630, 1},
-    {"Gop/s", 692, 1}, {"of limit", 814, 1}, {"kernel", 828, 0},
-};
-enum { N_PLACES = sizeof places / sizeof *places };
-
-static void put(FILE *f, int column, int y, const char *style_class, const char *text)
+static void put(FILE *f, const char *title, const char *style_class, const char *text)
 {
-    fprintf(f, "<text class=\"%s%s\" x=%d y=%d>%s</text>", places[column].is_number ? "num " : "",
-            style_class, places[column].x, y, text);
+    fprintf(f, "<td class=\"%s\" data-of=\"%s\">", style_class, title);
+    put_text(f, text);
+    fputs("</td>", f);
 }
 
-static void draw_table_row(FILE *f, const struct demo_row *r, int y)
+static void draw_table_row(FILE *f, const struct demo_row *r)
 {
     char cell[128], human[HUMAN];
-    const double fraction = r->bound / r->seconds;
-    const double shown = fraction > 1 ? 1 : fraction;
-    fprintf(f, "<g><title>%s: %s</title><rect class=bar x=705 y=%d width=%.1f height=%d />",
-            r->layer, r->shape, y - 14, 113 * shown, ROW_H - 5);
-    put(f, 0, y, "", r->layer);
+    const double fraction = r->bound / r->seconds, shown = fraction > 1 ? 1 : fraction;
+    fprintf(f, "<tr%s title=\"", r->outlier != NULL ? " class=outlier" : "");
+    put_text(f, r->shape);
+    fputs("\">", f);
+    snprintf(cell, sizeof cell, "%s%s", r->layer, r->outlier != NULL ? " *" : "");
+    put(f, "layer", "", cell);
     snprintf(cell, sizeof cell, "%lld", (long long)r->m);
-    put(f, 1, y, "", cell);
-    put(f, 2, y, "", r->weights);
-    put(f, 3, y, is_float_strategy(r->strategy) ? "float" : "int8", qn_strategy_name(r->strategy));
+    put(f, "m", "num", cell);
+    put(f, "weights", "", r->weights);
+    put(f, "strategy", is_float_strategy(r->strategy) ? "float" : "int8",
+        qn_strategy_name(r->strategy));
     snprintf(cell, sizeof cell, "%.1f %%", 100 * r->size);
-    put(f, 4, y, "", cell);
-    put(f, 5, y, "", r->is_good ? human_error(r->error, human) : "WRONG");
-    put(f, 6, y, "head", human_time(r->seconds, human));
-    put(f, 7, y, "", human_number(r->bytes / r->seconds / 1e9, human));
-    put(f, 8, y, "", human_number(r->ops / r->seconds / 1e9, human));
-    snprintf(cell, sizeof cell, "%.0f %% %s", 100 * fraction,
-             r->is_memory_bound ? "memory" : peak_name(r->peak));
-    put(f, 9, y, "", cell);
-    snprintf(cell, sizeof cell, "%.36s",
-             strncmp(r->kernel, "qni_", 4) == 0 ? r->kernel + 4 : r->kernel);
-    put(f, 10, y, "soft", cell);
-    fputs("</g>\n", f);
+    put(f, "size", "num", cell);
+    put(f, "error", "num", r->is_good ? human_error(r->error, human) : "WRONG");
+    put(f, "time", "num time", human_time(r->seconds, human));
+    put(f, "plain f32", "num", r->plain > 0 ? human_time(r->plain, human) : "-");
+    snprintf(cell, sizeof cell, "%.1f x", r->plain / r->seconds);
+    put(f, "faster", "num", r->plain > 0 ? cell : "-");
+    put(f, "GB/s", "num", human_number(r->bytes / r->seconds / 1e9, human));
+    put(f, "Gop/s", "num", human_number(r->ops / r->seconds / 1e9, human));
+    fprintf(
+        f,
+        "<td class=\"limit num\" data-of=\"of the limit\" style=\"--part:%.0f%%\"><span>%.0f %% "
+        "%s</span></td>",
+        100 * shown, 100 * fraction, r->is_memory_bound ? "memory" : peak_name(r->peak));
+    put(f, "kernel", "kernel", strncmp(r->kernel, "qni_", 4) == 0 ? r->kernel + 4 : r->kernel);
+    fputs("</tr>\n", f);
 }
 
 static void draw_table(FILE *f, const struct demo *d)
 {
-    int rows = d->n_rows + 1, y = 16;
-    for (int i = 0; i < d->n_rows; i++)
-        rows += i == 0 || d->rows[i].section != d->rows[i - 1].section;
-    fprintf(f, "<svg viewBox=\"0 0 %d %d\" role=img aria-label=\"table of results\">\n", TABLE_W,
-            rows * ROW_H + 8);
-    for (int c = 0; c < N_PLACES; c++)
-        put(f, c, y, "head", places[c].title);
+    static const struct {
+        const char *title;
+        int is_number;
+    } columns[] = {{"layer", 0},  {"m", 1},     {"weights", 0}, {"strategy", 0},
+                   {"size", 1},   {"error", 1}, {"time", 1},    {"plain f32", 1},
+                   {"faster", 1}, {"GB/s", 1},  {"Gop/s", 1},   {"of the limit", 1},
+                   {"kernel", 0}};
+    enum { N_COLUMNS = sizeof columns / sizeof *columns };
+    fputs("<table>\n<thead><tr>", f);
+    for (int c = 0; c < N_COLUMNS; c++)
+        fprintf(f, "<th%s>%s</th>", columns[c].is_number ? " class=num" : "", columns[c].title);
+    fputs("</tr></thead>\n<tbody>\n", f);
     for (int i = 0; i < d->n_rows; i++) {
         const struct demo_row *r = &d->rows[i];
-        if (i == 0 || r->section != d->rows[i - 1].section) {
-            y += ROW_H;
-            fprintf(f, "<text class=\"head soft\" x=8 y=%d>%s</text>\n", y,
+        if (i == 0 || r->section != d->rows[i - 1].section)
+            fprintf(f, "<tr><th class=part colspan=%d>%s</th></tr>\n", N_COLUMNS,
                     demo_sections[r->section]);
-        }
-        y += ROW_H;
-        fprintf(f, "<line class=grid x1=0 y1=%d x2=%d y2=%d />", y - 16, TABLE_W, y - 16);
-        draw_table_row(f, r, y);
+        draw_table_row(f, r);
     }
-    fputs("</svg>\n", f);
+    fputs("</tbody>\n</table>\n", f);
+    for (int i = 0; i < d->n_rows; i++) {
+        char name[ROW_NAME];
+        if (d->rows[i].outlier != NULL)
+            fprintf(f, "<div><span class=mark>*</span> %s: %s</div>\n",
+                    demo_row_name(&d->rows[i], name), d->rows[i].outlier);
+    }
 }
 
 /* ---------------------------------------------------------------------------------------- file */
 
-static void write_page(FILE *f, const struct demo *d)
+static void write_head(FILE *f, const struct demo *d)
 {
-    char isa[256], machine[192], memory[HUMAN], rate[HUMAN], int8[HUMAN];
+    char isa[256], memory[HUMAN], rate[HUMAN], int8[HUMAN];
     const enum peak floats = peak_of(d->ctx, QN_STRATEGY_FLOAT, 4, ""), codes = codes_peak(d);
-    char *where;
-    machine_words(d->ctx, machine, sizeof machine);
-    if (d->info.device.kind == QN_CPU)
-        where =
-            must_print("%d thread%s, instructions: %s. Measured", d->info.n_threads,
-                       d->info.n_threads == 1 ? "" : "s", isa_text(d->info.isa, isa, sizeof isa));
-    else
-        where = must_print("%s. Rated", machine);
+    const int is_cpu = d->info.device.kind == QN_CPU;
     fprintf(f,
             "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n"
             "<meta name=viewport content=\"width=device-width\">\n"
             "<meta name=color-scheme content=\"light dark\">\n<title>quern demo</title>\n%s"
-            "<h1>quern demo</h1>\n<p>quern %s (%s), %s limits: memory %s/s, %s %s (%s), "
-            "%s %s (%s).</p>\n",
-            style, qn_version(), qn_commit(), where, human_bytes(measure_bandwidth(d->ctx), memory),
-            peak_name(floats), human_rate(measure_peak(d->ctx, floats), rate),
-            peak_instruction(d->ctx, floats), peak_name(codes),
-            human_rate(measure_peak(d->ctx, codes), int8), peak_instruction(d->ctx, codes));
-    free(where);
-    fputs("<h2>How near the limit</h2>\n<p>Each mark is one case; the line above it is what this "
-          "machine could do at most. Left of the bend memory is the limit, right of it the "
-          "instructions. Point at a mark for its name.</p>\n",
-          f);
-    draw_roofline(f, d);
+            "<h1>quern demo</h1>\n<p>",
+            style);
+    put_text(f, d->machine);
+    if (is_cpu)
+        fprintf(f, "; %d thread%s, %s", d->info.n_threads, d->info.n_threads == 1 ? "" : "s",
+                isa_text(d->info.isa, isa, sizeof isa));
+    fprintf(f, "<br>\n%s", d->date);
+    if (d->load >= 0)
+        fprintf(f, ", load average %.1f when it began", d->load);
     fprintf(f,
-            "<h2>All cases</h2>\n<p>Size: of the same weights in f16. Error: root mean square "
-            "deviation from the exact product with the weights before quantization, relative to "
-            "it. Bar: fraction of the limit. %s</p>\n",
+            "; quern %s (%s)</p>\n<p class=soft>%s limits: memory %s/s, %s %s (%s), %s %s "
+            "(%s).</p>\n",
+            qn_version(), qn_commit(), is_cpu ? "Measured" : "Rated",
+            human_bytes(measure_bandwidth(d->ctx), memory), peak_name(floats),
+            human_rate(measure_peak(d->ctx, floats), rate), peak_instruction(d->ctx, floats),
+            peak_name(codes), human_rate(measure_peak(d->ctx, codes), int8),
+            peak_instruction(d->ctx, codes));
+}
+
+static void write_page(FILE *f, const struct demo *d)
+{
+    write_head(f, d);
+    fputs("<h2>How near the limit</h2>\n<p class=soft>Each mark is one case; the line above it is "
+          "what this machine could do at most. Left of the bend memory is the limit, right of it "
+          "the instructions. Named are the cases that stand out.</p>\n"
+          "<p class=key><i class=int8></i>int8 activations<i class=float></i>float activations"
+          "<i></i>matmul<i class=conv></i>convolution</p>\n",
+          f);
+    draw_roofline(f, d, 0);
+    draw_roofline(f, d, 1);
+    fprintf(f,
+            "<h2>All cases</h2>\n<p class=soft>Size: of the same weights in f16. Error: root mean "
+            "square deviation from the exact product with the weights before quantization, "
+            "relative to it. Plain f32: the same product by plain C loops over f32 weights on as "
+            "many threads, measured on some of its outputs (of a convolution, without gathering "
+            "its patches); faster: that time over ours. Bar: fraction of the limit. %s</p>\n",
             d->notes);
     draw_table(f, d);
+    fputs("<h2>Next steps</h2>\n", f);
+    for (const struct example *e = demo_next; e->what != NULL; e++)
+        fprintf(f, "<div>%s</div><pre>%s</pre>\n", e->what, e->command);
     fputs("</html>\n", f);
 }
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # tools/build.sh PRESET [TARGET...]: configures and builds one preset of CMakePresets.json into
-# build/PRESET. Quiet when all goes well; what went wrong is printed. Compiler warnings always are.
+# build/PRESET. Quiet when all goes well, but for a line every half a minute that says how far it
+# is; what went wrong is printed. Compiler warnings always are.
 #
 # The preset release has CUDA kernels for the GPUs of this machine, if there are any (and nvcc),
 # since kernels for all GPUs take minutes; CUDA_ARCHS="80;90a" names others, CUDA_ARCHS=all all.
@@ -29,4 +30,16 @@ if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
 fi
 targets=()
 [ $# -eq 0 ] || targets=(--target "$@")
-exec cmake --build "build/$preset" "${targets[@]}" -- --quiet
+
+# TICK seconds between lines; what was compiled since the beginning is counted.
+. tools/progress.sh
+touch "build/log/$preset.begin"
+compiled() {
+    echo "build $preset: $(find "build/$preset" -name '*.o' -newer "build/log/$preset.begin" |
+        wc -l) files compiled"
+}
+progress_begin "${TICK:-30}" compiled >&2
+cmake --build "build/$preset" "${targets[@]}" -- --quiet
+verdict=$?
+progress_end
+exit $verdict

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# tools/check.sh [STEP...]: all that must hold before a change lands, one line a step. The output of
-# a step is in build/log/STEP and is printed when the step fails; later steps still run.
+# tools/check.sh [STEP...]: all that must hold before a change lands, one line a step, and while one
+# runs, a line a minute with the last line of its output. The output of a step is in build/log/STEP
+# and is printed when the step fails; later steps still run, and the last lines say which tests
+# failed and why.
 #
 #   gcc      build with gcc, warnings are errors; with ccache, what it compiles serves cuda, too
 #   test     every test of that build: units, API (once more as on smaller machines), full sweep,
@@ -18,6 +20,7 @@
 #   aarch64  cross build, short sweep under qemu-user
 set -u
 cd "$(dirname "$0")/.." || exit 1
+. tools/progress.sh
 mkdir -p build/log
 jobs=$(nproc)
 failed=''
@@ -25,11 +28,16 @@ failed=''
 step() { # name what function
     local name=$1 what=$2 log=build/log/$1 start=$SECONDS verdict=ok
     shift 2
+    running() { # cut, so that a line of it stays one
+        printf 'running %-8s %.80s' "$name" "$(tail -n 1 "$log" | tr -d '\r')"
+    }
+    progress_begin "${TICK:-60}" running
     # Without pipefail or -e in the caller: the function's own && chain decides.
     if ! "$@" >"$log" 2>&1; then
         verdict=FAILED
         failed="$failed $name"
     fi
+    progress_end
     printf '%-7s %-8s %-52s %4d s\n' "$verdict" "$name" "$what" $((SECONDS - start))
     if [ "$verdict" = FAILED ]; then
         sed 's/^/    /' "$log"
@@ -156,6 +164,10 @@ for name in $steps; do
 done
 
 if [ -n "$failed" ]; then
+    for name in $failed; do
+        echo "FAILED: $name, whose output is in build/log/$name"
+        why_it_failed "build/log/$name" | sed 's/^[[:space:]]*/    /'
+    done
     echo "FAILED:$failed"
     exit 1
 fi

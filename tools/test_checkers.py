@@ -275,5 +275,35 @@ class Links(Planted):
         self.passes("check_links.py")
 
 
+class Progress(unittest.TestCase):
+    """tools/progress.sh, which build.sh and check.sh use."""
+
+    def shell(self, script, **more):
+        return subprocess.run(["bash", "-uc", f". '{TOOLS}/progress.sh'\n{script}"], text=True,
+                              capture_output=True, timeout=60, check=True, **more)
+
+    def test_lines_while_silent(self):
+        out = self.shell("words() { echo 'step 3 of 9'; }\nprogress_begin 0.2 words\nsleep 2\n"
+                         "progress_end\necho end\nsleep 1").stdout
+        lines = out.strip().split("\n")
+        self.assertGreater(len(lines), 3)
+        self.assertRegex(lines[0], r"^step 3 of 9, 0:0\d min$")
+        self.assertEqual(lines[-1], "end")  # and none after it
+
+    def test_reasons(self):
+        log = ("\t 12/90 Test  #3: unit.half ...   Passed\n"
+               "ERROR: 3 is not 4\nAssertionError: 5 != 6\n"
+               "The following tests FAILED:\n\t  7 - unit.base (Failed)\n"
+               "\t  9 - cli.demo (Timeout)\n"
+               "Errors while running CTest\n")
+        with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
+            file.write(log)
+            file.flush()
+            out = self.shell(f"why_it_failed {file.name}").stdout
+        for words in ("unit.base (Failed)", "cli.demo (Timeout)", "ERROR: 3 is not 4", "5 != 6"):
+            self.assertIn(words, out)
+        self.assertNotIn("unit.half", out)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -120,18 +120,18 @@ class Bench(Case):
 
     def test_conv_transpose(self):
         """Every strategy, order, stride, group and padding is checked against sums in double."""
-        for strategy in ("float", "int8-row", "int8-block", "int8-static"):
-            for more in (["--stride", 2, "--pad", 1, "--out-pad", 1],
-                         ["--stride", "2x3", "--pad", "1,0,1,2", "--image", "nhwc"],
-                         ["--groups", 4, "--dilation", 2], ["--stride", 2, "--groups", 16]):
-                line = json.loads(quern(
-                    "bench", "--json", "--warm", "--min-time", "0.01", "--op", "conv_transpose2d",
-                    "--n", 16, "--ci", 16, "--size", "5x6", "--kernel-size", "3x3", "--weights",
-                    "int8:pc", "-s", strategy, *more))
+        for more in (["--stride", 2, "--pad", 1, "--out-pad", 1],
+                     ["--stride", "2x3", "--pad", "1,0,1,2", "--image", "nhwc"],
+                     ["--groups", 4, "--dilation", 2], ["--stride", 2, "--groups", 16]):
+            lines = quern("bench", "--json", "--warm", "--min-time", "0.01", "--op",
+                          "conv_transpose2d", "--n", 16, "--ci", 16, "--size", "5x6",
+                          "--kernel-size", "3x3", "--weights", "int8:pc", "-s",
+                          "float,int8-row,int8-block,int8-static", *more).strip().split("\n")
+            self.assertEqual(len(lines), 4)
+            for line in map(json.loads, lines):
                 self.assertTrue(line["verified"])
                 self.assertEqual(line["op"], "conv_transpose2d")
-                groups = line["groups"]
-                self.assertEqual(line["ops"], 2 * 5 * 6 * 16 * 9 * 16 // groups)
+                self.assertEqual(line["ops"], 2 * 5 * 6 * 16 * 9 * 16 // line["groups"])
         shape = ["--op", "conv_transpose2d", "--n", 8, "--ci", 8, "--size", "4x4",
                  "--kernel-size", "4x4", "--stride", 2, "--pad", 1]
         line = json.loads(quern("explain", "--json", *shape))
@@ -313,13 +313,24 @@ class Demo(Case):
     def test_demo(self):
         out = json.loads(quern("demo", "--time", "5", "--json"))
         self.assertGreater(len(out["rows"]), 25)
+        self.assertRegex(out["machine"], r"\d+ CPUs|multiprocessors")
+        self.assertRegex(out["date"], r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$")
+        self.assertGreaterEqual(out["load_average"], 0)
         for row in out["rows"]:
             self.assertTrue(row["verified"], row)
             self.assertLess(row["error"], 0.25)
             self.assertGreater(row["bound_us"], 0)
+            self.assertGreater(row["plain_f32_us"], 0)
         with open("quern-demo.html", encoding="utf-8") as file:
             page = file.read()
-        self.assertGreaterEqual(page.count("<svg"), 2)
+        self.assertEqual(page.count("<svg"), 2)  # the wide plot, and one for 400 pixels
+        for words in (out["machine"].split(",")[0].split("(")[0], out["date"], "load average",
+                      "plain f32", "Next steps", "quern quantize", "max-width:620px"):
+            self.assertIn(words, page)
+        for row in out["rows"]:
+            if "outlier" in row:
+                self.assertIn(f"{row['layer']} m {row['m']} {row['weights']} {row['strategy']}: "
+                              f"{row['outlier']}", page)
         self.assertIn("prefers-color-scheme:dark", page)
         for outside in ("http", "src=", "@import", "url(", "<script"):
             self.assertNotIn(outside, page)
