@@ -182,7 +182,8 @@ enum {
     QN_METHOD_RTN = 0,    /**< Round to nearest from the range of the group. */
     QN_METHOD_SEARCH = 1, /**< Scale (and shift) minimising the squared error, weighted by
                                `importance` if given. */
-    QN_METHOD_GPTQ = 2    /**< Error feedback along k from a Hessian. */
+    QN_METHOD_GPTQ = 2    /**< Error feedback along k from a Hessian. Scales come from the weights
+                               as they are given, as those of RTN do, before any feedback. */
 };
 /** Symmetric scale of RTN for b bits: amax / (2^(b-1) - 1), / (2^(b-1) - 0.5), or signed extreme /
  * -2^(b-1). */
@@ -206,7 +207,7 @@ typedef struct qn_quantize_options {
     int32_t conv_groups;        /**< Default 1. */
     int32_t act_order;          /**< GPTQ: columns by falling importance; needs k > 0. Default 0. */
     const float *importance;    /**< [k] or NULL: weights of the squared error (mean of x^2 by
-                                     column). SEARCH. */
+                                     column). SEARCH, and GPTQ with search_scales. */
     const qn_tensor *hessian;   /**< [k, k] f32 or f64, sum of x x^T; or NULL. GPTQ. */
     const qn_tensor *samples;   /**< [samples, k] f32/f16/bf16 activations to make the Hessian from;
                                      or NULL. GPTQ. */
@@ -215,6 +216,10 @@ typedef struct qn_quantize_options {
                                      quantizing. */
     qn_progress_fn progress;    /**< NULL: silence. Called from the calling thread. */
     void *progress_arg;
+    int32_t search_scales;      /**< GPTQ: 1 (default): scales (and shifts) as SEARCH finds them;
+                                     without importance a column counts as much as in GPTQ's own
+                                     error. 0: from the range of the group, as RTN's. */
+    int32_t reserved;           /**< 0. */
 } qn_quantize_options;
 
 static inline void qn_quantize_options_init(qn_quantize_options *options)
@@ -223,6 +228,7 @@ static inline void qn_quantize_options_init(qn_quantize_options *options)
     options->size = sizeof *options;
     options->kh = options->kw = options->conv_groups = 1;
     options->damping = 0.01;
+    options->search_scales = 1;
 }
 QN_API qn_status qn_quantize_options_init_sized(qn_quantize_options *options, size_t size);
 

@@ -230,6 +230,8 @@ class qn_quantize_options(Structure):
         ("prescale", c_void_p),
         ("progress", qn_progress_fn),
         ("progress_arg", c_void_p),
+        ("search_scales", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -6,13 +6,20 @@
  * the last column to the first), it is the sum over i of (sum over j <= i of R[j,i] d[j])^2: with
  * the errors before i known, term i is smallest where
  *     q[i] = round(e[i]),   e[i] = w[i] + sum over j < i of d[j] * R[j,i] / R[i,i].
- * These are the same q as those of the usual recursion over the rows of the inverse's factor (each
- * step leaves the remaining weights at their conditional optimum), but from one factorization, with
- * nothing inverted, and with nothing fed back, exactly, where H is diagonal.
+ * With given scales these are the same q as those of the usual recursion over the rows of the
+ * inverse's factor (each step leaves the remaining weights at their conditional optimum), but from
+ * one factorization, with nothing inverted, and with nothing fed back, exactly, where H is
+ * diagonal.
+ *
+ * Scales of a group are taken from w, not from e: e holds what columns before the group ask of it,
+ * as if the columns between had no errors of their own to come, and its range is too wide. (The
+ * usual recursion, which takes them from its conditional optimum, is between the two; at 3 and 2
+ * bits scales of w are the best of the three: test/oracle/test_gptq_scales.py.) Term i has the
+ * weight R[i,i]^2, which is what a search of scales weighs the columns by.
  *
  * e is kept up to date lazily: within a block of columns at once, beyond it once per block, so that
- * the long update is a matrix product. Scales of a group are taken from e when its first column is
- * reached. Rows do not know of each other; the sum of one e is always in ascending order.
+ * the long update is a matrix product. Rows do not know of each other; the sum of one e is always
+ * in ascending order.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -76,6 +83,24 @@ static void make_feedback(const struct qni_hessian *h, float *feedback)
         }
 }
 
+/* R[i,i]^2, of which the largest is 1: sums of squares may exceed f32. */
+static qn_status make_weights(struct qni_job *job, const struct qni_hessian *h, qn_error *err)
+{
+    const int64_t k = h->k;
+    double most = 0.0;
+    job->importance = qni_alloc(&job->ctx->allocator, (size_t)k * sizeof *job->importance);
+    if (job->importance == NULL)
+        return qni_fail(err, QN_E_MEMORY, "no memory for %lld columns", (long long)k);
+    for (int64_t a = 0; a < k; a++)
+        most = fmax(most, h->a[a * k + a]);
+    for (int64_t i = 0; i < k; i++) {
+        const int64_t a = k - 1 - i;
+        const double part = h->a[a * k + a] / most;
+        job->importance[i] = (float)(part * part);
+    }
+    return QN_OK;
+}
+
 static qn_status prepare(struct qni_job *job, struct qni_hessian *h, const qn_quantize_options *o,
                          qn_error *err)
 {
@@ -84,7 +109,7 @@ static qn_status prepare(struct qni_job *job, struct qni_hessian *h, const qn_qu
     QNI_TRY(qni_hessian_fill(h, job->ctx, o, err));
     QNI_TRY(qni_cholesky(job->ctx, h->a, h->k, err));
     make_feedback(h, job->feedback);
-    return QN_OK;
+    return job->searches && o->importance == NULL ? make_weights(job, h, err) : QN_OK;
 }
 
 qn_status qni_gptq_prepare(struct qni_job *job, const qn_quantize_options *options, qn_error *err)
@@ -127,9 +152,7 @@ static bool start_unit(const struct rows *r, int64_t at)
     const int64_t n = qni_min(job->unit, job->w->k - at);
     for (int64_t i = 0; i < r->count; i++) {
         struct qni_params *params = r->params + i * QNI_UNIT_GROUPS;
-        if (job->is_tensor)
-            params[0] = job->tensor;
-        else if (!qni_fit_rtn(&job->coder, r->e + i * job->w->k + at, n, job->group, params)) {
+        if (!qni_job_fit(job, r->w + i * job->w->k + at, at, n, params)) {
             qni_job_mark_bad(job, r->first + i);
             return false;
         }
@@ -146,20 +169,26 @@ static void feed(float *restrict e, const float *restrict feedback, float d, int
         e[i] += d * feedback[i];
 }
 
-static void quantize_column(const struct rows *r, int64_t s, int64_t block, int64_t stop)
+/* False: feedback left the range of f32. */
+static bool quantize_column(const struct rows *r, int64_t s, int64_t block, int64_t stop)
 {
-    const struct qni_job *job = r->job;
+    struct qni_job *job = r->job;
     const int64_t k = job->w->k, group = s % job->unit / job->group;
     const int64_t position = job->position != NULL ? job->position[s] : s;
     for (int64_t i = 0; i < r->count; i++) {
         const struct qni_params *p = r->params + i * QNI_UNIT_GROUPS + group;
         uint8_t *code = job->w->codes + (r->first + i) * k + position;
         float *e = r->e + i * k;
+        if (!isfinite(e[s])) {
+            qni_job_mark_bad(job, r->first + i);
+            return false;
+        }
         qni_encode(&job->coder, p, e + s, 1, code);
         const float d = r->w[i * k + s] - qni_decode(&job->coder, p, *code);
         r->d[i * BLOCK + s - block] = d;
         feed(e, job->feedback + s * k, d, s + 1, stop);
     }
+    return true;
 }
 
 /* The same for all columns of a block into all columns behind it, in tiles that stay in cache. */
@@ -172,15 +201,6 @@ static void feed_block(const struct rows *r, int64_t block, int64_t stop)
             for (int64_t i = 0; i < r->count; i++)
                 feed(r->e + i * k, r->job->feedback + s * k, r->d[i * BLOCK + s - block], t,
                      qni_min(t + TILE, k));
-}
-
-/* Blocks hold whole units, or parts of one: scales never depend on updates still to come. */
-static int64_t block_end(const struct qni_job *job, int64_t at)
-{
-    const int64_t k = job->w->k, unit = job->unit;
-    const int64_t end =
-        unit <= BLOCK ? at + BLOCK / unit * unit : qni_min(at + BLOCK, (at / unit + 1) * unit);
-    return qni_min(end, k);
 }
 
 static void quantize_rows(struct qni_job *job, int64_t first, int64_t last, void *scratch)
@@ -200,11 +220,12 @@ static void quantize_rows(struct qni_job *job, int64_t first, int64_t last, void
         }
     }
     for (int64_t block = 0; block < k;) {
-        const int64_t stop = block_end(job, block);
+        const int64_t stop = qni_min(block + BLOCK, k);
         for (int64_t s = block; s < stop; s++) {
             if (s % job->unit == 0 && !start_unit(&r, s))
                 return;
-            quantize_column(&r, s, block, stop);
+            if (!quantize_column(&r, s, block, stop))
+                return;
         }
         feed_block(&r, block, stop);
         block = stop;

@@ -102,15 +102,15 @@ void qni_job_store(const struct qni_job *job, int64_t row, int64_t group, int64_
     }
 }
 
-static bool fit(const struct qni_job *job, const float *x, int64_t first, int64_t n,
-                struct qni_params *params)
+bool qni_job_fit(const struct qni_job *job, const float *x, int64_t first, int64_t n,
+                 struct qni_params *params)
 {
     if (job->is_tensor) {
         float lo, hi;
         params[0] = job->tensor;
         return qni_range_find(x, n, &lo, &hi);
     }
-    if (job->method == QN_METHOD_SEARCH)
+    if (job->searches)
         return qni_fit_search(&job->coder, x,
                               job->importance != NULL ? job->importance + first : NULL, n,
                               job->group, params);
@@ -129,7 +129,7 @@ static void quantize_rows(struct qni_job *job, int64_t first, int64_t last, void
         qni_job_read(job, row, x, spare);
         for (int64_t at = 0; at < w->k; at += job->unit) {
             const int64_t n = qni_min(job->unit, w->k - at);
-            if (!fit(job, x + at, at, n, params)) {
+            if (!qni_job_fit(job, x + at, at, n, params)) {
                 qni_job_mark_bad(job, row);
                 return;
             }
@@ -155,6 +155,11 @@ static qn_status read_options(const qn_quantize_options *from, qn_quantize_optio
                         (int)o->method);
     if (o->act_order != 0 && o->method != QN_METHOD_GPTQ)
         return qni_fail(err, QN_E_ARGUMENT, "act_order goes with QN_METHOD_GPTQ");
+    if (o->search_scales != 0 && o->search_scales != 1)
+        return qni_fail(err, QN_E_ARGUMENT, "search_scales is %d: 0 or 1 is possible",
+                        (int)o->search_scales);
+    if (o->reserved != 0)
+        return qni_fail(err, QN_E_ARGUMENT, "reserved is not 0");
     return QN_OK;
 }
 
@@ -198,13 +203,14 @@ static qn_status make_position(struct qni_job *job, qn_error *err)
 static qn_status make_importance(struct qni_job *job, const float *importance, qn_error *err)
 {
     const struct qn_weight *w = job->w;
-    if (importance == NULL || job->method != QN_METHOD_SEARCH)
+    if (importance == NULL || !job->searches)
         return QN_OK;
     job->importance = qni_alloc(&job->ctx->allocator, (size_t)w->k * sizeof(float));
     if (job->importance == NULL)
         return qni_fail(err, QN_E_MEMORY, "no memory for %lld columns", (long long)w->k);
     for (int64_t s = 0; s < w->k; s++) {
-        const int64_t column = job->position != NULL ? job->position[s] : s;
+        const int64_t position = job->position != NULL ? job->position[s] : s;
+        const int64_t column = w->perm != NULL ? w->perm[position] : position;
         const float p = job->prescale != NULL ? job->prescale[column] : 1.0f;
         job->importance[s] = importance[column] * p * p;
     }
@@ -221,13 +227,15 @@ static qn_status prepare(struct qni_job *job, const qn_quantize_options *o, qn_e
     if (o->prescale != NULL)
         memcpy(w->prescale, o->prescale, (size_t)w->k * sizeof(float));
     QNI_TRY(make_position(job, err));
-    QNI_TRY(make_importance(job, o->importance, err));
     for (int64_t p = 0; w->perm != NULL && p < w->k; p++)
         w->perm[p] = (int32_t)p;
     if (w->n == 0 || w->k == 0)
         return QN_OK;
+    job->searches = job->method == QN_METHOD_SEARCH ||
+                    (job->method == QN_METHOD_GPTQ && o->search_scales != 0);
     if (job->method == QN_METHOD_GPTQ)
-        QNI_TRY(qni_gptq_prepare(job, o, err));
+        QNI_TRY(qni_gptq_prepare(job, o, err)); /* orders columns */
+    QNI_TRY(make_importance(job, o->importance, err));
     return qni_whole_prepare(job, err);
 }
 
@@ -253,6 +261,11 @@ static qn_status explain_bad_row(struct qni_job *job, qn_error *err)
             qni_fail(err, QN_E_VALUE,
                      "the weight at row %lld, column %lld overflows when divided by its prescale",
                      (long long)row, (long long)column);
+        else if (job->method == QN_METHOD_GPTQ)
+            qni_fail(err, QN_E_VALUE,
+                     "a scale of row %lld is too large for the type %s, or what the Hessian makes "
+                     "of its errors leaves the range of f32: raise the damping",
+                     (long long)row, qn_dtype_name(w->format.scale_dtype));
         else
             qni_fail(err, QN_E_VALUE, "a scale of row %lld is too large for the type %s",
                      (long long)row, qn_dtype_name(w->format.scale_dtype));

@@ -20,6 +20,7 @@ struct qni_job {
     struct qn_weight *w;
     const float *prescale; /* [k] by column, or NULL */
     int32_t *position;     /* [k]: sequence -> position; NULL if they are the same */
+    bool searches;         /* scales by search, else by range */
     float *importance;     /* [k] in sequence order, of the prescaled input; or NULL */
     float *feedback;       /* GPTQ: [k, k] in sequence order, row j: what later columns take over
                                  from the error of column j */
@@ -49,6 +50,10 @@ void qni_job_read(const struct qni_job *job, int64_t row, float *out, float *spa
 /* Parameters of groups [group, group + n) of a row into the weight. */
 void qni_job_store(const struct qni_job *job, int64_t row, int64_t group, int64_t n,
                    const struct qni_params *params);
+/* Parameters of the unit of n values x at sequence `first` of a row; one for the tensor is taken as
+ * it is. False: a value, or a scale that results, is not finite. */
+bool qni_job_fit(const struct qni_job *job, const float *x, int64_t first, int64_t n,
+                 struct qni_params *params);
 void qni_job_mark_bad(struct qni_job *job, int64_t row);
 
 /* What needs all weights before the first code: one scale for the tensor, the unit of E4M3 scales.

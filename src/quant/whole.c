@@ -85,7 +85,7 @@ static qn_status look(struct qni_job *job, qn_error *err)
         qni_job_mark_bad(job, 0);
         return QN_OK;
     }
-    return job->method == QN_METHOD_SEARCH ? search_tensor(job, lo, hi, err) : QN_OK;
+    return job->searches ? search_tensor(job, lo, hi, err) : QN_OK;
 }
 
 qn_status qni_whole_prepare(struct qni_job *job, qn_error *err)

@@ -5,6 +5,7 @@
 
 #include "base/half.h"
 #include "quantizing.h"
+#include "textbook_gptq.h"
 
 enum { N = 24, K = 96, SAMPLES = 200 };
 
@@ -286,54 +287,12 @@ static void samples_and_hessian_are_the_same(void **state)
     unit_ctx_stop(&u);
 }
 
-/* The recursion as its authors wrote it: rows of the upper factor of the inverse. One group. */
-static void textbook_gptq(const float *x, const double *h, float scale, int64_t k, uint8_t *codes)
-{
-    static double a[K * K], u[K * K], w[K];
-    /* invert by Gauss and Jordan */
-    memcpy(a, h, sizeof a);
-    memset(u, 0, sizeof u);
-    for (int64_t i = 0; i < k; i++)
-        u[i * k + i] = 1.0;
-    for (int64_t p = 0; p < k; p++) {
-        const double d = a[p * k + p];
-        for (int64_t j = 0; j < k; j++) {
-            a[p * k + j] /= d;
-            u[p * k + j] /= d;
-        }
-        for (int64_t i = 0; i < k; i++) {
-            const double f = a[i * k + p];
-            for (int64_t j = 0; j < k && i != p; j++) {
-                a[i * k + j] -= f * a[p * k + j];
-                u[i * k + j] -= f * u[p * k + j];
-            }
-        }
-    }
-    /* inverse = U^T U, U upper: row by row */
-    memset(a, 0, sizeof a);
-    for (int64_t i = 0; i < k; i++)
-        for (int64_t j = i; j < k; j++) {
-            double sum = u[i * k + j];
-            for (int64_t p = 0; p < i; p++)
-                sum -= a[p * k + i] * a[p * k + j];
-            a[i * k + j] = i == j ? sqrt(sum) : sum / a[i * k + i];
-        }
-    for (int64_t i = 0; i < k; i++)
-        w[i] = (double)x[i];
-    for (int64_t i = 0; i < k; i++) {
-        const double q = fmin(fmax(rint(w[i] / (double)scale), -8.0), 7.0);
-        const double error = (w[i] - q * (double)scale) / a[i * k + i];
-        codes[i] = (uint8_t)(q + 8.0);
-        for (int64_t j = i; j < k; j++)
-            w[j] -= error * a[i * k + j];
-    }
-}
-
 static void gptq_is_the_textbooks(void **state)
 {
     (void)state;
     static float x[N * K], samples[SAMPLES * K];
-    static double h[K * K];
+    static double h[K * K], factor[K * K];
+    const struct textbook textbook = {K, K, 4, true};
     struct unit_ctx u;
     uint64_t seed = 4;
     int64_t different = 0;
@@ -345,15 +304,17 @@ static void gptq_is_the_textbooks(void **state)
     qn_quantize_options o = options_with("int4:pc", QN_METHOD_GPTQ);
     o.hessian = &t;
     o.damping = 0.0;
+    o.search_scales = 0;
     qn_weight *w = quantize(&u, &o, x, N, K);
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     qn_weight_view(w, &p);
+    textbook_factor(h, K, factor);
     for (int64_t row = 0; row < N; row++) {
-        uint8_t codes[K];
-        textbook_gptq(x + row * K, h, p.scale[row], K, codes);
+        double values[K];
+        textbook_gptq(&textbook, x + row * K, factor, values);
         for (int64_t i = 0; i < K; i++)
-            different += codes[i] != p.codes[row * K + i];
+            different += rint(values[i] / (double)p.scale[row]) != p.codes[row * K + i] - 8.0;
     }
     /* f32 against double may tip a weight that lies between two codes, and those after it */
     assert_true(different < N * K / 50);
@@ -381,6 +342,7 @@ static void gptq_of_a_diagonal_is_rtn(void **state)
             o.kw = strstr(specs[s], ":c") != NULL ? 2 : 1;
             qn_weight *a = quantize(&u, &o, x, N, K);
             o.method = QN_METHOD_GPTQ;
+            o.search_scales = 0;
             o.hessian = &t;
             o.damping = damped ? 0.01 : 0.0;
             qn_weight *b = quantize(&u, &o, x, N, K);
