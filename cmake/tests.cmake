@@ -236,6 +236,17 @@ foreach(source IN LISTS example_sources)
   endif()
 endforeach()
 
+# The engine for language models, on small models that the test makes. It needs cJSON, as the
+# command does.
+if(TARGET PkgConfig::cjson)
+  quern_glob(llm_sources examples/llm)
+  add_executable(example_llm ${llm_sources})
+  quern_code_options(example_llm)
+  target_link_libraries(example_llm PRIVATE quern PkgConfig::cjson m)
+  set_target_properties(example_llm PROPERTIES
+    OUTPUT_NAME llm RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+endif()
+
 # ---- the command ---------------------------------------------------------------------------------
 
 # test/cli/*.sh get the path of the command; what they write goes to a folder of their own.
@@ -295,6 +306,15 @@ if(QN_PYTHON AND NOT QN_SANITIZE)
     add_test(NAME python.tests COMMAND ${oracle_python} ${PROJECT_SOURCE_DIR}/python/tests/run.py)
     set_tests_properties(python.tests PROPERTIES LABELS python TIMEOUT 300 SKIP_RETURN_CODE 77
       ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>")
+  endif()
+endif()
+
+if(QN_PYTHON AND TARGET example_llm)
+  quern_is_tested(tested example.llm)
+  if(tested)
+    add_test(NAME example.llm COMMAND ${oracle_python}
+      ${PROJECT_SOURCE_DIR}/test/llm/small_models.py $<TARGET_FILE:example_llm>)
+    set_tests_properties(example.llm PROPERTIES LABELS example TIMEOUT 300 SKIP_RETURN_CODE 77)
   endif()
 endif()
 

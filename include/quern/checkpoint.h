@@ -58,6 +58,29 @@ QN_API qn_status qn_file_metadata(const qn_file *file, int64_t i, const char **k
                                   const char **value);
 /** The value of a key, or NULL. */
 QN_API const char *qn_file_get_metadata(const qn_file *file, const char *key);
+
+/** An array in the metadata of a GGUF file: a vocabulary, its merges. Belongs to the file. */
+typedef struct qn_array {
+    size_t size;
+    qn_dtype dtype;   /**< Of its numbers; QN_DTYPE_NONE: texts, for qn_array_next_text(). */
+    int32_t reserved;
+    int64_t count;    /**< Elements (of texts: that are left). */
+    const void *data; /**< Of any alignment, little endian. */
+    size_t bytes;
+} qn_array;
+static inline void qn_array_init(qn_array *array)
+{
+    qn_zero_(array, sizeof *array);
+    array->size = sizeof *array;
+}
+QN_API qn_status qn_array_init_sized(qn_array *array, size_t size);
+/** array: begun with qn_array_init(). Any thread.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND: no such key; QN_E_DTYPE: it is no array;
+ *         QN_E_CORRUPT: the file was changed since it was opened. */
+QN_API qn_status qn_file_array(const qn_file *file, const char *key, qn_array *array);
+/** The next text of an array and its length; it is not terminated. The array moves on. NULL: there
+ * is none, or the array is one of numbers. */
+QN_API const char *qn_array_next_text(qn_array *array, size_t *bytes);
 /** Copy a tensor's elements to out (contiguous, any alignment), converting float types if dtypes
  * differ.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE: no such conversion. */

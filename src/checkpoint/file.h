@@ -23,6 +23,7 @@ struct qni_entry {
 
 struct qni_text {
     const char *key, *value;
+    size_t array; /* GGUF: where in the mapping an array's type, count and elements begin; else 0 */
 };
 
 struct qn_file {
@@ -42,6 +43,9 @@ struct qn_file {
     bool is_verified;  /* loads compare checksums: qn_file_set_verify() */
     size_t data_start; /* safetensors and GGUF: where the data begins */
 };
+
+/* The metadata of a key, or NULL. */
+const struct qni_text *qni_metadata_find(const qn_file *file, const char *key);
 
 /* Metadata keys that describe a quantized weight or packed weights: this and the name. */
 #define QNI_WEIGHT_KEY "quern.weight."

@@ -54,7 +54,7 @@ static bool read_map(struct index *x, struct qni_json *j, bool *no_memory)
         x->map = map;
         if (*no_memory)
             return false;
-        x->map[x->n_map++] = (struct qni_text){key, value};
+        x->map[x->n_map++] = (struct qni_text){.key = key, .value = value};
     }
     return j->why == NULL;
 }

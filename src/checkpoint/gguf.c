@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "../base/sized.h"
 #include "../base/half.h"
 #include "../base/size.h"
 #include "file.h"
@@ -172,20 +173,21 @@ static qn_status skip_array(struct cursor *c, uint32_t *type, uint64_t *count)
     return QN_OK;
 }
 
-static qn_status take_value(struct cursor *c, uint32_t type, const char **value)
+static qn_status take_value(struct cursor *c, uint32_t type, struct qni_text *to)
 {
     char text[NUMBER_TEXT];
     const uint8_t *from = NULL;
     size_t length = 0;
     if (type == T_STRING) {
         QNI_TRY(take_string(c, &from, &length));
-        *value = keep(c, from, length);
+        to->value = keep(c, from, length);
         return QN_OK;
     }
     int printed = 0;
     if (type == T_ARRAY) {
         uint32_t inner = 0;
         uint64_t count = 0;
+        to->array = c->at;
         QNI_TRY(skip_array(c, &inner, &count));
         printed = snprintf(text, sizeof text, "[%llu x %s]", (unsigned long long)count,
                            value_types[inner].name);
@@ -196,7 +198,7 @@ static qn_status take_value(struct cursor *c, uint32_t type, const char **value)
         printed = print_number(type, c->bytes + c->at, text);
         c->at += bytes;
     }
-    *value = keep(c, text, (size_t)printed);
+    to->value = keep(c, text, (size_t)printed);
     return QN_OK;
 }
 
@@ -231,7 +233,7 @@ static qn_status take_key(struct cursor *c, struct qni_text *text, size_t *align
         return bad(c, at, "an unknown type of values");
     if (length == sizeof named - 1 && memcmp(key, named, length) == 0)
         QNI_TRY(take_alignment(c, type, c->at, alignment));
-    return take_value(c, type, &text->value);
+    return take_value(c, type, text);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -332,7 +334,7 @@ static qn_status walk(qn_file *file, struct cursor *c, size_t *n_tensors, size_t
     c->used = 0;
     QNI_TRY(take_head(c, n_tensors, n_keys));
     for (size_t i = 0; i < *n_keys; i++) {
-        struct qni_text text = {NULL, NULL};
+        struct qni_text text = {NULL, NULL, 0};
         QNI_TRY(take_key(c, &text, &alignment));
         if (fills && file->n_texts < file->text_capacity)
             file->texts[file->n_texts++] = text;
@@ -386,4 +388,57 @@ qn_status qni_gguf_read(qn_file *file, qn_error *err)
     c.room = file->string_bytes;
     QNI_TRY(walk(file, &c, &n_tensors, &n_keys));
     return place_tensors(file, err);
+}
+
+/* ---- arrays ---------------------------------------------------------------------------------- */
+
+static qn_dtype element_dtype(uint32_t type)
+{
+    static const qn_dtype dtypes[] = {QN_U8,         QN_I8,         QN_U16, QN_I16, QN_U32,
+                                      QN_I32,        QN_F32,        QN_BOOL, QN_DTYPE_NONE,
+                                      QN_DTYPE_NONE, QN_U64,        QN_I64, QN_F64};
+    return dtypes[type];
+}
+
+qn_status qn_file_array(const qn_file *file, const char *key, qn_array *array)
+{
+    if (file == NULL || key == NULL || array == NULL)
+        return QN_E_ARGUMENT;
+    const struct qni_text *text = qni_metadata_find(file, key);
+    if (text == NULL)
+        return QN_E_NOT_FOUND;
+    if (text->array == 0)
+        return QN_E_DTYPE;
+    struct cursor c = {.bytes = file->mapping->bytes, .size = file->mapping->size};
+    uint32_t type = 0;
+    uint64_t count = 0;
+    c.at = text->array;
+    /* It was checked when the file was opened; somebody may have written to the file since. */
+    QNI_TRY(skip_array(&c, &type, &count));
+    const size_t head = sizeof type + sizeof count;
+    qn_array own;
+    qn_array_init(&own);
+    own.dtype = element_dtype(type);
+    own.count = (int64_t)count;
+    own.data = c.bytes + text->array + head;
+    own.bytes = c.at - text->array - head;
+    return qni_sized_write(array, &own, sizeof own);
+}
+
+const char *qn_array_next_text(qn_array *array, size_t *bytes)
+{
+    uint64_t n = 0;
+    const size_t read = sizeof n;
+    if (array == NULL || bytes == NULL || array->dtype != QN_DTYPE_NONE || array->count <= 0 ||
+        array->bytes < read)
+        return NULL;
+    memcpy(&n, array->data, read);
+    if (n > array->bytes - read)
+        return NULL;
+    const char *text = (const char *)array->data + read;
+    array->data = text + n;
+    array->bytes -= read + (size_t)n;
+    array->count--;
+    *bytes = (size_t)n;
+    return text;
 }

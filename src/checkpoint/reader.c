@@ -365,22 +365,26 @@ qn_status qn_file_metadata(const qn_file *file, int64_t i, const char **key, con
     return QN_OK;
 }
 
-const char *qn_file_get_metadata(const qn_file *file, const char *key)
+const struct qni_text *qni_metadata_find(const qn_file *file, const char *key)
 {
-    if (file == NULL || key == NULL)
-        return NULL;
     for (size_t low = 0, high = file->n_texts; low < high;) {
         const size_t middle = low + (high - low) / 2;
         const struct qni_text *found = &file->texts[file->by_key[middle]];
         const int order = strcmp(key, found->key);
         if (order == 0)
-            return found->value;
+            return found;
         if (order < 0)
             high = middle;
         else
             low = middle + 1;
     }
     return NULL;
+}
+
+const char *qn_file_get_metadata(const qn_file *file, const char *key)
+{
+    const struct qni_text *text = file == NULL || key == NULL ? NULL : qni_metadata_find(file, key);
+    return text == NULL ? NULL : text->value;
 }
 
 int64_t qn_file_weight_count(const qn_file *file)

@@ -186,7 +186,7 @@ static bool read_metadata(qn_file *file, struct qni_json *j, bool *no_memory)
         file->texts = texts;
         if (*no_memory)
             return false;
-        file->texts[file->n_texts++] = (struct qni_text){key, value};
+        file->texts[file->n_texts++] = (struct qni_text){.key = key, .value = value};
     }
     return j->why == NULL;
 }

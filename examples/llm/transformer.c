@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layers. Products are quern's, planned once for the largest block of tokens; what lies between
+ * them (norms, rotations, attention, gates) is plain C, dealt out to the context's threads by
+ * qn_parallel_for(). Nothing allocates after session_create(). */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model.h"
+
+struct session {
+    struct model *model;
+    qn_strategy strategy;
+    int32_t longest, block, length;
+    float *keys, *values; /* [layer][kv head][longest][head_dim] */
+    float *x, *h, *qkv, *mixed, *gate_up, *gated, *logits;
+    float *turns[2]; /* cos, sin pairs of a block: global and local positions */
+    float *scores;   /* [tasks][longest] */
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+/* ---- work between products ------------------------------------------------------------------- */
+
+/* What a task of this token block needs to know. */
+struct work {
+    struct session *s;
+    const struct layer *layer;
+    int32_t index;    /* of the layer */
+    int32_t m, first; /* tokens of the block, and the position of its first */
+    bool is_local;
+    /* norms */
+    const float *in, *weight, *add;
+    float *out;
+};
+
+static float sum_of_squares(const float *x, int32_t n)
+{
+    float part[16] = {0};
+    for (int32_t i = 0; i + 16 <= n; i += 16)
+        for (int32_t j = 0; j < 16; j++)
+            part[j] += x[i + j] * x[i + j];
+    float sum = 0.0f;
+    for (int32_t i = n / 16 * 16; i < n; i++)
+        sum += x[i] * x[i];
+    for (int32_t j = 0; j < 16; j++)
+        sum += part[j];
+    return sum;
+}
+
+/* out = norm(x) * weight, plus `add`, which may be out; so may x. */
+static void normalize(const struct config *c, const float *x, const float *weight, const float *add,
+                      int32_t n, float *out)
+{
+    const float scale = 1.0f / sqrtf(sum_of_squares(x, n) / (float)n + c->norm_eps);
+    const float one = c->norm_adds_one ? 1.0f : 0.0f;
+    for (int32_t i = 0; i < n; i++)
+        out[i] = x[i] * scale * (weight[i] + one) + (add != NULL ? add[i] : 0.0f);
+}
+
+static void norm_task(void *arg, int32_t i)
+{
+    const struct work *w = arg;
+    const struct config *c = &w->s->model->config;
+    const size_t at = (size_t)i * (size_t)c->width;
+    normalize(c, w->in + at, w->weight, w->add != NULL ? w->add + at : NULL, c->width, w->out + at);
+}
+
+/* out = norm(in) * weight, plus `add` where there is one. */
+static void norm(struct work *w, const float *in, const float *weight, const float *add, float *out)
+{
+    w->in = in;
+    w->weight = weight;
+    w->add = add;
+    w->out = out;
+    qn_parallel_for(w->s->model->ctx, w->m, norm_task, w);
+}
+
+/* ---- positions ------------------------------------------------------------------------------- */
+
+/* [m][head_dim / 2][cos, sin] of the positions of a block. */
+static void turns_make(const struct session *s, int32_t m, float base, float factor, float *turns)
+{
+    const int32_t half = s->model->config.head_dim / 2;
+    const float *factors = s->model->rope_factors;
+    for (int32_t i = 0; i < m; i++)
+        for (int32_t j = 0; j < half; j++) {
+            const double slow = factors != NULL ? (double)factors[j] : 1.0;
+            const double angle = (double)(s->length + i) / (double)factor / slow *
+                                 pow((double)base, -(double)j / (double)half);
+            turns[2 * (i * half + j)] = (float)cos(angle);
+            turns[2 * (i * half + j) + 1] = (float)sin(angle);
+        }
+}
+
+static void rotate(const struct config *c, const float *turns, float *head)
+{
+    const int32_t half = c->head_dim / 2, step = c->rope_pairs_neighbours ? 1 : half;
+    for (int32_t j = 0; j < half; j++) {
+        float *a = head + (c->rope_pairs_neighbours ? 2 * j : j), *b = a + step;
+        const float x = *a, y = *b, cosine = turns[2 * j], sine = turns[2 * j + 1];
+        *a = x * cosine - y * sine;
+        *b = x * sine + y * cosine;
+    }
+}
+
+static float *cache_of(const struct session *s, float *cache, int32_t layer, int32_t kv_head)
+{
+    const struct config *c = &s->model->config;
+    return cache + ((size_t)layer * (size_t)c->kv_heads + (size_t)kv_head) * (size_t)s->longest *
+                       (size_t)c->head_dim;
+}
+
+/* One token: heads are normalised and turned, its key and value go to the cache. */
+static void position_task(void *arg, int32_t i)
+{
+    const struct work *w = arg;
+    const struct session *s = w->s;
+    const struct config *c = &s->model->config;
+    const int32_t d = c->head_dim, n_turned = c->heads + c->kv_heads;
+    float *row = s->qkv + (size_t)i * (size_t)w->layer->qkv.n;
+    const float *turns = s->turns[w->is_local] + (size_t)i * (size_t)d;
+    for (int32_t j = 0; w->layer->qkv_bias != NULL && j < w->layer->qkv.n; j++)
+        row[j] += w->layer->qkv_bias[j];
+    for (int32_t h = 0; h < n_turned; h++) {
+        const float *weight = h < c->heads ? w->layer->q_norm : w->layer->k_norm;
+        if (weight != NULL)
+            normalize(c, row + h * d, weight, NULL, d, row + h * d);
+        rotate(c, turns, row + h * d);
+    }
+    for (int32_t h = 0; h < c->kv_heads; h++) {
+        const size_t at = (size_t)(w->first + i) * (size_t)d, bytes = (size_t)d * sizeof(float);
+        memcpy(cache_of(s, s->keys, w->index, h) + at, row + (c->heads + h) * d, bytes);
+        memcpy(cache_of(s, s->values, w->index, h) + at, row + (n_turned + h) * d, bytes);
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* Compilers make a version of these loops for each instruction set they are worth it for. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
+#define VERSIONS __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
+#else
+#define VERSIONS
+#endif
+
+/* scores[t] = q . keys[t] for t in [0, n); returns the largest. */
+VERSIONS static float score_all(const float *q, const float *keys, int32_t n, int32_t d,
+                                float scale, float *scores)
+{
+    float most = -INFINITY;
+    for (int32_t t = 0; t < n; t++) {
+        const float *k = keys + (size_t)t * (size_t)d;
+        float part[16] = {0}, sum = 0.0f;
+        int32_t i = 0;
+        for (; i + 16 <= d; i += 16)
+            for (int32_t j = 0; j < 16; j++)
+                part[j] += q[i + j] * k[i + j];
+        for (; i < d; i++)
+            sum += q[i] * k[i];
+        for (int32_t j = 0; j < 16; j++)
+            sum += part[j];
+        scores[t] = sum * scale;
+        most = scores[t] > most ? scores[t] : most;
+    }
+    return most;
+}
+
+/* out = sum of weights[t] * values[t], four positions at a time. */
+VERSIONS static void mix(const float *weights, const float *values, int32_t n, int32_t d,
+                         float *out)
+{
+    int32_t t = 0;
+    memset(out, 0, (size_t)d * sizeof *out);
+    for (; t + 4 <= n; t += 4) {
+        const float *v = values + (size_t)t * (size_t)d;
+        const float a = weights[t], b = weights[t + 1], c = weights[t + 2], e = weights[t + 3];
+        for (int32_t i = 0; i < d; i++)
+            out[i] += (a * v[i] + b * v[d + i]) + (c * v[2 * d + i] + e * v[3 * d + i]);
+    }
+    for (; t < n; t++)
+        for (int32_t i = 0; i < d; i++)
+            out[i] += weights[t] * values[(size_t)t * (size_t)d + (size_t)i];
+}
+
+/* Item: one head, one token of the block; tasks take items of one head in turn. */
+static void attention_task(void *arg, int32_t task)
+{
+    const struct work *w = arg;
+    const struct session *s = w->s;
+    const struct config *c = &s->model->config;
+    const int32_t d = c->head_dim, head = task, kv = head / (c->heads / c->kv_heads);
+    const float *keys = cache_of(s, s->keys, w->index, kv);
+    const float *values = cache_of(s, s->values, w->index, kv);
+    float *scores = s->scores + (size_t)task * (size_t)s->longest;
+    for (int32_t i = 0; i < w->m; i++) {
+        const int32_t end = w->first + i + 1;
+        const int32_t from = w->is_local && end > c->window ? end - c->window : 0;
+        const size_t skip = (size_t)from * (size_t)d;
+        const float *q = s->qkv + (size_t)i * (size_t)w->layer->qkv.n + head * d;
+        float *out = s->mixed + ((size_t)i * (size_t)c->heads + (size_t)head) * (size_t)d;
+        const float most = score_all(q, keys + skip, end - from, d, c->attention_scale, scores);
+        float sum = 0.0f;
+        for (int32_t t = 0; t < end - from; t++)
+            sum += scores[t] = expf(scores[t] - most);
+        mix(scores, values + skip, end - from, d, out);
+        for (int32_t j = 0; j < d; j++)
+            out[j] /= sum;
+    }
+}
+
+/* ---- the gated network ----------------------------------------------------------------------- */
+
+static void gate_task(void *arg, int32_t i)
+{
+    const struct work *w = arg;
+    const struct config *c = &w->s->model->config;
+    const float *gate = w->s->gate_up + (size_t)i * 2 * (size_t)c->ffn, *up = gate + c->ffn;
+    float *out = w->s->gated + (size_t)i * (size_t)c->ffn;
+    for (int32_t j = 0; j < c->ffn; j++) {
+        const float g = gate[j];
+        const float a = c->act_is_gelu
+                            ? 0.5f * g * (1.0f + tanhf(0.7978845608f * (g + 0.044715f * g * g * g)))
+                            : g / (1.0f + expf(-g));
+        out[j] = a * up[j];
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* y[m, n] = x[m, k] . W^T, plus `residual`, which may be y. */
+static bool project(struct session *s, const struct projection *p, const float *x, int32_t m,
+                    const float *residual, float *y)
+{
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        const int32_t next = i + 1 < p->n_parts ? p->column[i + 1] : p->n;
+        qn_matmul_args args;
+        qn_matmul_args_init(&args);
+        args.w = p->w[i];
+        args.strategy = s->strategy;
+        args.x = qn_tensor_2d((void *)(uintptr_t)x, QN_F32, m, p->k);
+        args.y = qn_tensor_2d(y + p->column[i], QN_F32, m, next - p->column[i]);
+        args.y.stride[0] = p->n;
+        if (residual != NULL) {
+            args.epilogue.residual = args.y;
+            args.epilogue.residual.data = (void *)(uintptr_t)(residual + p->column[i]);
+        }
+        const qn_status status = qn_matmul_run(p->plan[i], &args, s->scratch, s->scratch_bytes);
+        if (status != QN_OK) {
+            fprintf(stderr, "llm: a product failed: %s\n", qn_status_text(status));
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool plan_projection(struct session *s, struct projection *p, bool has_residual)
+{
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        const int32_t next = i + 1 < p->n_parts ? p->column[i + 1] : p->n;
+        qn_error err = {QN_OK, -1, ""};
+        qn_matmul_args args;
+        qn_matmul_args_init(&args);
+        args.w = p->w[i];
+        args.strategy = s->strategy;
+        args.x = qn_tensor_2d(NULL, QN_F32, s->block, p->k);
+        args.y = qn_tensor_2d(NULL, QN_F32, s->block, next - p->column[i]);
+        args.y.stride[0] = p->n;
+        if (has_residual)
+            args.epilogue.residual = args.y;
+        qn_plan_destroy(p->plan[i]);
+        p->plan[i] = NULL;
+        if (qn_matmul_plan(s->model->ctx, &args, &p->plan[i], &err) != QN_OK) {
+            fprintf(stderr, "llm: %s\n", err.text);
+            return false;
+        }
+        const size_t bytes = qn_plan_scratch_bytes(p->plan[i]);
+        s->scratch_bytes = bytes > s->scratch_bytes ? bytes : s->scratch_bytes;
+    }
+    return true;
+}
+
+/* ---- a block of tokens ----------------------------------------------------------------------- */
+
+static bool run_layer(struct session *s, int32_t index, int32_t m)
+{
+    const struct model *model = s->model;
+    const struct config *c = &model->config;
+    const struct layer *l = &model->layers[index];
+    struct work w = {.s = s, .layer = l, .index = index, .m = m, .first = s->length};
+    w.is_local = c->window_period > 0 && (index + 1) % c->window_period != 0;
+    const bool posts = l->post_attention_norm != NULL;
+    norm(&w, s->x, l->attention_norm, NULL, s->h);
+    if (!project(s, &l->qkv, s->h, m, NULL, s->qkv))
+        return false;
+    qn_parallel_for(model->ctx, m, position_task, &w);
+    qn_parallel_for(model->ctx, c->heads, attention_task, &w);
+    if (!project(s, &l->out, s->mixed, m, posts ? NULL : s->x, posts ? s->h : s->x))
+        return false;
+    if (posts)
+        norm(&w, s->h, l->post_attention_norm, s->x, s->x);
+    norm(&w, s->x, l->ffn_norm, NULL, s->h);
+    if (!project(s, &l->gate_up, s->h, m, NULL, s->gate_up))
+        return false;
+    qn_parallel_for(model->ctx, m, gate_task, &w);
+    if (!project(s, &l->down, s->gated, m, posts ? NULL : s->x, posts ? s->h : s->x))
+        return false;
+    if (posts)
+        norm(&w, s->h, l->post_ffn_norm, s->x, s->x);
+    return true;
+}
+
+static bool run_block(struct session *s, const int32_t *tokens, int32_t m)
+{
+    const struct model *model = s->model;
+    const struct config *c = &model->config;
+    const qn_tensor ids = qn_tensor_1d((void *)(uintptr_t)tokens, QN_I32, m);
+    const qn_tensor rows = qn_tensor_2d(s->x, QN_F32, m, c->width);
+    qn_error err = {QN_OK, -1, ""};
+    if (qn_packed_rows(model->ctx, model->embedding, &ids, true, &rows, &err) != QN_OK) {
+        fprintf(stderr, "llm: %s\n", err.text);
+        return false;
+    }
+    for (size_t i = 0; c->embedding_scale != 1.0f && i < (size_t)m * (size_t)c->width; i++)
+        s->x[i] *= c->embedding_scale;
+    turns_make(s, m, c->rope_base, c->rope_factor, s->turns[0]);
+    turns_make(s, m, c->rope_base_local, 1.0f, s->turns[1]);
+    for (int32_t i = 0; i < c->n_layers; i++)
+        if (!run_layer(s, i, m))
+            return false;
+    s->length += m;
+    return true;
+}
+
+/* Logits of the last n tokens of a block of m. */
+static bool run_head(struct session *s, int32_t m, int32_t n, float *logits)
+{
+    struct work w = {.s = s, .m = n};
+    norm(&w, s->x + (size_t)(m - n) * (size_t)s->model->config.width, s->model->final_norm, NULL,
+         s->h);
+    return project(s, &s->model->head, s->h, n, NULL, logits);
+}
+
+/* logits_of_all: NULL, or [count, vocabulary]. */
+static bool feed(struct session *s, const int32_t *tokens, int32_t count, float *logits_of_all)
+{
+    if (count < 1 || count > s->longest - s->length) {
+        fprintf(stderr, "llm: %d tokens after %d exceed the session's %d\n", count, s->length,
+                s->longest);
+        return false;
+    }
+    for (int32_t at = 0; at < count;) {
+        const int32_t m = count - at < s->block ? count - at : s->block;
+        float *logits = logits_of_all == NULL
+                            ? s->logits
+                            : logits_of_all + (size_t)at * (size_t)s->model->config.vocabulary;
+        const bool is_last = at + m == count;
+        if (!run_block(s, tokens + at, m))
+            return false;
+        if ((is_last || logits_of_all != NULL) &&
+            !run_head(s, m, logits_of_all == NULL ? 1 : m, logits))
+            return false;
+        at += m;
+    }
+    return true;
+}
+
+const float *session_feed(struct session *s, const int32_t *tokens, int32_t count)
+{
+    return feed(s, tokens, count, NULL) ? s->logits : NULL;
+}
+
+bool session_feed_all(struct session *s, const int32_t *tokens, int32_t count, float *logits)
+{
+    return feed(s, tokens, count, logits);
+}
+
+int32_t session_length(const struct session *s)
+{
+    return s->length;
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+static bool plan_all(struct session *s)
+{
+    const struct config *c = &s->model->config;
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        struct layer *l = &s->model->layers[i];
+        const bool adds = l->post_attention_norm == NULL;
+        if (!plan_projection(s, &l->qkv, false) || !plan_projection(s, &l->out, adds) ||
+            !plan_projection(s, &l->gate_up, false) || !plan_projection(s, &l->down, adds))
+            return false;
+    }
+    return plan_projection(s, &s->model->head, false);
+}
+
+static float *floats(size_t n)
+{
+    return aligned_alloc(64, (n * sizeof(float) + 63) / 64 * 64);
+}
+
+struct session *session_create(struct model *model, const struct session_options *options)
+{
+    const struct config *c = &model->config;
+    struct session *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return NULL;
+    s->model = model;
+    s->strategy = options->strategy;
+    s->longest = options->longest;
+    s->block = options->block < options->longest ? options->block : options->longest;
+    const size_t m = (size_t)s->block, width = (size_t)c->width, d = (size_t)c->head_dim;
+    const size_t cache = (size_t)c->n_layers * (size_t)c->kv_heads * (size_t)s->longest * d;
+    s->keys = floats(cache);
+    s->values = floats(cache);
+    s->x = floats(m * width);
+    s->h = floats(m * width);
+    s->qkv = floats(m * d * (size_t)(c->heads + 2 * c->kv_heads));
+    s->mixed = floats(m * d * (size_t)c->heads);
+    s->gate_up = floats(m * 2 * (size_t)c->ffn);
+    s->gated = floats(m * (size_t)c->ffn);
+    s->logits = floats((size_t)c->vocabulary);
+    s->turns[0] = floats(m * d);
+    s->turns[1] = floats(m * d);
+    s->scores = floats((size_t)c->heads * (size_t)s->longest);
+    const bool has_all = s->keys && s->values && s->x && s->h && s->qkv && s->mixed && s->gate_up &&
+                         s->gated && s->logits && s->turns[0] && s->turns[1] && s->scores;
+    if (has_all && plan_all(s))
+        s->scratch = aligned_alloc(64, (s->scratch_bytes + 64) / 64 * 64);
+    else if (!has_all)
+        fprintf(stderr, "llm: no memory for a session of %d tokens\n", s->longest);
+    if (s->scratch == NULL)
+        return session_destroy(s), NULL;
+    return s;
+}
+
+void session_destroy(struct session *s)
+{
+    if (s == NULL)
+        return;
+    float *const memory[] = {s->keys,  s->values, s->x,        s->h,        s->qkv,    s->mixed,
+                             s->gated, s->logits, s->turns[0], s->turns[1], s->scores, s->gate_up};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        free(memory[i]);
+    free(s->scratch);
+    free(s);
+}
