@@ -518,7 +518,11 @@ static void print_text(const struct demo *demo)
 static int show(struct demo *demo, const struct args *args)
 {
     const char *html = args_text(args, "html", "quern-demo.html");
-    const int is_json = args_has(args, "json");
+    const int is_json = args_has(args, "json"), has_report = strcmp(html, "none") != 0;
+    qn_error err = {0};
+    const qn_status possible = has_report ? qn_output_check(html, 1, &err) : QN_OK;
+    if (possible != QN_OK)
+        return complain_output(html, possible, &err);
     demo->began = seconds_now();
     demo->load = load_average();
     date_words(demo->date);
@@ -535,7 +539,7 @@ static int show(struct demo *demo, const struct args *args)
         print_json(demo);
     else
         print_text(demo);
-    if (strcmp(html, "none") != 0) {
+    if (has_report) {
         const int written = demo_report(demo, html);
         if (written == 0 && !is_json)
             printf("report: %s (%.0f s)\n", html, seconds_now() - demo->began);

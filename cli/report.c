@@ -4,13 +4,13 @@
  *
  * Roofline: operations a byte to the right, operations a second upwards, both logarithmic. Nothing
  * can be above min(bandwidth x intensity, peak). */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "demo.h"
 #include "term.h"
+#include "whole.h"
 
 enum { LEFT = 52, TOP = 16, BOTTOM = 44, MAX_LABELS = 8 };
 
@@ -366,20 +366,13 @@ static void write_page(FILE *f, const struct demo *d)
 
 int demo_report(const struct demo *demo, const char *path)
 {
-    char *part = must_print("%s.part", path);
-    FILE *file = fopen(part, "w");
-    int is_bad = file == NULL;
-    if (file != NULL) {
-        write_page(file, demo);
-        is_bad = ferror(file) != 0;
-        is_bad |= fclose(file) != 0;
+    struct whole page;
+    int reason = whole_begin(&page, path);
+    if (reason == 0) {
+        write_page(page.file, demo);
+        reason = whole_end(&page, 1);
     }
-    is_bad = is_bad || rename(part, path) != 0;
-    const int reason = errno;
-    if (is_bad && file != NULL)
-        remove(part);
-    free(part);
-    if (is_bad)
+    if (reason != 0)
         return complain(EXIT_LIBRARY, "name another place with --html FILE, or --html none",
                         "%s: the report cannot be written: %s", path, strerror(reason));
     return 0;

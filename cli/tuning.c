@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tuning.h"
+#include "whole.h"
 
 enum { MAX_BYTES = 1 << 20, MAX_GPUS = 256 };
 static const char format_name[] = "quern tuning 1";
@@ -291,20 +292,14 @@ static int failed_to_write(const char *path)
 /* Under a name of its own until it is complete. */
 static int write_text(const char *path, const char *text)
 {
-    char *part = must_print("%s.part.%ld", path, (long)getpid());
-    FILE *file = make_folders(path) ? NULL : fopen(part, "w");
-    int failed = file == NULL;
-    if (file != NULL) {
-        failed = fputs(text, file) < 0 || fputc('\n', file) == EOF || fflush(file) != 0 ||
-                 fsync(fileno(file)) != 0;
-        failed |= fclose(file) != 0;
+    struct whole file;
+    int reason = make_folders(path) ? errno : whole_begin(&file, path);
+    if (reason == 0) {
+        const int is_good = fputs(text, file.file) >= 0 && fputc('\n', file.file) != EOF;
+        reason = whole_end(&file, is_good);
     }
-    failed = failed || rename(part, path) != 0;
-    const int status = failed ? failed_to_write(path) : 0;
-    if (failed && file != NULL)
-        remove(part);
-    free(part);
-    return status;
+    errno = reason;
+    return reason != 0 ? failed_to_write(path) : 0;
 }
 
 /* What is there, or an empty file's content. */
@@ -333,15 +328,11 @@ int tuning_check(const char *path)
         return status;
     if (access(path, F_OK) == 0 && access(path, W_OK) != 0)
         return failed_to_write(path);
-    char *probe = must_print("%s.part.%ld", path, (long)getpid());
-    FILE *file = make_folders(path) ? NULL : fopen(probe, "w");
-    const int failed = file == NULL ? failed_to_write(path) : 0;
-    if (file != NULL) {
-        fclose(file);
-        remove(probe);
-    }
-    free(probe);
-    return failed;
+    qn_error err = {0};
+    if (make_folders(path))
+        return failed_to_write(path);
+    const qn_status possible = qn_output_check(path, 1, &err);
+    return possible == QN_OK ? 0 : complain_output(path, possible, &err);
 }
 
 int tuning_save(const char *path, const struct tuning *tuning)

@@ -166,6 +166,31 @@ class Outputs(Case):
         os.remove("n.part")
 
 
+class Reports(Case):
+    def test_demo(self):
+        """The demo's report: its place is looked at first, and what lies there is not followed."""
+        os.mkdir("folder")
+        os.symlink("nowhere", "link.html")
+        for path, says in (("folder", "it is a folder"), ("link.html", "leads nowhere"),
+                           ("none/r.html", "no such file or folder")):
+            begin = time.monotonic()
+            self.complains("demo", "--time", "5", "--html", path, status=4, says=says)
+            self.assertLess(time.monotonic() - begin, 4)
+        with open("mine", "w", encoding="utf-8") as file:
+            file.write("mine")
+        with open("r.html", "w", encoding="utf-8"):
+            os.chmod("r.html", 0o600)
+        os.symlink("mine", "r.html.part")
+        self.complains("demo", "--time", "5", "--html", "r.html", status=4, says="its .part")
+        os.remove("r.html.part")
+        quern("demo", "--time", "5", "--html", "r.html")
+        with open("mine", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "mine")
+        self.assertEqual(os.stat("r.html").st_mode & 0o777, 0o600)
+        self.assertEqual(sorted(os.listdir(".")),
+                         ["folder", "link.html", "mine", "r.html"])
+
+
 # What each option of quantize and pack is given in the second of two runs. An option that is not
 # here fails the test: either it changes the result, or it is named as one that does not.
 CHANGED = {
