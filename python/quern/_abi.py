@@ -383,6 +383,17 @@ class qn_entry(Structure):
     ]
 
 
+class qn_array(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("dtype", c_int32),
+        ("reserved", c_int32),
+        ("count", c_int64),
+        ("data", c_void_p),
+        ("bytes", c_size_t),
+    ]
+
+
 class qn_checkpoint_options(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -592,6 +603,9 @@ FUNCTIONS = {
     "qn_file_find": (c_int32, [c_void_p, c_char_p, POINTER(qn_entry)]),
     "qn_file_metadata": (c_int32, [c_void_p, c_int64, POINTER(c_char_p), POINTER(c_char_p)]),
     "qn_file_get_metadata": (c_char_p, [c_void_p, c_char_p]),
+    "qn_array_init_sized": (c_int32, [POINTER(qn_array), c_size_t]),
+    "qn_file_array": (c_int32, [c_void_p, c_char_p, POINTER(qn_array)]),
+    "qn_array_next_text": (c_char_p, [POINTER(qn_array), POINTER(c_size_t)]),
     "qn_entry_copy": (c_int32, [POINTER(qn_entry), POINTER(qn_tensor)]),
     "qn_file_forget": (None, [c_void_p, POINTER(qn_entry)]),
     "qn_file_weight_count": (c_int64, [c_void_p]),
