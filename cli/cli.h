@@ -56,8 +56,8 @@ struct command {
 };
 
 extern const struct command command_info, command_demo, command_quantize, command_inspect,
-    command_pack, command_compare, command_run, command_bench, command_explain, command_tune,
-    command_verify;
+    command_pack, command_convert, command_compare, command_run, command_bench, command_explain,
+    command_tune, command_verify;
 
 /* Tables that several commands use. */
 extern const struct option_row options_common[];  /* --help, --color */

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "inputs.h"
 #include "axes.h"
 #include "folder.h"
+#include "imports.h"
+#include "inputs.h"
 #include "source.h"
 #include "term.h"
 
@@ -37,8 +38,11 @@ const struct command command_inspect = {
              "the scales are spread; of plain tensors, the values.\n\n"
              "Of a folder (model.safetensors.index.json and its shards, model.safetensors, or all "
              ".safetensors in it) or an index it shows the files and types together, and where "
-             "the tensors are that match a GLOB.",
-    .tables = {own, options_context, options_common},
+             "the tensors are that match a GLOB.\n\n"
+             "Of a model that another program has quantized (GGUF, GPTQ, AWQ, compressed-tensors, "
+             "bitsandbytes, fp8) it lists the modules with their formats, and of names that match "
+             "a GLOB where each fact comes from.",
+    .tables = {own, options_imports, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
     .max_operands = -1,
@@ -551,6 +555,18 @@ static int run(const struct args *args)
     qn_ctx *ctx = NULL;
     const int is_json = args_has(args, "json");
     int status = context_make(args, &ctx);
+    qn_checkpoint *model = NULL;
+    if (status == 0 && qn_checkpoint_open(ctx, args->operands[0], NULL, &model, NULL) == QN_OK &&
+        imports_is_foreign(model)) {
+        qn_checkpoint_close(model);
+        status = imports_open(args, ctx, args->operands[0], &model);
+        if (status == 0)
+            status = imports_inspect(args, model);
+        qn_checkpoint_close(model);
+        qn_ctx_destroy(ctx);
+        return status;
+    }
+    qn_checkpoint_close(model);
     if (status == 0 && is_several_files(args->operands[0])) {
         status = folder_inspect(args, ctx);
         qn_ctx_destroy(ctx);

@@ -14,6 +14,7 @@ static const struct command *const commands[] = {
     &command_demo,
     &command_quantize,
     &command_pack,
+    &command_convert,
     &command_inspect,
     &command_verify,
     &command_compare,

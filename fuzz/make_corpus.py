@@ -44,6 +44,42 @@ def npy(descr, shape, data, fortran=False, version=1):
 
 PERM = struct.pack("<4i", 3, 1, 0, 2)
 
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def gguf(tensors, keys=()):
+    """tensors: [(name, dims from the fastest, type, bytes)]; keys: [(key, type, bytes)]"""
+    head, data = b"", b""
+    for key, kind, raw in keys:
+        head += text(key) + struct.pack("<I", kind) + raw
+    for name, dims, kind, raw in tensors:
+        head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, len(data))
+        data += raw + b"\0" * (-len(raw) % 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + head
+    return head + b"\0" * (-len(head) % 32) + data
+
+
+# Type, elements and bytes of a block, for one seed each.
+BLOCKS = {2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 10: (256, 84),
+          11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 20: (32, 18),
+          23: (256, 136), 39: (32, 17), 40: (64, 36)}
+
+
+def folder(config, tensors):
+    raw = json.dumps(config).encode() if config else b""
+    return struct.pack("<H", len(raw)) + raw + safetensors(tensors)
+
+
+def quantization(**keys):
+    return {"quantization_config": keys}
+
+
+ONE = b"\0\x3c"  # f16
+INT4 = {"config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "group_size": 8}}}}
+STATE = b'{"shape":[2,6],"blocksize":4}'
+
 CORPUS = {
     "fuzz_json": {
         "header": b'{"t":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}',
@@ -88,6 +124,48 @@ CORPUS = {
         "conv": weight("int4:c1", 2, 4, [(".scale", "F32", [2, 2], floats(1, 2, 3, 4)),
                                          (".codes", "U8", [2, 2], b"\x21\x43\x65\x87")],
                        kw=2, conv_groups=2),
+    },
+    "fuzz_gguf": {
+        "plain": gguf([("a", [3, 2], 0, floats(1, 2, 3, 4, 5, 6)), ("b", [2], 1, ONE * 2)],
+                      [("general.alignment", 4, struct.pack("<I", 32)), ("s", 8, text("llama")),
+                       ("w", 9, struct.pack("<IQ", 8, 2) + text("a") + text("b")),
+                       ("f", 6, floats(1.5)), ("t", 7, b"\1")]),
+        **{f"type{kind}": gguf([("w.weight", [k, 1], kind, b"\1" * size)])
+           for kind, (k, size) in BLOCKS.items()},
+    },
+    "fuzz_folder": {
+        "gptq": folder(quantization(quant_method="gptq", bits=4, group_size=8, sym=True), [
+            ("m.qweight", "I32", [2, 8], b"\x9f" * 64), ("m.qzeros", "I32", [2, 1], b"\x77" * 8),
+            ("m.scales", "F16", [2, 8], ONE * 16),
+            ("m.g_idx", "I32", [16], struct.pack("<16i", *([0, 1] * 8)))]),
+        "awq": folder(quantization(quant_method="awq", bits=4, group_size=32, version="gemm"), [
+            ("m.qweight", "I32", [32, 1], b"\x9f" * 128), ("m.qzeros", "I32", [1, 1], b"\x77" * 4),
+            ("m.scales", "F16", [1, 8], ONE * 8)]),
+        "awq_fast": folder(None, [
+            ("m.qweight", "I16", [1, 64], b"\x9f" * 128), ("m.scales", "F16", [32, 4], ONE * 128),
+            ("m.scaled_zeros", "F16", [32, 4], ONE * 128)]),
+        "packed": folder(quantization(**INT4), [
+            ("m.weight_packed", "I32", [3, 2], b"\x9f" * 24),
+            ("m.weight_scale", "F16", [3, 2], ONE * 6),
+            ("m.weight_zero_point", "I32", [1, 2], b"\x78" * 8),
+            ("m.weight_shape", "I64", [2], struct.pack("<2q", 3, 16))]),
+        "nvfp4": folder(None, [
+            ("m.weight_packed", "U8", [2, 8], b"\x97" * 16),
+            ("m.weight_scale", "F8_E4M3", [2, 1], b"88"),
+            ("m.weight_global_scale", "F32", [1], floats(4))]),
+        "int8": folder(quantization(**INT4), [
+            ("m.weight", "I8", [2, 16], b"\xfc" * 32), ("m.weight_scale", "F32", [2, 2],
+                                                        floats(1, 2, 3, 4))]),
+        "fp8": folder(quantization(weight_block_size=[1, 4]), [
+            ("m.weight", "F8_E4M3", [2, 8], b"8" * 16),
+            ("m.weight_scale_inv", "F32", [2, 2], floats(1, 2, 3, 4))]),
+        "bnb": folder(None, [
+            ("m.weight", "U8", [6, 1], b"\x7f" * 6), ("m.weight.absmax", "F32", [3],
+                                                      floats(1, 2, 3)),
+            ("m.weight.quant_map", "F32", [16], floats(*range(16))),
+            ("m.weight.quant_state.bitsandbytes__fp4", "U8", [len(STATE)], STATE)]),
+        "bnb8": folder(None, [("m.weight", "I8", [2, 4], b"\x7f" * 8),
+                              ("m.SCB", "F32", [2], floats(1, 2))]),
     },
     "fuzz_packed": {f"format{i}": bytes([2 * i, 0, 0, 56]) for i in range(8)},
 }

@@ -507,6 +507,10 @@ static qn_status find_module(const qn_checkpoint *c, const struct qni_module *m,
         status = qni_fail(&inner, QN_E_SHAPE, "an impossible kernel");
     if (status == QN_OK)
         status = qn_format_check(&found->parts.format, &inner);
+    /* No byte of the file would stand for its rows, of which there may be 2^60. */
+    if (status == QN_OK && found->parts.k < 1 && found->parts.n > 0)
+        status = qni_fail(&inner, QN_E_SHAPE, "it has %lld rows without columns",
+                          (long long)found->parts.n);
     return status == QN_OK ? QN_OK
                            : qni_fail_at(err, status, inner.offset, "'%s': %s",
                                          qni_shown(shown, m->name), inner.text);

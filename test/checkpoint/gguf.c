@@ -438,6 +438,24 @@ static void test_metadata(void **state)
     qn_ctx_destroy(ctx);
 }
 
+/* Rows without columns take no byte: their number is whatever the file says. */
+static void test_no_columns(void **state)
+{
+    static struct gguf g;
+    qn_ctx *ctx = ctx_make(1);
+    qn_checkpoint *c = NULL;
+    qn_weight *weight = NULL;
+    (void)state;
+    begin(&g, 1, 0);
+    put_tensor(&g, "w", 0, (uint64_t)1 << 50, 8, 0);
+    pad(&g, 32);
+    assert_ok(open_checkpoint(ctx, g.bytes, g.size, &c, NULL));
+    assert_error(qn_checkpoint_load(ctx, c, 0, 0, -1, &weight, NULL, &err), QN_E_SHAPE,
+                 "without columns");
+    qn_checkpoint_close(c);
+    qn_ctx_destroy(ctx);
+}
+
 /* Each allocation fails once. */
 static void test_no_memory(void **state)
 {
@@ -472,7 +490,7 @@ int main(void)
         cmocka_unit_test(test_heads),     cmocka_unit_test(test_keys),
         cmocka_unit_test(test_tensors),   cmocka_unit_test(test_names),
         cmocka_unit_test(test_damage),    cmocka_unit_test(test_metadata),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_no_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,8 +19,8 @@ import tempfile
 import unittest
 
 QUERN = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "quern"
-COMMANDS = ["info", "demo", "quantize", "pack", "inspect", "compare", "run", "bench", "explain",
-            "tune"]
+COMMANDS = ["info", "demo", "quantize", "pack", "convert", "inspect", "compare", "run", "bench",
+            "explain", "tune"]
 # One line, "quern: what: why; what to do".
 COMPLAINT = re.compile(r"^quern: .+: .+; .+$")
 CODES = {"F32": "f", "F16": "e", "I32": "i", "I64": "q", "U8": "B", "I8": "b"}

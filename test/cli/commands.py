@@ -345,7 +345,7 @@ class Folders(Case):
         os.mkdir("gptq")
         safetensors("gptq/m.safetensors", {"a.qweight": ("I32", [8, 8], [0] * 64),
                                            "a.scales": ("F16", [1, 8], normal(8))})
-        self.assertIn("GPTQ", quern("inspect", "gptq"))
+        self.assertIn("refused by gptq", quern("inspect", "gptq"))
         os.mkdir("empty")
         self.complains("inspect", "empty", status=3, says="without .safetensors")
 

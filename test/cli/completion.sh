@@ -26,7 +26,8 @@ expect_all() { # the same, and nothing else may be offered
     fi
 }
 
-offered='info demo quantize pack inspect compare run bench explain tune help --version' expect ''
+offered='info demo quantize pack convert inspect compare run bench explain tune help --version'
+expect ''
 offered='inspect info' expect_all 'in'
 offered='quantize' expect_all help 'q'
 offered='--help --color' expect info '--'
