@@ -76,6 +76,11 @@ if(EXISTS ${check_main})
   endif()
 endif()
 
+# Is the row that a plan chooses the fastest of the table? Built by its name, run by hand.
+add_executable(quern-rows EXCLUDE_FROM_ALL bench/rows.c)
+quern_internal_program(quern-rows)
+set_target_properties(quern-rows PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+
 # Structs that cross the ABI keep their layout: checked by compiling.
 if(EXISTS ${PROJECT_SOURCE_DIR}/test/abi/layout.c)
   add_library(abi_layout OBJECT test/abi/layout.c)

@@ -396,6 +396,7 @@ static void pack_weights(struct check *c, struct drawn *d)
     memset(table, 0, entries * sizeof *table);
     memcpy(table, w->table, sizeof *table << w->format.bits);
     t->table = table;
+    t->is_e4m3 = w->format.code == QN_CODE_E4M3 && check_random_chance(&c->random, 80);
     if (check_weight_is_integer(&d->weight)) {
         int8_t *table8 = check_memory(c, "table8", 16, 16);
         t->table8_doubled = w->format.code == QN_CODE_E2M1;

@@ -98,6 +98,7 @@ static void describe_weights(const struct run *r, const struct unit *u, struct q
     t->sums = qni_section(w, own_sums ? QNI_SECTION_GROUP_SUMS : QNI_SECTION_SUMS);
     t->counts = qni_section(w, QNI_SECTION_COUNTS);
     t->table = qni_section(w, QNI_SECTION_TABLE);
+    t->is_e4m3 = w->head->format.code == QN_CODE_E4M3;
     if (u->kernel->layout == QNI_LAYOUT_T4N16) {
         const int32_t times = qni_table_integers(w->head->format.code, t->table, 16, table8);
         t->table8 = times != 0 ? table8 : NULL;

@@ -142,6 +142,7 @@ struct qni_matmul_tile {
     const int32_t *counts;  /* [n_segments] real positions of each segment (only read where x_zero
                                  meets an offset) */
     const float *table;     /* T layouts: [16] or [256] values */
+    int32_t is_e4m3;        /* T8N16: these are the values of E4M3 (no code is a NaN) */
     const int8_t *table8;   /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8,
                                  Q8B and BF16 need it (BF16 of T8N16: a table that bf16 holds) */
     int32_t table8_doubled; /* 1: scale counts half where table8 is used */

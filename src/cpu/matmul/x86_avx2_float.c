@@ -177,30 +177,6 @@ QNI_TEMPLATE void from_e4m3(__m256i codes, __m256 *v)
         v[b] = _mm256_mul_ps(v[b], _mm256_set1_ps(256));
 }
 
-/* Are the values those of E4M3? Codes that are no number are in no weight. */
-static bool is_e4m3(const float *values)
-{
-    enum { NO_NUMBER = 0x7f };
-    __m256i differ = _mm256_setzero_si256();
-    for (int i = 0; i < 256; i += 8) {
-        const __m256i code =
-            _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(i));
-        const __m256i low = _mm256_and_si256(code, _mm256_set1_epi32(NO_NUMBER));
-        const __m256i f16 =
-            _mm256_or_si256(_mm256_slli_epi32(low, 7),
-                            _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(128)), 8));
-        const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(f16, f16), 0xd8);
-        const __m256 v =
-            _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(words)), _mm256_set1_ps(256));
-        const __m256i skip = _mm256_cmpeq_epi32(low, _mm256_set1_epi32(NO_NUMBER));
-        const __m256i same = _mm256_cmpeq_epi32(_mm256_castps_si256(v),
-                                                _mm256_castps_si256(_mm256_loadu_ps(values + i)));
-        differ = _mm256_or_si256(
-            differ, _mm256_andnot_si256(_mm256_or_si256(skip, same), _mm256_set1_epi32(-1)));
-    }
-    return _mm256_testz_si256(differ, differ);
-}
-
 /* Four positions of 8 outputs. */
 QNI_TEMPLATE void values_of(__m256i codes, const int part, const struct table *t, const int kind,
                             __m256 *v)
@@ -932,7 +908,7 @@ void qni_matmul_f32_q8n16_mr6_avx2(const struct qni_matmul_tile *t)
 }
 void qni_matmul_f32_t8n16_mr6_avx2(const struct qni_matmul_tile *t)
 {
-    if (is_e4m3(t->table))
+    if (t->is_e4m3)
         tile(t, BYTE_E4M3);
     else
         tile(t, BYTE_TABLE);
