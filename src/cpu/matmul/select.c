@@ -191,13 +191,16 @@ static int64_t rows_of_made(const struct qni_matmul_kernel *k, const struct qni_
 static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                                 const struct qni_row_layout *l)
 {
-    enum { ONE_PLANE = 192, TWO_PLANES = 96, ROUNDED = 192, ROUNDED_SHORT = 32 };
+    enum { ONE_PLANE = 192, TWO_PLANES = 192, ROUNDED = 192, ROUNDED_SHORT = 32 };
+    enum { FEW = 9 }; /* fewer are to do with little memory */
     /* Groups of halves of units: the others multiply padding. */
     const bool fits =
         k->layout == QNI_LAYOUT_T8N16 ? has_bf16_table(op->w[0]) : has_integer_table(op->w[0]);
     const bool others = fits && !l->halves;
     const bool rounds = (k->traits & QNI_ROUNDS_WEIGHTS) != 0;
     int64_t from = k->m_min;
+    if (rounds || l->planes == 1)
+        from = FEW;
     if (others && l->cut.group_units == 1)
         from = rounds ? ROUNDED_SHORT : l->planes == 1 ? ONE_PLANE : TWO_PLANES;
     else if (others)
@@ -224,29 +227,64 @@ static int64_t unpacking_pays_from(const struct qni_matmul_kernel *k, const stru
     return units > LONG && k->layout == QNI_LAYOUT_Q8N16 ? BYTES : k->m_min;
 }
 
-/* Fewest rows that a kernel pays for, by measurements. Tiles are stored and their sums scaled once
- * a segment, which costs as much as 128 positions of products: of at most four units that are
- * groups, too, two segments are added at a time, others of one or two units pay where both halves
- * of a block have rows. f32 rows need no preparing for vectors, others do either way: for those
- * tiles of bf16 pay a row earlier. */
+/* Vectors pay from the first row on, but where those of fewer lanes do something else: on AVX2 a
+ * row of x meets long groups of nibbles as integers (x86_avx2_float.c) and a few rows share units
+ * of short groups, which on AVX-512 are half padding; and its products of bytes take nibbles as
+ * they lie, which AVX-VNNI pays for only where several rows share what it makes of them. */
+static int64_t vectors_pay_from(const struct qni_matmul_kernel *k, const struct qni_row_layout *l)
+{
+    enum { LONG = 4, SHARED = 7 };
+    const int64_t units = l->cut.segment_units;
+    if (k->needs == QN_ISA_AVX512 && k->reads == QNI_READS_F32) {
+        if (k->layout == QNI_LAYOUT_Q4N16 && l->cut.group_units >= LONG)
+            return 2;
+        if (k->layout == QNI_LAYOUT_T4N16 && l->halves)
+            return 2;
+        return k->layout == QNI_LAYOUT_Q8N16 && l->halves ? SHARED : k->m_min;
+    }
+    if (k->needs != QN_ISA_AVX_VNNI || k->layout != QNI_LAYOUT_Q4N16)
+        return k->m_min;
+    return units == 1 || (units > LONG && k->reads == QNI_READS_Q8) ? 3 : 2;
+}
+
+/* Tiles of int8 are stored and their sums scaled once a segment, which costs as much as 128
+ * positions of products: of at most four units that are groups, too, two segments are added at a
+ * time, others of one or two units pay where both halves of a block have rows. Codebooks, long
+ * nibbles and blocks of bytes would pay from 3, 6 and 5 rows on, but tiles need the memory of many
+ * rows, and a few are to do with little. */
+static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
+                              const struct qni_row_layout *l)
+{
+    enum { LONG = 4, ROWS = 17, NIBBLES = 14 };
+    const int64_t units = l->cut.segment_units;
+    const bool nibbles = k->layout == QNI_LAYOUT_Q4N16; /* vectors do more of these at a time */
+    const bool in_runs = l->cut.n_segments == l->cut.n_groups && qni_op_x_zero(op) == 0;
+    if (units <= LONG && in_runs)
+        return k->m_min + (nibbles && units == 1 ? 1 + (k->reads != QNI_READS_Q8) : 0);
+    return units <= 2 ? ROWS : units <= LONG && nibbles ? NIBBLES : k->m_min;
+}
+
+/* Fewest rows that a kernel pays for, by measurements (quern-rows tells where another would be
+ * faster). f32 rows need no preparing for vectors, others do either way: for those tiles of bf16
+ * pay a row earlier; and short groups of bytes, half of which would be padding, hold vectors up
+ * less. */
 static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
-    enum { TILES = 32, PLANES = 3 };
+    enum { TILES = 32, PLANES = 3, PADDED = 4, PADDED_PLANES = 12 };
+    if (k->needs == QN_ISA_PORTABLE)
+        return k->m_min;
     if (qni_cuts_bytes(k) && k->m_min > 1)
         return unpacking_pays_from(k, op);
-    if (k->mr < TILES || k->m_min <= 1)
-        return k->m_min;
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
+    if (k->mr < TILES || k->m_min <= 1)
+        return vectors_pay_from(k, &l);
     if (k->traits & QNI_MAKES_WEIGHTS)
         return making_pays_from(k, op, &l);
+    if (k->reads == QNI_READS_BF16 && l.halves && k->layout == QNI_LAYOUT_Q8N16)
+        return l.planes == 1 ? PADDED : PADDED_PLANES;
     if (k->reads == QNI_READS_BF16)
         return k->m_min - (l.planes < PLANES);
-    const int64_t units = l.cut.segment_units;
-    const bool nibbles = k->layout == QNI_LAYOUT_Q4N16; /* vectors do more of these at a time */
-    const bool in_runs = l.cut.n_segments == l.cut.n_groups && qni_op_x_zero(op) == 0;
-    if (units <= 4 && in_runs)
-        return k->m_min + (nibbles ? 1 + (units == 1) : 0);
-    return units <= 2 ? TILES / 2 + 1 : units <= 4 && nibbles ? k->m_min + 5 : k->m_min;
+    return tiles_pay_from(k, op, &l);
 }
 
 /* Among the rows that can serve: for each m the first of the list with m_min <= m. */

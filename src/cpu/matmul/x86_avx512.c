@@ -69,10 +69,9 @@ QNI_TEMPLATE void from_e4m3(__m512i codes, __m512 *v)
 {
     /* In each lane of 128 bits four outputs position by position; then all outputs of positions 0
      * and 1 in the lower halves of these lanes, of 2 and 3 in the upper ones. */
-    const __m512i in_turn = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    const __m512i lanes =
-        _mm512_setr_epi32(0, 4, 2, 6, 8, 12, 10, 14, 1, 5, 3, 7, 9, 13, 11, 15);
+    const __m512i in_turn =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const __m512i lanes = _mm512_setr_epi32(0, 4, 2, 6, 8, 12, 10, 14, 1, 5, 3, 7, 9, 13, 11, 15);
     const __m512i zero = _mm512_setzero_si512(), bits = _mm512_set1_epi16((short)0xbf80);
     const __m512i all = _mm512_permutexvar_epi32(lanes, _mm512_shuffle_epi8(codes, in_turn));
     const __m512i low =
@@ -309,9 +308,8 @@ QNI_TEMPLATE void expand(__m512 *w, const uint8_t *codes, ptrdiff_t ahead, __m51
             from_e4m3(v, e4m3);
         QNI_UNROLL
         for (int b = 0; b < 4; b++) {
-            const __m512 low = kind == BYTE_E4M3
-                                   ? e4m3[b]
-                                   : value16(v, 8 * b, kind, table->nibbles, table->bytes);
+            const __m512 low =
+                kind == BYTE_E4M3 ? e4m3[b] : value16(v, 8 * b, kind, table->nibbles, table->bytes);
             w[NR * (4 * r + b)] = _mm512_fmadd_ps(scale, low, offset);
             if (!nibbles || halves)
                 continue;
