@@ -62,9 +62,19 @@ static int is_awq(const struct source *s, const char *name, size_t stem)
            codes->entry.tensor.shape[1] < scales->entry.tensor.shape[1];
 }
 
+/* Blocks of a GGUF file, whose types the library has not as a tensor's. */
+static int is_ggml_block(const struct source *s, const char *name)
+{
+    const struct source_tensor *t = source_find(s, name);
+    return t != NULL && qn_file_get_kind(t->file) == QN_FILE_GGUF &&
+           t->entry.tensor.dtype == QN_DTYPE_NONE;
+}
+
 const char *foreign_scheme(const struct source *s, const char *name)
 {
     const size_t length = strlen(name);
+    if (is_ggml_block(s, name))
+        return "GGUF";
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
         const struct scheme *scheme = &schemes[i];
         for (int p = 0; p < MAX_PARTS && scheme->parts[p] != NULL; p++) {

@@ -320,7 +320,9 @@ static int choose_one(struct choice *c, struct item *item)
     }
     if (status != 0)
         return status;
-    if (item->reason != NULL && item->tensor->entry.tensor.dtype == QN_DTYPE_NONE)
+    /* What another program has quantized is named when all is known (check_foreign). */
+    const int is_named = item->scheme != NULL && !args_has(c->chosen.args, "copy-unknown");
+    if (item->reason != NULL && !is_named && item->tensor->entry.tensor.dtype == QN_DTYPE_NONE)
         return complain(EXIT_INPUT, "this version of quern cannot copy it; take it out of the file",
                         "tensor '%s': it has type %s", name, item->tensor->entry.dtype);
     if (item->reason != NULL)

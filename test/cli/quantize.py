@@ -9,6 +9,7 @@ import math
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import unittest
@@ -181,6 +182,15 @@ class Quantize(Case):
                                  {"lm_head.weight"})
                 # Patterns that leave them out have said what is to happen.
                 quern("quantize", "m.safetensors", "-n", *[w for n in tensors for w in ("-e", n)])
+        # Of a type that cannot be copied: named all the same.
+        with open("m.gguf", "wb") as file:
+            def text(word):
+                return struct.pack("<Q", len(word)) + word.encode()
+
+            head = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + text("blk.0.q.weight")
+            head += struct.pack("<IQQIQ", 2, 128, 64, 8, 0)
+            file.write(head + b"\0" * (-len(head) % 32 + 64 * 4 * 34))
+        self.complains("quantize", "m.gguf", "-n", status=3, says=["(GGUF)", "blk.0.q.weight"])
         safetensors("m.safetensors", {"d.weight": floats(16, 64), "d.scales": floats(16, 64)})
         self.assertTrue(all(t["quantized"] for t in self.plan("m.safetensors").values()))
 
