@@ -90,8 +90,9 @@ typedef struct qn_weight qn_weight;
 typedef struct qn_weight_parts {
     size_t size;
     qn_format format;
-    int64_t n;               /**< Outputs (all convolution groups together). */
-    int64_t k;               /**< Reduction: kh * kw * ci. */
+    int64_t n;               /**< Outputs (all convolution groups together), at most 2^31 - 1; at
+                                  most 2^24 where k is 0. */
+    int64_t k;               /**< Reduction: kh * kw * ci, at most 2^31 - 1. */
     int32_t kh, kw;          /**< 1, 1 for matmul (default). */
     int32_t conv_groups;     /**< Default 1. n is divisible by it. */
     int32_t reserved;        /**< 0. */
@@ -121,8 +122,9 @@ QN_API int64_t qn_format_groups(const qn_format *format, int64_t k, int64_t ci);
 
 /**
  * Check and copy the parts. n or k may be 0.
- * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE: n, k, taps, groups disagree; QN_E_VALUE: a
- *         NaN or infinite scale or offset, a code out of range, a perm that is no permutation;
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE: n, k, taps, groups disagree, or n or k is
+ *         too large; QN_E_VALUE: a NaN or infinite scale or offset, a value or scale * code or
+ *         scale * zero beyond f32, a code out of range, a perm that is no permutation;
  *         QN_E_MEMORY; QN_E_VERSION: parts uses a field from the future.
  */
 QN_API qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts,
@@ -236,7 +238,8 @@ QN_API qn_status qn_quantize_options_init_sized(qn_quantize_options *options, si
  * Quantize dense weights [n, k] (for a convolution [n, kh, kw, ci] flattened), f32, f16 or bf16;
  * rows may be strided. Deterministic whatever the number of threads.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_VALUE: a NaN
- *         or infinity in the weights (err names row and column) or a Hessian that is not positive;
+ *         or infinity in the weights (err names row and column), weights whose nearest codes are
+ *         beyond f32 (from 2^127 on, as the format rounds), or a Hessian that is not positive;
  *         QN_E_MEMORY; QN_E_CANCELLED; QN_E_VERSION.
  */
 QN_API qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense,

@@ -61,7 +61,7 @@ qn_status qni_check_tensor(const qn_ctx *ctx, const qn_tensor *t, const char *na
             return qni_fail(err, QN_E_STRIDE, "%s: stride %d is negative (%lld)", name, d,
                             (long long)t->stride[d]);
     }
-    if (t->shape[rank - 1] > 1 && t->stride[rank - 1] != 1)
+    if (t->shape[rank - 1] > 1 && t->stride[rank - 1] != 1 && !qni_is_empty(t))
         return qni_fail(err, QN_E_STRIDE, "%s: the innermost stride is %lld, not 1", name,
                         (long long)t->stride[rank - 1]);
     size_t bytes;

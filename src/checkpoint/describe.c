@@ -9,6 +9,7 @@
 
 #include "../base/error.h"
 #include "../base/size.h"
+#include "../quant/canonical.h"
 #include "file.h"
 #include "json.h"
 
@@ -105,9 +106,8 @@ qn_status qni_describe_check(const qn_weight_parts *parts, int64_t *n_groups, qn
     int64_t taps = 0;
     QNI_TRY(qn_format_check(&parts->format, err));
     /* The upper limits keep loops over rows without content short. */
-    if (parts->n < 0 || parts->n > INT32_MAX || parts->k < 0 || parts->k > INT32_MAX ||
-        parts->kh < 1 || parts->kw < 1 || parts->conv_groups < 1 ||
-        !qni_i64_mul(parts->kh, parts->kw, &taps))
+    if (!qni_is_weight_shape(parts->n, parts->k) || parts->kh < 1 || parts->kw < 1 ||
+        parts->conv_groups < 1 || !qni_i64_mul(parts->kh, parts->kw, &taps))
         return qni_fail(err, QN_E_SHAPE, "n, k, kh, kw or conv_groups is out of range");
     if (parts->k % taps != 0 || parts->n % parts->conv_groups != 0)
         return qni_fail(err, QN_E_SHAPE,

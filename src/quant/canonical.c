@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Canonical weights: made, checked, looked at, freed. What has passed qn_weight_create() is
  * consistent and finite; everything below trusts it. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -61,9 +62,11 @@ static qn_status check_geometry(const qn_weight_parts *g, int64_t *ci, qn_error 
             "a weight of n %lld, k %lld, kernel %d x %d, %d groups is impossible: n and k are not "
             "negative, the others at least 1, as the struct's _init() sets them",
             (long long)g->n, (long long)g->k, (int)g->kh, (int)g->kw, (int)g->conv_groups);
-    if (g->k > INT32_MAX)
-        return qni_fail(err, QN_E_SHAPE, "k is %lld; at most 2^31 - 1 is possible",
-                        (long long)g->k);
+    if (!qni_is_weight_shape(g->n, g->k))
+        return qni_fail(err, QN_E_SHAPE,
+                        "n is %lld and k %lld; n and k are at most 2^31 - 1, and n at most 2^24 "
+                        "where k is 0",
+                        (long long)g->n, (long long)g->k);
     if (!qni_i64_mul(g->kh, g->kw, &taps) || g->k % taps != 0)
         return qni_fail(err, QN_E_SHAPE, "k = %lld is no multiple of the kernel's %d x %d taps",
                         (long long)g->k, (int)g->kh, (int)g->kw);
@@ -265,6 +268,58 @@ static qn_status check_perm(int32_t *perm, int64_t k, qn_error *err)
     return QN_OK;
 }
 
+/* The largest magnitude of value - zero, and of what kernels make on the way: value, zero. */
+static double largest_value(const struct qn_weight *w)
+{
+    double largest = ldexp(1.0, w->format.bits - 1);
+    for (int32_t i = 0; w->table != NULL && i < 1 << w->format.bits; i++)
+        largest = i == 0 ? fabs((double)w->table[0]) : fmax(largest, fabs((double)w->table[i]));
+    return largest;
+}
+
+/* Is there an f32 for every code of the group, whatever it is? */
+static bool is_safe(const struct qn_weight *w, int64_t at, double largest)
+{
+    const double zero = w->zero != NULL ? fabs((double)w->zero[at]) : 0.0;
+    const double offset = w->offset != NULL ? fabs((double)w->offset[at]) : 0.0;
+    return fabs((double)w->scale[at]) * (largest + zero) + offset <= (double)FLT_MAX;
+}
+
+static bool is_beyond_f32(double x)
+{
+    return !isfinite((float)x);
+}
+
+static qn_status check_row_values(const struct qn_weight *w, int64_t row, qn_error *err)
+{
+    for (int64_t p = 0; p < w->k; p++) {
+        const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
+        const double value = qni_code_value(w, w->codes[row * w->k + p]), scale = w->scale[i];
+        const double zero = w->zero != NULL ? w->zero[i] : 0.0;
+        const double offset = w->offset != NULL ? w->offset[i] : 0.0;
+        if (is_beyond_f32(scale * value) || is_beyond_f32(scale * zero) ||
+            is_beyond_f32(scale * (value - zero) + offset))
+            return qni_fail(err, QN_E_VALUE,
+                            "the weight at row %lld, position %lld is beyond f32 (scale %g, value "
+                            "%g, zero %g, offset %g); scale the layer down",
+                            (long long)row, (long long)p, scale, value, zero, offset);
+    }
+    return QN_OK;
+}
+
+qn_status qni_weight_check_values(const struct qn_weight *w, qn_error *err)
+{
+    const double largest = largest_value(w);
+    for (int64_t row = 0; row < w->n && w->k > 0; row++) {
+        bool safe = true;
+        for (int64_t g = 0; g < w->n_groups && safe; g++)
+            safe = is_safe(w, row * w->n_groups + g, largest);
+        if (!safe)
+            QNI_TRY(check_row_values(w, row, err));
+    }
+    return QN_OK;
+}
+
 /* ---- public ---- */
 
 static void copy(void *to, const void *from, size_t bytes)
@@ -300,6 +355,8 @@ qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_w
     qn_status status = take_codes(ctx, &p, w->codes, err);
     if (status == QN_OK && w->perm != NULL)
         status = check_perm(w->perm, w->k, err);
+    if (status == QN_OK)
+        status = qni_weight_check_values(w, err);
     if (status != QN_OK) {
         qn_weight_destroy(w);
         return status;
@@ -316,7 +373,9 @@ qn_status qni_weight_check(const qn_ctx *ctx, struct qn_weight *w, qn_error *err
     QNI_TRY(check_groups(&p, w->n_groups, err));
     QNI_TRY(take_codes(ctx, &p, NULL, err));
     QNI_TRY(check_columns(&p, err));
-    return w->perm != NULL ? check_perm(w->perm, w->k, err) : QN_OK;
+    if (w->perm != NULL)
+        QNI_TRY(check_perm(w->perm, w->k, err));
+    return qni_weight_check_values(w, err);
 }
 
 qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts)

@@ -24,6 +24,14 @@ struct qn_weight {
     float *table;              /* [2^bits] for every codebook, NULL for integers */
 };
 
+/* Is there a weight of n outputs and k columns? Both fit int32, and rows without columns, which
+ * cost a file nothing, are few. */
+enum { QNI_MOST_EMPTY_ROWS = 1 << 24 };
+static inline bool qni_is_weight_shape(int64_t n, int64_t k)
+{
+    return n >= 0 && k >= 0 && k <= INT32_MAX && n <= (k == 0 ? QNI_MOST_EMPTY_ROWS : INT32_MAX);
+}
+
 /* Which group position p of a row belongs to. ci: input channels (of one convolution group) per
  * tap. */
 static inline int64_t qni_group_of(const qn_format *f, int64_t p, int64_t ci)
@@ -63,6 +71,9 @@ const float *qni_code_table(qn_code code);
 /* The rules of qn_weight_create() about values, for a weight that was filled from elsewhere (a
  * file): after QN_OK everything below may trust it. Same statuses. */
 qn_status qni_weight_check(const qn_ctx *ctx, struct qn_weight *w, qn_error *err);
+/* The last of these rules alone: no value, and nothing that a kernel makes of scale and code on the
+ * way to one, is beyond f32. QN_E_VALUE. */
+qn_status qni_weight_check_values(const struct qn_weight *w, qn_error *err);
 
 /* Allocate a weight with room for everything that format and flags ask for (contents undefined;
  * table filled). */

@@ -8,6 +8,7 @@
 #include "../base/compiler.h"
 #include "../base/error.h"
 #include "../base/size.h"
+#include "canonical.h"
 #include "geometry.h"
 
 enum { ALIGNMENT = 64 };
@@ -40,12 +41,12 @@ static qn_status check_words(const struct qni_packed_head *h, qn_error *err)
     return QN_OK;
 }
 
-/* After this: k < 2^31, n < 2^40, and k = taps * ci. */
+/* After this: n and k < 2^31, and k = taps * ci. */
 static qn_status check_shape(const struct qni_packed_head *h, qn_error *err)
 {
     int64_t taps, k;
-    if (h->n < 0 || h->n >= (int64_t)1 << 40 || h->k < 0 || h->k > INT32_MAX || h->ci < 0 ||
-        h->kh < 1 || h->kw < 1 || h->conv_groups < 1)
+    if (!qni_is_weight_shape(h->n, h->k) || h->ci < 0 || h->kh < 1 || h->kw < 1 ||
+        h->conv_groups < 1)
         return corrupt(err, "a dimension is negative or beyond all bounds");
     if (!qni_i64_mul(h->kh, h->kw, &taps) || !qni_i64_mul(taps, h->ci, &k) || k != h->k)
         return corrupt(err, "k is not kh * kw * ci");

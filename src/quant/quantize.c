@@ -336,6 +336,8 @@ qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense, const qn_quanti
     qn_status status = prepare(&job, &o, err);
     if (status == QN_OK)
         status = run(&job, err);
+    if (status == QN_OK) /* the nearest code of the largest f32 may be beyond it */
+        status = qni_weight_check_values(job.w, err);
     free_job(&job);
     if (status == QN_OK)
         *weight = job.w;

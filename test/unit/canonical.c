@@ -222,7 +222,7 @@ static void inconsistent_parts_are_refused(void **state)
     REFUSE("int4:g8", m.p.kw = 7, QN_E_SHAPE, "2 x 7 taps");
     REFUSE("int4:g8", m.p.conv_groups = 3, QN_E_SHAPE, "3 groups");
     REFUSE("int4:g8", m.p.k = (int64_t)1 << 31, QN_E_SHAPE, "2^31");
-    REFUSE("int4:g8", (m.p.n = INT64_MAX / 2, m.p.conv_groups = 1), QN_E_SHAPE, "address space");
+    REFUSE("int4:g8", (m.p.n = INT64_MAX / 2, m.p.conv_groups = 1), QN_E_SHAPE, "at most 2^31");
     REFUSE("int4:g8", m.scale[9] = NAN, QN_E_VALUE, "row 1, group 1");
     REFUSE("int4:g8", m.scale[8] = INFINITY, QN_E_VALUE, "scale of row 1, group 0");
     REFUSE("int4:g8:off", m.offset[8] = -INFINITY, QN_E_VALUE, "offset of row 1, group 0");
