@@ -97,8 +97,8 @@ static qn_status pack(struct task *t, qn_weight *weight, qn_error *err)
 /* Before any work: a matmul's x has as many columns as the weights. */
 static int check_columns(const struct task *t, const char *path, int64_t k)
 {
-    const int64_t columns = t->x.rank > 0 ? t->x.shape[t->x.rank - 1] : -1;
-    if (t->op != MATMUL || columns == k)
+    const int64_t columns = t->x.rank == 2 ? t->x.shape[1] : k; /* else a convolution, or wrong */
+    if (columns == k)
         return 0;
     return complain(EXIT_INPUT, "'quern inspect FILE' shows the shapes",
                     "%s: the weights take %lld columns of x, which has %lld", path, (long long)k,
@@ -123,7 +123,7 @@ static int quantize_plain(struct task *t, const struct picked *p, const char *fo
     int64_t k = 1;
     for (int32_t d = 1; d < entry.tensor.rank; d++)
         k *= entry.tensor.shape[d];
-    failed = entry.tensor.rank < 2 ? 0 : check_columns(t, p->path, k);
+    failed = entry.tensor.rank != 2 ? 0 : check_columns(t, p->path, k);
     if (failed != 0)
         return failed;
     qn_tensor rows;
@@ -172,7 +172,9 @@ static int load_weights(struct task *t, const char *text, const char *format)
             qn_weight_parts parts;
             qn_weight_parts_init(&parts);
             status = qn_file_weight_info(p.file, name, &parts, NULL, &err);
-            failed = status == QN_OK ? check_columns(t, p.path, parts.k) : 0;
+            failed = status == QN_OK && parts.kh * parts.kw * parts.conv_groups == 1
+                         ? check_columns(t, p.path, parts.k)
+                         : 0;
             if (status == QN_OK && failed == 0)
                 status = qn_file_load_weight(t->ctx, p.file, name, &weight, &err);
             if (status == QN_OK && failed == 0)

@@ -256,6 +256,13 @@ endif()
 
 # test/cli/*.sh get the path of the command; what they write goes to a folder of their own.
 if(TARGET quern_cli)
+  quern_is_tested(tested hostile.campaign)
+  if(tested)
+    add_test(NAME hostile.campaign
+      COMMAND ${PROJECT_SOURCE_DIR}/test/hostile/campaign.sh $<TARGET_FILE:quern_cli>)
+    set_tests_properties(hostile.campaign PROPERTIES LABELS cli TIMEOUT 900 COST 40
+      SKIP_RETURN_CODE 77)
+  endif()
   file(GLOB cli_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/cli/*.sh)
   foreach(script IN LISTS cli_tests)
     get_filename_component(name ${script} NAME_WE)

@@ -138,6 +138,25 @@ static void test_loading(void **state)
     counted_destroy(&c);
 }
 
+/* A type that the library does not know has data all the same. */
+static void test_unknown_type(void **state)
+{
+    struct counted_ctx c;
+    qn_file *file = NULL;
+    int32_t has_sum = 0;
+    size_t size;
+    (void)state;
+    counted_make(&c);
+    uint8_t *bytes = mixed_file(c.ctx, &size);
+    edit_header(bytes, "w.codes\":{\"dtype\":\"U8\"", "w.codes\":{\"dtype\":\"X8\"");
+    assert_ok(open_bytes(c.ctx, bytes, size, &file, NULL));
+    assert_ok(qn_file_verify(file, "w.codes", &has_sum, NULL));
+    assert_int_equal(has_sum, 1);
+    qn_file_close(file);
+    free(bytes);
+    counted_destroy(&c);
+}
+
 /* What is no checksum is a failure of the file, not of the tensor's data. */
 static void test_bad_digits(void **state)
 {
@@ -205,9 +224,8 @@ static void test_packed_verify(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_bit),
-        cmocka_unit_test(test_loading),
-        cmocka_unit_test(test_bad_digits),
+        cmocka_unit_test(test_every_bit),     cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_unknown_type),  cmocka_unit_test(test_bad_digits),
         cmocka_unit_test(test_packed_verify),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
