@@ -279,6 +279,10 @@ if(TARGET quern_cli)
     if(name STREQUAL "plots") # of records: the command has no part in it
       set_tests_properties(cli.${name} PROPERTIES LABELS "cli;once")
     endif()
+    if(name STREQUAL "commands" AND NOT QN_SANITIZE) # of the others few depend on the machine
+      quern_smaller_machines(cli.${name} COMMAND ${script} $<TARGET_FILE:quern_cli>
+        WORKING_DIRECTORY ${folder})
+    endif()
   endforeach()
 endif()
 

@@ -19,10 +19,10 @@
      mr,                                                                                           \
      QNI_NUMERICS_##numerics,                                                                      \
      traits,                                                                                       \
-     scratch},
+     {scratch}},
 static const struct qni_matmul_kernel kernels[] = {
 #include "../../src/cpu/matmul/kernels.inc"
-    {NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}};
+    {NULL, NULL, 0, 0, 0, 0, 0, 0, 0, {0}}};
 #undef QNI_MATMUL_KERNEL
 
 /* STEADY: all codes are the lowest there are, over many short groups: sums that a kernel lets run
@@ -610,8 +610,9 @@ static void row_case(struct check *c, const void *arg)
         prepare_int8(c, &d, &args.x);
     else
         prepare_floats(c, &d, &args.x);
-    if (kernel->scratch_bytes > 0)
-        t->scratch = check_memory(c, "scratch", kernel->scratch_bytes, 64);
+    const size_t scratch = qni_kernel_bytes(kernel, t->m, t->lda);
+    if (scratch > 0)
+        t->scratch = check_memory(c, "scratch", scratch, 64);
     const struct qn_weight *const w = &d.weight.w;
     struct qni_ref_op op;
     qni_ref_matmul(&args, &w, &op);

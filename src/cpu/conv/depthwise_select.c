@@ -14,12 +14,12 @@ enum { LANE_TILE = 32, PIXEL_TILE = 256 };
 /* ---- selection ------------------------------------------------------------------------------- */
 
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
-    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0, 0},              \
+    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0, {0}},            \
      fn,                                                                                           \
      NULL,                                                                                         \
      QNI_DEPTHWISE_##kind},
 #define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                             \
-    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0, 0},              \
+    {{#fn, NULL, needs, QNI_READS_##reads, -1, 1, mr, QNI_NUMERICS_##numerics, 0, {0}},            \
      NULL,                                                                                         \
      fn,                                                                                           \
      QNI_DEPTHWISE_##kind},

@@ -18,8 +18,16 @@
 /* ---- which row ------------------------------------------------------------------------------- */
 
 #define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
-    {{#fn, NULL, needs, QNI_READS_##reads, QNI_LAYOUT_##layout, m_min, mr,                         \
-      QNI_NUMERICS_##numerics, 0, QNI_DIRECT_SCRATCH},                                             \
+    {{#fn,                                                                                         \
+      NULL,                                                                                        \
+      needs,                                                                                       \
+      QNI_READS_##reads,                                                                           \
+      QNI_LAYOUT_##layout,                                                                         \
+      m_min,                                                                                       \
+      mr,                                                                                          \
+      QNI_NUMERICS_##numerics,                                                                     \
+      0,                                                                                           \
+      {QNI_DIRECT_SCRATCH}},                                                                       \
      fn,                                                                                           \
      unpack,                                                                                       \
      sums,                                                                                         \

@@ -19,8 +19,16 @@
 /* ---- which row ------------------------------------------------------------------------------- */
 
 #define QNI_GROUPS_KERNEL(fn, needs, reads, layout, kind, mr, numerics, helpers)                   \
-    {{#fn, NULL, needs, QNI_READS_##reads, QNI_LAYOUT_##layout, 1, mr, QNI_NUMERICS_##numerics, 0, \
-      0},                                                                                          \
+    {{#fn,                                                                                         \
+      NULL,                                                                                        \
+      needs,                                                                                       \
+      QNI_READS_##reads,                                                                           \
+      QNI_LAYOUT_##layout,                                                                         \
+      1,                                                                                           \
+      mr,                                                                                          \
+      QNI_NUMERICS_##numerics,                                                                     \
+      0,                                                                                           \
+      {0}},                                                                                        \
      fn,                                                                                           \
      &(helpers),                                                                                   \
      QNI_GROUPS_##kind},

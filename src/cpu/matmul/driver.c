@@ -186,7 +186,7 @@ static void multiply(struct qni_matmul_tile *t, const struct unit *u)
 
 /* Sums that overflowed on the way are made again from x. */
 static void mend(const struct run *r, const struct unit *u, const struct qni_matmul_tile *t,
-                 int64_t panel, const struct qni_thread_scratch *scratch)
+                 int64_t panel, struct qni_thread_scratch *scratch)
 {
     const int64_t n = t->n_panels * QNI_PANEL;
     if (u->kernel->numerics != QNI_NUMERICS_BOUND)
@@ -196,7 +196,7 @@ static void mend(const struct run *r, const struct unit *u, const struct qni_mat
     if (QNI_LIKELY(looks ? *t->is_finite : r->rows->is_finite(t->c, t->m, n, (int64_t)t->ldc)))
         return;
     const struct qni_row_scratch rows =
-        qni_row_scratch_in(r->op, r->shape.source_bytes, r->shape.is_made, scratch->rows);
+        qni_row_scratch_in(r->op, &r->shape, scratch->made, scratch->after_tile);
     const struct qni_overflow_tile tile = {
         .part = u->part,
         .row = u->row,
@@ -207,7 +207,8 @@ static void mend(const struct run *r, const struct unit *u, const struct qni_mat
         .ldc = t->ldc,
         .rounds = (u->kernel->traits & QNI_ROUNDS_WEIGHTS) != 0,
     };
-    qni_overflow_mend(r->op, r->rows, &r->product->source, &tile, &rows, scratch->exact);
+    qni_overflow_mend(r->op, r->rows, &r->product->source, &tile, &rows);
+    scratch->kept = 0; /* the kernel's memory holds floats of rows now */
 }
 
 /* Does the kernel multiply by the scales of x itself? Each result is written once, then. */
@@ -321,9 +322,8 @@ static int64_t strip_of(const struct run *r, const struct unit *u,
 
 /* Rows [row, row + n) of a unit, if there are such. */
 QNI_NOINLINE static void multiply_strip(const struct run *r, const struct unit *u,
-                                        const struct qni_prepared *prepared, int64_t row,
-                                        int64_t n, struct qni_thread_scratch *scratch,
-                                        int64_t panel)
+                                        const struct qni_prepared *prepared, int64_t row, int64_t n,
+                                        struct qni_thread_scratch *scratch, int64_t panel)
 {
     struct unit some = *u;
     struct qni_prepared rows = *prepared;
@@ -364,7 +364,7 @@ static void private_scratch(struct run *r, int32_t worker, struct qni_thread_scr
     qni_thread_scratch(r->op, &r->shape, r->choice, r->private + (size_t)worker * r->thread_bytes,
                        s);
     s->unit = -1;
-    *rows = qni_row_scratch_in(r->op, r->shape.source_bytes, r->shape.is_made, s->rows);
+    *rows = qni_row_scratch_in(r->op, &r->shape, s->made, s->floats);
 }
 
 static void work_privately(void *arg, int32_t worker)

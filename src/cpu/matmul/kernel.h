@@ -79,10 +79,11 @@ enum {
                                 where *kept says QNI_LESSENS_OTHERS, which it tells of any number
                                 of rows if it gets no panels. Of one segment */
     QNI_SPLITS = 256,         /* writes each result once where qni_splits(), all panels at once */
+    QNI_COPIES_ROWS = 1024,   /* makes digits of up to QNI_COPIED_ROWS rows, as long as these */
     QNI_TAKES_SHORT = 512     /* F32: more than QNI_FEW_ROWS rows need no padding, of a multiple of
                                  8 positions */
 };
-enum { QNI_FEW_ROWS = 12 };
+enum { QNI_FEW_ROWS = 12, QNI_COPIED_ROWS = 3 };
 
 /* Memory for the rows that a kernel makes others of, each 64 bytes longer, and how many of lda
  * bytes it makes at a time. */
@@ -178,6 +179,11 @@ static inline bool qni_splits(const struct qni_matmul_tile *t)
 
 typedef void qni_matmul_kernel_fn(const struct qni_matmul_tile *tile);
 
+/* Jobs of so few rows get the smaller of a kernel's two scratches. */
+enum { QNI_SMALL_ROWS = 8 };
+/* In kernels.inc: bytes of scratch for any m, and for at most QNI_SMALL_ROWS rows. */
+#define QNI_SCRATCH(any, small) any, small
+
 /* A row of kernels.inc. */
 struct qni_matmul_kernel {
     const char *name;
@@ -188,9 +194,31 @@ struct qni_matmul_kernel {
     int32_t mr;    /* rows it works on at a time; jobs are multiples of it where
                                  possible */
     int32_t numerics;
-    int32_t traits;       /* QNI_TAKES_SCALE ... */
-    size_t scratch_bytes; /* private scratch, for any k and m */
+    int32_t traits; /* QNI_TAKES_SCALE ... */
+    /* private scratch for any k and m; for small m, 0: the same. On top of that of small m comes
+     * memory for the rows that a kernel makes others of: qni_kernel_bytes() */
+    size_t scratch_bytes[2];
 };
+
+/* Rows that a kernel makes others of, for small jobs of m. Blocks of less rows are of three and
+ * four, and may end two behind the last one. */
+static inline size_t qni_copied_rows(const struct qni_matmul_kernel *kernel, int64_t m)
+{
+    if ((kernel->traits & QNI_LESSENS_ROWS) != 0)
+        return (size_t)m + 2;
+    const bool copies = (kernel->traits & QNI_COPIES_ROWS) != 0;
+    return copies ? (size_t)(m < QNI_COPIED_ROWS ? m : QNI_COPIED_ROWS) : 0;
+}
+
+/* Scratch for jobs of at most m rows of lda bytes. */
+static inline size_t qni_kernel_bytes(const struct qni_matmul_kernel *kernel, int64_t m, size_t lda)
+{
+    const size_t any = kernel->scratch_bytes[0], small = kernel->scratch_bytes[1];
+    if (m > QNI_SMALL_ROWS || small == 0)
+        return any;
+    const size_t bytes = small + qni_copied_rows(kernel, m) * (lda + 64);
+    return bytes < any ? bytes : any;
+}
 
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     qni_matmul_kernel_fn fn;

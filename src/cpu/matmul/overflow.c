@@ -9,17 +9,21 @@
 #include "../../base/exact.h"
 #include "../../base/half.h"
 
-/* A row of x in packed order, times the prescale. False if it holds an infinity or a NaN. */
+/* A row of x. */
+struct row {
+    const float *x, *prescale; /* in the order of columns */
+    const int32_t *perm;
+    const struct qni_run *runs;
+    int32_t n_runs;
+    int32_t run; /* runs before it end before the unit that was asked for last */
+    struct qni_run all;
+};
+
+/* False if it holds an infinity or a NaN. */
 static bool bring_row(const struct qni_op *op, const struct qni_rows *rows,
                       const struct qni_row_source *source, const struct qni_overflow_tile *t,
-                      int64_t row, const struct qni_row_scratch *scratch, double *exact)
+                      int64_t row, const struct qni_row_scratch *scratch)
 {
-    const qn_packed *w = t->part->w;
-    const int32_t *const perm = qni_section(w, QNI_SECTION_PERM);
-    const float *const prescale = qni_section(w, QNI_SECTION_PRESCALE);
-    const struct qni_run *const runs = qni_section(w, QNI_SECTION_RUNS);
-    const struct qni_run all = {0, 0, w->head->k};
-    const int32_t n_runs = runs != NULL ? w->head->n_runs : 1;
     const void *raw = scratch->raw;
     if (source->fill != NULL) {
         source->fill(source->arg, t->part, row, 1, scratch->raw, scratch->raw_ld, scratch->source);
@@ -28,19 +32,43 @@ static bool bring_row(const struct qni_op *op, const struct qni_rows *rows,
         raw =
             (const uint8_t *)source->x + (size_t)(at * source->ldx) * qn_dtype_bytes(source->dtype);
     }
-    rows->widen(scratch->wide, raw, op->x.dtype, NULL, w->head->k);
-    if (!rows->is_finite(scratch->wide, 1, w->head->k, 0))
-        return false;
-    memset(exact, 0, (size_t)(w->head->units * QNI_UNIT) * sizeof *exact);
-    for (int32_t i = 0; i < n_runs; i++) {
-        const struct qni_run *const r = runs != NULL ? &runs[i] : &all;
-        for (int64_t q = 0; q < r->len; q++) {
-            const int64_t column = perm != NULL ? perm[r->src + q] : r->src + q;
-            exact[r->dst + q] =
-                (double)scratch->wide[column] * (prescale != NULL ? (double)prescale[column] : 1.0);
+    const int64_t k = t->part->w->head->k;
+    rows->widen(scratch->wide, raw, op->x.dtype, NULL, k);
+    return rows->is_finite(scratch->wide, 1, k, 0);
+}
+
+static void describe_row(const qn_packed *w, const float *x, struct row *r)
+{
+    r->x = x;
+    r->prescale = qni_section(w, QNI_SECTION_PRESCALE);
+    r->perm = qni_section(w, QNI_SECTION_PERM);
+    r->runs = qni_section(w, QNI_SECTION_RUNS);
+    r->n_runs = w->head->n_runs;
+    r->run = 0;
+    r->all = (struct qni_run){0, 0, w->head->k};
+    if (r->runs == NULL) {
+        r->runs = &r->all;
+        r->n_runs = 1;
+    }
+}
+
+/* A unit of it in packed order, times the prescale. Units are asked for in rising order. */
+static void bring_unit(struct row *r, int64_t unit, double x[QNI_UNIT])
+{
+    const int64_t begin = unit * QNI_UNIT, end = begin + QNI_UNIT;
+    memset(x, 0, QNI_UNIT * sizeof *x);
+    while (r->run < r->n_runs && r->runs[r->run].dst + r->runs[r->run].len <= begin)
+        r->run++;
+    for (int32_t i = r->run; i < r->n_runs && r->runs[i].dst < end; i++) {
+        const struct qni_run *const run = &r->runs[i];
+        const int64_t last = qni_min(run->dst + run->len, end);
+        for (int64_t p = qni_max(run->dst, begin); p < last; p++) {
+            const int64_t at = run->src + p - run->dst;
+            const int64_t column = r->perm != NULL ? r->perm[at] : at;
+            x[p - begin] =
+                (double)r->x[column] * (r->prescale != NULL ? (double)r->prescale[column] : 1.0);
         }
     }
-    return true;
 }
 
 /* What the codes of a layout stand for. */
@@ -51,7 +79,8 @@ struct codes {
 };
 
 /* dot[j] += sum over a unit of x * value. */
-static void add_unit(const struct codes *c, int64_t unit, const double *x, double dot[QNI_PANEL])
+static void add_unit(const struct codes *c, int64_t unit, const double x[QNI_UNIT],
+                     double dot[QNI_PANEL])
 {
     const uint8_t *const at = c->at + unit * (c->is_nibble ? 256 : 512);
     for (int32_t p = 0; p < QNI_UNIT; p++) {
@@ -83,8 +112,9 @@ static double round_weight(float w)
 }
 
 /* sum[j] += sum over a unit of x * weight, each rounded. */
-static void add_rounded(const struct codes *c, int64_t unit, const double *x, const float scale[],
-                        const float offset[], const int32_t zero[], double sum[QNI_PANEL])
+static void add_rounded(const struct codes *c, int64_t unit, const double x[QNI_UNIT],
+                        const float scale[], const float offset[], const int32_t zero[],
+                        double sum[QNI_PANEL])
 {
     const uint8_t *const at = c->at + unit * (c->is_nibble ? 256 : 512);
     for (int32_t p = 0; p < QNI_UNIT; p++) {
@@ -108,7 +138,7 @@ static double scale_at(const void *scales, int64_t i, bool is_f16)
 
 /* A group of a panel, weights rounded. */
 static void sum_rounded(const qn_packed *w, const struct codes *c, int64_t group, int64_t unit,
-                        int64_t end, const double *x, double sum[QNI_PANEL])
+                        int64_t end, struct row *row, double sum[QNI_PANEL])
 {
     const void *const scales = qni_section(w, QNI_SECTION_SCALE);
     const void *const offsets = qni_section(w, QNI_SECTION_OFFSET);
@@ -124,11 +154,14 @@ static void sum_rounded(const qn_packed *w, const struct codes *c, int64_t group
             zero[j] = w->head->zero_dtype == QN_I8 ? ((const int8_t *)zeros)[at]
                                                    : ((const int32_t *)zeros)[at];
     }
-    for (; unit < end; unit++)
-        add_rounded(c, unit, x + unit * QNI_UNIT, scale, offset, zeros != NULL ? zero : NULL, sum);
+    for (; unit < end; unit++) {
+        double x[QNI_UNIT];
+        bring_unit(row, unit, x);
+        add_rounded(c, unit, x, scale, offset, zeros != NULL ? zero : NULL, sum);
+    }
 }
 
-static void sum_panel(const qn_packed *w, int64_t panel, const double *x, bool rounds,
+static void sum_panel(const qn_packed *w, int64_t panel, const float *x, bool rounds,
                       double sum[QNI_PANEL])
 {
     const struct qni_layout *const layout = qni_layout_find(w->head->layout);
@@ -139,6 +172,8 @@ static void sum_panel(const qn_packed *w, int64_t panel, const double *x, bool r
     const int32_t l = layout->layout;
     const bool has_table = l == QNI_LAYOUT_T4N16 || l == QNI_LAYOUT_T8N16;
     struct codes c;
+    struct row row;
+    describe_row(w, x, &row);
     c.at = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
            (size_t)(panel * cut.units) * qni_layout_unit_bytes(l);
     c.table = has_table ? qni_section(w, QNI_SECTION_TABLE) : NULL;
@@ -149,14 +184,16 @@ static void sum_panel(const qn_packed *w, int64_t panel, const double *x, bool r
         const int64_t end = qni_min(unit + cut.group_units, cut.units);
         double dot[QNI_PANEL] = {0.0}, total = 0.0;
         if (rounds) {
-            sum_rounded(w, &c, panel * cut.n_groups + g, unit, end, x, sum);
+            sum_rounded(w, &c, panel * cut.n_groups + g, unit, end, &row, sum);
             unit = end;
             continue;
         }
         for (; unit < end; unit++) {
-            add_unit(&c, unit, x + unit * QNI_UNIT, dot);
+            double some[QNI_UNIT];
+            bring_unit(&row, unit, some);
+            add_unit(&c, unit, some, dot);
             for (int32_t p = 0; p < QNI_UNIT; p++)
-                total += x[unit * QNI_UNIT + p];
+                total += some[p];
         }
         for (int32_t j = 0; j < QNI_PANEL; j++) {
             const int64_t at = (panel * cut.n_groups + g) * QNI_PANEL + j;
@@ -169,20 +206,20 @@ static void sum_panel(const qn_packed *w, int64_t panel, const double *x, bool r
 
 void qni_overflow_mend(const struct qni_op *op, const struct qni_rows *rows,
                        const struct qni_row_source *source, const struct qni_overflow_tile *tile,
-                       const struct qni_row_scratch *scratch, double *exact)
+                       const struct qni_row_scratch *scratch)
 {
     const int64_t n = tile->n_panels * QNI_PANEL;
     for (int64_t i = 0; i < tile->rows; i++) {
         float *const line = tile->c + (size_t)i * tile->ldc;
         if (rows->is_finite(line, 1, n, 0) ||
-            !bring_row(op, rows, source, tile, tile->row + i, scratch, exact))
+            !bring_row(op, rows, source, tile, tile->row + i, scratch))
             continue;
         for (int64_t p = 0; p < tile->n_panels; p++) {
             float *const c = line + p * QNI_PANEL;
             double sum[QNI_PANEL];
             if (rows->is_finite(c, 1, QNI_PANEL, 0))
                 continue;
-            sum_panel(tile->part->w, tile->panel + p, exact, tile->rounds, sum);
+            sum_panel(tile->part->w, tile->panel + p, scratch->wide, tile->rounds, sum);
             for (int32_t j = 0; j < QNI_PANEL; j++)
                 c[j] = isfinite(c[j]) ? c[j] : (float)sum[j];
         }

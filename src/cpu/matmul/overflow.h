@@ -28,10 +28,10 @@ struct qni_overflow_tile {
     bool rounds; /* weights, to bf16 */
 };
 
-/* For a tile in which something is not finite. scratch, and exact[units * 32], are private to the
- * thread. */
+/* For a tile in which something is not finite. scratch, of which packed is not used, is private to
+ * the thread. */
 void qni_overflow_mend(const struct qni_op *op, const struct qni_rows *rows,
                        const struct qni_row_source *source, const struct qni_overflow_tile *tile,
-                       const struct qni_row_scratch *scratch, double *exact);
+                       const struct qni_row_scratch *scratch);
 
 #endif

@@ -101,31 +101,34 @@ int64_t qni_strip_rows(const struct qni_op *op)
     return qni_max(1, qni_min(fit, 64));
 }
 
-struct qni_row_scratch qni_row_scratch_in(const struct qni_op *op, size_t source_bytes,
-                                          int32_t is_made, void *memory)
+size_t qni_made_bytes(const struct qni_op *op, const struct qni_product_shape *shape)
 {
-    const struct qni_packed_head *head = op->w[0]->head;
-    struct qni_row_scratch s;
-    uint8_t *at = memory;
-    s.source = at;
-    at += qni_round_up(source_bytes, 64);
-    s.raw = at;
-    s.raw_ld = raw_ld(op);
-    s.strip = qni_strip_rows(op);
-    at += is_made ? (size_t)s.strip * s.raw_ld : 0;
-    s.wide = (float *)(void *)at;
-    at += qni_round_up((size_t)head->k * sizeof(float), 64);
-    s.packed = (float *)(void *)at;
-    return s;
+    return qni_round_up(shape->source_bytes, 64) +
+           (shape->is_made ? (size_t)qni_strip_rows(op) * raw_ld(op) : 0);
 }
 
-size_t qni_row_scratch_bytes(const struct qni_op *op, const struct qni_product_shape *shape)
+size_t qni_widened_bytes(const struct qni_op *op)
 {
-    const struct qni_packed_head *head = op->w[0]->head;
-    return qni_round_up(shape->source_bytes, 64) +
-           (shape->is_made ? (size_t)qni_strip_rows(op) * raw_ld(op) : 0) +
-           qni_round_up((size_t)head->k * sizeof(float), 64) +
-           (size_t)head->units * QNI_UNIT * sizeof(float);
+    return qni_round_up((size_t)op->w[0]->head->k * sizeof(float), 64);
+}
+
+size_t qni_row_floats_bytes(const struct qni_op *op)
+{
+    return qni_widened_bytes(op) + (size_t)op->w[0]->head->units * QNI_UNIT * sizeof(float);
+}
+
+struct qni_row_scratch qni_row_scratch_in(const struct qni_op *op,
+                                          const struct qni_product_shape *shape, void *made,
+                                          void *floats)
+{
+    struct qni_row_scratch s;
+    s.source = made;
+    s.raw = (uint8_t *)made + qni_round_up(shape->source_bytes, 64);
+    s.raw_ld = raw_ld(op);
+    s.strip = qni_strip_rows(op);
+    s.wide = floats;
+    s.packed = (float *)(void *)((uint8_t *)floats + qni_widened_bytes(op));
+    return s;
 }
 
 /* ---- one row --------------------------------------------------------------------------------- */

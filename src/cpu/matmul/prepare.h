@@ -41,7 +41,7 @@ struct qni_prepared {
 struct qni_prepared qni_prepared_in(const struct qni_row_layout *layout, void *memory,
                                     int64_t rows);
 
-/* Private scratch of one thread. */
+/* Private scratch of one thread: what a source makes, and floats of one row. */
 struct qni_row_scratch {
     void *source;
     uint8_t *raw; /* strip rows as the source makes them */
@@ -52,9 +52,13 @@ struct qni_row_scratch {
 };
 /* Rows that a source makes at a time. */
 int64_t qni_strip_rows(const struct qni_op *op);
-size_t qni_row_scratch_bytes(const struct qni_op *op, const struct qni_product_shape *shape);
-struct qni_row_scratch qni_row_scratch_in(const struct qni_op *op, size_t source_bytes,
-                                          int32_t is_made, void *memory);
+/* Bytes of source and raw, of wide and packed, and of wide alone. */
+size_t qni_made_bytes(const struct qni_op *op, const struct qni_product_shape *shape);
+size_t qni_row_floats_bytes(const struct qni_op *op);
+size_t qni_widened_bytes(const struct qni_op *op);
+struct qni_row_scratch qni_row_scratch_in(const struct qni_op *op,
+                                          const struct qni_product_shape *shape, void *made,
+                                          void *floats);
 
 /* Prepare rows [row, row + n) of the product as rows [to, to + n) of `out`. */
 struct qni_row_range {

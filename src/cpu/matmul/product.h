@@ -55,11 +55,12 @@ int64_t qni_even_rows(int64_t m, int64_t rows, int64_t mr);
  * kernels of the choice. */
 size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice *choice);
 
-/* The private scratch of a thread. */
+/* The private scratch of a thread. Rows are prepared before they are multiplied, so `floats` lies
+ * where tile, epilogue and kernel do, and after_tile where the last two. */
 struct qni_thread_scratch {
-    void *rows;     /* of prepare.h */
+    void *made;     /* of prepare.h, as are floats and after_tile */
     void *prepared; /* block_m rows */
-    double *exact;  /* [units * 32], for overflow.h; float kernels */
+    void *floats, *after_tile;
     float *tile;
     struct qni_epilogue_scratch *epilogue;
     void *kernel;

@@ -17,7 +17,7 @@
      mr,                                                                                           \
      QNI_NUMERICS_##numerics,                                                                      \
      traits,                                                                                       \
-     scratch},
+     {scratch}},
 static const struct qni_matmul_kernel kernels[] = {
 #include "kernels.inc"
 };
@@ -437,6 +437,20 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     return qni_max(1, qni_min(rows, shape->part_m));
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Results of a call of the kernel of at most m rows, each a pad longer. */
+static size_t tile_of(const struct qni_matmul_kernel *kernel, int64_t m, int64_t n_panels)
+{
+    const int64_t panels = qni_min(QNI_EPILOGUE_COLUMNS / QNI_PANEL, qni_max(n_panels, 1));
+    const int64_t whole = m * panels * QNI_PANEL * (int64_t)sizeof(float);
+    const int64_t bytes = qni_min(qni_max(qni_tile_bytes(kernel), m * QNI_PANEL * 4), whole);
+    return (size_t)(bytes + m * QNI_TILE_PAD * (int64_t)sizeof(float));
+}
+
 static void *place(uint8_t *memory, size_t *at, size_t bytes)
 {
     void *const here = memory == NULL ? NULL : memory + *at;
@@ -449,23 +463,31 @@ size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shap
                           struct qni_thread_scratch *scratch)
 {
     size_t prepared = 0, tile = 0, kernel = 0, at = 0;
+    const int64_t m = choice->block_m;
+    bool sums_floats = false;
     for (int32_t i = 0; i < choice->n_choices; i++) {
-        const struct qni_row_layout l = layout_of(op, choice->kernel[i]);
-        const size_t bytes = qni_prepared_bytes(&l, choice->block_m);
-        prepared = bytes > prepared ? bytes : prepared;
-        tile = (size_t)qni_max((int64_t)tile, qni_tile_bytes(choice->kernel[i]));
-        if (choice->kernel[i]->scratch_bytes > kernel)
-            kernel = choice->kernel[i]->scratch_bytes;
+        const struct qni_matmul_kernel *const k = choice->kernel[i];
+        const struct qni_row_layout l = layout_of(op, k);
+        prepared = larger(prepared, qni_prepared_bytes(&l, m));
+        tile = larger(tile, tile_of(k, m, shape->n_panels));
+        kernel = larger(kernel, qni_kernel_bytes(k, m, l.lda));
+        sums_floats = sums_floats || k->numerics == QNI_NUMERICS_BOUND;
     }
-    scratch->rows = place(memory, &at, qni_row_scratch_bytes(op, shape));
+    scratch->made = place(memory, &at, qni_made_bytes(op, shape));
     scratch->prepared = place(memory, &at, prepared);
-    const bool sums_floats = choice->main->numerics == QNI_NUMERICS_BOUND;
-    const int64_t positions = sums_floats ? op->w[0]->head->units * QNI_UNIT : 0;
-    scratch->exact = place(memory, &at, (size_t)positions * sizeof(double));
-    const size_t pads = (size_t)choice->block_m * QNI_TILE_PAD * sizeof(float);
-    scratch->tile = place(memory, &at, tile + pads);
-    scratch->epilogue = place(memory, &at, sizeof *scratch->epilogue);
+    /* Floats of rows are of use while rows are prepared, and lie where the tile and what the
+     * kernel and the epilogue need will be. Those of a row whose sums overflowed leave the tile
+     * alone. */
+    const size_t before = at, floats = qni_row_floats_bytes(op);
+    scratch->floats = place(memory, &at, 0);
+    scratch->tile = place(memory, &at, tile);
+    scratch->after_tile = place(memory, &at, 0);
+    const size_t after_tile = at;
+    scratch->epilogue = place(memory, &at, qni_epilogue_bytes(m));
     scratch->kernel = place(memory, &at, kernel);
+    at = larger(at, before + qni_round_up(floats, 64));
+    if (sums_floats)
+        at = larger(at, after_tile + qni_round_up(qni_widened_bytes(op), 64));
     /* A line apart: threads do not share what the prefetcher takes in pairs. */
     return at + 64;
 }

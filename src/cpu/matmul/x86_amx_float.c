@@ -69,13 +69,20 @@ enum {
     LINE = 64
 };
 
+/* Of m rows: as few as there are take as little memory. */
 struct scratch {
     uint8_t b[RING][2][TILE];
-    float sums[ROWS][WIDTH];        /* of a segment, as tiles leave them */
-    float facts[2 * SPAN][ROWS];    /* of the groups of two spans: sums of x */
-    float part[PAIRS][ROWS][WIDTH]; /* of the results, while spans pass by */
+    float rest[];
+    /* sums  [HALF or ROWS][WIDTH]   of a segment, as tiles leave them
+     * facts [2 * SPAN][m]           of the groups of two spans: sums of x
+     * part  [PAIRS][m][WIDTH]       of the results, while spans pass by */
 };
-_Static_assert(sizeof(struct scratch) == 176128, "kernels.inc says so");
+enum { SUMS = ROWS * WIDTH, FEW_SUMS = HALF * WIDTH, FACTS = 2 * SPAN, PART = PAIRS * WIDTH };
+enum { FEW_PAIRS = 24, FEW_PART = FEW_PAIRS * WIDTH }; /* of at most QNI_SMALL_ROWS rows */
+_Static_assert(sizeof(struct scratch) + 4 * (SUMS + ROWS * (FACTS + PART)) <= 328704,
+               "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) + 4 * (FEW_SUMS + QNI_SMALL_ROWS * (FACTS + FEW_PART)) == 43008,
+               "and so for few rows");
 
 static int64_t at_most(int64_t a, int64_t b)
 {
@@ -98,6 +105,7 @@ struct job {
     int32_t sum_planes;             /* or whose sums are added */
     int64_t most;                   /* units of a segment */
     int64_t span;                   /* units that all panels pass by */
+    float *facts, *part;            /* of scratch */
 };
 
 /* Codes on their way to tiles: units of a span change fastest, then pairs of panels, then spans. */
@@ -228,9 +236,9 @@ QNI_TEMPLATE void begin_adding(const struct job *j, const struct segment *s, con
         if (!s->begins_group) /* a later piece of it, whose offset has been added */
             d->offset[0] = d->offset[1] = _mm512_setzero_ps();
     }
-    d->sum = j->s->sums[0];
-    d->fact = j->s->facts[s->group % (2 * SPAN)];
-    d->part = j->s->part[(s->panel - j->first_panel) / 2][0];
+    d->sum = j->s->rest;
+    d->fact = j->facts + s->group % FACTS * j->m;
+    d->part = j->part + (s->panel - j->first_panel) / 2 * j->m * WIDTH;
     d->left = j->m;
 }
 
@@ -241,7 +249,7 @@ static void turn_facts(const struct job *j, int64_t unit)
     const int64_t end = at_most(unit + j->span, t->units);
     for (int64_t g = unit / t->group_units; g * t->group_units < end; g++)
         for (int64_t i = 0; i < j->m; i++)
-            j->s->facts[g % (2 * SPAN)][i] =
+            j->facts[g % FACTS * j->m + i] =
                 t->a_total[(size_t)(j->row + i) * t->ld_segment + (size_t)g];
 }
 
@@ -369,7 +377,7 @@ QNI_TEMPLATE void all_segments(const struct job *j, const int halves, const bool
     operands.codes = f.codes;
     operands.second = f.second;
     operands.ahead = f.ahead;
-    operands.sums = j->s->sums[0];
+    operands.sums = j->s->rest;
     for (; next_segment(j, &s); before = s, waits = true) {
         const int64_t rate = s.n > 1 ? (j->m + s.n - 2) / (s.n - 1) : 0; /* rows with a unit */
         if (offsets && s.panel == j->first_panel && s.unit % j->span == 0)
@@ -434,7 +442,10 @@ QNI_TEMPLATE void block(struct job *j, const int kind)
     j->sum_planes = planes_are_rows ? t->planes : 1;
     cut_k(j);
     qni_amx_configure(rows, LINE);
-    memset(j->s->part, 0, (size_t)(j->end_panel - j->first_panel + 1) / 2 * sizeof *j->s->part);
+    j->facts = j->s->rest + (j->m <= HALF ? FEW_SUMS : SUMS);
+    j->part = j->facts + FACTS * j->m;
+    const int64_t pairs = (j->end_panel - j->first_panel + 1) / 2;
+    memset(j->part, 0, (size_t)(pairs * j->m * WIDTH) * sizeof *j->part);
     if (rows > HALF && t->offset != NULL)
         all_segments(j, 2, true, kind);
     else if (rows > HALF)
@@ -447,7 +458,7 @@ QNI_TEMPLATE void block(struct job *j, const int kind)
     for (int64_t i = 0; i < j->m; i++) {
         float *c = t->c + (size_t)(j->row + i) * t->ldc + j->first_panel * QNI_PANEL;
         for (int64_t p = 0; p < j->end_panel - j->first_panel; p++, c += QNI_PANEL) {
-            const __m512 v = _mm512_load_ps(&j->s->part[p / 2][i][p % 2 * QNI_PANEL]);
+            const __m512 v = _mm512_load_ps(j->part + ((p / 2 * j->m + i) * 2 + p % 2) * QNI_PANEL);
             odd |= qni_amx_no_numbers(v);
             _mm512_storeu_ps(c, v);
         }
@@ -869,7 +880,8 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
         j.a = (const char *)t->a + (size_t)j.row * t->lda;
         j.a_unit = (size_t)(j.m * t->planes) * LINE;
         for (j.first_panel = 0; j.first_panel < t->n_panels; j.first_panel = j.end_panel) {
-            j.end_panel = at_most(j.first_panel + 2 * PAIRS, t->n_panels);
+            const int64_t pairs = j.m <= QNI_SMALL_ROWS ? FEW_PAIRS : PAIRS;
+            j.end_panel = at_most(j.first_panel + 2 * pairs, t->n_panels);
             block(&j, kind);
         }
     }

@@ -46,12 +46,16 @@ struct scratch {
         struct {
             float w[SPAN][QNI_PANEL];
             float a[ROWS * SPAN + 16];
-            float total[2 * MR][GROUPS];
         };
+        float total[2 * MR][GROUPS];
         struct digits digits;
     };
 };
-_Static_assert(sizeof(struct scratch) == 303168, "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) == 278592, "kernels.inc says so");
+_Static_assert(offsetof(struct scratch, a[QNI_SMALL_ROWS * SPAN + 16]) <= 46080 &&
+                   offsetof(struct scratch, total[QNI_SMALL_ROWS]) <= 46080 &&
+                   offsetof(struct digits, a) + DIGIT_EXTRA <= 46080,
+               "and so for few rows");
 _Static_assert(2 * MR <= (int)QNI_FEW_ROWS, "rows of more have no padding");
 
 QNI_TEMPLATE bool are_nibbles(const int kind)

@@ -22,9 +22,10 @@ enum {
     ROWS = QNI_LESSENED_ROWS,
     MR = QNI_LESSENED_BLOCK,
     LIST = 12288,
-    MOST = 128, /* what x of either sign add up to */
-    TWO = 2,    /* quads of a sum: 4 positions, for a quad has two sums of an output */
-    FOUR = 4,   /* 8 positions */
+    FEW_LIST = 5632, /* of small jobs: more than pays for 16384 columns */
+    MOST = 128,      /* what x of either sign add up to */
+    TWO = 2,         /* quads of a sum: 4 positions, for a quad has two sums of an output */
+    FOUR = 4,        /* 8 positions */
     QUADS = QNI_UNIT / 4,
     QUAD_BYTES = 4 * QNI_PANEL,
     AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
@@ -37,13 +38,26 @@ struct rest {
     uint32_t x;   /* four positions */
 };
 
-/* first: of a list of a piece and a row, after which that of the next row begins. */
+/* first: of a list of a piece and a row, after which that of the next row begins. Behind the lists,
+ * of which small jobs have shorter ones: x, rows that are less. */
 struct room {
-    _Alignas(64) int8_t x[QNI_LESSENED_BYTES];
+    _Alignas(64) int32_t first[PIECES][ROWS + 1];
     struct rest rest[LIST];
-    int32_t first[PIECES][ROWS + 1];
 };
-_Static_assert(sizeof(struct room) <= 393216, "the scratch of the row in kernels.inc");
+_Static_assert(sizeof(struct room) + QNI_LESSENED_BYTES <= 393216, "kernels.inc says so");
+enum { SMALL_ROOM = 47168 }; /* a multiple of 64 */
+_Static_assert(offsetof(struct room, rest[FEW_LIST]) <= SMALL_ROOM, "and so for few rows, and x");
+
+static int64_t longest_list(const struct qni_matmul_tile *t)
+{
+    return t->m <= QNI_SMALL_ROWS ? FEW_LIST : LIST;
+}
+
+static int8_t *rows_in(struct room *room, const struct qni_matmul_tile *t)
+{
+    const bool small = t->m <= QNI_SMALL_ROWS;
+    return (int8_t *)room + (small ? SMALL_ROOM : sizeof *room);
+}
 
 /* Rows [row, row + rows) of a call, at ld, and columns [from, from + n) of them. */
 struct piece {
@@ -149,12 +163,12 @@ QNI_SMALL static bool split(const struct qni_matmul_tile *t, const struct piece 
         first[0] = (int32_t)(to - room->rest);
         for (int64_t row = 0; row < p->rows; row++) {
             const int8_t *const a = (const int8_t *)t->a + (size_t)(p->row + row) * t->lda;
-            int8_t *const x = room->x + row * p->ld;
+            int8_t *const x = rows_in(room, t) + row * p->ld;
             for (int64_t i = from; i < end; i += QNI_UNIT) {
                 _mm256_store_si256((__m256i *)(void *)(x + i), load_bytes(a + i));
                 if (over(a + i, p->quads) == 0)
                     continue;
-                if (room->rest + LIST - to < MOST_OF_UNIT)
+                if (room->rest + longest_list(t) - to < MOST_OF_UNIT)
                     return false;
                 to = lessen_unit(x + i, p->quads, (int32_t)((i - from) / 4), to);
             }
@@ -330,7 +344,7 @@ QNI_NOINLINE static void meet_panel(const struct qni_matmul_tile *t, const struc
     o.step = (2 * QUAD_BYTES + blocks - 1) / blocks;
     for (int64_t row = 0, left = blocks; row < p->rows; left--) {
         const bool is_four = (p->rows - row) / left == MR;
-        o.x = room->x + row * p->ld + p->from;
+        o.x = rows_in(room, t) + row * p->ld + p->from;
         if (p->quads == TWO)
             (is_four ? four_by_two : three_by_two)(&o);
         else

@@ -266,6 +266,7 @@ struct scratch {
     float a[ROWS][SPAN + LINE];
 };
 _Static_assert(sizeof(struct scratch) == 163840, "kernels.inc says so");
+_Static_assert(offsetof(struct scratch, a[QNI_SMALL_ROWS]) == 20992, "and so for few rows");
 
 /* A span of k, for rows [row, row + rows) of the tile. Positions of padding are neither copied nor
  * made. */

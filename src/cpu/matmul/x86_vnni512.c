@@ -39,19 +39,69 @@ enum {
     PASS = 256     /* rows of a pass: the driver's units are no larger */
 };
 
-/* Private memory of a job. */
+/* Private memory of a job: what columns bring to a chunk, and what m rows take, as few as there
+ * are. */
 struct scratch {
-    uint8_t b[NR][CHUNK * 512]; /* codes of a chunk, position after position */
     float scale[NR][SEGMENTS][16], offset[NR][SEGMENTS][16], sums[NR][SEGMENTS][16];
     int32_t zero[NR][SEGMENTS][16], counted[NR][16];
-    /* -bias * sum(a): of the first chunks, and of all others in turn, [rows][SEGMENTS]; or few rows
-     * of all segments */
-    int32_t begin[CHUNKS][PASS * SEGMENTS];
-    float total[PASS * SEGMENTS];   /* ROW with offsets: sums of codes, ordered as `begin` */
-    int32_t waiting[PASS][NR * 16]; /* sums of a segment that is longer than its chunk */
-    float odd[PASS][NR * 16];       /* results of a panel that has no neighbour */
+    int32_t rest[];
+    /* odd      [m][WIDTH]             floats: results of a panel that has no neighbour
+     * begin    [m][n_segments]        few rows: -bias * sum(a)
+     * total    [m][n_segments]        ROW with offsets: sums of codes, floats
+     *
+     * waiting  [m][WIDTH]             many: sums of a segment that is longer than its chunk
+     * total    [m][SEGMENTS]
+     * begin    [CHUNKS][m][SEGMENTS]  of the first chunks, and of all others in turn
+     * b        [units][NR][512]       codes of a chunk, position after position */
 };
-_Static_assert(sizeof(struct scratch) == 254080, "kernels.inc says so");
+enum {
+    WIDTH = NR * 16,
+    MANY = 2 * WIDTH + SEGMENTS + CHUNKS * SEGMENTS, /* words a row */
+    UNIT_WORDS = NR * 512 / 4
+};
+_Static_assert(sizeof(struct scratch) + 4 * (PASS * MANY + CHUNK * UNIT_WORDS) == 254080,
+               "kernels.inc says so");
+_Static_assert(sizeof(struct scratch) + 4 * (QNI_SMALL_ROWS * WIDTH + 2 * PASS * SEGMENTS) == 42112,
+               "and so for few rows");
+_Static_assert(sizeof(struct scratch) + 4 * (QNI_SMALL_ROWS * MANY + CHUNK / 4 * UNIT_WORDS) <=
+                   42112,
+               "and so, where many rows' ways serve");
+
+static inline float *odd_of(const struct qni_matmul_tile *t)
+{
+    struct scratch *const s = t->scratch;
+    return (float *)s->rest;
+}
+/* `before` words of each row lie before it. */
+static inline int32_t *rows_at(const struct qni_matmul_tile *t, int64_t before)
+{
+    struct scratch *const s = t->scratch;
+    return s->rest + before * t->m;
+}
+static inline int32_t *few_begin(const struct qni_matmul_tile *t)
+{
+    return rows_at(t, WIDTH);
+}
+static inline float *few_total(const struct qni_matmul_tile *t)
+{
+    return (float *)rows_at(t, WIDTH + t->n_segments);
+}
+static inline int32_t *waiting_of(const struct qni_matmul_tile *t)
+{
+    return rows_at(t, WIDTH);
+}
+static inline float *many_total(const struct qni_matmul_tile *t)
+{
+    return (float *)rows_at(t, 2 * WIDTH);
+}
+static inline int32_t *many_begin(const struct qni_matmul_tile *t, int64_t chunk)
+{
+    return rows_at(t, 2 * WIDTH + SEGMENTS + (chunk < CHUNKS ? chunk : CHUNKS - 1) * SEGMENTS);
+}
+static inline uint8_t *bytes_of(const struct qni_matmul_tile *t)
+{
+    return (uint8_t *)rows_at(t, MANY);
+}
 
 /* A segment, or the part of it that is in a chunk. */
 struct piece {
@@ -88,8 +138,7 @@ struct pair {
 static struct pair begin_pair(const struct qni_matmul_tile *t, int64_t panel)
 {
     const bool both = panel + 1 < t->n_panels;
-    struct scratch *const s = t->scratch;
-    struct pair p = {{panel, both ? panel + 1 : panel}, {NULL, NULL}, NULL, s->odd[0], NR * 16};
+    struct pair p = {{panel, both ? panel + 1 : panel}, {NULL, NULL}, NULL, odd_of(t), WIDTH};
     for (int j = 0; j < NR; j++)
         p.codes[j] = t->codes + (size_t)p.panel[j] * t->codes_stride;
     if (both) {
@@ -339,7 +388,7 @@ QNI_TEMPLATE void dot_codes(const struct operands *o, const struct piece *p, con
 QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct pair *pair,
                                    const int mr, const int kind, const int steps)
 {
-    const struct scratch *const s = t->scratch;
+    const int32_t *const begin = few_begin(t);
     const int32_t bias = kind == NIBBLES ? 8 : 128;
     const bool counts = steps == SHIFTED && kind != NIBBLE_TABLE;
     struct operands o;
@@ -356,7 +405,7 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
         __m512i dot[FEW][NR], count[NR];
         QNI_UNROLL
         for (int i = 0; i < mr; i++)
-            dot[i][0] = dot[i][1] = _mm512_set1_epi32(s->begin[0][i * t->n_segments + p.segment]);
+            dot[i][0] = dot[i][1] = _mm512_set1_epi32(begin[i * t->n_segments + p.segment]);
         count[0] = count[1] = _mm512_set1_epi32(-bias * QNI_UNIT * (int32_t)p.units);
         dot_codes(&o, &p, mr, kind, counts, dot, count);
         columns_of(t, &p, pair, kind, steps, &w);
@@ -365,7 +414,7 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
             w.sums[j] = _mm512_cvtepi32_ps(count[j]);
         struct facts f = facts_of(t, pair, 0, p.segment, steps);
         if (steps == ROW) {
-            f.total = s->total + p.segment;
+            f.total = few_total(t) + p.segment;
             f.ld_total = (size_t)t->n_segments;
         }
         end_segment(t, &w, f, dot, mr, steps);
@@ -377,14 +426,14 @@ QNI_VARIANTS void few_rows(const struct qni_matmul_tile *t, const int mr, const 
 {
     /* A copy has no other name, so that stores to c leave its fields in registers. */
     const struct qni_matmul_tile own = *t;
-    struct scratch *const s = t->scratch;
+    int32_t *const begin = few_begin(t);
     const int32_t bias = kind == NIBBLES ? 8 : 128;
     for (int64_t i = 0, n = 0; i < mr; i++)
         for (int64_t k = 0; k < t->n_segments; k++, n++) {
             const size_t at = (size_t)i * t->ld_segment + (size_t)k;
-            s->begin[0][n] = -bias * t->a_sum[at];
+            begin[n] = -bias * t->a_sum[at];
             if (steps == ROW && t->offset != NULL)
-                s->total[n] = sum_of_codes(t, at, k);
+                few_total(t)[n] = sum_of_codes(t, at, k);
         }
     for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
         const struct pair pair = begin_pair(t, panel);
@@ -430,14 +479,14 @@ static int64_t cut_chunk(const struct qni_matmul_tile *t, struct piece *next, st
 static void rows_of_chunk(const struct qni_matmul_tile *t, const struct piece *p, int64_t count,
                           int32_t bias, bool sums, int32_t *begin)
 {
-    struct scratch *const s = t->scratch;
+    float *const total = many_total(t);
     const __mmask16 there = (__mmask16)((1 << count) - 1);
     for (int64_t i = 0; i < t->m; i++) {
         const size_t at = (size_t)i * t->ld_segment + (size_t)p->segment;
         const __m512i sum = _mm512_maskz_loadu_epi32(there, t->a_sum + at);
         _mm512_store_si512(begin + i * SEGMENTS, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-bias)));
         for (int64_t k = 0; k < count && sums; k++)
-            s->total[i * SEGMENTS + k] = sum_of_codes(t, at + (size_t)k, p[k].segment);
+            total[i * SEGMENTS + k] = sum_of_codes(t, at + (size_t)k, p[k].segment);
     }
 }
 
@@ -460,11 +509,11 @@ QNI_TEMPLATE void unpack_chunk(const struct qni_matmul_tile *t, const struct pai
         QNI_UNROLL
         for (int j = 0; j < NR; j++) {
             const uint8_t *codes = pair->codes[j] + p.unit * unit_bytes;
-            uint8_t *out = s->b[j] + at * 512;
+            uint8_t *out = bytes_of(t) + (at * NR + j) * 512;
             __m512i count = _mm512_set1_epi32(-bias * QNI_UNIT * (int32_t)p.units);
             if (!p.begins)
                 count = _mm512_add_epi32(count, _mm512_load_si512(s->counted[j]));
-            for (int64_t u = 0; u < p.units; u++, codes += unit_bytes, out += 512) {
+            for (int64_t u = 0; u < p.units; u++, codes += unit_bytes, out += NR * 512) {
                 QNI_UNROLL
                 for (int r = 0; r < vectors; r++) {
                     __m512i low, high = _mm512_setzero_si512();
@@ -499,7 +548,7 @@ struct ahead {
 QNI_TEMPLATE void dot_bytes(const uint8_t *b, const struct rows *rows, int64_t position,
                             int64_t units, const int mr, struct ahead *ahead, __m512i (*dot)[NR])
 {
-    for (int64_t u = 0; u < units; u++, b += 512, position += QNI_UNIT) {
+    for (int64_t u = 0; u < units; u++, b += NR * 512, position += QNI_UNIT) {
         if (ahead->lines > 0) {
             for (int64_t i = 0; i < ahead->rate; i++) {
                 _mm_prefetch(ahead->codes[0] + 64 * i, _MM_HINT_T0);
@@ -512,7 +561,7 @@ QNI_TEMPLATE void dot_bytes(const uint8_t *b, const struct rows *rows, int64_t p
         QNI_UNROLL
         for (int r = 0; r < 8; r++) {
             const __m512i codes[NR] = {_mm512_load_si512(b + 64 * r),
-                                       _mm512_load_si512(b + CHUNK * 512 + 64 * r)};
+                                       _mm512_load_si512(b + 512 + 64 * r)};
             add_quad(rows, position + 4 * r, codes, mr, false, dot, NULL);
         }
     }
@@ -531,7 +580,8 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         rows.a[i] = (const int8_t *)t->a + (size_t)(row + i) * t->lda;
-    const uint8_t *b = s->b[0];
+    const uint8_t *b = bytes_of(t);
+    int32_t *const waiting = waiting_of(t) + row * WIDTH;
     for (int64_t k = 0; k < n; k++) {
         const struct piece p = pieces[k];
         __m512i dot[MR][NR];
@@ -540,15 +590,15 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
             QNI_UNROLL
         for (int j = 0; j < NR; j++)
             dot[i][j] = p.begins ? _mm512_set1_epi32(pair->begin[(row + i) * SEGMENTS + k])
-                                 : _mm512_load_si512(s->waiting[row + i] + 16 * j);
+                                 : _mm512_load_si512(waiting + i * WIDTH + 16 * j);
         dot_bytes(b, &rows, p.unit * QNI_UNIT, p.units, mr, ahead, dot);
-        b += p.units * 512;
+        b += p.units * NR * 512;
         if (!p.ends) {
             QNI_UNROLL
             for (int i = 0; i < mr; i++)
                 QNI_UNROLL
             for (int j = 0; j < NR; j++)
-                _mm512_store_si512(s->waiting[row + i] + 16 * j, dot[i][j]);
+                _mm512_store_si512(waiting + i * WIDTH + 16 * j, dot[i][j]);
             continue;
         }
         struct columns w;
@@ -561,7 +611,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
         }
         struct facts f = facts_of(t, pair, row, p.segment, steps);
         if (steps == ROW) {
-            f.total = s->total + row * SEGMENTS + k;
+            f.total = many_total(t) + row * SEGMENTS + k;
             f.ld_total = SEGMENTS;
         }
         end_segment(t, &w, f, dot, mr, steps);
@@ -636,14 +686,13 @@ static struct ahead ahead_of(const struct qni_matmul_tile *t, const struct pair 
 QNI_VARIANTS void many_rows(const struct qni_matmul_tile *t, const int kind, const int steps)
 {
     const int32_t bias = kind == NIBBLES ? 8 : 128;
-    struct scratch *const s = t->scratch;
     for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
         struct pair pair = begin_pair(t, panel);
         struct piece next = first_segment(t), pieces[SEGMENTS];
         for (int64_t chunk = 0; next.unit < t->units; chunk++) {
             const int64_t from = next.unit, n = cut_chunk(t, &next, pieces);
             const bool totals = steps == ROW && t->offset != NULL;
-            pair.begin = s->begin[chunk < CHUNKS ? chunk : CHUNKS - 1];
+            pair.begin = many_begin(t, chunk);
             unpack_chunk(t, &pair, pieces, n, kind, steps);
             if (panel == 0 || totals || chunk >= CHUNKS - 1)
                 rows_of_chunk(t, pieces, n, bias, totals, pair.begin);

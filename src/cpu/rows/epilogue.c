@@ -226,11 +226,12 @@ static void finish_lines(const struct qni_epilogue *e, const struct qni_epilogue
                       ldc, columns, f->n, sizeof(float));
         return;
     }
-    e->rows->turn((uint8_t *)scratch->lines, sizeof scratch->lines[0], from, ldc, columns, f->n,
+    const size_t line = qni_round_up((size_t)f->n, QNI_PANEL);
+    e->rows->turn((uint8_t *)scratch->lines, line * sizeof(float), from, ldc, columns, f->n,
                   sizeof(float));
     for (int64_t q = 0; q < columns; q++) {
         place_line(e, f, y + q * s->stride[3], residual + q * s->residual_stride[3]);
-        e->rows->finish(scratch->lines[q], f);
+        e->rows->finish(scratch->lines + (size_t)q * line, f);
     }
 }
 

@@ -33,8 +33,14 @@ struct qni_epilogue_scratch {
     float bias[QNI_EPILOGUE_COLUMNS]; /* or int32 */
     float w_scale[QNI_EPILOGUE_COLUMNS];
     int32_t w_zero[QNI_EPILOGUE_COLUMNS];
-    float lines[QNI_PANEL][QNI_EPILOGUE_ROWS];
+    float lines[QNI_PANEL * QNI_EPILOGUE_ROWS]; /* last: of tiles of few rows less is used */
 };
+/* For tiles of at most so many rows. */
+static inline size_t qni_epilogue_bytes(int64_t rows)
+{
+    const size_t line = qni_round_up((size_t)qni_min(rows, QNI_EPILOGUE_ROWS), QNI_PANEL);
+    return offsetof(struct qni_epilogue_scratch, lines) + QNI_PANEL * line * sizeof(float);
+}
 
 struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_rows *rows,
                                       const struct qni_row_sink *sink);

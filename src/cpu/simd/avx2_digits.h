@@ -31,7 +31,8 @@ enum {
     DIGIT_UNITS = 4, /* that share a power of two */
     DIGIT_QUADS = DIGIT_UNITS * QNI_UNIT / 4,
     DIGIT_PIECES = 256,
-    DIGIT_REPEATS = 8 /* 2^60 to 2^-89, 31 at a time, and some more */
+    DIGIT_REPEATS = 8,  /* 2^60 to 2^-89, 31 at a time, and some more */
+    DIGIT_EXTRA = 30720 /* bytes of digits beside those of each x: of REPEATS, and of some pieces */
 };
 
 /* Some positions of x, or what is left of them. */
@@ -43,12 +44,22 @@ struct digit_piece {
     float power, total;
 };
 
+/* Pieces are `slot` quads apart. Of a: as many as a scratch holds that has, beside DIGIT_EXTRA,
+ * four bytes for each x, and no more than DIGIT_PIECES of all quads. */
 struct digits {
     struct digit_piece piece[DIGIT_PIECES];
-    int64_t n_pieces;
+    int64_t n_pieces, most, slot;
     int64_t instructions, others; /* for 64 codes of each piece; where floats are made */
-    int8_t a[DIGIT_PIECES][DIGIT_QUADS][DIGITS][4];
+    int8_t a[DIGIT_PIECES * DIGIT_QUADS][DIGITS][4];
 };
+
+static void cut_slots(struct digits *s, const struct qni_matmul_tile *t)
+{
+    const int64_t units = t->group_units < DIGIT_UNITS ? t->group_units : DIGIT_UNITS;
+    s->slot = units * QNI_UNIT / 4;
+    const int64_t quads = t->m * t->units * (QNI_UNIT / 4) + DIGIT_EXTRA / (4 * DIGITS);
+    s->most = quads / s->slot < DIGIT_PIECES ? quads / s->slot : DIGIT_PIECES;
+}
 
 /* Is every x zero or a number from which digits can be taken, and what they leave? */
 static bool have_digits(const float *a, int64_t n)
@@ -132,7 +143,7 @@ static void add_pieces(struct digits *s, const float *a, struct digit_piece p, f
     float x[N];
     memcpy(x, a, (size_t)(p.units * QNI_UNIT) * sizeof *x);
     for (bool whole = false; !whole;) {
-        int8_t(*const to)[DIGITS][4] = s->a[s->n_pieces];
+        int8_t(*const to)[DIGITS][4] = s->a + s->n_pieces * s->slot;
         const float max = largest(x, p.units * QNI_UNIT);
         uint32_t bits;
         memcpy(&bits, &max, sizeof bits);
@@ -159,15 +170,12 @@ static void add_pieces(struct digits *s, const float *a, struct digit_piece p, f
 /* Pieces from a unit on, as many as there is room for. Where they end. */
 static int64_t fill_digits(struct digits *s, const struct qni_matmul_tile *t, int64_t unit)
 {
-    enum {
-        THREE_DIGITS = 22,
-        FOUR_DIGITS = 28,
-        TWO_ROWS = 40
-    };
+    enum { THREE_DIGITS = 22, FOUR_DIGITS = 28, TWO_ROWS = 40 };
     static const int8_t of_floats[DIGIT_ROWS] = {34, 48, 70};
     const float most = (float)t->units * 24 * 0x1p-24f;
     s->n_pieces = s->instructions = s->others = 0;
-    while (unit < t->units && s->n_pieces + t->m * DIGIT_REPEATS <= DIGIT_PIECES) {
+    cut_slots(s, t);
+    while (unit < t->units && s->n_pieces + t->m * DIGIT_REPEATS <= s->most) {
         struct digit_piece p = {.unit = unit, .group = unit / t->group_units};
         const int64_t first = s->n_pieces;
         const int64_t group_end = (p.group + 1) * t->group_units;
@@ -182,7 +190,7 @@ static int64_t fill_digits(struct digits *s, const struct qni_matmul_tile *t, in
             struct digit_piece *const two = &s->piece[i];
             two->is_pair = i + 1 < s->n_pieces && two[1].row == two[0].row + 1 &&
                            two[0].digits == 3 && two[1].digits == 3;
-            s->instructions += two->is_pair        ? TWO_ROWS
+            s->instructions += two->is_pair       ? TWO_ROWS
                                : two->digits == 3 ? THREE_DIGITS
                                                   : FOUR_DIGITS;
             i += two->is_pair;
@@ -203,7 +211,8 @@ QNI_TEMPLATE void dot_digits(const uint8_t *codes, const struct digits *s, int64
 {
     const __m256i nibble = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
     const __m256i high = _mm256_set1_epi16(256);
-    const int8_t(*a)[DIGITS][4] = (const int8_t(*)[DIGITS][4])s->a[piece];
+    const int8_t(*a)[DIGITS][4] = (const int8_t(*)[DIGITS][4])(s->a + piece * s->slot);
+    const int64_t slot = s->slot;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
@@ -228,7 +237,7 @@ QNI_TEMPLATE void dot_digits(const uint8_t *codes, const struct digits *s, int64
                 QNI_UNROLL
             for (int d = 0; d < digits; d++) {
                 int32_t four;
-                memcpy(&four, a[q + DIGIT_QUADS * i][d], sizeof four);
+                memcpy(&four, a[q + slot * i][d], sizeof four);
                 const __m256i x = _mm256_set1_epi32(four);
                 QNI_UNROLL
                 for (int h = 0; h < 2; h++) {
@@ -313,7 +322,7 @@ QNI_NOINLINE static void meet_one(const struct digits *s, const struct qni_matmu
     meet_digits(s, t, panel, ahead, 1);
 }
 QNI_NOINLINE static void meet_some(const struct digits *s, const struct qni_matmul_tile *t,
-                                  int64_t panel, ptrdiff_t ahead)
+                                   int64_t panel, ptrdiff_t ahead)
 {
     meet_digits(s, t, panel, ahead, 2);
 }
