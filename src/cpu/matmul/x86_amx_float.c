@@ -81,7 +81,8 @@ enum { SUMS = ROWS * WIDTH, FEW_SUMS = HALF * WIDTH, FACTS = 2 * SPAN, PART = PA
 enum { FEW_PAIRS = 24, FEW_PART = FEW_PAIRS * WIDTH }; /* of at most QNI_SMALL_ROWS rows */
 _Static_assert(sizeof(struct scratch) + 4 * (SUMS + ROWS * (FACTS + PART)) <= 328704,
                "kernels.inc says so");
-_Static_assert(sizeof(struct scratch) + 4 * (FEW_SUMS + QNI_SMALL_ROWS * (FACTS + FEW_PART)) == 43008,
+_Static_assert(sizeof(struct scratch) + 4 * (FEW_SUMS + QNI_SMALL_ROWS * (FACTS + FEW_PART)) ==
+                   43008,
                "and so for few rows");
 
 static int64_t at_most(int64_t a, int64_t b)
