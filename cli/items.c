@@ -386,10 +386,10 @@ static int check_foreign(const struct args *args, const struct items *items)
     if (n == 0 || args_has(args, "copy-unknown"))
         return 0;
     return complain(EXIT_INPUT,
-                    "quantize the model it was made from, or --copy-unknown copies these tensors "
-                    "as they are",
+                    "'quern convert' makes a quern file of the formats that it knows; or "
+                    "--copy-unknown copies these tensors as they are",
                     "tensor '%s': it is part of a weight quantized already (%s), as %lld tensors "
-                    "are, and this version of quern does not read these",
+                    "are",
                     first->name, first->scheme, (long long)n);
 }
 
