@@ -240,7 +240,8 @@ foreach(source IN LISTS example_sources)
       RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
     quern_smaller_machine(example_${name}_smaller)
     quern_smaller_machines(example.${name} COMMAND
-      $<TARGET_FILE:example_${name}_smaller>)
+      $<TARGET_FILE:example_${name}_smaller>
+      WORKING_DIRECTORY ${PROJECT_BINARY_DIR}/examples) # they may write files of one name
   endif()
 endforeach()
 
