@@ -157,6 +157,14 @@ void sleep_seconds(double seconds);
 
 /* One line (or indented, for a single document) of JSON; frees the object. */
 void json_print(cJSON *object, int is_one_line);
+/* An object whose last member is a list of any length, kept in a temporary file until it is known
+ * that the command succeeds: {head..., "key": [items], tail...}. head, items and tail are freed. */
+struct json_list;
+struct json_list *json_list_begin(cJSON *head, const char *key);
+void json_list_add(struct json_list *list, cJSON *item);
+void json_list_print(struct json_list *list, cJSON *tail);
+/* Without printing it. NULL is legal. */
+void json_list_drop(struct json_list *list);
 /* --json is on the command line: a failure prints an object, too. */
 void json_want(void);
 int json_is_wanted(void);

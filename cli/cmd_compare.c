@@ -221,12 +221,12 @@ struct comparison {
     qn_ctx *ctx;
     struct side a, b;
     struct table *table;
-    cJSON *json;
+    struct json_list *json; /* of tensors, or NULL */
     double min_sqnr, least;
     int n, failed;
     char least_name[128];
     int is_narrow;  /* fewer columns, for a terminal of 80 */
-    char *failures; /* a line each, or NULL */
+    char *failures; /* a line each, of the first MOST_FAILURES, or NULL */
 };
 
 static int is_failed(const struct comparison *c, const struct difference *d)
@@ -242,11 +242,10 @@ static void add_number(cJSON *o, const char *key, double value)
         cJSON_AddNullToObject(o, key);
 }
 
-static void add_json(struct comparison *c, const char *name, const char *type_a, const char *type_b,
+static cJSON *difference_json(const struct comparison *c, const char *name, const char *type_a, const char *type_b,
                      const struct difference *d)
 {
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddItemToArray(c->json, o);
     cJSON_AddStringToObject(o, "name", name);
     cJSON_AddStringToObject(o, "type", type_a);
     cJSON_AddStringToObject(o, "original_type", type_b);
@@ -260,7 +259,7 @@ static void add_json(struct comparison *c, const char *name, const char *type_a,
             cJSON_AddNumberToObject(bad, "row", (double)d->bad_row);
             cJSON_AddNumberToObject(bad, "column", (double)d->bad_column);
         }
-        return;
+        return o;
     }
     cJSON_AddBoolToObject(o, "equal", d->max_abs == 0);
     add_number(o, "sqnr_db", d->sqnr);
@@ -273,12 +272,17 @@ static void add_json(struct comparison *c, const char *name, const char *type_a,
         cJSON_AddNumberToObject(worst, "end", (double)d->worst_end);
         cJSON_AddNumberToObject(worst, "sqnr_db", d->worst_sqnr);
     }
+    return o;
 }
+
+enum { MOST_FAILURES = 200 };
 
 /* One line a failure below the table: the last lines of the output say what failed and why. */
 static void note_failure(struct comparison *c, const char *name, const struct difference *d)
 {
     char *why;
+    if (c->failed > MOST_FAILURES)
+        return;
     if (d->bad > 0)
         why = must_print("%s: %lld value%s, the first in row %lld, column %lld", d->problem,
                          (long long)d->bad, d->bad == 1 ? "" : "s", (long long)d->bad_row,
@@ -342,7 +346,7 @@ static void add(struct comparison *c, const char *name, const char *type_a, cons
         text_shown(c->least_name);
     }
     if (c->json != NULL)
-        add_json(c, name, type_a, type_b, d);
+        json_list_add(c->json, difference_json(c, name, type_a, type_b, d));
     else
         add_row(c, name, type_a, type_b, d);
 }
@@ -438,21 +442,24 @@ static int compare_names(struct comparison *c, const struct side *s, const struc
     return status;
 }
 
-static int finish(struct comparison *c, cJSON *o)
+static int finish(struct comparison *c)
 {
     const int pass = c->failed == 0 && c->n > 0;
     if (c->n == 0)
         complain(EXIT_DIFFERS, "check the names of the files", "%s, %s: no tensor to compare",
                  c->a.path, c->b.path);
-    if (o != NULL) {
+    if (c->json != NULL) {
+        cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "failed", c->failed);
         add_number(o, "min_sqnr_db", c->least);
         cJSON_AddBoolToObject(o, "pass", pass);
-        json_print(o, 0);
+        json_list_print(c->json, o);
     } else {
         table_print(c->table);
         if (c->failures != NULL)
             printf("\n%s", c->failures);
+        if (c->failed > MOST_FAILURES)
+            printf("FAILED: %d more, marked in the table\n", c->failed - MOST_FAILURES);
         if (isfinite(c->least))
             printf("%d tensors, %d failed; least SQNR %.2f dB: %s\n", c->n, c->failed, c->least,
                    c->least_name);
@@ -494,14 +501,13 @@ static int run(const struct args *args)
         {NULL, 0, 0, 0},
     };
     struct comparison c = {.min_sqnr = -INFINITY, .least = INFINITY};
-    cJSON *o = NULL;
     int status = open_sides(&c, args);
     if (status == 0) {
         if (args_has(args, "json")) {
-            o = cJSON_CreateObject();
+            cJSON *o = cJSON_CreateObject();
             cJSON_AddStringToObject(o, "file", c.a.path);
             cJSON_AddStringToObject(o, "original", c.b.path);
-            c.json = cJSON_AddArrayToObject(o, "tensors");
+            c.json = json_list_begin(o, "tensors");
         }
         c.is_narrow = term_width() < 100;
         c.table = table_create(c.is_narrow ? narrow : columns);
@@ -511,9 +517,9 @@ static int run(const struct args *args)
         if (status == 0)
             status = inputs_check();
         if (status == 0)
-            status = finish(&c, o);
+            status = finish(&c);
         else
-            cJSON_Delete(o);
+            json_list_drop(c.json);
         table_destroy(c.table);
         free(c.failures);
     }

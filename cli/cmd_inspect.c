@@ -403,7 +403,7 @@ struct view {
     qn_ctx *ctx;
     const struct picked *file;
     const struct args *args;
-    cJSON *json;    /* the list of tensors, or NULL */
+    struct json_list *json; /* of tensors, or NULL */
     int with_stats; /* of all */
     int shown;
 };
@@ -433,7 +433,7 @@ static int show_weight(struct view *v, const struct weight_line *line)
     if (v->json != NULL) {
         cJSON *o = weight_json(line);
         add_stats(o, &p, &stats);
-        cJSON_AddItemToArray(v->json, o);
+        json_list_add(v->json, o);
     } else {
         print_styled(BOLD, line->name);
         printf("  %s  ", geometry(&p, text));
@@ -456,7 +456,7 @@ static void show_packed(struct view *v, const struct weight_line *w)
 {
     char shape[SHAPE_TEXT], format[96], a[HUMAN];
     if (v->json != NULL) {
-        cJSON_AddItemToArray(v->json, weight_json(w));
+        json_list_add(v->json, weight_json(w));
     } else if (v->args->n_operands > 1) {
         qn_format_print(&w->parts.format, format, sizeof format);
         print_styled(BOLD, w->name);
@@ -487,7 +487,7 @@ static int show_tensor(struct view *v, const qn_entry *e)
         cJSON_AddStringToObject(o, "dtype", e->dtype);
         cJSON_AddNumberToObject(o, "elements", (double)n);
         cJSON_AddItemToObject(o, "values", spread_json(&s));
-        cJSON_AddItemToArray(v->json, o);
+        json_list_add(v->json, o);
     } else {
         char text[SHAPE_TEXT];
         print_styled(BOLD, name);
@@ -526,7 +526,7 @@ static int show_all(struct view *v)
         if (status == 0 && is_wanted(v, w.name))
             status = show_weight(v, &w);
         else if (status == 0 && v->json != NULL && v->args->n_operands < 2)
-            cJSON_AddItemToArray(v->json, weight_json(&w));
+            json_list_add(v->json, weight_json(&w));
     }
     for (int64_t at = 0; status == 0 && next_packed(file, &at, &w);) {
         if (is_wanted(v, w.name) || v->args->n_operands < 2)
@@ -540,7 +540,7 @@ static int show_all(struct view *v)
         if (is_wanted(v, e.name) && is_float(e.tensor.dtype))
             status = show_tensor(v, &e);
         else if (v->json != NULL && v->args->n_operands < 2)
-            cJSON_AddItemToArray(v->json, entry_json(&e));
+            json_list_add(v->json, entry_json(&e));
     }
     if (status == 0 && v->shown == 0 && v->args->n_operands > 1)
         return complain(EXIT_INPUT, "'quern inspect FILE' lists the names",
@@ -582,10 +582,10 @@ static int run(const struct args *args)
     if (status == 0) {
         struct view v = {.ctx = ctx, .file = &file, .args = args};
         v.with_stats = args_has(args, "stats");
-        cJSON *o = is_json ? cJSON_CreateObject() : NULL;
         if (is_json) {
+            cJSON *o = cJSON_CreateObject();
             cJSON_AddStringToObject(o, "file", file.path);
-            v.json = cJSON_AddArrayToObject(o, "tensors");
+            v.json = json_list_begin(o, "tensors");
         } else if (args->n_operands < 2) {
             status = list_text(file.path, file.file);
         }
@@ -595,9 +595,9 @@ static int run(const struct args *args)
         if (status == 0)
             status = show_all(&v);
         if (is_json && status == 0)
-            json_print(o, 0);
+            json_list_print(v.json, cJSON_CreateObject());
         else
-            cJSON_Delete(o);
+            json_list_drop(v.json);
     }
     pick_close(&file);
     qn_ctx_destroy(ctx);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What --json prints: UTF-8 in which nothing is left that a terminal or an editor would obey, and
  * for a command that fails an object that says why. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +34,8 @@ static void make_utf8(cJSON *object)
     }
 }
 
-void json_print(cJSON *object, int is_one_line)
+/* The text of an object, escaped; ends it. The caller frees it. */
+static char *text_of(cJSON *object, int is_one_line)
 {
     make_utf8(object);
     char *text = is_one_line ? cJSON_PrintUnformatted(object) : cJSON_Print(object);
@@ -41,13 +44,80 @@ void json_print(cJSON *object, int is_one_line)
         exit(EXIT_LIBRARY);
     }
     char *escaped = text_escaped(text);
-    puts(escaped);
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return escaped;
+}
+
+void json_print(cJSON *object, int is_one_line)
+{
+    char *text = text_of(object, is_one_line);
+    puts(text);
     fflush(stdout);
     json.has_printed = 1;
     json.is_list = is_one_line;
-    free(escaped);
-    cJSON_free(text);
-    cJSON_Delete(object);
+    free(text);
+}
+
+/* ---- long lists ------------------------------------------------------------------------------ */
+
+struct json_list {
+    FILE *file; /* without a name: what was added so far */
+    int64_t n;
+};
+
+struct json_list *json_list_begin(cJSON *head, const char *key)
+{
+    struct json_list *list = must_alloc(sizeof *list);
+    char *text = text_of(head, 1);
+    list->file = tmpfile();
+    list->n = 0;
+    if (list->file == NULL) {
+        complain(EXIT_LIBRARY, "make room in the folder for temporary files",
+                 "no temporary file can be made");
+        exit(EXIT_LIBRARY);
+    }
+    text[strlen(text) - 1] = 0; /* its closing brace comes at the end */
+    fprintf(list->file, "%s%s\"%s\":[\n", text, text[1] == 0 ? "" : ",", key);
+    free(text);
+    return list;
+}
+
+void json_list_add(struct json_list *list, cJSON *item)
+{
+    char *text = text_of(item, 1);
+    fprintf(list->file, "%s%s", list->n++ > 0 ? ",\n" : "", text);
+    free(text);
+}
+
+void json_list_print(struct json_list *list, cJSON *tail)
+{
+    char buffer[1 << 14];
+    char *text = text_of(tail, 1);
+    const char *rest = text[1] == '}' ? "" : ",";
+    fprintf(list->file, "\n]%s%s", rest, text + 1);
+    free(text);
+    if (fflush(list->file) != 0 || ferror(list->file) != 0) {
+        complain(EXIT_LIBRARY, "make room in the folder for temporary files",
+                 "the temporary file of the list cannot be written");
+        exit(EXIT_LIBRARY);
+    }
+    rewind(list->file);
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, list->file)) > 0;)
+        fwrite(buffer, 1, n, stdout);
+    putchar('\n');
+    fflush(stdout);
+    json.has_printed = 1;
+    json.is_list = 0;
+    json_list_drop(list);
+}
+
+void json_list_drop(struct json_list *list)
+{
+    if (list == NULL)
+        return;
+    fclose(list->file);
+    free(list);
 }
 
 void json_note_failure(const char *error, const char *todo)

@@ -9,7 +9,11 @@
 #include "cli.h"
 #include "term.h"
 
-enum { MAX_COLUMNS = 16, GAP = 2 };
+enum {
+    MAX_COLUMNS = 16,
+    GAP = 2,
+    MOST_CELLS = 1 << 16 /* kept; a longer table gets its widths from these, and then flows */
+};
 
 struct cell {
     char *text;
@@ -37,14 +41,7 @@ struct table *table_create(const struct column *columns)
     return t;
 }
 
-static void add(struct table *t, char *text, enum style style, int is_heading)
-{
-    if (t->n_cells == t->capacity) {
-        t->capacity = t->capacity > 0 ? 2 * t->capacity : 64;
-        t->cells = must_grow(t->cells, sizeof *t->cells * t->capacity);
-    }
-    t->cells[t->n_cells++] = (struct cell){text, style, is_heading};
-}
+static void add(struct table *t, char *text, enum style style, int is_heading);
 
 void table_cell(struct table *t, enum style style, const char *format, ...)
 {
@@ -104,7 +101,7 @@ static void print_rows(struct table *t, size_t end)
     fflush(stdout);
 }
 
-void table_print(struct table *t)
+static void print_all(struct table *t)
 {
     int total = 0;
     for (size_t i = 0; i < t->n_cells; i++) {
@@ -128,6 +125,26 @@ void table_print(struct table *t)
         }
     }
     print_rows(t, t->n_cells - t->n_cells % (size_t)t->n_columns);
+}
+
+void table_print(struct table *t)
+{
+    print_all(t);
+}
+
+static void add(struct table *t, char *text, enum style style, int is_heading)
+{
+    if (t->n_cells == t->capacity) {
+        t->capacity = t->capacity > 0 ? 2 * t->capacity : 64;
+        t->cells = must_grow(t->cells, sizeof *t->cells * t->capacity);
+    }
+    t->cells[t->n_cells++] = (struct cell){text, style, is_heading};
+    if (t->n_cells < MOST_CELLS || t->n_cells % (size_t)t->n_columns != 0)
+        return;
+    print_all(t);
+    for (size_t i = 0; i < t->n_cells; i++)
+        free(t->cells[i].text);
+    t->n_cells = t->printed = 0;
 }
 
 void table_flow(struct table *t)

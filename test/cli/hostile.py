@@ -11,13 +11,14 @@ import os
 import pickle
 import resource
 import struct
+import subprocess
 import sys
 import tarfile
 import unittest
 import zipfile
 
-from command import (COMPLAINT, Case, is_sanitized, normal, quern, quern_on_a_leash, safetensors,
-                     seconds_of_children)
+from command import (COMPLAINT, QUERN, Case, is_sanitized, normal, quern, quern_on_a_leash,
+                     safetensors, seconds_of_children)
 
 
 def safetensors_raw(path, header, data=b""):
@@ -244,6 +245,30 @@ class Limits(Case):
 
         # Four times the time; by comparing names ten and more, whenever it is tried.
         self.assertTrue(any(used(20000) < 7 * used(5000) for _ in range(3)))
+
+    @unittest.skipIf(is_sanitized(), "sanitizers take memory of their own")
+    def test_memory_of_long_headers(self):
+        """A header of any length takes a few times its bytes, whatever is printed of it."""
+        n = 150_000
+        for name, dtype in (("a.safetensors", "U8"), ("b.safetensors", "I8")):
+            safetensors_raw(name, {f"model.{i:07d}.w": {"dtype": dtype, "shape": [0],
+                                                        "data_offsets": [0, 0]}
+                                   for i in range(n)})
+        sizes = [os.path.getsize(name) for name in ("a.safetensors", "b.safetensors")]
+        for words, header in ((("inspect", "a.safetensors"), sizes[0]),
+                              (("inspect", "a.safetensors", "--json"), sizes[0]),
+                              (("compare", "a.safetensors", "b.safetensors"), sum(sizes)),
+                              (("compare", "a.safetensors", "b.safetensors", "--json"),
+                               sum(sizes))):
+            with self.subTest(words=words), open("out", "wb") as out:
+                child = subprocess.Popen([QUERN, *words], stdout=out, stderr=out)
+                _, status, used = os.wait4(child.pid, 0)
+                child.returncode = os.waitstatus_to_exitcode(status)
+                self.assertIn(child.returncode, (0, 1))
+                self.assertLess(used.ru_maxrss * 1024, 8 * header + (64 << 20))
+            if "--json" in words:
+                with open("out", encoding="utf-8") as file:
+                    self.assertEqual(len(json.load(file)["tensors"]), n)
 
     def test_too_large(self):
         """Refused with a sentence, before the kernel refuses with a signal."""
