@@ -242,8 +242,8 @@ static void add_number(cJSON *o, const char *key, double value)
         cJSON_AddNullToObject(o, key);
 }
 
-static cJSON *difference_json(const struct comparison *c, const char *name, const char *type_a, const char *type_b,
-                     const struct difference *d)
+static cJSON *difference_json(const struct comparison *c, const char *name, const char *type_a,
+                              const char *type_b, const struct difference *d)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "name", name);

@@ -477,7 +477,7 @@ def quantize(w: Any, format: str = "int4:g128", *, method: str = "rtn", range: s
 
 def smooth_scales(w: Any, x_amax: Any, alpha: float = 0.5, *, ctx: Optional[Context] = None) -> Any:
     """SmoothQuant's scales s [k] for weights [n, k] and the largest |x| of each column: pass 1 / s
-    as prescale and w * s as the weights of quantize()... see docs/python.md."""
+    as prescale, and w, which quantize() divides by the prescale, as it is."""
     ctx = ctx or default_context()
     dense = view(w, "w")
     if len(dense.shape) != 2:
