@@ -139,6 +139,8 @@ struct qni_amx_scaling {
 
 QNI_TEMPLATE void qni_amx_scale_rows(struct qni_amx_scaling *s, const int n)
 {
+    if (n == 0)
+        return; /* there may be no sums yet: pointers are NULL */
     QNI_UNROLL
     for (int i = 0; i < 2 * n; i++) {
         const __m512 sum = _mm512_load_ps(s->sum + 16 * i);
