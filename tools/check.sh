@@ -121,8 +121,10 @@ run_tsan() {
     setarch "$(uname -m)" -R true 2>/dev/null && fixed="setarch $(uname -m) -R"
     tools/build.sh tsan || return 1
     # unit.conv takes minutes here, and the sweep runs convolutions on several threads, too.
+    # api.fork starts threads in the child of a process with threads, which this runtime refuses;
+    # the other steps run it.
     $fixed ctest --test-dir build/tsan --output-on-failure --no-tests=error -j "$jobs" \
-        -LE once -E 'unit\.conv$'
+        -LE once -E '(unit\.conv|api\.fork)$'
 }
 
 run_aarch64() {
