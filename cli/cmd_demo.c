@@ -60,7 +60,7 @@ const struct example demo_next[] = {
      "quern bench --layers llama3-8b --m 1,128 --strategy int8-block --json"},
     {"why a kernel was chosen, and why not the others",
      "quern explain --n 4096 --k 4096 --m 1 --strategy int8-block"},
-    {"in a program of one's own: docs/quickstart.md, examples/, include/quern/quern.h",
+    {"in a program of one's own: docs/guide/quick-start.md, examples/, include/quern/quern.h",
      "quern help"},
     {NULL, NULL},
 };
