@@ -101,7 +101,7 @@ static void print_rows(struct table *t, size_t end)
     fflush(stdout);
 }
 
-static void print_all(struct table *t)
+void table_print(struct table *t)
 {
     int total = 0;
     for (size_t i = 0; i < t->n_cells; i++) {
@@ -127,11 +127,6 @@ static void print_all(struct table *t)
     print_rows(t, t->n_cells - t->n_cells % (size_t)t->n_columns);
 }
 
-void table_print(struct table *t)
-{
-    print_all(t);
-}
-
 static void add(struct table *t, char *text, enum style style, int is_heading)
 {
     if (t->n_cells == t->capacity) {
@@ -141,7 +136,7 @@ static void add(struct table *t, char *text, enum style style, int is_heading)
     t->cells[t->n_cells++] = (struct cell){text, style, is_heading};
     if (t->n_cells < MOST_CELLS || t->n_cells % (size_t)t->n_columns != 0)
         return;
-    print_all(t);
+    table_print(t);
     for (size_t i = 0; i < t->n_cells; i++)
         free(t->cells[i].text);
     t->n_cells = t->printed = 0;

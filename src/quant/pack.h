@@ -6,6 +6,7 @@
 #define QNI_QUANT_PACK_H
 
 #include "../base/context.h"
+#include "../base/half.h"
 #include "canonical.h"
 #include "geometry.h"
 #include "packed.h"
@@ -83,6 +84,13 @@ qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,
                         struct qn_packed **packed, qn_error *err);
 
 /* ---- and back -------------------------------------------------------------------------------- */
+
+/* A number of the SCALE or OFFSET section. */
+static inline float qni_load_scale(const void *section, int32_t dtype, int64_t at)
+{
+    return dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)section)[at])
+                           : ((const float *)section)[at];
+}
 
 /* May this blob, which lies in host memory, be run? For weights from files, after
  * qni_packed_head_check(): the layout is one of the backend's, sections are as long as it says, and

@@ -86,21 +86,16 @@ struct group {
     int32_t zero;
 };
 
-static float load_scale(const void *section, int32_t dtype, int64_t at)
-{
-    return dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)section)[at])
-                           : ((const float *)section)[at];
-}
-
 static struct group load_group(const struct packed_job *job, int64_t panel, int64_t row, int64_t g)
 {
     const struct qni_packed_head *h = job->packed->head;
     const int64_t at = (panel * h->n_groups + g) * QNI_PANEL + job->lane_of[row];
     const void *zero = qni_section(job->packed, QNI_SECTION_ZERO);
     struct group group = {0.0f, 0.0f, 0};
-    group.scale = load_scale(qni_section(job->packed, QNI_SECTION_SCALE), h->scale_dtype, at);
+    group.scale = qni_load_scale(qni_section(job->packed, QNI_SECTION_SCALE), h->scale_dtype, at);
     if (h->format.shift == QN_SHIFT_OFFSET)
-        group.offset = load_scale(qni_section(job->packed, QNI_SECTION_OFFSET), h->scale_dtype, at);
+        group.offset =
+            qni_load_scale(qni_section(job->packed, QNI_SECTION_OFFSET), h->scale_dtype, at);
     if (h->format.shift == QN_SHIFT_ZERO)
         group.zero =
             h->zero_dtype == QN_I8 ? ((const int8_t *)zero)[at] : ((const int32_t *)zero)[at];

@@ -200,12 +200,6 @@ static bool unpack_codes(const struct unpack *u, int64_t panel, const int64_t ou
     return seen < (uint32_t)n; /* a negative code has high bits */
 }
 
-static float load_scale(const void *section, int32_t dtype, int64_t at)
-{
-    return dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)section)[at])
-                           : ((const float *)section)[at];
-}
-
 static void unpack_scales(const struct unpack *u, int64_t panel, const int64_t outputs[QNI_PANEL])
 {
     const struct qni_packed_head *h = u->packed->head;
@@ -219,9 +213,9 @@ static void unpack_scales(const struct unpack *u, int64_t panel, const int64_t o
             if (j < 0)
                 continue;
             const int64_t to = j * h->n_groups + g;
-            u->w->scale[to] = load_scale(scale, h->scale_dtype, at);
+            u->w->scale[to] = qni_load_scale(scale, h->scale_dtype, at);
             if (u->w->offset != NULL)
-                u->w->offset[to] = load_scale(offset, h->scale_dtype, at);
+                u->w->offset[to] = qni_load_scale(offset, h->scale_dtype, at);
             if (u->w->zero != NULL)
                 u->w->zero[to] = h->zero_dtype == QN_I8 ? ((const int8_t *)zero)[at]
                                                         : ((const int32_t *)zero)[at];

@@ -43,7 +43,7 @@ class Inputs(Case):
                                       "m.safetensors", 4096 + attempt * 65536)
 
     def test_shrinks_within_a_page(self):
-        """What is left of the last page reads as zeros, and no signal comes."""
+        """The rest of the last page reads as zeros, and no signal comes."""
         self.many("m.safetensors")
         whole = os.path.getsize("m.safetensors")
         self.ends_with_a_word(["quantize", "m.safetensors", "-o", "q.safetensors", "-t", "2"],

@@ -2,7 +2,7 @@
 /* compressed-tensors "pack-quantized", w[n, k] = (q - zp) s, b = 2 to 8 bits:
  *
  *     weight_packed      i32 [N, ceil(K / f)], f = floor(32 / b) codes a word, the first in the
- *                        lowest bits; code = q + 2^(b-1). What is left of a word is not used, so 3
+ *                        lowest bits; code = q + 2^(b-1). Other bits of a word are unused, so 3
  *                        bits take 10 codes a word (GPTQ's stream takes 10 2/3).
  *     weight_scale       [N, groups] or [N, 1]
  *     weight_zero_point  i32 [ceil(N / f), groups], packed along N; absent: 0

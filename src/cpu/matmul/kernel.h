@@ -196,11 +196,11 @@ struct qni_matmul_kernel {
     int32_t numerics;
     int32_t traits; /* QNI_TAKES_SCALE ... */
     /* private scratch for any k and m; for small m, 0: the same. On top of that of small m comes
-     * memory for the rows that a kernel makes others of: qni_kernel_bytes() */
+     * memory for the rows that a kernel transforms: qni_kernel_bytes() */
     size_t scratch_bytes[2];
 };
 
-/* Rows that a kernel makes others of, for small jobs of m. Blocks of less rows are of three and
+/* Rows that a kernel transforms, for small jobs of m. Blocks of fewer rows are of three and
  * four, and may end two behind the last one. */
 static inline size_t qni_copied_rows(const struct qni_matmul_kernel *kernel, int64_t m)
 {
