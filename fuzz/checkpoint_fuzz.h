@@ -56,7 +56,7 @@ static inline void fuzz_checkpoint(qn_file *file, const char *config, size_t con
     qn_checkpoint *c = NULL;
     qn_error err = {QN_OK, -1, ""};
     const qn_status status =
-        qni_checkpoint_make(fuzz_context(), &file, 1, config, config_bytes, NULL, &c, &err);
+        qn_checkpoint_open_files(fuzz_context(), &file, 1, config, config_bytes, NULL, &c, &err);
     FUZZ_EXPECT((status == QN_OK) == (c != NULL));
     FUZZ_EXPECT(status == QN_OK || err.text[0] != 0);
     if (c != NULL)

@@ -51,12 +51,9 @@ static inline uint8_t *fuzz_copy(const uint8_t *data, size_t size)
 /* NULL if it is no file. copy must live until the file and all that came from it are gone. */
 static inline qn_file *fuzz_open(const uint8_t *copy, size_t size)
 {
-    const qn_ctx *ctx = fuzz_context();
-    struct qni_mapping *mapping = NULL;
     qn_file *file = NULL;
     qn_error err = {QN_OK, -1, ""};
-    FUZZ_EXPECT(qni_mapping_borrow(&ctx->allocator, copy, size, &mapping, NULL) == QN_OK);
-    const qn_status status = qni_file_read(&ctx->allocator, mapping, &file, &err);
+    const qn_status status = qn_file_open_memory(fuzz_context(), copy, size, NULL, &file, &err);
     FUZZ_EXPECT((status == QN_OK) == (file != NULL));
     FUZZ_EXPECT(status == QN_OK || (err.status == status && err.text[0] != 0));
     FUZZ_EXPECT(status == QN_OK || status == QN_E_CORRUPT || status == QN_E_DTYPE);

@@ -105,6 +105,9 @@ typedef struct qn_tensor {
                                       says otherwise. */
 } qn_tensor;
 
+/** Called once, on any thread, when the last user of borrowed memory is done with it. */
+typedef void (*qn_release_fn)(void *arg);
+
 /* Structs with a size field, and qn_epilogue, are never filled by hand from nothing: each has an
  * _init() function that sets its defaults and, in C, the size that this header gives it. A program
  * in another language calls the exported one of the same name with _sized at its end and hands it

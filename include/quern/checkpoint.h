@@ -44,6 +44,55 @@ typedef struct qn_entry {
  *         reason; QN_E_DTYPE: an npy file of big-endian numbers or of objects; QN_E_MEMORY.
  */
 QN_API qn_status qn_file_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_error *err);
+
+/** Where a file lies in what is opened, and how its pages are kept. Set by _init(). */
+typedef struct qn_file_options {
+    size_t size;
+    int64_t offset;        /**< Byte where the file begins: a member of an archive that is not
+                                compressed, a tensor file inside another. Default 0. */
+    int64_t bytes;         /**< How long it is; -1 (default): up to the end. */
+    int32_t prefetch;      /**< 1: ask the system to read all of it ahead. A wish, never a failure.
+                                Default 0. */
+    int32_t lock;          /**< 1: its pages stay in memory until the last user is done; where the
+                                system's limit forbids that, QN_E_MEMORY. Default 0. */
+    qn_release_fn release; /**< Of qn_file_open_memory(): called with release_arg when the file and
+                                all packed weights that use its bytes are gone, and never by a call
+                                that fails. NULL (default): nobody is told. */
+    void *release_arg;
+} qn_file_options;
+
+static inline void qn_file_options_init(qn_file_options *options)
+{
+    qn_zero_(options, sizeof *options);
+    options->size = sizeof *options;
+    options->bytes = -1;
+}
+QN_API qn_status qn_file_options_init_sized(qn_file_options *options, size_t size);
+
+/**
+ * qn_file_open() with options: a part of a file, or pages that are read ahead or locked. Places in
+ * sentences and entries count from the beginning of the part. options: NULL for the defaults.
+ * @return as qn_file_open(), and QN_E_ARGUMENT: also a part that leaves the file; QN_E_MEMORY: also
+ *         pages that cannot be locked; QN_E_VERSION: options uses a field from the future.
+ */
+QN_API qn_status qn_file_open_path(const qn_ctx *ctx, const char *path,
+                                   const qn_file_options *options, qn_file **file, qn_error *err);
+/** The same of a descriptor of a regular file that is open for reading; it stays the caller's and
+ * may be closed at once. Its position is neither used nor moved. @return as qn_file_open_path(). */
+QN_API qn_status qn_file_open_descriptor(const qn_ctx *ctx, int32_t descriptor,
+                                         const qn_file_options *options, qn_file **file,
+                                         qn_error *err);
+/**
+ * A file that lies in memory. Nothing is copied: data must stay as it is until the file, and all
+ * packed weights that were loaded from it, are gone (options->release tells when). Checked as
+ * everything that comes from a disk. Packed weights must lie at multiples of 64 bytes in memory:
+ * those of files that quern wrote do if data does. data may be NULL if bytes is 0. Locks of the
+ * system do not nest: the first file of several that lock a page gives it up for all.
+ * @return as qn_file_open_path(), without QN_E_OPEN and QN_E_READ.
+ */
+QN_API qn_status qn_file_open_memory(const qn_ctx *ctx, const void *data, size_t bytes,
+                                     const qn_file_options *options, qn_file **file,
+                                     qn_error *err);
 /** NULL is legal. Views of its data end here. */
 QN_API void qn_file_close(qn_file *file);
 QN_API qn_file_kind qn_file_get_kind(const qn_file *file);
@@ -85,8 +134,11 @@ QN_API const char *qn_array_next_text(qn_array *array, size_t *bytes);
  * differ.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE: no such conversion. */
 QN_API qn_status qn_entry_copy(const qn_entry *entry, const qn_tensor *out);
-/** Tell the kernel that the pages of a tensor are not needed any more. */
+/** Tell the kernel that the pages of a tensor are not needed any more. Of a file in memory nothing
+ * happens. */
 QN_API void qn_file_forget(const qn_file *file, const qn_entry *entry);
+/** Ask the system to read the pages of a tensor ahead, while other work goes on. */
+QN_API void qn_file_prefetch(const qn_file *file, const qn_entry *entry);
 
 /** Quantized weights of a quern file, by index; their names. */
 QN_API int64_t qn_file_weight_count(const qn_file *file);
@@ -135,6 +187,8 @@ typedef struct qn_checkpoint_options {
     size_t size;
     qn_gptq_zeros gptq_zeros;
     int32_t reserved; /**< 0. */
+    int32_t prefetch; /**< Of all files, as in qn_file_options. */
+    int32_t lock;     /**< Likewise. */
 } qn_checkpoint_options;
 
 static inline void qn_checkpoint_options_init(qn_checkpoint_options *options)
@@ -218,6 +272,18 @@ QN_API qn_status qn_load_facts_init_sized(qn_load_facts *facts, size_t size);
 QN_API qn_status qn_checkpoint_open(const qn_ctx *ctx, const char *path,
                                     const qn_checkpoint_options *options,
                                     qn_checkpoint **checkpoint, qn_error *err);
+/**
+ * A checkpoint of files that are open already, from memory or from descriptors: all shards of a
+ * model, or one file. They belong to the checkpoint from now on; after a failure they are closed.
+ * config: the text of a config.json (config_bytes long, not terminated), or NULL. options: prefetch
+ * and lock are not looked at.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_CORRUPT; QN_E_MEMORY; QN_E_VERSION.
+ */
+QN_API qn_status qn_checkpoint_open_files(const qn_ctx *ctx, qn_file *const *files,
+                                          int32_t n_files, const char *config,
+                                          size_t config_bytes,
+                                          const qn_checkpoint_options *options,
+                                          qn_checkpoint **checkpoint, qn_error *err);
 /** NULL is legal. Texts and views end here; loaded weights do not. */
 QN_API void qn_checkpoint_close(qn_checkpoint *checkpoint);
 /** Its files, in the order of their names; NULL past the end. They belong to the checkpoint. */

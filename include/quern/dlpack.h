@@ -120,9 +120,6 @@ static inline qn_status qn_tensor_from_dlpack(const DLTensor *from, qn_tensor *t
     return QN_OK;
 }
 
-/** Called once when the consumer of an exported tensor is done with it. */
-typedef void (*qn_release_fn)(void *arg);
-
 /**
  * An exported tensor: DLPack's struct and the memory its pointers lead to. The caller provides it
  * and must not move it. Borrowed (release NULL): &managed.dl_tensor is valid as long as this struct

@@ -316,6 +316,38 @@ QN_API qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight,
  */
 QN_API qn_status qn_pack(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,
                          qn_packed **packed, qn_error *err);
+/**
+ * qn_pack() into the caller's memory: buffer, at a multiple of 64 and at least qn_pack_bytes()
+ * long, holds the packed weights until they are destroyed, and must not be changed in that time.
+ * What lies behind them in the buffer is not touched. On the CPU.
+ * @return as qn_pack(), and QN_E_ALIGN; QN_E_SCRATCH: the buffer is too small; QN_E_UNSUPPORTED: a
+ *         context on a GPU.
+ */
+QN_API qn_status qn_pack_into(const qn_ctx *ctx, const qn_weight *weight,
+                              const qn_pack_options *options, void *buffer, size_t buffer_bytes,
+                              qn_packed **packed, qn_error *err);
+/**
+ * The bytes of packed weights where they lie, for a cache or a transport of the caller's; they are
+ * what qn_packed_from_memory() takes, on machines of the same kind. Valid as long as the weights.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_DEVICE: they are not in host memory (qn_packed_copy()).
+ */
+QN_API qn_status qn_packed_data(const qn_packed *packed, const void **data, size_t *bytes);
+/** Copy these bytes to host memory, from any device; bytes: qn_packed_info's. ctx: of the weights'
+ * device. @return QN_OK; QN_E_ARGUMENT; QN_E_SCRATCH: to is too small; QN_E_DEVICE; QN_E_MEMORY. */
+QN_API qn_status qn_packed_copy(const qn_ctx *ctx, const qn_packed *packed, void *to,
+                                size_t capacity, qn_error *err);
+/**
+ * Use packed weights where they lie in memory: no copy is made on the CPU; to a GPU they are copied
+ * as they are. The bytes are trusted as little as a file's (qn_packed_load()): all offsets, sizes
+ * and indices are checked, codes and scales are not looked at. data: at a multiple of 64; unchanged
+ * until release is called with release_arg (by qn_packed_destroy(); on a GPU at once; never by a
+ * call that fails). release may be NULL.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_ALIGN; QN_E_CORRUPT; QN_E_VERSION; QN_E_LAYOUT: packed for
+ *         another device or instruction set; QN_E_MEMORY.
+ */
+QN_API qn_status qn_packed_from_memory(const qn_ctx *ctx, const void *data, size_t bytes,
+                                       qn_release_fn release, void *release_arg,
+                                       qn_packed **packed, qn_error *err);
 /** NULL is legal. Unmaps a file if the weights came from one. */
 QN_API void qn_packed_destroy(qn_packed *packed);
 QN_API qn_status qn_packed_query(const qn_packed *packed, qn_packed_info *info);

@@ -115,6 +115,7 @@ QN_ACTIVATION_INT8_ROW = 1
 QN_ACTIVATION_INT8_STATIC = 2
 QN_ACTIVATION_OTHER = 3
 
+qn_release_fn = CFUNCTYPE(None, c_void_p)
 qn_task_fn = CFUNCTYPE(None, c_void_p, c_int32)
 qn_parallel_for_fn = CFUNCTYPE(None, c_void_p, c_int32, qn_task_fn, c_void_p)
 qn_alloc_fn = CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t)
@@ -383,6 +384,18 @@ class qn_entry(Structure):
     ]
 
 
+class qn_file_options(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("offset", c_int64),
+        ("bytes", c_int64),
+        ("prefetch", c_int32),
+        ("lock", c_int32),
+        ("release", qn_release_fn),
+        ("release_arg", c_void_p),
+    ]
+
+
 class qn_array(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -399,6 +412,8 @@ class qn_checkpoint_options(Structure):
         ("size", c_size_t),
         ("gptq_zeros", c_int32),
         ("reserved", c_int32),
+        ("prefetch", c_int32),
+        ("lock", c_int32),
     ]
 
 
@@ -542,6 +557,16 @@ FUNCTIONS = {
     "qn_pack": (
         c_int32,
         [c_void_p, c_void_p, POINTER(qn_pack_options), POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_pack_into": (
+        c_int32,
+        [c_void_p, c_void_p, POINTER(qn_pack_options), c_void_p, c_size_t, POINTER(c_void_p),
+         POINTER(qn_error)]),
+    "qn_packed_data": (c_int32, [c_void_p, POINTER(c_void_p), POINTER(c_size_t)]),
+    "qn_packed_copy": (c_int32, [c_void_p, c_void_p, c_void_p, c_size_t, POINTER(qn_error)]),
+    "qn_packed_from_memory": (
+        c_int32,
+        [c_void_p, c_void_p, c_size_t, qn_release_fn, c_void_p, POINTER(c_void_p),
+         POINTER(qn_error)]),
     "qn_packed_destroy": (None, [c_void_p]),
     "qn_packed_query": (c_int32, [c_void_p, POINTER(qn_packed_info)]),
     "qn_unpack": (c_int32, [c_void_p, c_void_p, POINTER(c_void_p), POINTER(qn_error)]),
@@ -596,6 +621,17 @@ FUNCTIONS = {
     "qn_quantize_rows_args_init_sized": (c_int32, [POINTER(qn_quantize_rows_args), c_size_t]),
     "qn_quantize_rows": (c_int32, [c_void_p, POINTER(qn_quantize_rows_args)]),
     "qn_file_open": (c_int32, [c_void_p, c_char_p, POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_file_options_init_sized": (c_int32, [POINTER(qn_file_options), c_size_t]),
+    "qn_file_open_path": (
+        c_int32,
+        [c_void_p, c_char_p, POINTER(qn_file_options), POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_file_open_descriptor": (
+        c_int32,
+        [c_void_p, c_int32, POINTER(qn_file_options), POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_file_open_memory": (
+        c_int32,
+        [c_void_p, c_void_p, c_size_t, POINTER(qn_file_options), POINTER(c_void_p),
+         POINTER(qn_error)]),
     "qn_file_close": (None, [c_void_p]),
     "qn_file_get_kind": (c_int32, [c_void_p]),
     "qn_file_count": (c_int64, [c_void_p]),
@@ -608,6 +644,7 @@ FUNCTIONS = {
     "qn_array_next_text": (c_char_p, [POINTER(qn_array), POINTER(c_size_t)]),
     "qn_entry_copy": (c_int32, [POINTER(qn_entry), POINTER(qn_tensor)]),
     "qn_file_forget": (None, [c_void_p, POINTER(qn_entry)]),
+    "qn_file_prefetch": (None, [c_void_p, POINTER(qn_entry)]),
     "qn_file_weight_count": (c_int64, [c_void_p]),
     "qn_file_weight_name": (c_char_p, [c_void_p, c_int64]),
     "qn_file_weight_info": (
@@ -624,6 +661,10 @@ FUNCTIONS = {
     "qn_checkpoint_open": (
         c_int32,
         [c_void_p, c_char_p, POINTER(qn_checkpoint_options), POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_checkpoint_open_files": (
+        c_int32,
+        [c_void_p, POINTER(c_void_p), c_int32, c_char_p, c_size_t, POINTER(qn_checkpoint_options),
+         POINTER(c_void_p), POINTER(qn_error)]),
     "qn_checkpoint_close": (None, [c_void_p]),
     "qn_checkpoint_file": (c_void_p, [c_void_p, c_int64]),
     "qn_checkpoint_quantization": (c_char_p, [c_void_p]),

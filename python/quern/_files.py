@@ -45,14 +45,19 @@ class Checkpoint(Mapping[str, Any]):
     time. read() copies and converts.
     """
 
-    def __init__(self, path: Any, ctx: Optional[Context] = None,
-                 gptq_zeros: str = "found") -> None:
-        self.path, self.ctx = os.fspath(path), ctx or default_context()
+    def __init__(self, path: Any, ctx: Optional[Context] = None, gptq_zeros: str = "found",
+                 prefetch: bool = False, lock: bool = False) -> None:
+        self.ctx = ctx or default_context()
         options = sized(_abi.qn_checkpoint_options)
         options.gptq_zeros = number_of(_GPTQ_ZEROS, gptq_zeros, "gptq_zeros")
+        options.prefetch, options.lock = 1 if prefetch else 0, 1 if lock else 0
         made, error = ctypes.c_void_p(), new_error()
-        check(lib.qn_checkpoint_open(self.ctx._ptr, _path(path), ctypes.byref(options),
-                                     ctypes.byref(made), ctypes.byref(error)), error)
+        if isinstance(path, (str, bytes, os.PathLike)):
+            self.path = os.fspath(path)
+            check(lib.qn_checkpoint_open(self.ctx._ptr, _path(path), ctypes.byref(options),
+                                         ctypes.byref(made), ctypes.byref(error)), error)
+        else:
+            self._open_memory(path, options, made, error)
         self._ptr = made.value
         self._keeper = self.ctx._keeper.hold()
         self._files: list[int] = []
@@ -63,6 +68,23 @@ class Checkpoint(Mapping[str, Any]):
         self.metadata: dict[str, str] = {}
         self._places: dict[str, tuple[str, Any]] = {}
         self._find()
+
+    def _open_memory(self, buffer: Any, options: Any, made: Any, error: Any) -> None:
+        """A file that lies in a buffer, which is kept as long as anything of it is held."""
+        try:
+            self._memory = np.frombuffer(buffer, np.uint8)
+        except (TypeError, ValueError, BufferError) as why:
+            raise errors.ArgumentError(f"path is a {type(buffer).__name__}: a path, or a buffer "
+                                       f"with the bytes of a file ({why})") from None
+        self.path = f"<{self._memory.size} bytes in memory>"
+        asked, file = sized(_abi.qn_file_options), ctypes.c_void_p()
+        asked.prefetch, asked.lock = options.prefetch, options.lock
+        check(lib.qn_file_open_memory(self.ctx._ptr, self._memory.ctypes.data, self._memory.size,
+                                      ctypes.byref(asked), ctypes.byref(file),
+                                      ctypes.byref(error)), error)
+        check(lib.qn_checkpoint_open_files(self.ctx._ptr, ctypes.byref(file), 1, None, 0,
+                                           ctypes.byref(options), ctypes.byref(made),
+                                           ctypes.byref(error)), error)
 
     def __del__(self, _lib: Any = lib) -> None:
         if hasattr(self, "_keeper"):
@@ -189,11 +211,16 @@ class Checkpoint(Mapping[str, Any]):
         return out
 
 
-def load(path: Any, *, gptq_zeros: str = "found", ctx: Optional[Context] = None) -> Checkpoint:
+def load(path: Any, *, gptq_zeros: str = "found", prefetch: bool = False, lock: bool = False,
+         ctx: Optional[Context] = None) -> Checkpoint:
     """Open a checkpoint: a quern, safetensors, GGUF or npy file (found from its content; an npy
     file's only name is ""), an index of shards, or a folder with its configuration. Headers are
     checked; nothing in them is trusted. gptq_zeros: "v1", "v1-wrap" or "v2" where a GPTQ checkpoint
     leaves it open what its zeros stand for.
+
+    Instead of a path, a buffer with the bytes of a file (a memoryview, an mmap, a bytearray, an
+    array of bytes; bytes are taken for a path): it is used where it lies and must not change.
+    prefetch: the system reads the pages ahead; lock: they stay in memory, or OutOfMemoryError.
 
     >>> import numpy as np, os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
@@ -206,7 +233,7 @@ def load(path: Any, *, gptq_zeros: str = "found", ctx: Optional[Context] = None)
         ...
     quern.errors.NotFoundError: ... has nothing of the name 'c'; it has 'q', 'b'
     """
-    return Checkpoint(path, ctx, gptq_zeros)
+    return Checkpoint(path, ctx, gptq_zeros, prefetch, lock)
 
 
 class _Writer:

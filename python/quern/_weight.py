@@ -15,6 +15,9 @@ from ._interrupt import Interruptible
 from ._library import check, lib, new_error, sized
 
 
+_NO_RELEASE = _abi.qn_release_fn()  # NULL: the objects here keep the memory themselves
+
+
 class _Handle:
     """Something of the library's that is freed with the object. The context outlives it."""
 
@@ -229,18 +232,26 @@ class Weight(_Handle):
         return Weight(_address(made), self.ctx)
 
     def pack(self, ctx: Optional[Context] = None, *, layout: Optional[str] = None,
-             x_block: int = 0, sums: bool = True) -> Packed:
+             x_block: int = 0, sums: bool = True, into: Any = None) -> Packed:
         """Lay the weight out as kernels of the context's device read it. layout: one of layouts(),
         or the best. x_block: of int8-block, 0 for the weight's group. sums=False is smaller, and
-        refuses asymmetric int8 activations."""
+        refuses asymmetric int8 activations. into: a writable buffer at a multiple of 64 (shared
+        memory, an mmap), which then holds the packed weights; by default new memory."""
         ctx = ctx or self.ctx
         options = sized(_abi.qn_pack_options)
         options.layout = layout.encode() if layout is not None else None
         options.x_block, options.without_sums = x_block, 0 if sums else 1
         made, error = ctypes.c_void_p(), new_error()
-        check(lib.qn_pack(ctx._ptr, self._ptr, ctypes.byref(options), ctypes.byref(made),
-                          ctypes.byref(error)), error)
-        return Packed(_address(made), ctx)
+        if into is None:
+            check(lib.qn_pack(ctx._ptr, self._ptr, ctypes.byref(options), ctypes.byref(made),
+                              ctypes.byref(error)), error)
+            return Packed(_address(made), ctx)
+        buffer = _bytes_of(into, "into")
+        if not buffer.flags.writeable:
+            raise errors.ArgumentError("into is read-only, and the weights would be written to it")
+        check(lib.qn_pack_into(ctx._ptr, self._ptr, ctypes.byref(options), buffer.ctypes.data,
+                               buffer.size, ctypes.byref(made), ctypes.byref(error)), error)
+        return Packed(_address(made), ctx, buffer)
 
     def save(self, path: Any, name: str = "weight", *, overwrite: bool = False) -> None:
         """Keep it in a file of its own; quern.save() keeps several."""
@@ -265,6 +276,29 @@ class Packed(_Handle):
         self._ready: dict[Any, list[Any]] = {}  # prepared calls, by what they are for
         self._info = sized(_abi.qn_packed_info)
         check(lib.qn_packed_query(ptr, ctypes.byref(self._info)))
+
+    @classmethod
+    def from_buffer(cls, buffer: Any, ctx: Optional[Context] = None) -> Packed:
+        """Packed weights where they lie: the bytes that data gave, or that pack(into=) wrote, at a
+        multiple of 64. On the CPU nothing is copied; the buffer must not change. Everything that a
+        kernel uses as a place or a size is checked."""
+        ctx, memory = ctx or default_context(), _bytes_of(buffer, "buffer")
+        made, error = ctypes.c_void_p(), new_error()
+        check(lib.qn_packed_from_memory(ctx._ptr, memory.ctypes.data, memory.size, _NO_RELEASE,
+                                        None, ctypes.byref(made), ctypes.byref(error)), error)
+        return cls(_address(made), ctx, memory)
+
+    @property
+    def data(self) -> Any:
+        """The packed bytes: on the CPU a view of them, read-only; of a GPU a copy."""
+        if self._info.device.kind == _abi.QN_CPU:
+            at, size = ctypes.c_void_p(), ctypes.c_size_t()
+            check(lib.qn_packed_data(self._ptr, ctypes.byref(at), ctypes.byref(size)))
+            return _arrays.borrowed(at.value or 0, (size.value,), _abi.QN_U8, self)
+        copy, error = np.empty(self.nbytes, np.uint8), new_error()
+        check(lib.qn_packed_copy(self.ctx._ptr, self._ptr, copy.ctypes.data, copy.size,
+                                 ctypes.byref(error)), error)
+        return copy
 
     def __reduce__(self) -> Any:
         if self.ctx._device[0] != _abi.QN_CPU:
@@ -331,6 +365,14 @@ class Packed(_Handle):
         """Keep it in a file of its own, from which it is used without a copy."""
         from ._files import save
         save(path, {name: self}, overwrite=overwrite, ctx=self.ctx)
+
+
+def _bytes_of(buffer: Any, name: str) -> Any:
+    try:
+        return np.frombuffer(buffer, np.uint8)
+    except (TypeError, ValueError, BufferError) as why:
+        raise errors.ArgumentError(f"{name} is a {type(buffer).__name__}, which is no buffer of "
+                                   f"bytes: {why}") from None
 
 
 def _address(made: ctypes.c_void_p) -> int:

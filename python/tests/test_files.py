@@ -61,6 +61,57 @@ class Files(unittest.TestCase):
         np.testing.assert_array_equal(plain, dense)
         self.assertEqual(quern.matmul(x, packed).shape, (2, 16))
 
+    def test_memory(self):
+        dense = RNG.normal(size=(16, 64)).astype(np.float32)
+        weight = quern.quantize(dense, "int4:g32:zp")
+        path = self.at("model.safetensors")
+        quern.save(path, {"p": weight.pack(), "plain": dense})
+        with open(path, "rb") as file:
+            buffer = bytearray(file.read())
+        room = np.zeros(len(buffer) + 64, np.uint8)
+        start = -room.ctypes.data % 64
+        aligned = room[start:start + len(buffer)]
+        aligned[:] = np.frombuffer(buffer, np.uint8)
+        found = quern.load(aligned, prefetch=True)
+        self.assertIn("in memory", repr(found))
+        np.testing.assert_array_equal(found["plain"], dense)
+        x = RNG.normal(size=(2, 64)).astype(np.float32)
+        expected = quern.matmul(x, weight.pack())
+        packed = found["p"]
+        del found, room, aligned
+        gc.collect()  # what was taken keeps the buffer
+        np.testing.assert_array_equal(quern.matmul(x, packed), expected)
+        self.assertEqual(quern.load(path, prefetch=True, lock=True)["p"].shape, (16, 64))
+        with self.assertRaisesRegex(errors.CorruptError, "in memory"):
+            quern.load(bytearray(b"no file at all"))
+        with self.assertRaisesRegex(errors.ArgumentError, "a path, or a buffer"):
+            quern.load(17)
+
+    def test_packed_buffers(self):
+        weight = quern.quantize(RNG.normal(size=(16, 64)).astype(np.float32), "int4:g32:zp")
+        packed = weight.pack()
+        room = np.zeros(packed.nbytes + 64, np.uint8)
+        start = -room.ctypes.data % 64
+        buffer = room[start:start + packed.nbytes]
+        into = weight.pack(into=buffer)
+        self.assertEqual(buffer.tobytes(), packed.data.tobytes())
+        self.assertFalse(packed.data.flags.writeable)
+        there = quern.Packed.from_buffer(buffer)
+        x = RNG.normal(size=(2, 64)).astype(np.float32)
+        for other in (into, there):
+            np.testing.assert_array_equal(quern.matmul(x, other), quern.matmul(x, packed))
+        del room, buffer, into
+        gc.collect()
+        np.testing.assert_array_equal(quern.matmul(x, there), quern.matmul(x, packed))
+        with self.assertRaises(errors.AlignError):
+            quern.Packed.from_buffer(there.data[8:])
+        with self.assertRaises(errors.CorruptError):
+            quern.Packed.from_buffer(there.data[:100])
+        with self.assertRaisesRegex(errors.ArgumentError, "read-only"):
+            weight.pack(into=there.data)
+        with self.assertRaises(errors.ScratchError):
+            weight.pack(into=np.zeros(0, np.uint8))
+
     def test_npy(self):
         array = RNG.normal(size=(3, 4)).astype(np.float32)
         quern.save(self.at("a.npy"), {"": array[:, ::2]})

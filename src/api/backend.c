@@ -74,6 +74,7 @@ static const struct qni_backend cpu = {
     .run = cpu_run,
     .pack_bytes = qni_cpu_pack_bytes,
     .pack = qni_cpu_pack,
+    .pack_into = qni_cpu_pack_into,
     .unpack = qni_cpu_unpack,
     .layout_name = qni_cpu_layout_name,
     .packed_check = qni_cpu_packed_check,

@@ -75,6 +75,10 @@ struct qni_backend {
                             const qn_pack_options *options, size_t *bytes, qn_error *err);
     qn_status (*pack)(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
                       struct qn_packed **packed, qn_error *err);
+    /* Into the caller's memory; NULL: not possible. */
+    qn_status (*pack_into)(const qn_ctx *ctx, const struct qn_weight *w,
+                           const qn_pack_options *options, void *buffer, size_t buffer_bytes,
+                           struct qn_packed **packed, qn_error *err);
     qn_status (*unpack)(const qn_ctx *ctx, const struct qn_packed *packed,
                         struct qn_weight **weight, qn_error *err);
     const char *(*layout_name)(int32_t i);

@@ -44,6 +44,25 @@ qn_status qn_pack(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_opti
     return qni_backend_of(ctx->device.kind)->pack(ctx, weight, &own, packed, err);
 }
 
+qn_status qn_pack_into(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,
+                       void *buffer, size_t buffer_bytes, qn_packed **packed, qn_error *err)
+{
+    qn_pack_options own;
+    if (packed != NULL)
+        *packed = NULL;
+    QNI_TRY(read_options(ctx, weight, options, &own, err));
+    if (packed == NULL || buffer == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "%s is NULL: there is no place for the result",
+                        packed == NULL ? "packed" : "buffer");
+    if ((uintptr_t)buffer % QNI_BLOB_ALIGNMENT != 0)
+        return qni_fail(err, QN_E_ALIGN, "buffer is not at a multiple of 64 bytes");
+    const struct qni_backend *backend = qni_backend_of(ctx->device.kind);
+    if (backend->pack_into == NULL)
+        return qni_fail(err, QN_E_UNSUPPORTED,
+                        "weights for a GPU are packed into its own memory: use qn_pack()");
+    return backend->pack_into(ctx, weight, &own, buffer, buffer_bytes, packed, err);
+}
+
 void qn_packed_destroy(qn_packed *packed)
 {
     if (packed != NULL)

@@ -330,6 +330,8 @@ static qn_status start(const qn_ctx *ctx, const qn_checkpoint_options *options, 
                         (int)own.gptq_zeros);
     if (own.reserved != 0)
         return qni_fail(err, QN_E_ARGUMENT, "reserved must be 0");
+    if ((own.prefetch != 0 && own.prefetch != 1) || (own.lock != 0 && own.lock != 1))
+        return qni_fail(err, QN_E_ARGUMENT, "prefetch and lock are 0 or 1");
     *c = qni_alloc_zero(&ctx->allocator, sizeof **c);
     if (*c == NULL)
         return qni_fail(err, QN_E_MEMORY, "out of memory");
@@ -367,22 +369,43 @@ qn_status qn_checkpoint_open(const qn_ctx *ctx, const char *path,
     return QN_OK;
 }
 
-qn_status qni_checkpoint_make(const qn_ctx *ctx, qn_file **files, size_t n_files,
-                              const char *config, size_t config_bytes,
-                              const qn_checkpoint_options *options, qn_checkpoint **checkpoint,
-                              qn_error *err)
+/* Files that have changed hands are closed with the checkpoint, the others here. */
+static qn_status take_files(qn_checkpoint *c, qn_file *const *files, int32_t n_files, qn_error *err)
 {
-    qn_checkpoint *c = NULL;
-    *checkpoint = NULL;
-    qn_status status = start(ctx, options, &c, err);
-    for (size_t i = 0; i < n_files; i++) {
-        if (status == QN_OK)
+    qn_status status = QN_OK;
+    for (int32_t i = 0; i < n_files; i++) {
+        if (c != NULL && status == QN_OK)
             status = qni_checkpoint_add(c, files[i], err);
         else
             qn_file_close(files[i]);
     }
-    if (status == QN_OK && config != NULL)
-        status = qni_checkpoint_configure(c, "config.json", config, config_bytes, err);
+    return status;
+}
+
+qn_status qn_checkpoint_open_files(const qn_ctx *ctx, qn_file *const *files, int32_t n_files,
+                                   const char *config, size_t config_bytes,
+                                   const qn_checkpoint_options *options, qn_checkpoint **checkpoint,
+                                   qn_error *err)
+{
+    qn_checkpoint *c = NULL;
+    qn_error inner = {QN_OK, -1, ""};
+    bool is_whole = ctx != NULL && files != NULL && n_files > 0 && checkpoint != NULL;
+    for (int32_t i = 0; files != NULL && i < n_files; i++)
+        is_whole = is_whole && files[i] != NULL;
+    if (checkpoint != NULL)
+        *checkpoint = NULL;
+    qn_status status = is_whole ? start(ctx, options, &c, err)
+                                : qni_fail(err, QN_E_ARGUMENT,
+                                           "qn_checkpoint_open_files: ctx, checkpoint or a file is "
+                                           "NULL, or there is no file");
+    const qn_status taken = take_files(c, files, files == NULL ? 0 : n_files, err);
+    if (status == QN_OK)
+        status = taken;
+    if (status == QN_OK && config != NULL) {
+        status = qni_checkpoint_configure(c, "config.json", config, config_bytes, &inner);
+        if (status != QN_OK)
+            qni_fail_at(err, status, inner.offset, "config: %s", inner.text);
+    }
     if (status == QN_OK)
         status = qni_checkpoint_index(c, err);
     if (status != QN_OK)

@@ -54,11 +54,4 @@ qn_status qni_checkpoint_configure(qn_checkpoint *c, const char *name, const cha
 /* Tables of tensors and modules, from the files. */
 qn_status qni_checkpoint_index(qn_checkpoint *c, qn_error *err);
 
-/* Files that are open already (tests, fuzzing) as a checkpoint, which takes them over, also on
- * failure. config: the text of a config.json, or NULL. */
-qn_status qni_checkpoint_make(const qn_ctx *ctx, qn_file **files, size_t n_files,
-                              const char *config, size_t config_bytes,
-                              const qn_checkpoint_options *options, qn_checkpoint **checkpoint,
-                              qn_error *err);
-
 #endif

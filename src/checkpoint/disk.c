@@ -69,72 +69,128 @@ static const char *reason(int code)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static qn_status make_mapping(const struct qni_allocator *a, const uint8_t *bytes, size_t size,
-                              int32_t is_mapped, struct qni_mapping **mapping)
+/* A part of `size` bytes, from the beginning and the length that the options give. */
+static qn_status find_part(const qn_file_options *options, size_t size, size_t *offset,
+                           size_t *bytes, qn_error *err)
+{
+    const uint64_t from = (uint64_t)options->offset;
+    if (options->offset < 0 || options->bytes < -1)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "offset is %lld and bytes %lld: from 0 on, bytes -1 for all",
+                        (long long)options->offset, (long long)options->bytes);
+    if (from > size || (options->bytes >= 0 && (uint64_t)options->bytes > size - from))
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "has %zu bytes: %lld bytes from byte %lld on are not in it", size,
+                        (long long)options->bytes, (long long)options->offset);
+    *offset = (size_t)from;
+    *bytes = options->bytes < 0 ? size - (size_t)from : (size_t)options->bytes;
+    return QN_OK;
+}
+
+static size_t page_bytes(void)
+{
+    const long asked = sysconf(_SC_PAGESIZE);
+    return asked > 0 ? (size_t)asked : 4096;
+}
+
+/* Begin as the options wish. A mapping that fails is given back without telling the caller. */
+static qn_status settle(struct qni_mapping *m, const qn_file_options *options, qn_error *err)
+{
+    if (options->prefetch)
+        qni_mapping_prefetch(m, 0, m->size);
+    if (options->lock && m->size > 0 && mlock(m->bytes, m->size) != 0)
+        return qni_fail(err, QN_E_MEMORY,
+                        "cannot be locked in memory (%zu bytes): the limit of the process (ulimit "
+                        "-l) or the machine's memory does not allow it (error %d)",
+                        m->size, errno);
+    m->is_locked = options->lock && m->size > 0;
+    return QN_OK;
+}
+
+static qn_status make_mapping(const struct qni_allocator *a, const struct qni_mapping *from,
+                              const qn_file_options *options, struct qni_mapping **mapping,
+                              qn_error *err)
 {
     struct qni_mapping *m = qni_alloc(a, sizeof *m);
     if (m == NULL)
-        return QN_E_MEMORY;
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    *m = *from;
     m->allocator = *a;
-    m->bytes = bytes;
-    m->size = size;
     m->references = 1;
-    m->is_mapped = is_mapped;
-    *mapping = m;
-    return QN_OK;
-}
-
-static qn_status open_regular(const char *path, int *fd, size_t *size, qn_error *err)
-{
-    *fd = qni_file_open(path, QNI_FILE_READ);
-    if (*fd < 0)
-        return qni_fail(err, QN_E_OPEN, "cannot be opened: %s (error %d)", reason(errno), errno);
-    struct stat info;
-    qn_status status = QN_OK;
-    if (fstat(*fd, &info) != 0)
-        status =
-            qni_fail(err, QN_E_READ, "cannot be examined: %s (error %d)", reason(errno), errno);
-    else if (S_ISDIR(info.st_mode))
-        status = qni_fail(err, QN_E_OPEN, "cannot be opened: it is a folder");
-    else if (!S_ISREG(info.st_mode))
-        status = qni_fail(err, QN_E_OPEN, "cannot be opened: it is not a regular file");
-    else if ((uint64_t)info.st_size > SIZE_MAX / 2)
-        status = qni_fail(err, QN_E_READ, "is larger than the address space");
-    else
-        *size = (size_t)info.st_size;
+    m->is_locked = 0;
+    const qn_status status = settle(m, options, err);
     if (status != QN_OK)
-        close(*fd);
+        qni_free(a, m, sizeof *m);
+    else
+        *mapping = m;
     return status;
 }
 
-qn_status qni_mapping_open(const struct qni_allocator *a, const char *path,
-                           struct qni_mapping **mapping, qn_error *err)
+static qn_status regular_size(int fd, size_t *size, qn_error *err)
 {
-    int fd = -1;
-    size_t size = 0;
-    QNI_TRY(open_regular(path, &fd, &size, err));
-    if (size == 0) { /* nothing to map */
-        close(fd);
-        return qni_mapping_borrow(a, "", 0, mapping, err);
-    }
-    void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    const int code = errno;
-    close(fd);
-    if (bytes == MAP_FAILED)
-        return qni_fail(err, code == ENOMEM ? QN_E_MEMORY : QN_E_READ,
-                        "cannot be mapped: %s (error %d)", reason(code), code);
-    if (make_mapping(a, bytes, size, 1, mapping) != QN_OK) {
-        munmap(bytes, size);
-        return qni_fail(err, QN_E_MEMORY, "out of memory");
-    }
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return qni_fail(err, QN_E_READ, "cannot be examined: %s (error %d)", reason(errno), errno);
+    if (S_ISDIR(info.st_mode))
+        return qni_fail(err, QN_E_OPEN, "cannot be opened: it is a folder");
+    if (!S_ISREG(info.st_mode))
+        return qni_fail(err, QN_E_OPEN, "cannot be opened: it is not a regular file");
+    if ((uint64_t)info.st_size > SIZE_MAX / 2)
+        return qni_fail(err, QN_E_READ, "is larger than the address space");
+    *size = (size_t)info.st_size;
     return QN_OK;
 }
 
-qn_status qni_mapping_borrow(const struct qni_allocator *a, const void *bytes, size_t size,
-                             struct qni_mapping **mapping, qn_error *err)
+qn_status qni_mapping_open(const struct qni_allocator *a, int fd, const qn_file_options *options,
+                           struct qni_mapping **mapping, qn_error *err)
 {
-    const qn_status status = make_mapping(a, bytes, size, 0, mapping);
-    return status == QN_OK ? QN_OK : qni_fail(err, status, "out of memory");
+    struct qni_mapping m;
+    size_t size = 0, offset = 0;
+    memset(&m, 0, sizeof m);
+    QNI_TRY(regular_size(fd, &size, err));
+    QNI_TRY(find_part(options, size, &offset, &m.size, err));
+    m.bytes = (const uint8_t *)"";
+    if (m.size == 0) /* nothing to map */
+        return make_mapping(a, &m, options, mapping, err);
+    const size_t before = offset % page_bytes();
+    m.pages_bytes = m.size + before;
+    void *pages = mmap(NULL, m.pages_bytes, PROT_READ, MAP_PRIVATE, fd, (off_t)(offset - before));
+    const int code = errno;
+    if (pages == MAP_FAILED)
+        return qni_fail(err, code == ENOMEM ? QN_E_MEMORY : QN_E_READ,
+                        "cannot be mapped: %s (error %d)", reason(code), code);
+    m.pages = pages;
+    m.bytes = m.pages + before;
+    const qn_status status = make_mapping(a, &m, options, mapping, err);
+    if (status != QN_OK)
+        munmap(pages, m.pages_bytes);
+    return status;
+}
+
+qn_status qni_mapping_open_path(const struct qni_allocator *a, const char *path,
+                                const qn_file_options *options, struct qni_mapping **mapping,
+                                qn_error *err)
+{
+    const int fd = qni_file_open(path, QNI_FILE_READ);
+    if (fd < 0)
+        return qni_fail(err, QN_E_OPEN, "cannot be opened: %s (error %d)", reason(errno), errno);
+    const qn_status status = qni_mapping_open(a, fd, options, mapping, err);
+    close(fd);
+    return status;
+}
+
+qn_status qni_mapping_borrow(const struct qni_allocator *a, const void *bytes, size_t size,
+                             const qn_file_options *options, struct qni_mapping **mapping,
+                             qn_error *err)
+{
+    struct qni_mapping m;
+    size_t offset = 0;
+    memset(&m, 0, sizeof m);
+    QNI_TRY(find_part(options, size, &offset, &m.size, err));
+    m.bytes = bytes == NULL ? (const uint8_t *)"" : (const uint8_t *)bytes + offset;
+    m.release = options->release;
+    m.release_arg = options->release_arg;
+    return make_mapping(a, &m, options, mapping, err);
 }
 
 struct qni_mapping *qni_mapping_retain(struct qni_mapping *mapping)
@@ -148,21 +204,35 @@ void qni_mapping_release(struct qni_mapping *mapping)
 {
     if (mapping == NULL || __atomic_sub_fetch(&mapping->references, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    if (mapping->is_mapped)
-        munmap((void *)(uintptr_t)mapping->bytes, mapping->size);
+    if (mapping->is_locked)
+        munlock(mapping->bytes, mapping->size);
+    if (mapping->pages != NULL)
+        munmap((void *)(uintptr_t)mapping->pages, mapping->pages_bytes);
+    if (mapping->release != NULL)
+        mapping->release(mapping->release_arg);
     const struct qni_allocator a = mapping->allocator;
     qni_free(&a, mapping, sizeof *mapping);
 }
 
 void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t bytes)
 {
-    const long asked = sysconf(_SC_PAGESIZE);
-    const size_t page = asked > 0 ? (size_t)asked : 4096;
-    /* The mapping begins on a page. A tensor's first and last page may belong to neighbours too:
-     * the first one is dropped (readers go forward), the last one is kept. */
-    const size_t from = offset / page * page, to = (offset + bytes) / page * page;
-    if (mapping->is_mapped && from < to)
-        madvise((void *)(uintptr_t)(mapping->bytes + from), to - from, MADV_DONTNEED);
+    const size_t page = page_bytes();
+    /* The pages begin before the bytes do. A tensor's first and last page may belong to neighbours
+     * too: the first one is dropped (readers go forward), the last one is kept. Pages of the
+     * caller's may be all that there is of their content. */
+    if (mapping->pages == NULL)
+        return;
+    const size_t first = (size_t)(mapping->bytes - mapping->pages) + offset;
+    const size_t from = first / page * page, to = (first + bytes) / page * page;
+    if (from < to)
+        madvise((void *)(uintptr_t)(mapping->pages + from), to - from, MADV_DONTNEED);
+}
+
+void qni_mapping_prefetch(const struct qni_mapping *mapping, size_t offset, size_t bytes)
+{
+    const uintptr_t at = (uintptr_t)mapping->bytes + offset, from = at - at % page_bytes();
+    if (bytes > 0)
+        madvise((void *)from, (size_t)(at + bytes - from), MADV_WILLNEED);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

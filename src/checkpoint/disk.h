@@ -9,33 +9,46 @@
 #ifndef QNI_CHECKPOINT_DISK_H
 #define QNI_CHECKPOINT_DISK_H
 
-#include <quern/base.h>
+#include <quern/checkpoint.h>
 
 #include "../base/alloc.h"
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* A mapped file with a reference count (atomic: holders may live in different threads). */
+/* The bytes of a file with a reference count (atomic: holders may live in different threads). */
 struct qni_mapping {
     struct qni_allocator allocator;
     const uint8_t *bytes;
     size_t size;
+    const uint8_t *pages; /* mapped, from a page on; NULL: the bytes are the caller's */
+    size_t pages_bytes;
     int32_t references;
-    int32_t is_mapped; /* 0: the bytes belong to somebody else (tests, fuzzing) */
+    int32_t is_locked;
+    qn_release_fn release; /* of the caller's bytes; NULL: nobody wants to know */
+    void *release_arg;
 };
 
-/* @return QN_OK; QN_E_OPEN; QN_E_READ; QN_E_MEMORY. The sentence does not name the path. */
-qn_status qni_mapping_open(const struct qni_allocator *a, const char *path,
+/* The part of a file that the options name. fd stays open. @return QN_OK; QN_E_OPEN; QN_E_READ;
+ * QN_E_ARGUMENT: the part leaves the file; QN_E_MEMORY. The sentence does not name the file. */
+qn_status qni_mapping_open(const struct qni_allocator *a, int fd, const qn_file_options *options,
                            struct qni_mapping **mapping, qn_error *err);
-/* A mapping of memory that outlives it. */
+/* The same of a path. */
+qn_status qni_mapping_open_path(const struct qni_allocator *a, const char *path,
+                                const qn_file_options *options, struct qni_mapping **mapping,
+                                qn_error *err);
+/* The same of memory that outlives the mapping. */
 qn_status qni_mapping_borrow(const struct qni_allocator *a, const void *bytes, size_t size,
-                             struct qni_mapping **mapping, qn_error *err);
+                             const qn_file_options *options, struct qni_mapping **mapping,
+                             qn_error *err);
 struct qni_mapping *qni_mapping_retain(struct qni_mapping *mapping);
 /* NULL is legal. */
 void qni_mapping_release(struct qni_mapping *mapping);
 /* The whole pages in [offset, offset + bytes) may leave memory; they are read again when touched.
  */
 void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t bytes);
+
+/* The pages that hold [offset, offset + bytes) are read ahead, if the system likes. */
+void qni_mapping_prefetch(const struct qni_mapping *mapping, size_t offset, size_t bytes);
 
 /* ---- writing --------------------------------------------------------------------------------- */
 

@@ -57,11 +57,6 @@ const struct qni_text *qni_metadata_find(const qn_file *file, const char *key);
  * those that were written. QN_E_CORRUPT; QN_E_NOT_FOUND: it has no checksum. */
 qn_status qni_file_check_loaded(const qn_file *file, const qn_entry *entry, qn_error *err);
 
-/* Read a file that is mapped already; the file takes the mapping over, also on failure. Sentences
- * do not name the file. @return like qn_file_open(). */
-qn_status qni_file_read(const struct qni_allocator *a, struct qni_mapping *mapping, qn_file **file,
-                        qn_error *err);
-
 /* The readers: fill entries, texts and strings from file->mapping. */
 qn_status qni_safetensors_read(qn_file *file, qn_error *err);
 /* The check that needs the order of the data: no holes, no overlap, nothing left over. */

@@ -16,8 +16,21 @@ enum { MOST_SHARDS = 1 << 16, MOST_INDEX = 1 << 28 };
 static qn_status add_file(const qn_ctx *ctx, qn_checkpoint *c, const char *path, qn_error *err)
 {
     qn_file *file = NULL;
-    QNI_TRY(qn_file_open(ctx, path, &file, err));
+    qn_file_options options;
+    qn_file_options_init(&options);
+    options.prefetch = c->options.prefetch;
+    options.lock = c->options.lock;
+    QNI_TRY(qn_file_open_path(ctx, path, &options, &file, err));
     return qni_checkpoint_add(c, file, err);
+}
+
+/* All of a text beside the tensors. */
+static qn_status map_text(const qn_ctx *ctx, const char *path, struct qni_mapping **mapping,
+                          qn_error *err)
+{
+    qn_file_options whole;
+    qn_file_options_init(&whole);
+    return qni_mapping_open_path(&ctx->allocator, path, &whole, mapping, err);
 }
 
 /* ---- an index of shards ---------------------------------------------------------------------- */
@@ -134,7 +147,7 @@ static qn_status add_index(const qn_ctx *ctx, qn_checkpoint *c, const char *path
     qn_error inner = {QN_OK, -1, ""};
     if (!qni_path_folder(folder, path))
         return qni_fail(err, QN_E_OPEN, "the path is too long");
-    qn_status status = qni_mapping_open(&ctx->allocator, path, &x.mapping, &inner);
+    qn_status status = map_text(ctx, path, &x.mapping, &inner);
     if (status == QN_OK)
         status = read_index(&x, &inner);
     if (status == QN_OK)
@@ -233,7 +246,7 @@ static qn_status configure(const qn_ctx *ctx, qn_checkpoint *c, const char *fold
             continue;
         qn_status status = qni_path_inside(folder, configurations[i], path, &inner);
         if (status == QN_OK)
-            status = qni_mapping_open(&ctx->allocator, path, &mapping, &inner);
+            status = map_text(ctx, path, &mapping, &inner);
         if (status == QN_OK)
             status = qni_checkpoint_configure(c, configurations[i], (const char *)mapping->bytes,
                                               mapping->size, &inner);

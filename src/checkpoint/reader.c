@@ -7,6 +7,7 @@
 #include "../base/context.h"
 #include "../base/error.h"
 #include "../base/size.h"
+#include "../base/sized.h"
 #include "file.h"
 #include "foreign.h"
 #include "json.h"
@@ -233,8 +234,9 @@ static qn_status read_any(qn_file *file, qn_error *err)
     return status;
 }
 
-qn_status qni_file_read(const struct qni_allocator *a, struct qni_mapping *mapping, qn_file **file,
-                        qn_error *err)
+/* The file whose bytes are mapped: it takes the mapping over, also on failure. */
+static qn_status read_mapped(const struct qni_allocator *a, struct qni_mapping *mapping,
+                             qn_file **file, qn_error *err)
 {
     qn_file *f = qni_alloc_zero(a, sizeof *f);
     if (f == NULL) {
@@ -256,21 +258,100 @@ qn_status qni_file_read(const struct qni_allocator *a, struct qni_mapping *mappi
     return QN_OK;
 }
 
-qn_status qn_file_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_error *err)
+/* Of a failed call the caller keeps his memory without being told to. */
+static qn_status read_file(const qn_ctx *ctx, struct qni_mapping *mapping,
+                           const qn_file_options *options, qn_file **file, qn_error *err)
 {
-    if (ctx == NULL || path == NULL || file == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "qn_file_open: ctx, path or file is NULL");
-    *file = NULL;
+    mapping->release = NULL;
+    const qn_status status = read_mapped(&ctx->allocator, mapping, file, err);
+    if (status == QN_OK)
+        mapping->release = options->release;
+    return status;
+}
+
+/* ctx and file are there, and the options are of this version. */
+static qn_status begin_open(const char *function, const qn_ctx *ctx, bool has_source,
+                            const qn_file_options *options, qn_file_options *own, qn_file **file,
+                            qn_error *err)
+{
+    if (file != NULL)
+        *file = NULL;
+    if (ctx == NULL || !has_source || file == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "%s: an argument is NULL", function);
+    qn_file_options_init(own);
+    if (options != NULL)
+        QNI_TRY(qni_sized_read(own, sizeof *own, options, err));
+    if ((own->prefetch != 0 && own->prefetch != 1) || (own->lock != 0 && own->lock != 1))
+        return qni_fail(err, QN_E_ARGUMENT, "%s: prefetch and lock are 0 or 1", function);
+    return QN_OK;
+}
+
+static qn_status has_no_release(const char *function, const qn_file_options *own, qn_error *err)
+{
+    return own->release == NULL
+               ? QN_OK
+               : qni_fail(err, QN_E_ARGUMENT, "%s: release is for qn_file_open_memory() alone",
+                          function);
+}
+
+qn_status qn_file_open_path(const qn_ctx *ctx, const char *path, const qn_file_options *options,
+                            qn_file **file, qn_error *err)
+{
+    qn_file_options own;
     qn_error inner = {QN_OK, -1, ""};
     char shown[QNI_SHOWN_PATH];
     struct qni_mapping *mapping = NULL;
-    qn_status status = qni_mapping_open(&ctx->allocator, path, &mapping, &inner);
+    QNI_TRY(begin_open("qn_file_open_path", ctx, path != NULL, options, &own, file, err));
+    QNI_TRY(has_no_release("qn_file_open_path", &own, err));
+    qn_status status = qni_mapping_open_path(&ctx->allocator, path, &own, &mapping, &inner);
     if (status == QN_OK)
-        status = qni_file_read(&ctx->allocator, mapping, file, &inner);
+        status = read_file(ctx, mapping, &own, file, &inner);
     if (status == QN_OK)
         return QN_OK;
     return qni_fail_at(err, status, inner.offset, "%s: %s", qni_shown_path(shown, path),
                        inner.text);
+}
+
+qn_status qn_file_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_error *err)
+{
+    if (ctx == NULL || path == NULL || file == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_file_open: ctx, path or file is NULL");
+    return qn_file_open_path(ctx, path, NULL, file, err);
+}
+
+qn_status qn_file_open_descriptor(const qn_ctx *ctx, int32_t descriptor,
+                                  const qn_file_options *options, qn_file **file, qn_error *err)
+{
+    qn_file_options own;
+    qn_error inner = {QN_OK, -1, ""};
+    struct qni_mapping *mapping = NULL;
+    QNI_TRY(begin_open("qn_file_open_descriptor", ctx, true, options, &own, file, err));
+    QNI_TRY(has_no_release("qn_file_open_descriptor", &own, err));
+    qn_status status = qni_mapping_open(&ctx->allocator, descriptor, &own, &mapping, &inner);
+    if (status == QN_OK)
+        status = read_file(ctx, mapping, &own, file, &inner);
+    return status == QN_OK ? QN_OK
+                           : qni_fail_at(err, status, inner.offset, "the file of descriptor %d: %s",
+                                         descriptor, inner.text);
+}
+
+qn_status qn_file_open_memory(const qn_ctx *ctx, const void *data, size_t bytes,
+                              const qn_file_options *options, qn_file **file, qn_error *err)
+{
+    qn_file_options own;
+    qn_error inner = {QN_OK, -1, ""};
+    struct qni_mapping *mapping = NULL;
+    QNI_TRY(begin_open("qn_file_open_memory", ctx, data != NULL || bytes == 0, options, &own, file,
+                       err));
+    qn_status status =
+        bytes <= SIZE_MAX / 2
+            ? qni_mapping_borrow(&ctx->allocator, data, bytes, &own, &mapping, &inner)
+            : qni_fail(&inner, QN_E_ARGUMENT, "is larger than the address space");
+    if (status == QN_OK)
+        status = read_file(ctx, mapping, &own, file, &inner);
+    return status == QN_OK
+               ? QN_OK
+               : qni_fail_at(err, status, inner.offset, "the file in memory: %s", inner.text);
 }
 
 void qn_file_close(qn_file *file)
@@ -399,11 +480,22 @@ const char *qn_file_weight_name(const qn_file *file, int64_t i)
     return file->texts[file->weights[i]].key + strlen(QNI_WEIGHT_KEY);
 }
 
-void qn_file_forget(const qn_file *file, const qn_entry *entry)
+static bool is_inside(const qn_file *file, const qn_entry *entry)
 {
     if (file == NULL || entry == NULL || entry->offset < 0)
-        return;
+        return false;
     const size_t offset = (size_t)entry->offset, size = file->mapping->size;
-    if (offset <= size && entry->bytes <= size - offset)
-        qni_mapping_forget(file->mapping, offset, entry->bytes);
+    return offset <= size && entry->bytes <= size - offset;
+}
+
+void qn_file_forget(const qn_file *file, const qn_entry *entry)
+{
+    if (is_inside(file, entry))
+        qni_mapping_forget(file->mapping, (size_t)entry->offset, entry->bytes);
+}
+
+void qn_file_prefetch(const qn_file *file, const qn_entry *entry)
+{
+    if (is_inside(file, entry))
+        qni_mapping_prefetch(file->mapping, (size_t)entry->offset, entry->bytes);
 }

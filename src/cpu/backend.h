@@ -49,6 +49,9 @@ qn_status qni_cpu_pack(const qn_ctx *ctx, const struct qn_weight *w, const qn_pa
 qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
                          struct qn_weight **weight, qn_error *err);
 /* Arguments are checked. */
+qn_status qni_cpu_pack_into(const qn_ctx *ctx, const struct qn_weight *w,
+                            const qn_pack_options *options, void *buffer, size_t buffer_bytes,
+                            struct qn_packed **packed, qn_error *err);
 void qni_cpu_packed_rows(const qn_ctx *ctx, const struct qn_packed *packed,
                          const struct qni_row_lookup *rows);
 const char *qni_cpu_layout_name(int32_t i);

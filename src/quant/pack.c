@@ -498,8 +498,26 @@ static void release(struct qn_packed *packed)
 {
     const struct qni_allocator allocator = packed->allocator;
     const size_t bytes = (size_t)packed->head->bytes;
-    qni_free(&allocator, packed->owner, bytes);
+    qni_free(&allocator, packed->owner, bytes); /* NULL: the blob is the caller's */
     qni_free(&allocator, packed, sizeof *packed);
+}
+
+static qn_status write_packed(const qn_ctx *ctx, const struct qni_pack *p, uint8_t *blob,
+                              void *owner, struct qn_packed **packed, qn_error *err)
+{
+    struct qn_packed *const out = qni_alloc_zero(&ctx->allocator, sizeof *out);
+    if (out == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    qni_pack_write(&ctx->threads, p, true, blob);
+    out->allocator = ctx->allocator;
+    out->device = (qn_device){QN_CPU, 0};
+    out->head = (const struct qni_packed_head *)(const void *)blob;
+    out->blob = blob;
+    out->table = qni_section(out, QNI_SECTION_TABLE);
+    out->release = release;
+    out->owner = owner;
+    *packed = out;
+    return QN_OK;
 }
 
 qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,
@@ -509,21 +527,24 @@ qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,
     struct qni_pack p;
     QNI_TRY(qni_pack_plan(packing, w, options, &p, err));
     const size_t bytes = (size_t)p.head.bytes;
-    struct qn_packed *const out = qni_alloc_zero(&ctx->allocator, sizeof *out);
     uint8_t *const blob = qni_alloc(&ctx->allocator, bytes);
-    if (out == NULL || blob == NULL) {
-        qni_free(&ctx->allocator, out, sizeof *out);
-        qni_free(&ctx->allocator, blob, bytes);
+    if (blob == NULL)
         return qni_fail(err, QN_E_MEMORY, "no memory for %zu bytes of packed weights", bytes);
-    }
-    qni_pack_write(&ctx->threads, &p, true, blob);
-    out->allocator = ctx->allocator;
-    out->device = (qn_device){QN_CPU, 0};
-    out->head = (const struct qni_packed_head *)blob;
-    out->blob = blob;
-    out->table = qni_section(out, QNI_SECTION_TABLE);
-    out->release = release;
-    out->owner = blob;
-    *packed = out;
-    return QN_OK;
+    const qn_status status = write_packed(ctx, &p, blob, blob, packed, err);
+    if (status != QN_OK)
+        qni_free(&ctx->allocator, blob, bytes);
+    return status;
+}
+
+qn_status qni_pack_host_into(const qn_ctx *ctx, const struct qni_packing *packing,
+                             const struct qn_weight *w, const qn_pack_options *options,
+                             void *buffer, size_t buffer_bytes, struct qn_packed **packed,
+                             qn_error *err)
+{
+    struct qni_pack p;
+    QNI_TRY(qni_pack_plan(packing, w, options, &p, err));
+    if (buffer_bytes < p.head.bytes)
+        return qni_fail(err, QN_E_SCRATCH, "the buffer has %zu bytes, the packed weights need %llu",
+                        buffer_bytes, (unsigned long long)p.head.bytes);
+    return write_packed(ctx, &p, buffer, NULL, packed, err);
 }

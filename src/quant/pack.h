@@ -83,6 +83,12 @@ qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,
                         const struct qn_weight *w, const qn_pack_options *options,
                         struct qn_packed **packed, qn_error *err);
 
+/* Both, into memory of the caller's, which is 64-byte aligned. QN_E_SCRATCH: it is too small. */
+qn_status qni_pack_host_into(const qn_ctx *ctx, const struct qni_packing *packing,
+                             const struct qn_weight *w, const qn_pack_options *options,
+                             void *buffer, size_t buffer_bytes, struct qn_packed **packed,
+                             qn_error *err);
+
 /* ---- and back -------------------------------------------------------------------------------- */
 
 /* A number of the SCALE or OFFSET section. */

@@ -11,8 +11,6 @@
 #include "canonical.h"
 #include "geometry.h"
 
-enum { ALIGNMENT = 64 };
-
 static qn_status corrupt(qn_error *err, const char *what)
 {
     return qni_fail(err, QN_E_CORRUPT, "the head of the packed weights is wrong: %s", what);
@@ -133,8 +131,8 @@ static qn_status check_places(const struct qni_packed_head *h, uint64_t bytes, q
         const uint64_t offset = h->section[i].offset, size = h->section[i].bytes;
         if (size == 0 && offset == 0)
             continue;
-        if (size == 0 || offset % ALIGNMENT != 0 || offset < sizeof *h || offset > h->bytes ||
-            size > h->bytes - offset)
+        if (size == 0 || offset % QNI_BLOB_ALIGNMENT != 0 || offset < sizeof *h ||
+            offset > h->bytes || size > h->bytes - offset)
             return corrupt(err, "a section is not aligned or not inside the blob");
         for (int32_t j = 0; j < i; j++)
             if (h->section[j].bytes != 0 && offset < h->section[j].offset + h->section[j].bytes &&

@@ -9,6 +9,8 @@
 
 #include "../base/alloc.h"
 
+enum { QNI_BLOB_ALIGNMENT = 64 }; /* of the blob in memory, and of sections in it */
+
 enum {
     QNI_SECTION_CODES = 0,   /* what kernels stream */
     QNI_SECTION_SCALE = 1,

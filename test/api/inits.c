@@ -76,6 +76,7 @@ static void test_defaults(void **state)
     CHECK(qn_quantize_options);
     CHECK(qn_pack_options);
     CHECK(qn_packed_info);
+    CHECK(qn_file_options);
     CHECK(qn_checkpoint_options);
     CHECK(qn_module);
     CHECK(qn_load_facts);

@@ -114,10 +114,7 @@ static inline uint8_t *safetensors_make(const char *header, const void *data, si
 static inline qn_status open_bytes(const qn_ctx *ctx, const void *bytes, size_t size,
                                    qn_file **file, qn_error *err)
 {
-    struct qni_mapping *mapping = NULL;
-    *file = NULL;
-    const qn_status status = qni_mapping_borrow(&ctx->allocator, bytes, size, &mapping, err);
-    return status != QN_OK ? status : qni_file_read(&ctx->allocator, mapping, file, err);
+    return qn_file_open_memory(ctx, bytes, size, NULL, file, err);
 }
 
 /* A context whose memory is counted; all of it must be back when it is destroyed. */

@@ -84,7 +84,8 @@ static qn_status open_checkpoint(const qn_ctx *ctx, const uint8_t *bytes, size_t
     qn_file *file = NULL;
     *c = NULL;
     const qn_status status = open_bytes(ctx, bytes, size, &file, err);
-    return status != QN_OK ? status : qni_checkpoint_make(ctx, &file, 1, NULL, 0, NULL, c, err);
+    return status != QN_OK ? status
+                           : qn_checkpoint_open_files(ctx, &file, 1, NULL, 0, NULL, c, err);
 }
 
 static void expect_refusal(const struct gguf *g, const char *word)
@@ -490,7 +491,7 @@ int main(void)
         cmocka_unit_test(test_heads),     cmocka_unit_test(test_keys),
         cmocka_unit_test(test_tensors),   cmocka_unit_test(test_names),
         cmocka_unit_test(test_damage),    cmocka_unit_test(test_metadata),
-        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_no_columns),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_no_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,7 +114,7 @@ static qn_status use(const qn_ctx *ctx, const uint8_t *bytes, size_t size, const
     char text[256];
     qn_status status = open_bytes(ctx, bytes, size, &file, &err);
     if (status == QN_OK)
-        status = qni_checkpoint_make(ctx, &file, 1, config, config_bytes, NULL, &c, &err);
+        status = qn_checkpoint_open_files(ctx, &file, 1, config, config_bytes, NULL, &c, &err);
     if (status != QN_OK) {
         assert_true(err.status == status && err.text[0] != 0);
         return status;
@@ -224,7 +224,7 @@ static void test_plain(void **state)
     (void)state;
     uint8_t *bytes = model_make(&plain, &size);
     assert_ok(open_bytes(ctx, bytes, size, &file, NULL));
-    assert_ok(qni_checkpoint_make(ctx, &file, 1, NULL, 0, NULL, &c, NULL));
+    assert_ok(qn_checkpoint_open_files(ctx, &file, 1, NULL, 0, NULL, &c, NULL));
     assert_int_equal(qn_checkpoint_count(c), 2);
     qn_module_init(&m);
     assert_ok(qn_checkpoint_module(c, qn_checkpoint_find(c, "m.weight"), &m, NULL));

@@ -120,6 +120,13 @@ qn_status qni_cpu_pack(const qn_ctx *ctx, const struct qn_weight *w, const qn_pa
     return qni_pack_host(ctx, &qni_cpu_packing, w, options, packed, err);
 }
 
+qn_status qni_cpu_pack_into(const qn_ctx *ctx, const struct qn_weight *w,
+                            const qn_pack_options *options, void *buffer, size_t buffer_bytes,
+                            struct qn_packed **packed, qn_error *err)
+{
+    return qni_pack_host_into(ctx, &qni_cpu_packing, w, options, buffer, buffer_bytes, packed, err);
+}
+
 qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
                          struct qn_weight **weight, qn_error *err)
 {
