@@ -130,6 +130,29 @@ QN_API qn_status qn_file_array(const qn_file *file, const char *key, qn_array *a
 /** The next text of an array and its length; it is not terminated. The array moves on. NULL: there
  * is none, or the array is one of numbers. */
 QN_API const char *qn_array_next_text(qn_array *array, size_t *bytes);
+/** What a value in the metadata of a GGUF file is, as the format numbers it. */
+typedef int32_t qn_value_type;
+enum {
+    QN_VALUE_U8 = 0,
+    QN_VALUE_I8 = 1,
+    QN_VALUE_U16 = 2,
+    QN_VALUE_I16 = 3,
+    QN_VALUE_U32 = 4,
+    QN_VALUE_I32 = 5,
+    QN_VALUE_F32 = 6,
+    QN_VALUE_BOOL = 7,
+    QN_VALUE_TEXT = 8,
+    QN_VALUE_ARRAY = 9, /**< u32 type, u64 count, elements; texts are u64 bytes and the bytes. */
+    QN_VALUE_U64 = 10,
+    QN_VALUE_I64 = 11,
+    QN_VALUE_F64 = 12
+};
+/** The bytes of a value in the metadata of a GGUF file, of any alignment; of a text without its
+ * length. They belong to the file. Any thread.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND: no such key, or no GGUF file; QN_E_CORRUPT: the
+ *         file was changed since it was opened. */
+QN_API qn_status qn_file_value(const qn_file *file, const char *key, qn_value_type *type,
+                               const void **bytes, size_t *count);
 /** Copy a tensor's elements to out (contiguous, any alignment), converting float types if dtypes
  * differ.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE: no such conversion. */
@@ -345,6 +368,24 @@ QN_API qn_status qn_output_check(const char *path, int32_t overwrite, qn_error *
  */
 QN_API qn_status qn_writer_create(const qn_ctx *ctx, const char *path, qn_writer **writer,
                                   qn_error *err);
+/**
+ * Write a GGUF file instead (version 3, alignment 32; names of at most 63 bytes). Its tensors come
+ * in the order of their declaration. Before anything is declared. Weights and packed weights are
+ * for safetensors files only.
+ * @return QN_OK; QN_E_ARGUMENT: NULL, too late, or another kind than safetensors and GGUF.
+ */
+QN_API qn_status qn_writer_set_kind(qn_writer *writer, qn_file_kind kind, qn_error *err);
+/** Declare a tensor of a GGUF file in blocks: type as in "Q4_0", shape in elements, the last
+ * dimension whole blocks. qn_writer_put() takes its bytes as a vector of u8.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_DTYPE: no such type; QN_E_SHAPE; QN_E_EXISTS; QN_E_MEMORY. */
+QN_API qn_status qn_writer_add_blocks(qn_writer *writer, const char *name, const char *type,
+                                      int32_t rank, const int64_t *shape, int64_t *index,
+                                      qn_error *err);
+/** A value for the metadata of a GGUF file, in the bytes of qn_file_value(), which are copied.
+ * @return QN_OK; QN_E_ARGUMENT: also a size that the type does not have; QN_E_EXISTS: the key is
+ *         taken; QN_E_MEMORY. */
+QN_API qn_status qn_writer_value(qn_writer *writer, const char *key, qn_value_type type,
+                                 const void *bytes, size_t count, qn_error *err);
 /** Declare a tensor; index counts from 0. @return QN_OK; QN_E_ARGUMENT; QN_E_EXISTS: the name is
  * taken; QN_E_MEMORY. */
 QN_API qn_status qn_writer_add(qn_writer *writer, const char *name, qn_dtype dtype, int32_t rank,
@@ -421,6 +462,70 @@ QN_API void qn_writer_abort(qn_writer *writer, int32_t keep_part);
  * QN_E_WRITE; QN_E_EXISTS. */
 QN_API qn_status qn_npy_write(const char *path, const qn_tensor *tensor, int32_t overwrite,
                               qn_error *err);
+
+/* ------------------------------------------------------------------------------------ exporting */
+
+/** A canonical weight as the tensors of another program's format. */
+typedef struct qn_export qn_export;
+
+typedef struct qn_export_options {
+    size_t size;
+    const char *target;  /**< A name of qn_export_target(); "gguf:q4_1", "ct:int-quantized": only
+                              this kind of the format. */
+    int32_t bits;        /**< Of a code; 0 (default): the least that hold it. GPTQ, ct. */
+    qn_dtype scale_dtype;/**< QN_DTYPE_NONE (default): one of the format's that holds all scales. */
+    int64_t group;       /**< Columns a group, which must divide the weight's own; -1: a row; 0
+                              (default): the weight's own. */
+    qn_activation activation; /**< What is to be said of the activations (ct). */
+    float input_scale;   /**< QN_ACTIVATION_INT8_STATIC. */
+    int32_t input_zero;
+    int32_t reserved;    /**< 0. */
+} qn_export_options;
+static inline void qn_export_options_init(qn_export_options *options)
+{
+    qn_zero_(options, sizeof *options);
+    options->size = sizeof *options;
+}
+QN_API qn_status qn_export_options_init_sized(qn_export_options *options, size_t size);
+
+/** What an export came to. The text belongs to it. */
+typedef struct qn_export_info {
+    size_t size;
+    const char *kind;     /**< "gemm", "gptq_v2", "pack-quantized", "nf4", "Q4_0", ... */
+    int64_t group;        /**< Columns a group; -1: a row. */
+    int32_t bits;
+    int32_t is_symmetric; /**< 1: no zero points but the middle of the codes. */
+    int32_t has_order;    /**< 1: it has a g_idx, and with act-order one that is not trivial. */
+    int32_t reserved;
+} qn_export_info;
+static inline void qn_export_info_init(qn_export_info *info)
+{
+    qn_zero_(info, sizeof *info);
+    info->size = sizeof *info;
+}
+QN_API qn_status qn_export_info_init_sized(qn_export_info *info, size_t size);
+
+/** The i-th target of exports ("awq", "gptq", "gptq_v2", "ct", "bnb", "gguf"); NULL past the end.
+ */
+QN_API const char *qn_export_target(int32_t i);
+/**
+ * Write a weight in another program's format, exactly. Takes the memory of its tensors. The same
+ * bytes whatever the number of threads. Neither weight nor options are kept.
+ * @return QN_OK; QN_E_ARGUMENT: also no such target; QN_E_FORMAT, QN_E_SHAPE, QN_E_VALUE: the
+ *         target cannot hold it; err names row, group and value, and the targets that could;
+ *         QN_E_MEMORY; QN_E_VERSION: options uses a field from the future.
+ */
+QN_API qn_status qn_export_create(const qn_ctx *ctx, const qn_weight *weight,
+                                  const qn_export_options *options, qn_export **made,
+                                  qn_error *err);
+/** NULL is legal. Its tensors end here. */
+QN_API void qn_export_destroy(qn_export *made);
+QN_API qn_status qn_export_query(const qn_export *made, qn_export_info *info);
+QN_API int64_t qn_export_count(const qn_export *made);
+/** Tensor i. Its name is what follows the module's: ".qweight". Blocks of GGUF have the dtype
+ * QN_DTYPE_NONE, their type as text, and their shape in elements.
+ * @return QN_OK; QN_E_ARGUMENT. */
+QN_API qn_status qn_export_entry(const qn_export *made, int64_t i, qn_entry *entry);
 
 /* ------------------------------------------------------------------------------- packed weights */
 

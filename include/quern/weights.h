@@ -176,6 +176,27 @@ QN_API qn_status qn_weight_slice(const qn_ctx *ctx, const qn_weight *weight, int
 QN_API qn_status qn_weight_concat(const qn_ctx *ctx, int32_t count, const qn_weight *const *weights,
                                   qn_weight **joined, qn_error *err);
 
+/** Where two weights differ. */
+typedef struct qn_weight_difference {
+    size_t size;
+    int64_t count;       /**< Values that differ; 0: none. */
+    int64_t row, column; /**< The first of them. */
+    double a, b;         /**< Their values there. */
+} qn_weight_difference;
+static inline void qn_weight_difference_init(qn_weight_difference *difference)
+{
+    qn_zero_(difference, sizeof *difference);
+    difference->size = sizeof *difference;
+}
+QN_API qn_status qn_weight_difference_init_sized(qn_weight_difference *difference, size_t size);
+/**
+ * Compare two weights of one shape value by value, exactly, whatever their formats: column by
+ * column of x, each prescale multiplied in. A zero may have either sign.
+ * @return QN_OK: also where they differ; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_MEMORY.
+ */
+QN_API qn_status qn_weight_compare(const qn_ctx *ctx, const qn_weight *a, const qn_weight *b,
+                                   qn_weight_difference *difference, qn_error *err);
+
 /* ----------------------------------------------------------------------------------- quantizers */
 
 /** How codes and scales are found. */

@@ -101,6 +101,19 @@ QN_NHWC = 1
 QN_FILE_SAFETENSORS = 1
 QN_FILE_NPY = 2
 QN_FILE_GGUF = 3
+QN_VALUE_U8 = 0
+QN_VALUE_I8 = 1
+QN_VALUE_U16 = 2
+QN_VALUE_I16 = 3
+QN_VALUE_U32 = 4
+QN_VALUE_I32 = 5
+QN_VALUE_F32 = 6
+QN_VALUE_BOOL = 7
+QN_VALUE_TEXT = 8
+QN_VALUE_ARRAY = 9
+QN_VALUE_U64 = 10
+QN_VALUE_I64 = 11
+QN_VALUE_F64 = 12
 QN_GPTQ_ZEROS_FOUND = 0
 QN_GPTQ_ZEROS_V1 = 1
 QN_GPTQ_ZEROS_V1_WRAP = 2
@@ -211,6 +224,17 @@ class qn_weight_parts(Structure):
         ("prescale", c_void_p),
         ("table", c_void_p),
         ("n_groups", c_int64),
+    ]
+
+
+class qn_weight_difference(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("count", c_int64),
+        ("row", c_int64),
+        ("column", c_int64),
+        ("a", c_double),
+        ("b", c_double),
     ]
 
 
@@ -450,6 +474,32 @@ class qn_load_facts(Structure):
     ]
 
 
+class qn_export_options(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("target", c_char_p),
+        ("bits", c_int32),
+        ("scale_dtype", c_int32),
+        ("group", c_int64),
+        ("activation", c_int32),
+        ("input_scale", c_float),
+        ("input_zero", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class qn_export_info(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kind", c_char_p),
+        ("group", c_int64),
+        ("bits", c_int32),
+        ("is_symmetric", c_int32),
+        ("has_order", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class qn_cuda_info(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -539,6 +589,10 @@ FUNCTIONS = {
     "qn_weight_concat": (
         c_int32,
         [c_void_p, c_int32, POINTER(c_void_p), POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_weight_difference_init_sized": (c_int32, [POINTER(qn_weight_difference), c_size_t]),
+    "qn_weight_compare": (
+        c_int32,
+        [c_void_p, c_void_p, c_void_p, POINTER(qn_weight_difference), POINTER(qn_error)]),
     "qn_quantize_options_init_sized": (c_int32, [POINTER(qn_quantize_options), c_size_t]),
     "qn_quantize": (
         c_int32,
@@ -642,6 +696,9 @@ FUNCTIONS = {
     "qn_array_init_sized": (c_int32, [POINTER(qn_array), c_size_t]),
     "qn_file_array": (c_int32, [c_void_p, c_char_p, POINTER(qn_array)]),
     "qn_array_next_text": (c_char_p, [POINTER(qn_array), POINTER(c_size_t)]),
+    "qn_file_value": (
+        c_int32,
+        [c_void_p, c_char_p, POINTER(c_int32), POINTER(c_void_p), POINTER(c_size_t)]),
     "qn_entry_copy": (c_int32, [POINTER(qn_entry), POINTER(qn_tensor)]),
     "qn_file_forget": (None, [c_void_p, POINTER(qn_entry)]),
     "qn_file_prefetch": (None, [c_void_p, POINTER(qn_entry)]),
@@ -680,6 +737,13 @@ FUNCTIONS = {
     "qn_checkpoint_forget": (None, [c_void_p, c_int64]),
     "qn_output_check": (c_int32, [c_char_p, c_int32, POINTER(qn_error)]),
     "qn_writer_create": (c_int32, [c_void_p, c_char_p, POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_writer_set_kind": (c_int32, [c_void_p, c_int32, POINTER(qn_error)]),
+    "qn_writer_add_blocks": (
+        c_int32,
+        [c_void_p, c_char_p, c_char_p, c_int32, c_void_p, POINTER(c_int64), POINTER(qn_error)]),
+    "qn_writer_value": (
+        c_int32,
+        [c_void_p, c_char_p, c_int32, c_void_p, c_size_t, POINTER(qn_error)]),
     "qn_writer_add": (
         c_int32,
         [c_void_p, c_char_p, c_int32, c_int32, c_void_p, POINTER(c_int64), POINTER(qn_error)]),
@@ -700,6 +764,16 @@ FUNCTIONS = {
     "qn_writer_finish": (c_int32, [c_void_p, POINTER(qn_error)]),
     "qn_writer_abort": (None, [c_void_p, c_int32]),
     "qn_npy_write": (c_int32, [c_char_p, POINTER(qn_tensor), c_int32, POINTER(qn_error)]),
+    "qn_export_options_init_sized": (c_int32, [POINTER(qn_export_options), c_size_t]),
+    "qn_export_info_init_sized": (c_int32, [POINTER(qn_export_info), c_size_t]),
+    "qn_export_target": (c_char_p, [c_int32]),
+    "qn_export_create": (
+        c_int32,
+        [c_void_p, c_void_p, POINTER(qn_export_options), POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_export_destroy": (None, [c_void_p]),
+    "qn_export_query": (c_int32, [c_void_p, POINTER(qn_export_info)]),
+    "qn_export_count": (c_int64, [c_void_p]),
+    "qn_export_entry": (c_int32, [c_void_p, c_int64, POINTER(qn_entry)]),
     "qn_packed_save": (
         c_int32,
         [c_void_p, c_char_p, c_int32, POINTER(c_char_p), POINTER(c_void_p), c_int32,

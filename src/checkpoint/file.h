@@ -24,6 +24,8 @@ struct qni_entry {
 struct qni_text {
     const char *key, *value;
     size_t array; /* GGUF: where in the mapping an array's type, count and elements begin; else 0 */
+    size_t at;    /* GGUF: where the value begins */
+    uint32_t type;
 };
 
 struct qn_file {

@@ -233,6 +233,8 @@ static qn_status take_key(struct cursor *c, struct qni_text *text, size_t *align
         return bad(c, at, "an unknown type of values");
     if (length == sizeof named - 1 && memcmp(key, named, length) == 0)
         QNI_TRY(take_alignment(c, type, c->at, alignment));
+    text->at = c->at;
+    text->type = type;
     return take_value(c, type, text);
 }
 
@@ -334,7 +336,7 @@ static qn_status walk(qn_file *file, struct cursor *c, size_t *n_tensors, size_t
     c->used = 0;
     QNI_TRY(take_head(c, n_tensors, n_keys));
     for (size_t i = 0; i < *n_keys; i++) {
-        struct qni_text text = {NULL, NULL, 0};
+        struct qni_text text = {.key = NULL};
         QNI_TRY(take_key(c, &text, &alignment));
         if (fills && file->n_texts < file->text_capacity)
             file->texts[file->n_texts++] = text;
@@ -423,6 +425,33 @@ qn_status qn_file_array(const qn_file *file, const char *key, qn_array *array)
     own.data = c.bytes + text->array + head;
     own.bytes = c.at - text->array - head;
     return qni_sized_write(array, &own, sizeof own);
+}
+
+qn_status qn_file_value(const qn_file *file, const char *key, qn_value_type *type,
+                        const void **bytes, size_t *count)
+{
+    if (file == NULL || key == NULL || type == NULL || bytes == NULL || count == NULL)
+        return QN_E_ARGUMENT;
+    const struct qni_text *text =
+        file->kind != QN_FILE_GGUF ? NULL : qni_metadata_find(file, key);
+    if (text == NULL)
+        return QN_E_NOT_FOUND;
+    struct cursor c = {.bytes = file->mapping->bytes, .size = file->mapping->size};
+    uint32_t inner = 0;
+    uint64_t length = 0;
+    const uint8_t *from = c.bytes + text->at;
+    c.at = text->at;
+    *type = (qn_value_type)text->type;
+    if (text->type == T_ARRAY) {
+        QNI_TRY(skip_array(&c, &inner, &length));
+    } else if (text->type == T_STRING) {
+        QNI_TRY(take_string(&c, &from, count));
+    } else {
+        c.at += value_types[text->type].bytes;
+    }
+    *bytes = from;
+    *count = (size_t)(c.bytes + c.at - from);
+    return QN_OK;
 }
 
 const char *qn_array_next_text(qn_array *array, size_t *bytes)

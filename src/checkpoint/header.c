@@ -81,6 +81,8 @@ enum { N_ALIGNMENTS = 5 };
  * nothing in it that others do not know. */
 static bool has_sums(const qn_writer *writer)
 {
+    if (writer->kind == QN_FILE_GGUF)
+        return false;
     for (size_t i = 0; i < writer->n_items; i++)
         if (writer->items[i].is_weight ||
             writer->slots[writer->items[i].slot].alignment == QNI_DATA_ALIGNMENT)

@@ -83,8 +83,9 @@ static qn_status put(qn_writer *writer, int64_t index, const qn_ctx *ctx, const 
 qn_status qn_writer_add_packed(qn_writer *writer, const char *name, const qn_packed *packed,
                                int64_t *index, qn_error *err)
 {
-    if (writer == NULL || name == NULL || packed == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "qn_writer_add_packed: an argument is NULL");
+    if (writer == NULL || name == NULL || packed == NULL || writer->kind == QN_FILE_GGUF)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "qn_writer_add_packed: an argument is NULL, or a GGUF file is written");
     return declare(writer, name, packed, index, err);
 }
 

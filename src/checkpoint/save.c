@@ -157,8 +157,9 @@ qn_status qn_writer_add_weight(qn_writer *writer, const char *name, const qn_wei
     struct qni_weight_plan plan;
     char text[QNI_DESCRIPTION_BYTES];
     QNI_TRY(qni_writer_expect(writer, false, "qn_writer_add_weight", err));
-    if (name == NULL || from == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "qn_writer_add_weight: name or from is NULL");
+    if (name == NULL || from == NULL || writer->kind == QN_FILE_GGUF)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "qn_writer_add_weight: name or from is NULL, or a GGUF file is written");
     qn_weight_parts parts;
     qn_weight_parts_init(&parts);
     QNI_TRY(qni_sized_read(&parts, sizeof parts, from, err));

@@ -123,6 +123,7 @@ qn_status qn_writer_create(const qn_ctx *ctx, const char *path, qn_writer **writ
         return qni_fail(err, QN_E_MEMORY, "out of memory");
     }
     w->allocator = ctx->allocator;
+    w->kind = QN_FILE_SAFETENSORS;
     w->path = memcpy(copy, path, path_bytes);
     w->path_bytes = path_bytes;
     *writer = w;
@@ -246,6 +247,9 @@ qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *val
 {
     char shown[QNI_SHOWN];
     QNI_TRY(qni_writer_expect(writer, false, "qn_writer_metadata", err));
+    if (writer->kind == QN_FILE_GGUF)
+        return qn_writer_value(writer, key, QN_VALUE_TEXT, value, value == NULL ? 0 : strlen(value),
+                               err);
     if (key == NULL || value == NULL || !is_utf8(key) || !is_utf8(value))
         return qni_fail(err, QN_E_ARGUMENT, "metadata must be UTF-8 text");
     if (strncmp(key, QNI_SUM_KEY, strlen(QNI_SUM_KEY)) == 0)
@@ -265,6 +269,19 @@ qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *val
         return qni_fail(err, QN_E_MEMORY, "out of memory");
     writer->pairs[writer->n_pairs++] = (struct qni_pair){key_place, value_place};
     return QN_OK;
+}
+
+size_t qni_writer_keep_key(qn_writer *writer, const char *key)
+{
+    const size_t place = keep_text(writer, key);
+    return place != 0 && insert_name(&writer->allocator, &writer->keys, writer->texts, place)
+               ? place
+               : 0;
+}
+
+bool qni_writer_has_key(const qn_writer *writer, const char *key)
+{
+    return has_name(&writer->keys, writer->texts, key);
 }
 
 /* ---- begin, put, finish ---------------------------------------------------------------------- */
@@ -293,7 +310,8 @@ qn_status qn_output_check(const char *path, int32_t overwrite, qn_error *err)
 
 static qn_status begin(qn_writer *writer, int32_t overwrite, int32_t resume, qn_error *err)
 {
-    QNI_TRY(qni_writer_layout(writer, err));
+    QNI_TRY(writer->kind == QN_FILE_GGUF ? qni_gguf_layout(writer, err)
+                                         : qni_writer_layout(writer, err));
     if (writer->buffer == NULL)
         writer->buffer = qni_alloc(&writer->allocator, QNI_WRITER_BUFFER);
     if (writer->buffer == NULL)
@@ -391,6 +409,8 @@ static void free_writer(qn_writer *writer)
     qni_free(&a, writer->tensor_names.cells, writer->tensor_names.capacity * sizeof(size_t));
     qni_free(&a, writer->keys.cells, writer->keys.capacity * sizeof(size_t));
     qni_free(&a, writer->facts, writer->facts_capacity);
+    qni_free(&a, writer->values, writer->value_capacity * sizeof *writer->values);
+    qni_free(&a, writer->values_data, writer->values_capacity);
     qni_free(&a, writer->header, writer->header_bytes);
     qni_free(&a, writer->buffer, QNI_WRITER_BUFFER);
     qni_free(&a, writer->path, writer->path_bytes);

@@ -17,6 +17,7 @@
 #include "../base/checksum.h"
 #include "disk.h"
 #include "file.h"
+#include "gguf.h"
 
 enum { QNI_WRITER_BUFFER = 1 << 20, QNI_DATA_ALIGNMENT = 64, QNI_HEADER_LIMIT = 100000000 };
 
@@ -30,6 +31,9 @@ struct qni_slot { /* a tensor */
     uint64_t offset;  /* in the data, known from begin on */
     uint64_t done;    /* 0, or the checksum of what was written */
     size_t sum_at;    /* where the header has room for it, known from begin on; 0: it has none */
+    const struct qni_ggml_type *block; /* of a GGUF file: shape counts bytes, this elements: */
+    int32_t block_rank;
+    int64_t block_shape[QN_MAX_RANK];
 };
 
 /* What a weight was declared as; the tensors follow each other in this order. */
@@ -69,6 +73,15 @@ struct qn_writer {
     } * pairs; /* metadata */
     size_t n_pairs, pair_capacity;
     struct qni_names tensor_names, keys;
+    qn_file_kind kind;
+    struct qni_value { /* metadata of a GGUF file */
+        size_t key;
+        int32_t type;
+        size_t at, bytes; /* in values_data */
+    } * values;
+    size_t n_values, value_capacity;
+    uint8_t *values_data;
+    size_t values_bytes, values_capacity;
     char *facts; /* of qn_writer_fingerprint(): key, 0, value, 0, ... */
     size_t facts_bytes, facts_capacity;
     /* From begin on. */
@@ -107,6 +120,11 @@ qn_status qni_writer_finish(qn_writer *writer, int32_t keep_part, qn_error *err)
 
 /* Places of all tensors, and the header's text, with zeros for checksums. */
 qn_status qni_writer_layout(qn_writer *writer, qn_error *err);
+/* The same of a GGUF file, which has no checksums (gguf_header.c). */
+qn_status qni_gguf_layout(qn_writer *writer, qn_error *err);
+/* Keep a key; its place in texts. 0: no memory. */
+size_t qni_writer_keep_key(qn_writer *writer, const char *key);
+bool qni_writer_has_key(const qn_writer *writer, const char *key);
 /* All tensors are written: the header gets their checksums, in the file only. */
 qn_status qni_writer_put_sums(qn_writer *writer, qn_error *err);
 

@@ -80,6 +80,9 @@ static void test_defaults(void **state)
     CHECK(qn_checkpoint_options);
     CHECK(qn_module);
     CHECK(qn_load_facts);
+    CHECK(qn_export_options);
+    CHECK(qn_export_info);
+    CHECK(qn_weight_difference);
     CHECK(qn_plan_info);
     CHECK(qn_matmul_args);
     CHECK(qn_grouped_args);

@@ -146,6 +146,91 @@ class Checkpoint:
         return out, facts.rounded
 
 
+class ExportOptions(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("target", c.c_char_p), ("bits", c.c_int32),
+                ("scale_dtype", c.c_int32), ("group", c.c_int64), ("activation", c.c_int32),
+                ("input_scale", c.c_float), ("input_zero", c.c_int32), ("reserved", c.c_int32)]
+
+
+class Entry(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("tensor", Tensor), ("dtype", c.c_char_p),
+                ("offset", c.c_int64), ("bytes", c.c_size_t), ("is_aligned", c.c_int32),
+                ("reserved", c.c_int32)]
+
+
+lib.qn_export_count.restype = c.c_int64
+lib.qn_export_destroy.argtypes = [c.c_void_p]
+DTYPES = {"I32": "<i4", "I64": "<i8", "I8": "i1", "U8": "u1", "F16": "<f2", "F32": "<f4",
+          "BF16": "<u2", "F8_E4M3": "u1"}
+
+
+class Tensors(dict):
+    def __init__(self):
+        self.raw = {}
+
+
+class Weight:
+    """A canonical weight: of arrays as numpy has them, or module `name` of a checkpoint."""
+
+    def __init__(self, format=None, codes=None, scale=None, zero=None, offset=None, perm=None,
+                 prescale=None, checkpoint=None, name=None):
+        self.handle, error = c.c_void_p(), Error()
+        if checkpoint is not None:
+            must(lib.qn_checkpoint_load(context, checkpoint.handle,
+                                        c.c_int64(checkpoint.index(name)), c.c_int64(0),
+                                        c.c_int64(-1), c.byref(self.handle), None,
+                                        c.byref(error)), error)
+            return
+        parts = Parts(c.sizeof(Parts))
+        must(lib.qn_format_parse(format.encode(), c.byref(parts.format), c.byref(error)), error)
+        parts.n, parts.k = codes.shape
+        parts.kh = parts.kw = parts.conv_groups = 1
+        kept = []
+        for key, value, dtype in (("codes", codes, "u1"), ("scale", scale, "f4"),
+                                  ("zero", zero, "i4"), ("offset", offset, "f4"),
+                                  ("perm", perm, "i4"), ("prescale", prescale, "f4")):
+            if value is not None:
+                kept.append(np.ascontiguousarray(value, dtype))
+                setattr(parts, key, kept[-1].ctypes.data)
+        must(lib.qn_weight_create(context, c.byref(parts), c.byref(self.handle), c.byref(error)),
+             error)
+
+    def __del__(self):
+        lib.qn_weight_destroy(self.handle)
+
+    def values(self):
+        parts = Parts(c.sizeof(Parts))
+        lib.qn_weight_view(self.handle, c.byref(parts))
+        out = np.empty((parts.n, parts.k), "f4")
+        t = Tensor(out.ctypes.data, 1, 2, 1, 0)
+        t.shape[0], t.shape[1], t.stride[0], t.stride[1] = parts.n, parts.k, parts.k, 1
+        if lib.qn_weight_dequantize(context, self.handle, True, c.byref(t)) != 0:
+            sys.exit("dequantize failed")
+        return out
+
+    def export(self, target, **options):
+        """{ending: array}, with .raw {ending: (dtype, shape, bytes)}; blocks of GGUF are ("Q4_0",
+        bytes by row); raises Refused."""
+        made, error = c.c_void_p(), Error()
+        own = ExportOptions(c.sizeof(ExportOptions), target.encode(), **options)
+        must(lib.qn_export_create(context, self.handle, c.byref(own), c.byref(made),
+                                  c.byref(error)), error)
+        out = Tensors()
+        for i in range(lib.qn_export_count(made)):
+            e = Entry()
+            lib.qn_export_entry(made, c.c_int64(i), c.byref(e))
+            raw = np.frombuffer(c.string_at(e.tensor.data, e.bytes), "u1").copy()
+            dtype = e.dtype.decode()
+            shape = [e.tensor.shape[d] for d in range(e.tensor.rank)]
+            out.raw[e.name.decode()] = (dtype, tuple(shape), raw.tobytes())
+            if dtype in DTYPES:
+                out[e.name.decode()] = raw.view(DTYPES[dtype]).reshape(shape)
+            else:
+                out[e.name.decode()] = (dtype, raw.reshape(shape[0], -1))
+        lib.qn_export_destroy(made)
+        return out
+
+
 def same_bits(mine, theirs, what):
     """Equal bit for bit; a zero may have either sign."""
     mine, theirs = np.asarray(mine, "f4"), np.asarray(theirs, "f4").reshape(np.shape(mine))

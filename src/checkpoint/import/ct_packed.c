@@ -10,7 +10,8 @@
  *     weight_g_idx       i32 [K], act-order; a -1 anywhere: not used
  * and "nvfp4-pack-quantized", w = e2m1 (s / global), weight_packed u8 [N, K / 2] of pairs along K,
  * the first in the low half, weight_scale E4M3 [N, K / 16], weight_global_scale f32 [1]. Quotients
- * are rounded where f32 does not hold them, and counted.
+ * are rounded where f32 does not hold them, and counted. "mxfp4-pack-quantized" has weight_scale u8
+ * [N, K / 32] instead, exponents of E8M0, and no global scale.
  * Example: word 0x76543210, no zero point, scale 0.5: -4, -3.5, ..., -0.5. */
 #include <string.h>
 
@@ -154,10 +155,29 @@ static qn_status find_int(const qn_checkpoint *c, struct qni_found *f, qn_error 
     return QN_OK;
 }
 
+/* E2M1 codes with exponents. The configuration tells nothing that the types do not. */
+static qn_status find_mx(struct qni_found *f, qn_error *err)
+{
+    struct qni_tensor *s = &f->part[SCALE];
+    QNI_TRY(qn_format_parse("mxfp4", &f->parts.format, err));
+    QNI_TRY(qni_import_expect(&f->part[PACKED], ".weight_packed", f->parts.n, f->parts.k / 2, err));
+    QNI_TRY(qni_import_expect(s, ".weight_scale", f->parts.n, f->parts.k / 32, err));
+    if (f->part[GLOBAL].data != NULL)
+        return qni_fail(err, QN_E_FORMAT, "MXFP4 has no weight_global_scale");
+    s->dtype = QN_E8M0; /* also where it is declared as bytes */
+    qni_note(&f->notes, "format: mxfp4, from the types of weight_packed and weight_scale");
+    qni_note(&f->notes, "exact");
+    return QN_OK;
+}
+
 static qn_status find_nv(struct qni_found *f, qn_error *err)
 {
     const struct qni_tensor *s = &f->part[SCALE], *g = &f->part[GLOBAL];
     QNI_TRY(qn_format_parse("nvfp4", &f->parts.format, err));
+    if (f->parts.k % 32 == 0 && (s->dtype == QN_U8 || s->dtype == QN_E8M0)) {
+        f->fact[IS_NV] = 0;
+        return find_mx(f, err);
+    }
     if (f->parts.k % 16 != 0 || s->dtype != QN_E4M3)
         return qni_fail(err, QN_E_FORMAT,
                         "packed bytes with scales that are not E4M3 for 16 columns are not NVFP4");

@@ -194,6 +194,10 @@ static bool is_proven_v1(const qn_checkpoint *c, const char *label, const char *
             *proof = "meta.quantizer is auto_gptq";
             return true;
         }
+        if (text != NULL && strncmp(text, "quern:", 6) == 0) {
+            *proof = "meta.quantizer is quern";
+            return true;
+        }
         if (is_model)
             return false;
     }
