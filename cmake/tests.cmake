@@ -329,6 +329,17 @@ if(QN_PYTHON AND NOT QN_SANITIZE)
   endif()
 endif()
 
+# libquern_ort.so in ONNX Runtime, beside its own provider; 77 = it is not installed.
+if(QN_PYTHON AND NOT QN_SANITIZE AND TARGET quern_ort)
+  quern_is_tested(tested python.ort)
+  if(tested)
+    add_test(NAME python.ort COMMAND ${oracle_python} ${PROJECT_SOURCE_DIR}/python/tests/run.py
+      ort_integers ort_sessions)
+    set_tests_properties(python.ort PROPERTIES LABELS python TIMEOUT 300 SKIP_RETURN_CODE 77
+      ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>")
+  endif()
+endif()
+
 if(QN_PYTHON AND TARGET example_llm)
   quern_is_tested(tested example.llm)
   if(tested)

@@ -181,7 +181,7 @@ def check_kernels(root, grammar):
 
 def check_words(root):
     problems = []
-    for path in ctext.files(root, "include", "src", "cli", "test", "bench", "fuzz"):
+    for path in ctext.files(root, "include", "src", "cli", "ort", "test", "bench", "fuzz"):
         text = ctext.code(ctext.read(root, path))
         for match in TYPEDEF.finditer(text):
             line = ctext.line_of(text, match.start())

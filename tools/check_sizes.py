@@ -25,7 +25,8 @@ COLUMNS = 100
 ARCHIVE_BYTES = (15 << 18) + 300 * 1024
 
 # Not lab: experiments, linked by nothing.
-FOLDERS = ("include", "src", "cli", "test", "bench", "fuzz", "examples", "tools", "cmake", "python")
+FOLDERS = ("include", "src", "cli", "ort", "test", "bench", "fuzz", "examples", "tools", "cmake",
+           "python")
 ENDINGS = ctext.C_ENDINGS + (".py", ".sh", ".cmake")
 
 

@@ -32,6 +32,7 @@ case $how in
         cmake --install "$build" --prefix "$prefix" >"$scratch/log"
         lib=$(dirname "$(find "$prefix" -name libquern.a)")
         for file in "$lib/libquern.so" "$lib/libquern.so.0" "$lib/libquern.so.$version" \
+            "$lib/libquern_ort.so" \
             "$lib/pkgconfig/quern.pc" "$lib/cmake/quern/quernConfig.cmake" \
             "$prefix/include/quern/quern.h" "$prefix/include/quern/status.inc" \
             "$prefix/bin/quern" "$prefix/share/man/man1/quern.1" \

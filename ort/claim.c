@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search for what is claimed, around one operator. */
+#include "claim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+bool claim_refuse(struct claim *c, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(c->reason, sizeof c->reason, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+bool claim_add(struct claim *c, int32_t node)
+{
+    if (c->n_nodes == CLAIM_MAX_NODES)
+        return false;
+    c->nodes[c->n_nodes++] = node;
+    return true;
+}
+
+int64_t value_count(const struct graph *g, int32_t value)
+{
+    if (value < 0 || g->values[value].rank < 0)
+        return -1;
+    int64_t count = 1;
+    for (int32_t i = 0; i < g->values[value].rank; i++) {
+        if (g->values[value].shape[i] < 0)
+            return -1;
+        count *= g->values[value].shape[i];
+    }
+    return count;
+}
+
+static void claim_init(struct claim *c, int32_t node)
+{
+    memset(c, 0, sizeof *c);
+    c->anchor = node;
+    c->x = c->x_scale = c->x_zero = c->w = c->w_scale = c->w_zero = c->w_offset = -1;
+    c->sum_bias = c->bias = c->residual = c->y_scale = c->y_zero = c->y = -1;
+    c->rank = -1;
+    c->alpha = c->beta = 1.0f;
+    c->groups = 1;
+}
+
+bool claim_concerns(const struct settings *settings, const struct graph_node *node)
+{
+    (void)settings;
+    return node_is(node, "", "MatMulInteger") || node_is(node, "", "ConvInteger") ||
+           node_is(node, "", "DynamicQuantizeLinear");
+}
+
+bool claim_find(const struct graph *g, const struct settings *settings, int32_t node,
+                struct claim *c)
+{
+    const struct graph_node *anchor = &g->nodes[node];
+    (void)settings;
+    claim_init(c, node);
+    claim_add(c, node);
+    if (node_is(anchor, "", "DynamicQuantizeLinear")) {
+        c->kind = CLAIM_QUANTIZE;
+        c->x = node_input(anchor, 0);
+        c->y = node_output(anchor, 0);
+        c->y_type = ORT_U8;
+        return true;
+    }
+    if (!claim_integers(g, c))
+        return false;
+    claim_epilogue(g, c);
+    return true;
+}
