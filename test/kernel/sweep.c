@@ -116,8 +116,9 @@ struct row {
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     {#fn, (needs), QN_CPU},
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},
-#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
+#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)     {#fn, (needs), QN_CPU},
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
+                          images)                                                                  \
     {#fn, (needs), QN_CPU},
 #define QNI_GROUPS_KERNEL(fn, needs, reads, layout, kind, mr, numerics, helpers)                   \
     {#fn, (needs), QN_CPU},
@@ -134,7 +135,7 @@ static const struct row rows[] = {
 
 #include "../../src/cuda/matmul/kernels.inc"
 #define QNI_CUDA_DEPTHWISE(fn, sm, reads) {#fn, 0, QN_CUDA},
-#define QNI_CUDA_DENSE QNI_CUDA_DEPTHWISE
+#define QNI_CUDA_DENSE                    QNI_CUDA_DEPTHWISE
 #include "../../src/cuda/matmul/others.inc"
 };
 #undef QNI_CUDA_DEPTHWISE

@@ -28,12 +28,12 @@ struct row {
     qni_direct_kernel_fn *fn;
     uint64_t needs;
     bool is_nibble;
-    qni_direct_unpack_fn *unpack; /* NULL: gathers */
-    qni_direct_sums_fn *sums;     /* NULL: gathers or squares */
-    int32_t side;                 /* of squares */
+    qni_direct_unpack_fn *unpack; /* squares */
+    int32_t algorithm;
 };
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
-    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack, sums, (mr) == 24 ? 2 : 4},
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
+                          images)                                                                  \
+    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack, QNI_DIRECT_##algorithm},
 static const struct row rows[] = {
 #include "cpu/direct/kernels.inc"
 };
@@ -99,9 +99,9 @@ static void check(const struct qni_direct_tile *t, const struct row *row)
     const bool is_nibble = row->is_nibble;
     struct qni_direct_tile made = *t;
     const int64_t channels = (int64_t)t->pixel;
+    const int64_t side = row->algorithm == QNI_DIRECT_WINOGRAD4X4 ? 4 : 2;
     if (row->unpack != NULL)
-        made.b_panel =
-            (size_t)qni_direct_squares_taps(row->side) * qni_direct_squares_tap(channels);
+        made.b_panel = (size_t)qni_direct_squares_taps(side) * qni_direct_squares_tap(channels);
     uint8_t *const words = malloc(row->unpack != NULL ? (size_t)t->n_panels * made.b_panel : 1);
     assert_non_null(words);
     if (row->unpack != NULL) {
@@ -110,17 +110,8 @@ static void check(const struct qni_direct_tile *t, const struct row *row)
             row->unpack(t->b + (size_t)i * t->b_panel, 9 * (int64_t)t->pixel / 32,
                         words + (size_t)i * made.b_panel);
     }
-    uint8_t *kept = NULL;
-    made.kept_panel = qni_direct_kept_bytes(t->n_taps * t->tap_bytes);
-    if (row->unpack == NULL && t->rows % 2 == 0) {
-        kept = calloc((size_t)t->n_panels, made.kept_panel);
-        assert_non_null(kept);
-        made.kept = kept;
-        row->fn(&made); /* keeps what the next call uses */
-    }
     memset(y, 0x5a, sizeof y);
     row->fn(&made);
-    free(kept);
     free(words);
     for (int64_t i = 0; i < t->rows; i++)
         for (int64_t j = 0; j < t->n_panels * 16; j++) {
@@ -193,12 +184,18 @@ static int64_t scatter(struct qni_direct_tile *t, int64_t *taps)
     return end + reach + t->tap_bytes;
 }
 
-/* Lines of neighbours whose taps are 3 to 4 times as long as they are apart, mostly of 4 outputs
- * and more (../simd/fours.h). */
+/* Lines of at least 4 neighbours whose taps are 3 to 4 times as long as they are apart (TOOM in
+ * kernel.h). */
 static int64_t follow(struct qni_direct_tile *t, int64_t *taps)
 {
-    const int64_t step = unit_in(&state, 2, 4) * 2, least = unit_in(&state, 0, 7) == 0 ? 1 : 4;
-    t->tap_bytes = unit_in(&state, 3 * step, 4 * step + 1);
+    const int64_t step = unit_in(&state, 3, 4) * 2, least = 4;
+    if (t->rows < 4)
+        t->rows = 4;
+    do
+        t->tap_bytes = unit_in(&state, 3 * step + 1, 4 * step);
+    while (!qni_direct_fits_toom(step, t->tap_bytes, t->tap_bytes));
+    if (t->n_taps * t->tap_bytes > QNI_DIRECT_TOOM_POSITIONS)
+        t->n_taps = QNI_DIRECT_TOOM_POSITIONS / t->tap_bytes;
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = unit_in(&state, least, 20);
         n = n < t->rows - i && t->rows - i - n >= 4 ? n : t->rows - i;
@@ -256,9 +253,10 @@ static void one(const struct row *row, int32_t index)
     if (t.kind != QNI_DIRECT_BYTES)
         t.n = 0;
     t.flip = row->unpack == NULL && unit_in(&state, 0, 2) == 0 ? 0x80 : 0;
-    const size_t a_bytes = (size_t)(row->unpack != NULL          ? lay_out(&t, taps)
-                                    : unit_in(&state, 0, 3) == 0 ? follow(&t, taps)
-                                                                 : scatter(&t, taps));
+    const bool follows = row->algorithm == QNI_DIRECT_TOOM || unit_in(&state, 0, 7) == 0;
+    const size_t a_bytes = (size_t)(row->unpack != NULL ? lay_out(&t, taps)
+                                    : follows           ? follow(&t, taps)
+                                                        : scatter(&t, taps));
     const int64_t k = t.n_taps * t.tap_bytes, units = (k + 31) / 32;
     int8_t *const a = malloc(a_bytes);
     t.b_panel = (size_t)units * (is_nibble ? 256 : 512);
@@ -293,7 +291,7 @@ static void tiles(void **unused)
         places[i] = y + i * MOST_N;
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         for (int32_t i = 0; i < 300; i++)
-            if ((rows[r].unpack == NULL || rows[r].sums == NULL) && (rows[r].needs & ~isa) == 0)
+            if (rows[r].algorithm != QNI_DIRECT_TILES && (rows[r].needs & ~isa) == 0)
                 one(&rows[r], i);
 }
 

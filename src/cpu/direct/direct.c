@@ -17,7 +17,8 @@
 
 /* ---- which row ------------------------------------------------------------------------------- */
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
+                          images)                                                                  \
     {{#fn,                                                                                         \
       NULL,                                                                                        \
       needs,                                                                                       \
@@ -29,28 +30,19 @@
       0,                                                                                           \
       {QNI_DIRECT_SCRATCH}},                                                                       \
      fn,                                                                                           \
+     QNI_DIRECT_##algorithm,                                                                       \
      unpack,                                                                                       \
      sums,                                                                                         \
      &(images)},
 static const struct qni_direct_kernel kernels[] = {
 #include "kernels.inc"
-    {{.name = NULL}, NULL, NULL, NULL, NULL},
+    {{.name = NULL}, NULL, 0, NULL, NULL, NULL},
 };
 #undef QNI_DIRECT_KERNEL
 
-/* Of which any gives sums of products of bytes. */
-static const uint64_t products_of_bytes =
+/* ISAs with an int8 dot product. */
+static const uint64_t dot_product_isas =
     QN_ISA_AVX_VNNI | QN_ISA_VNNI512 | QN_ISA_NEON | QN_ISA_DOTPROD | QN_ISA_I8MM;
-
-/* What a row reads, and keeps: the weights of rows without such products. */
-static int32_t way_of(const struct qni_direct_kernel *k)
-{
-    if (k->unpack == NULL)
-        return (k->row.needs & products_of_bytes) != 0 ? QNI_DIRECT_GATHERS : QNI_DIRECT_KEEPS;
-    if (k->sums != NULL)
-        return QNI_DIRECT_TILES;
-    return k->row.mr == 4 * 4 * QNI_DIRECT_SQUARES_MR ? QNI_DIRECT_FOURS : QNI_DIRECT_SQUARES;
-}
 
 static const void *column_sums(const qn_packed *w)
 {
@@ -95,20 +87,29 @@ static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
                                      const struct qni_direct_kernel *k)
 {
     enum { FEW = 8, FEW_ROWS = 48 };
-    const uint64_t bytes = products_of_bytes;
+    const bool has_dot_product = (k->row.needs & dot_product_isas) != 0;
     if ((ctx->isa & QN_ISA_AMX_INT8) != 0)
         return "this CPU multiplies tiles, which other rows do";
-    if ((k->row.needs & bytes) == 0 && (ctx->isa & bytes) != 0)
+    if (!has_dot_product && (ctx->isa & dot_product_isas) != 0)
         return "this CPU multiplies bytes, which other rows do";
     if (op->conv.groups > 1 && (op->conv.ci < FEW || op->conv.co < FEW))
         return "groups have too few channels";
-    if ((k->row.needs & bytes) == 0 && has_words(ctx, op))
+    if (!has_dot_product && has_words(ctx, op))
         return "groups are faster as words of their own";
-    if (way_of(k) == QNI_DIRECT_KEEPS && op->conv.kh * op->conv.kw == 1 && op->m < FEW_ROWS)
-        return "rows are too few for what is made of the weights";
-    if ((k->row.needs & bytes) == 0 && k->row.layout == QNI_LAYOUT_Q4N16 &&
-        way_of(k) == QNI_DIRECT_GATHERS)
-        return "nibbles are multiplied as patches with these instructions";
+    if (!has_dot_product && k->algorithm == QNI_DIRECT_GATHERS && op->conv.kh * op->conv.kw == 1 &&
+        op->m < FEW_ROWS)
+        return "rows are too few to prepare the weights for them";
+    return NULL;
+}
+
+/* Lines of four outputs and more, whose taps are runs of pixels that overlap. */
+static const char *refusal_of_toom(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    const int64_t run = c->dilation[1] == 1 ? c->kw : 1;
+    if (c->ow < 4 || !qni_direct_has_planes(op) || c->groups != 1 ||
+        !qni_direct_fits_toom((int64_t)c->stride[1] * c->ci, run * c->ci, op->k))
+        return "taps are not 3 to 4 times as long as the 6 or 8 bytes between outputs";
     return NULL;
 }
 
@@ -147,8 +148,7 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
                            const struct qni_direct_kernel *k)
 {
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
-    const int32_t way = way_of(k);
-    const bool gathers = way != QNI_DIRECT_TILES;
+    const bool gathers = k->algorithm != QNI_DIRECT_TILES;
     if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
         return QNI_WHY_NAME;
     if (op->kind != QNI_CONV)
@@ -163,8 +163,10 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
         return QNI_WHY_LAYOUT;
     if (gathers && op->kernel == NULL && refusal_to_gather(ctx, op, k) != NULL)
         return refusal_to_gather(ctx, op, k);
-    const bool are_fours = way == QNI_DIRECT_FOURS;
-    const bool in_squares = way == QNI_DIRECT_SQUARES || are_fours;
+    const bool are_fours = k->algorithm == QNI_DIRECT_WINOGRAD4X4;
+    const bool in_squares = qni_direct_in_squares(k->algorithm);
+    if (k->algorithm == QNI_DIRECT_TOOM && refusal_of_toom(op) != NULL)
+        return refusal_of_toom(op);
     if (in_squares && refusal_of_squares(op, are_fours) != NULL)
         return refusal_of_squares(op, are_fours);
     if (in_squares && op->kernel == NULL && !squares_pay(&op->conv, are_fours))
@@ -197,8 +199,7 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
         return false;
     for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
         tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
-    const int32_t way = way_of(chosen);
-    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, way);
+    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, chosen->algorithm);
     memset(choice, 0, sizeof *choice);
     choice->n_choices = 1;
     choice->m_from[0] = 1;
@@ -206,7 +207,7 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
     choice->block_m = shape.band_rows;
     choice->panels_per_task = 2 * shape.blocks_per_item;
     choice->n_threads = ctx->threads.n_threads;
-    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, way);
+    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, chosen->algorithm);
     choice->scratch_bytes = (size_t)choice->n_threads * choice->thread_bytes;
     return true;
 }
@@ -680,13 +681,14 @@ static bool describe_outputs(const struct run *r, const struct qni_slab *slab, i
     return !is_wild(scale, bias, n, dot, r->epilogue.finish.y_inv);
 }
 
-/* Words of one block, 256 rows at a time (of squares all), through the common epilogue. */
+/* Words of one block, 256 rows at a time (all of them if lines stay whole), through the common
+ * epilogue. */
 static void multiply_words(const struct run *r, const struct qni_slab *slab,
                            const struct qni_direct_tile *all, int64_t first, int64_t output,
                            const struct qni_direct_scratch *scratch)
 {
     struct qni_direct_tile t = *all;
-    const int64_t most = r->shape.in_squares ? all->rows : QNI_DIRECT_WORDS;
+    const int64_t most = r->shape.whole_lines ? all->rows : QNI_DIRECT_WORDS;
     for (int64_t row = 0; row < all->rows; row += most) {
         t.a = all->a + (all->at != NULL ? 0 : (size_t)row * all->pixel);
         t.rows = qni_min(most, all->rows - row);
@@ -759,8 +761,6 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
     h->is_tame = is_tame && (!adds || h->is_tame);
     h->first = adds ? h->first : block;
     h->end = block + blocks;
-    for (int64_t j = 0; s->keeps && j < panels; j++)
-        memset(unpacked_at(r, h, block) + (size_t)j * s->panel_bytes, 0, QNI_DIRECT_KEPT);
     for (int64_t j = 0; !s->reads_codes && j < panels; j++) {
         const bool parts = qni_direct_parts_taps(r->op, s);
         const bool moves = parts || s->rows_are == QNI_ROWS_OF_COLUMNS;
@@ -806,8 +806,6 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .a_block = s->slabs.is_apart ? qni_group_bytes(s, h->b.n_images, h->b.n_lines) : 0,
         .step_bytes = s->reads_codes ? QNI_DIRECT_STEP : s->step_bytes,
         .tap_bytes = s->tap_bytes,
-        .kept = s->keeps ? unpacked_at(r, h, block) : NULL,
-        .kept_panel = s->panel_bytes,
         .width = r->op->conv.ow,
         .images = h->b.n_images,
         .has_x = h->has_x,
@@ -932,7 +930,7 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     memset(&r, 0, sizeof r);
     r.op = op;
     r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;
-    r.shape = qni_direct_shape_of(ctx, op, way_of(r.kernel));
+    r.shape = qni_direct_shape_of(ctx, op, r.kernel->algorithm);
     r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
     r.sink = qni_conv_sink(op, &r.patches);
     r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);

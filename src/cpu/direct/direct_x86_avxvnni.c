@@ -34,7 +34,8 @@ QNI_TEMPLATE void store(void *to, const __m256i v)
 
 /* ---- x --------------------------------------------------------------------------------------- */
 
-static void bring_x(const struct qni_direct_tile *t, const struct piece *p, struct room *room)
+static void bring_x(const struct qni_direct_tile *t, const struct qni_direct_range *p,
+                    struct room *room)
 {
     const uint8_t flip = t->flip ^ 0x80;
     const int64_t *const rows = t->at + p->row, n_rows = p->rows;
@@ -58,8 +59,8 @@ QNI_TEMPLATE void bring_half(const __m256i w, int8_t *to, __m256i *sum)
 }
 
 /* Units of 32 positions. */
-QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct piece *p,
-                          struct room *room, const int kind)
+QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel,
+                          const struct qni_direct_range *p, struct room *room, const int kind)
 {
     enum { QUAD = 64, HALF = 32, BEHIND = 4 * QUAD };
     const __m256i high = _mm256_set1_epi8((char)0x80), eight = _mm256_set1_epi8(8);
@@ -141,7 +142,7 @@ QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads,
 }
 
 /* One row more than there is, of what scratch happens to hold: its sums are nobody's. */
-static void add_panel(const struct room *room, const struct piece *p, int32_t *sums,
+static void add_panel(const struct room *room, const struct qni_direct_range *p, int32_t *sums,
                       struct ahead next)
 {
     const int64_t quads = (p->n + 3) / 4;
@@ -158,9 +159,9 @@ static void add_panel(const struct room *room, const struct piece *p, int32_t *s
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
 /* Products of a panel with all rows, whose bytes are in the room. */
-QNI_NOINLINE static void multiply_panel(const struct qni_direct_tile *t, const struct piece *p,
-                                        const struct room *room, int64_t panel, int32_t *sums,
-                                        struct ahead next)
+QNI_NOINLINE static void multiply_panel(const struct qni_direct_tile *t,
+                                        const struct qni_direct_range *p, const struct room *room,
+                                        int64_t panel, int32_t *sums, struct ahead next)
 {
     add_panel(room, p, sums, next);
     if (p->from + p->n == t->n_taps * t->tap_bytes)
@@ -168,8 +169,9 @@ QNI_NOINLINE static void multiply_panel(const struct qni_direct_tile *t, const s
 }
 
 /* The panel after this, or the first one of the next piece. */
-QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t, const struct piece *p,
-                                      int64_t panel, int64_t first, int64_t end, const int kind)
+QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t,
+                                      const struct qni_direct_range *p, int64_t panel,
+                                      int64_t first, int64_t end, const int kind)
 {
     const int64_t bytes = kind == NIBBLES ? 8 : 16;
     const bool is_last = panel + 1 == end;
@@ -187,7 +189,7 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
     const int64_t most = is_long ? PANELS : t->n_panels;
     for (int64_t first = 0; first < t->n_panels; first += most) {
         const int64_t end = first + most < t->n_panels ? first + most : t->n_panels;
-        struct piece p = {row, rows, 0, 0};
+        struct qni_direct_range p = {row, rows, 0, 0};
         for (; p.from < k; p.from += DEPTH) {
             p.n = k - p.from < DEPTH ? k - p.from : DEPTH;
             bring_x(t, &p, room);

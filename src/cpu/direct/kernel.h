@@ -21,15 +21,18 @@
  * A block is two panels. Blocks change fastest, so that the rows of a stay in the first cache while
  * all weights pass by: with one block to a tile it is the weights that stay.
  *
- * A row of the list that has no `unpack` gathers: it reads what the weights meet and no more, and
- * weights as they are packed, whatever the layout. Row r begins at a + at[r], wherever that is, and
- * taps are tap_bytes long and follow each other in the weights without gaps:
+ * Algorithms that gather (GATHERS, TOOM) read the bytes that the weights multiply and no
+ * more, and weights as they are packed, whatever the layout. Row r begins at a + at[r], wherever
+ * that is, and taps are tap_bytes long and follow each other in the weights without gaps:
  *
  *     dot[r, j] = sum over taps t, bytes i < tap_bytes of
  *                 (a[at[r] + taps[t] + i] ^ flip) * value[t * tap_bytes + i, j]
  *
- * A row of the list that has `unpack` and no `sums` takes 3 x 3 taps of stride 1 in squares of 4 x
- * 4 or 2 x 2 outputs (../simd/squares.h). Rows are a grid: lines of `width` outputs, of each of so
+ * TOOM takes lines of at least four outputs, whose rows are 6 or 8 bytes apart, the same in all
+ * lines, and taps of 3 to 4 times as much: qni_direct_fits_toom().
+ *
+ * WINOGRAD2X2 and WINOGRAD4X4 take 3 x 3 taps of stride 1 in squares of 2 x 2 or 4 x 4 outputs
+ * (../simd/squares.h). Rows are a grid: lines of `width` outputs, of each of so
  * many images in turn. Output (0, 0) of the first image reads pixels of `pixel` channels from a +
  * taps[0] on; lines of an image are taps[1] - taps[0] apart, and those of the other images lie
  * between them evenly. Weights are words, pairs of channels beside each other:
@@ -49,9 +52,6 @@ struct qni_direct_tile {
     size_t pixel;          /* bytes from row to row */
     const int64_t *at;     /* [rows] gathers: bytes from a to each row, instead of pixel */
     int64_t tap_bytes;     /* gathers */
-    uint8_t *kept;         /* keeps: qni_direct_kept_bytes() of the first panel, of which the first
-                    * QNI_DIRECT_KEPT are zeros until the kernel writes them; or NULL */
-    size_t kept_panel;     /* bytes from panel to panel */
     int64_t width, images; /* squares */
     int32_t has_x; /* squares: scratch holds what the last call made of the same rows, if they were
                     * no more than qni_direct_squares_most() */
@@ -153,23 +153,28 @@ struct qni_direct_spread {
 };
 typedef void qni_direct_spread_fn(const struct qni_direct_spread *spread);
 
+/* How a row computes, and so what it reads (above). */
+enum {
+    QNI_DIRECT_TILES = 0,       /* steps of 64 positions, for tile instructions */
+    QNI_DIRECT_GATHERS = 1,     /* bytes of x wherever they lie */
+    QNI_DIRECT_WINOGRAD2X2 = 2, /* 3 x 3 taps of stride 1, in squares */
+    QNI_DIRECT_WINOGRAD4X4 = 3,
+    QNI_DIRECT_TOOM = 4 /* gathers long taps, four outputs at a time */
+};
+static inline bool qni_direct_in_squares(int32_t algorithm)
+{
+    return algorithm == QNI_DIRECT_WINOGRAD2X2 || algorithm == QNI_DIRECT_WINOGRAD4X4;
+}
+
 /* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
  * either. */
 struct qni_direct_kernel {
     struct qni_matmul_kernel row; /* fn is NULL */
     qni_direct_kernel_fn *fn;
-    qni_direct_unpack_fn *unpack; /* NULL: the kernel gathers (above) */
-    qni_direct_sums_fn *sums;     /* the same; NULL with unpack: squares (above) */
+    int32_t algorithm;            /* QNI_DIRECT_TILES ... */
+    qni_direct_unpack_fn *unpack; /* NULL: the kernel reads weights as they are packed */
+    qni_direct_sums_fn *sums;     /* tiles */
     const struct qni_direct_images *images;
-};
-
-/* What a row reads. */
-enum {
-    QNI_DIRECT_TILES = 0,
-    QNI_DIRECT_GATHERS = 1,
-    QNI_DIRECT_SQUARES = 2, /* of 2 x 2 */
-    QNI_DIRECT_KEEPS = 3,   /* gathers, and keeps weights that it has made something of */
-    QNI_DIRECT_FOURS = 4    /* squares of 4 x 4 */
 };
 
 /* How images become rows: what an ISA file has of each. Where rows gather it is spread() alone. */
@@ -180,36 +185,27 @@ struct qni_direct_images {
     qni_direct_spread_fn *spread;
 };
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, unpack, sums, images)     \
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
+                          images)                                                                  \
     qni_direct_kernel_fn fn;                                                                       \
     extern const struct qni_direct_images images;
 #include "kernels.inc"
 #undef QNI_DIRECT_KERNEL
 qni_direct_unpack_fn qni_direct_bytes_amx, qni_direct_nibbles_amx;
 qni_direct_sums_fn qni_direct_sums_amx;
-qni_direct_unpack_fn qni_direct_squares_bytes_avx2, qni_direct_squares_nibbles_avx2;
-qni_direct_unpack_fn qni_direct_fours_bytes_avx2, qni_direct_fours_nibbles_avx2;
+qni_direct_unpack_fn qni_direct_winograd2x2_bytes_avx2, qni_direct_winograd2x2_nibbles_avx2;
+qni_direct_unpack_fn qni_direct_winograd4x4_bytes_avx2, qni_direct_winograd4x4_nibbles_avx2;
 
 /* Of rows that multiply tiles, and of the others. */
 enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 500 * 1024 };
 
-/* Rows that keep weights: positions of a piece at most, pieces at most, bytes that come first. */
-enum { QNI_DIRECT_DEPTH = 384, QNI_DIRECT_PIECES = 16, QNI_DIRECT_KEPT = 64 };
-/* Positions of a piece. */
-static inline int64_t qni_direct_piece(int64_t k)
+/* Toom: positions at most, and whether taps of so many bytes, rows `step` bytes apart, are for it:
+ * no more than 4 steps, and 8 bytes that begin after 2 of them lie in a tap. */
+enum { QNI_DIRECT_TOOM_POSITIONS = 364 };
+static inline bool qni_direct_fits_toom(int64_t step, int64_t tap_bytes, int64_t k)
 {
-    const int64_t pieces = (k + QNI_DIRECT_DEPTH - 1) / QNI_DIRECT_DEPTH;
-    return (k + 32 * pieces - 1) / (32 * pieces) * 32;
-}
-/* Of a piece of a panel: facts, a byte for every weight, and lists of as much. */
-static inline size_t qni_direct_kept_piece(int64_t piece)
-{
-    return 192 + (size_t)piece * 2 * QNI_PANEL;
-}
-static inline size_t qni_direct_kept_bytes(int64_t k)
-{
-    const int64_t piece = qni_direct_piece(k);
-    return QNI_DIRECT_KEPT + (size_t)((k + piece - 1) / piece) * qni_direct_kept_piece(piece);
+    return (step == 6 || step == 8) && tap_bytes > 3 * step && tap_bytes <= 4 * step &&
+           tap_bytes >= 2 * step + 8 && k <= QNI_DIRECT_TOOM_POSITIONS;
 }
 
 /* Squares: scratch, so that it stays in the second cache; channels at most, and of 4 x 4 (sums of

@@ -414,7 +414,7 @@ static void choose_order(const struct qni_op *op, struct qni_direct_shape *s)
 {
     if (s->gathers) {
         s->blocks_per_call = s->blocks_per_item;
-        s->unpacked_blocks = s->in_squares || s->keeps ? s->n_blocks : 0;
+        s->unpacked_blocks = s->in_squares ? s->n_blocks : 0;
         if (s->in_squares && s->n_bands == 1 &&
             squares_of(op, s->side) <= qni_direct_squares_most(op->conv.ci, s->side))
             s->blocks_per_call = s->unpacked_blocks = 1; /* used once: in the second cache */
@@ -480,27 +480,24 @@ bool qni_direct_has_lines(const struct qni_op *op)
 }
 
 /* Rows are gathered once for all outputs, so what decides is how few copies there are before. */
-static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t way)
+static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t algorithm)
 {
-    enum { MANY_ROWS = 512, MOST_BYTES = 8 << 20 };
-    const bool in_squares = way == QNI_DIRECT_SQUARES || way == QNI_DIRECT_FOURS;
+    const bool in_squares = qni_direct_in_squares(algorithm);
     const struct qni_conv *c = &op->conv;
     const int64_t taps = (int64_t)c->kh * c->kw;
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
     s.gathers = true;
     s.in_squares = in_squares;
-    s.side = way == QNI_DIRECT_FOURS ? 4 : in_squares ? 2 : 1;
-    s.keeps = way == QNI_DIRECT_KEEPS && op->m >= MANY_ROWS &&
-              op->k <= QNI_DIRECT_DEPTH * QNI_DIRECT_PIECES &&
-              op->n * (int64_t)qni_direct_kept_bytes(op->k) / QNI_PANEL <= MOST_BYTES;
+    s.whole_lines = in_squares || algorithm == QNI_DIRECT_TOOM;
+    s.side = algorithm == QNI_DIRECT_WINOGRAD4X4 ? 4 : in_squares ? 2 : 1;
     s.slabs = (struct qni_slabs){1, c->groups, c->ci, c->co, c->ci, false};
     s.n_apart = 1;
     s.n_blocks = qni_ceil_div(c->co, 32);
     s.blocks_per_item = s.n_blocks;
     s.items_per_band = 1;
     s.step_bytes = QNI_DIRECT_STEP;
-    if (reads_inside(op) && !in_squares) {
+    if (reads_inside(op) && !s.whole_lines) {
         s.rows_are = QNI_ROWS_IN_PLACE;
         s.n_taps = taps;
         s.pixel = c->xs[3];
@@ -517,8 +514,6 @@ static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t w
     s.tap_steps = qni_ceil_div(s.tap_bytes, QNI_DIRECT_STEP);
     s.steps = s.n_taps * s.tap_steps;
     s.reads_codes = !in_squares;
-    if (s.keeps)
-        s.panel_bytes = qni_direct_kept_bytes(op->k);
     if (in_squares)
         s.panel_bytes = (size_t)qni_direct_squares_taps(s.side) * qni_direct_squares_tap(c->ci);
     return s;
@@ -616,10 +611,11 @@ static struct qni_direct_shape tiled_shape(const struct qni_op *op)
     return s;
 }
 
-struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op, int32_t way)
+struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
+                                            int32_t algorithm)
 {
-    const bool gathers = way != QNI_DIRECT_TILES;
-    struct qni_direct_shape s = gathers ? gathered_shape(op, way) : tiled_shape(op);
+    const bool gathers = algorithm != QNI_DIRECT_TILES;
+    struct qni_direct_shape s = gathers ? gathered_shape(op, algorithm) : tiled_shape(op);
     /* Slabs are work for as many threads. */
     const int64_t threads = qni_ceil_div(ctx->threads.n_threads, s.slabs.count);
     struct qni_direct_shape one = s;
@@ -670,7 +666,7 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
                             s->gathers ? rows * sizeof(int64_t) : 0,
                             rows * sizeof(uint8_t *),
                             (size_t)op->n + 64,
-                            (s->in_squares ? rows : QNI_DIRECT_WORDS) * 32 * sizeof(float),
+                            (s->whole_lines ? rows : QNI_DIRECT_WORDS) * 32 * sizeof(float),
                             sizeof(struct qni_epilogue_scratch),
                             line,
                             words,
@@ -704,9 +700,9 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
     return at[PARTS];
 }
 
-size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int32_t way)
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int32_t algorithm)
 {
-    struct qni_direct_shape s = qni_direct_shape_of(ctx, op, way);
+    struct qni_direct_shape s = qni_direct_shape_of(ctx, op, algorithm);
     size_t most = qni_direct_scratch_in(op, &s, NULL, NULL);
     if (op->conv.xs[1] != 1 && op->conv.h * op->conv.w > 1)
         return most;
@@ -717,7 +713,7 @@ size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int3
         any.conv.xs[3] = op->conv.groups * op->conv.ci + gap;
         any.conv.xs[2] = op->conv.w * any.conv.xs[3] + gap;
         any.conv.xs[0] = op->conv.h * any.conv.xs[2] + gap;
-        s = qni_direct_shape_of(ctx, &any, way);
+        s = qni_direct_shape_of(ctx, &any, algorithm);
         const size_t bytes = qni_direct_scratch_in(&any, &s, NULL, NULL);
         most = bytes > most ? bytes : most;
     }

@@ -33,7 +33,7 @@ struct qni_direct_shape {
     bool gathers;           /* the kernel reads planes or x itself (kernel.h) */
     bool in_squares;        /* the same */
     int64_t side;           /* outputs of a square's side, else 1 */
-    bool keeps;             /* the same */
+    bool whole_lines;       /* rows of a line stay together: the kernel computes several at once */
     bool moves;             /* weights of slabs are (slabs.h) */
     struct qni_slabs slabs; /* everything below is of one of them */
     int64_t tap_bytes;      /* gathers */
@@ -76,9 +76,9 @@ bool qni_direct_turns(const struct qni_op *op);
 bool qni_direct_has_planes(const struct qni_op *op);
 /* May rows be gathered from lines or x? Again more than one group has no other way. */
 bool qni_direct_has_lines(const struct qni_op *op);
-/* way: QNI_DIRECT_... of the row (kernel.h) */
+/* algorithm: of the row (kernel.h). */
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
-                                            int32_t way);
+                                            int32_t algorithm);
 
 /* Do taps end inside a step, so that unpacked weights have to be moved apart? */
 static inline bool qni_direct_parts_taps(const struct qni_op *op, const struct qni_direct_shape *s)
@@ -134,7 +134,7 @@ struct qni_direct_scratch {
     uint8_t **y;      /* [band_rows] */
     uint8_t *nowhere; /* n bytes that nobody reads */
     uint8_t *turned;  /* [most_rows, blocks_per_call * 32] bytes before they go to planes */
-    float *c;         /* [QNI_DIRECT_WORDS, or most_rows in squares, 32] */
+    float *c;         /* [QNI_DIRECT_WORDS, or most_rows of whole lines, 32] */
     void *line, *kernel;
     struct qni_epilogue_scratch *epilogue;
 };
@@ -144,6 +144,6 @@ size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_sh
                              uint8_t *memory, struct qni_direct_scratch *scratch);
 /* Bytes, for this batch and every smaller one, whatever the strides of x: from run to run they may
  * change. */
-size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int32_t way);
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int32_t algorithm);
 
 #endif

@@ -8,8 +8,8 @@
 #include "../direct/kernel.h"
 #include "avx2.h"
 
-/* Rows that multiply together, and positions of them. */
-struct piece {
+/* Rows that are multiplied together, and the range of their positions. */
+struct qni_direct_range {
     int64_t row, rows, from, n;
 };
 
@@ -63,6 +63,21 @@ QNI_TEMPLATE void copy(const uint8_t *from, int64_t n, const uint8_t flip, uint8
         flip_16(from, half, to);
     if (n > 0)
         flip_16(from + n - 16, half, to + n - 16);
+}
+
+/* Units of 32 positions, 256 bytes of codes value + 8, become values: four positions of 16 outputs
+ * in 64 bytes, dword j of output j. */
+QNI_TEMPLATE void qni_nibbles_to_values(const uint8_t *from, int64_t units, int8_t *to)
+{
+    const __m256i nibble = _mm256_set1_epi8(0x0f), eight = _mm256_set1_epi8(8);
+    for (; units > 0; units--, to += 256)
+        for (int i = 0; i < 256; i += 32, from += 32, to += 32) {
+            const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)from);
+            const __m256i low = _mm256_and_si256(v, nibble);
+            const __m256i high = _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);
+            _mm256_storeu_si256((__m256i *)(void *)to, _mm256_sub_epi8(low, eight));
+            _mm256_storeu_si256((__m256i *)(void *)(to + 256), _mm256_sub_epi8(high, eight));
+        }
 }
 
 /* ---- from sums to bytes ---------------------------------------------------------------------- */
@@ -144,7 +159,7 @@ static inline void write_row(const __m128i row, int64_t n, uint8_t *to)
         to[j] = bytes[j];
 }
 
-QNI_TEMPLATE void panel_to_bytes(const struct qni_direct_tile *t, const struct piece *p,
+QNI_TEMPLATE void panel_to_bytes(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                  int64_t panel, const int32_t *sums, const int what)
 {
     const struct finish f = finish_of(t, panel);
@@ -161,7 +176,7 @@ QNI_TEMPLATE void panel_to_bytes(const struct qni_direct_tile *t, const struct p
 }
 
 /* Two panels that follow each other, of whole rows of outputs. */
-QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct piece *p,
+QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                   int64_t panel, const int32_t *const *sums, const int what)
 {
     const struct finish f[2] = {finish_of(t, panel), finish_of(t, panel + 1)};
@@ -177,7 +192,16 @@ QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct 
     }
 }
 
-static inline void panel_to_words(const struct qni_direct_tile *t, const struct piece *p,
+/* Outputs of a panel. */
+static inline void prefetch_y(const struct qni_direct_tile *t, const struct qni_direct_range *p,
+                              int64_t panel)
+{
+    uint8_t *const *const y = t->y + p->row;
+    for (int64_t r = 0; t->kind == QNI_DIRECT_BYTES && r < p->rows; r++)
+        _mm_prefetch((const char *)(y[r] + t->column + panel * QNI_PANEL), _MM_HINT_T0);
+}
+
+static inline void panel_to_words(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                   int64_t panel, const int32_t *sums)
 {
     for (int64_t r = 0; r < p->rows; r++)
@@ -195,7 +219,7 @@ static inline void panel_to_words(const struct qni_direct_tile *t, const struct 
         }
 }
 
-static inline void finish_panel(const struct qni_direct_tile *t, const struct piece *p,
+static inline void finish_panel(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                 int64_t panel, const int32_t *sums)
 {
     if (t->kind != QNI_DIRECT_BYTES)
@@ -211,7 +235,7 @@ static inline void finish_panel(const struct qni_direct_tile *t, const struct pi
 }
 
 /* The same of two panels. */
-static inline void finish_panels(const struct qni_direct_tile *t, const struct piece *p,
+static inline void finish_panels(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                  int64_t panel, const int32_t *const *sums)
 {
     if (t->kind != QNI_DIRECT_BYTES || !t->is_tame || t->n < (panel + 2) * QNI_PANEL) {

@@ -30,7 +30,7 @@
 #include "transpose.h"
 
 /* Positions that meet at a time, as many bytes from row to row; rows of a tile; of turned x. */
-enum { QNI_PAIRS_DEPTH = QNI_DIRECT_DEPTH, QNI_PAIRS_ROWS = 4, QNI_PAIRS_TURNED = 256 };
+enum { QNI_PAIRS_DEPTH = 384, QNI_PAIRS_ROWS = 4, QNI_PAIRS_TURNED = 256 };
 enum { QNI_PAIRS_VECTORS = 4 }; /* of a row of a tile at most */
 enum { QNI_PAIRS_QUAD = 64, QNI_PAIRS_OUTPUTS = 16 };
 

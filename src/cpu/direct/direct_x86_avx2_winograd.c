@@ -251,7 +251,7 @@ QNI_TEMPLATE void finish_squares(const struct qni_direct_tile *t, const struct g
                 else
                     outputs_of(sums + h, tap, to + h);
         }
-        struct piece p = {(line * t->images + image) * g->width + side * j, 0, 0, 0};
+        struct qni_direct_range p = {(line * t->images + image) * g->width + side * j, 0, 0, 0};
         p.rows = side * some < left ? side * some : left;
         for (int64_t r = 0; r < side && line + r < g->height; r++, p.row += t->images * g->width)
             finish_panel(t, &p, panel, room->lines + r * LINE);
@@ -288,19 +288,19 @@ static void tile_of_fours(const struct qni_direct_tile *t)
     tile(t, 4);
 }
 
-void qni_conv_q8_q8n16_mr24_avx2(const struct qni_direct_tile *t)
+void qni_conv_q8_q8n16_mr24_winograd2x2_avx2(const struct qni_direct_tile *t)
 {
     tile_of_twos(t);
 }
-void qni_conv_q8_q4n16_mr24_avx2(const struct qni_direct_tile *t)
+void qni_conv_q8_q4n16_mr24_winograd2x2_avx2(const struct qni_direct_tile *t)
 {
     tile_of_twos(t);
 }
-void qni_conv_q8_q8n16_mr96_avx2(const struct qni_direct_tile *t)
+void qni_conv_q8_q8n16_mr96_winograd4x4_avx2(const struct qni_direct_tile *t)
 {
     tile_of_fours(t);
 }
-void qni_conv_q8_q4n16_mr96_avx2(const struct qni_direct_tile *t)
+void qni_conv_q8_q4n16_mr96_winograd4x4_avx2(const struct qni_direct_tile *t)
 {
     tile_of_fours(t);
 }
@@ -324,19 +324,19 @@ QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t units, uint8_t *out, cons
     }
 }
 
-void qni_direct_squares_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+void qni_direct_winograd2x2_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     unpack(codes, units, out, false, 2);
 }
-void qni_direct_squares_nibbles_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+void qni_direct_winograd2x2_nibbles_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     unpack(codes, units, out, true, 2);
 }
-void qni_direct_fours_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+void qni_direct_winograd4x4_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     unpack(codes, units, out, false, 4);
 }
-void qni_direct_fours_nibbles_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+void qni_direct_winograd4x4_nibbles_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     unpack(codes, units, out, true, 4);
 }
