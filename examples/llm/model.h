@@ -30,6 +30,7 @@ struct projection {
     qn_packed *w[MAX_PARTS];
     int32_t column[MAX_PARTS]; /* where the outputs of each begin */
     int32_t n, k;              /* of all together */
+    bool is_shared;            /* its parts read the same quantized rows of x */
     qn_plan *plan[MAX_PARTS];
 };
 

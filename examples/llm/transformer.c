@@ -15,10 +15,10 @@ struct session {
     int32_t longest, block, length;
     float *keys, *values; /* [layer][kv head][longest][head_dim] */
     float *x, *h, *qkv, *mixed, *gate_up, *gated, *logits;
-    float *turns[2]; /* cos, sin pairs of a block: global and local positions */
-    float *scores;   /* [tasks][longest] */
-    void *scratch;
-    size_t scratch_bytes;
+    float *turns[2];          /* cos, sin pairs of a block: global and local positions */
+    float *scores;            /* [tasks][longest] */
+    void *scratch, *prepared; /* prepared: rows of x that several products read */
+    size_t scratch_bytes, prepared_bytes;
 };
 
 /* ---- work between products ------------------------------------------------------------------- */
@@ -229,10 +229,42 @@ static void gate_task(void *arg, int32_t i)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+/* Do all parts order and cut columns alike, so that they can read the same quantized rows? */
+static bool have_like_rows(const struct projection *p)
+{
+    qn_packed_info first, info;
+    qn_packed_info_init(&first);
+    qn_packed_info_init(&info);
+    qn_packed_query(p->w[0], &first);
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        qn_packed_query(p->w[i], &info);
+        if (info.has_perm || info.has_prescale || info.device.kind != QN_CPU ||
+            info.format.group != first.format.group || info.x_block != first.x_block)
+            return false;
+    }
+    return true;
+}
+
+static qn_prepare_args rows_of(const struct session *s, const struct projection *p, const float *x,
+                               int32_t m)
+{
+    qn_prepare_args rows;
+    qn_prepare_args_init(&rows);
+    rows.w = p->w[0];
+    rows.strategy = s->strategy;
+    rows.x = qn_tensor_2d((void *)(uintptr_t)x, QN_F32, m, p->k);
+    return rows;
+}
+
 /* y[m, n] = x[m, k] . W^T, plus `residual`, which may be y. */
 static bool project(struct session *s, const struct projection *p, const float *x, int32_t m,
                     const float *residual, float *y)
 {
+    const qn_prepare_args rows = rows_of(s, p, x, m);
+    if (p->is_shared && qn_prepare(s->model->ctx, &rows, s->prepared, s->prepared_bytes) != QN_OK) {
+        fprintf(stderr, "llm: the rows of a product cannot be prepared\n");
+        return false;
+    }
     for (int32_t i = 0; i < p->n_parts; i++) {
         const int32_t next = i + 1 < p->n_parts ? p->column[i + 1] : p->n;
         qn_matmul_args args;
@@ -242,6 +274,7 @@ static bool project(struct session *s, const struct projection *p, const float *
         args.x = qn_tensor_2d((void *)(uintptr_t)x, QN_F32, m, p->k);
         args.y = qn_tensor_2d(y + p->column[i], QN_F32, m, next - p->column[i]);
         args.y.stride[0] = p->n;
+        args.prepared = p->is_shared ? s->prepared : NULL;
         if (residual != NULL) {
             args.epilogue.residual = args.y;
             args.epilogue.residual.data = (void *)(uintptr_t)(residual + p->column[i]);
@@ -257,6 +290,14 @@ static bool project(struct session *s, const struct projection *p, const float *
 
 static bool plan_projection(struct session *s, struct projection *p, bool has_residual)
 {
+    const qn_prepare_args rows = rows_of(s, p, NULL, s->block);
+    size_t prepared = 0;
+    const bool is_dynamic =
+        s->strategy == QN_STRATEGY_INT8_ROW || s->strategy == QN_STRATEGY_INT8_BLOCK;
+    p->is_shared = is_dynamic && p->n_parts > 1 && have_like_rows(p);
+    if (p->is_shared && qn_prepare_bytes(s->model->ctx, &rows, &prepared) != QN_OK)
+        return false;
+    s->prepared_bytes = prepared > s->prepared_bytes ? prepared : s->prepared_bytes;
     for (int32_t i = 0; i < p->n_parts; i++) {
         const int32_t next = i + 1 < p->n_parts ? p->column[i + 1] : p->n;
         qn_error err = {QN_OK, -1, ""};
@@ -267,6 +308,7 @@ static bool plan_projection(struct session *s, struct projection *p, bool has_re
         args.x = qn_tensor_2d(NULL, QN_F32, s->block, p->k);
         args.y = qn_tensor_2d(NULL, QN_F32, s->block, next - p->column[i]);
         args.y.stride[0] = p->n;
+        args.prepared = p->is_shared ? p : NULL; /* data are not looked at */
         if (has_residual)
             args.epilogue.residual = args.y;
         qn_plan_destroy(p->plan[i]);
@@ -427,11 +469,13 @@ struct session *session_create(struct model *model, const struct session_options
     s->scores = floats((size_t)c->heads * (size_t)s->longest);
     const bool has_all = s->keys && s->values && s->x && s->h && s->qkv && s->mixed && s->gate_up &&
                          s->gated && s->logits && s->turns[0] && s->turns[1] && s->scores;
-    if (has_all && plan_all(s))
+    if (has_all && plan_all(s)) {
         s->scratch = aligned_alloc(64, (s->scratch_bytes + 64) / 64 * 64);
-    else if (!has_all)
+        s->prepared = aligned_alloc(64, (s->prepared_bytes + 64) / 64 * 64);
+    } else if (!has_all) {
         fprintf(stderr, "llm: no memory for a session of %d tokens\n", s->longest);
-    if (s->scratch == NULL)
+    }
+    if (s->scratch == NULL || s->prepared == NULL)
         return session_destroy(s), NULL;
     return s;
 }
@@ -445,5 +489,6 @@ void session_destroy(struct session *s)
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         free(memory[i]);
     free(s->scratch);
+    free(s->prepared);
     free(s);
 }

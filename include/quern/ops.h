@@ -84,7 +84,7 @@ typedef struct qn_quant_args {
 } qn_quant_args;
 
 /* Words of failures. Runs, direct calls, sizes of scratch and shapes return a status and have no
- * qn_error argument. Their argument structs end with `error`: NULL (default), or a qn_error of the
+ * qn_error argument. Their argument structs have `error`: NULL (default), or a qn_error of the
  * caller's that a failing call fills with its status and one sentence that names the argument; a
  * call that succeeds leaves it alone. Every failure has a sentence, with a log callback or without.
  * It is borrowed for the call, and it is all that a call writes of its caller's words: threads that
@@ -149,6 +149,8 @@ typedef struct qn_matmul_args {
     const char *kernel;    /**< NULL (default), or the name of the row to use; else
                                 QN_E_UNSUPPORTED. */
     qn_error *error;       /**< NULL (default), or where a failing call puts its sentence. */
+    const void *prepared;  /**< NULL (default), or what qn_prepare() left of x. Then x tells type
+                                and shape alone, and its data may be NULL. */
 } qn_matmul_args;
 static inline void qn_matmul_args_init(qn_matmul_args *args)
 {
@@ -198,6 +200,48 @@ QN_API qn_status qn_matmul_scratch(const qn_ctx *ctx, const qn_matmul_args *args
 QN_API size_t qn_matmul_explain(const qn_ctx *ctx, const qn_matmul_args *args, char *text,
                                 size_t capacity);
 
+/* -------------------------------------------------------------------------------- prepared rows */
+
+/**
+ * Rows of x that several products read (q, k and v; gate and up; experts), quantized once. They are
+ * for weights that order and cut k as args->w does: the same groups (int8-row: with the same
+ * padding), x_block, act-order and prescale; of any codes, shifts and n. A product's bits are those
+ * that it has without.
+ */
+typedef struct qn_prepare_args {
+    size_t size;
+    const qn_packed *w;    /**< One of the weights. Borrowed for the call. */
+    qn_tensor x;           /**< [m, k] f32, f16, bf16; rows may be strided, columns may not. */
+    qn_strategy strategy;  /**< QN_STRATEGY_INT8_ROW (default) or QN_STRATEGY_INT8_BLOCK. */
+    int32_t reserved;      /**< 0. */
+    qn_quant_args quant;   /**< symmetric, as of the products. */
+    qn_error *error;       /**< NULL (default), or where a failing call puts its sentence. */
+} qn_prepare_args;
+static inline void qn_prepare_args_init(qn_prepare_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+    args->strategy = QN_STRATEGY_INT8_ROW;
+    args->quant.x_scale = 1.0f;
+}
+QN_API qn_status qn_prepare_args_init_sized(qn_prepare_args *args, size_t size);
+/** Bytes of memory that qn_prepare() needs for x of this shape. Data are not looked at.
+ * @return as qn_prepare(). */
+QN_API qn_status qn_prepare_bytes(const qn_ctx *ctx, const qn_prepare_args *args, size_t *bytes);
+/**
+ * Quantize x into memory of the caller's, at a multiple of 64. Neither x nor the weights are needed
+ * afterwards; any number of threads may read the memory, which may be copied (to a multiple of 64)
+ * and used by any context on the CPU. Allocates nothing; the context's threads share the rows. On a
+ * GPU each product quantizes its own rows: QN_E_UNSUPPORTED.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_ALIGN; QN_E_OVERLAP;
+ *         QN_E_DEVICE; QN_E_SCRATCH: memory is too small; QN_E_UNSUPPORTED; QN_E_VERSION.
+ * Products with prepared rows return, besides their own, QN_E_VALUE: memory that qn_prepare() did
+ * not fill; QN_E_LAYOUT: weights that order or cut k in another way; QN_E_SHAPE, QN_E_DTYPE,
+ * QN_E_ARGUMENT: rows of another x, strategy or symmetry.
+ */
+QN_API qn_status qn_prepare(const qn_ctx *ctx, const qn_prepare_args *args, void *memory,
+                            size_t memory_bytes);
+
 /* -------------------------------------------------------------------------------- grouped (MoE) */
 
 /**
@@ -221,6 +265,7 @@ typedef struct qn_grouped_args {
     qn_quant_args quant;
     const char *kernel;
     qn_error *error;           /**< NULL (default), or where a failing call puts its sentence. */
+    const void *prepared;      /**< As for matmul: all rows of x, of which x_rows takes some. */
 } qn_grouped_args;
 static inline void qn_grouped_args_init(qn_grouped_args *args)
 {

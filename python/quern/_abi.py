@@ -340,6 +340,19 @@ class qn_matmul_args(Structure):
         ("quant", qn_quant_args),
         ("kernel", c_char_p),
         ("error", POINTER(qn_error)),
+        ("prepared", c_void_p),
+    ]
+
+
+class qn_prepare_args(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("w", c_void_p),
+        ("x", qn_tensor),
+        ("strategy", c_int32),
+        ("reserved", c_int32),
+        ("quant", qn_quant_args),
+        ("error", POINTER(qn_error)),
     ]
 
 
@@ -360,6 +373,7 @@ class qn_grouped_args(Structure):
         ("quant", qn_quant_args),
         ("kernel", c_char_p),
         ("error", POINTER(qn_error)),
+        ("prepared", c_void_p),
     ]
 
 
@@ -645,6 +659,9 @@ FUNCTIONS = {
     "qn_matmul": (c_int32, [c_void_p, POINTER(qn_matmul_args), c_void_p, c_size_t]),
     "qn_matmul_scratch": (c_int32, [c_void_p, POINTER(qn_matmul_args), POINTER(c_size_t)]),
     "qn_matmul_explain": (c_size_t, [c_void_p, POINTER(qn_matmul_args), c_char_p, c_size_t]),
+    "qn_prepare_args_init_sized": (c_int32, [POINTER(qn_prepare_args), c_size_t]),
+    "qn_prepare_bytes": (c_int32, [c_void_p, POINTER(qn_prepare_args), POINTER(c_size_t)]),
+    "qn_prepare": (c_int32, [c_void_p, POINTER(qn_prepare_args), c_void_p, c_size_t]),
     "qn_grouped_args_init_sized": (c_int32, [POINTER(qn_grouped_args), c_size_t]),
     "qn_grouped_plan": (
         c_int32,

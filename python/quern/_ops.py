@@ -251,6 +251,67 @@ def _join_stream(ctx: Context, x: View) -> None:
         ctx.set_stream(torch.cuda.current_stream(x.device[1]))
 
 
+# ------------------------------------------------------------------------------------------- rows
+
+
+class Prepared:
+    """Rows of x, quantized once for several products: quern.prepare()."""
+
+    __slots__ = ("shape", "strategy", "symmetric", "_code", "_memory", "_address")
+
+    def __init__(self, x: View, strategy: str, symmetric: bool, n_bytes: int) -> None:
+        self.shape, self.strategy, self.symmetric = x.shape, strategy, bool(symmetric)
+        self._code = x.code
+        self._memory = np.empty(n_bytes + 64, np.uint8)
+        self._address = self._memory.ctypes.data + -self._memory.ctypes.data % 64
+
+    def __repr__(self) -> str:
+        return f"quern.Prepared({self.shape}, {self.strategy!r})"
+
+    def _view(self) -> View:
+        """x as far as a product still asks: type and shape."""
+        made = View("x", "numpy", self)
+        made.code, made.shape = self._code, self.shape
+        step, strides = 1, []
+        for size in reversed(self.shape):
+            strides.append(step)
+            step *= max(size, 1)
+        made.strides = tuple(reversed(strides))
+        return made
+
+    def _fill(self, args: Any, how: How) -> None:
+        if how.strategy != self.strategy or bool(how.symmetric) != self.symmetric:
+            raise errors.ArgumentError(
+                f"x was prepared for strategy={self.strategy!r}, symmetric={self.symmetric}: the "
+                f"product asks for {how.strategy!r}, {how.symmetric}")
+        args.prepared = self._address
+
+
+def prepare(x: Any, w: Packed, *, strategy: str = "int8-row", symmetric: bool = False) -> Prepared:
+    """Quantize rows of x once, for products that read the same x (q, k and v; experts): pass the
+    result as x to matmul() and grouped(), with this strategy. w: one of the weights; the others
+    must have its groups along k, x_block, act-order and prescale. The bits are those without.
+
+    >>> import numpy as np
+    >>> q, k = (quantize(np.ones((n, 64), np.float32), "int4:g32").pack() for n in (16, 32))
+    >>> x = prepare(np.ones((3, 64), np.float32), q)
+    >>> [matmul(x, w, strategy="int8-row").shape for w in (q, k)]
+    [(3, 16), (3, 32)]
+    """
+    _need_packed(w)
+    found = view(x, "x")
+    args = sized(_abi.qn_prepare_args)
+    args.w = w._ptr
+    found.rows().fill(args.x)
+    args.strategy = number_of(STRATEGIES, strategy, "strategy")
+    args.quant.symmetric = 1 if symmetric else 0
+    error, size = with_error(args), ctypes.c_size_t()
+    check(lib.qn_prepare_bytes(w.ctx._ptr, ctypes.byref(args), ctypes.byref(size)), error)
+    made = Prepared(found, strategy, symmetric, size.value)
+    check(lib.qn_prepare(w.ctx._ptr, ctypes.byref(args), made._address, size.value), error)
+    return made
+
+
 # ----------------------------------------------------------------------------------------- matmul
 
 _MOST_READY = 64  # makes of calls that weights remember; then they begin anew
@@ -266,8 +327,9 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
            symmetric: bool = False, strict: bool = False, kernel: Optional[str] = None) -> Any:
     """y[..., n] = act( scale * (x[..., k] . w^T) + bias + residual ), clamped.
 
-    x: f32, f16, bf16, or with strategy="int8-static" i8 and u8 of scale x_scale and zero point
-    x_zero. Rows may lie at any distance; what cannot be read as it lies is refused, never copied.
+    x: f32, f16, bf16, what prepare() gives, or with strategy="int8-static" i8 and u8 of scale
+    x_scale and zero point x_zero. Rows may lie at any distance; what cannot be read as it lies is
+    refused, never copied.
     out: where y goes; else a new array of x's family and, unless dtype says otherwise, type.
 
     strategy: "float" (activations stay floats), "int8-row", "int8-block" (dynamic int8; symmetric
@@ -345,13 +407,16 @@ def _matmul_args(x: View, w: Packed, out: Any, how: How,
 
 def _matmul(x: Any, w: Packed, out: Any, how: How) -> Any:
     _need_packed(w)
-    found, keep = view(x, "x"), list[Any]()
+    is_prepared = isinstance(x, Prepared)
+    found, keep = x._view() if is_prepared else view(x, "x"), list[Any]()
     args, y, shape = _matmul_args(found, w, out, how, keep)
+    if is_prepared:
+        x._fill(args, how)
     _join_stream(w.ctx, found)
     call, key = _planned(args, w, how)
     _run(_MATMUL, w.ctx, call)
-    is_plain = out is None and not how.has_operands() and how == _PLAIN._replace(
-        strategy=how.strategy, act=how.act, dtype=how.dtype)
+    is_plain = not is_prepared and out is None and not how.has_operands() and \
+        how == _PLAIN._replace(strategy=how.strategy, act=how.act, dtype=how.dtype)
     if is_plain and found.device[0] == _abi.QN_CPU and found.family != "dlpack" and \
             type(y) is type(x) and y.size != 0 and _is_natural(found):
         call.returns(y)
@@ -428,10 +493,13 @@ def grouped(x: Any, experts: Sequence[Packed], out: Any = None, *, offsets: Any 
         raise errors.ArgumentError("experts is empty: one weight at least")
     for i, w in enumerate(weights):
         _need_packed(w, f"experts[{i}]")
-    found, keep = view(x, "x"), list[Any]()
+    is_prepared = isinstance(x, Prepared)
+    found, keep = x._view() if is_prepared else view(x, "x"), list[Any]()
     if len(found.shape) != 2:
         raise errors.ShapeError(f"x has the shape {found.shape}: [rows, k] is wanted")
     args = sized(_abi.qn_grouped_args)
+    if is_prepared:
+        x._fill(args, chosen)
     args.w = (ctypes.c_void_p * len(weights))(*[w._ptr for w in weights])
     args.n_experts = len(weights)
     found.need_rows()

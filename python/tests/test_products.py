@@ -7,6 +7,7 @@ import unittest
 import numpy as np
 
 import quern
+from quern import errors
 
 RNG = np.random.default_rng(7)
 
@@ -18,6 +19,32 @@ def normal(*shape, dtype=np.float32):
 def packed(n, k, format="int4:g32", **how):
     weight = quern.quantize(normal(n, k), format, **how)
     return weight.pack(), weight.dequantize()
+
+
+class Prepared(unittest.TestCase):
+    def test_products(self):
+        for strategy, symmetric, format in (("int8-row", False, "int4:pc"),
+                                            ("int8-block", False, "int4:g32:zp"),
+                                            ("int8-block", True, "int8:g32")):
+            q, k = packed(48, 256, format)[0], packed(17, 256, format)[0]
+            how = {"strategy": strategy, "symmetric": symmetric}
+            x = normal(2, 3, 256)
+            ready = quern.prepare(x, k, **how)
+            self.assertEqual(ready.shape, (2, 3, 256))
+            for w in (q, k):
+                np.testing.assert_array_equal(quern.matmul(ready, w, act="silu", **how),
+                                              quern.matmul(x, w, act="silu", **how))
+            flat = quern.prepare(x[0], k, **how)
+            np.testing.assert_array_equal(
+                quern.grouped(flat, [q, q], ids=[1, 0, -1, 0], x_rows=[2, 0, 0, 2], **how),
+                quern.grouped(x[0], [q, q], ids=[1, 0, -1, 0], x_rows=[2, 0, 0, 2], **how))
+            with self.assertRaisesRegex(errors.ArgumentError, "was prepared for"):
+                quern.matmul(ready, q)
+        other = packed(8, 256, "int8:g64")[0]
+        with self.assertRaises(errors.LayoutError):
+            quern.matmul(quern.prepare(x, q, strategy="int8-block"), other, strategy="int8-block")
+        with self.assertRaises(errors.ArgumentError):
+            quern.prepare(x, q, strategy="float")
 
 
 class Matmul(unittest.TestCase):

@@ -87,6 +87,10 @@ struct qni_backend {
     /* A copy of such weights on the device; NULL: they are run where they lie. */
     qn_status (*packed_upload)(const qn_ctx *ctx, const struct qn_packed *host,
                                struct qn_packed **packed, qn_error *err);
+    /* Rows of x quantized once for several products, and may op read such? NULL: not possible. */
+    size_t (*prepare_bytes)(const qn_ctx *ctx, const struct qni_op *op);
+    void (*prepare)(const qn_ctx *ctx, const struct qni_op *op, void *memory);
+    qn_status (*prepared_check)(const struct qni_op *op, size_t *bytes, qn_error *err);
     qn_status (*quantize_rows)(const qn_ctx *ctx, const qn_quantize_rows_args *args, qn_error *err);
 };
 

@@ -165,6 +165,8 @@ static void put_problem(struct writer *w, const struct qni_op *op)
     if (op->kind == QNI_GROUPED)
         put(w, ", %d experts", op->n_w);
     put(w, "\n");
+    if (op->is_prepared)
+        put(w, "rows of x: prepared before, once for all products that read them\n");
 }
 
 /* What only a device of its own tells: a note, and the time that the choice went by. */

@@ -76,6 +76,7 @@ static void keep(qn_plan *plan, const struct qni_op *op)
                                   &plan->op.epilogue.col_scale};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
         tensors[i]->data = NULL;
+    plan->op.prepared = NULL;
 }
 
 static void report_fallback(const qn_ctx *ctx, const char *kernel)

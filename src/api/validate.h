@@ -21,6 +21,9 @@ qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t
 /* The shape, rank and contiguous strides of args->y follow from everything else. args: own,
  * complete struct. */
 qn_status qni_conv_shape(qn_conv_args *args, int32_t kind, qn_error *err);
+/* op: of QNI_MATMUL, without y. */
+qn_status qni_validate_prepare(const qn_ctx *ctx, const qn_prepare_args *args, int with_data,
+                               struct qni_op *op, qn_error *err);
 qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args,
                                      qn_error *err);
 
@@ -29,6 +32,9 @@ qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_a
 /* Types of x and y for the strategy, the given quantization, switches. */
 qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_error *err);
 qn_status qni_validate_epilogue(const qn_ctx *ctx, const struct qni_op *op, qn_error *err);
+/* Rows that were prepared: can this operation read such, and, where there are data, these? */
+qn_status qni_validate_prepared(const qn_ctx *ctx, const void *prepared, int with_data,
+                                struct qni_op *op, qn_error *err);
 /* Pointers of x, y and the epilogue, on the context's device; y apart from everything that is read.
  * An x without elements gets an address: offsets from NULL are undefined even if they are 0. */
 qn_status qni_validate_data(const qn_ctx *ctx, struct qni_op *op, qn_error *err);

@@ -152,6 +152,7 @@ qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, i
     QNI_TRY(qni_check_output(&op->y, "y", err));
     QNI_TRY(check_routing(ctx, op, err));
     QNI_TRY(qni_validate_epilogue(ctx, op, err));
+    QNI_TRY(qni_validate_prepared(ctx, args->prepared, with_data, op, err));
     if (!with_data)
         return QN_OK;
     QNI_TRY(qni_validate_data(ctx, op, err));

@@ -38,5 +38,6 @@ qn_status qni_validate_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int
     QNI_TRY(qni_check_shape(&op->y, "y", y_shape, err));
     QNI_TRY(qni_check_output(&op->y, "y", err));
     QNI_TRY(qni_validate_epilogue(ctx, op, err));
+    QNI_TRY(qni_validate_prepared(ctx, args->prepared, with_data, op, err));
     return with_data ? qni_validate_data(ctx, op, err) : QN_OK;
 }

@@ -202,7 +202,7 @@ qn_status qni_validate_data(const qn_ctx *ctx, struct qni_op *op, qn_error *err)
     QNI_TRY(qni_check_data(ctx, &op->y, "y", err));
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
         const qn_tensor *t = read[i].tensor;
-        if (qni_is_none(t))
+        if (qni_is_none(t) || (t == &op->x && op->is_prepared))
             continue;
         QNI_TRY(qni_check_data(ctx, t, read[i].name, err));
         if (t != &e->residual || !is_in_place(&op->y, t))

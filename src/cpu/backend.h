@@ -57,6 +57,13 @@ void qni_cpu_packed_rows(const qn_ctx *ctx, const struct qn_packed *packed,
 const char *qni_cpu_layout_name(int32_t i);
 /* May this blob be run? For weights from files, after qni_packed_head_check(): the layout is one of
  * ours, sections are as long as it says, and no index leaves its row. */
+/* Memory for the rows of op->x; op has weights, strategy and x. */
+size_t qni_cpu_prepare_bytes(const qn_ctx *ctx, const struct qni_op *op);
+void qni_cpu_prepare(const qn_ctx *ctx, const struct qni_op *op, void *memory);
+/* May op read its op->prepared, which is aligned memory? *bytes: how long it is. QN_E_VALUE: not
+ * what qn_prepare() leaves; QN_E_SHAPE, QN_E_DTYPE, QN_E_ARGUMENT, QN_E_LAYOUT: err says what
+ * differs. */
+qn_status qni_cpu_prepared_check(const struct qni_op *op, size_t *bytes, qn_error *err);
 qn_status qni_cpu_packed_check(const struct qn_packed *packed, qn_error *err);
 
 /* The activation quantizer on its own; all arguments validated. */

@@ -34,6 +34,8 @@ struct qni_op {
     qn_quant_args quant;
     struct qni_conv conv;
     const char *kernel; /* wanted row, or NULL */
+    int32_t is_prepared;
+    const void *prepared; /* rows of x that qn_prepare() quantized; only where there are data */
 };
 
 /* Does the epilogue want int32 sums: to return them, or to add an int32 bias to them? */

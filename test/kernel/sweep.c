@@ -3,6 +3,7 @@
  * are packed anew, since the best layout is the context's choice; the reference is computed once.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <quern/cuda.h>
@@ -391,6 +392,52 @@ static bool is_in_place(const struct sweep *s)
     return false;
 }
 
+/* Experts that order or scale columns each in their own way read no common rows. */
+static bool has_own_orders(const struct session *t)
+{
+    for (int32_t e = 0; t->s->n_experts > 1 && e < t->s->n_experts; e++)
+        if (t->s->weights[e].w.perm != NULL || t->s->weights[e].w.prescale != NULL)
+            return true;
+    return false;
+}
+
+/* A direct call with rows that were prepared before, x itself out of reach. */
+static void run_prepared(struct session *t, const char *who)
+{
+    struct check *c = t->c;
+    qn_matmul_args *const matmul = t->s->calls == &sweep_matmul ? t->s->args : NULL;
+    qn_grouped_args *const grouped = t->s->calls == &sweep_grouped ? t->s->args : NULL;
+    const qn_strategy strategy = t->s->op.strategy;
+    if ((matmul == NULL && grouped == NULL) || has_own_orders(t) ||
+        (strategy != QN_STRATEGY_INT8_ROW && strategy != QN_STRATEGY_INT8_BLOCK))
+        return;
+    qn_tensor *const x = matmul != NULL ? &matmul->x : &grouped->x;
+    const void **const prepared = matmul != NULL ? &matmul->prepared : &grouped->prepared;
+    void *const data = x->data;
+    qn_prepare_args args;
+    size_t bytes = 0;
+    qn_prepare_args_init(&args);
+    args.w = t->packed[0];
+    args.x = *x;
+    args.strategy = strategy;
+    args.quant = matmul != NULL ? matmul->quant : grouped->quant;
+    args.x.data = NULL;
+    check_status(c, "qn_prepare_bytes", qn_prepare_bytes(t->ctx, &args, &bytes), QN_OK, NULL);
+    args.x.data = data;
+    void *const memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const int64_t allocations = check_allocations();
+    check_status(c, "qn_prepare", qn_prepare(t->ctx, &args, memory, bytes), QN_OK, NULL);
+    if (check_allocations() != allocations)
+        check_fail(c, "%s: qn_prepare() has allocated memory", who);
+    *prepared = memory;
+    x->data = NULL;
+    if (!c->failed)
+        run_direct(t, who);
+    *prepared = NULL;
+    x->data = data;
+    free(memory);
+}
+
 /* The block of int8-block that the packed weights were made for. */
 static int64_t x_block_of(struct session *t)
 {
@@ -438,6 +485,8 @@ void sweep_run(struct check *c, struct sweep *s)
                 run_kernels(&t, chosen);
                 memcpy(t.kernel, chosen, sizeof chosen); /* what a direct call chooses, too */
                 run_direct(&t, "the direct call");
+                if (o->device->kind == QN_CPU && s->refusal == QN_OK && extra)
+                    run_prepared(&t, "prepared rows");
             }
         }
         unpack_all(&t);

@@ -10,6 +10,7 @@
 #include "../../base/compiler.h"
 #include "../rows/rows.h"
 #include "overflow.h"
+#include "prepared.h"
 #include "product.h"
 
 enum { LISTS = 16 };
@@ -125,6 +126,13 @@ static const float *rows_in_place(const struct run *r, const struct unit *u)
                           (u->layout.is_identity || is_short) &&
                           u->part->w->head->section[QNI_SECTION_PRESCALE].bytes == 0;
     return in_place ? (const float *)s->x + u->row * s->ldx : NULL;
+}
+
+/* Rows that were prepared for several products, and follow each other there. */
+static bool are_ready(const struct run *r)
+{
+    const struct qni_row_source *s = &r->product->source;
+    return r->op->prepared != NULL && s->index == NULL && s->fill == NULL;
 }
 
 static void describe_rows(const struct run *r, const struct unit *u,
@@ -384,7 +392,9 @@ static void work_privately(void *arg, int32_t worker)
             u = find_unit(r, index, &cursor);
             prepared = qni_prepared_in(&u.layout, scratch.prepared, u.rows);
             const struct qni_row_range range = {u.row, u.rows, 0};
-            if (rows_in_place(r, &u) == NULL)
+            if (are_ready(r))
+                prepared = qni_prepared_range(r->op, &u.layout, u.row, u.rows);
+            else if (rows_in_place(r, &u) == NULL)
                 qni_prepare_rows(r->op, r->rows, &r->product->source, u.part, &u.layout, &range,
                                  &prepared, &row_scratch);
             ready = index;
@@ -399,6 +409,8 @@ static void work_privately(void *arg, int32_t worker)
 
 static struct qni_prepared shared_rows(const struct run *r, const struct unit *u)
 {
+    if (are_ready(r))
+        return qni_prepared_range(r->op, &u->layout, u->row, u->rows);
     return qni_prepared_in(
         &u->layout, r->shared + (size_t)(u->before - r->first_row) * r->shared_row_bytes, u->rows);
 }
@@ -471,10 +483,11 @@ static void run_shared(struct run *r)
             if (r->end_unit == r->first_unit)
                 r->first_row = u.before;
             end_row = u.before + u.rows;
-            if (end_row - r->first_row > capacity)
+            if (end_row - r->first_row > capacity && !are_ready(r))
                 break;
         }
-        fork(r, (r->end_unit - r->first_unit) * r->pieces_per_unit, prepare_pieces);
+        if (!are_ready(r))
+            fork(r, (r->end_unit - r->first_unit) * r->pieces_per_unit, prepare_pieces);
         const struct unit first = find_unit(r, r->first_unit, &cursor);
         const struct qni_prepared prepared = shared_rows(r, &first);
         if (first.rows == r->block)

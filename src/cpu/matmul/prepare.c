@@ -2,7 +2,7 @@
 /* Preparing rows: prepare.h. A row takes the shortest way there is: straight from x where x already
  * is what the next step reads, through `wide` where it must be converted or multiplied by the
  * prescale, through `packed` where its order changes. */
-#include "prepare.h"
+#include "prepared.h"
 
 #include <string.h>
 
@@ -298,6 +298,15 @@ void qni_prepare_rows(const struct qni_op *op, const struct qni_rows *rows,
         .perm = qni_section(part->w, QNI_SECTION_PERM),
         .prescale = qni_section(part->w, QNI_SECTION_PRESCALE),
     };
+    if (op->prepared != NULL) {
+        for (int64_t i = 0; i < range->n; i++) {
+            int64_t row = range->row + i;
+            if (source->index != NULL)
+                row = source->index[row * source->index_stride];
+            qni_prepared_copy(op, layout, row, out, range->to + i);
+        }
+        return;
+    }
     if (source->fill == NULL) {
         const size_t ldx = (size_t)source->ldx * qn_dtype_bytes(source->dtype);
         for (int64_t i = 0; i < range->n; i++) {
