@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows that were quantized once for several products: what qn_prepare() leaves in memory of the
  * caller's. All rows lie in one piece of memory as prepare.h lays out those of a unit, so that
- * units of any length are ranges of it. The head before them says how they were made; a product whose
- * weights read rows in any other way refuses them.
+ * units of any length are ranges of it. The head before them says how they were made; a product
+ * whose weights read rows in any other way refuses them.
  *
  *     head | rows of int8, scales, facts | floats of a row for each thread, while they are made */
 #ifndef QNI_CPU_MATMUL_PREPARED_H
