@@ -381,7 +381,7 @@ if(TEST api.dlpack_cxx)
 endif()
 if(QN_PYTHON AND TARGET test_api_sentences)
   file(GLOB worded ${PROJECT_SOURCE_DIR}/src/api/validate_*.c)
-  foreach(name check plan ops)
+  foreach(name check plan ops prepare)
     list(APPEND worded ${PROJECT_SOURCE_DIR}/src/api/${name}.c)
   endforeach()
   quern_tree_test(api.sentences_all ${QN_PYTHON} test/api/sentences.py

@@ -361,19 +361,30 @@ QN_API size_t qn_conv_transpose2d_explain(const qn_ctx *ctx, const qn_conv_args 
 /* ------------------------------------------------------------------------- activation quantizer */
 
 /**
- * Dynamic quantization of rows on its own. block 0: one scale a row; else one per `block` columns
- * (the last may be short). Symmetric: scale = amax / 127, codes in [-127, 127]. Asymmetric: value =
- * scale * code + offset. u8 codes (asymmetric only): code + 128 of the int8 one, offset adjusted.
+ * Quantization of rows on its own. block 0: one scale a row; else one per `block` columns (the last
+ * may be short). Symmetric: scale = amax / 127, codes in [-127, 127]. Asymmetric: value = scale *
+ * code + offset. u8 codes (asymmetric only): code + 128 of the int8 one, offset adjusted.
+ *
+ * With integer zero points, value = scale * (code - zero), codes i8 or u8 and whole:
+ *   zero, given 0: ONNX's DynamicQuantizeLinear, block by block: lo = min(0, x), hi = max(0, x),
+ *       scale = (hi - lo) / 255 (1 where both are 0), zero = round(saturate(least - lo / scale)),
+ *       with least -128 or 0; a block with an infinity or a NaN has a scale of NaN and zero 0;
+ *   given 1: ONNX's QuantizeLinear: scale and zero (none: 0) are read;
+ * and code = saturate(round_half_even(x / scale) + zero), where a NaN counts as 0. Only of these,
+ * block may be QN_GROUP_PER_TENSOR: one scale for all of x. On the CPU.
  */
 typedef struct qn_quantize_rows_args {
     size_t size;
     qn_tensor x;        /**< [m, k] f32, f16, bf16. */
     qn_tensor codes;    /**< [m, k] i8 or u8. */
-    qn_tensor scale;    /**< [m, blocks] f32. */
+    qn_tensor scale;    /**< [m, blocks] f32; [1, 1] per tensor. */
     qn_tensor offset;   /**< [m, blocks] f32; none = symmetric. */
-    qn_tensor sum;      /**< [m, blocks] i32, sum of codes; or none. */
+    qn_tensor sum;      /**< [m, blocks] i32, sum of codes; or none. [m, 1] per tensor. */
     int64_t block;
     qn_error *error;    /**< NULL (default), or where a failing call puts its sentence. */
+    qn_tensor zero;     /**< As scale, of the codes' type; none (default): no zero points. */
+    int32_t given;      /**< 1: scale and zero are read, not found. Default 0. */
+    int32_t reserved;   /**< 0. */
 } qn_quantize_rows_args;
 static inline void qn_quantize_rows_args_init(qn_quantize_rows_args *args)
 {
@@ -384,7 +395,8 @@ QN_API qn_status qn_quantize_rows_args_init_sized(qn_quantize_rows_args *args, s
 /**
  * No scratch.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_ALIGN; QN_E_OVERLAP;
- *         QN_E_DEVICE; QN_E_VERSION.
+ *         QN_E_DEVICE; QN_E_VERSION; QN_E_VALUE: a given scale that is not positive and finite;
+ *         QN_E_UNSUPPORTED: zero points or given scales on a GPU.
  */
 QN_API qn_status qn_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 

@@ -407,6 +407,9 @@ class qn_quantize_rows_args(Structure):
         ("sum", qn_tensor),
         ("block", c_int64),
         ("error", POINTER(qn_error)),
+        ("zero", qn_tensor),
+        ("given", c_int32),
+        ("reserved", c_int32),
     ]
 
 

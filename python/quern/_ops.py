@@ -9,7 +9,7 @@ that threads never share one. A call that finds one sets two pointers and runs.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -701,19 +701,26 @@ def explain(op: str, w: Any, x: tuple[int, ...], *, x_dtype: Any = "f32", stride
 
 
 class RowCodes(NamedTuple):
-    """What quantize_rows() gives: x = scale * codes + offset, block by block."""
+    """What quantize_rows() gives: x = scale * codes + offset, or scale * (codes - zero), block by
+    block."""
 
     codes: Any
     scale: Any
     offset: Any
     sum: Any
+    zero: Any = None
 
 
-def quantize_rows(x: Any, block: int = 0, *, symmetric: bool = True, dtype: Any = "i8",
-                  sums: bool = False, ctx: Optional[Context] = None) -> RowCodes:
+def quantize_rows(x: Any, block: Union[int, str] = 0, *, symmetric: bool = True, dtype: Any = "i8",
+                  sums: bool = False, zero_points: bool = False, scale: Any = None,
+                  zero: Any = None, ctx: Optional[Context] = None) -> RowCodes:
     """Quantize activations to int8: one scale a row (block=0), or one for each `block` columns.
 
     symmetric=False adds an offset; dtype "u8" is for that alone. sums: also the sum of the codes.
+
+    zero_points: integer ones, as ONNX's DynamicQuantizeLinear finds them (dtype "u8" or "i8");
+    scale, and zero: given ones, as QuantizeLinear takes them, [m, blocks] or numbers. Of these two,
+    block="tensor" has one scale for all of x.
 
     >>> import numpy as np
     >>> found = quantize_rows(np.array([[127.0, -64.0, 1.0]], np.float32))
@@ -726,24 +733,46 @@ def quantize_rows(x: Any, block: int = 0, *, symmetric: bool = True, dtype: Any 
     if len(found.shape) != 2:
         raise errors.ShapeError(f"x has the shape {found.shape}: [rows, k] is wanted")
     found.need_rows()
-    if block < 0:
-        raise errors.ArgumentError(f"block is {block}: 0 for one scale a row, or columns of one")
+    is_given, is_whole = scale is not None, block == "tensor"
+    is_linear = zero_points or is_given or zero is not None
+    size = _abi.QN_GROUP_PER_TENSOR if is_whole else block
+    if not isinstance(size, int) or (size < 0 and not (is_whole and is_linear)):
+        raise errors.ArgumentError(f"block is {block!r}: 0 for one scale a row, or columns of one; "
+                                   "\"tensor\" with zero_points or a scale")
+    if zero is not None and not is_given:
+        raise errors.ArgumentError("zero is given without scale")
     m, k = found.shape
-    blocks = 1 if block == 0 else max(1, -(-k // block))
+    blocks = 1 if size <= 0 else max(1, -(-k // size))
+    numbers = (1, 1) if is_whole else (m, blocks)
     args = sized(_abi.qn_quantize_rows_args)
     found.fill(args.x)
-    args.block = block
+    args.block, args.given = size, 1 if is_given else 0
+    keep: list[Any] = []
 
     def result(name: str, shape: tuple[int, int], code: int) -> Any:
         made = _arrays.empty(shape, code, found)
         view(made, name, write=True).fill(getattr(args, name))
         return made
 
-    codes = result("codes", (m, k), _arrays.code_of(dtype))
-    scale = result("scale", (m, blocks), _abi.QN_F32)
-    offset = None if symmetric else result("offset", (m, blocks), _abi.QN_F32)
+    def given(name: str, values: Any, of: Any) -> Any:
+        """Numbers, or an array of the right shape."""
+        if np.ndim(values) == 0:
+            values = np.full(numbers, values, of)
+        keep.append(view(values, name))
+        keep[-1].fill(getattr(args, name))
+        return values
+
+    code = _arrays.code_of(dtype)
+    codes = result("codes", (m, k), code)
+    if is_given:
+        scale = given("scale", scale, np.float32)
+        zero = None if zero is None else given("zero", zero, _arrays.numpy_dtype(code))
+    else:
+        scale = result("scale", numbers, _abi.QN_F32)
+        zero = result("zero", numbers, code) if zero_points else None
+    offset = None if symmetric or is_linear else result("offset", (m, blocks), _abi.QN_F32)
     total = result("sum", (m, blocks), _abi.QN_I32) if sums else None
     _join_stream(ctx, found)
     error = with_error(args)
     check(lib.qn_quantize_rows(ctx._ptr, ctypes.byref(args)), error)
-    return RowCodes(codes, scale, offset, total)
+    return RowCodes(codes, scale, offset, total, zero)

@@ -303,6 +303,22 @@ class Weights(unittest.TestCase):
 
 
 class Rows(unittest.TestCase):
+    def test_zero_points(self):
+        x = np.array([[0, 2, -3], [-2.5, 1.34, 0.5]], np.float32)
+        found = quern.quantize_rows(x, "tensor", dtype="u8", zero_points=True, sums=True)
+        self.assertEqual(found.codes.tolist(), [[153, 255, 0], [26, 221, 179]])
+        self.assertEqual((found.zero.tolist(), found.sum.tolist()), ([[153]], [[408], [426]]))
+        again = quern.quantize_rows(x, "tensor", dtype="u8", scale=found.scale, zero=153)
+        np.testing.assert_array_equal(again.codes, found.codes)
+        rows = quern.quantize_rows(x, 2, dtype="i8", zero_points=True)
+        self.assertEqual((rows.scale.shape, rows.zero.dtype.name), ((2, 2), "int8"))
+        with self.assertRaisesRegex(errors.ArgumentError, "without scale"):
+            quern.quantize_rows(x, zero=3)
+        with self.assertRaisesRegex(errors.ArgumentError, "tensor"):
+            quern.quantize_rows(x, "tensor")
+        with self.assertRaises(errors.BadValueError):
+            quern.quantize_rows(x, scale=0.0)
+
     def test_quantize_rows(self):
         x = normal(5, 96)
         for block, symmetric, dtype in ((0, True, "i8"), (32, True, "i8"), (32, False, "i8"),

@@ -55,6 +55,9 @@ const char *qni_cpu_layout_name(int32_t i)
 
 qn_status qni_cpu_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args)
 {
-    qni_rows_quantize(ctx, args);
+    if (args->given || args->zero.rank != 0)
+        qni_rows_quantize_linear(ctx, args);
+    else
+        qni_rows_quantize(ctx, args);
     return QN_OK;
 }

@@ -110,8 +110,90 @@ static void store_block(const qn_quantize_rows_args *args, int64_t i, int64_t bl
         ((int32_t *)args->sum.data)[i * args->sum.stride[0] + block * args->sum.stride[1]] = s.sum;
 }
 
+/* ONNX's QuantizeLinear, and DynamicQuantizeLinear, whose range takes 0 in. */
+struct linear {
+    float scale;
+    int32_t zero;
+};
+
+static struct linear linear_of(const float *x, int64_t n, qn_dtype dtype)
+{
+    const float least = dtype == QN_I8 ? -128.0f : 0.0f;
+    float lo = 0.0f, hi = 0.0f;
+    for (int64_t p = 0; p < n; p++) {
+        if (!isfinite(x[p]))
+            return (struct linear){NAN, 0};
+        lo = fminf(lo, x[p]);
+        hi = fmaxf(hi, x[p]);
+    }
+    struct linear l = {(hi - lo) / 255.0f, 0};
+    if (isinf(l.scale))
+        l.scale = hi / 255.0f - lo / 255.0f;
+    if (l.scale == 0.0f)
+        l.scale = 1.0f;
+    l.zero = (int32_t)rintf(fminf(fmaxf(least - lo / l.scale, least), least + 255.0f));
+    return l;
+}
+
+static int32_t linear_code(float x, struct linear l, qn_dtype dtype)
+{
+    const float least = dtype == QN_I8 ? -128.0f : 0.0f, quotient = x / l.scale;
+    const float code = isnan(quotient)          ? (float)l.zero
+                       : fabsf(quotient) < 1e6f ? rintf(quotient) + (float)l.zero
+                                                : quotient;
+    return (int32_t)fminf(fmaxf(code, least), least + 255.0f);
+}
+
+/* x: [m, k] floats that follow each other. Blocks of k columns where block is not positive. */
+static void quantize_linear(const qn_quantize_rows_args *a, const float *x)
+{
+    const int64_t m = a->x.shape[0], k = a->x.shape[1], block = a->block > 0 ? a->block : k;
+    const bool is_whole = a->block == QN_GROUP_PER_TENSOR;
+    const qn_dtype dtype = a->codes.dtype;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t b = 0; b * block < k || (b == 0 && a->block <= 0); b++) {
+            const int64_t first = b * block, n = k - first < block ? k - first : block;
+            const int64_t at = is_whole ? 0 : i * a->scale.stride[0] + b;
+            const int64_t zero_at = is_whole || a->zero.rank == 0 ? 0 : i * a->zero.stride[0] + b;
+            float *const scale = (float *)a->scale.data + at;
+            uint8_t *const zero = a->zero.rank == 0 ? NULL : (uint8_t *)a->zero.data + zero_at;
+            struct linear l = {*scale, zero == NULL ? 0 : dtype == QN_I8 ? (int8_t)*zero : *zero};
+            int32_t sum = 0;
+            if (!a->given) {
+                l = is_whole ? linear_of(x, m * k, dtype) : linear_of(x + i * k + first, n, dtype);
+                *scale = l.scale;
+                *zero = (uint8_t)l.zero;
+            }
+            for (int64_t p = first; p < first + n; p++) {
+                const int32_t code = linear_code(x[i * k + p], l, dtype);
+                ((uint8_t *)a->codes.data)[i * a->codes.stride[0] + p] = (uint8_t)code;
+                sum += code;
+            }
+            if (a->sum.rank != 0)
+                ((int32_t *)a->sum.data)[i * a->sum.stride[0] + b] = sum;
+        }
+}
+
+static qn_status quantize_linear_rows(const qn_quantize_rows_args *a)
+{
+    const int64_t m = a->x.shape[0], k = a->x.shape[1];
+    float *const x = malloc((size_t)(m * k + 1) * sizeof *x);
+    if (x == NULL)
+        return QN_E_MEMORY;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t p = 0; p < k; p++)
+            x[i * k + p] =
+                (float)qni_ref_get(a->x.data, a->x.dtype, i * a->x.stride[0] + p * a->x.stride[1]);
+    quantize_linear(a, x);
+    free(x);
+    return QN_OK;
+}
+
 qn_status qni_ref_quantize_rows(const qn_quantize_rows_args *args)
 {
+    if (args->given || args->zero.rank != 0)
+        return quantize_linear_rows(args);
+
     const int64_t m = args->x.shape[0], k = args->x.shape[1];
     const int64_t block = args->block > 0 ? args->block : k;
     float *x = malloc((size_t)(k + 1) * sizeof *x);

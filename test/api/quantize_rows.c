@@ -124,6 +124,114 @@ static void test_shapes(void **state)
         assert_true(b->scale[r] == 0.0f);
 }
 
+static uint8_t zeros[M * K];
+
+static void linear_args(struct bench *b, int64_t block, qn_dtype codes, bool given)
+{
+    bench_args(b, block < 0 ? 0 : block, false, codes);
+    b->args.block = block;
+    b->args.zero = qn_tensor_2d(zeros, codes, M, b->args.scale.shape[1]);
+    b->args.given = given;
+    if (block < 0)
+        b->args.scale.shape[0] = b->args.zero.shape[0] = 1;
+}
+
+/* ONNX's own example of DynamicQuantizeLinear, and what is left of a row at its ends. */
+static void test_onnx(void **state)
+{
+    struct bench *b = *state;
+    static const float x[6] = {0.0f, 2.0f, -3.0f, -2.5f, 1.34f, 0.5f};
+    static const uint8_t codes[6] = {153, 255, 0, 26, 221, 179};
+    linear_args(b, QN_GROUP_PER_TENSOR, QN_U8, false);
+    b->args.x = qn_tensor_2d((void *)(uintptr_t)x, QN_F32, 1, 6);
+    b->args.codes = qn_tensor_2d(b->codes, QN_U8, 1, 6);
+    b->args.sum = qn_tensor_2d(b->sum, QN_I32, 1, 1);
+    assert_ok(qn_quantize_rows(b->ctx, &b->args));
+    assert_true(b->scale[0] == 5.0f / 255.0f);
+    assert_int_equal(zeros[0], 153);
+    assert_memory_equal(b->codes, codes, sizeof codes);
+    assert_int_equal(b->sum[0], 153 + 255 + 0 + 26 + 221 + 179);
+    /* The same with its scale and zero point given; a NaN counts as 0, infinity saturates. */
+    memset(b->codes, 0x33, sizeof b->codes);
+    b->args.given = 1;
+    assert_ok(qn_quantize_rows(b->ctx, &b->args));
+    assert_memory_equal(b->codes, codes, sizeof codes);
+    float odd[6] = {NAN, INFINITY, -INFINITY, 1e30f, -0.0f, 0.5f};
+    static const uint8_t odd_codes[6] = {153, 255, 0, 255, 153, 179};
+    b->args.x.data = odd;
+    assert_ok(qn_quantize_rows(b->ctx, &b->args));
+    assert_memory_equal(b->codes, odd_codes, sizeof odd_codes);
+    b->args.given = 0;
+    assert_ok(qn_quantize_rows(b->ctx, &b->args));
+    assert_true(isnan(b->scale[0]));
+    assert_int_equal(zeros[0], 0);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(b->codes[i], 0);
+    /* Nothing but zeros. */
+    memset(odd, 0, sizeof odd);
+    assert_ok(qn_quantize_rows(b->ctx, &b->args));
+    assert_true(b->scale[0] == 1.0f);
+    assert_int_equal(zeros[0], 0);
+    /* A range that f32 does not hold. */
+    odd[0] = 3e38f;
+    odd[1] = -3e38f;
+    assert_ok(qn_quantize_rows(b->ctx, &b->args));
+    assert_true(b->scale[0] > 2e36f && b->scale[0] < 3e36f);
+    assert_int_equal((uint8_t)b->codes[0], 255);
+    assert_int_equal(b->codes[1], 0);
+}
+
+static void refuse_linear(struct bench *b, qn_status status, const char *word)
+{
+    qn_error error = {QN_OK, -1, ""};
+    b->args.error = &error;
+    assert_int_equal(qn_quantize_rows(b->ctx, &b->args), status);
+    if (strstr(error.text, word) == NULL)
+        fail_msg("'%s' does not say '%s'", error.text, word);
+    for (size_t i = 0; i < sizeof b->codes; i++)
+        assert_int_equal(b->codes[i], 0x33);
+    linear_args(b, 32, QN_U8, true);
+    for (int i = 0; i < M * K; i++)
+        b->scale[i] = 0.5f;
+}
+
+static void test_bad_linear(void **state)
+{
+    struct bench *b = *state;
+    linear_args(b, 32, QN_U8, true);
+    for (int i = 0; i < M * K; i++)
+        b->scale[i] = 0.5f;
+    assert_ok(qn_quantize_rows(b->ctx, &b->args));
+    linear_args(b, 32, QN_U8, true);
+    b->scale[5] = 0.0f;
+    refuse_linear(b, QN_E_VALUE, "scale[1, 2]");
+    b->scale[0] = NAN;
+    refuse_linear(b, QN_E_VALUE, "scale[0, 0]");
+    b->args.given = 2;
+    refuse_linear(b, QN_E_ARGUMENT, "given");
+    b->args.reserved = 1;
+    refuse_linear(b, QN_E_ARGUMENT, "reserved");
+    b->args.block = -1;
+    refuse_linear(b, QN_E_ARGUMENT, "block");
+    b->args.offset = qn_tensor_2d(b->offset, QN_F32, M, 3);
+    refuse_linear(b, QN_E_ARGUMENT, "offset");
+    b->args.zero.dtype = QN_I8;
+    refuse_linear(b, QN_E_DTYPE, "zero");
+    b->args.zero.shape[1] = 2;
+    refuse_linear(b, QN_E_SHAPE, "zero");
+    b->args.zero.data = b->codes;
+    refuse_linear(b, QN_E_OVERLAP, "zero");
+    b->args.block = QN_GROUP_PER_TENSOR;
+    refuse_linear(b, QN_E_SHAPE, "scale");
+    b->args.given = 0;
+    b->args.zero.stride[0] = 1;
+    refuse_linear(b, QN_E_STRIDE, "zero");
+    b->args.zero = qn_tensor_none();
+    b->args.given = 0;
+    b->args.block = QN_GROUP_PER_TENSOR;
+    refuse_linear(b, QN_E_ARGUMENT, "block");
+}
+
 /* clang-format off */
 static void spoil_block(struct bench *b) { b->args.block = -1; }
 static void spoil_x_rank(struct bench *b) { b->args.x.rank = 1; }
@@ -213,8 +321,8 @@ static void test_bad(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_values), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_onnx),   cmocka_unit_test(test_bad_linear),
         cmocka_unit_test(test_bad),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

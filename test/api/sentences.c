@@ -15,6 +15,7 @@ enum {
     SIDE = 5,
     BATCH = 2,
     ROWS_SUM = (1 << 23) + 1,
+    ROWS_BYTES = 4096,
     LONG_K = 1 << 17 /* 128 * 128 * LONG_K is no int32 */
 };
 
@@ -31,6 +32,9 @@ struct bench {
     qn_grouped_args g;
     qn_conv_args c;
     qn_quantize_rows_args q;
+    qn_prepare_args p;
+    uint8_t *memory, *rows; /* of ROWS_BYTES, for qn_prepare() */
+    size_t rows_bytes;
 };
 
 /* clang-format off */
@@ -151,9 +155,34 @@ static void rows_sum(struct bench *b)
     b->q.x.shape[1] = b->q.codes.shape[1] = ROWS_SUM;
     b->q.sum = qn_tensor_2d(b->y32, QN_I32, 1, 1);
 }
+static void rows_given(struct bench *b)
+{
+    b->y[1] = 0.0f;
+    b->q.given = 1;
+}
+static void rows_offset(struct bench *b)
+{
+    b->q.given = 1;
+    b->q.offset = qn_tensor_2d(b->bias, QN_F32, M, 1);
+}
+static void rows_reserved(struct bench *b) { b->q.reserved = 1; }
+
+/* ---- rows that are prepared ------------------------------------------------------------------ */
+static void prepare_groups(struct bench *b) { b->p.w = b->image; }
+static void prepare_strategy(struct bench *b) { b->p.strategy = QN_STRATEGY_FLOAT; }
+static void prepare_reserved(struct bench *b) { b->p.reserved = 1; }
+static void prepare_null(struct bench *b) { b->rows = NULL; }
+static void prepare_small(struct bench *b) { b->rows_bytes--; }
+static void prepare_align(struct bench *b) { b->rows += 8; }
+static void prepared_strategy(struct bench *b) { b->m.prepared = b->x; }
+static void prepared_align(struct bench *b)
+{
+    b->m.strategy = QN_STRATEGY_INT8_ROW;
+    b->m.prepared = b->rows + 8;
+}
 /* clang-format on */
 
-enum { MATMUL, GROUPED, CONV, TRANSPOSED, ROWS };
+enum { MATMUL, GROUPED, CONV, TRANSPOSED, ROWS, PREPARE };
 static const struct bad {
     void (*spoil)(struct bench *);
     int op;
@@ -227,6 +256,17 @@ static const struct bad {
     {rows_dtype, ROWS, QN_E_DTYPE, "scale has type f16"},
     {rows_apart, ROWS, QN_E_OVERLAP, "scale overlaps x"},
     {rows_sum, ROWS, QN_E_ARGUMENT, "may not fit in i32"},
+    {rows_given, ROWS, QN_E_VALUE, "scale[1, 0]"},
+    {rows_offset, ROWS, QN_E_ARGUMENT, "offset and given"},
+    {rows_reserved, ROWS, QN_E_ARGUMENT, "reserved"},
+    {prepare_groups, PREPARE, QN_E_SHAPE, "2 groups"},
+    {prepare_strategy, PREPARE, QN_E_ARGUMENT, "strategy is 0"},
+    {prepare_reserved, PREPARE, QN_E_ARGUMENT, "reserved"},
+    {prepare_null, PREPARE, QN_E_ARGUMENT, "memory is NULL"},
+    {prepare_small, PREPARE, QN_E_SCRATCH, "are needed"},
+    {prepare_align, PREPARE, QN_E_ALIGN, "memory"},
+    {prepared_strategy, MATMUL, QN_E_ARGUMENT, "strategy is float"},
+    {prepared_align, MATMUL, QN_E_ALIGN, "prepared"},
 };
 
 static bool prints;
@@ -313,6 +353,7 @@ static struct bench *bench_make(void)
     b->image = packed_make(b->ctx, "int8:pc", taps, 5, NULL);
     b->flat = packed_make(b->ctx, "int8:pc", line, 6, NULL);
     fill_reals(b->x, BATCH * CI * SIDE * SIDE, 7);
+    b->memory = take(ROWS_BYTES);
     return b;
 }
 
@@ -324,6 +365,7 @@ static void bench_free(struct bench *b)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_packed_destroy(all[i]);
     qn_ctx_destroy(b->ctx);
+    free(b->memory);
     free(b);
 }
 
@@ -358,7 +400,16 @@ static void bench_args(struct bench *b, qn_error *error)
     b->q.x = x;
     b->q.codes = qn_tensor_2d(b->x8, QN_I8, M, K);
     b->q.scale = qn_tensor_2d(b->y, QN_F32, M, 1);
-    b->m.error = b->g.error = b->c.error = b->q.error = error;
+    for (int32_t i = 0; i < M; i++)
+        b->y[i] = 1.0f;
+    qn_prepare_args_init(&b->p);
+    b->p.w = b->grouped;
+    b->p.x = x;
+    b->rows = b->memory;
+    b->rows_bytes = 0;
+    assert_ok(qn_prepare_bytes(b->ctx, &b->p, &b->rows_bytes));
+    assert_true(b->rows_bytes <= ROWS_BYTES);
+    b->p.error = b->m.error = b->g.error = b->c.error = b->q.error = error;
 }
 
 static qn_status call(const struct bench *b, int op)
@@ -372,6 +423,8 @@ static qn_status call(const struct bench *b, int op)
         return qn_conv2d(b->ctx, &b->c, NULL, 0);
     case TRANSPOSED:
         return qn_conv_transpose2d(b->ctx, &b->c, NULL, 0);
+    case PREPARE:
+        return qn_prepare(b->ctx, &b->p, b->rows, b->rows_bytes);
     default:
         return qn_quantize_rows(b->ctx, &b->q);
     }
@@ -397,6 +450,7 @@ static void test_direct_calls(void **state)
     assert_ok(qn_conv_transpose2d_shape(&b->c));
     assert_ok(conv_transpose2d_in_arena(b->ctx, &b->c));
     assert_ok(qn_quantize_rows(b->ctx, &b->q));
+    assert_ok(qn_prepare(b->ctx, &b->p, b->rows, b->rows_bytes));
     assert_memory_equal(&error, &untouched, sizeof error);
     bench_free(b);
 }

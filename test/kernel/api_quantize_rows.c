@@ -11,11 +11,12 @@ struct rows_case {
     int32_t data, shape;
     qn_dtype x_type, code_type;
     bool symmetric;
+    int32_t linear; /* 0: none; 1: zero points are found; 2: scale and zero are given */
 };
 
 /* The outputs of one call. */
 struct outputs {
-    qn_tensor codes, scale, offset, sum;
+    qn_tensor codes, scale, zero;
 };
 
 static size_t tensor_bytes(const qn_tensor *t)
@@ -78,7 +79,7 @@ static void check_steps(struct check *c, const qn_quantize_rows_args *a)
 }
 
 /* The tensors of a call, x first. */
-enum { N_TENSORS = 5 };
+enum { N_TENSORS = 6 };
 static void list_tensors(qn_quantize_rows_args *a, qn_tensor *list[N_TENSORS])
 {
     list[0] = &a->x;
@@ -86,6 +87,7 @@ static void list_tensors(qn_quantize_rows_args *a, qn_tensor *list[N_TENSORS])
     list[2] = &a->scale;
     list[3] = &a->offset;
     list[4] = &a->sum;
+    list[5] = &a->zero;
 }
 
 /* Run on the device of the sweep: outputs there begin as they are here. */
@@ -119,6 +121,41 @@ static qn_quantize_rows_args place_there(struct check *c, const qn_quantize_rows
     return there;
 }
 
+/* Scales of all sizes and zero points of all codes. */
+static void fill_given(struct check *c, qn_quantize_rows_args *a)
+{
+    for (int64_t i = 0; i < a->scale.shape[0]; i++)
+        for (int64_t b = 0; b < a->scale.shape[1]; b++) {
+            const float scale = (float)CHECK_OF(&c->random, 1, 2, 3, 5, 7, 100) / 64.0f;
+            ((float *)a->scale.data)[i * a->scale.stride[0] + b] = scale;
+            if (a->zero.rank != 0)
+                ((uint8_t *)a->zero.data)[i * a->zero.stride[0] + b] =
+                    (uint8_t)check_random_in(&c->random, 0, 255);
+        }
+}
+
+/* Found zero points: scale * (code - zero) is within half a step of x, a rounding of the zero point
+ * aside, and 0 is a value that codes have. */
+static void check_linear_steps(struct check *c, const qn_quantize_rows_args *a)
+{
+    const bool is_whole = a->block == QN_GROUP_PER_TENSOR;
+    const int64_t block = a->block > 0 ? a->block : a->x.shape[1];
+    for (int64_t i = 0; i < a->x.shape[0]; i++)
+        for (int64_t p = 0; p < a->x.shape[1]; p++) {
+            const int64_t b = is_whole ? 0 : i * a->scale.stride[0] + p / block;
+            const int64_t z = is_whole ? 0 : i * a->zero.stride[0] + p / block;
+            const double scale = qni_ref_get(a->scale.data, QN_F32, b);
+            const double zero = qni_ref_get(a->zero.data, a->zero.dtype, z);
+            const double code =
+                qni_ref_get(a->codes.data, a->codes.dtype, i * a->codes.stride[0] + p);
+            const double x = qni_ref_get(a->x.data, a->x.dtype, i * a->x.stride[0] + p);
+            if (isnan(scale) || fabs(scale * (code - zero) - x) <= 1.001 * scale + 0x1p-119)
+                continue;
+            check_fail(c, "the reference takes %.9g for %.9g * (%g - %g)", x, scale, code, zero);
+            return;
+        }
+}
+
 static void rows_case(struct check *c, const void *arg)
 {
     const struct rows_case *rc = arg;
@@ -128,26 +165,38 @@ static void rows_case(struct check *c, const void *arg)
     qn_quantize_rows_args args;
     qn_quantize_rows_args_init(&args);
     args.block = CHECK_OF(r, 0, 0, 1, 7, 16, 32, 48, 100, 1000);
-    const int64_t shape[2] = {m, args.block == 0 ? 1 : (k + args.block - 1) / args.block};
+    if (rc->linear > 0 && check_random_chance(r, 40))
+        args.block = QN_GROUP_PER_TENSOR;
+    const bool is_whole = args.block == QN_GROUP_PER_TENSOR;
+    const int64_t shape[2] = {m, args.block <= 0 ? 1 : (k + args.block - 1) / args.block};
+    const int64_t one[2] = {1, 1};
     args.x = check_tensor(c, "x", rc->x_type, 2, (const int64_t[]){m, k}, true);
     check_fill_x(c, &args.x, rc->data, rc->data == CHECK_EXTREME);
     check_memory_freeze(args.x.data);
     args.codes = check_tensor(c, "codes", rc->code_type, 2, (const int64_t[]){m, k}, true);
-    args.scale = check_tensor(c, "scale", QN_F32, 2, shape, true);
-    if (!rc->symmetric)
+    args.scale = check_tensor(c, "scale", QN_F32, 2, is_whole ? one : shape, true);
+    args.given = rc->linear == 2;
+    if (rc->linear == 1 || (rc->linear == 2 && check_random_chance(r, 70)))
+        args.zero = check_tensor(c, "zero", rc->code_type, 2, is_whole ? one : shape, true);
+    if (args.given)
+        fill_given(c, &args);
+    if (!rc->symmetric && rc->linear == 0)
         args.offset = check_tensor(c, "offset", QN_F32, 2, shape, true);
     if (check_random_chance(r, 70))
         args.sum = check_tensor(c, "sum", QN_I32, 2, shape, true);
     check_about(c, "m=%lld k=%lld block=%lld", (long long)m, (long long)k, (long long)args.block);
-    const struct outputs before = {twin(c, &args.codes), twin(c, &args.scale),
-                                   twin(c, &args.offset), twin(c, &args.sum)};
+    const struct outputs before = {twin(c, &args.codes), twin(c, &args.scale), twin(c, &args.zero)};
     qn_quantize_rows_args expected = args;
     expected.codes = twin(c, &args.codes);
     expected.scale = twin(c, &args.scale);
     expected.offset = twin(c, &args.offset);
     expected.sum = twin(c, &args.sum);
+    expected.zero = twin(c, &args.zero);
     check_status(c, "qni_ref_quantize_rows", qni_ref_quantize_rows(&expected), QN_OK, NULL);
-    check_steps(c, &expected);
+    if (rc->linear == 0)
+        check_steps(c, &expected);
+    else if (rc->linear == 1)
+        check_linear_steps(c, &expected);
     const qn_quantize_rows_args there = place_there(c, &args);
     const uint64_t *masks;
     const int32_t n_masks = check_masks(c->options, &masks);
@@ -159,6 +208,8 @@ static void rows_case(struct check *c, const void *arg)
         snprintf(who, sizeof who, "%s, %d threads", check_mask_name(masks[i]), threads);
         memcpy(args.codes.data, before.codes.data, tensor_bytes(&args.codes));
         memcpy(args.scale.data, before.scale.data, tensor_bytes(&args.scale));
+        if (args.zero.rank != 0)
+            memcpy(args.zero.data, before.zero.data, tensor_bytes(&args.zero));
         const qn_ctx *ctx = check_context(c, masks[i], threads);
         const int64_t allocations = check_allocations();
         if (!run_there(c, ctx, &args, &there))
@@ -167,7 +218,8 @@ static void rows_case(struct check *c, const void *arg)
             check_fail(c, "%s: qn_quantize_rows has allocated memory", who);
         if (same_output(c, who, "code", &args.codes, &expected.codes) &&
             same_output(c, who, "scale", &args.scale, &expected.scale) &&
-            same_output(c, who, "offset", &args.offset, &expected.offset))
+            same_output(c, who, "offset", &args.offset, &expected.offset) &&
+            same_output(c, who, "zero point", &args.zero, &expected.zero))
             same_output(c, who, "sum", &args.sum, &expected.sum);
     }
 }
@@ -179,14 +231,24 @@ void check_api_quantize_rows(struct check_suite *suite, const struct check_optio
         const char *name;
         qn_dtype type;
         bool symmetric;
-    } kinds[] = {{"symmetric", QN_I8, true}, {"i8", QN_I8, false}, {"u8", QN_U8, false}};
+        int32_t linear;
+    } kinds[] = {{"symmetric", QN_I8, true, 0}, {"i8", QN_I8, false, 0},
+                 {"u8", QN_U8, false, 0},       {"zero_u8", QN_U8, false, 1},
+                 {"zero_i8", QN_I8, false, 1},  {"given_u8", QN_U8, false, 2},
+                 {"given_i8", QN_I8, false, 2}};
     const int32_t shapes = options->quick ? 1 : 20;
     for (size_t x = 0; x < 3; x++)
-        for (size_t kind = 0; kind < 3; kind++)
+        for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
             for (int32_t data = 0; data < CHECK_N_DATA; data++)
                 for (int32_t shape = 0; shape < shapes; shape++) {
-                    const struct rows_case rc = {data, shape, x_types[x], kinds[kind].type,
-                                                 kinds[kind].symmetric};
+                    const struct rows_case rc = {data,
+                                                 shape,
+                                                 x_types[x],
+                                                 kinds[kind].type,
+                                                 kinds[kind].symmetric,
+                                                 kinds[kind].linear};
+                    if (rc.linear > 0 && options->device->kind != QN_CPU)
+                        continue;
                     check_case(suite, rows_case, &rc, "%s/%s/%s/%d", qn_dtype_name(x_types[x]),
                                kinds[kind].name, check_data_names[data], shape);
                 }

@@ -37,8 +37,8 @@ struct qni_scaling {
  * NULL, or 1. */
 struct qni_scale_step {
     int64_t n;
-    int32_t from_i32;        /* the row holds int32 sums */
-    const int32_t *w_zero;   /* times x_sum is taken away from them */
+    int32_t from_i32;      /* the row holds int32 sums */
+    const int32_t *w_zero; /* times x_sum is taken away from them */
     int32_t x_sum;
     const int32_t *bias_i32; /* added to them */
     const float *w_scale;    /* from_i32: v = fl(w_scale * fl(sum)); NULL: y is i32 */
@@ -93,6 +93,9 @@ struct qni_rows {
     void (*range)(const float *x, int64_t n, struct qni_range *range);
     int32_t (*encode)(const float *x, int64_t n, const struct qni_scaling *s, int32_t symmetric,
                       int8_t *codes);
+    /* Codes of n floats, i8 or u8: saturate(rint(fl(x / scale)) + zero), NaN as 0; their sum. */
+    int32_t (*encode_linear)(const float *x, int64_t n, float scale, int32_t zero, qn_dtype dtype,
+                             uint8_t *codes);
     void (*scale)(float *v, const struct qni_scale_step *step);
     /* y = v * times: all there is to do for most products. y may be v. As finish() does, it stores
      * one NaN for all (base/half.h). */
@@ -161,6 +164,33 @@ static inline struct qni_scaling qni_scaling_of(const struct qni_range *r, int32
         s.offset = qni_fmaf(128.0f, s.scale, lo);
     }
     return s;
+}
+
+/* Scale and integer zero point of ONNX's DynamicQuantizeLinear: the range takes 0 in. */
+struct qni_linear {
+    float scale;
+    int32_t zero;
+};
+static inline struct qni_linear qni_linear_of(const struct qni_range *r, qn_dtype dtype)
+{
+    const float least = dtype == QN_I8 ? -128.0f : 0.0f, most = least + 255.0f;
+    struct qni_linear l = {1.0f, 0};
+    if (r->amax >= 0x7f800000) {
+        l.scale = qni_float_of(0x7fc00000u);
+        return l;
+    }
+    const float low = r->lo > r->hi ? 0.0f : qni_ordered_value(r->lo);
+    const float high = r->lo > r->hi ? 0.0f : qni_ordered_value(r->hi);
+    const float lo = low < 0.0f ? low : 0.0f, hi = high > 0.0f ? high : 0.0f;
+    const float width = hi - lo;
+    l.scale = width <= 0x1.fffffep127f ? width / 255.0f : hi / 255.0f - lo / 255.0f;
+    if (l.scale == 0.0f)
+        l.scale = 1.0f;
+    float zero = least - lo / l.scale;
+    zero = zero < least ? least : zero;
+    zero = zero > most ? most : zero;
+    l.zero = (int32_t)qni_rintf(zero);
+    return l;
 }
 
 #endif

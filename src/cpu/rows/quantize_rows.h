@@ -8,5 +8,7 @@
 
 /* All arguments are validated. */
 void qni_rows_quantize(const qn_ctx *ctx, const qn_quantize_rows_args *args);
+/* The same with integer zero points, or scales that are given. */
+void qni_rows_quantize_linear(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 
 #endif

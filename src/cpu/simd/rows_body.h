@@ -349,6 +349,31 @@ static int32_t encode(const float *x, int64_t n, const struct qni_scaling *s, in
                      : encode_asymmetric(x, n, s->half_lo, s->inv, codes);
 }
 
+QNI_TEMPLATE int32_t encode_quotients(const float *restrict x, int64_t n, float scale, int32_t zero,
+                                      const int32_t lo, const int32_t hi, uint8_t *restrict codes)
+{
+    int32_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float w = x[i] / scale;
+        w = w == w ? w : 0.0f;
+        w = w < -0x1p21f ? -0x1p21f : w;
+        w = w > 0x1p21f ? 0x1p21f : w;
+        int32_t code = rint_of(w) + zero;
+        code = code < lo ? lo : code;
+        code = code > hi ? hi : code;
+        codes[i] = (uint8_t)code;
+        sum += code;
+    }
+    return sum;
+}
+
+static int32_t encode_linear(const float *x, int64_t n, float scale, int32_t zero, qn_dtype dtype,
+                             uint8_t *codes)
+{
+    return dtype == QN_I8 ? encode_quotients(x, n, scale, zero, -128, 127, codes)
+                          : encode_quotients(x, n, scale, zero, 0, 255, codes);
+}
+
 static void quantize_row(const float *x, const struct qni_cut *cut, int8_t *codes, int32_t *sum,
                          float *scale)
 {
@@ -792,6 +817,7 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .order_bf16 = order_bf16,
     .range = range,
     .encode = encode,
+    .encode_linear = encode_linear,
     .scale = scale_row,
     .scale_to = scale_to,
     .scale_past = scale_past,
