@@ -18,6 +18,8 @@ static const struct option_row own[] = {
     {"x-block", 0, "N", "block of the int8-block strategy (default: the group, at most 128)"},
     {"no-sums", 0, NULL,
      "leave out column sums: smaller, but no int8 activations with offsets or zero points"},
+    {"shard", 0, "RANK/RANKS", "of each weight the part of one of several ranks: 0/4 to 3/4"},
+    {"split", 0, "column|row", "what --shard cuts: outputs (default), or the columns of x"},
     {"dry-run", 'n', NULL, "show what would happen to each weight, write nothing"},
     {NULL, 0, NULL, NULL},
 };
@@ -29,6 +31,8 @@ static const struct example examples[] = {
      "quern run -w packed.safetensors:layers.0.mlp.up.weight -x x.npy -o y.npy"},
     {"for a GPU", "quern pack int4.safetensors -o packed.safetensors --device cuda"},
     {"one layer", "quern pack int4.safetensors -o up.safetensors -i '*.mlp.up.weight'"},
+    {"the first of two shards of a layer that is cut by row",
+     "quern pack int4.safetensors -o down.0.safetensors -i '*.down*' --shard 0/2 --split row"},
     {NULL, NULL},
 };
 
@@ -44,7 +48,10 @@ const struct command command_pack = {
         "are used where they lie in the file, without a copy on a CPU; 'quern run' and "
         "qn_packed_load() take them. Plain tensors are left out.\n\n"
         "The output appears under its name only when it is complete. Ctrl-C keeps FILE.part, and "
-        "--resume continues there. Layouts of CPUs are the same on all of them.",
+        "--resume continues there. Layouts of CPUs are the same on all of them.\n\n"
+        "With --shard, each weight is cut as qn_weight_shard() cuts it. A row shard of a weight "
+        "with act-order reads columns of x that are no range: they are in the file as a tensor "
+        "NAME.columns.",
     .tables = {own, options_output, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
@@ -61,6 +68,8 @@ struct item {
     qn_packed_info info;
     int64_t index; /* in the writer */
     size_t bytes;  /* of the canonical weight */
+    int32_t *columns; /* of x that a row shard reads, where they are no range; or NULL */
+    int64_t n_columns, columns_index;
 };
 
 struct job {
@@ -76,15 +85,61 @@ struct job {
     double keep; /* at most */
     int is_quiet, is_json, is_dry, is_resumed;
     int64_t skipped;
+    qn_split split;
+    int32_t rank, n_ranks; /* 1: weights are not cut */
 };
 
 /* ---------------------------------------------------------------------------------- one weight */
 
-static int pack_one(const struct job *job, const struct item *item, qn_packed **packed)
+/* Where the columns of a row shard are no range: which they are. */
+static qn_status find_columns(const struct job *job, struct item *item, const qn_weight *weight,
+                              qn_error *err)
+{
+    int64_t count = 0;
+    qn_weight_parts parts;
+    qn_weight_parts_init(&parts);
+    qn_status status = qn_weight_view(weight, &parts);
+    if (status != QN_OK || job->split != QN_SPLIT_ROW || parts.perm == NULL ||
+        parts.n_groups == 1 || item->columns != NULL)
+        return status;
+    status = qn_weight_shard_columns(weight, job->rank, job->n_ranks, NULL, 0, &count, err);
+    if (status != QN_OK)
+        return status;
+    item->columns = must_alloc(((size_t)count + 1) * sizeof *item->columns);
+    item->n_columns = count;
+    return qn_weight_shard_columns(weight, job->rank, job->n_ranks, item->columns, count, &count,
+                                   err);
+}
+
+/* This rank's part of the weight, in its place. */
+static qn_status cut(const struct job *job, struct item *item, qn_weight **weight, qn_error *err)
+{
+    qn_weight *shard = NULL;
+    if (job->n_ranks == 1)
+        return QN_OK;
+    qn_status status = find_columns(job, item, *weight, err);
+    if (status == QN_OK)
+        status = qn_weight_shard(job->ctx, *weight, job->split, job->rank, job->n_ranks, &shard,
+                                 err);
+    if (status != QN_OK)
+        return status;
+    qn_weight_destroy(*weight);
+    *weight = shard;
+    return QN_OK;
+}
+
+static int pack_one(const struct job *job, struct item *item, qn_packed **packed)
 {
     qn_weight *weight = NULL;
     qn_error err = {0};
     qn_status status = qn_file_load_weight(job->ctx, item->file, item->name, &weight, &err);
+    if (status == QN_OK)
+        status = cut(job, item, &weight, &err);
+    if (status == QN_E_UNSUPPORTED) { /* by cut() alone, so far */
+        qn_weight_destroy(weight);
+        return complain(EXIT_USAGE, "cut it by column, or leave it out with --exclude", "%s: %s",
+                        item->name, err.text);
+    }
     if (status == QN_OK)
         status = qn_pack(job->ctx, weight, &job->options, packed, &err);
     qn_weight_destroy(weight);
@@ -92,6 +147,18 @@ static int pack_one(const struct job *job, const struct item *item, qn_packed **
         return complain(EXIT_USAGE, "leave --layout out, or choose weights with --include",
                         "%s: %s", item->name, err.text);
     return status == QN_OK ? 0 : complain_status(item->name, status, &err);
+}
+
+static qn_status declare_columns(const struct job *job, struct item *item, qn_error *err)
+{
+    static const char ending[] = ".columns";
+    const size_t length = strlen(item->name) + sizeof ending;
+    char *const name = must_alloc(length);
+    snprintf(name, length, "%s%s", item->name, ending);
+    const qn_status status = qn_writer_add(job->writer, name, QN_I32, 1, &item->n_columns,
+                                           &item->columns_index, err);
+    free(name);
+    return status;
 }
 
 /* How large it becomes. */
@@ -108,6 +175,8 @@ static int declare_one(struct job *job, struct item *item)
     qn_status status = QN_OK;
     if (!job->is_dry)
         status = qn_writer_add_packed(job->writer, item->name, packed, &item->index, &err);
+    if (!job->is_dry && status == QN_OK && item->columns != NULL)
+        status = declare_columns(job, item, &err);
     if (!job->is_dry && !job->is_resumed && job->kept + (double)item->info.bytes <= job->keep) {
         job->kept += (double)item->info.bytes;
         item->packed = packed;
@@ -123,8 +192,13 @@ static int write_one(const struct job *job, struct item *item)
     const int failed = item->packed == NULL ? pack_one(job, item, &item->packed) : 0;
     if (failed != 0)
         return failed;
-    const qn_status status =
-        qn_writer_put_packed(job->writer, item->index, job->ctx, item->packed, &err);
+    qn_status status = QN_OK;
+    if (item->columns != NULL && !qn_writer_is_done(job->writer, item->columns_index)) {
+        const qn_tensor columns = qn_tensor_1d(item->columns, QN_I32, item->n_columns);
+        status = qn_writer_put(job->writer, item->columns_index, &columns, &err);
+    }
+    if (status == QN_OK)
+        status = qn_writer_put_packed(job->writer, item->index, job->ctx, item->packed, &err);
     qn_packed_destroy(item->packed);
     item->packed = NULL;
     return status == QN_OK ? 0 : complain_output(job->out, status, &err);
@@ -290,6 +364,28 @@ static void report(const struct job *job, double took)
                human_bytes(job->bytes_in, a), human_bytes(job->bytes_out, b), human_time(took, c));
 }
 
+static int read_shard(struct job *job, const struct args *args)
+{
+    const char *const text = args_text(args, "shard", NULL);
+    const char *const split = args_text(args, "split", NULL);
+    char end;
+    int rank = 0, ranks = 1;
+    job->n_ranks = 1;
+    job->split = split != NULL && strcmp(split, "row") == 0 ? QN_SPLIT_ROW : QN_SPLIT_COLUMN;
+    if (text == NULL && split != NULL)
+        return complain(EXIT_USAGE, "say which part with --shard RANK/RANKS",
+                        "--split: it says what --shard cuts, and there is none");
+    if (text == NULL)
+        return 0;
+    if (sscanf(text, "%d/%d%c", &rank, &ranks, &end) != 2 || ranks < 1 || rank < 0 ||
+        rank >= ranks)
+        return complain(EXIT_USAGE, "RANK counts from 0: --shard 0/4 to --shard 3/4",
+                        "--shard: '%s' is not RANK/RANKS", text);
+    job->rank = rank;
+    job->n_ranks = ranks;
+    return 0;
+}
+
 static int prepare(struct job *job, const struct args *args)
 {
     qn_pack_options_init(&job->options);
@@ -298,6 +394,8 @@ static int prepare(struct job *job, const struct args *args)
     int status = output_check(args);
     if (status == 0)
         status = args_int(args, "x-block", 1, INT32_MAX, &job->options.x_block);
+    if (status == 0)
+        status = read_shard(job, args);
     status = status != 0 ? status : context_make(args, &job->ctx);
     if (status == 0)
         status = source_open(&job->source, job->ctx, args->operands, args->n_operands);
@@ -320,8 +418,10 @@ static int run(const struct args *args)
     }
     if (status == 0)
         report(&job, seconds_now() - begin);
-    for (int64_t i = 0; i < job.n; i++)
+    for (int64_t i = 0; i < job.n; i++) {
+        free(job.items[i].columns);
         qn_packed_destroy(job.items[i].packed);
+    }
     free(job.items);
     source_close(&job.source);
     qn_ctx_destroy(job.ctx);

@@ -24,10 +24,10 @@ DOWN = {
     "src/ref": {"src/quant", "src/base", "include"},
     "src/cpu": {"src/quant", "src/base", "include"},
     "src/cuda": {"src/quant", "src/base", "include"},
-    "src/dist": {"src/quant", "src/base", "include"},
     "src/checkpoint": {"src/quant", "src/base", "include"},
-    "src/api": {"src/checkpoint", "src/cpu", "src/cuda", "src/dist", "src/quant", "src/base",
-                "include"},
+    "src/api": {"src/checkpoint", "src/cpu", "src/cuda", "src/quant", "src/base", "include"},
+    # Products over several processes are put together from the operations of one.
+    "src/dist": {"src/api", "src/quant", "src/base", "include"},
     "cli": {"include", "bench"}, # bench/shapes.inc: facts, no code
     "examples": {"include"},
     "python": {"include"},
@@ -39,7 +39,8 @@ ANYWHERE = ("test", "bench", "fuzz", "lab")
 
 # cuda.h may name a stream, dlpack.h is about somebody else's struct.
 PUBLIC_SYSTEM = {"stddef.h", "stdint.h", "stdbool.h"}
-PUBLIC_EXTRA = {"cuda.h": {"cuda_runtime_api.h", "driver_types.h"}, "dlpack.h": {"dlpack/dlpack.h"}}
+PUBLIC_EXTRA = {"cuda.h": {"cuda_runtime_api.h", "driver_types.h"}, "dlpack.h": {"dlpack/dlpack.h"},
+                "mpi.h": {"mpi.h"}}
 
 KERNEL_SYSTEM = {"stddef.h", "stdint.h", "stdbool.h", "string.h", "immintrin.h", "arm_neon.h"}
 KERNEL_OWN = {"src/base/compiler.h", "src/base/half.h", "src/base/exact.h"}

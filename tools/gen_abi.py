@@ -178,7 +178,10 @@ def generate(root):
                            for name, value in headers.constants
                            if not name.startswith(("QN_VERSION_", "QN_STATUS_"))) + "\n")
     for name, (result, inside) in headers.callbacks.items():
-        types = [result_of(headers, result)] + [headers.ctype(*field[:2]) for field in inside]
+        # Structs come after callbacks, which they hold: here they are plain pointers.
+        types = [result_of(headers, result)] + [
+            re.sub(r"^POINTER\(qn_\w+\)$", "c_void_p", headers.ctype(*field[:2]))
+            for field in inside]
         parts.append(f"{name} = CFUNCTYPE({', '.join(types)})")
     parts += ["\n\n" + class_text(headers, name) for name in headers.structs]
     rows = []

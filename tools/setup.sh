@@ -4,8 +4,8 @@
 # tools/setup.sh demo|check|bench|docs [--list]: installs the Debian packages that are missing, as
 # root or through sudo. Says nothing when nothing is missing; one clear sentence when it cannot
 # install. A package counts as there when dpkg says so or when its probe succeeds, so that a
-# compiler from somewhere else is good enough. What is a wish makes things faster, and may stay
-# missing.
+# compiler from somewhere else is good enough. What is a wish makes things faster or lets one more
+# test run, and may stay missing.
 set -u
 
 # stage  package                 probe: a command in PATH, or a pkg-config module after '@'
@@ -28,6 +28,10 @@ check    libclang-rt-14-dev      -
 check    llvm-14                 llvm-symbolizer-14
 check    mandoc                  mandoc
 wish     ccache                  ccache
+wish     libopenmpi-dev          mpicc.openmpi
+wish     openmpi-bin             mpirun.openmpi
+wish     libmpich-dev            mpicc.mpich
+wish     mpich                   mpirun.mpich
 bench    libopenblas-dev         -
 bench    libdnnl-dev             -
 bench    python3-venv            -

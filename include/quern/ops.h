@@ -400,6 +400,32 @@ QN_API qn_status qn_quantize_rows_args_init_sized(qn_quantize_rows_args *args, s
  */
 QN_API qn_status qn_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 
+/* ------------------------------------------------------------------------------ epilogue alone */
+
+/** What happens to a product, of values that come from elsewhere: sums that several processes
+ * added, another library's product. Begin with qn_finish_args_init(). */
+typedef struct qn_finish_args {
+    size_t size;
+    qn_tensor v;          /**< [m, n] f32; rows may be strided. */
+    qn_tensor y;          /**< [m, n] f32, f16, bf16, i8, u8; rows may be strided. Must not overlap
+                               v, but may be v itself. */
+    qn_epilogue epilogue; /**< As for matmul; bias of a floating type. */
+    qn_error *error;      /**< NULL (default), or where a failing call puts its sentence. */
+} qn_finish_args;
+static inline void qn_finish_args_init(qn_finish_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+    qn_epilogue_init(&args->epilogue);
+}
+QN_API qn_status qn_finish_args_init_sized(qn_finish_args *args, size_t size);
+/**
+ * y = epilogue(v), with the bits that a product gives whose sums are v. No scratch. On the CPU.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_VALUE; QN_E_ALIGN;
+ *         QN_E_OVERLAP; QN_E_DEVICE; QN_E_UNSUPPORTED: a context of a GPU; QN_E_VERSION.
+ */
+QN_API qn_status qn_finish(const qn_ctx *ctx, const qn_finish_args *args);
+
 #ifdef __cplusplus
 }
 #endif

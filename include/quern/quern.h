@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quern: matrix products and convolutions with block-quantized weights. This header includes all
- * the others but dlpack.h, which needs DLPack's own header. */
+ * the others but dlpack.h and mpi.h, which need headers of others. */
 #ifndef QUERN_QUERN_H
 #define QUERN_QUERN_H
 
@@ -8,6 +8,7 @@
 #include "context.h"
 #include "weights.h"
 #include "ops.h"
+#include "parallel.h"
 #include "checkpoint.h"
 #include "cuda.h"
 

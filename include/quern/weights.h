@@ -197,6 +197,15 @@ QN_API qn_status qn_weight_difference_init_sized(qn_weight_difference *differenc
 QN_API qn_status qn_weight_compare(const qn_ctx *ctx, const qn_weight *a, const qn_weight *b,
                                    qn_weight_difference *difference, qn_error *err);
 
+/**
+ * The outputs ids[0], ids[1], ... of a matrix as a weight of its own, in that order; an output may
+ * be taken more than once. Nothing is rounded.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_VALUE: an id is no output (err names it); QN_E_UNSUPPORTED:
+ *         convolutions of several groups; QN_E_MEMORY.
+ */
+QN_API qn_status qn_weight_take(const qn_ctx *ctx, const qn_weight *weight, const int32_t *ids,
+                                int64_t count, qn_weight **taken, qn_error *err);
+
 /* ----------------------------------------------------------------------------------- quantizers */
 
 /** How codes and scales are found. */

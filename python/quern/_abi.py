@@ -31,6 +31,7 @@ STATUSES = {
     "E_VERSION": (-21, "the file or the caller needs another version of the library"),
     "E_CANCELLED": (-22, "stopped at the caller's request"),
     "E_RESUME": (-23, "the part file is of a run with other inputs or options"),
+    "E_PEER": (-24, "another rank failed, differs, or did not answer in time"),
 }
 
 QN_DTYPE_NONE = 0
@@ -127,6 +128,13 @@ QN_ACTIVATION_NONE = 0
 QN_ACTIVATION_INT8_ROW = 1
 QN_ACTIVATION_INT8_STATIC = 2
 QN_ACTIVATION_OTHER = 3
+QN_REDUCE_SUM = 0
+QN_REDUCE_MAX = 1
+QN_SPLIT_COLUMN = 0
+QN_SPLIT_ROW = 1
+QN_SUM_EXACT = 0
+QN_SUM_ORDERED = 1
+QN_SUM_FAST = 2
 
 qn_release_fn = CFUNCTYPE(None, c_void_p)
 qn_task_fn = CFUNCTYPE(None, c_void_p, c_int32)
@@ -136,6 +144,9 @@ qn_free_fn = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t)
 qn_log_fn = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 qn_progress_fn = CFUNCTYPE(c_bool, c_void_p, c_int64, c_int64)
 qn_cuda_call_fn = CFUNCTYPE(c_int32, c_void_p, c_int32)
+qn_all_gather_fn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)
+qn_all_reduce_fn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_int32, c_int32, c_void_p)
+qn_all_to_all_fn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)
 
 
 class qn_error(Structure):
@@ -413,6 +424,16 @@ class qn_quantize_rows_args(Structure):
     ]
 
 
+class qn_finish_args(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("v", qn_tensor),
+        ("y", qn_tensor),
+        ("epilogue", qn_epilogue),
+        ("error", POINTER(qn_error)),
+    ]
+
+
 class qn_entry(Structure):
     _fields_ = [
         ("name", c_char_p),
@@ -559,6 +580,30 @@ class qn_cuda_prediction(Structure):
     ]
 
 
+class qn_comm(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rank", c_int32),
+        ("n_ranks", c_int32),
+        ("arg", c_void_p),
+        ("all_gather", qn_all_gather_fn),
+        ("all_reduce", qn_all_reduce_fn),
+        ("all_to_all", qn_all_to_all_fn),
+    ]
+
+
+class qn_parallel_args(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("comm", POINTER(qn_comm)),
+        ("matmul", POINTER(qn_matmul_args)),
+        ("split", c_int32),
+        ("gather_y", c_int32),
+        ("sum_order", c_int32),
+        ("is_trusted", c_int32),
+    ]
+
+
 # name: (result, arguments)
 FUNCTIONS = {
     "qn_status_name": (c_char_p, [c_int32]),
@@ -610,6 +655,9 @@ FUNCTIONS = {
     "qn_weight_compare": (
         c_int32,
         [c_void_p, c_void_p, c_void_p, POINTER(qn_weight_difference), POINTER(qn_error)]),
+    "qn_weight_take": (
+        c_int32,
+        [c_void_p, c_void_p, c_void_p, c_int64, POINTER(c_void_p), POINTER(qn_error)]),
     "qn_quantize_options_init_sized": (c_int32, [POINTER(qn_quantize_options), c_size_t]),
     "qn_quantize": (
         c_int32,
@@ -694,6 +742,8 @@ FUNCTIONS = {
         [c_void_p, POINTER(qn_conv_args), c_char_p, c_size_t]),
     "qn_quantize_rows_args_init_sized": (c_int32, [POINTER(qn_quantize_rows_args), c_size_t]),
     "qn_quantize_rows": (c_int32, [c_void_p, POINTER(qn_quantize_rows_args)]),
+    "qn_finish_args_init_sized": (c_int32, [POINTER(qn_finish_args), c_size_t]),
+    "qn_finish": (c_int32, [c_void_p, POINTER(qn_finish_args)]),
     "qn_file_open": (c_int32, [c_void_p, c_char_p, POINTER(c_void_p), POINTER(qn_error)]),
     "qn_file_options_init_sized": (c_int32, [POINTER(qn_file_options), c_size_t]),
     "qn_file_open_path": (
@@ -822,4 +872,26 @@ FUNCTIONS = {
     "qn_cuda_set_cost": (c_int32, [c_void_p, POINTER(qn_cuda_cost), POINTER(qn_error)]),
     "qn_cuda_prediction_init_sized": (c_int32, [POINTER(qn_cuda_prediction), c_size_t]),
     "qn_cuda_predict": (c_int32, [c_void_p, POINTER(qn_cuda_prediction)]),
+    "qn_comm_init_sized": (c_int32, [POINTER(qn_comm), c_size_t]),
+    "qn_split_name": (c_char_p, [c_int32]),
+    "qn_shard_range": (
+        c_int32,
+        [c_int64, c_int64, c_int32, c_int32, POINTER(c_int64), POINTER(c_int64)]),
+    "qn_weight_shard": (
+        c_int32,
+        [c_void_p, c_void_p, c_int32, c_int32, c_int32, POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_weight_shard_columns": (
+        c_int32,
+        [c_void_p, c_int32, c_int32, POINTER(c_int32), c_int64, POINTER(c_int64),
+         POINTER(qn_error)]),
+    "qn_parallel_args_init_sized": (c_int32, [POINTER(qn_parallel_args), c_size_t]),
+    "qn_parallel_plan": (
+        c_int32,
+        [c_void_p, POINTER(qn_parallel_args), POINTER(c_void_p), POINTER(qn_error)]),
+    "qn_parallel_destroy": (None, [c_void_p]),
+    "qn_parallel_scratch_bytes": (c_size_t, [c_void_p]),
+    "qn_parallel_explain": (c_size_t, [c_void_p, c_char_p, c_size_t]),
+    "qn_parallel_run": (
+        c_int32,
+        [c_void_p, POINTER(qn_parallel_args), c_void_p, c_size_t, POINTER(qn_error)]),
 }

@@ -190,6 +190,13 @@ class ResumeError(QuernError):
     name = "E_RESUME"
 
 
+class PeerError(QuernError):
+    """Another rank failed, differs, or did not answer in time."""
+
+    status = -24
+    name = "E_PEER"
+
+
 BY_STATUS = {
     -1: ArgumentError,
     -2: ShapeError,
@@ -214,4 +221,5 @@ BY_STATUS = {
     -21: VersionError,
     -22: CancelledError,
     -23: ResumeError,
+    -24: PeerError,
 }

@@ -65,6 +65,13 @@ static qn_status cpu_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_arg
     return qni_cpu_quantize_rows(ctx, args);
 }
 
+static qn_status cpu_finish(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
+{
+    (void)err;
+    qni_cpu_finish(ctx, op);
+    return QN_OK;
+}
+
 static const struct qni_backend cpu = {
     .name = "cpu",
     .attach = cpu_attach,
@@ -82,6 +89,7 @@ static const struct qni_backend cpu = {
     .prepare = qni_cpu_prepare,
     .prepared_check = qni_cpu_prepared_check,
     .quantize_rows = cpu_quantize_rows,
+    .finish = cpu_finish,
 };
 
 #if QN_BUILD_CUDA

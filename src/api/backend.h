@@ -92,6 +92,8 @@ struct qni_backend {
     void (*prepare)(const qn_ctx *ctx, const struct qni_op *op, void *memory);
     qn_status (*prepared_check)(const struct qni_op *op, size_t *bytes, qn_error *err);
     qn_status (*quantize_rows)(const qn_ctx *ctx, const qn_quantize_rows_args *args, qn_error *err);
+    /* The epilogue of op for the values x; op has no weights. NULL: this device has none. */
+    qn_status (*finish)(const qn_ctx *ctx, const struct qni_op *op, qn_error *err);
 };
 
 /* NULL: no such kind of device was built in. */

@@ -27,6 +27,10 @@ qn_status qni_validate_prepare(const qn_ctx *ctx, const qn_prepare_args *args, i
 qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args,
                                      qn_error *err);
 
+/* With data. args: own, complete struct. op has no weights, and x for the values. */
+qn_status qni_validate_finish(const qn_ctx *ctx, const qn_finish_args *args, struct qni_op *op,
+                              qn_error *err);
+
 /* Shared parts, on an op whose kind, strategy, w, x, y, m, n and epilogue are set. */
 
 /* Types of x and y for the strategy, the given quantization, switches. */

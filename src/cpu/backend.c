@@ -6,6 +6,7 @@
 #include "layouts.h"
 #include "matmul/driver.h"
 #include "matmul/grouped.h"
+#include "rows/finish.h"
 #include "rows/quantize_rows.h"
 
 qn_status qni_cpu_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice,
@@ -60,4 +61,9 @@ qn_status qni_cpu_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *
     else
         qni_rows_quantize(ctx, args);
     return QN_OK;
+}
+
+void qni_cpu_finish(const qn_ctx *ctx, const struct qni_op *op)
+{
+    qni_rows_finish(ctx, op);
 }

@@ -69,4 +69,7 @@ qn_status qni_cpu_packed_check(const struct qn_packed *packed, qn_error *err);
 /* The activation quantizer on its own; all arguments validated. */
 qn_status qni_cpu_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 
+/* y = epilogue(x), likewise; op has no weights. */
+void qni_cpu_finish(const qn_ctx *ctx, const struct qni_op *op);
+
 #endif

@@ -81,4 +81,11 @@ qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts 
                            bool with_perm, bool with_prescale, struct qn_weight **weight,
                            qn_error *err);
 
+/* Positions [first, first + count) in the order of codes, which begin at the border of a group, as
+ * a weight of their own: its x has the columns that these positions read, in their order. A
+ * matrix. */
+qn_status qni_weight_slice_positions(const qn_ctx *ctx, const struct qn_weight *weight,
+                                     int64_t first, int64_t count, struct qn_weight **slice,
+                                     qn_error *err);
+
 #endif

@@ -52,7 +52,7 @@ static void copy_rows(struct qn_weight *to, int64_t at, const struct qn_weight *
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Columns [first, first + k) as positions in the order of codes, and the groups these lie in. */
+/* Which positions, in the order of codes, a slice of k takes, and the groups these lie in. */
 struct positions {
     int32_t *of;    /* [k] positions of the whole weight, rising */
     int64_t *group; /* [n_groups] groups of the whole weight, rising */
@@ -60,7 +60,20 @@ struct positions {
     qn_format format;
 };
 
-/* Every group of the slice but its last must be whole, so that its groups have one length. */
+/* Positions [first, first + k), which begin at the border of a group. */
+static void take_positions(const struct qn_weight *w, int64_t first, struct positions *p)
+{
+    p->n_groups = 0;
+    for (int64_t i = 0; i < p->k; i++) {
+        const int64_t group = qni_group_of(&w->format, first + i, w->ci);
+        p->of[i] = (int32_t)(first + i);
+        if (p->n_groups == 0 || p->group[p->n_groups - 1] != group)
+            p->group[p->n_groups++] = group;
+    }
+}
+
+/* The positions of columns [first, first + k). Every group of the slice but its last must be whole,
+ * so that its groups have one length. */
 static qn_status find_positions(const struct qn_weight *w, int64_t first, struct positions *p,
                                 qn_error *err)
 {
@@ -88,8 +101,8 @@ static qn_status find_positions(const struct qn_weight *w, int64_t first, struct
     return QN_OK;
 }
 
-static void gather_slice(struct qn_weight *to, const struct qn_weight *w, int64_t first_n,
-                         int64_t first_k, const struct positions *p)
+static void gather_groups(struct qn_weight *to, const struct qn_weight *w, int64_t first_n,
+                          const struct positions *p)
 {
     for (int64_t row = 0; row < to->n; row++) {
         const uint8_t *codes = w->codes + (first_n + row) * w->k;
@@ -105,31 +118,49 @@ static void gather_slice(struct qn_weight *to, const struct qn_weight *w, int64_
                 to->offset[in] = w->offset[out];
         }
     }
+}
+
+/* The slice's own order of columns: those of x from first_k on, or as codes are ordered. */
+static void gather_columns(struct qn_weight *to, const struct qn_weight *w, int64_t first_k,
+                           const struct positions *p)
+{
     for (int64_t i = 0; i < p->k; i++) {
-        if (w->perm != NULL)
-            to->perm[i] = (int32_t)(w->perm[p->of[i]] - first_k);
-        if (w->prescale != NULL)
+        const int32_t at = p->of[i];
+        if (to->perm != NULL)
+            to->perm[i] = (int32_t)(w->perm[at] - first_k);
+        if (to->prescale == NULL)
+            continue;
+        if (to->perm != NULL || w->perm == NULL)
             to->prescale[i] = w->prescale[first_k + i];
+        else
+            to->prescale[i] = w->prescale[w->perm[at]];
     }
 }
 
+/* by_position: k positions from first on, without a perm; else k columns. */
 static qn_status slice_columns(const qn_ctx *ctx, const struct qn_weight *w, qn_weight_parts *parts,
-                               int64_t first_n, int64_t first_k, struct qn_weight **slice,
-                               qn_error *err)
+                               int64_t first_n, int64_t first, bool by_position,
+                               struct qn_weight **slice, qn_error *err)
 {
     const size_t of_bytes = (size_t)parts->k * sizeof(int32_t);
     const size_t group_bytes = (size_t)w->n_groups * sizeof(int64_t);
     struct positions p = {.k = parts->k};
     p.of = qni_alloc(&ctx->allocator, of_bytes);
     p.group = qni_alloc(&ctx->allocator, group_bytes);
-    qn_status status = p.of != NULL && p.group != NULL
-                           ? find_positions(w, first_k, &p, err)
-                           : qni_fail(err, QN_E_MEMORY, "no memory to cut a weight with");
+    qn_status status = QN_OK;
+    if (p.of == NULL || p.group == NULL)
+        status = qni_fail(err, QN_E_MEMORY, "no memory to cut a weight with");
+    else if (by_position)
+        take_positions(w, first, &p);
+    else
+        status = find_positions(w, first, &p, err);
     if (status == QN_OK)
-        status = qni_weight_alloc(&ctx->allocator, parts, w->perm != NULL, w->prescale != NULL,
-                                  slice, err);
-    if (status == QN_OK)
-        gather_slice(*slice, w, first_n, first_k, &p);
+        status = qni_weight_alloc(&ctx->allocator, parts, !by_position && w->perm != NULL,
+                                  w->prescale != NULL, slice, err);
+    if (status == QN_OK) {
+        gather_groups(*slice, w, first_n, &p);
+        gather_columns(*slice, w, first, &p);
+    }
     qni_free(&ctx->allocator, p.of, of_bytes);
     qni_free(&ctx->allocator, p.group, group_bytes);
     return status;
@@ -172,11 +203,51 @@ qn_status qn_weight_slice(const qn_ctx *ctx, const qn_weight *weight, int64_t fi
         parts.conv_groups = (int32_t)(n / co);
     }
     if (k != weight->k)
-        return slice_columns(ctx, weight, &parts, first_n, first_k, slice, err);
+        return slice_columns(ctx, weight, &parts, first_n, first_k, false, slice, err);
     QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, weight->perm != NULL,
                              weight->prescale != NULL, slice, err));
     copy_rows(*slice, 0, weight, first_n, n);
     copy_columns(*slice, weight);
+    return QN_OK;
+}
+
+qn_status qni_weight_slice_positions(const qn_ctx *ctx, const struct qn_weight *weight,
+                                     int64_t first, int64_t count, struct qn_weight **slice,
+                                     qn_error *err)
+{
+    qn_weight_parts parts = geometry_of(weight);
+    parts.k = count;
+    return slice_columns(ctx, weight, &parts, 0, first, true, slice, err);
+}
+
+qn_status qn_weight_take(const qn_ctx *ctx, const qn_weight *weight, const int32_t *ids,
+                         int64_t count, qn_weight **taken, qn_error *err)
+{
+    if (taken != NULL)
+        *taken = NULL;
+    if (ctx == NULL || weight == NULL || taken == NULL || (ids == NULL && count != 0))
+        return qni_fail(err, QN_E_ARGUMENT, "%s is NULL",
+                        ctx == NULL      ? "ctx"
+                        : weight == NULL ? "weight"
+                        : taken == NULL  ? "taken"
+                                         : "ids");
+    if (count < 0)
+        return qni_fail(err, QN_E_ARGUMENT, "count is %lld", (long long)count);
+    if (weight->conv_groups > 1)
+        return qni_fail(err, QN_E_UNSUPPORTED,
+                        "the outputs of a convolution of %d groups cannot be taken one by one",
+                        weight->conv_groups);
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= weight->n)
+            return qni_fail(err, QN_E_VALUE, "ids[%lld] is %d: the weight has outputs 0 to %lld",
+                            (long long)i, ids[i], (long long)weight->n - 1);
+    qn_weight_parts parts = geometry_of(weight);
+    parts.n = count;
+    QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, weight->perm != NULL,
+                             weight->prescale != NULL, taken, err));
+    for (int64_t i = 0; i < count; i++)
+        copy_rows(*taken, i, weight, ids[i], 1);
+    copy_columns(*taken, weight);
     return QN_OK;
 }
 

@@ -600,6 +600,35 @@ class Pack(Case):
         self.assertIn("layers.0.conv.weight", text)
         self.assertEqual(sorted(os.listdir(".")), before)
 
+    def test_shards(self):
+        """Two shards have the outputs, or the columns, of the whole."""
+        weight = "layers.0.up.weight"
+        words = ["pack", "q.safetensors", "--force", "-q", "-i", weight]
+        whole = json.loads(quern(*words, "-o", "p.safetensors", "--json"))["weights"][0]
+        for split in ("column", "row"):
+            parts = [json.loads(quern(*words, "-o", f"s{r}.safetensors", "--json", "--shard",
+                                      f"{r}/2", "--split", split))["weights"][0]
+                     for r in range(2)]
+            cut, kept = ("n", "k") if split == "column" else ("k", "n")
+            self.assertEqual(sum(part[cut] for part in parts), whole[cut])
+            self.assertEqual({part[kept] for part in parts}, {whole[kept]})
+            self.assertTrue(all(0 < part[cut] < whole[cut] for part in parts))
+        npy_write("x.npy", [3, whole["k"]], normal(3 * whole["k"], 5))
+        quern(*words, "-o", "s1.safetensors", "--shard", "1/2")
+        quern("run", "-w", f"p.safetensors:{weight}", "-x", "x.npy", "-o", "y.npy", "--force")
+        quern("run", "-w", f"s1.safetensors:{weight}", "-x", "x.npy", "-o", "y1.npy", "--force")
+        y, part = npy_read("y.npy")[1], npy_read("y1.npy")[1]
+        first = (whole["n"] + 1) // 2
+        rows = [y[i * whole["n"] + first:(i + 1) * whole["n"]] for i in range(3)]
+        self.assertEqual(list(part), [v for row in rows for v in row])
+        for shard in ("2/2", "-1/2", "1", "1/2x", "0/0", "a/b"):
+            self.complains("pack", "q.safetensors", "-o", "p", "--shard", shard, status=2,
+                           says="RANK")
+        self.complains("pack", "q.safetensors", "-o", "p", "--split", "row", status=2,
+                       says="--shard")
+        self.complains("pack", "q.safetensors", "-o", "p", "--shard", "0/2", "--split", "row",
+                       "-i", "layers.0.conv.weight", status=2, says="convolution")
+
     def test_bad_input(self):
         self.complains("pack", "q.safetensors", status=2, says="-o FILE")
         self.complains("pack", "no.safetensors", "-o", "p", status=3, says="no.safetensors")

@@ -200,7 +200,7 @@ CHANGED = {
                  "prescale": "smooth", "alpha": "0.7", "act-order": None, "damping": "0.5",
                  "device": "cpu", "isa": "portable"},
     "pack": {"include": "*", "exclude": "0", "layout": "q4n16", "x-block": "64", "no-sums": None,
-             "device": "cpu", "isa": "portable"},
+             "shard": "1/2", "split": "row", "device": "cpu", "isa": "portable"},
 }
 # Options that change no byte, and those that this test itself is about.
 UNCHANGED = {"out", "dry-run", "resume", "force", "quiet", "json", "threads", "color", "help",
@@ -244,7 +244,7 @@ class Resumed(Case):
             for name, value in CHANGED[command].items():
                 more = [f"--{name}"] + ([] if value is None else [value])
                 says = "is 'given'" if value is None else f"is '{value}'"
-                if name in ("alpha", "prescale", "act-order", "damping", "layout"):
+                if name in ("alpha", "prescale", "act-order", "damping", "layout", "split"):
                     # Only with other options, or for other weights: the first run has it.
                     self.changed_back(command, source, name, value)
                     continue
@@ -268,7 +268,8 @@ class Resumed(Case):
         others = {"alpha": ["--prescale", "smooth", "-c", "c.safetensors"],
                   "prescale": ["-c", "c.safetensors"],
                   "act-order": ["--method", "gptq", "-c", "c.safetensors"],
-                  "damping": ["--method", "gptq", "-c", "c.safetensors"]}.get(name, [])
+                  "damping": ["--method", "gptq", "-c", "c.safetensors"],
+                  "split": ["--shard", "1/2", "-i", "?", "-i", "1?"]}.get(name, [])
         words = [command, source, "-o", "b.safetensors", *others]
         more = [f"--{name}"] + ([] if value is None else [value])
         self.interrupted(*words, *more)

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One product over several processes: every rank holds a shard of the weights, and what ranks tell
+ * each other goes through callbacks over the caller's own MPI (quern/mpi.h), NCCL or sockets. The
+ * library opens no connection and starts no process.
+ *
+ *     column   outputs are cut: rank r has rows of W, reads all of x, and computes its columns of y
+ *     row      k is cut: rank r has columns of W and of x, and the sums of all ranks are added
+ *
+ * A block of two layers is a column product, whatever stands between, and a row product: nothing is
+ * exchanged in the middle. docs/parallel.md says which bits come out. */
+#ifndef QUERN_PARALLEL_H
+#define QUERN_PARALLEL_H
+
+#include "base.h"
+#include "context.h"
+#include "ops.h"
+#include "weights.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------- ranks */
+
+typedef int32_t qn_reduce;
+enum { QN_REDUCE_SUM = 0, QN_REDUCE_MAX = 1 };
+
+/* Callbacks return when their result is there, or fail with a status and, where err is not NULL, a
+ * sentence. To bound the time that they wait for others is their own work (QN_E_PEER). */
+
+/** Every rank gives `bytes` bytes; recv gets those of all ranks, in order of rank. */
+typedef qn_status (*qn_all_gather_fn)(void *arg, const void *send, size_t bytes, void *recv,
+                                      qn_error *err);
+/** data[i] becomes the sum or the maximum over all ranks, the same bits on each. dtype: QN_I32,
+ * whose sums wrap, or QN_F32. */
+typedef qn_status (*qn_all_reduce_fn)(void *arg, void *data, size_t count, qn_dtype dtype,
+                                      qn_reduce reduce, qn_error *err);
+/** Block i of send ([n_ranks] blocks of `bytes`) goes to rank i, block i of recv comes from
+ * there. */
+typedef qn_status (*qn_all_to_all_fn)(void *arg, const void *send, size_t bytes, void *recv,
+                                      qn_error *err);
+
+/**
+ * How this process talks to the others. All ranks make the same calls in the same order. After a
+ * failure the ranks no longer agree on what comes next: a qn_comm that failed must not be used
+ * again.
+ */
+typedef struct qn_comm {
+    size_t size;
+    int32_t rank, n_ranks;
+    void *arg;
+    qn_all_gather_fn all_gather;
+    qn_all_reduce_fn all_reduce;
+    qn_all_to_all_fn all_to_all; /**< NULL (default), or for ordered sums over more than two ranks:
+                                      they then move 2 blocks instead of n_ranks. */
+} qn_comm;
+static inline void qn_comm_init(qn_comm *comm)
+{
+    qn_zero_(comm, sizeof *comm);
+    comm->size = sizeof *comm;
+    comm->n_ranks = 1;
+}
+QN_API qn_status qn_comm_init_sized(qn_comm *comm, size_t size);
+
+/* --------------------------------------------------------------------------------------- shards */
+
+typedef int32_t qn_split;
+enum { QN_SPLIT_COLUMN = 0, QN_SPLIT_ROW = 1 };
+/** "column", "row"; "?" for an unknown value. Static text. */
+QN_API const char *qn_split_name(qn_split split);
+
+/**
+ * The part of [0, extent) that a rank has when nothing but whole units are dealt out (the last unit
+ * may be short), as evenly as they go: the first ranks have one more. 231 units over two ranks are
+ * 116 and 115. A rank may have nothing.
+ * @return QN_OK; QN_E_ARGUMENT.
+ */
+QN_API qn_status qn_shard_range(int64_t extent, int64_t unit, int32_t rank, int32_t n_ranks,
+                                int64_t *first, int64_t *count);
+
+/**
+ * A rank's shard of a weight, without rounding. Column: outputs, in whole convolution groups; of
+ * convolutions too. Row: whole groups of k (any columns where an output has a single group), of
+ * matrices only. With act-order a row shard has whole groups in the order of codes, so that any
+ * number of ranks divides any act-order; its x is then not a range of columns, and
+ * qn_weight_shard_columns() tells which it is.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_UNSUPPORTED: rows of a convolution; QN_E_MEMORY.
+ */
+QN_API qn_status qn_weight_shard(const qn_ctx *ctx, const qn_weight *weight, qn_split split,
+                                 int32_t rank, int32_t n_ranks, qn_weight **shard, qn_error *err);
+
+/**
+ * Which columns of the whole x a rank's row shard reads: column i of its x is column columns[i] of
+ * the whole. Without act-order a range. capacity: elements of columns; *count: how many there are
+ * (columns may be NULL with capacity 0).
+ * The layer before, cut by column, computes just these if its shard is made by qn_weight_take().
+ * @return QN_OK; QN_E_ARGUMENT: also where capacity is less than *count; QN_E_UNSUPPORTED.
+ */
+QN_API qn_status qn_weight_shard_columns(const qn_weight *weight, int32_t rank, int32_t n_ranks,
+                                         int32_t *columns, int64_t capacity, int64_t *count,
+                                         qn_error *err);
+
+/* ------------------------------------------------------------------------------------- products */
+
+/** How the partial sums of a row product are added. */
+typedef int32_t qn_sum_order;
+enum {
+    QN_SUM_EXACT = 0,  /**< Default. int8-row and int8-static of weights with one group an output:
+                            the int32 sums are added, and the result has the bits of one process.
+                            Else as ORDERED; the plan tells which. */
+    QN_SUM_ORDERED = 1, /**< f32 sums are gathered and added in order of rank: the same bits on all
+                            ranks and in every run; not those of one process. */
+    QN_SUM_FAST = 2    /**< f32 sums by the caller's all_reduce: its bits. */
+};
+
+/**
+ * A product that all ranks compute together. Ranks with the same arguments but for w, x (row), y
+ * and the data of tensors make one product; what differs is found by qn_parallel_plan().
+ *
+ * matmul, by split:
+ *   column   w: the rank's outputs. x: all of x, the same on all ranks. bias, col_scale: of the
+ *            rank's outputs. y and residual: [m, n of the rank], or with gather_y [m, n of all].
+ *   row      w: the rank's columns. x: [m, k of the rank]. y, bias, residual, scales: of all n
+ *            outputs, the same on all ranks; they count once. Every rank gets all of y.
+ */
+typedef struct qn_parallel_args {
+    size_t size;
+    const qn_comm *comm;          /**< Borrowed by a plan until it is destroyed. */
+    const qn_matmul_args *matmul;
+    qn_split split;
+    int32_t gather_y;             /**< Column: 1: every rank gets all of y. Default 0: nothing is
+                                       exchanged. */
+    qn_sum_order sum_order;       /**< Row. */
+    int32_t is_trusted;           /**< 1: a run does not ask first whether all ranks are in it with
+                                       the same m and good arguments, which takes one short
+                                       exchange. A rank that calls otherwise may then leave the
+                                       others waiting for their callback's time limit. */
+} qn_parallel_args;
+static inline void qn_parallel_args_init(qn_parallel_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+}
+QN_API qn_status qn_parallel_args_init_sized(qn_parallel_args *args, size_t size);
+
+typedef struct qn_parallel qn_parallel;
+
+/**
+ * Plan on all ranks at once: every rank must call it. Ranks compare what they were given before
+ * anything else; where one rank fails or differs, every rank fails, and err names the rank and what
+ * it is about. Data pointers are not looked at. For the CPU.
+ * @return as qn_matmul_plan(), and QN_E_PEER: another rank failed or differs, or what the
+ *         callbacks return.
+ */
+QN_API qn_status qn_parallel_plan(const qn_ctx *ctx, const qn_parallel_args *args,
+                                  qn_parallel **plan, qn_error *err);
+/** NULL is legal. */
+QN_API void qn_parallel_destroy(qn_parallel *plan);
+/** Scratch of a run of at most the planned m, aligned to 64 bytes. */
+QN_API size_t qn_parallel_scratch_bytes(const qn_parallel *plan);
+/**
+ * Split, what is exchanged and how many bytes of it, whose bits come out; then what
+ * qn_plan_explain() says of the rank's own product. Like qn_plan_explain().
+ */
+QN_API size_t qn_parallel_explain(const qn_parallel *plan, char *text, size_t capacity);
+/**
+ * Compute y on all ranks at once. args: as planned, m at most the planned one and the same on all
+ * ranks. Nothing is allocated. One run of a qn_comm at a time.
+ * @return as qn_matmul_run(), and QN_E_PEER as above. Where any rank's arguments are bad no rank
+ *         has touched y; a rank that is lost later may leave y half written.
+ */
+QN_API qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args,
+                                 void *scratch, size_t scratch_bytes, qn_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a product over several ranks says of itself. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "../base/compiler.h"
+#include "product.h"
+
+struct words {
+    char *text;
+    size_t capacity, length;
+};
+
+static void say(struct words *w, const char *format, ...) QNI_PRINTF(2, 3);
+static void say(struct words *w, const char *format, ...)
+{
+    va_list arguments;
+    const size_t left = w->length < w->capacity ? w->capacity - w->length : 0;
+    va_start(arguments, format);
+    const int n = vsnprintf(left > 0 ? w->text + w->length : NULL, left, format, arguments);
+    va_end(arguments);
+    w->length += n > 0 ? (size_t)n : 0;
+}
+
+static void say_exchange(struct words *w, const struct qn_parallel *p)
+{
+    const double blocks = (double)p->block_bytes * (double)((p->m + p->chunk - 1) / p->chunk);
+    const double sums = 4.0 * (double)p->m * (double)p->n;
+    const double others = (double)(p->comm.n_ranks - 1);
+    switch (p->exchange) {
+    case QNI_EXCHANGE_NOTHING:
+        say(w, "  exchange  nothing: each rank keeps its outputs\n"
+               "  bits      those of one process\n");
+        return;
+    case QNI_EXCHANGE_Y:
+        say(w, "  exchange  finished outputs are gathered: %.0f bytes to each rank\n"
+               "  bits      those of one process\n",
+            others * blocks);
+        return;
+    case QNI_EXCHANGE_INT32:
+        say(w, "  exchange  %sint32 sums by all_reduce: %.0f bytes\n"
+               "  bits      those of one process: integer sums have no order\n",
+            p->is_quantized ? "the largest |x| of each row, then " : "", sums);
+        return;
+    case QNI_EXCHANGE_ORDERED:
+        if (p->by_columns)
+            say(w, "  exchange  f32 sums by all_to_all, then all_gather: %.0f bytes to each rank\n",
+                2.0 * others * blocks);
+        else
+            say(w, "  exchange  f32 sums are gathered: %.0f bytes to each rank\n", others * blocks);
+        say(w, "  bits      the same on all ranks and in every run: added in order of rank%s\n",
+            p->sum_order == QN_SUM_EXACT
+                ? "\n            (exact sums need int8-row or int8-static, and integer weights of "
+                  "one group an output without offsets)"
+                : "");
+        return;
+    default:
+        say(w, "  exchange  f32 sums by the caller's all_reduce: %.0f bytes\n"
+               "  bits      as the caller's all_reduce adds\n",
+            sums);
+    }
+}
+
+size_t qn_parallel_explain(const qn_parallel *plan, char *text, size_t capacity)
+{
+    struct words w = {text, capacity, 0};
+    if (capacity > 0)
+        text[0] = 0;
+    if (plan == NULL) {
+        say(&w, "the plan is NULL\n");
+        return w.length;
+    }
+    say(&w, "product over %d ranks, split by %s; this is rank %d\n", plan->comm.n_ranks,
+        qn_split_name(plan->split), plan->comm.rank);
+    if (plan->split == QN_SPLIT_COLUMN)
+        say(&w, "  weights   outputs %lld to %lld of %lld, k %lld\n", (long long)plan->first_n,
+            (long long)(plan->first_n + plan->own_n), (long long)plan->n, (long long)plan->k);
+    else
+        say(&w, "  weights   %lld of %lld columns, %lld outputs\n", (long long)plan->own_k,
+            (long long)plan->k, (long long)plan->n);
+    say_exchange(&w, plan);
+    say(&w, "  rows      %lld at most, %lld at once; scratch %zu bytes\nthe rank's own product:\n",
+        (long long)plan->m, (long long)plan->chunk, plan->scratch.bytes);
+    const size_t left = w.length < capacity ? capacity - w.length : 0;
+    return w.length + qn_plan_explain(plan->product, left > 0 ? text + w.length : NULL, left);
+}

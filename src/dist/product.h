@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A product over several ranks, planned: what is exchanged, and the rank's own product. */
+#ifndef QNI_DIST_PRODUCT_H
+#define QNI_DIST_PRODUCT_H
+
+#include "../base/context.h"
+#include <quern/parallel.h>
+
+/* What the ranks do with their products. */
+enum qni_exchange {
+    QNI_EXCHANGE_NOTHING, /* column: each keeps its outputs */
+    QNI_EXCHANGE_Y,       /* column: finished outputs are gathered */
+    QNI_EXCHANGE_INT32,   /* row: int32 sums are added, then finished */
+    QNI_EXCHANGE_ORDERED, /* row: f32 sums are gathered, added in order of rank, then finished */
+    QNI_EXCHANGE_FAST     /* row: f32 sums are added by the caller's all_reduce, then finished */
+};
+
+/* Every block that ranks exchange begins with the status of the rank that sent it. */
+enum { QNI_BLOCK_HEAD = 64 };
+
+/* Where the parts of a run's scratch begin, and how many bytes it has. */
+struct qni_parallel_scratch {
+    size_t sums;    /* [chunk, n] f32 or i32, and one element more that counts failures */
+    size_t send, recv; /* blocks */
+    size_t amax;    /* [m + 1] i32: bits of each row's largest |x|; failures */
+    size_t codes;   /* [chunk, k] i8 */
+    size_t product; /* of the rank's own product */
+    size_t bytes;
+};
+
+struct qn_parallel {
+    const qn_ctx *ctx;
+    size_t bytes; /* of this struct with its tail */
+    qn_comm comm;
+    qn_split split;
+    enum qni_exchange exchange;
+    int32_t is_quantized; /* INT32: x is quantized to int8 rows here, by what all ranks have */
+    int32_t by_columns;   /* ORDERED: each rank adds some columns of all ranks (all_to_all) */
+    int32_t is_trusted;
+    qn_sum_order sum_order;
+    int64_t m;               /* most rows of a run */
+    int64_t n, k;            /* of the whole product */
+    int64_t own_n, first_n;  /* outputs of this rank's weights; column: which of n they are */
+    int64_t own_k;
+    int64_t widest;          /* outputs of the rank that has most; by_columns: added by a rank */
+    int64_t chunk;           /* rows that are exchanged at once */
+    size_t block_bytes;      /* of one rank */
+    qn_plan *product;
+    struct qni_parallel_scratch scratch;
+    float w_scale[]; /* INT32: [n] scales of the weights */
+};
+
+/* The rank's own product of rows [row, row + rows) of args, to y. */
+qn_matmul_args qni_parallel_product(const struct qn_parallel *p, const qn_matmul_args *args,
+                                    int64_t row, int64_t rows, const qn_tensor *y);
+/* Rows [row, row + rows) of a tensor that has one row for each row of y; none stays none. */
+qn_tensor qni_parallel_rows_of(const qn_tensor *t, int64_t row, int64_t rows);
+/* The residual and y of the rank's own outputs. */
+qn_tensor qni_parallel_columns_of(const struct qn_parallel *p, const qn_tensor *t);
+
+/* All ranks tell each other `status`. QN_OK if all are; the rank's own status if that is not; else
+ * QN_E_PEER. what: for the sentence. */
+qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, const char *what,
+                             qn_error *err);
+
+#endif

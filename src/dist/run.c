@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Running a product over several ranks: chunks of rows, each the rank's own product, an exchange,
+ * and the epilogue of what came out.
+ *
+ * Exact sums (docs/numerics.md, int8-row and int8-static with one group an output):
+ *     d = sum over ranks of int32 sums        any order gives the same integer
+ *     v = fl(fl(scale_w * d) * x_scale)       as one process does with its own d
+ * where x_scale of a row of int8-row comes from the largest |x| that any rank has in it.
+ *
+ * Every block that is exchanged tells whether its rank failed, so that a failure on one rank ends
+ * the run on all, with a status. */
+#include <string.h>
+
+#include "../api/check.h"
+#include "../api/validate.h"
+#include "../base/error.h"
+#include "../base/half.h"
+#include "../base/size.h"
+#include "../base/sized.h"
+#include "product.h"
+
+struct parallel_run {
+    const struct qn_parallel *p;
+    const qn_matmul_args *args;
+    uint8_t *scratch;
+    int64_t m;
+    qn_error *err;
+};
+
+/* ---- parts of tensors ------------------------------------------------------------------------ */
+
+static void *at_element(const qn_tensor *t, int64_t element)
+{
+    if (t->data == NULL)
+        return NULL;
+    return (uint8_t *)t->data + (size_t)element * qn_dtype_bytes(t->dtype);
+}
+
+qn_tensor qni_parallel_rows_of(const qn_tensor *t, int64_t row, int64_t rows)
+{
+    qn_tensor part = *t;
+    if (qni_is_none(t))
+        return part;
+    part.shape[0] = rows;
+    part.data = rows == 0 ? t->data : at_element(t, row * t->stride[0]);
+    return part;
+}
+
+qn_tensor qni_parallel_columns_of(const struct qn_parallel *p, const qn_tensor *t)
+{
+    qn_tensor part = *t;
+    if (qni_is_none(t))
+        return part;
+    part.shape[1] = p->own_n;
+    part.data = p->own_n == 0 ? t->data : at_element(t, p->first_n);
+    return part;
+}
+
+qn_matmul_args qni_parallel_product(const struct qn_parallel *p, const qn_matmul_args *args,
+                                    int64_t row, int64_t rows, const qn_tensor *y)
+{
+    qn_matmul_args own = *args;
+    own.error = NULL;
+    own.y = *y;
+    own.y.shape[0] = rows;
+    own.x = qni_parallel_rows_of(&args->x, row, rows);
+    if (p->split == QN_SPLIT_ROW) {
+        qn_epilogue_init(&own.epilogue);
+        if (p->is_quantized) {
+            own.strategy = QN_STRATEGY_INT8_STATIC;
+            own.x = qn_tensor_2d(NULL, QN_I8, rows, p->own_k);
+            own.kernel = NULL; /* a name of int8-row's rows */
+        }
+        return own;
+    }
+    own.epilogue.row_scale = qni_parallel_rows_of(&args->epilogue.row_scale, row, rows);
+    own.epilogue.residual = qni_parallel_rows_of(&args->epilogue.residual, row, rows);
+    if (p->exchange == QNI_EXCHANGE_Y)
+        own.epilogue.residual = qni_parallel_columns_of(p, &own.epilogue.residual);
+    return own;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+struct block_head {
+    int32_t status;
+    int32_t reserved[15];
+};
+_Static_assert(sizeof(struct block_head) == QNI_BLOCK_HEAD, "a head is a cache line");
+
+static uint8_t *block_of(const struct parallel_run *r, size_t part, int32_t rank)
+{
+    return r->scratch + part + (size_t)rank * r->p->block_bytes;
+}
+
+static void *begin_block(uint8_t *block, qn_status status)
+{
+    const struct block_head head = {.status = status};
+    memcpy(block, &head, sizeof head);
+    return block + QNI_BLOCK_HEAD;
+}
+
+static qn_status peer_failed(const struct parallel_run *r, int32_t rank)
+{
+    return qni_fail(r->err, QN_E_PEER, "rank %d failed during the run, and its own error says why",
+                    rank);
+}
+
+/* QN_OK if no rank's block says that it failed; own: this rank's status, which goes first. */
+static qn_status check_blocks(const struct parallel_run *r, qn_status own)
+{
+    for (int32_t rank = 0; own == QN_OK && rank < r->p->comm.n_ranks; rank++) {
+        struct block_head head;
+        memcpy(&head, block_of(r, r->p->scratch.recv, rank), sizeof head);
+        if (head.status != QN_OK)
+            own = peer_failed(r, rank);
+    }
+    return own;
+}
+
+static qn_status gather_blocks(const struct parallel_run *r, qn_status own)
+{
+    const struct qn_parallel *const p = r->p;
+    const qn_comm *const c = &p->comm;
+    uint8_t *const send = r->scratch + p->scratch.send, *const recv = r->scratch + p->scratch.recv;
+    if (c->n_ranks == 1)
+        memcpy(recv, send, p->block_bytes);
+    else if (own == QN_OK)
+        QNI_TRY(c->all_gather(c->arg, send, p->block_bytes, recv, r->err));
+    else
+        (void)c->all_gather(c->arg, send, p->block_bytes, recv, NULL);
+    return check_blocks(r, own);
+}
+
+/* data[count] is where all_reduce counts the ranks that failed. */
+static qn_status reduce(const struct parallel_run *r, void *data, size_t count, qn_dtype dtype,
+                        qn_reduce how, qn_status own)
+{
+    const qn_comm *const c = &r->p->comm;
+    const int32_t failed = own != QN_OK;
+    const float failed_f32 = (float)failed;
+    uint8_t *const flag = (uint8_t *)data + count * sizeof(int32_t);
+    if (c->n_ranks == 1)
+        return own;
+    memcpy(flag, dtype == QN_F32 ? (const void *)&failed_f32 : (const void *)&failed,
+           sizeof failed);
+    const qn_status told =
+        c->all_reduce(c->arg, data, count + 1, dtype, how, own == QN_OK ? r->err : NULL);
+    if (own != QN_OK || told != QN_OK)
+        return own != QN_OK ? own : told;
+    int32_t any;
+    memcpy(&any, flag, sizeof any);
+    return any == 0 ? QN_OK
+                    : qni_fail(r->err, QN_E_PEER, "another rank failed during the run");
+}
+
+/* ---- the rank's own product ------------------------------------------------------------------ */
+
+static qn_status multiply(const struct parallel_run *r, int64_t row, int64_t rows,
+                          const qn_tensor *y)
+{
+    const struct qn_parallel *const p = r->p;
+    qn_matmul_args own = qni_parallel_product(p, r->args, row, rows, y);
+    own.error = r->err;
+    if (p->is_quantized)
+        own.x.data = r->scratch + p->scratch.codes;
+    return qn_matmul_run(p->product, &own, r->scratch + p->scratch.product,
+                         qn_plan_scratch_bytes(p->product));
+}
+
+/* The epilogue of rows of sums, which are of all outputs. */
+static qn_status finish(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    const qn_epilogue *const from = &r->args->epilogue;
+    qn_finish_args f;
+    qn_finish_args_init(&f);
+    f.v = qn_tensor_2d(r->scratch + p->scratch.sums, QN_F32, rows, p->n);
+    f.y = qni_parallel_rows_of(&r->args->y, row, rows);
+    f.epilogue = *from;
+    f.epilogue.row_scale = qni_parallel_rows_of(&from->row_scale, row, rows);
+    f.epilogue.residual = qni_parallel_rows_of(&from->residual, row, rows);
+    if (p->exchange == QNI_EXCHANGE_INT32 && from->bias.dtype == QN_I32)
+        f.epilogue.bias = qn_tensor_none(); /* has been added to the integers */
+    f.error = r->err;
+    return qn_finish(p->ctx, &f);
+}
+
+/* ---- column: outputs are gathered ------------------------------------------------------------ */
+
+static void place_outputs(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    const size_t element = qn_dtype_bytes(r->args->y.dtype);
+    int64_t first = 0;
+    for (int32_t rank = 0; rank < p->comm.n_ranks; rank++) {
+        const uint8_t *const block = block_of(r, p->scratch.recv, rank);
+        int64_t n; /* how many outputs that rank has: behind the status */
+        memcpy(&n, block + sizeof(int64_t), sizeof n);
+        for (int64_t i = 0; n > 0 && i < rows; i++)
+            memcpy(at_element(&r->args->y, (row + i) * r->args->y.stride[0] + first),
+                   block + QNI_BLOCK_HEAD + (size_t)(i * n) * element, (size_t)n * element);
+        first += n;
+    }
+}
+
+static qn_status gather_outputs(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    uint8_t *const send = r->scratch + p->scratch.send;
+    const qn_tensor y =
+        qn_tensor_2d(send + QNI_BLOCK_HEAD, r->args->y.dtype, rows, p->own_n);
+    const qn_status status = multiply(r, row, rows, &y);
+    begin_block(send, status);
+    memcpy(send + sizeof(int64_t), &p->own_n, sizeof p->own_n);
+    QNI_TRY(gather_blocks(r, status));
+    place_outputs(r, row, rows);
+    return QN_OK;
+}
+
+/* ---- row: int32 sums ------------------------------------------------------------------------- */
+
+static float value_at(const qn_tensor *x, int64_t row, int64_t column)
+{
+    const int64_t at = row * x->stride[0] + column;
+    switch (x->dtype) {
+    case QN_F16:
+        return qni_f32_from_f16(((const uint16_t *)x->data)[at]);
+    case QN_BF16:
+        return qni_f32_from_bf16(((const uint16_t *)x->data)[at]);
+    default:
+        return ((const float *)x->data)[at];
+    }
+}
+
+/* Bits of |x| are ordered as |x| is, infinities and NaN above all numbers. */
+static void find_amax(const struct parallel_run *r, int32_t *amax)
+{
+    for (int64_t i = 0; i < r->m; i++) {
+        int32_t most = 0;
+        for (int64_t j = 0; j < r->p->own_k; j++) {
+            const int32_t bits =
+                (int32_t)(qni_bits_of(value_at(&r->args->x, i, j)) & 0x7fffffffu);
+            most = bits > most ? bits : most;
+        }
+        amax[i] = most;
+    }
+}
+
+/* The scale of a row, and what x is multiplied with on its way to a code (docs/numerics.md). */
+static float scale_of(int32_t amax_bits, float *inverse)
+{
+    const float amax = qni_float_of((uint32_t)amax_bits);
+    *inverse = 0.0f;
+    if (amax_bits >= 0x7f800000)
+        return qni_float_of(QNI_NAN_F32);
+    if (amax < 0x1p-120f)
+        return 0.0f;
+    *inverse = 127.0f / amax;
+    return amax / 127.0f;
+}
+
+static void quantize(const struct parallel_run *r, const int32_t *amax, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    const float magic = 0x1.8p23f; /* a sum with it is rounded to an integer, ties to even */
+    int8_t *codes = (int8_t *)(r->scratch + p->scratch.codes);
+    for (int64_t i = 0; i < rows; i++, codes += p->own_k) {
+        float inverse;
+        (void)scale_of(amax[row + i], &inverse);
+        if (inverse == 0.0f) {
+            memset(codes, 0, (size_t)p->own_k);
+            continue;
+        }
+        for (int64_t j = 0; j < p->own_k; j++)
+            codes[j] = (int8_t)((value_at(&r->args->x, row + i, j) * inverse + magic) - magic);
+    }
+}
+
+/* Sums become values, in place. */
+static void scale_sums(const struct parallel_run *r, const int32_t *amax, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    const qn_tensor *const bias = &r->args->epilogue.bias;
+    const bool is_biased = bias->rank != 0 && bias->dtype == QN_I32;
+    uint8_t *const sums = r->scratch + p->scratch.sums;
+    for (int64_t i = 0; i < rows; i++) {
+        float inverse, x_scale = r->args->quant.x_scale;
+        if (p->is_quantized)
+            x_scale = scale_of(amax[row + i], &inverse);
+        for (int64_t j = 0; j < p->n; j++) {
+            uint8_t *const at = sums + (size_t)(i * p->n + j) * sizeof(float);
+            int32_t d;
+            memcpy(&d, at, sizeof d);
+            if (is_biased)
+                d = (int32_t)((uint32_t)d + (uint32_t)((const int32_t *)bias->data)[j]);
+            /* fma(scale_w, d, +0): the sum with 0 makes -0 what it is there. */
+            const float v = (p->w_scale[j] * (float)d + 0.0f) * x_scale;
+            memcpy(at, &v, sizeof v);
+        }
+    }
+}
+
+static qn_status add_int32(const struct parallel_run *r, const int32_t *amax, int64_t row,
+                           int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    uint8_t *const sums = r->scratch + p->scratch.sums;
+    const qn_tensor y = qn_tensor_2d(sums, QN_I32, rows, p->n);
+    if (p->is_quantized)
+        quantize(r, amax, row, rows);
+    const qn_status status = multiply(r, row, rows, &y);
+    QNI_TRY(reduce(r, sums, (size_t)(rows * p->n), QN_I32, QN_REDUCE_SUM, status));
+    if (r->args->y.dtype == QN_I32) {
+        for (int64_t i = 0; i < rows && p->n > 0; i++)
+            memcpy(at_element(&r->args->y, (row + i) * r->args->y.stride[0]),
+                   sums + (size_t)(i * p->n) * sizeof(int32_t), (size_t)p->n * sizeof(int32_t));
+        return QN_OK;
+    }
+    scale_sums(r, amax, row, rows);
+    return finish(r, row, rows);
+}
+
+/* ---- row: f32 sums --------------------------------------------------------------------------- */
+
+/* sums[i] = ((from rank 0 + from rank 1) + from rank 2) + ... */
+static void add_in_order(const struct parallel_run *r, float *sums, size_t count)
+{
+    for (int32_t rank = 0; rank < r->p->comm.n_ranks; rank++) {
+        const uint8_t *const block = block_of(r, r->p->scratch.recv, rank) + QNI_BLOCK_HEAD;
+        const float *const from = (const float *)(const void *)block;
+        for (size_t i = 0; i < count; i++)
+            sums[i] = rank == 0 ? from[i] : sums[i] + from[i];
+    }
+}
+
+static qn_status add_gathered(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    uint8_t *const send = r->scratch + p->scratch.send;
+    const qn_tensor y = qn_tensor_2d(send + QNI_BLOCK_HEAD, QN_F32, rows, p->n);
+    const qn_status status = multiply(r, row, rows, &y);
+    begin_block(send, status);
+    QNI_TRY(gather_blocks(r, status));
+    add_in_order(r, (float *)(void *)(r->scratch + p->scratch.sums), (size_t)(rows * p->n));
+    return finish(r, row, rows);
+}
+
+/* Columns [first, first + n) of all outputs are added by this rank. */
+static int64_t columns_of_rank(const struct qn_parallel *p, int32_t rank, int64_t *first)
+{
+    *first = qni_min(p->n, rank * p->widest);
+    return qni_min(p->widest, p->n - *first);
+}
+
+/* Every rank sends each other the columns that that one adds, and gathers what was added: the same
+ * sums as add_gathered(), for two blocks instead of one for each rank. */
+static qn_status add_by_columns(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    const qn_comm *const c = &p->comm;
+    float *const sums = (float *)(void *)(r->scratch + p->scratch.sums);
+    const qn_tensor y = qn_tensor_2d(sums, QN_F32, rows, p->n);
+    const qn_status status = multiply(r, row, rows, &y);
+    int64_t first, n;
+    for (int32_t rank = 0; rank < c->n_ranks; rank++) {
+        float *const to = begin_block(block_of(r, p->scratch.send, rank), status);
+        n = columns_of_rank(p, rank, &first);
+        for (int64_t i = 0; n > 0 && i < rows; i++)
+            memcpy(to + i * n, sums + i * p->n + first, (size_t)n * sizeof *to);
+    }
+    const qn_status told =
+        c->all_to_all(c->arg, r->scratch + p->scratch.send, p->block_bytes,
+                      r->scratch + p->scratch.recv, status == QN_OK ? r->err : NULL);
+    if (status != QN_OK || told != QN_OK)
+        return status != QN_OK ? status : told;
+    QNI_TRY(check_blocks(r, QN_OK));
+    n = columns_of_rank(p, c->rank, &first);
+    add_in_order(r, begin_block(r->scratch + p->scratch.send, QN_OK), (size_t)(rows * n));
+    QNI_TRY(gather_blocks(r, QN_OK));
+    for (int32_t rank = 0; rank < c->n_ranks; rank++) {
+        const uint8_t *const block = block_of(r, p->scratch.recv, rank) + QNI_BLOCK_HEAD;
+        n = columns_of_rank(p, rank, &first);
+        for (int64_t i = 0; n > 0 && i < rows; i++)
+            memcpy(sums + i * p->n + first, block + (size_t)(i * n) * sizeof *sums,
+                   (size_t)n * sizeof *sums);
+    }
+    return finish(r, row, rows);
+}
+
+static qn_status add_fast(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    uint8_t *const sums = r->scratch + p->scratch.sums;
+    const qn_tensor y = qn_tensor_2d(sums, QN_F32, rows, p->n);
+    const qn_status status = multiply(r, row, rows, &y);
+    QNI_TRY(reduce(r, sums, (size_t)(rows * p->n), QN_F32, QN_REDUCE_SUM, status));
+    return finish(r, row, rows);
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+/* What makes y of a row product is validated before any rank writes. */
+static qn_status check_finish(const struct parallel_run *r)
+{
+    const struct qn_parallel *const p = r->p;
+    struct qni_op op;
+    qn_finish_args f;
+    qn_finish_args_init(&f);
+    if (p->split == QN_SPLIT_COLUMN || r->args->y.dtype == QN_I32)
+        return QN_OK;
+    f.v = qn_tensor_2d(r->scratch + p->scratch.sums, QN_F32, r->m, p->n);
+    f.v.stride[0] = 0; /* one row, read many times */
+    f.y = r->args->y;
+    f.epilogue = r->args->epilogue;
+    if (p->exchange == QNI_EXCHANGE_INT32 && f.epilogue.bias.dtype == QN_I32)
+        f.epilogue.bias = qn_tensor_none();
+    return qni_validate_finish(p->ctx, &f, &op, r->err);
+}
+
+static qn_status check_y(const struct parallel_run *r)
+{
+    const struct qn_parallel *const p = r->p;
+    const qn_tensor *const y = &r->args->y;
+    const int64_t shape[2] = {r->m, p->exchange == QNI_EXCHANGE_NOTHING ? p->own_n : p->n};
+    QNI_TRY(qni_check_tensor(p->ctx, y, "y", 2, ~0u, r->err));
+    QNI_TRY(qni_check_shape(y, "y", shape, r->err));
+    QNI_TRY(qni_check_output(y, "y", r->err));
+    QNI_TRY(qni_check_data(p->ctx, y, "y", r->err));
+    QNI_TRY(qni_check_apart(y, "y", &r->args->x, "x", r->err));
+    QNI_TRY(qni_check_apart_bytes(y, "y", r->scratch, p->scratch.bytes, "scratch", r->err));
+    return check_finish(r);
+}
+
+/* Everything that can be wrong with a run's arguments, without the other ranks. */
+static qn_status check_run(struct parallel_run *r, size_t scratch_bytes)
+{
+    const struct qn_parallel *const p = r->p;
+    const qn_matmul_args *const a = r->args;
+    struct qni_op op;
+    if (scratch_bytes < p->scratch.bytes || (r->scratch == NULL && p->scratch.bytes > 0))
+        return qni_fail(r->err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed",
+                        r->scratch == NULL ? 0 : scratch_bytes, p->scratch.bytes);
+    if ((uintptr_t)r->scratch % 64 != 0)
+        return qni_fail(r->err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
+    QNI_TRY(qni_check_tensor(p->ctx, &a->x, "x", 2, ~0u, r->err));
+    r->m = a->x.shape[0];
+    if (r->m > p->m)
+        return qni_fail(r->err, QN_E_SHAPE, "there are %lld rows; the plan is for %lld at most",
+                        (long long)r->m, (long long)p->m);
+    QNI_TRY(check_y(r));
+    /* As its own product sees them: x, weights and, of columns, the epilogue. */
+    qn_matmul_args own = *a;
+    if (p->exchange == QNI_EXCHANGE_Y)
+        own.y = qni_parallel_columns_of(p, &a->y);
+    if (p->exchange == QNI_EXCHANGE_Y)
+        own.epilogue.residual = qni_parallel_columns_of(p, &a->epilogue.residual);
+    return qni_validate_matmul(p->ctx, &own, QNI_WITH_DATA, &op, r->err);
+}
+
+/* All ranks are in this run with the same m. */
+static qn_status agree(const struct parallel_run *r, qn_status status)
+{
+    const qn_comm *const c = &r->p->comm;
+    int32_t say[3] = {status != QN_OK, (int32_t)r->m, -(int32_t)r->m};
+    if (c->n_ranks == 1 || r->p->is_trusted)
+        return status;
+    const qn_status told = c->all_reduce(c->arg, say, 3, QN_I32, QN_REDUCE_MAX,
+                                         status == QN_OK ? r->err : NULL);
+    if (status != QN_OK || told != QN_OK)
+        return status != QN_OK ? status : told;
+    if (say[0] != 0)
+        return qni_fail(r->err, QN_E_PEER, "another rank's arguments are bad, and its own error "
+                                           "says why");
+    if (say[1] != -say[2])
+        return qni_fail(r->err, QN_E_PEER, "ranks have between %d and %d rows of x", -say[2],
+                        say[1]);
+    return QN_OK;
+}
+
+static qn_status run_chunk(const struct parallel_run *r, const int32_t *amax, int64_t row,
+                           int64_t rows)
+{
+    switch (r->p->exchange) {
+    case QNI_EXCHANGE_Y:
+        return gather_outputs(r, row, rows);
+    case QNI_EXCHANGE_INT32:
+        return add_int32(r, amax, row, rows);
+    case QNI_EXCHANGE_FAST:
+        return add_fast(r, row, rows);
+    default:
+        return r->p->by_columns ? add_by_columns(r, row, rows) : add_gathered(r, row, rows);
+    }
+}
+
+static qn_status run(struct parallel_run *r, size_t scratch_bytes)
+{
+    const struct qn_parallel *const p = r->p;
+    qn_status status = check_run(r, scratch_bytes);
+    if (p->exchange == QNI_EXCHANGE_NOTHING)
+        return status == QN_OK ? multiply(r, 0, r->m, &r->args->y) : status;
+    QNI_TRY(agree(r, status));
+    int32_t *const amax = (int32_t *)(void *)(r->scratch + p->scratch.amax);
+    if (p->is_quantized) {
+        find_amax(r, amax);
+        QNI_TRY(reduce(r, amax, (size_t)r->m, QN_I32, QN_REDUCE_MAX, QN_OK));
+    }
+    for (int64_t row = 0; row < r->m; row += p->chunk)
+        QNI_TRY(run_chunk(r, amax, row, qni_min(p->chunk, r->m - row)));
+    return QN_OK;
+}
+
+qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args, void *scratch,
+                          size_t scratch_bytes, qn_error *err)
+{
+    qn_parallel_args own;
+    qn_matmul_args matmul;
+    qn_parallel_args_init(&own);
+    qn_matmul_args_init(&matmul);
+    if (plan == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "plan is NULL");
+    struct parallel_run r = {.p = plan, .args = &matmul, .scratch = scratch, .err = err};
+    qn_status status = qni_sized_read(&own, sizeof own, args, err);
+    if (status == QN_OK)
+        status = qni_sized_read(&matmul, sizeof matmul, own.matmul, err);
+    if (status != QN_OK)
+        return plan->exchange == QNI_EXCHANGE_NOTHING ? status : agree(&r, status);
+    if (own.split != plan->split || own.sum_order != plan->sum_order ||
+        own.is_trusted != plan->is_trusted)
+        return agree(&r, qni_fail(err, QN_E_ARGUMENT,
+                                  "split, sum_order or is_trusted is not what was planned"));
+    return run(&r, scratch_bytes);
+}
