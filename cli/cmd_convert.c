@@ -5,13 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "export.h"
 #include "imports.h"
 #include "output.h"
 #include "term.h"
 
 static const struct option_row own[] = {
-    {"out", 'o', "FILE", "the file to write"},
-    {"to", 0, "quern", "what to write: a quern file (docs/formats.md), the default"},
+    {"out", 'o', "PATH", "the file (quern, gguf) or folder to write"},
+    {"to", 0, "FORMAT",
+     "quern (default), awq, gptq, gptq_v2, ct, bnb, gguf, or one kind alone: gguf:q4_0, "
+     "ct:int-quantized"},
+    {"config", 0, "FOLDER",
+     "where config.json, the tokenizer and other files come from, if not from the model's folder"},
+    {"group", 'g', "N", "columns a group, which must divide those of the model; -1: a row"},
+    {"requantize", 0, NULL, "quantize anew what the format does not hold exactly"},
+    {"format", 'f', "SPEC", "how, with --requantize: int4:g64:zp, q4_k, ..."},
+    {"resume", 0, NULL, "continue what an interrupted run has left"},
     {"include", 'i', "GLOB", "convert only modules of such names; may be given several times"},
     {"exclude", 'e', "GLOB", "leave out modules of such names; likewise"},
     {"exact", 0, NULL, "refuse weights of which any scale or offset would be rounded"},
@@ -28,6 +37,10 @@ static const struct example examples[] = {
     {"an AWQ or GPTQ folder", "quern convert Qwen2.5-7B-AWQ/ -o qwen-awq.st"},
     {"a GPTQ model that does not tell how its zeros are stored",
      "quern convert old-gptq/ -o old.st --gptq-zeros v1"},
+    {"another program's format: exactly, or the refusal says which value",
+     "quern convert Qwen2.5-7B-AWQ/ -o qwen.gguf --to gguf"},
+    {"a quern file, with the files of the model that it was made from",
+     "quern convert qwen-int4.st -o qwen-gptq --to gptq_v2 --config Qwen2.5-7B/"},
     {NULL, NULL},
 };
 
@@ -42,7 +55,11 @@ const struct command command_convert = {
              "(docs/checkpoints.md lists them) - and writes the same codes and scales as a quern "
              "file. Nothing is quantized again. Plain tensors are copied.\n\n"
              "What cannot be held exactly is refused, or counted and told: a few formats have "
-             "offsets that need more than 24 bits in extreme groups.",
+             "offsets that need more than 24 bits in extreme groups.\n\n"
+             "With --to the same values are written for another program: a folder with a right "
+             "quantization_config, the index and the other files of the model, or a GGUF file. It "
+             "is read back and compared value by value before it gets its name. What the format "
+             "does not hold exactly is refused with the value and the formats that do.",
     .tables = {own, options_imports, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
@@ -203,7 +220,10 @@ static int write_all(struct job *job)
     progress_begin(&job->progress, job->bytes, 0, job->is_quiet);
     for (int64_t i = 0; i < job->n && status == 0; i++) {
         progress_what(&job->progress, job->items[i].name);
-        status = is_stopped() ? EXIT_STOPPED : write_one(job, &job->items[i]);
+        if (is_stopped())
+            status = EXIT_STOPPED;
+        else if (!qn_writer_is_done(job->writer, job->items[i].index))
+            status = write_one(job, &job->items[i]);
         progress_set(&job->progress, job->progress.done + (double)job->items[i].bytes);
     }
     progress_end(&job->progress);
@@ -258,6 +278,9 @@ static void report(const struct job *job, double took)
 
 static int run(const struct args *args)
 {
+    const char *to = args_text(args, "to", "quern");
+    if (strcmp(to, "quern") != 0)
+        return export_run(args, to);
     struct job job = {.out = args_text(args, "out", NULL)};
     job.is_quiet = args_has(args, "quiet");
     job.is_json = args_has(args, "json");

@@ -49,7 +49,8 @@ int imports_is_foreign(const qn_checkpoint *model)
         return 1;
     for (int64_t i = 0; i < qn_checkpoint_count(model); i++) {
         qn_module_init(&m);
-        if (qn_checkpoint_module(model, i, &m, NULL) != QN_OK || m.importer[0] != '\0')
+        if (qn_checkpoint_module(model, i, &m, NULL) != QN_OK ||
+            (m.importer[0] != '\0' && strcmp(m.importer, "quern") != 0))
             return 1;
     }
     return 0;

@@ -495,7 +495,7 @@ typedef struct qn_export_info {
     int64_t group;        /**< Columns a group; -1: a row. */
     int32_t bits;
     int32_t is_symmetric; /**< 1: no zero points but the middle of the codes. */
-    int32_t has_order;    /**< 1: it has a g_idx, and with act-order one that is not trivial. */
+    int32_t has_order;    /**< 1: its columns are in another order (act-order, g_idx). */
     int32_t reserved;
 } qn_export_info;
 static inline void qn_export_info_init(qn_export_info *info)

@@ -302,6 +302,7 @@ qn_status qn_export_create(const qn_ctx *ctx, const qn_weight *weight,
     x->ctx = ctx;
     x->w = weight;
     x->options = own;
+    x->has_order = weight->perm != NULL;
     const qn_status status = make(x, err);
     x->ctx = NULL;
     x->w = NULL;
@@ -353,7 +354,6 @@ qn_status qn_export_query(const qn_export *made, qn_export_info *info)
     own.bits = made->bits;
     own.group = made->is_per_row ? -1 : made->group;
     own.is_symmetric = made->is_symmetric;
-    for (int32_t i = 0; i < made->n_out; i++)
-        own.has_order = own.has_order || strstr(made->out[i].ending, "g_idx") != NULL;
+    own.has_order = made->has_order;
     return qni_sized_write(info, &own, sizeof own);
 }

@@ -40,6 +40,7 @@ struct qn_export {
     int64_t group, groups;     /* columns a group, k where a row is one; groups of a row */
     bool is_per_row;           /* one group a row */
     bool is_symmetric;         /* no zero points but the middle */
+    bool has_order;            /* act-order */
     qn_dtype scale_dtype;
     int64_t fact[4];           /* the exporter's own, from check for write */
     struct qni_out out[QNI_MOST_OUT];

@@ -50,6 +50,8 @@ struct qni_found {
     struct qni_tensor part[QNI_MOST_PARTS]; /* in the order of the importer's list */
     int64_t fact[8];                        /* the importer's own, from find for load */
     float table[256];
+    const qn_file *file;    /* of quern: where it lies, and its name */
+    char stem[QNI_STEM];
     struct qni_notes notes;
 };
 

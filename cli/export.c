@@ -1,0 +1,617 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quern convert --to another program's format: which modules, what becomes of each, the files they
+ * are written to, and what happens between the first byte and the name. Every shard has a part file
+ * with a journal, so that --resume continues within a shard; shards that are done are not made
+ * again. RESULT.part/.quern-convert says what the run was made from. */
+#define _POSIX_C_SOURCE 200809L
+#include "export.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "imports.h"
+#include "whole.h"
+
+#define MANIFEST ".quern-convert"
+static const double shard_bytes = 5e9;
+
+/* ------------------------------------------------------------------------------------- choosing */
+
+static int is_embedding(const char *name)
+{
+    return strstr(name, "embed") != NULL || strcmp(name, "lm_head.weight") == 0;
+}
+
+/* The name in the target, and what is done about rows and norms. 0, 1: it is left out, or the exit
+ * status. */
+static int place_piece(const struct export *e, struct piece *p)
+{
+    enum { LEFT_OUT = 1 };
+    char *hf = NULL;
+    if (e->from_gguf == e->to_gguf) {
+        p->target = must_copy(p->name);
+        return 0;
+    }
+    hf = e->from_gguf ? name_to_hf(p->name, e->facts.arch) : must_copy(p->name);
+    p->target =
+        e->from_gguf ? must_copy(hf != NULL ? hf : "") : name_to_gguf(p->name, e->facts.arch);
+    const int is_derived =
+        strcmp(p->name, "rope_freqs.weight") == 0 || strstr(p->name, "rotary_emb.inv_freq") != NULL;
+    if (hf == NULL || p->target == NULL) {
+        free(hf);
+        if (is_derived)
+            return LEFT_OUT;
+        return complain(
+            EXIT_INPUT, "leave it out with --exclude",
+            "%s: has no name in %s (the names of llama, mistral, qwen2, qwen3 and gemma "
+            "are known)",
+            p->name, e->to_gguf ? "GGUF" : "Hugging Face's folders");
+    }
+    p->heads = name_heads(hf, &e->facts);
+    p->shift = name_is_shifted(hf, &e->facts) ? (e->to_gguf ? 1 : -1) : 0;
+    /* Hugging Face's programs look up rows of plain embeddings only. */
+    if (p->how == PIECE_EXPORT && e->from_gguf && is_embedding(hf))
+        p->how = PIECE_DENSE;
+    free(hf);
+    return 0;
+}
+
+static int take_module(struct export *e, struct chosen *chosen, int64_t i)
+{
+    qn_module m;
+    qn_error err = {0};
+    qn_module_init(&m);
+    const qn_status found = qn_checkpoint_module(e->model, i, &m, &err);
+    if (chosen_refusal(chosen, m.name) != NULL)
+        return 0;
+    if (found != QN_OK)
+        return imports_complain(found, &err);
+    struct piece *p = &e->pieces[e->n_pieces];
+    *p = (struct piece){.module = i, .name = m.name, .bytes = (double)m.bytes};
+    p->how = m.importer[0] != '\0' ? PIECE_EXPORT : PIECE_COPY;
+    p->activation = m.activation;
+    p->input_scale = m.input_scale;
+    p->input_zero = m.input_zero;
+    const int status = place_piece(e, p);
+    if (status == 1) {
+        free(p->target);
+        return 0;
+    }
+    e->n_pieces++;
+    e->n_weights += p->how == PIECE_EXPORT;
+    e->n_dense += p->how == PIECE_DENSE;
+    e->bytes += p->bytes;
+    return status;
+}
+
+static int choose(struct export *e)
+{
+    struct chosen chosen;
+    int status = chosen_begin(&chosen, e->args);
+    const int64_t all = qn_checkpoint_count(e->model);
+    e->pieces = must_alloc(sizeof *e->pieces * (size_t)(all > 0 ? all : 1));
+    for (int64_t i = 0; i < all && status == 0; i++)
+        status = take_module(e, &chosen, i);
+    if (status == 0)
+        status = chosen_check(&chosen, "module");
+    if (status == 0 && e->n_weights == 0)
+        status = complain(EXIT_INPUT, "'quern quantize' makes some",
+                          "%s: no quantized weight is left to convert", e->source);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------- planning */
+
+static int plan_only(struct export *e, struct piece *piece, int i, const qn_tensor *tensor)
+{
+    (void)e;
+    (void)piece;
+    (void)i;
+    (void)tensor;
+    return 0;
+}
+
+static int each_piece(struct export *e, const char *what, int (*act)(struct export *, int64_t))
+{
+    int status = 0;
+    progress_begin(&e->progress, e->bytes, 0, e->is_quiet);
+    for (int64_t i = 0; i < e->n_pieces && status == 0; i++) {
+        char *text = must_print("%s %s", what, e->pieces[i].name);
+        progress_what(&e->progress, text);
+        free(text);
+        status = is_stopped() ? EXIT_STOPPED : act(e, i);
+        qn_checkpoint_forget(e->model, e->pieces[i].module);
+        progress_set(&e->progress, e->progress.done + e->pieces[i].bytes);
+    }
+    progress_end(&e->progress);
+    return status;
+}
+
+static int plan_piece(struct export *e, int64_t i)
+{
+    return export_piece(e, &e->pieces[i], plan_only);
+}
+
+static int64_t columns_of(const struct piece *p)
+{
+    return p->tensors[0].shape[0]; /* AWQ's qweight is [k, n / 8] */
+}
+
+/* AWQ's configuration has one size of groups for all modules: the largest that divides each. */
+static int64_t common_group(const struct export *e)
+{
+    int64_t group = 0;
+    int differs = 0;
+    for (int64_t i = 0; i < e->n_pieces; i++) {
+        const struct piece *p = &e->pieces[i];
+        if (p->how != PIECE_EXPORT)
+            continue;
+        int64_t a = p->group < 0 ? columns_of(p) : p->group, b = group;
+        while (b != 0) {
+            const int64_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        differs = differs || (group != 0 && a != (p->group < 0 ? columns_of(p) : p->group)) ||
+                  (group != 0 && a != group);
+        group = a;
+    }
+    return differs ? group : 0;
+}
+
+static int plan(struct export *e)
+{
+    double used = 0;
+    int status = each_piece(e, "looking at", plan_piece);
+    if (status == 0 && strcmp(e->target, "awq") == 0 && e->group == 0) {
+        e->group = common_group(e);
+        if (e->group != 0)
+            status = each_piece(e, "looking at", plan_piece);
+    }
+    e->n_shards = 1;
+    for (int64_t i = 0; i < e->n_pieces && !e->to_gguf; i++) {
+        double bytes = 0;
+        for (int t = 0; t < e->pieces[i].n_tensors; t++)
+            bytes += (double)e->pieces[i].tensors[t].bytes;
+        if (used > 0 && used + bytes > shard_bytes) {
+            e->n_shards++;
+            used = 0;
+        }
+        used += bytes;
+        e->pieces[i].shard = e->n_shards - 1;
+    }
+    return status;
+}
+
+/* -------------------------------------------------------------------------------------- writing */
+
+static char *shard_path(const struct export *e, int shard)
+{
+    if (e->to_gguf)
+        return must_print("%s/model.gguf", e->part);
+    if (e->n_shards == 1)
+        return must_print("%s/model.safetensors", e->part);
+    return must_print("%s/model-%05d-of-%05d.safetensors", e->part, shard + 1, e->n_shards);
+}
+
+static qn_writer *writing; /* the shard that put_tensor() writes to */
+
+static int put_tensor(struct export *e, struct piece *piece, int i, const qn_tensor *tensor)
+{
+    const struct tensor_plan *plan = &piece->tensors[i];
+    qn_tensor t = *tensor;
+    qn_error err = {0};
+    if (plan->type[0] != '\0') {
+        const int64_t bytes = (int64_t)plan->bytes;
+        t = qn_tensor_make(tensor->data, QN_U8, 1, &bytes);
+    }
+    const qn_status status = qn_writer_put(writing, plan->index, &t, &err);
+    return status == QN_OK ? 0 : complain_output(e->out, status, &err);
+}
+
+static qn_status declare(const struct export *e, qn_writer *writer, int shard, qn_error *err)
+{
+    qn_status status = QN_OK;
+    for (int64_t i = 0; i < e->n_pieces; i++) {
+        struct piece *p = &e->pieces[i];
+        for (int t = 0; t < p->n_tensors && p->shard == shard && status == QN_OK; t++) {
+            struct tensor_plan *plan = &p->tensors[t];
+            status = plan->type[0] != '\0'
+                         ? qn_writer_add_blocks(writer, plan->name, plan->type, plan->rank,
+                                                plan->shape, &plan->index, err)
+                         : qn_writer_add(writer, plan->name, plan->dtype, plan->rank, plan->shape,
+                                         &plan->index, err);
+        }
+    }
+    return status;
+}
+
+static int is_done(const struct piece *p)
+{
+    for (int t = 0; t < p->n_tensors; t++)
+        if (!qn_writer_is_done(writing, p->tensors[t].index))
+            return 0;
+    return 1;
+}
+
+static int write_pieces(struct export *e, int shard)
+{
+    int status = 0;
+    /* Plans are made anew while tensors are given; indices stay those that were declared. */
+    for (int64_t i = 0; i < e->n_pieces && status == 0; i++) {
+        struct piece *p = &e->pieces[i];
+        if (p->shard != shard)
+            continue;
+        progress_what(&e->progress, p->name);
+        if (is_stopped())
+            status = EXIT_STOPPED;
+        else if (!is_done(p))
+            status = export_piece(e, p, put_tensor);
+        qn_checkpoint_forget(e->model, p->module);
+        progress_set(&e->progress, e->progress.done + p->bytes);
+    }
+    return status;
+}
+
+static int write_shard(struct export *e, int shard)
+{
+    qn_error err = {0};
+    char *path = shard_path(e, shard);
+    qn_status status = QN_OK;
+    int result = 0;
+    if (access(path, F_OK) == 0) { /* an earlier run has finished it */
+        free(path);
+        return 0;
+    }
+    status = qn_writer_create(e->ctx, path, &writing, &err);
+    if (status == QN_OK && e->to_gguf)
+        status = qn_writer_set_kind(writing, QN_FILE_GGUF, &err);
+    if (status == QN_OK && e->to_gguf)
+        result = export_metadata(e, writing);
+    else if (status == QN_OK)
+        status = qn_writer_metadata(writing, "format", "pt", &err);
+    if (status == QN_OK && result == 0)
+        status = declare(e, writing, shard, &err);
+    if (status == QN_OK && result == 0)
+        status = qn_writer_begin(writing, 0, 1, &err);
+    if (status != QN_OK || result != 0) {
+        qn_writer_abort(writing, 1);
+        result = status != QN_OK ? complain_output(path, status, &err) : result;
+    } else {
+        result = write_pieces(e, shard);
+        if (result != 0)
+            qn_writer_abort(writing, 1);
+        else if ((status = qn_writer_finish(writing, &err)) != QN_OK)
+            result = complain_output(path, status, &err);
+    }
+    writing = NULL;
+    free(path);
+    return result;
+}
+
+/* ------------------------------------------------------------------------------ the part folder */
+
+/* What the part folder was made from. To be freed. */
+static char *manifest_of(const struct export *e)
+{
+    char *words = must_print("quern %s (%s)\nto %s\nfrom %s\n", qn_version(), qn_commit(),
+                             e->target, e->source);
+    for (int t = 0; e->args->command->tables[t] != NULL; t++)
+        for (const struct option_row *row = e->args->command->tables[t]; row->name != NULL; row++) {
+            static const char *const none[] = {"out",  "resume", "force",   "quiet",
+                                               "json", "color",  "threads", "dry-run"};
+            int counts = 1;
+            for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+                counts = counts && strcmp(none[i], row->name) != 0;
+            for (int i = 0; counts && args_each(e->args, row->name, i) != NULL; i++) {
+                char *more =
+                    must_print("%s--%s %s\n", words, row->name, args_each(e->args, row->name, i));
+                free(words);
+                words = more;
+            }
+        }
+    const qn_file *file;
+    for (int64_t f = 0; (file = qn_checkpoint_file(e->model, f)) != NULL; f++) {
+        char *more = must_print("%sfile %lld: %lld tensors", words, (long long)f,
+                                (long long)qn_file_count(file));
+        free(words);
+        words = more;
+    }
+    struct stat info;
+    if (stat(e->source, &info) == 0) {
+        char *more =
+            must_print("%s\nof %lld.%09ld, %lld bytes\n", words, (long long)info.st_mtim.tv_sec,
+                       info.st_mtim.tv_nsec, (long long)info.st_size);
+        free(words);
+        words = more;
+    }
+    return words;
+}
+
+static int is_same_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "rb");
+    int is_same = file != NULL;
+    for (const char *at = text; is_same && *at != '\0'; at++)
+        is_same = fgetc(file) == (unsigned char)*at;
+    is_same = is_same && fgetc(file) == EOF;
+    if (file != NULL)
+        fclose(file);
+    return is_same;
+}
+
+/* A part folder of ours: its files go, and the folder. Nothing that is no plain file is touched. */
+static void clear_part(const struct export *e)
+{
+    DIR *folder = opendir(e->part);
+    for (struct dirent *d; folder != NULL && (d = readdir(folder)) != NULL;) {
+        struct stat info;
+        char *path = must_print("%s/%s", e->part, d->d_name);
+        if (lstat(path, &info) == 0 && S_ISREG(info.st_mode))
+            unlink(path);
+        free(path);
+    }
+    if (folder != NULL)
+        closedir(folder);
+    rmdir(e->part);
+}
+
+/* Nothing but what a run that was killed at once leaves. */
+static int is_empty(const struct export *e)
+{
+    DIR *folder = opendir(e->part);
+    int is_empty = folder != NULL;
+    for (struct dirent *d; is_empty && (d = readdir(folder)) != NULL;)
+        is_empty = strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0 ||
+                   strncmp(d->d_name, MANIFEST, strlen(MANIFEST)) == 0;
+    if (folder != NULL)
+        closedir(folder);
+    return is_empty;
+}
+
+static int begin_part(const struct export *e)
+{
+    char *words = manifest_of(e), *path = must_print("%s/" MANIFEST, e->part);
+    const int is_there = access(e->part, F_OK) == 0, is_ours = access(path, F_OK) == 0;
+    const int is_resumed = args_has(e->args, "resume");
+    int status = 0;
+    if (is_there && !is_ours && is_empty(e))
+        clear_part(e);
+    else if (is_there && !is_ours)
+        status = complain(EXIT_LIBRARY, "remove it, or choose another name",
+                          "%s: is there already, and not of 'quern convert'", e->part);
+    else if (is_there && is_resumed && !is_same_text(path, words))
+        status = complain(EXIT_LIBRARY, "run it without --resume to begin anew",
+                          "%s: was made from another model or with other options", e->part);
+    else if (is_there && !is_resumed) {
+        fprintf(stderr,
+                "quern: %s: what an interrupted run has left is thrown away; --resume would "
+                "have kept it\n",
+                e->part);
+        clear_part(e);
+    }
+    if (status == 0 && mkdir(e->part, 0777) != 0 && errno != EEXIST)
+        status = complain(EXIT_LIBRARY, "choose another place", "%s: %s", e->part, strerror(errno));
+    if (status == 0 && access(path, F_OK) != 0) {
+        struct whole w;
+        int reason = whole_begin(&w, path);
+        if (reason == 0) {
+            fputs(words, w.file);
+            reason = whole_end(&w, 1);
+        }
+        if (reason != 0)
+            status = complain(EXIT_LIBRARY, "make room", "%s: %s", path, strerror(reason));
+    }
+    free(words);
+    free(path);
+    return status;
+}
+
+static int publish(const struct export *e)
+{
+    char *from = shard_path(e, 0);
+    const char *const folder = e->to_gguf ? e->part : e->out;
+    const int reason = rename(e->to_gguf ? from : e->part, e->out) == 0 ? 0 : errno;
+    if (reason == 0) {
+        char *manifest = must_print("%s/" MANIFEST, folder);
+        unlink(manifest);
+        free(manifest);
+    }
+    if (reason == 0 && e->to_gguf)
+        rmdir(e->part);
+    free(from);
+    return reason == 0 ? 0
+                       : complain(EXIT_LIBRARY, "rename it by hand",
+                                  "%s: is complete but cannot be "
+                                  "renamed to %s: %s",
+                                  e->part, e->out, strerror(reason));
+}
+
+/* ------------------------------------------------------------------------------------ the whole */
+
+static int verify_piece(struct export *e, int64_t i)
+{
+    return export_verify(e, &e->pieces[i]);
+}
+
+static int verify(struct export *e)
+{
+    qn_error err = {0};
+    char *path = e->to_gguf ? shard_path(e, 0) : must_copy(e->part);
+    const qn_status status = qn_checkpoint_open(e->ctx, path, NULL, &e->made, &err);
+    free(path);
+    if (status != QN_OK)
+        return complain_output(e->out, status, &err);
+    return each_piece(e, "comparing", verify_piece);
+}
+
+static int write_all(struct export *e)
+{
+    int status = begin_part(e);
+    if (status != 0)
+        return status;
+    progress_begin(&e->progress, e->bytes, 0, e->is_quiet);
+    for (int s = 0; s < e->n_shards && status == 0; s++)
+        status = write_shard(e, s);
+    progress_end(&e->progress);
+    if (status == 0 && !e->to_gguf)
+        status = export_write_config(e);
+    if (status == 0)
+        status = verify(e);
+    if (status == EXIT_STOPPED)
+        return complain(status, "the same command with --resume goes on from there",
+                        "stopped: what is done is kept in %s", e->part);
+    return status == 0 ? publish(e) : status;
+}
+
+static void report(const struct export *e, double took)
+{
+    char a[HUMAN], b[HUMAN];
+    double bytes = 0;
+    int64_t requantized = 0;
+    for (int64_t i = 0; i < e->n_pieces; i++) {
+        requantized += e->pieces[i].is_requantized;
+        for (int t = 0; t < e->pieces[i].n_tensors; t++)
+            bytes += (double)e->pieces[i].tensors[t].bytes;
+    }
+    if (e->is_json) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "out", e->out != NULL ? e->out : "");
+        cJSON_AddStringToObject(o, "to", e->target);
+        cJSON_AddNumberToObject(o, "weights", (double)e->n_weights);
+        cJSON_AddNumberToObject(o, "dense", (double)e->n_dense);
+        cJSON_AddNumberToObject(o, "tensors", (double)(e->n_pieces - e->n_weights - e->n_dense));
+        cJSON_AddNumberToObject(o, "requantized", (double)requantized);
+        cJSON_AddNumberToObject(o, "shards", e->n_shards);
+        cJSON_AddNumberToObject(o, "bytes_before", e->bytes);
+        cJSON_AddNumberToObject(o, "bytes_after", bytes);
+        cJSON_AddNumberToObject(o, "seconds", took);
+        json_print(o, 0);
+    } else if (!e->is_quiet) {
+        printf("%s: %lld weights as %s, %lld tensors, %s in %s, ", e->out ? e->out : "nothing",
+               (long long)e->n_weights, e->target, (long long)(e->n_pieces - e->n_weights),
+               human_bytes(bytes, a), human_time(took, b));
+        if (requantized == 0)
+            printf("exact: every value %s\n",
+                   e->out != NULL ? "was read back and compared" : "can be held");
+        else
+            printf("%lld weights quantized again\n", (long long)requantized);
+    }
+}
+
+/* The format of --requantize: --format, or the target's usual one. */
+static int read_format(struct export *e)
+{
+    static const char *const usual[][2] = {{"awq", "int4:g128:zp:f16"},  {"gptq", "int4:g128:f16"},
+                                           {"gptq_v2", "int4:g128:f16"}, {"ct", "int4:g128:f16"},
+                                           {"bnb", "nf4:g64"},           {"gguf", "q4_0"}};
+    const char *colon = strchr(e->target, ':'), *text = args_text(e->args, "format", NULL);
+    qn_error err = {0};
+    e->is_requantized = args_has(e->args, "requantize");
+    for (size_t i = 0; i < sizeof usual / sizeof *usual && text == NULL; i++)
+        if (strncmp(e->target, usual[i][0], strcspn(e->target, ":")) == 0 &&
+            strlen(usual[i][0]) == strcspn(e->target, ":"))
+            text = e->to_gguf && colon != NULL ? colon + 1 : usual[i][1];
+    if (!e->is_requantized)
+        return 0;
+    const qn_status status = qn_format_parse(text, &e->format, &err);
+    return status == QN_OK ? 0 : complain(EXIT_USAGE, "--format gives one", "%s", err.text);
+}
+
+static int check_target(const struct export *e)
+{
+    const size_t length = strcspn(e->target, ":");
+    const char *name;
+    for (int32_t i = 0; (name = qn_export_target(i)) != NULL; i++)
+        if (strlen(name) == length && strncmp(name, e->target, length) == 0)
+            return 0;
+    return complain(EXIT_USAGE, "quern, packed, awq, gptq, gptq_v2, ct, bnb, gguf or gguf:TYPE",
+                    "--to %s: no such format", e->target);
+}
+
+static int is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static int check_out(const struct export *e)
+{
+    qn_error err = {0};
+    if (e->out == NULL)
+        return output_check(e->args);
+    if (!e->to_gguf && access(e->out, F_OK) == 0)
+        return complain(EXIT_USAGE, "remove it first, or choose another name",
+                        "%s: is there already, and a folder is not replaced", e->out);
+    const qn_status status =
+        e->to_gguf ? qn_output_check(e->out, args_has(e->args, "force"), &err) : QN_OK;
+    return status == QN_OK ? 0 : complain_output(e->out, status, &err);
+}
+
+static int open_source(struct export *e)
+{
+    int status = imports_open(e->args, e->ctx, e->source, &e->model);
+    if (status != 0)
+        return status;
+    e->from_gguf = qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_GGUF;
+    e->folder = args_text(e->args, "config", is_folder(e->source) ? e->source : NULL);
+    if (e->from_gguf)
+        facts_of_gguf(&e->facts, qn_checkpoint_file(e->model, 0));
+    status = export_read_config(e);
+    if (status == 0 && !e->from_gguf)
+        facts_of_config(&e->facts, e->config);
+    if (status == 0 && e->from_gguf && !e->to_gguf && e->folder == NULL && !e->is_quiet)
+        fprintf(stderr, "quern: a GGUF file has no tokenizer.json; --config FOLDER carries the "
+                        "files of the original model along\n");
+    return status;
+}
+
+int export_run(const struct args *args, const char *target)
+{
+    struct export e = {.args = args, .target = target, .source = args->operands[0]};
+    e.out = args_has(args, "dry-run") ? NULL : args_text(args, "out", NULL);
+    e.to_gguf = strncmp(target, "gguf", 4) == 0;
+    e.is_quiet = args_has(args, "quiet");
+    e.is_json = args_has(args, "json");
+    e.part = must_print("%s.part", e.out != NULL ? e.out : "");
+    const double begin = seconds_now();
+    int status = check_target(&e);
+    if (status == 0)
+        status = read_format(&e);
+    if (status == 0)
+        status = args_int(args, "group", -1, 1 << 20, &e.group);
+    if (status == 0)
+        status = check_out(&e);
+    if (status == 0)
+        status = context_make(args, &e.ctx);
+    if (status == 0)
+        status = open_source(&e);
+    if (status == 0)
+        status = choose(&e);
+    if (status == 0) {
+        stop_on_interrupt();
+        status = plan(&e);
+        if (status == EXIT_STOPPED)
+            complain(status, "run it again", "stopped: nothing was written yet");
+    }
+    if (status == 0 && e.out != NULL)
+        status = write_all(&e);
+    if (status == 0)
+        report(&e, seconds_now() - begin);
+    for (int64_t i = 0; i < e.n_pieces; i++) {
+        for (int t = 0; t < e.pieces[i].n_tensors; t++)
+            free(e.pieces[i].tensors[t].name);
+        free(e.pieces[i].target);
+    }
+    free(e.pieces);
+    free(e.part);
+    cJSON_Delete(e.config);
+    qn_checkpoint_close(e.made);
+    qn_checkpoint_close(e.model);
+    qn_ctx_destroy(e.ctx);
+    return status;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quern convert --to another program's format: a folder as Hugging Face's programs read it, or a
+ * GGUF file. Everything is made beside the result, in RESULT.part/, read back from there, compared
+ * with the source value by value, and only then renamed. */
+#ifndef CLI_EXPORT_H
+#define CLI_EXPORT_H
+
+#include "names.h"
+#include "output.h"
+#include "term.h"
+
+enum { MOST_TENSORS = 8, KIND_TEXT = 32 };
+
+struct tensor_plan { /* a tensor of the target */
+    char *name;
+    qn_dtype dtype;
+    char type[KIND_TEXT]; /* of blocks; "" else */
+    int32_t rank;
+    int64_t shape[QN_MAX_RANK];
+    size_t bytes;
+    int64_t index; /* in its writer */
+};
+
+struct piece { /* a module of the source on its way */
+    int64_t module;
+    const char *name; /* in the source */
+    char *target;     /* the weight's or tensor's name in the target */
+    enum { PIECE_COPY, PIECE_EXPORT, PIECE_DENSE } how;
+    int64_t heads; /* rows change their order; 0: they do not */
+    int shift;     /* added to each value: 1, -1 or 0 */
+    struct tensor_plan tensors[MOST_TENSORS];
+    int n_tensors, shard;
+    double bytes; /* in the source */
+    qn_activation activation;
+    float input_scale;
+    int32_t input_zero;
+    char kind[KIND_TEXT];
+    int bits, is_symmetric, has_order, is_requantized;
+    int64_t group;
+};
+
+struct export {
+    const struct args *args;
+    qn_ctx *ctx;
+    qn_checkpoint *model, *made; /* made: the target, opened again */
+    const char *source, *out;    /* paths */
+    const char *folder;          /* with config.json and other files; NULL: there is none */
+    char *part;                  /* "OUT.part" */
+    const char *target;          /* "awq", "gguf:q4_0" */
+    int to_gguf, from_gguf, is_quiet, is_json, is_requantized;
+    struct model_facts facts;
+    cJSON *config;
+    struct piece *pieces;
+    int64_t n_pieces, n_weights, n_dense;
+    int64_t group; /* for all modules; 0: each its own */
+    int n_shards;
+    double bytes;
+    qn_format format; /* of --requantize */
+    struct progress progress;
+};
+
+/* `quern convert --to TARGET`. 0 or the exit status. */
+int export_run(const struct args *args, const char *target);
+
+/* export_weights.c: a module's weight in the order of the target's rows, exactly as the source has
+ * it. 0 or the exit status. */
+int export_load(struct export *e, const struct piece *piece, qn_weight **weight);
+/* Its tensors; their plan is filled in, and `put` is called for each. */
+typedef int put_fn(struct export *e, struct piece *piece, int i, const qn_tensor *tensor);
+int export_piece(struct export *e, struct piece *piece, put_fn *put);
+/* Is what was written what the source says? 0 or the exit status. */
+int export_verify(struct export *e, struct piece *piece);
+
+/* export_config.c: config.json (and the like) of the target, the index, other files. */
+int export_read_config(struct export *e);
+int export_write_config(struct export *e);
+/* export_gguf.c: metadata of a GGUF target, into its writer. */
+int export_metadata(struct export *e, qn_writer *writer);
+/* config.json from the metadata of a GGUF source. */
+cJSON *export_config_of_gguf(const struct export *e);
+
+#endif
