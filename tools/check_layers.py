@@ -28,6 +28,7 @@ DOWN = {
     "src/api": {"src/checkpoint", "src/cpu", "src/cuda", "src/quant", "src/base", "include"},
     # Products over several processes are put together from the operations of one.
     "src/dist": {"src/api", "src/quant", "src/base", "include"},
+    "src/torch": {"include"}, # an object of its own, for the Python package
     "cli": {"include", "bench"}, # bench/shapes.inc: facts, no code
     "examples": {"include"},
     "python": {"include"},
@@ -70,7 +71,8 @@ NEVER_IMPORTED = re.compile(
     r"puts|putchar|perror|stdout|stderr|abort|exit|_exit|_Exit|__assert_fail|raise|system|popen|"
     r"setlocale|signal|sigaction|strtok|rand|srand)$")
 
-LIBRARY = ("src/base", "src/quant", "src/cpu", "src/cuda", "src/dist", "src/checkpoint", "src/api")
+LIBRARY = ("src/base", "src/quant", "src/cpu", "src/cuda", "src/dist", "src/checkpoint", "src/api",
+           "src/torch")
 
 
 def area_of(path):
