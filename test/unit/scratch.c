@@ -185,10 +185,26 @@ static void test_few_rows(void **state)
             }
 }
 
+/* The same of the table: what kernels declare for few rows, beside the epilogue's memory. */
+static void test_table(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; qni_matmul_kernel_at(i) != NULL; i++) {
+        const struct qni_matmul_kernel *const k = qni_matmul_kernel_at(i);
+        const size_t bytes = k->scratch_bytes[1] != 0 ? k->scratch_bytes[1] : k->scratch_bytes[0];
+        const bool serves_few = k->m_min <= SMALL || k->scratch_bytes[1] != 0;
+        if (serves_few && bytes + qni_epilogue_bytes(SMALL) + 64 > BEYOND)
+            fail_msg("%s declares %zu bytes for %d rows", k->name, bytes, SMALL);
+        if (k->needs == QN_ISA_AMX_INT8)
+            assert_true(serves_few);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_few_rows),
+        cmocka_unit_test(test_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

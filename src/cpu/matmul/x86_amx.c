@@ -36,14 +36,16 @@
 enum {
     ROWS = 320,               /* of a pass: the driver's units are no larger */
     BLOCKS = ROWS / 32,       /* at most */
-    PIECES = 128,             /* of k that are cut, and have their facts turned, at once */
+    PIECES = 128,             /* of k that are cut, and have their facts turned, at once, */
+    FEW_PIECES = 64,          /* or so many of few rows, where segments are not short */
     FACTS = 3 * QNI_AMX_ROWS, /* floats of a block and piece at most */
     AHEAD = 2048,             /* bytes of a panel */
     RING = 4,                 /* tiles of B for few rows, */
     SPAN = 128,               /* units of k at a time */
     UNIT_BYTES = 512,         /* of B */
     WHOLE = 256,              /* tiles of B at most, where a segment is longer than that; */
-    FROM = 2                  /* which pay from so many blocks of rows on */
+    FROM = 2,                 /* which pay from so many blocks of rows on */
+    SHARE = 2                 /* log2 of the pieces whose facts share a place, of few rows */
 };
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
@@ -65,6 +67,25 @@ struct scratch {
     struct qni_amx_run_memory run;
 };
 _Static_assert(sizeof(struct scratch) == 1323008, "kernels.inc says so");
+
+/* Of at most QNI_SMALL_ROWS rows: one block and one tile of rows, whose B is always in the ring. A
+ * place for the facts of one piece holds those of 1 << SHARE. Short segments need no columns, and
+ * others no memory of runs. */
+struct few_scratch {
+    uint8_t b[2][RING][QNI_AMX_SLOT];
+    int32_t dots[2][QNI_AMX_FEW][32];
+    float facts[(PIECES >> SHARE) * 3 * QNI_AMX_RUN_ROWS];
+    union {
+        struct qni_amx_columns columns[4][FEW_PIECES];
+        struct qni_amx_run_memory run;
+    };
+};
+_Static_assert(sizeof(struct few_scratch) == 47104, "and so for few rows");
+_Static_assert((int)QNI_AMX_FEW == (int)QNI_SMALL_ROWS, "rows of one tile");
+_Static_assert(QNI_AMX_FEW << SHARE <= (int)QNI_AMX_RUN_ROWS, "pieces share a place");
+_Static_assert((FEW_PIECES >> SHARE) * FACTS * sizeof(float) <=
+                   sizeof ((struct few_scratch *)NULL)->facts,
+               "facts of segments that are not short");
 
 /* A unit of a panel to signed bytes in tile order. Nibbles are looked up: vpermb looks at the lower
  * six bits of each byte, a nibble and two bits that a table of four copies has no regard for. */
@@ -213,7 +234,7 @@ struct feed {
 
 struct job {
     const struct qni_matmul_tile *t;
-    struct scratch *s;
+    struct scratch *s; /* whose fields up to chunks and split are for many rows alone */
     push_fn *push;
     run_fn *run;   /* NULL: long segments */
     int32_t codes; /* NIBBLES ... */
@@ -221,6 +242,12 @@ struct job {
     int32_t reads;
     int32_t n_facts;
     int64_t fact_rows;     /* from fact to fact */
+    int32_t share;         /* SHARE, or 0 */
+    float *facts;
+    int32_t *dots[2];      /* [][32] */
+    size_t b_second;       /* bytes from the first panel of B to the second */
+    struct qni_amx_columns *columns[4]; /* of so many pairs in turn */
+    int64_t most_pieces;
     int64_t tile_units;    /* of a B tile: 2 of int8, or 1 where segments have an odd number */
     int64_t blocks, pairs; /* so far */
     struct qni_amx_cut cut;
@@ -258,26 +285,37 @@ static __m512 scales_of_rows(const struct qni_matmul_tile *t, int64_t row)
     return _mm512_maskz_loadu_ps(there, t->row_scale + at_most(row, t->m));
 }
 
-/* The facts of 16 rows and a segment, each fact_rows from the one before. */
+/* The facts of 16 rows, or of QNI_SMALL_ROWS where pieces share a place, and a segment, each
+ * fact_rows from the one before. */
 QNI_TEMPLATE void put_facts(const struct job *j, int64_t row, int64_t segment, float *at)
 {
     const struct qni_matmul_tile *t = j->t;
+    const __mmask16 own = j->share > 0 ? (1 << QNI_AMX_FEW) - 1 : 0xffff;
     const __m512i lanes =
         _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                            _mm512_set1_epi32((int32_t)t->ld_segment));
     if (t->row_scale != NULL) {
-        _mm512_store_ps(at, scales_of_rows(t, row));
+        _mm512_mask_storeu_ps(at, own, scales_of_rows(t, row));
     } else if (j->reads == QNI_READS_Q8) {
         const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[segment];
         const __m512i sum = _mm512_castps_si512(rows_of_fact(t, t->a_sum, row, segment, lanes));
-        _mm512_store_ps(at, _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
+        _mm512_mask_storeu_ps(
+            at, own, _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
     } else {
-        _mm512_store_ps(at, rows_of_fact(t, t->a_scale, row, segment, lanes));
+        _mm512_mask_storeu_ps(at, own, rows_of_fact(t, t->a_scale, row, segment, lanes));
         if (t->a_offset != NULL)
-            _mm512_store_ps(at += j->fact_rows, rows_of_fact(t, t->a_offset, row, segment, lanes));
+            _mm512_mask_storeu_ps(at += j->fact_rows, own,
+                                  rows_of_fact(t, t->a_offset, row, segment, lanes));
         if (t->offset != NULL)
-            _mm512_store_ps(at + j->fact_rows, rows_of_fact(t, t->a_total, row, segment, lanes));
+            _mm512_mask_storeu_ps(at + j->fact_rows, own,
+                                  rows_of_fact(t, t->a_total, row, segment, lanes));
     }
+}
+
+/* Where the facts of a piece begin within those of its block. */
+static int64_t facts_at(const struct job *j, int64_t piece)
+{
+    return qni_amx_shared_place(piece, j->share, j->n_facts * j->fact_rows);
 }
 
 /* The facts of all rows and these segments, in the order in which blocks use them: [block]
@@ -286,9 +324,10 @@ static void turn_facts(const struct job *j, const struct piece *p, int64_t count
 {
     for (int64_t i = 0; i < j->cut.blocks && j->n_facts > 0; i++) {
         const struct qni_amx_rows r = qni_amx_rows_at(&j->cut, i);
-        for (int64_t k = 0; k < count; k++, to += j->n_facts * j->fact_rows)
+        for (int64_t k = 0; k < count; k++)
             for (int64_t done = 0; done < r.rows; done += 16)
-                put_facts(j, r.base + done, p[k].segment, to + done);
+                put_facts(j, r.base + done, p[k].segment, to + facts_at(j, k) + done);
+        to += count * j->n_facts * j->fact_rows;
     }
 }
 
@@ -342,7 +381,8 @@ static void feed(void *arg, int32_t quarter, int32_t end)
     for (; quarter < end && (quarter >> 1) < f->n; quarter++) {
         const int64_t panel = quarter >> 1, unit = quarter & 1;
         const uint8_t *const codes = f->codes[panel] + unit * unit_bytes;
-        uint8_t *const out = j->s->b[panel][j->stream.slot] + unit * UNIT_BYTES;
+        uint8_t *const out = (uint8_t *)j->stream.ring + (size_t)panel * j->b_second +
+                             j->stream.slot * QNI_AMX_SLOT + unit * UNIT_BYTES;
         if (unit >= j->tile_units)
             continue;
         if (unit >= f->units) {
@@ -382,7 +422,7 @@ static const struct qni_amx_columns *columns_of(struct job *j, struct pair pair,
                                                 const struct piece *p, int64_t count)
 {
     const struct qni_matmul_tile *t = j->t;
-    struct qni_amx_columns *const c = j->s->columns[j->pairs++ & 3];
+    struct qni_amx_columns *const c = j->columns[j->pairs++ & 3];
     const size_t scale_bytes = t->scale_is_f16 ? 32 : 64;
     for (int64_t k = 0; k < count; k++)
         for (int64_t i = 0; i < 2; i++) {
@@ -413,10 +453,10 @@ QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair,
     b.a = (const char *)t->a + (size_t)r->base * t->lda + p->unit * QNI_UNIT;
     b.middle = (size_t)r->middle * t->lda;
     b.last = (size_t)r->last * t->lda;
-    b.b_second = pair.n == 2 ? sizeof j->s->b[0] : 0;
+    b.b_second = pair.n == 2 ? j->b_second : 0;
     b.units = tiles_of(j, p);
-    b.out = qni_amx_sink_of(j->s->dots[j->blocks & 1], r);
-    add->dot = j->s->dots[j->blocks++ & 1][0];
+    b.out = qni_amx_sink_of(j->dots[j->blocks & 1], r);
+    add->dot = j->dots[j->blocks++ & 1];
     add->c = t->c + (size_t)r->base * t->ldc + (size_t)pair.panel * QNI_PANEL;
     add->ldc = t->ldc;
     add->rows = r->rows;
@@ -438,10 +478,10 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
     const struct qni_matmul_tile *t = j->t;
     const struct piece *const p = j->pieces;
     struct qni_amx_run *const r = &j->run_block;
-    float *const acc = j->s->run.acc;
+    float *const acc = r->m->acc;
     const size_t scale_bytes = t->scale_is_f16 ? 32 : 64;
     r->a = (const char *)t->a + (size_t)rows->base * t->lda + p->unit * QNI_UNIT;
-    r->b_second = pair.n == 2 ? sizeof j->s->b[0] : 0;
+    r->b_second = pair.n == 2 ? j->b_second : 0;
     r->two = rows->tiles == 2;
     r->a_second = (size_t)rows->last * t->lda;
     r->c_second = (size_t)rows->last * 128;
@@ -460,7 +500,7 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
     }
     float *const c = t->c + (size_t)rows->base * t->ldc + (size_t)pair.panel * QNI_PANEL;
     const size_t bytes = (size_t)pair.n * QNI_PANEL * sizeof *c;
-    memset(acc, 0, sizeof j->s->run.acc);
+    memset(acc, 0, sizeof r->m->acc);
     for (int64_t i = 0; i < rows->rows && p->unit > 0; i++)
         memcpy(acc + i * 32, c + (size_t)i * t->ldc, bytes);
     j->run(r);
@@ -477,7 +517,7 @@ static void span(struct job *j, const struct piece *p, int64_t count)
         return;
     j->pieces = p;
     j->n_pieces = count;
-    turn_facts(j, p, count, j->s->facts);
+    turn_facts(j, p, count, j->facts);
     memset(&j->feed, 0, sizeof j->feed);
     j->feed.n = pair_at(j, 0).n;
     int64_t tiles = 0;
@@ -500,12 +540,12 @@ static void span(struct job *j, const struct piece *p, int64_t count)
             st->feeding = !whole || i + 1 == j->cut.blocks;
             st->far = !st->feeding;
             if (j->run != NULL)
-                run_pieces(j, pair, &rows, j->s->facts + i * stride);
+                run_pieces(j, pair, &rows, j->facts + i * stride);
             for (int64_t k = 0; k < count && j->run == NULL; k++) {
                 const struct qni_amx_block b = block_of(j, pair, &rows, &p[k]);
                 struct qni_amx_add *const add = qni_amx_add_of(st, 0);
                 add->columns = &columns[k];
-                add->facts = j->s->facts + i * stride + k * j->fact_rows * j->n_facts;
+                add->facts = j->facts + i * stride + facts_at(j, k);
                 j->push(st, &b);
             }
         }
@@ -524,7 +564,7 @@ static void all_of_k(struct job *j)
         const int64_t end = unit + at_most(t->group_units, t->units - unit);
         for (; unit < end; segment++) {
             const struct piece p = {g, segment, unit, at_most(t->segment_units, end - unit)};
-            if (count == PIECES || (count > 0 && unit + p.units - pieces[0].unit > SPAN)) {
+            if (count == j->most_pieces || (count > 0 && unit + p.units - pieces[0].unit > SPAN)) {
                 span(j, pieces, count);
                 count = 0;
             }
@@ -846,19 +886,39 @@ static struct qni_matmul_tile some_panels(const struct qni_matmul_tile *t, int64
 
 /* ---- a job as a whole ------------------------------------------------------------------------ */
 
+/* Where in the job's scratch everything lies. */
+static void place(struct job *j, const struct qni_matmul_tile *t)
+{
+    struct scratch *const s = t->scratch;
+    struct few_scratch *const few = t->scratch;
+    const bool is_few = t->m <= QNI_SMALL_ROWS;
+    j->s = s;
+    j->share = is_few ? SHARE : 0;
+    j->facts = is_few ? few->facts : s->facts;
+    j->dots[0] = is_few ? few->dots[0][0] : s->dots[0][0];
+    j->dots[1] = is_few ? few->dots[1][0] : s->dots[1][0];
+    j->b_second = is_few ? sizeof few->b[0] : sizeof s->b[0];
+    for (int32_t i = 0; i < 4; i++)
+        j->columns[i] = is_few ? few->columns[i] : s->columns[i];
+    j->run_block.m = is_few ? &few->run : &s->run;
+    j->run_block.share = j->share;
+    j->stream.ring = (char *)t->scratch; /* B comes first in both */
+    j->stream.held.c = (char *)j->dots[0];
+}
+
 static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
 {
     static const int8_t nibbles[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
     struct job j;
     memset(&j, 0, sizeof j);
-    j.s = t->scratch;
+    place(&j, t);
     j.push = push_for(t, reads);
     j.run_block.st = &j.stream;
-    j.run_block.m = &j.s->run;
     j.run_block.fresh = segments_of_run(t, codes);
     j.run = j.run_block.fresh > 0 ? run_for(t, reads) : NULL;
-    for (int32_t i = 0; i < 1024; i++)
-        j.s->run.begin[i] = QNI_AMX_BEGIN;
+    j.most_pieces = j.run == NULL && j.share > 0 ? FEW_PIECES : PIECES;
+    for (int32_t i = 0; i < 1024 && j.run != NULL; i++)
+        j.run_block.m->begin[i] = QNI_AMX_BEGIN;
     j.codes = codes;
     j.reads = reads;
     if (reads == QNI_READS_Q8B)
@@ -873,8 +933,6 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     st->scale_is_f16 = t->scale_is_f16;
     st->scale_times = t->table8 != NULL && t->table8_doubled ? 0.5f : 1.0f;
     st->x_zero = t->x_zero;
-    st->held.c = (char *)j.s->dots[0];
-    st->ring = (char *)j.s->b;
     st->feed = feed;
     const int8_t *const values = codes == NIBBLE_TABLE ? t->table8 : nibbles;
     j.table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)values));

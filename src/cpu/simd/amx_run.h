@@ -48,7 +48,8 @@ struct qni_amx_run {
     int64_t length;            /* positions of each but the last */
     int64_t steps, last_steps; /* tiles of B in each, the last of which may be short */
     int64_t fresh;             /* even */
-    const float *facts;        /* [n][n_facts][QNI_AMX_RUN_ROWS] */
+    const float *facts;        /* [n][n_facts][QNI_AMX_RUN_ROWS], */
+    int32_t share;             /* or as qni_amx_shared_place() has it */
     int64_t n_facts;
     const char *scale[2], *offset[2]; /* [n][16] of each panel */
     const int32_t *sums[2];           /* [n][16] */
@@ -86,7 +87,7 @@ QNI_TEMPLATE struct qni_amx_segment qni_amx_segment_of(const struct qni_amx_run 
         if ((kind & QNI_AMX_BASE) == QNI_AMX_SHIFTED)
             s.sums[p] = _mm512_cvtepi32_ps(_mm512_loadu_si512(r->sums[p] + i * 16));
     }
-    s.facts = r->facts + i * r->n_facts * QNI_AMX_RUN_ROWS;
+    s.facts = r->facts + qni_amx_shared_place(i, r->share, r->n_facts * QNI_AMX_RUN_ROWS);
     return s;
 }
 

@@ -82,6 +82,14 @@ static inline struct qni_amx_rows qni_amx_rows_at(const struct qni_amx_cut *c, i
     return r;
 }
 
+/* Where the facts of piece i begin. Those of a piece have a place of so many floats, of which at
+ * most QNI_AMX_FEW rows leave room for the facts of 1 << share pieces. */
+enum { QNI_AMX_FEW = 8 };
+static inline int64_t qni_amx_shared_place(int64_t i, int32_t share, int64_t place)
+{
+    return (i >> share) * place + (i & ((1 << share) - 1)) * QNI_AMX_FEW;
+}
+
 /* k_bytes: of a row of A in one product, 64, or 32 where there are no blocks of three tiles. Tiles
  * 4 and a hold A, 7 and b hold B. */
 static inline void qni_amx_configure_rows(int64_t tile_rows, int32_t k_bytes, int a, int b)
