@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "inputs.h"
 #include "source.h"
 #include "term.h"
 
@@ -25,9 +26,9 @@ const struct command command_verify = {
     .summary = "check structure, values and checksums of files",
     .operands = "FILE...",
     .about =
-        "Opens each file, which checks all of its structure; compares the data of every tensor "
-        "with its checksum, where the file has one; loads every quantized weight, which checks its "
-        "values; unpacks packed weights and packs them again, which must give the same bytes.\n\n"
+        "Opens each file, which checks all of its structure; compares its header and the "
+        "data of every tensor with their checksums, where the file has them; loads every quantized "
+        "weight, which checks its values; unpacks packed weights and packs them again, which must give the same bytes.\n\n"
         "Files with quantized or packed weights that quern writes have checksums. Packed weights "
         "of another device or instruction set are checked as far as their head, checksum and "
         "metadata go.\n\nExit status 0: all is well; 1: something is damaged; 3: a file "
@@ -46,6 +47,7 @@ struct report {
     qn_ctx *ctx;
     int is_json;
     int64_t n_weights, n_packed, n_sums, n_bad;
+    int32_t has_header_sum;
     double bytes;
     cJSON *failures, *notes; /* of --json */
 };
@@ -65,6 +67,13 @@ static void tell(struct report *r, int is_failure, const char *kind, const char 
     printf("%s%s%s %s\n", style_on(stdout, is_failure ? RED : DIM),
            is_failure ? "damaged:" : "note:", style_off(stdout), line);
     free(line);
+}
+
+static void check_header(struct report *r)
+{
+    qn_error err = {0};
+    if (qn_file_verify_header(r->file, &r->has_header_sum, &err) != QN_OK)
+        tell(r, 1, "header", r->path, err.text);
 }
 
 static void check_tensors(struct report *r)
@@ -143,6 +152,7 @@ static void print_report(const struct report *r)
         cJSON_AddNumberToObject(o, "tensors", (double)qn_file_count(r->file));
         cJSON_AddNumberToObject(o, "bytes", r->bytes);
         cJSON_AddNumberToObject(o, "checksums", (double)r->n_sums);
+        cJSON_AddBoolToObject(o, "header_checksum", r->has_header_sum);
         cJSON_AddNumberToObject(o, "weights", (double)r->n_weights);
         cJSON_AddNumberToObject(o, "packed", (double)r->n_packed);
         cJSON_AddItemToObject(o, "damaged", r->failures);
@@ -151,10 +161,11 @@ static void print_report(const struct report *r)
         return;
     }
     char *path = text_shown(must_copy(r->path));
-    printf("%s%s%s %s: %lld tensors (%s), %lld of them with checksums",
+    printf("%s%s%s %s: %lld tensors (%s), %lld of them%s with checksums",
            style_on(stdout, r->n_bad == 0 ? GREEN : RED),
            r->n_bad == 0 ? "good:" : "damaged:", style_off(stdout), path,
-           (long long)qn_file_count(r->file), human_bytes(r->bytes, a), (long long)r->n_sums);
+           (long long)qn_file_count(r->file), human_bytes(r->bytes, a), (long long)r->n_sums,
+           r->has_header_sum ? " and the header" : "");
     if (r->n_weights > 0)
         printf(", %lld quantized weights", (long long)r->n_weights);
     if (r->n_packed > 0)
@@ -169,18 +180,23 @@ static int verify_one(qn_ctx *ctx, const char *path, int is_json)
 {
     qn_error err = {0};
     struct report r = {.path = path, .ctx = ctx, .is_json = is_json};
-    const qn_status status = qn_file_open(ctx, path, &r.file, &err);
+    const qn_status status = input_open(ctx, path, &r.file, &err);
     if (status != QN_OK)
         return complain_status(path, status, &err);
     if (is_json) {
         r.failures = cJSON_CreateArray();
         r.notes = cJSON_CreateArray();
     }
+    check_header(&r);
     check_tensors(&r);
     check_weights(&r);
     check_metadata(&r);
-    print_report(&r);
+    const int changed = inputs_check();
+    if (changed == 0)
+        print_report(&r);
     qn_file_close(r.file);
+    if (changed != 0)
+        return changed;
     return r.n_bad == 0 ? EXIT_GOOD : EXIT_DIFFERS;
 }
 

@@ -96,6 +96,8 @@ QN_API qn_status qn_file_open_memory(const qn_ctx *ctx, const void *data, size_t
 /** NULL is legal. Views of its data end here. */
 QN_API void qn_file_close(qn_file *file);
 QN_API qn_file_kind qn_file_get_kind(const qn_file *file);
+/** The path that it was opened by; NULL for memory and descriptors. Belongs to the file. */
+QN_API const char *qn_file_path(const qn_file *file);
 /** Tensors, in the order of their data. */
 QN_API int64_t qn_file_count(const qn_file *file);
 /** @return QN_OK; QN_E_ARGUMENT: NULL or i out of range. */
@@ -184,9 +186,17 @@ QN_API qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, con
  */
 QN_API qn_status qn_file_verify(const qn_file *file, const char *name, int32_t *has_checksum,
                                 qn_error *err);
-/** verify 1: from now on qn_file_load_weight() and qn_packed_load() compare checksums first, and
- * refuse weights that have none (QN_E_NOT_FOUND). Default 0. Not while other threads use the file.
- * NULL is legal. */
+/**
+ * Compare the header - names, types, shapes and metadata, such as a weight's format - with the
+ * checksum that the file has for it: files with quantized or packed weights that quern wrote have
+ * one, earlier ones do not. Any number of threads. has_checksum
+ * (may be NULL): as of qn_file_verify().
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_CORRUPT: err has both checksums.
+ */
+QN_API qn_status qn_file_verify_header(const qn_file *file, int32_t *has_checksum, qn_error *err);
+/** verify 1: from now on qn_file_load_weight() and qn_packed_load() compare checksums first, of the
+ * header too where it has one, and refuse weights that have none (QN_E_NOT_FOUND). Default 0. Not
+ * while other threads use the file. NULL is legal. */
 QN_API void qn_file_set_verify(qn_file *file, int32_t verify);
 
 /* ---------------------------------------------------------------------------------- checkpoints */

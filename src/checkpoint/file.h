@@ -31,6 +31,8 @@ struct qni_text {
 struct qn_file {
     struct qni_allocator allocator;
     struct qni_mapping *mapping;
+    char *path; /* that it was opened by, or NULL */
+    size_t path_bytes;
     qn_file_kind kind;
     struct qni_entry *entries;
     size_t n_entries, entry_capacity;
@@ -42,7 +44,8 @@ struct qn_file {
     size_t n_weights;
     char *strings; /* what all names point into */
     size_t string_bytes;
-    bool is_verified;  /* loads compare checksums: qn_file_set_verify() */
+    bool is_verified;  /* loads compare checksums: qn_file_set_verify(); */
+    bool is_damaged;   /* then: the header is not what its checksum says */
     size_t data_start; /* safetensors and GGUF: where the data begins */
 };
 
@@ -54,9 +57,16 @@ const struct qni_text *qni_metadata_find(const qn_file *file, const char *key);
 #define QNI_PACKED_KEY "quern.packed."
 /* The checksum of a tensor: 16 hexadecimal digits. */
 #define QNI_SUM_KEY "quern.xxh64."
+/* The checksum of the header with zeros for its own digits; and, so that its key cannot be lost
+ * without being missed, that there is one. */
+#define QNI_HEADER_SUM_KEY  "quern.header.xxh64"
+#define QNI_HEADER_KEY      "quern.header"
+#define QNI_HEADER_CHECKSUM "xxh64"
+enum { QNI_SUM_DIGITS = 16 };
 
-/* Before a tensor is loaded: if the file is one whose checksums are compared, its data must be
- * those that were written. QN_E_CORRUPT; QN_E_NOT_FOUND: it has no checksum. */
+/* Before a tensor is loaded: if the file is one whose checksums are compared, its data and the
+ * header, if that has a checksum, must be those that were written. QN_E_CORRUPT; QN_E_NOT_FOUND: it
+ * has no checksum. */
 qn_status qni_file_check_loaded(const qn_file *file, const qn_entry *entry, qn_error *err);
 
 /* The readers: fill entries, texts and strings from file->mapping. */

@@ -90,7 +90,7 @@ static bool has_sums(const qn_writer *writer)
     return false;
 }
 
-enum { SUM_DIGITS = 16 };
+static const char zeros[] = "0000000000000000";
 
 /* The numbers are not known before the data; zeros keep their places. */
 static void put_sum_keys(struct text *t, qn_writer *writer)
@@ -100,25 +100,39 @@ static void put_sum_keys(struct text *t, qn_writer *writer)
         put_escaped(t, writer->texts + writer->slots[i].name);
         put_plain(t, "\":\"");
         writer->slots[i].sum_at = 8 + t->used;
-        put_plain(t, "0000000000000000\"");
+        put_plain(t, zeros);
+        put(t, "\"", 1);
     }
+    put_plain(t, ",\"" QNI_HEADER_KEY "\":\"" QNI_HEADER_CHECKSUM "\",\"" QNI_HEADER_SUM_KEY
+                 "\":\"");
+    writer->header_sum_at = 8 + t->used;
+    put_plain(t, zeros);
+    put(t, "\"", 1);
+}
+
+static void put_digits(qn_writer *writer, size_t at, uint64_t sum)
+{
+    char digits[QNI_SUM_DIGITS + 1];
+    snprintf(digits, sizeof digits, "%016" PRIx64, sum);
+    memcpy(writer->header + at, digits, QNI_SUM_DIGITS);
 }
 
 qn_status qni_writer_put_sums(qn_writer *writer, qn_error *err)
 {
-    static const char zeros[] = "0000000000000000";
-    char digits[SUM_DIGITS + 1];
+    struct qni_checksum sum;
     if (!has_sums(writer))
         return QN_OK;
-    for (size_t i = 0; i < writer->n_slots; i++) {
-        snprintf(digits, sizeof digits, "%016" PRIx64, writer->slots[i].done);
-        memcpy(writer->header + writer->slots[i].sum_at, digits, SUM_DIGITS);
-    }
+    for (size_t i = 0; i < writer->n_slots; i++)
+        put_digits(writer, writer->slots[i].sum_at, writer->slots[i].done);
+    qni_checksum_start(&sum);
+    qni_checksum_add(&sum, writer->header, writer->header_bytes);
+    put_digits(writer, writer->header_sum_at, qni_checksum_note(&sum));
     const qn_status status =
         qni_output_write(writer->output, 0, writer->header, writer->header_bytes, err);
     /* Ours stays the one that a run recognises its part file by. */
     for (size_t i = 0; i < writer->n_slots; i++)
-        memcpy(writer->header + writer->slots[i].sum_at, zeros, SUM_DIGITS);
+        memcpy(writer->header + writer->slots[i].sum_at, zeros, QNI_SUM_DIGITS);
+    memcpy(writer->header + writer->header_sum_at, zeros, QNI_SUM_DIGITS);
     return status;
 }
 

@@ -294,6 +294,22 @@ static qn_status has_no_release(const char *function, const qn_file_options *own
                           function);
 }
 
+static qn_status keep_path(qn_file *file, const char *path, qn_error *err)
+{
+    const size_t bytes = strlen(path) + 1;
+    file->path = qni_alloc(&file->allocator, bytes);
+    if (file->path == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    memcpy(file->path, path, bytes);
+    file->path_bytes = bytes;
+    return QN_OK;
+}
+
+const char *qn_file_path(const qn_file *file)
+{
+    return file == NULL ? NULL : file->path;
+}
+
 qn_status qn_file_open_path(const qn_ctx *ctx, const char *path, const qn_file_options *options,
                             qn_file **file, qn_error *err)
 {
@@ -307,7 +323,11 @@ qn_status qn_file_open_path(const qn_ctx *ctx, const char *path, const qn_file_o
     if (status == QN_OK)
         status = read_file(ctx, mapping, &own, file, &inner);
     if (status == QN_OK)
+        status = keep_path(*file, path, &inner);
+    if (status == QN_OK)
         return QN_OK;
+    qn_file_close(*file);
+    *file = NULL;
     return qni_fail_at(err, status, inner.offset, "%s: %s", qni_shown_path(shown, path),
                        inner.text);
 }
@@ -366,6 +386,7 @@ void qn_file_close(qn_file *file)
     qni_free(&a, file->by_key, file->n_texts * sizeof *file->by_key);
     qni_free(&a, file->weights, file->n_weights * sizeof *file->weights);
     qni_free(&a, file->strings, file->string_bytes);
+    qni_free(&a, file->path, file->path_bytes);
     qni_mapping_release(file->mapping);
     qni_free(&a, file, sizeof *file);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checksums of tensors: the metadata key quern.xxh64.<tensor> holds the XXH64 of its data in 16
  * hexadecimal digits (1 in place of 0). The writer puts them into files with weights; comparing
- * them reads all data, and so is done on demand. */
+ * them reads all data, and so is done on demand. quern.header.xxh64 holds that of the header, of
+ * everything before the data, with zeros for its own digits. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,19 +11,17 @@
 #include "../base/error.h"
 #include "file.h"
 
-enum { DIGITS = 16 };
-
 /* False: the text is no checksum. */
 static bool parse(const char *text, uint64_t *sum)
 {
     *sum = 0;
-    for (int32_t i = 0; i < DIGITS; i++) {
+    for (int32_t i = 0; i < QNI_SUM_DIGITS; i++) {
         const char c = text[i];
         if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f'))
             return false;
         *sum = *sum << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
     }
-    return text[DIGITS] == 0;
+    return text[QNI_SUM_DIGITS] == 0;
 }
 
 /* The text that the file has for a tensor; *text NULL: none. */
@@ -80,10 +79,75 @@ qn_status qn_file_verify(const qn_file *file, const char *name, int32_t *has_che
     return compare(file, &entry, text, err);
 }
 
+/* ---- the header ------------------------------------------------------------------------------ */
+
+/* Where its checksum's digits are, as the writer writes it, or 0. No value of the metadata holds
+ * this text: its quotes would be escaped. */
+static size_t find_digits(const qn_file *file)
+{
+    static const char key[] = "\"" QNI_HEADER_SUM_KEY "\":\"";
+    enum { KEY = sizeof key - 1 };
+    const uint8_t *const bytes = file->mapping->bytes;
+    for (size_t at = 8; at + KEY + QNI_SUM_DIGITS < file->data_start; at++)
+        if (bytes[at] == '"' && memcmp(bytes + at, key, KEY) == 0)
+            return at + KEY;
+    return 0;
+}
+
+static uint64_t sum_of_header(const qn_file *file, size_t digits)
+{
+    const uint8_t *const bytes = file->mapping->bytes;
+    const size_t after = digits + QNI_SUM_DIGITS;
+    struct qni_checksum sum;
+    qni_checksum_start(&sum);
+    qni_checksum_add(&sum, bytes, digits);
+    qni_checksum_add(&sum, "0000000000000000", QNI_SUM_DIGITS);
+    qni_checksum_add(&sum, bytes + after, file->data_start - after);
+    return qni_checksum_note(&sum);
+}
+
+qn_status qn_file_verify_header(const qn_file *file, int32_t *has_checksum, qn_error *err)
+{
+    char said[QNI_SHOWN];
+    uint64_t wanted;
+    if (has_checksum != NULL)
+        *has_checksum = 0;
+    if (file == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_file_verify_header: file is NULL");
+    const char *const text = qn_file_get_metadata(file, QNI_HEADER_SUM_KEY);
+    if (text == NULL && qn_file_get_metadata(file, QNI_HEADER_KEY) == NULL)
+        return QN_OK;
+    if (has_checksum != NULL)
+        *has_checksum = 1;
+    if (file->kind != QN_FILE_SAFETENSORS)
+        return qni_fail_at(err, QN_E_CORRUPT, 0,
+                           "the metadata have a checksum of a safetensors header, which this file "
+                           "does not have");
+    const size_t digits = text != NULL ? find_digits(file) : 0;
+    if (digits == 0)
+        return qni_fail_at(err, QN_E_CORRUPT, 8,
+                           "the header is damaged: of its checksum only one of the keys "
+                           "'" QNI_HEADER_KEY "' and '" QNI_HEADER_SUM_KEY "' is as it was "
+                           "written; take a good copy of the file");
+    if (!parse(text, &wanted))
+        return qni_fail_at(err, QN_E_CORRUPT, (int64_t)digits,
+                           "the checksum of the header is \"%s\", not 16 hexadecimal digits",
+                           qni_shown(said, text));
+    const uint64_t found = sum_of_header(file, digits);
+    if (found == wanted && qn_file_get_metadata(file, QNI_HEADER_KEY) != NULL)
+        return QN_OK;
+    return qni_fail_at(err, QN_E_CORRUPT, (int64_t)digits,
+                       "the header is damaged: it has the checksum %016" PRIx64
+                       ", written was one with %016" PRIx64 "; take a good copy of the file",
+                       found, wanted);
+}
+
 void qn_file_set_verify(qn_file *file, int32_t verify)
 {
-    if (file != NULL)
-        file->is_verified = verify != 0;
+    if (file == NULL)
+        return;
+    file->is_verified = verify != 0;
+    file->is_damaged = verify != 0 && qn_file_verify_header(file, NULL, NULL) != QN_OK;
 }
 
 qn_status qni_file_check_loaded(const qn_file *file, const qn_entry *entry, qn_error *err)
@@ -92,6 +156,8 @@ qn_status qni_file_check_loaded(const qn_file *file, const qn_entry *entry, qn_e
     int32_t has_checksum = 0;
     if (!file->is_verified)
         return QN_OK;
+    if (file->is_damaged)
+        return qn_file_verify_header(file, NULL, err);
     const qn_status status = qn_file_verify(file, entry->name, &has_checksum, err);
     if (status != QN_OK || has_checksum)
         return status;

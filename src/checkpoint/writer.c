@@ -256,6 +256,11 @@ qn_status qn_writer_metadata(qn_writer *writer, const char *key, const char *val
         return qni_fail(err, QN_E_ARGUMENT,
                         "metadata keys that begin with " QNI_SUM_KEY " are for checksums, which "
                         "the writer computes");
+    if (strcmp(key, QNI_HEADER_KEY) == 0 || strcmp(key, QNI_HEADER_SUM_KEY) == 0)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "the metadata key '%s' is for the header's checksum, which the writer "
+                        "computes",
+                        key);
     if (has_name(&writer->keys, writer->texts, key))
         return qni_fail(err, QN_E_EXISTS, "the metadata key '%s' is taken", qni_shown(shown, key));
     void *pairs = writer->pairs;

@@ -88,6 +88,7 @@ struct qn_writer {
     struct qni_output *output;
     char *header;
     size_t header_bytes; /* with the length in front; a multiple of QNI_DATA_ALIGNMENT */
+    size_t header_sum_at; /* its own checksum, as of sum_at */
     uint64_t file_bytes, journal_start, part_bytes;
     int64_t n_lost, n_found; /* of qn_writer_discarded() */
     uint8_t *buffer; /* [QNI_WRITER_BUFFER] */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checksums of tensors: every tensor of a file with weights has one, no flipped bit of any tensor
- * gets past it, files without them still load; and packed weights against what packing makes of
+/* Checksums: every tensor of a file with weights has one, and its header, no flipped bit gets past
+ * them, files without them still load; and packed weights against what packing makes of
  * their own codes. */
 #include "packed_bytes.h"
 
@@ -22,6 +22,9 @@ static uint8_t *mixed_file(const qn_ctx *ctx, size_t *size)
     assert_ok(qn_writer_create(ctx, path, &writer, NULL));
     assert_error(qn_writer_metadata(writer, "quern.xxh64.a", "0", &err), QN_E_ARGUMENT,
                  "checksums");
+    assert_error(qn_writer_metadata(writer, "quern.header", "0", &err), QN_E_ARGUMENT, "header's");
+    assert_error(qn_writer_metadata(writer, "quern.header.xxh64", "0", &err), QN_E_ARGUMENT,
+                 "header's");
     assert_ok(qn_writer_add_weight(writer, "w", &parts, &index[0], NULL));
     assert_ok(qn_writer_add(writer, "pl\"ain\xcf\x80", QN_F32, 1, &five, &index[1], NULL));
     assert_ok(qn_writer_add_packed(writer, "p", packed, &index[2], NULL));
@@ -88,6 +91,68 @@ static void test_every_bit(void **state)
     counted_destroy(&c);
 }
 
+/* Every bit of the header: refused when the file is opened, or found by its checksum; and then
+ * nothing loads where checksums are compared. */
+static void test_every_bit_of_the_header(void **state)
+{
+    struct counted_ctx c;
+    qn_file *file = NULL;
+    qn_weight *weight = NULL;
+    size_t size, opened = 0;
+    uint64_t length;
+    int32_t has_sum = 0;
+    (void)state;
+    counted_make(&c);
+    uint8_t *bytes = mixed_file(c.ctx, &size);
+    assert_ok(open_bytes(c.ctx, bytes, size, &file, NULL));
+    assert_ok(qn_file_verify_header(file, &has_sum, NULL));
+    assert_int_equal(has_sum, 1);
+    assert_error(qn_file_verify_header(NULL, &has_sum, &err), QN_E_ARGUMENT, "NULL");
+    assert_int_equal(has_sum, 0);
+    qn_file_close(file);
+    memcpy(&length, bytes, sizeof length);
+    for (size_t bit = 0; bit < 8 * (8 + (size_t)length); bit++) {
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        if (open_bytes(c.ctx, bytes, size, &file, NULL) == QN_OK) {
+            opened++;
+            assert_error(qn_file_verify_header(file, &has_sum, &err), QN_E_CORRUPT, "header");
+            assert_int_equal(has_sum, 1);
+            qn_file_set_verify(file, 1);
+            assert_int_not_equal(qn_file_load_weight(c.ctx, file, "w", &weight, NULL), QN_OK);
+            qn_file_close(file);
+        }
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_true(opened > 1000);
+    free(bytes);
+    counted_destroy(&c);
+}
+
+/* A group size with the same number of groups changes values, and only this tells. */
+static void test_group_size(void **state)
+{
+    struct counted_ctx c;
+    qn_file *file = NULL;
+    qn_weight *weight = NULL;
+    size_t size;
+    (void)state;
+    counted_make(&c);
+    uint8_t *bytes = mixed_file(c.ctx, &size);
+    edit_header(bytes, "int4:g32:zp", "int4:g24:zp");
+    assert_ok(open_bytes(c.ctx, bytes, size, &file, NULL));
+    assert_ok(qn_file_load_weight(c.ctx, file, "w", &weight, NULL));
+    qn_weight_destroy(weight);
+    qn_file_set_verify(file, 1);
+    assert_error(qn_file_load_weight(c.ctx, file, "w", &weight, &err), QN_E_CORRUPT,
+                 "the header is damaged");
+    qn_file_set_verify(file, 0);
+    assert_ok(qn_file_load_weight(c.ctx, file, "w", &weight, NULL));
+    qn_weight_destroy(weight);
+    qn_file_close(file);
+    free(bytes);
+    counted_destroy(&c);
+}
+
 static void test_loading(void **state)
 {
     struct counted_ctx c;
@@ -97,6 +162,7 @@ static void test_loading(void **state)
     qn_packed *packed = NULL;
     size_t size;
     int64_t bad;
+    int32_t has_sum = 0;
     (void)state;
     counted_make(&c);
     uint8_t *bytes = mixed_file(c.ctx, &size);
@@ -123,7 +189,18 @@ static void test_loading(void **state)
     assert_ok(qn_file_load_weight(c.ctx, file, "w", &weight, NULL));
     qn_weight_destroy(weight);
     qn_file_close(file);
-    /* Files of earlier versions have no checksums. */
+    /* Files of earlier versions have no checksums, those between them none of the header. */
+    edit_header(bytes, "quern.header\"", "quern.hidden\"");
+    edit_header(bytes, "quern.header.xxh64", "quern.hidden.xxh64");
+    assert_ok(open_bytes(c.ctx, bytes, size, &file, NULL));
+    assert_int_equal(verify_all(file, &bad), 5);
+    assert_ok(qn_file_verify_header(file, &has_sum, NULL));
+    assert_int_equal(has_sum, 0);
+    qn_file_set_verify(file, 1);
+    bytes[(size_t)entry.offset + head->section[QNI_SECTION_CODES].offset] ^= 1;
+    assert_ok(qn_packed_load(c.ctx, file, "p", &packed, NULL));
+    qn_packed_destroy(packed);
+    qn_file_close(file);
     for (int i = 0; i < 5; i++)
         edit_header(bytes, "quern.xxh64.", "quern.hidden");
     assert_ok(open_bytes(c.ctx, bytes, size, &file, NULL));
@@ -224,7 +301,8 @@ static void test_packed_verify(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_bit),     cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_every_bit),     cmocka_unit_test(test_every_bit_of_the_header),
+        cmocka_unit_test(test_group_size),    cmocka_unit_test(test_loading),
         cmocka_unit_test(test_unknown_type),  cmocka_unit_test(test_bad_digits),
         cmocka_unit_test(test_packed_verify),
     };

@@ -179,7 +179,8 @@ static void test_golden(void **state)
         "{\"__metadata__\":{\"quern.weight.w\":\"{\\\"version\\\":1,\\\"format\\\":\\\"int4:g2:f16"
         "\\\",\\\"n\\\":2,\\\"k\\\":3,\\\"kh\\\":1,\\\"kw\\\":1,\\\"conv_groups\\\":1}\","
         "\"quern.xxh64.w.codes\":\"ff56b393289fbb72\","
-        "\"quern.xxh64.w.scale\":\"911ec36f72a658d0\"},"
+        "\"quern.xxh64.w.scale\":\"911ec36f72a658d0\",\"quern.header\":\"xxh64\","
+        "\"quern.header.xxh64\":\"806ef3fd55ca3458\"},"
         "\"w.scale\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
         "\"w.codes\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[8,12]}}";
     static const uint8_t codes[6] = {1, 2, 3, 4, 5, 6};
@@ -204,12 +205,12 @@ static void test_golden(void **state)
     assert_memory_equal(out, values, sizeof out);
     assert_ok(save(ctx, path, weight, true, NULL));
     uint8_t *bytes = file_bytes(path, &size);
-    assert_int_equal(size, 396);
-    assert_memory_equal(bytes, "\x78\x01\0\0\0\0\0\0", 8);
+    assert_int_equal(size, 460);
+    assert_memory_equal(bytes, "\xb8\x01\0\0\0\0\0\0", 8);
     assert_memory_equal(bytes + 8, header, sizeof header - 1);
-    for (size_t i = 8 + sizeof header - 1; i < 384; i++)
+    for (size_t i = 8 + sizeof header - 1; i < 448; i++)
         assert_int_equal(bytes[i], ' ');
-    assert_memory_equal(bytes + 384, "\x00\x3c\x00\x40\x00\x38\x00\xbc\x21\x03\x54\x06", 12);
+    assert_memory_equal(bytes + 448, "\x00\x3c\x00\x40\x00\x38\x00\xbc\x21\x03\x54\x06", 12);
     free(bytes);
     qn_weight_destroy(weight);
     qn_ctx_destroy(ctx);

@@ -45,8 +45,11 @@ class Verify(Case):
         self.assertEqual((plain["checksums"], plain["tensors"], plain["good"]), (0, 2, True))
         self.assertEqual((quantized["checksums"], quantized["weights"]), (3, 1))
         self.assertEqual((packed["checksums"], packed["packed"]), (1, 1))
+        self.assertEqual([r["header_checksum"] for r in (plain, quantized, packed)],
+                         [False, True, True])
         self.assertIn("good: q.safetensors", quern("verify", "q.safetensors"))
         self.assertNotIn("xxh64", quern("inspect", "q.safetensors"))
+        self.assertNotIn("quern.header", quern("inspect", "q.safetensors"))
 
     def test_damage(self):
         """One bit of a copied tensor, of codes, of packed codes: each is named."""
@@ -59,6 +62,20 @@ class Verify(Case):
             self.assertIn("damaged:", quern("verify", path, status=1))
             flip(path, tensor, -100)
         self.assertEqual(self.verify("q.safetensors")[0]["damaged"], [])
+
+    def test_header(self):
+        """Another group size with as many groups: everything loads, and all values are others."""
+        with open("q.safetensors", "rb") as file:
+            raw = file.read()
+        with open("q.safetensors", "wb") as file:
+            file.write(raw.replace(b"int4:g32", b"int4:g48"))
+        found, = self.verify("q.safetensors", status=1)
+        self.assertIn("the header is damaged", found["damaged"][0]["why"])
+        self.assertEqual((len(found["damaged"]), found["weights"]), (1, 1))
+        with open("q.safetensors", "wb") as file:  # of a version without this checksum
+            file.write(raw.replace(b"quern.header", b"quern.hidden"))
+        found, = self.verify("q.safetensors")
+        self.assertFalse(found["header_checksum"])
 
     def test_head(self):
         """The head of packed weights says 49 outputs, the metadata 48: nobody uses them."""

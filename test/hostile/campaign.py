@@ -7,7 +7,7 @@ docs/reliability.md has the figures of a whole run.
     campaign.py QUERN [--long]      without --long every 13th variant, for `make check`
 
 What must hold: no process dies by a signal or hangs; every truncation is refused; in files with
-checksums every flipped bit of the data is found; whatever is planted or cut, a published output is
+checksums every flipped bit is found; whatever is planted or cut, a published output is
 the right one to the byte.
 """
 import json
@@ -97,6 +97,7 @@ def make_files():
             files[f"{'quern' if kind == 'q' else 'packed'} {name}"] = (raw, True)
             if kind == "p":  # the head alone: no checksum, no metadata that contradicts it
                 raw = raw.replace(b"quern.xxh64.", b"quern.hidden")
+                raw = raw.replace(b"quern.header", b"quern.hidden")
                 files[f"packed head {name}"] = (raw.replace(b"quern.packed", b"quern.hiddex"),
                                                 False)
     return files
@@ -150,11 +151,10 @@ def flips(kind, raw, has_sums):
     missed = [bit for bit, is_good in zip(bits, good) if is_good]
     count("flipped bits", len(good))
     if has_sums:
-        in_data = [bit for bit in missed if bit // 8 >= header_end(raw)]
-        if in_data:
-            raise AssertionError(f"{kind}: a flipped bit at byte {in_data[0] // 8} was not found")
+        if missed:
+            raise AssertionError(f"{kind}: a flipped bit at byte {missed[0] // 8} was not found")
         count("flipped bits of files with checksums", len(good))
-        count("of these not found (texts of the header)", len(missed))
+        count("of these not found", len(missed))
 
 
 def heads(kind, raw):
