@@ -225,6 +225,9 @@ static int write_all(struct job *job)
         else if (!qn_writer_is_done(job->writer, job->items[i].index))
             status = write_one(job, &job->items[i]);
         progress_set(&job->progress, job->progress.done + (double)job->items[i].bytes);
+        if (status == 0 && !term_is_tty(stderr))
+            progress_line(&job->progress, "[%lld/%lld] %s", (long long)i + 1, (long long)job->n,
+                          job->items[i].name);
     }
     progress_end(&job->progress);
     return status;

@@ -261,7 +261,7 @@ static int list_text(const char *path, const qn_file *file)
             qn_file_packed_info(file, key + PACKED_KEY, &info, &err) != QN_OK)
             printf("%s\n", text_shown(err.text));
         if (strncmp(key, "quern.weight.", 13) == 0 || strncmp(key, packed_key, PACKED_KEY) == 0 ||
-            strncmp(key, "quern.xxh64.", 12) == 0 ||
+            strncmp(key, "quern.xxh64.", 12) == 0 || strncmp(key, "quern.header", 12) == 0 ||
             strncmp(key, ORIGIN_KEY, sizeof ORIGIN_KEY - 1) == 0)
             continue;
         char start[101];
@@ -401,10 +401,11 @@ static void add_stats(cJSON *o, const qn_weight_parts *p, const struct weight_st
 
 struct view {
     qn_ctx *ctx;
-    const struct picked *file;
+    const char *path;
+    const qn_file *file;
     const struct args *args;
     struct json_list *json; /* of tensors, or NULL */
-    int with_stats; /* of all */
+    int with_stats;         /* of all */
     int shown;
 };
 
@@ -421,9 +422,9 @@ static int show_weight(struct view *v, const struct weight_line *line)
 {
     qn_weight *weight;
     qn_error err = {0};
-    qn_status status = qn_file_load_weight(v->ctx, v->file->file, line->name, &weight, &err);
+    qn_status status = qn_file_load_weight(v->ctx, v->file, line->name, &weight, &err);
     if (status != QN_OK)
-        return complain_status(v->file->path, status, &err);
+        return complain_status(v->path, status, &err);
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     qn_weight_view(weight, &p);
@@ -470,7 +471,7 @@ static void show_packed(struct view *v, const struct weight_line *w)
 static int show_tensor(struct view *v, const qn_entry *e)
 {
     qn_tensor copy;
-    const char *name = name_of(v->file->file, e);
+    const char *name = name_of(v->file, e);
     const int status = entry_load(name, e, QN_F32, &copy);
     if (status != 0)
         return status;
@@ -480,7 +481,7 @@ static int show_tensor(struct view *v, const qn_entry *e)
     struct spread s;
     spread_of(copy.data, n, 0, &s);
     free(copy.data);
-    qn_file_forget(v->file->file, e);
+    qn_file_forget(v->file, e);
     if (v->json != NULL) {
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "name", e->name);
@@ -518,11 +519,11 @@ static int is_float(qn_dtype d)
 
 static int show_all(struct view *v)
 {
-    const qn_file *file = v->file->file;
+    const qn_file *file = v->file;
     int status = 0;
     struct weight_line w;
     for (int64_t i = 0; i < qn_file_weight_count(file) && status == 0; i++) {
-        status = weight_line(v->file->path, file, i, &w);
+        status = weight_line(v->path, file, i, &w);
         if (status == 0 && is_wanted(v, w.name))
             status = show_weight(v, &w);
         else if (status == 0 && v->json != NULL && v->args->n_operands < 2)
@@ -544,62 +545,66 @@ static int show_all(struct view *v)
     }
     if (status == 0 && v->shown == 0 && v->args->n_operands > 1)
         return complain(EXIT_INPUT, "'quern inspect FILE' lists the names",
-                        "%s: no tensor of floats or weight is called '%s'", v->file->path,
+                        "%s: no tensor of floats or weight is called '%s'", v->path,
                         v->args->operands[1]);
+    return status;
+}
+
+static int inspect_file(const struct args *args, qn_ctx *ctx, const char *path, const qn_file *file)
+{
+    const int is_json = args_has(args, "json");
+    int status = 0;
+    struct view v = {.ctx = ctx, .path = path, .file = file, .args = args};
+    v.with_stats = args_has(args, "stats");
+    if (is_json) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "file", path);
+        v.json = json_list_begin(o, "tensors");
+    } else if (args->n_operands < 2) {
+        status = list_text(path, file);
+    }
+    /* One weight alone is drawn without being asked for. */
+    if (qn_file_weight_count(file) == 1 && qn_file_count(file) <= 4)
+        v.with_stats = 1;
+    if (status == 0)
+        status = show_all(&v);
+    if (is_json && status == 0)
+        json_list_print(v.json, cJSON_CreateObject());
+    else
+        json_list_drop(v.json);
+    return status;
+}
+
+/* A file that makes no checkpoint may yet be one that can be looked at. */
+static int inspect_alone(const struct args *args, qn_ctx *ctx, const char *path)
+{
+    qn_error err = {0};
+    qn_file *file = NULL;
+    const qn_status opened = input_open(ctx, path, &file, &err);
+    const int status =
+        opened == QN_OK ? inspect_file(args, ctx, path, file) : complain_status(path, opened, &err);
+    qn_file_close(file);
     return status;
 }
 
 static int run(const struct args *args)
 {
-    struct picked file = {0};
+    const char *const path = args->operands[0];
     qn_ctx *ctx = NULL;
-    const int is_json = args_has(args, "json");
-    int status = context_make(args, &ctx);
     qn_checkpoint *model = NULL;
-    if (status == 0 && qn_checkpoint_open(ctx, args->operands[0], NULL, &model, NULL) == QN_OK &&
-        imports_is_foreign(model)) {
-        qn_checkpoint_close(model);
-        status = imports_open(args, ctx, args->operands[0], &model);
-        if (status == 0)
-            status = imports_inspect(args, model);
-        qn_checkpoint_close(model);
-        qn_ctx_destroy(ctx);
-        return status;
-    }
-    qn_checkpoint_close(model);
-    if (status == 0 && is_several_files(args->operands[0])) {
+    qn_error err = {0};
+    int status = context_make(args, &ctx);
+    if (status == 0 && imports_try(args, ctx, path, &model, &err) != QN_OK)
+        model = NULL;
+    if (status == 0 && model != NULL && imports_is_foreign(model))
+        status = imports_inspect(args, model);
+    else if (status == 0 && is_several_files(path))
         status = folder_inspect(args, ctx);
-        qn_ctx_destroy(ctx);
-        return status;
-    }
-    if (status == 0) {
-        qn_error err = {0};
-        const char *path = args->operands[0];
-        const qn_status opened = input_open(ctx, path, &file.file, &err);
-        file.path = must_copy(path);
-        status = opened == QN_OK ? 0 : complain_status(path, opened, &err);
-    }
-    if (status == 0) {
-        struct view v = {.ctx = ctx, .file = &file, .args = args};
-        v.with_stats = args_has(args, "stats");
-        if (is_json) {
-            cJSON *o = cJSON_CreateObject();
-            cJSON_AddStringToObject(o, "file", file.path);
-            v.json = json_list_begin(o, "tensors");
-        } else if (args->n_operands < 2) {
-            status = list_text(file.path, file.file);
-        }
-        /* One weight alone is drawn without being asked for. */
-        if (qn_file_weight_count(file.file) == 1 && qn_file_count(file.file) <= 4)
-            v.with_stats = 1;
-        if (status == 0)
-            status = show_all(&v);
-        if (is_json && status == 0)
-            json_list_print(v.json, cJSON_CreateObject());
-        else
-            json_list_drop(v.json);
-    }
-    pick_close(&file);
+    else if (status == 0 && model != NULL)
+        status = inspect_file(args, ctx, path, qn_checkpoint_file(model, 0));
+    else if (status == 0)
+        status = inspect_alone(args, ctx, path);
+    qn_checkpoint_close(model);
     qn_ctx_destroy(ctx);
     return status;
 }

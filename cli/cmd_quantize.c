@@ -32,6 +32,8 @@ static const struct option_row own[] = {
     {"prescale", 0, "none|awq|smooth",
      "scale input channels before quantizing, by AWQ or SmoothQuant; with any --method"},
     {"alpha", 0, "X", "SmoothQuant's exponent (default 0.5)"},
+    {"plain-scales", 0, NULL,
+     "gptq: the scales of round to nearest, which a search within GPTQ would better (faster)"},
     {"act-order", 0, NULL, "gptq: columns in the order of their importance"},
     {"damping", 0, "X", "gptq: part of the mean diagonal that is added (default 0.01)"},
     {"dry-run", 'n', NULL, "show what would happen to each tensor, write nothing"},
@@ -137,6 +139,7 @@ static int quantize_one(struct job *job, const struct item *item)
     options.kw = item->kw;
     options.conv_groups = item->groups;
     options.act_order = r->act_order;
+    options.search_scales = !r->plain_scales;
     options.damping = r->damping;
     options.progress = on_progress;
     options.progress_arg = job;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "axes.h"
 #include "inputs.h"
 #include "output.h"
 #include "problem.h"
@@ -15,6 +16,10 @@ static const struct option_row own[] = {
     {"x", 'x', "FILE[:NAME]", "activations [..., k], or an image of rank 4 (3 without height)"},
     {"out", 'o', "FILE", "the npy to write"},
     {"format", 'f', "SPEC", "quantize plain weights to this format first"},
+    {"axes", 0, "ORDER",
+     "what the dimensions of plain weights are: oi (default), io (Conv1D), oihw (default), hwio, "
+     "oiw, iohw or iow (transposed convolutions)"},
+    {"conv-groups", 0, "N", "groups of plain weights (default: as x needs them; 1 if transposed)"},
     {"op", 0, "matmul|conv2d|conv_transpose2d",
      "the operation (default: what the weights are made for)"},
     {"strategy", 's', "float|int8-row|int8-block|int8-static|dense",
@@ -49,6 +54,9 @@ static const struct example examples[] = {
                       "--pad 1 -o y.npy"},
     {"plain weights, quantized on the way",
      "quern run -w w.npy --format int4:g64 -x x.npy -o y.npy"},
+    {"a matrix of GPT-2, which is stored the other way round",
+     "quern run -w gpt2.safetensors:h.0.mlp.c_fc.weight --axes io --format int8:pc -x x.npy -o "
+     "y.npy"},
     {NULL, NULL},
 };
 
@@ -76,7 +84,9 @@ struct task {
     qn_epilogue epilogue;
     qn_quant_args quant;
     qn_strategy strategy;
-    qn_conv_args conv; /* geometry; also filled for the run */
+    qn_conv_args conv;   /* geometry; also filled for the run */
+    struct axes axes;    /* of plain weights; rank 0: the usual ones */
+    int64_t conv_groups; /* 0: as x needs them */
     char *kernel;
     int strict;
     char kernel_used[96];
@@ -105,6 +115,50 @@ static int check_columns(const struct task *t, const char *path, int64_t k)
                     (long long)columns);
 }
 
+/* As many groups as the channels of x need, unless the option says how many. Those of a transposed
+ * convolution divide its inputs, which are all of x's channels in any case. */
+static int64_t groups_of(const struct task *t, const qn_tensor *weights)
+{
+    if (t->conv_groups > 0)
+        return t->conv_groups;
+    if (t->axes.at[AXIS_W] < 0 || axes_are_transposed(&t->axes) || t->x.rank < 3)
+        return 1;
+    const int64_t inputs = axes_size(&t->axes, weights, AXIS_I);
+    const int64_t channels = t->x.shape[t->conv.image == QN_NHWC ? t->x.rank - 1 : 1];
+    return inputs > 0 && channels > 0 && channels % inputs == 0 ? channels / inputs : 1;
+}
+
+/* Plain weights in the library's order, f32. */
+static int load_ordered(struct task *t, const struct picked *p, const qn_entry *entry,
+                        qn_quantize_options *options, qn_tensor *rows)
+{
+    int64_t n, k;
+    qn_tensor all;
+    if (t->axes.rank == 0)
+        axes_parse(entry->tensor.rank == 2 ? "oi" : "oihw", &t->axes);
+    if (t->axes.rank != entry->tensor.rank)
+        return complain(EXIT_INPUT, "a letter for each of them",
+                        "%s: its weights have %d dimensions, --axes '%s' has %d", p->path,
+                        entry->tensor.rank, t->axes.text, t->axes.rank);
+    const int64_t groups = groups_of(t, &entry->tensor);
+    if (!axes_geometry(&t->axes, &entry->tensor, groups, &n, &k))
+        return complain(EXIT_INPUT, "give --conv-groups, or another order of --axes",
+                        "%s: %lld groups do not divide the weights' %s", p->path, (long long)groups,
+                        axes_are_transposed(&t->axes) ? "inputs" : "outputs");
+    int failed = t->axes.at[AXIS_W] < 0 ? check_columns(t, p->path, k) : 0;
+    if (failed == 0)
+        failed = entry_load(p->path, entry, QN_F32, &all);
+    if (failed != 0)
+        return failed;
+    *rows = qn_tensor_2d(must_alloc((size_t)n * (size_t)k * sizeof(float)), QN_F32, n, k);
+    axes_gather(&t->axes, &all, 0, groups, rows);
+    free(all.data);
+    options->kh = (int32_t)axes_size(&t->axes, &entry->tensor, AXIS_H);
+    options->kw = (int32_t)axes_size(&t->axes, &entry->tensor, AXIS_W);
+    options->conv_groups = (int32_t)groups;
+    return 0;
+}
+
 static int quantize_plain(struct task *t, const struct picked *p, const char *format)
 {
     qn_entry entry;
@@ -120,25 +174,12 @@ static int quantize_plain(struct task *t, const struct picked *p, const char *fo
     qn_status status = qn_format_parse(format, &options.format, &err);
     if (status != QN_OK)
         return complain_status("--format", status, &err);
-    int64_t k = 1;
-    for (int32_t d = 1; d < entry.tensor.rank; d++)
-        k *= entry.tensor.shape[d];
-    failed = entry.tensor.rank != 2 ? 0 : check_columns(t, p->path, k);
-    if (failed != 0)
-        return failed;
     qn_tensor rows;
-    failed = entry_load_rows(p->path, &entry, QN_F32, &rows);
+    failed = t->axes.rank > 0 || entry.tensor.rank == 2 || entry.tensor.rank == 4
+                 ? load_ordered(t, p, &entry, &options, &rows)
+                 : entry_load_rows(p->path, &entry, QN_F32, &rows);
     if (failed != 0)
         return failed;
-    if (entry.tensor.rank == 4) {
-        options.kh = (int32_t)entry.tensor.shape[2];
-        options.kw = (int32_t)entry.tensor.shape[3];
-        /* Groups are those that x needs. */
-        const int64_t channels = t->conv.image == QN_NHWC ? t->x.shape[t->x.rank - 1]
-                                                          : t->x.shape[t->x.rank > 3 ? 1 : 0];
-        if (entry.tensor.shape[1] > 0 && channels % entry.tensor.shape[1] == 0 && channels > 0)
-            options.conv_groups = (int32_t)(channels / entry.tensor.shape[1]);
-    }
     qn_weight *weight = NULL;
     status = qn_quantize(t->ctx, &rows, &options, &weight, &err);
     free(rows.data);
@@ -168,7 +209,10 @@ static int load_weights(struct task *t, const char *text, const char *format)
         const char *name = pick_weight(&p), *packed = packed_name(&p);
         qn_status status = QN_OK;
         qn_weight *weight = NULL;
-        if (name != NULL) {
+        if ((name != NULL || packed != NULL) && (t->axes.rank > 0 || t->conv_groups > 0)) {
+            failed = complain(EXIT_USAGE, "leave it out: quantized weights say what they are",
+                              "%s: --axes and --conv-groups are for plain weights", p.path);
+        } else if (name != NULL) {
             qn_weight_parts parts;
             qn_weight_parts_init(&parts);
             status = qn_file_weight_info(p.file, name, &parts, NULL, &err);
@@ -258,6 +302,18 @@ static int read_pair(const struct args *args, const char *name, int64_t lo, int3
     return status;
 }
 
+static int read_axes(const struct args *args, struct task *t)
+{
+    const char *order = args_text(args, "axes", NULL);
+    if (args_has(args, "axes") && !axes_parse(order, &t->axes))
+        return complain(EXIT_USAGE, "such as io or iohw", "--axes '%s': no order of o, i, h and w",
+                        order);
+    if (t->axes.rank > 0 && t->axes.at[AXIS_E] >= 0)
+        return complain(EXIT_USAGE, "'quern quantize' makes a weight of each expert",
+                        "--axes '%s': one product has no experts", order);
+    return args_int(args, "conv-groups", 1, INT32_MAX, &t->conv_groups);
+}
+
 static int read_options(const struct args *args, struct task *t)
 {
     double x_scale = 1, y_scale = 1;
@@ -271,7 +327,8 @@ static int read_options(const struct args *args, struct task *t)
     t->kernel = kernel != NULL ? kernel_name(kernel) : NULL;
     t->strict = args_has(args, "strict");
     qn_strategy_parse(args_text(args, "strategy", "float"), &t->strategy, NULL);
-    int status = read_clamp(args_text(args, "clamp", NULL), &t->epilogue);
+    int status = read_axes(args, t);
+    status = status != 0 ? status : read_clamp(args_text(args, "clamp", NULL), &t->epilogue);
     status = status != 0 ? status : args_real(args, "x-scale", 1e-30, 1e30, &x_scale);
     status = status != 0 ? status : args_real(args, "y-scale", 1e-30, 1e30, &y_scale);
     status = status != 0 ? status : args_int(args, "x-zero", -128, 255, &x_zero);
@@ -303,6 +360,8 @@ static int choose_op(const struct args *args, struct task *t)
     const char *op = args_text(args, "op", NULL);
     if (op != NULL)
         t->op = strcmp(op, "matmul") == 0 ? MATMUL : strcmp(op, "conv2d") == 0 ? CONV : TRANSPOSE;
+    else if (t->axes.rank > 0 && axes_are_transposed(&t->axes))
+        t->op = TRANSPOSE;
     else
         t->op = t->facts.kh * t->facts.kw > 1 || t->facts.conv_groups > 1 ? CONV : MATMUL;
     for (int i = 0; i < 5; i++) {

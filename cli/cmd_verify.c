@@ -28,7 +28,8 @@ const struct command command_verify = {
     .about =
         "Opens each file, which checks all of its structure; compares its header and the "
         "data of every tensor with their checksums, where the file has them; loads every quantized "
-        "weight, which checks its values; unpacks packed weights and packs them again, which must give the same bytes.\n\n"
+        "weight, which checks its values; unpacks packed weights and packs them again, which must "
+        "give the same bytes.\n\n"
         "Files with quantized or packed weights that quern writes have checksums. Packed weights "
         "of another device or instruction set are checked as far as their head, checksum and "
         "metadata go.\n\nExit status 0: all is well; 1: something is damaged; 3: a file "

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "inputs.h"
 #include "source.h"
 #include "term.h"
 
@@ -17,17 +18,45 @@ const struct option_row options_imports[] = {
     {NULL, 0, NULL, NULL},
 };
 
-int imports_open(const struct args *args, qn_ctx *ctx, const char *path, qn_checkpoint **model)
+/* What is read beside the files with tensors: the configuration, and the index of the shards. */
+static void note_settings(const char *path)
+{
+    static const char *const names[] = {"config.json", "quantize_config.json", "quant_config.json",
+                                        "hf_quant_config.json", "model.safetensors.index.json"};
+    const char *const slash = strrchr(path, '/');
+    const size_t length = strlen(path);
+    const int is_index = length > 5 && strcmp(path + length - 5, ".json") == 0;
+    const int folder = !is_index ? (int)length : slash != NULL ? (int)(slash - path) : 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *name = must_print("%.*s%s%s", folder, path, folder > 0 ? "/" : "", names[i]);
+        input_note(name);
+        free(name);
+    }
+}
+
+qn_status imports_try(const struct args *args, qn_ctx *ctx, const char *path, qn_checkpoint **model,
+                      qn_error *err)
 {
     const char *zeros = args_text(args, "gptq-zeros", NULL);
+    const qn_file *file;
     qn_checkpoint_options options;
-    qn_error err = {0};
     qn_checkpoint_options_init(&options);
     if (zeros != NULL)
         options.gptq_zeros = strcmp(zeros, "v2") == 0   ? QN_GPTQ_ZEROS_V2
                              : strcmp(zeros, "v1") == 0 ? QN_GPTQ_ZEROS_V1
                                                         : QN_GPTQ_ZEROS_V1_WRAP;
-    const qn_status status = qn_checkpoint_open(ctx, path, &options, model, &err);
+    if (is_several_files(path))
+        note_settings(path);
+    const qn_status status = qn_checkpoint_open(ctx, path, &options, model, err);
+    for (int64_t i = 0; status == QN_OK && (file = qn_checkpoint_file(*model, i)) != NULL; i++)
+        input_note(qn_file_path(file));
+    return status;
+}
+
+int imports_open(const struct args *args, qn_ctx *ctx, const char *path, qn_checkpoint **model)
+{
+    qn_error err = {0};
+    const qn_status status = imports_try(args, ctx, path, model, &err);
     return status == QN_OK ? 0 : complain_status(path, status, &err);
 }
 

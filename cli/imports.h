@@ -8,7 +8,10 @@
 /* --gptq-zeros */
 extern const struct option_row options_imports[];
 
-/* Open what the path names, with the decisions of the options. 0 or the exit status. */
+/* Open what the path names, with the decisions of the options; its files are inputs. */
+qn_status imports_try(const struct args *args, qn_ctx *ctx, const char *path, qn_checkpoint **model,
+                      qn_error *err);
+/* The same, with a complaint. 0 or the exit status. */
 int imports_open(const struct args *args, qn_ctx *ctx, const char *path, qn_checkpoint **model);
 /* A module that cannot be imported. The exit status. */
 int imports_complain(qn_status status, const qn_error *err);

@@ -22,7 +22,7 @@ static struct input *inputs;
 static volatile sig_atomic_t n_inputs;
 static const char *volatile lost_part;
 
-static void note(const char *path)
+void input_note(const char *path)
 {
     struct input input = {.path = path};
     if (stat(path, &input.facts) != 0) /* who opens it will say why */
@@ -41,7 +41,7 @@ static void note(const char *path)
 
 qn_status input_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_error *err)
 {
-    note(path);
+    input_note(path);
     return qn_file_open(ctx, path, file, err);
 }
 

@@ -8,6 +8,8 @@
 
 /* qn_file_open(), and remember how large and how old the file was before. */
 qn_status input_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_error *err);
+/* Remember a file that a call of the library's opens, or has just opened. */
+void input_note(const char *path);
 /* Have all files stayed what they were? 0, or the exit status after the one that has not was named.
  * What is made of them may appear under its name only after this. */
 int inputs_check(void);

@@ -66,6 +66,10 @@ int recipe_from_args(const struct args *args, struct recipe *r)
     r->act_order = args_has(args, "act-order");
     if (status == 0 && r->act_order && r->method != QN_METHOD_GPTQ)
         return complain(EXIT_USAGE, "add --method gptq", "--act-order: only GPTQ orders columns");
+    r->plain_scales = args_has(args, "plain-scales");
+    if (status == 0 && r->plain_scales && r->method != QN_METHOD_GPTQ)
+        return complain(EXIT_USAGE, "add --method gptq, or leave it out",
+                        "--plain-scales: without GPTQ, --method says how scales are found");
     if (status == 0 && args_has(args, "damping") && r->method != QN_METHOD_GPTQ)
         return complain(EXIT_USAGE, "add --method gptq", "--damping: only GPTQ has a diagonal");
     if (status == 0 && args_has(args, "alpha") && r->prescale != PRESCALE_SMOOTH)

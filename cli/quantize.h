@@ -11,7 +11,7 @@ struct recipe {
     char format_text[48];
     qn_method method;
     qn_range range;
-    int act_order;
+    int act_order, plain_scales;
     double damping, alpha;
     enum { PRESCALE_NONE, PRESCALE_AWQ, PRESCALE_SMOOTH } prescale;
 };

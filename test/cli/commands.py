@@ -509,6 +509,65 @@ class Run(Case):
               "2x2", "--pad", "1,1,1,1", "-o", "y.npy", "--force")
         self.assertEqual(npy_read("y.npy"), (shape, y))
 
+    def run_values(self, name, *words):
+        quern("run", "-w", f"w.safetensors:{name}", "--format", "int8:pc", "-o", "y.npy",
+              "--force", *words)
+        return npy_read("y.npy")
+
+    def test_run_axes(self):
+        """The same weights in other orders give the same output."""
+        o, i, h, w = 4, 6, 2, 3
+        values = [(j * 37 % 255 - 127) / 64 for j in range(o * i * h * w)]
+
+        def at(o_, i_, h_, w_):
+            return values[((o_ * i + i_) * h + h_) * w + w_]
+
+        def ordered(order):
+            sizes = {"o": o, "i": i, "h": h, "w": w}
+            out = [{}]
+            for letter in order:
+                out = [{**p, letter: v} for p in out for v in range(sizes[letter])]
+            return ("F32", [sizes[c] for c in order], [at(*(p[c] for c in "oihw")) for p in out])
+
+        safetensors("w.safetensors", {
+            "oihw": ordered("oihw"), "hwio": ordered("hwio"), "iohw": ordered("iohw"),
+            "oi": ("F32", [o, i * h * w], values),
+            "io": ("F32", [i * h * w, o], [values[a * i * h * w + b] for b in range(i * h * w)
+                                           for a in range(o)])})
+        npy_write("x.npy", [3, i * h * w], normal(3 * i * h * w))
+        npy_write("image.npy", [1, i, 5, 5], normal(i * 25))
+        plain = self.run_values("oi", "-x", "x.npy")
+        self.assertEqual(self.run_values("io", "-x", "x.npy", "--axes", "io"), plain)
+        conv = self.run_values("oihw", "-x", "image.npy")
+        self.assertEqual(conv[0], [1, o, 4, 3])
+        self.assertEqual(self.run_values("hwio", "-x", "image.npy", "--axes", "hwio"), conv)
+        turned = self.run_values("oihw", "-x", "image.npy", "--op", "conv_transpose2d")
+        self.assertEqual(turned[0], [1, o, 6, 7])
+        self.assertEqual(self.run_values("iohw", "-x", "image.npy", "--axes", "iohw"), turned)
+        groups = self.run_values("iohw", "-x", "image.npy", "--axes", "iohw", "--conv-groups", 2)
+        self.assertEqual(groups[0], [1, 2 * o, 6, 7])
+        safetensors("w.safetensors", {"oiw": ("F32", [o, 3, h], values[:o * 3 * h]),
+                                      "oihw": ("F32", [o, 3, 1, h], values[:o * 3 * h]),
+                                      "io": ("F32", [36, o], values),
+                                      "oi": ("F32", [o, 36], values)})
+        npy_write("line.npy", [2, i, 5], normal(2 * i * 5))
+        npy_write("flat.npy", [2, i, 1, 5], normal(2 * i * 5))
+        line = self.run_values("oiw", "-x", "line.npy", "--axes", "oiw", "--op", "conv2d")
+        flat = self.run_values("oihw", "-x", "flat.npy")
+        self.assertEqual((line[0], line[1]), ([2, o, 4], flat[1]))
+        run = ["run", "-w", "w.safetensors:io", "--format", "int8:pc", "-x", "x.npy", "-o", "y.npy",
+               "--force"]
+        for words, says, status in ((["--axes", "ox"], "no order of o, i, h and w", 2),
+                                    (["--axes", "eoi"], "experts", 2),
+                                    (["--axes", "oihw"], "2 dimensions", 3),
+                                    ([], "columns of x", 3),
+                                    (["--axes", "io", "--conv-groups", "3"], "groups", 3)):
+            self.complains(*run, *words, status=status, says=says)
+        quern("quantize", "w.safetensors", "-i", "oi", "-o", "q.safetensors", "-f", "int8:pc",
+              "--all", "-q")
+        self.complains("run", "-w", "q.safetensors:oi", "-x", "x.npy", "-o", "y.npy", "--force",
+                       "--axes", "io", status=2, says="plain weights")
+
     def test_bad(self):
         npy_write("x.npy", [2, 8], normal(16))
         npy_write("w.npy", [4, 16], normal(64))

@@ -63,6 +63,64 @@ class Inputs(Case):
         self.assertFalse(os.path.exists("q.safetensors"))
 
 
+    def checkpoint(self):
+        """A checkpoint of two shards with weights that GPTQ has quantized."""
+        os.makedirs("model", exist_ok=True)
+        index = {}
+        for shard in range(2):
+            tensors = {}
+            for layer in range(12):
+                name = f"layers.{12 * shard + layer:02}.up"
+                tensors[name + ".qweight"] = ("I32", [32, 512], [layer] * (32 * 512))
+                tensors[name + ".qzeros"] = ("I32", [2, 64], [0x77777777] * 128)
+                tensors[name + ".scales"] = ("F16", [2, 512], [1.0] * 1024)
+                tensors[name + ".g_idx"] = ("I32", [256], [i // 128 for i in range(256)])
+            safetensors(f"model/model-{shard}.safetensors", tensors)
+            index.update({name: f"model-{shard}.safetensors" for name in tensors})
+        with open("model/model.safetensors.index.json", "w", encoding="utf-8") as file:
+            json.dump({"weight_map": index}, file)
+        with open("model/config.json", "w", encoding="utf-8") as file:
+            json.dump({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
+                                               "desc_act": False, "sym": True}}, file)
+
+    def test_a_checkpoint_shrinks(self):
+        """Of a folder: it is the shard that is named."""
+        for path in ("model/model-0.safetensors", "model/model-1.safetensors"):
+            self.checkpoint()
+            self.ends_with_a_word(["convert", "model", "-o", "q.safetensors", "-t", "2"], path,
+                                  4096)
+        os.remove("model/model-0.safetensors")
+
+    def test_a_checkpoint_is_rewritten(self):
+        self.checkpoint()
+        quern("convert", "model", "-o", "good.safetensors", "-q")
+        path = "model/model-1.safetensors"
+        process = quern_on_a_leash("convert", "model", "-o", "q.safetensors", "-t", "2")
+        process.stderr.readline()
+        with open(path, "r+b") as file:
+            file.seek(-2, os.SEEK_END)
+            file.write(b"ab")
+        err = process.communicate(timeout=280)[1]
+        self.assertEqual(process.returncode, 3, err)
+        self.assertIn(f"{path}: it was changed", err)
+        self.assertFalse(os.path.exists("q.safetensors"))
+
+    def test_verified_file_is_rewritten(self):
+        """The pipe is full and verify waits: the first of its files changes meanwhile."""
+        self.many("m.safetensors")
+        quern("quantize", "m.safetensors", "-i", "*0*", "-o", "q.safetensors", "-q")
+        with open("q.safetensors", "rb") as file, open("first.safetensors", "wb") as copy:
+            copy.write(file.read())
+        process = subprocess.Popen([QUERN, "verify", "first.safetensors",
+                                    *["q.safetensors"] * 400, "--json"], pipesize=4096,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        os.truncate("first.safetensors", 4096)
+        err = process.communicate(timeout=280)[1]
+        self.assertEqual(process.returncode, 3, err)
+        self.assertIn("first.safetensors: it was changed", err)
+
+
 class Outputs(Case):
     """What is in the way of an output is found before the work."""
 
@@ -129,6 +187,16 @@ class Outputs(Case):
             for more in ([], ["--force"], ["--resume"]):
                 self.complains("quantize", "model.safetensors", "-o", out, *more, status=2,
                                says="it is the input model.safetensors")
+        quern("convert", "model.safetensors", "-o", "c.safetensors", "-q")
+        os.mkdir("folder")
+        os.link("model.safetensors", "folder/model.safetensors")
+        with open("folder/config.json", "w", encoding="utf-8") as file:
+            file.write("{}")
+        for model, out, says in (("model.safetensors", "hard", "model.safetensors"),
+                                 ("folder", "soft", "folder/model.safetensors"),
+                                 ("folder", "folder/config.json", "folder/config.json")):
+            self.complains("convert", model, "-o", out, "--force", status=2,
+                           says=f"it is the input {says}")
         os.link("q.safetensors", "p.part")
         self.complains("pack", "q.safetensors", "-o", "p", status=2, says="it is the input")
         self.complains(*self.commands["run"], "-o", "x.npy", "--force", status=2,
@@ -198,7 +266,7 @@ CHANGED = {
                  "method": "search", "range": "half", "include": "*", "exclude": "0",
                  "conv-groups": "conv=2", "axes": "[0-9]*=oi", "all": None, "copy-unknown": None,
                  "prescale": "smooth", "alpha": "0.7", "act-order": None, "damping": "0.5",
-                 "device": "cpu", "isa": "portable"},
+                 "plain-scales": None, "device": "cpu", "isa": "portable"},
     "pack": {"include": "*", "exclude": "0", "layout": "q4n16", "x-block": "64", "no-sums": None,
              "shard": "1/2", "split": "row", "device": "cpu", "isa": "portable"},
 }
@@ -244,7 +312,8 @@ class Resumed(Case):
             for name, value in CHANGED[command].items():
                 more = [f"--{name}"] + ([] if value is None else [value])
                 says = "is 'given'" if value is None else f"is '{value}'"
-                if name in ("alpha", "prescale", "act-order", "damping", "layout", "split"):
+                if name in ("alpha", "prescale", "act-order", "damping", "plain-scales", "layout",
+                            "split"):
                     # Only with other options, or for other weights: the first run has it.
                     self.changed_back(command, source, name, value)
                     continue
@@ -268,6 +337,7 @@ class Resumed(Case):
         others = {"alpha": ["--prescale", "smooth", "-c", "c.safetensors"],
                   "prescale": ["-c", "c.safetensors"],
                   "act-order": ["--method", "gptq", "-c", "c.safetensors"],
+                  "plain-scales": ["--method", "gptq", "-c", "c.safetensors"],
                   "damping": ["--method", "gptq", "-c", "c.safetensors"],
                   "split": ["--shard", "1/2", "-i", "?", "-i", "1?"]}.get(name, [])
         words = [command, source, "-o", "b.safetensors", *others]

@@ -390,6 +390,13 @@ class Quantize(Case):
                 quern("compare", "q.safetensors", "model.safetensors", "--min-sqnr", 12)
         self.complains(*words, "--method", "gptq", status=2, says="--calibration")
         self.complains(*words, "--act-order", status=2)
+        self.complains(*words, "--plain-scales", status=2, says="--plain-scales")
+        sqnr = []
+        for more in ([], ["--plain-scales"]):
+            quern(*words, "-c", "x.safetensors", "--method", "gptq", *more)
+            with open("q.safetensors", "rb") as file:
+                sqnr.append(file.read())
+        self.assertNotEqual(*sqnr)
         self.complains(*words, "--damping", "0.1", status=2, says="--damping")
         self.complains(*words, "--alpha", "0.3", "--prescale", "awq", "-c", "x.safetensors",
                        status=2, says="--alpha")
