@@ -122,6 +122,8 @@ enum {
  *            rank's outputs. y and residual: [m, n of the rank], or with gather_y [m, n of all].
  *   row      w: the rank's columns. x: [m, k of the rank]. y, bias, residual, scales: of all n
  *            outputs, the same on all ranks; they count once. Every rank gets all of y.
+ *
+ * Prepared rows of x (qn_prepare()) are for column products that gather nothing.
  */
 typedef struct qn_parallel_args {
     size_t size;

@@ -3,6 +3,15 @@
 #include "../base/error.h"
 #include "product.h"
 
+qn_status qni_parallel_check_prepared(const struct qn_parallel_args *args,
+                                      const qn_matmul_args *matmul, qn_error *err)
+{
+    if (matmul->prepared == NULL || (args->split == QN_SPLIT_COLUMN && !args->gather_y))
+        return QN_OK;
+    return qni_fail(err, QN_E_UNSUPPORTED,
+                    "prepared rows of x are for column products that gather nothing");
+}
+
 qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, const char *what,
                              qn_error *err)
 {

@@ -276,6 +276,7 @@ static qn_status check_own(const qn_ctx *ctx, const qn_parallel_args *args, qn_m
     if (args->split == QN_SPLIT_ROW && args->gather_y)
         return qni_fail(err, QN_E_ARGUMENT, "gather_y is of column products: every rank of a row "
                                             "product has all of y");
+    QNI_TRY(qni_parallel_check_prepared(args, a, err));
     /* Gathered outputs are more than the rank's own: checked when those of others are known. */
     qn_matmul_args plain = *a;
     if (args->split == QN_SPLIT_COLUMN && args->gather_y && a->w != NULL) {

@@ -58,6 +58,11 @@ qn_tensor qni_parallel_rows_of(const qn_tensor *t, int64_t row, int64_t rows);
 /* The residual and y of the rank's own outputs. */
 qn_tensor qni_parallel_columns_of(const struct qn_parallel *p, const qn_tensor *t);
 
+/* Rows that were quantized before (args->prepared) are all of k in one piece and all of m in one
+ * call: what is cut by row, or exchanged in chunks, cannot take them. */
+qn_status qni_parallel_check_prepared(const struct qn_parallel_args *args,
+                                      const qn_matmul_args *matmul, qn_error *err);
+
 /* All ranks tell each other `status`. QN_OK if all are; the rank's own status if that is not; else
  * QN_E_PEER. what: for the sentence. */
 qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, const char *what,

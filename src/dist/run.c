@@ -427,7 +427,8 @@ static qn_status check_y(const struct parallel_run *r)
     QNI_TRY(qni_check_shape(y, "y", shape, r->err));
     QNI_TRY(qni_check_output(y, "y", r->err));
     QNI_TRY(qni_check_data(p->ctx, y, "y", r->err));
-    QNI_TRY(qni_check_apart(y, "y", &r->args->x, "x", r->err));
+    if (r->args->x.data != NULL)
+        QNI_TRY(qni_check_apart(y, "y", &r->args->x, "x", r->err));
     QNI_TRY(qni_check_apart_bytes(y, "y", r->scratch, p->scratch.bytes, "scratch", r->err));
     return check_finish(r);
 }
@@ -523,11 +524,13 @@ qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args,
     qn_status status = qni_sized_read(&own, sizeof own, args, err);
     if (status == QN_OK)
         status = qni_sized_read(&matmul, sizeof matmul, own.matmul, err);
-    if (status != QN_OK)
-        return plan->exchange == QNI_EXCHANGE_NOTHING ? status : agree(&r, status);
-    if (own.split != plan->split || own.sum_order != plan->sum_order ||
-        own.is_trusted != plan->is_trusted)
-        return agree(&r, qni_fail(err, QN_E_ARGUMENT,
-                                  "split, sum_order or is_trusted is not what was planned"));
-    return run(&r, scratch_bytes);
+    if (status == QN_OK)
+        status = qni_parallel_check_prepared(&own, &matmul, err);
+    if (status == QN_OK && (own.split != plan->split || own.sum_order != plan->sum_order ||
+                            own.is_trusted != plan->is_trusted))
+        status = qni_fail(err, QN_E_ARGUMENT,
+                          "split, sum_order or is_trusted is not what was planned");
+    if (status == QN_OK)
+        return run(&r, scratch_bytes);
+    return plan->exchange == QNI_EXCHANGE_NOTHING ? status : agree(&r, status);
 }

@@ -672,6 +672,11 @@ static void test_bad_arguments(void **state)
     args.sum_order = 3;
     assert_error(qn_parallel_plan(s.ctx, &args, &plan, &err), QN_E_ARGUMENT, "sum_order is 3");
     args = s.args;
+    qn_matmul_args prepared = s.matmul;
+    prepared.prepared = &s;
+    args.matmul = &prepared;
+    assert_error(qn_parallel_plan(s.ctx, &args, &plan, &err), QN_E_UNSUPPORTED, "prepared");
+    args = s.args;
     args.matmul = NULL;
     assert_error(qn_parallel_plan(s.ctx, &args, &plan, &err), QN_E_ARGUMENT, "NULL");
     assert_null(plan);
