@@ -174,6 +174,38 @@ QN_API size_t qn_parallel_explain(const qn_parallel *plan, char *text, size_t ca
 QN_API qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args,
                                  void *scratch, size_t scratch_bytes, qn_error *err);
 
+/* ----------------------------------------------------------------------------------------- sums */
+
+/**
+ * y = epilogue(sum of v over all ranks), for parts that are not one matmul's: experts. Where each
+ * rank has some experts, and zeros in the rows of others, the sum has the bits of one process (but
+ * for the sign of a zero); where each rank has a row shard of every expert, it is a row product's.
+ * All ranks give the same but for the data of tensors.
+ */
+typedef struct qn_parallel_sum_args {
+    size_t size;
+    const qn_comm *comm;
+    qn_tensor v;            /**< [m, n] f32: this rank's part; rows may be strided. */
+    qn_tensor y;            /**< [m, n], on every rank; as of qn_finish(). */
+    qn_epilogue epilogue;   /**< Once, after the sum; as of qn_finish(). */
+    qn_sum_order sum_order; /**< EXACT (default) and ORDERED: added in order of rank. */
+    int32_t is_trusted;     /**< As of qn_parallel_args. */
+} qn_parallel_sum_args;
+static inline void qn_parallel_sum_args_init(qn_parallel_sum_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+    qn_epilogue_init(&args->epilogue);
+}
+QN_API qn_status qn_parallel_sum_args_init_sized(qn_parallel_sum_args *args, size_t size);
+/** Scratch of a sum of this shape, aligned to 64 bytes. Data are not looked at; asks no rank.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_VERSION. */
+QN_API qn_status qn_parallel_sum_scratch(const qn_parallel_sum_args *args, size_t *bytes,
+                                         qn_error *err);
+/** On all ranks at once. Nothing is allocated. @return as qn_finish(), and as qn_parallel_run(). */
+QN_API qn_status qn_parallel_sum(const qn_ctx *ctx, const qn_parallel_sum_args *args, void *scratch,
+                                 size_t scratch_bytes, qn_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -604,6 +604,18 @@ class qn_parallel_args(Structure):
     ]
 
 
+class qn_parallel_sum_args(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("comm", POINTER(qn_comm)),
+        ("v", qn_tensor),
+        ("y", qn_tensor),
+        ("epilogue", qn_epilogue),
+        ("sum_order", c_int32),
+        ("is_trusted", c_int32),
+    ]
+
+
 # name: (result, arguments)
 FUNCTIONS = {
     "qn_status_name": (c_char_p, [c_int32]),
@@ -896,4 +908,11 @@ FUNCTIONS = {
     "qn_parallel_run": (
         c_int32,
         [c_void_p, POINTER(qn_parallel_args), c_void_p, c_size_t, POINTER(qn_error)]),
+    "qn_parallel_sum_args_init_sized": (c_int32, [POINTER(qn_parallel_sum_args), c_size_t]),
+    "qn_parallel_sum_scratch": (
+        c_int32,
+        [POINTER(qn_parallel_sum_args), POINTER(c_size_t), POINTER(qn_error)]),
+    "qn_parallel_sum": (
+        c_int32,
+        [c_void_p, POINTER(qn_parallel_sum_args), c_void_p, c_size_t, POINTER(qn_error)]),
 }

@@ -186,6 +186,15 @@ static void measure_ranks(struct qn_parallel *p, const struct statement *all)
  * cache between summing and finishing. */
 enum { EXCHANGE_BYTES = 1 << 20 };
 
+int64_t qni_parallel_chunk(const struct qn_parallel *p)
+{
+    const int64_t row_bytes = (int64_t)sizeof(float) * qni_max(1, p->n);
+    const int64_t most = qni_max(p->m, 1);
+    if (p->exchange == QNI_EXCHANGE_NOTHING)
+        return most;
+    return qni_min(most, qni_max(1, EXCHANGE_BYTES / row_bytes));
+}
+
 static bool add_part(size_t *at, size_t count, size_t bytes_each, size_t *offset)
 {
     size_t bytes;
@@ -194,7 +203,7 @@ static bool add_part(size_t *at, size_t count, size_t bytes_each, size_t *offset
            qni_size_add(*at, qni_round_up(bytes, 64), at);
 }
 
-static qn_status lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err)
+qn_status qni_parallel_lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err)
 {
     struct qni_parallel_scratch *const s = &p->scratch;
     const size_t ranks = (size_t)p->comm.n_ranks, rows = (size_t)p->chunk;
@@ -227,9 +236,7 @@ static void keep_scales(struct qn_parallel *p, const qn_packed *w)
 
 static qn_status plan_own(struct qn_parallel *p, const qn_matmul_args *a, qn_error *err)
 {
-    const int64_t row_bytes = (int64_t)sizeof(float) * qni_max(1, p->n);
-    p->chunk = p->exchange == QNI_EXCHANGE_NOTHING ? p->m : qni_max(1, EXCHANGE_BYTES / row_bytes);
-    p->chunk = qni_min(p->chunk, qni_max(p->m, 1));
+    p->chunk = qni_parallel_chunk(p);
     const qn_dtype sums = p->exchange == QNI_EXCHANGE_INT32 ? QN_I32 : QN_F32;
     qn_tensor y = qn_tensor_2d(NULL, p->split == QN_SPLIT_ROW ? sums : a->y.dtype, p->chunk,
                                p->own_n);
@@ -239,12 +246,12 @@ static qn_status plan_own(struct qn_parallel *p, const qn_matmul_args *a, qn_err
     QNI_TRY(qn_matmul_plan(p->ctx, &own, &p->product, err));
     if (p->exchange == QNI_EXCHANGE_INT32)
         keep_scales(p, a->w);
-    return lay_out(p, a->y.dtype, err);
+    return qni_parallel_lay_out(p, a->y.dtype, err);
 }
 
 /* ---- planning -------------------------------------------------------------------------------- */
 
-static qn_status check_comm(const qn_comm *given, qn_comm *own, qn_error *err)
+qn_status qni_parallel_check_comm(const qn_comm *given, qn_comm *own, qn_error *err)
 {
     qn_comm_init(own);
     if (given == NULL)
@@ -355,7 +362,7 @@ qn_status qn_parallel_plan(const qn_ctx *ctx, const qn_parallel_args *args, qn_p
         return qni_fail(err, QN_E_ARGUMENT, "%s is NULL", ctx == NULL ? "ctx" : "plan");
     *plan = NULL;
     QNI_TRY(qni_sized_read(&own, sizeof own, args, err));
-    QNI_TRY(check_comm(own.comm, &comm, err));
+    QNI_TRY(qni_parallel_check_comm(own.comm, &comm, err));
     const size_t bytes = (size_t)comm.n_ranks * sizeof(struct statement);
     struct statement *const all = qni_alloc(&ctx->allocator, bytes);
     const qn_status status = plan_together(ctx, &comm, &own, all, plan, err);

@@ -63,6 +63,12 @@ qn_tensor qni_parallel_columns_of(const struct qn_parallel *p, const qn_tensor *
 qn_status qni_parallel_check_prepared(const struct qn_parallel_args *args,
                                       const qn_matmul_args *matmul, qn_error *err);
 
+/* The caller's qn_comm, as one of this version, that can be used. */
+qn_status qni_parallel_check_comm(const qn_comm *given, qn_comm *own, qn_error *err);
+/* Of a p whose numbers are set: how many rows are exchanged at once; then the parts of scratch. */
+int64_t qni_parallel_chunk(const struct qn_parallel *p);
+qn_status qni_parallel_lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err);
+
 /* All ranks tell each other `status`. QN_OK if all are; the rank's own status if that is not; else
  * QN_E_PEER. what: for the sentence. */
 qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, const char *what,

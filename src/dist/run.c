@@ -21,7 +21,8 @@
 
 struct parallel_run {
     const struct qn_parallel *p;
-    const qn_matmul_args *args;
+    const qn_matmul_args *args; /* of a sum of given parts: y and epilogue alone */
+    const qn_tensor *parts;     /* the parts; NULL: they are products */
     uint8_t *scratch;
     int64_t m;
     qn_error *err;
@@ -160,6 +161,11 @@ static qn_status multiply(const struct parallel_run *r, int64_t row, int64_t row
                           const qn_tensor *y)
 {
     const struct qn_parallel *const p = r->p;
+    for (int64_t i = 0; r->parts != NULL && p->n > 0 && i < rows; i++)
+        memcpy(at_element(y, i * p->n), at_element(r->parts, (row + i) * r->parts->stride[0]),
+               (size_t)p->n * sizeof(float));
+    if (r->parts != NULL)
+        return QN_OK;
     qn_matmul_args own = qni_parallel_product(p, r->args, row, rows, y);
     own.error = r->err;
     if (p->is_quantized)
@@ -433,17 +439,24 @@ static qn_status check_y(const struct parallel_run *r)
     return check_finish(r);
 }
 
+static qn_status check_scratch(const struct parallel_run *r, size_t scratch_bytes)
+{
+    const struct qn_parallel *const p = r->p;
+    if (scratch_bytes < p->scratch.bytes || (r->scratch == NULL && p->scratch.bytes > 0))
+        return qni_fail(r->err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed",
+                        r->scratch == NULL ? 0 : scratch_bytes, p->scratch.bytes);
+    if ((uintptr_t)r->scratch % 64 != 0)
+        return qni_fail(r->err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
+    return QN_OK;
+}
+
 /* Everything that can be wrong with a run's arguments, without the other ranks. */
 static qn_status check_run(struct parallel_run *r, size_t scratch_bytes)
 {
     const struct qn_parallel *const p = r->p;
     const qn_matmul_args *const a = r->args;
     struct qni_op op;
-    if (scratch_bytes < p->scratch.bytes || (r->scratch == NULL && p->scratch.bytes > 0))
-        return qni_fail(r->err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed",
-                        r->scratch == NULL ? 0 : scratch_bytes, p->scratch.bytes);
-    if ((uintptr_t)r->scratch % 64 != 0)
-        return qni_fail(r->err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
+    QNI_TRY(check_scratch(r, scratch_bytes));
     QNI_TRY(qni_check_tensor(p->ctx, &a->x, "x", 2, ~0u, r->err));
     r->m = a->x.shape[0];
     if (r->m > p->m)
@@ -459,14 +472,15 @@ static qn_status check_run(struct parallel_run *r, size_t scratch_bytes)
     return qni_validate_matmul(p->ctx, &own, QNI_WITH_DATA, &op, r->err);
 }
 
-/* All ranks are in this run with the same m. */
+/* All ranks are in this run with the same m and n. */
 static qn_status agree(const struct parallel_run *r, qn_status status)
 {
     const qn_comm *const c = &r->p->comm;
-    int32_t say[3] = {status != QN_OK, (int32_t)r->m, -(int32_t)r->m};
+    const int32_t m = (int32_t)r->m, n = (int32_t)r->p->n;
+    int32_t say[5] = {status != QN_OK, m, -m, n, -n};
     if (c->n_ranks == 1 || r->p->is_trusted)
         return status;
-    const qn_status told = c->all_reduce(c->arg, say, 3, QN_I32, QN_REDUCE_MAX,
+    const qn_status told = c->all_reduce(c->arg, say, 5, QN_I32, QN_REDUCE_MAX,
                                          status == QN_OK ? r->err : NULL);
     if (status != QN_OK || told != QN_OK)
         return status != QN_OK ? status : told;
@@ -476,6 +490,8 @@ static qn_status agree(const struct parallel_run *r, qn_status status)
     if (say[1] != -say[2])
         return qni_fail(r->err, QN_E_PEER, "ranks have between %d and %d rows of x", -say[2],
                         say[1]);
+    if (say[3] != -say[4])
+        return qni_fail(r->err, QN_E_PEER, "ranks have between %d and %d outputs", -say[4], say[3]);
     return QN_OK;
 }
 
@@ -533,4 +549,83 @@ qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args,
     if (status == QN_OK)
         return run(&r, scratch_bytes);
     return plan->exchange == QNI_EXCHANGE_NOTHING ? status : agree(&r, status);
+}
+
+/* ---- sums of given parts --------------------------------------------------------------------- */
+
+/* A plan of nothing but the exchange. */
+static qn_status plan_sum(const qn_parallel_sum_args *args, struct qn_parallel *p, qn_error *err)
+{
+    memset(p, 0, sizeof *p);
+    QNI_TRY(qni_parallel_check_comm(args->comm, &p->comm, err));
+    if (args->v.rank != 2 || args->v.shape[0] < 0 || args->v.shape[1] < 0 ||
+        args->v.shape[0] > INT32_MAX || args->v.shape[1] > INT32_MAX)
+        return qni_fail(err, QN_E_SHAPE, "v has rank %d, or a side that is no int32: it is [m, n]",
+                        args->v.rank);
+    if (args->sum_order < QN_SUM_EXACT || args->sum_order > QN_SUM_FAST)
+        return qni_fail(err, QN_E_ARGUMENT, "sum_order is %d: see qn_sum_order", args->sum_order);
+    QNI_TRY(qni_check_flag(args->is_trusted, "is_trusted", err));
+    p->split = QN_SPLIT_ROW;
+    p->sum_order = args->sum_order;
+    p->is_trusted = args->is_trusted;
+    p->exchange = args->sum_order == QN_SUM_FAST ? QNI_EXCHANGE_FAST : QNI_EXCHANGE_ORDERED;
+    p->by_columns = p->exchange == QNI_EXCHANGE_ORDERED && p->comm.n_ranks > 2 &&
+                    p->comm.all_to_all != NULL;
+    p->m = args->v.shape[0];
+    p->n = p->own_n = args->v.shape[1];
+    p->widest = qni_ceil_div(p->n, p->comm.n_ranks);
+    p->chunk = qni_parallel_chunk(p);
+    return qni_parallel_lay_out(p, QN_F32, err);
+}
+
+qn_status qn_parallel_sum_scratch(const qn_parallel_sum_args *args, size_t *bytes, qn_error *err)
+{
+    qn_parallel_sum_args own;
+    struct qn_parallel p;
+    if (bytes == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "bytes is NULL: there is no place for the result");
+    qn_parallel_sum_args_init(&own);
+    QNI_TRY(qni_sized_read(&own, sizeof own, args, err));
+    QNI_TRY(plan_sum(&own, &p, err));
+    *bytes = p.scratch.bytes;
+    return QN_OK;
+}
+
+static qn_status check_sum(const struct parallel_run *r, size_t scratch_bytes)
+{
+    const struct qn_parallel *const p = r->p;
+    struct qni_op op;
+    qn_finish_args f;
+    QNI_TRY(check_scratch(r, scratch_bytes));
+    qn_finish_args_init(&f);
+    f.v = *r->parts;
+    f.y = r->args->y;
+    f.epilogue = r->args->epilogue;
+    QNI_TRY(qni_validate_finish(p->ctx, &f, &op, r->err));
+    QNI_TRY(qni_check_apart_bytes(&f.v, "v", r->scratch, p->scratch.bytes, "scratch", r->err));
+    return qni_check_apart_bytes(&f.y, "y", r->scratch, p->scratch.bytes, "scratch", r->err);
+}
+
+qn_status qn_parallel_sum(const qn_ctx *ctx, const qn_parallel_sum_args *args, void *scratch,
+                          size_t scratch_bytes, qn_error *err)
+{
+    qn_parallel_sum_args own;
+    struct qn_parallel p;
+    qn_matmul_args to;
+    qn_parallel_sum_args_init(&own);
+    qn_matmul_args_init(&to);
+    if (ctx == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "ctx is NULL");
+    QNI_TRY(qni_sized_read(&own, sizeof own, args, err));
+    QNI_TRY(qni_parallel_check_comm(own.comm, &p.comm, err));
+    const qn_status planned = plan_sum(&own, &p, err);
+    p.ctx = ctx;
+    to.y = own.y;
+    to.epilogue = own.epilogue;
+    struct parallel_run r = {
+        .p = &p, .args = &to, .parts = &own.v, .scratch = scratch, .m = p.m, .err = err};
+    QNI_TRY(agree(&r, planned == QN_OK ? check_sum(&r, scratch_bytes) : planned));
+    for (int64_t row = 0; row < r.m; row += p.chunk)
+        QNI_TRY(run_chunk(&r, NULL, row, qni_min(p.chunk, r.m - row)));
+    return QN_OK;
 }

@@ -3,6 +3,9 @@
 #define _DEFAULT_SOURCE
 #include "ranks.h"
 
+/* Of experts and failures. */
+enum { M = 4, N = 48, K = 256 };
+
 /* ---- one case on all ranks ------------------------------------------------------------------- */
 
 struct parallel_case {
@@ -396,6 +399,96 @@ static void test_row_in_order_is_the_same_on_all_ranks(void **state)
     on_all_counts(&all);
 }
 
+/* ---- experts --------------------------------------------------------------------------------- */
+
+enum { EXPERTS = 5, TOKENS = 13 };
+
+/* Rank r has experts r, r + n, ...: rows of the others are zeros, and the sum has one process's
+ * bits. */
+static const char *share_experts(struct ranks *ranks, void *arg)
+{
+    static float x[TOKENS * K], v[TOKENS * N], whole[TOKENS * N], y[TOKENS * N], bias[N];
+    static const struct parallel_case what = {.format = "int4:g32"}, *const c = &what;
+    const bool with_all_to_all = *(int32_t *)arg != 0;
+    qn_ctx *ctx = ctx_make(1);
+    qn_comm comm = ranks_comm(ranks, with_all_to_all);
+    qn_packed *all[EXPERTS], *mine[EXPERTS];
+    int32_t ids[TOKENS], own_ids[TOKENS], n_mine = 0;
+    qn_error err;
+    for (int32_t e = 0; e < EXPERTS; e++) {
+        all[e] = packed_make(ctx, c->format, (struct shape){.n = N, .k = K}, 40 + (uint64_t)e,
+                             NULL);
+        if (e % ranks->n == ranks->rank)
+            mine[n_mine++] = all[e];
+    }
+    fill_reals(x, TOKENS * K, 6);
+    fill_reals(bias, N, 7);
+    for (int32_t i = 0; i < TOKENS; i++) {
+        ids[i] = i * 3 % EXPERTS;
+        own_ids[i] = ids[i] % ranks->n == ranks->rank ? ids[i] / ranks->n : -1;
+    }
+    qn_grouped_args grouped;
+    qn_grouped_args_init(&grouped);
+    grouped.w = (const qn_packed *const *)all;
+    grouped.n_experts = EXPERTS;
+    grouped.strategy = QN_STRATEGY_INT8_BLOCK;
+    grouped.x = qn_tensor_2d(x, QN_F32, TOKENS, K);
+    grouped.y = qn_tensor_2d(whole, QN_F32, TOKENS, N);
+    grouped.ids = qn_tensor_1d(ids, QN_I32, TOKENS);
+    grouped.epilogue.bias = qn_tensor_1d(bias, QN_F32, N);
+    TRY_OK(grouped_in_arena(ctx, &grouped));
+    grouped.w = (const qn_packed *const *)mine;
+    grouped.n_experts = n_mine;
+    grouped.y.data = v;
+    grouped.ids.data = own_ids;
+    grouped.epilogue.bias = qn_tensor_none();
+    if (n_mine > 0)
+        TRY_OK(grouped_in_arena(ctx, &grouped));
+    qn_parallel_sum_args sum;
+    qn_parallel_sum_args_init(&sum);
+    sum.comm = &comm;
+    sum.v = qn_tensor_2d(v, QN_F32, TOKENS, N);
+    sum.y = qn_tensor_2d(y, QN_F32, TOKENS, N);
+    sum.epilogue.bias = qn_tensor_1d(bias, QN_F32, N);
+    size_t bytes = 0;
+    TRY_OK(qn_parallel_sum_scratch(&sum, &bytes, &err));
+    void *const scratch = take(bytes + 64);
+    TRY_OK(qn_parallel_sum(ctx, &sum, scratch, bytes, &err));
+    if (memcmp(y, whole, sizeof y) != 0)
+        return COMPLAIN("the experts of %d ranks have not the bits of one process", ranks->n);
+    /* In place; then what one rank does wrong ends on all. */
+    sum.y.data = v;
+    TRY_OK(qn_parallel_sum(ctx, &sum, scratch, bytes, &err));
+    if (memcmp(v, whole, sizeof v) != 0)
+        return COMPLAIN("in place: not the bits of one process");
+    if (ranks->n > 1) {
+        if (ranks->rank == 1)
+            sum.v.shape[1] = sum.y.shape[1] = N - 1;
+        sum.epilogue.bias = qn_tensor_none();
+        const qn_status status = qn_parallel_sum(ctx, &sum, scratch, bytes, &err);
+        if (status != QN_E_PEER || strstr(err.text, "outputs") == NULL)
+            return COMPLAIN("other n: %s, %s", qn_status_name(status), err.text);
+        const size_t given = ranks->rank == 1 ? 0 : bytes;
+        sum.v.shape[1] = sum.y.shape[1] = N;
+        const qn_status refused = qn_parallel_sum(ctx, &sum, scratch, given, &err);
+        if (refused != (ranks->rank == 1 ? QN_E_SCRATCH : QN_E_PEER))
+            return COMPLAIN("no scratch: %s, %s", qn_status_name(refused), err.text);
+    }
+    free(scratch);
+    for (int32_t e = 0; e < EXPERTS; e++)
+        qn_packed_destroy(all[e]);
+    qn_ctx_destroy(ctx);
+    return NULL;
+}
+
+static void test_experts_over_ranks(void **state)
+{
+    (void)state;
+    for (int32_t n = 1; n <= MOST_RANKS; n++)
+        for (int32_t with_all_to_all = 0; with_all_to_all < 2; with_all_to_all++)
+            ranks_run(n, share_experts, &with_all_to_all);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 struct scene {
@@ -407,7 +500,6 @@ struct scene {
     qn_matmul_args matmul;
     qn_parallel_args args;
 };
-enum { M = 4, N = 48, K = 256 };
 
 static void scene_make(struct scene *s, struct ranks *ranks, qn_split split)
 {
@@ -741,6 +833,7 @@ int main(void)
         cmocka_unit_test(test_column_has_the_bits_of_one_process),
         cmocka_unit_test(test_row_of_int8_has_the_bits_of_one_process),
         cmocka_unit_test(test_row_in_order_is_the_same_on_all_ranks),
+        cmocka_unit_test(test_experts_over_ranks),
         cmocka_unit_test(test_ranks_that_differ_are_named),
         cmocka_unit_test(test_a_refused_run_ends_on_all_ranks),
         cmocka_unit_test(test_a_killed_rank_ends_the_others),
