@@ -40,25 +40,38 @@ static void claim_init(struct claim *c, int32_t node)
 {
     memset(c, 0, sizeof *c);
     c->anchor = node;
-    c->x = c->x_scale = c->x_zero = c->w = c->w_scale = c->w_zero = c->w_offset = -1;
+    c->x = c->x_scale = c->x_zero = c->w = c->w_scale = c->w_zero = -1;
     c->sum_bias = c->bias = c->residual = c->y_scale = c->y_zero = c->y = -1;
     c->rank = -1;
-    c->alpha = c->beta = 1.0f;
     c->groups = 1;
 }
 
-bool claim_concerns(const struct settings *settings, const struct graph_node *node)
+bool value_is_number(const struct graph *g, int32_t value, int32_t type)
 {
-    (void)settings;
+    return value >= 0 && g->values[value].is_constant && g->values[value].type == type &&
+           value_count(g, value) == 1;
+}
+
+static bool is_integers(const struct graph_node *node)
+{
     return node_is(node, "", "MatMulInteger") || node_is(node, "", "ConvInteger") ||
-           node_is(node, "", "DynamicQuantizeLinear");
+           node_is(node, "", "QLinearMatMul") || node_is(node, "", "QLinearConv") ||
+           node_is(node, "com.microsoft", "MatMulIntegerToFloat") ||
+           node_is(node, "com.microsoft", "DynamicQuantizeMatMul");
+}
+
+bool claim_concerns(const struct graph *g, const struct settings *settings, int32_t number)
+{
+    const struct graph_node *node = &g->nodes[number];
+    return is_integers(node) || node_is(node, "", "DynamicQuantizeLinear") ||
+           node_is(node, "com.microsoft", "MatMulNBits") || floats_concern(g, settings, number);
 }
 
 bool claim_find(const struct graph *g, const struct settings *settings, int32_t node,
                 struct claim *c)
 {
     const struct graph_node *anchor = &g->nodes[node];
-    (void)settings;
+    bool found;
     claim_init(c, node);
     claim_add(c, node);
     if (node_is(anchor, "", "DynamicQuantizeLinear")) {
@@ -68,8 +81,13 @@ bool claim_find(const struct graph *g, const struct settings *settings, int32_t 
         c->y_type = ORT_U8;
         return true;
     }
-    if (!claim_integers(g, c))
-        return false;
-    claim_epilogue(g, c);
-    return true;
+    if (is_integers(anchor))
+        found = claim_integers(g, c);
+    else if (node_is(anchor, "com.microsoft", "MatMulNBits"))
+        found = claim_nbits(g, settings, c);
+    else
+        found = claim_floats(g, settings, c);
+    if (found)
+        claim_epilogue(g, c);
+    return found;
 }

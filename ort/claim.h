@@ -30,21 +30,22 @@ struct claim {
     int32_t x, x_scale, x_zero;
     bool x_is_codes;
     bool x_is_quantized_here;    /* DynamicQuantizeMatMul: floats, one scale for all of x. */
+    int32_t x_type;              /* enum ort_type of x_is_codes' codes or of floats. */
     /* w: codes, with scales and zero points in the model; or floats to be quantized. */
-    int32_t w, w_scale, w_zero, w_offset;
+    int32_t w, w_scale, w_zero;
     enum weight_order order;
-    int32_t w_bits;              /* MatMulNBits: codes lie in bytes, in blocks. */
+    bool w_is_floats;
+    int32_t nbits;               /* MatMulNBits' codes, packed in bytes; 0: one tensor of codes. */
     int64_t w_block;             /* Along the reduction; 0: one scale an output, or for all. */
-    int32_t w_axis;              /* Of scales that are a vector. */
     int64_t n, k;
     qn_strategy strategy;
+    qn_format format;            /* Of floats that are quantized on load. */
     /* What follows. */
     int32_t sum_bias;            /* i32, added to the sums. */
     int32_t factors[CLAIM_MAX_FACTORS];
     int32_t n_factors;
     int32_t bias, residual;
     int32_t residual_after;
-    float alpha, beta;           /* Gemm. */
     qn_act act;
     float clamp_lo, clamp_hi;
     bool has_clamp;
@@ -53,13 +54,13 @@ struct claim {
     int32_t rank;                /* Of y; -1: known at run time only. */
     /* Convolutions. */
     int32_t n_axes;              /* 1 or 2 */
-    int64_t groups, kernel[2], stride[2], dilation[2], pad[4], out_pad[2], out_shape[2];
-    bool pads_same, pads_upper, has_out_shape;
+    int64_t groups, kernel[2], stride[2], dilation[2], pad[4], out_pad[2];
+    bool pads_same, pads_upper;
     char reason[200];            /* Why an operator of ours is not claimed. */
 };
 
 /* Is this node an operator that could be claimed, whatever its form? */
-bool claim_concerns(const struct settings *settings, const struct graph_node *node);
+bool claim_concerns(const struct graph *graph, const struct settings *settings, int32_t node);
 /* Claim the node and what can be fused around it. False: reason says why not. */
 bool claim_find(const struct graph *graph, const struct settings *settings, int32_t node,
                 struct claim *claim);
@@ -71,13 +72,22 @@ bool claim_refuse(struct claim *claim, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Take a node into the claim; false where it is full. */
 bool claim_add(struct claim *claim, int32_t node);
-/* MatMulInteger, ConvInteger, QLinear..., DynamicQuantize...: x and w are codes. */
+/* MatMulInteger, ConvInteger and their kin: x and w are codes. */
 bool claim_integers(const struct graph *graph, struct claim *claim);
+/* MatMulNBits. */
+bool claim_nbits(const struct graph *graph, const struct settings *settings, struct claim *claim);
+/* MatMul, Gemm, Conv, ConvTranspose whose weights are dequantized, or floats to be quantized. */
+bool claim_floats(const struct graph *graph, const struct settings *settings, struct claim *claim);
+bool floats_concern(const struct graph *graph, const struct settings *settings, int32_t node);
 /* Attributes of a convolution, by the shape of its weights. */
 bool claim_geometry(const struct graph *graph, struct claim *claim);
 /* Whatever follows that an epilogue can do. */
 void claim_epilogue(const struct graph *graph, struct claim *claim);
 
+/* Is this one number, or one an output channel of y? Where its shape is known. */
+bool value_by_channel(const struct graph *graph, const struct claim *claim, int32_t value);
+/* A constant tensor of one number of that type. */
+bool value_is_number(const struct graph *graph, int32_t value, int32_t type);
 /* The number of elements where it is known, else -1. */
 int64_t value_count(const struct graph *graph, int32_t value);
 

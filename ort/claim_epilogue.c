@@ -7,8 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Is this operand one number, or one an output channel of y? */
-static bool by_channel(const struct graph *g, const struct claim *c, int32_t value)
+bool value_by_channel(const struct graph *g, const struct claim *c, int32_t value)
 {
     if (value < 0 || g->values[value].rank < 0)
         return false;
@@ -45,8 +44,8 @@ static int32_t other(const struct graph_node *node, int32_t value)
 static bool take_add(const struct graph *g, struct claim *c, int32_t operand)
 {
     if (c->y_type == ORT_I32) {
-        if (c->sum_bias >= 0 || operand < 0 || !g->values[operand].is_constant ||
-            !by_channel(g, c, operand))
+        if (c->sum_bias >= 0 || operand < 0 || g->values[operand].type != ORT_I32 ||
+            !value_by_channel(g, c, operand))
             return false;
         c->sum_bias = operand;
         return true;
@@ -55,7 +54,7 @@ static bool take_add(const struct graph *g, struct claim *c, int32_t operand)
         return false;
     /* The epilogue has one bias, of i32 or of floats. */
     if (c->bias < 0 && c->sum_bias < 0 && c->act == QN_ACT_NONE && !c->has_clamp &&
-        c->residual < 0 && by_channel(g, c, operand)) {
+        c->residual < 0 && value_by_channel(g, c, operand)) {
         c->bias = operand;
         return true;
     }
@@ -70,8 +69,8 @@ static bool take_add(const struct graph *g, struct claim *c, int32_t operand)
 static bool take_factor(const struct graph *g, struct claim *c, int32_t operand)
 {
     if (c->y_type != ORT_F32 || c->n_factors == CLAIM_MAX_FACTORS || c->bias >= 0 ||
-        c->residual >= 0 || c->act != QN_ACT_NONE || c->has_clamp || !by_channel(g, c, operand) ||
-        g->values[operand].type != ORT_F32)
+        c->residual >= 0 || c->act != QN_ACT_NONE || c->has_clamp ||
+        !value_by_channel(g, c, operand) || g->values[operand].type != ORT_F32)
         return false;
     c->factors[c->n_factors++] = operand;
     return true;
@@ -110,6 +109,26 @@ static bool take_clip(const struct graph *g, struct claim *c, const struct graph
     return true;
 }
 
+/* Codes again, by one constant scale and zero point: of integer products whose scales are in the
+ * model. */
+static bool take_quantize(const struct graph *g, struct claim *c, const struct graph_node *node)
+{
+    int32_t scale = node_input(node, 1), zero = node_input(node, 2);
+    int32_t y = node_output(node, 0);
+    if (!c->x_is_codes || !value_is_number(g, c->x_scale, ORT_F32) || c->y_type != ORT_F32 ||
+        c->residual >= 0 || y < 0 || node_input(node, 0) != c->y ||
+        !value_is_number(g, scale, ORT_F32))
+        return false;
+    int32_t type = zero >= 0 ? g->values[zero].type : ORT_U8;
+    if ((type != ORT_U8 && type != ORT_I8) || g->values[y].type != type ||
+        (zero >= 0 && !value_is_number(g, zero, type)))
+        return false;
+    c->y_scale = scale;
+    c->y_zero = zero;
+    c->y_type = type;
+    return true;
+}
+
 /* One node more, which reads y. */
 static bool take(const struct graph *g, struct claim *c, const struct graph_node *node)
 {
@@ -132,6 +151,8 @@ static bool take(const struct graph *g, struct claim *c, const struct graph_node
         node_text(g, node, "approximate", approximate, sizeof approximate);
         return take_act(c, strcmp(approximate, "tanh") == 0 ? QN_ACT_GELU_TANH : QN_ACT_GELU);
     }
+    if (node_is(node, "", "QuantizeLinear"))
+        return take_quantize(g, c, node);
     if (node_is(node, "", "Clip") && node_input(node, 0) == c->y)
         return take_clip(g, c, node);
     return false;

@@ -67,17 +67,17 @@ bool claim_geometry(const struct graph *g, struct claim *c)
     spread(c->n_axes, strides, 1, c->stride);
     spread(c->n_axes, dilations, 1, c->dilation);
     spread(c->n_axes, out_pad, 0, c->out_pad);
-    if (transposed) {
-        c->has_out_shape = node_ints(g, node, "output_shape", c->out_shape, 2) > 0;
-        if (c->has_out_shape && c->n_axes == 1) {
-            c->out_shape[1] = c->out_shape[0];
-            c->out_shape[0] = 1;
-        }
-    }
+    int64_t out_shape[2];
+    if (transposed && node_ints(g, node, "output_shape", out_shape, 2) > 0)
+        return claim_refuse(c, "output_shape is given instead of pads");
     if (c->groups < 1 || w->shape[0] % c->groups != 0 || w->shape[0] < 1 || w->shape[1] < 1 ||
         c->kernel[0] < 1 || c->kernel[1] < 1)
         return claim_refuse(c, "weights of a shape that is not possible");
     c->n = transposed ? w->shape[1] * c->groups : w->shape[0];
     c->k = (transposed ? w->shape[0] / c->groups : w->shape[1]) * c->kernel[0] * c->kernel[1];
-    return padding(g, c, node);
+    if (!padding(g, c, node))
+        return false;
+    if (transposed && c->pads_same)
+        return claim_refuse(c, "auto_pad of a transposed convolution");
+    return true;
 }

@@ -56,9 +56,8 @@ static struct ort_status *find_operands(struct program *p, const struct graph *g
         int32_t value;
         struct operand *operand;
     } wanted[] = {
-        {c->x, &p->x},           {c->x_scale, &p->x_scale},   {c->x_zero, &p->x_zero},
+        {c->x, &p->x},           {c->x_scale, &p->x_scale_operand},   {c->x_zero, &p->x_zero},
         {c->bias, &p->bias},     {c->sum_bias, &p->sum_bias}, {c->residual, &p->residual},
-        {c->y_scale, &p->y_scale}, {c->y_zero, &p->y_zero},
         {c->n_factors > 0 ? c->factors[0] : -1, &p->factors[0]},
         {c->n_factors > 1 ? c->factors[1] : -1, &p->factors[1]},
     };
@@ -72,13 +71,68 @@ static struct ort_status *find_operands(struct program *p, const struct graph *g
     return NULL;
 }
 
+/* Constants that a claim has made sure of. */
+static float number(const struct graph *g, int32_t value, float otherwise)
+{
+    struct tensor t;
+    return graph_constant(g, value, &t) ? *(const float *)t.data : otherwise;
+}
+
+static int32_t zero_number(const struct graph *g, int32_t value)
+{
+    struct tensor t;
+    if (!graph_constant(g, value, &t))
+        return 0;
+    return t.type == ORT_I8 ? *(const int8_t *)t.data : *(const uint8_t *)t.data;
+}
+
+/* Which of the constant scales go into the packed ones: with both, codes of y are those of ONNX
+ * Runtime's own requantization, which multiplies once. */
+static struct weights_factor merge_scales(struct program *p, const struct graph *g)
+{
+    const struct claim *c = &p->claim;
+    struct weights_factor times = {1.0f, 1.0f};
+    bool codes = c->y_type == ORT_U8 || c->y_type == ORT_I8;
+    p->x_scale = p->y_scale = 1.0f;
+    if (c->x_scale >= 0 && g->values[c->x_scale].is_constant) {
+        if (c->w_block == 0)
+            times.x_scale = number(g, c->x_scale, 1.0f);
+        else
+            p->x_scale = number(g, c->x_scale, 1.0f);
+        free((void *)p->x_scale_operand.constant.data);
+        p->x_scale_operand.constant = (struct tensor){0};
+    }
+    if (codes) {
+        float scale = number(g, c->y_scale, 1.0f);
+        if (c->w_block == 0 && c->bias < 0 && c->n_factors == 0 &&
+            (c->act == QN_ACT_NONE || c->act == QN_ACT_RELU)) {
+            times.y_scale = scale;
+            p->claim.clamp_lo /= scale;
+            p->claim.clamp_hi /= scale;
+        } else {
+            p->y_scale = scale;
+        }
+        p->y_zero = zero_number(g, c->y_zero);
+    }
+    return times;
+}
+
 static struct ort_status *pack(struct program *p, const struct graph *g)
 {
+    const struct claim *c = &p->claim;
     struct worker *worker = NULL;
-    if (p->claim.kind == CLAIM_QUANTIZE)
+    if (c->kind == CLAIM_QUANTIZE)
         return NULL;
+    const struct weights_factor times = merge_scales(p, g);
+    bool shifted = c->w_zero >= 0 || g->values[c->w].type == ORT_U8;
+    if (c->x_is_codes && shifted && c->w_block == 0 && c->y_type != ORT_I32) {
+        p->zeros = calloc((size_t)c->n + 1, sizeof *p->zeros);
+        if (p->zeros == NULL)
+            return runtime_no_memory(g->api);
+    }
     ORT_TRY(worker_take(p->workers, NULL, &worker));
-    struct ort_status *status = weights_pack(g, &p->claim, worker->ctx, NULL, &p->w);
+    struct ort_status *status =
+        weights_pack(g, c, worker->ctx, c->w_is_floats ? NULL : &times, &p->w);
     worker_return(worker);
     return status;
 }
@@ -111,11 +165,12 @@ void program_free(struct program *p)
 {
     if (p == NULL)
         return;
-    struct operand *operands[] = {&p->x, &p->x_scale, &p->x_zero, &p->factors[0], &p->factors[1],
-                                  &p->sum_bias, &p->bias, &p->residual, &p->y_scale, &p->y_zero};
+    struct operand *operands[] = {&p->x, &p->x_scale_operand, &p->x_zero, &p->factors[0],
+                                  &p->factors[1], &p->sum_bias, &p->bias, &p->residual};
     for (size_t i = 0; i < sizeof operands / sizeof *operands; i++)
         free((void *)operands[i]->constant.data);
     qn_packed_destroy(p->w);
+    free(p->zeros);
     free(p);
 }
 

@@ -18,8 +18,11 @@ struct program {
     struct claim claim;     /* Numbers of values mean nothing any more. */
     const char *what;       /* Static: the operator's name. */
     qn_packed *w;
-    struct operand x, x_scale, x_zero, factors[CLAIM_MAX_FACTORS], sum_bias, bias, residual,
-        y_scale, y_zero;
+    struct operand x, x_scale_operand, x_zero, factors[CLAIM_MAX_FACTORS], sum_bias, bias, residual;
+    float x_scale, y_scale; /* Constants that are not in the packed scales; 1 where they are. */
+    int32_t y_zero;
+    int32_t *zeros;         /* A bias of n zeros: asks for exact sums where codes of w have zero
+                               points. */
     int32_t outputs[3];     /* Places among the fused node's outputs; -1: nobody wants it. */
 };
 

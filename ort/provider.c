@@ -51,7 +51,7 @@ static struct ort_status *claim_all(const struct provider *self, const struct gr
     struct claim claim;
     int32_t n_claims = 0, n_nodes = 0;
     for (int32_t i = 0; i < g->n_nodes; i++) {
-        if (taken[i] || !claim_concerns(&self->settings, &g->nodes[i]))
+        if (taken[i] || !claim_concerns(g, &self->settings, i))
             continue;
         bool claimed = claim_find(g, &self->settings, i, &claim);
         for (int32_t j = 0; claimed && j < claim.n_nodes; j++)
@@ -113,7 +113,7 @@ static struct ort_status *claim_again(const struct provider *self, const struct 
                                       struct claim *claim)
 {
     for (int32_t i = 0; i < g->n_nodes; i++)
-        if (claim_concerns(&self->settings, &g->nodes[i]) &&
+        if (claim_concerns(g, &self->settings, i) &&
             claim_find(g, &self->settings, i, claim) && claim->n_nodes == g->n_nodes)
             return NULL;
     return runtime_fail(self->api, ORT_FAIL,

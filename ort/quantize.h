@@ -3,12 +3,13 @@
 #ifndef ORT_QUANTIZE_H
 #define ORT_QUANTIZE_H
 
+#include "graph.h"
+
 #include <quern/context.h>
 
-/* scale = (max(x, 0) - min(x, 0)) / 255 (1 where that is 0), zero = rint(-min / scale),
- * code = clamp(rint(x / scale) + zero, 0, 255), each step rounded to f32. */
-void quantize_range(const qn_ctx *ctx, const float *x, int64_t count, float *scale, uint8_t *zero);
-void quantize_codes(const qn_ctx *ctx, const float *x, int64_t count, float scale, uint8_t zero,
-                    uint8_t *codes);
+/* x is of floats. codes: as many bytes. */
+struct ort_status *quantize_tensor(const struct ort_api *api, const qn_ctx *ctx,
+                                   const struct tensor *x, uint8_t *codes, float *scale,
+                                   uint8_t *zero);
 
 #endif

@@ -18,6 +18,8 @@ struct call {
     void *y;
     qn_epilogue epilogue;
     qn_quant_args quant;
+    float x_scale;   /* Of x that was quantized in this run; else 1. */
+    int32_t x_zero;
     float *vectors;  /* Room for a factor and a bias an output. */
 };
 
@@ -63,14 +65,20 @@ static struct ort_status *take_factor(struct call *call, const struct tensor *t,
 static struct ort_status *take_factors(struct call *call)
 {
     const struct program *p = call->p;
-    float scalar = 1.0f;
+    float scalar = p->x_scale * call->x_scale;
     bool has_vector = false;
+    struct tensor of_x;
+    ORT_TRY(operand_get(p, call->run, &p->x_scale_operand, &of_x));
+    if (of_x.data != NULL)
+        ORT_TRY(take_factor(call, &of_x, &scalar, call->vectors, &has_vector));
     for (int32_t i = 0; i < p->claim.n_factors; i++) {
         struct tensor t;
         ORT_TRY(operand_get(p, call->run, &p->factors[i], &t));
         ORT_TRY(take_factor(call, &t, &scalar, call->vectors, &has_vector));
     }
-    if (scalar > 0.0f && scalar < INFINITY) {
+    if (scalar == 1.0f) {
+        ;
+    } else if (p->claim.x_is_codes && scalar > 0.0f && scalar < INFINITY) {
         call->quant.x_scale = scalar;
     } else { /* 0, negative, no number: what the model says, but no scale of x. */
         for (int64_t i = 0; i < p->claim.n; i++)
@@ -112,6 +120,7 @@ static struct ort_status *take_operands(struct call *call)
     struct tensor t;
     qn_epilogue_init(&call->epilogue);
     call->quant.x_scale = 1.0f;
+    call->quant.x_zero = call->x_zero;
     ORT_TRY(operand_get(p, call->run, &p->x_zero, &t));
     if (t.data != NULL) {
         if (t.count != 1)
@@ -121,7 +130,11 @@ static struct ort_status *take_operands(struct call *call)
         call->quant.x_zero = byte_of(&t);
     }
     ORT_TRY(take_factors(call));
+    if (p->zeros != NULL && c->sum_bias < 0 && c->bias < 0)
+        call->epilogue.bias = qn_tensor_1d(p->zeros, QN_I32, c->n);
     ORT_TRY(take_bias(call, c->sum_bias >= 0 ? &p->sum_bias : &p->bias));
+    call->epilogue.y_scale = p->y_scale;
+    call->epilogue.y_zero = p->y_zero;
     call->epilogue.act = c->act;
     if (c->has_clamp) {
         call->epilogue.clamp_lo = c->clamp_lo;
@@ -230,14 +243,36 @@ static struct ort_status *run_conv(struct call *call)
     if (c->pads_same)
         same_padding(c, size, args.pad);
     args.error = &error;
-    ORT_TRY(runtime_check(p->api, p->what, qn_conv2d_shape(&args), &error));
+    bool transposed = c->kind == CLAIM_CONV_TRANSPOSE;
+    if (transposed)
+        memcpy(args.out_pad, (int32_t[]){(int32_t)c->out_pad[0], (int32_t)c->out_pad[1]},
+               sizeof args.out_pad);
+    qn_status status = transposed ? qn_conv_transpose2d_shape(&args) : qn_conv2d_shape(&args);
+    ORT_TRY(runtime_check(p->api, p->what, status, &error));
     memcpy(call->y_shape, args.y.shape, (size_t)x->rank * sizeof *call->y_shape);
     ORT_TRY(take_output(call, x->rank));
     args.y.data = call->y;
     args.epilogue = call->epilogue;
     args.strategy = c->strategy;
     args.quant = call->quant;
+    if (transposed)
+        CALL_WITH_SCRATCH(qn_conv_transpose2d, call, &args);
     CALL_WITH_SCRATCH(qn_conv2d, call, &args);
+}
+
+/* DynamicQuantizeMatMul: x becomes codes of one scale. */
+static struct ort_status *quantize_x(struct call *call)
+{
+    struct tensor *x = &call->x;
+    uint8_t zero;
+    uint8_t *codes = worker_codes(call->worker, (size_t)x->count + 1);
+    if (codes == NULL)
+        return runtime_no_memory(call->p->api);
+    ORT_TRY(quantize_tensor(call->p->api, call->worker->ctx, x, codes, &call->x_scale, &zero));
+    call->x_zero = zero;
+    x->data = codes;
+    x->type = ORT_U8;
+    return NULL;
 }
 
 static struct ort_status *run_product(struct call *call)
@@ -245,7 +280,10 @@ static struct ort_status *run_product(struct call *call)
     const struct program *p = call->p;
     size_t n = (size_t)p->claim.n;
     float own[512];
+    call->x_scale = 1.0f;
     ORT_TRY(operand_get(p, call->run, &p->x, &call->x));
+    if (p->claim.x_is_quantized_here)
+        ORT_TRY(quantize_x(call));
     call->vectors = 2 * n <= sizeof own / sizeof *own ? own : malloc(2 * n * sizeof *call->vectors);
     if (call->vectors == NULL)
         return runtime_no_memory(p->api);
@@ -273,13 +311,16 @@ struct ort_status *quantize_run(const struct program *p, struct ort_run *run,
                                    i == 0 ? (size_t)x.rank : 0, &value));
         ORT_TRY(p->api->mutable_data(value, &data[i]));
     }
-    quantize_range(worker->ctx, x.data, x.count, &scale, &zero);
+    if (data[0] == NULL) { /* Only the scale or the zero point is wanted. */
+        data[0] = worker_codes(worker, (size_t)x.count + 1);
+        if (data[0] == NULL)
+            return runtime_no_memory(p->api);
+    }
+    ORT_TRY(quantize_tensor(p->api, worker->ctx, &x, data[0], &scale, &zero));
     if (data[1] != NULL)
         *(float *)data[1] = scale;
     if (data[2] != NULL)
         *(uint8_t *)data[2] = zero;
-    if (data[0] != NULL)
-        quantize_codes(worker->ctx, x.data, x.count, scale, zero, data[0]);
     return NULL;
 }
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <quern/weights.h>
+
 /* False where the session does not have the option; text is "" then. */
 static bool option(const struct ort_api *api, const struct ort_session_options *options,
                    const char *name, char *text, size_t capacity)
@@ -38,6 +40,8 @@ struct ort_status *settings_read(const struct ort_api *api,
                                  const struct ort_session_options *options, struct settings *s)
 {
     char text[48];
+    qn_error error = {0};
+    qn_format format;
     memset(s, 0, sizeof *s);
     if (option(api, options, "threads", text, sizeof text))
         ORT_TRY(number(api, "threads", text, &s->threads));
@@ -49,5 +53,17 @@ struct ort_status *settings_read(const struct ort_api *api,
                                 "option log is '%s': 0 or 1 is possible", text);
         s->log = text[0] == '1';
     }
+    if (option(api, options, "strategy", text, sizeof text)) {
+        ORT_TRY(runtime_check(api, "option strategy",
+                              qn_strategy_parse(text, &s->strategy, &error), &error));
+        if (s->strategy == QN_STRATEGY_INT8_STATIC)
+            return runtime_fail(api, ORT_INVALID_ARGUMENT,
+                                "option strategy is int8-static: scales of x come from the model, "
+                                "float, int8-row, int8-block and dense can be asked for");
+        s->has_strategy = true;
+    }
+    if (option(api, options, "quantize", s->quantize, sizeof s->quantize))
+        ORT_TRY(runtime_check(api, "option quantize",
+                              qn_format_parse(s->quantize, &format, &error), &error));
     return NULL;
 }

@@ -12,6 +12,9 @@
 struct settings {
     int32_t threads;       /* 0: the session's intra-op threads; else a pool of so many. */
     int32_t cut;           /* Work is cut for so many threads of the session; 0: the CPUs. */
+    qn_strategy strategy;  /* Of float x and quantized weights. */
+    bool has_strategy;     /* Said, not the default. */
+    char quantize[48];     /* Format for float weights; "" leaves them to ONNX Runtime. */
     bool log;              /* Tell what is claimed and why the rest is not, as warnings. */
 };
 

@@ -5,9 +5,15 @@
 
 #include "claim.h"
 
-/* Pack the weights of a claim. scale: one float an output that takes the place of the model's
- * scales, or NULL. */
+/* A scale becomes x_scale * scale / y_scale, rounded twice, as ONNX Runtime's own kernels do. */
+struct weights_factor {
+    float x_scale, y_scale;
+};
+
+/* Pack the weights of a claim. times: NULL leaves the model's scales as they are. Where the model
+ * has none, a scale is 1. */
 struct ort_status *weights_pack(const struct graph *graph, const struct claim *claim,
-                                const qn_ctx *ctx, const float *scale, qn_packed **packed);
+                                const qn_ctx *ctx, const struct weights_factor *times,
+                                qn_packed **packed);
 
 #endif

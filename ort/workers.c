@@ -58,6 +58,7 @@ void workers_free(struct workers *w)
         if (worker->ctx != w->pool)
             qn_ctx_destroy(worker->ctx);
         free(worker->scratch);
+        free(worker->codes);
         free(worker);
     }
     qn_ctx_destroy(w->pool);
@@ -112,13 +113,23 @@ void worker_return(struct worker *worker)
     pthread_mutex_unlock(&w->lock);
 }
 
+static void *at_least(void **memory, size_t *have, size_t bytes)
+{
+    if (bytes > *have) {
+        size_t rounded = (bytes + 4095) & ~(size_t)4095;
+        free(*memory);
+        *memory = aligned_alloc(64, rounded);
+        *have = *memory != NULL ? rounded : 0;
+    }
+    return *memory;
+}
+
 void *worker_scratch(struct worker *worker, size_t bytes)
 {
-    if (bytes > worker->scratch_bytes) {
-        size_t rounded = (bytes + 4095) & ~(size_t)4095;
-        free(worker->scratch);
-        worker->scratch = aligned_alloc(64, rounded);
-        worker->scratch_bytes = worker->scratch != NULL ? rounded : 0;
-    }
-    return worker->scratch;
+    return at_least(&worker->scratch, &worker->scratch_bytes, bytes);
+}
+
+void *worker_codes(struct worker *worker, size_t bytes)
+{
+    return at_least(&worker->codes, &worker->codes_bytes, bytes);
 }

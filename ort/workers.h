@@ -16,6 +16,8 @@ struct worker {
     qn_ctx *ctx;                 /* Its own, or the session's with a pool. */
     void *scratch;
     size_t scratch_bytes;
+    void *codes;                 /* Of x, where floats are quantized in the run. */
+    size_t codes_bytes;
 };
 
 struct workers {
@@ -35,5 +37,6 @@ struct ort_status *worker_take(struct workers *workers, const struct ort_run *ru
 void worker_return(struct worker *worker);
 /* At least so many bytes at 64; what was in them is lost. NULL: there is no memory. */
 void *worker_scratch(struct worker *worker, size_t bytes);
+void *worker_codes(struct worker *worker, size_t bytes);
 
 #endif

@@ -18,13 +18,15 @@ import os
 import threading
 from typing import Any, Union
 
+from ._format import parse
 from ._library import native
 
 NAME = "QuernExecutionProvider"
 LIBRARY = "libquern_ort.so"
 
 _lock = threading.Lock()
-_OPTIONS = ("threads", "cut", "log")
+_STRATEGIES = ("float", "int8-row", "int8-block", "dense")
+_OPTIONS = ("threads", "cut", "strategy", "quantize", "log")
 
 
 def library() -> str:
@@ -98,6 +100,11 @@ def _checked(options: dict[str, Any]) -> dict[str, str]:
         if name in ("threads", "cut") and not (text.isdecimal() and int(text) <= 4096):
             raise ValueError(f"quern: option {name} is '{text}': a number from 0 to 4096 is "
                              "possible")
+        if name == "strategy" and text not in _STRATEGIES:
+            raise ValueError(f"quern: option strategy is '{text}': {', '.join(_STRATEGIES)} are "
+                             "possible")
+        if name == "quantize":
+            parse(text)
         if name == "log" and text not in ("0", "1"):
             raise ValueError(f"quern: option log is '{text}': 0 or 1 is possible")
         made[name] = text

@@ -50,6 +50,8 @@ def plain_options(threads=2):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
+    # Else ONNX Runtime quantizes x of products whose weights are dequantized.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return options
 

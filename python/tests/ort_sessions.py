@@ -107,7 +107,10 @@ class Sessions(Case):
     BAD = (({"threads": "-1"}, "option threads is '-1'"),
            ({"threads": "many"}, "option threads is 'many'"),
            ({"cut": "5000"}, "option cut is '5000'"),
-           ({"log": "yes"}, "option log is 'yes': 0 or 1"))
+           ({"log": "yes"}, "option log is 'yes': 0 or 1"),
+           ({"strategy": "fast"}, "strategy"),
+           ({"strategy": "int8-static"}, "option strategy is .?int8-static"),
+           ({"quantize": "int9:g3"}, "int9"))
 
     def test_bad_options(self):
         for options, why in self.BAD:
