@@ -40,7 +40,12 @@ enum {
     QN_ACT_RELU6 = 2,
     QN_ACT_GELU = 3,      /**< x/2 (1 + erf(x / sqrt 2)). */
     QN_ACT_GELU_TANH = 4, /**< The tanh approximation. */
-    QN_ACT_SILU = 5       /**< x / (1 + exp(-x)). */
+    QN_ACT_SILU = 5,      /**< x / (1 + exp(-x)). */
+    QN_ACT_SIGMOID = 6,   /**< 1 / (1 + exp(-x)). From here on, on the CPU. */
+    QN_ACT_TANH = 7,
+    QN_ACT_HARDSWISH = 8,   /**< x min(max(x / 6 + 1/2, 0), 1). */
+    QN_ACT_HARDSIGMOID = 9, /**< min(max(hard_slope x + hard_shift, 0), 1): qn_epilogue_more. */
+    QN_ACT_LEAKY_RELU = 10  /**< x, or leaky_slope x below 0: qn_epilogue_more. */
 };
 
 /**
@@ -54,7 +59,8 @@ typedef struct qn_epilogue {
     qn_tensor bias;         /**< [n] f32, f16, bf16; with int8-static also i32 (in units of x_scale
                                  * weight scale, added to the integers, which then are exact sums,
                                  zero points included; for weights that can give y of type i32). */
-    qn_tensor residual;     /**< Shape of y; f32, f16, bf16. May be y itself, element by element. */
+    qn_tensor residual;     /**< Shape of y; f32, f16, bf16; on the CPU also i8, u8: scale * (code -
+                                 zero) of qn_epilogue_more. May be y itself, element by element. */
     int32_t residual_after; /**< 0 (default): before the activation. */
     qn_act act;
     float clamp_lo, clamp_hi; /**< Default -inf, inf. Both 0, as in a struct that was only
@@ -74,6 +80,31 @@ static inline void qn_epilogue_init(qn_epilogue *epilogue)
     epilogue->y_scale = 1.0f;
 }
 QN_API qn_status qn_epilogue_init_sized(qn_epilogue *epilogue, size_t size);
+
+/**
+ * More of an epilogue, for those who need it: `more` of an argument struct. NULL there stands for
+ * the defaults here. Set by _init(). On the CPU.
+ */
+typedef struct qn_epilogue_more {
+    size_t size;
+    float leaky_slope;      /**< Of QN_ACT_LEAKY_RELU; finite; default 0.01. */
+    float hard_slope;       /**< Of QN_ACT_HARDSIGMOID; finite; default 1/6 (torch; ONNX: 0.2). */
+    float hard_shift;       /**< Likewise; default 0.5. */
+    float residual_scale;   /**< Of a residual of i8 or u8; positive; default 1. */
+    int32_t residual_zero;  /**< Likewise, a value of its type; default 0. */
+    int32_t reserved;       /**< 0. */
+} qn_epilogue_more;
+
+static inline void qn_epilogue_more_init(qn_epilogue_more *more)
+{
+    qn_zero_(more, sizeof *more);
+    more->size = sizeof *more;
+    more->leaky_slope = 0.01f;
+    more->hard_slope = 1.0f / 6.0f;
+    more->hard_shift = 0.5f;
+    more->residual_scale = 1.0f;
+}
+QN_API qn_status qn_epilogue_more_init_sized(qn_epilogue_more *more, size_t size);
 
 /** Given quantization of int8-static inputs, and choices of the dynamic strategies. */
 typedef struct qn_quant_args {
@@ -137,11 +168,12 @@ typedef struct qn_matmul_args {
     const qn_packed *w;    /**< Borrowed. */
     qn_tensor x;           /**< [m, k]; rows may be strided, columns may not. f32, f16, bf16; i8, u8
                                 for int8-static. */
-    qn_tensor y;           /**< [m, n]; rows may be strided. f32, f16, bf16; int8-static also i8, u8
-                                and i32 (raw sums of (x - x_zero) * (w - zero), exact, nothing
-                                else; only for integer weights of one group an output without
-                                offsets, zero points of 8 bits, and sums that int32 holds: with 8
-                                bits and zero points k up to 33025). Must not overlap x. */
+    qn_tensor y;           /**< [m, n]; rows may be strided. f32, f16, bf16, i8, u8 (on a GPU i8 and
+                                u8 of int8-static alone); int8-static also i32 (raw sums of (x -
+                                x_zero) * (w - zero), exact, nothing else; only for integer weights
+                                of one group an output without offsets, zero points of 8 bits, and
+                                sums that int32 holds: with 8 bits and zero points k up to 33025).
+                                Must not overlap x. */
     qn_epilogue epilogue;
     qn_strategy strategy;
     int32_t strict;        /**< 1: QN_E_FALLBACK rather than a slower class of kernel. */
@@ -151,6 +183,7 @@ typedef struct qn_matmul_args {
     qn_error *error;       /**< NULL (default), or where a failing call puts its sentence. */
     const void *prepared;  /**< NULL (default), or what qn_prepare() left of x. Then x tells type
                                 and shape alone, and its data may be NULL. */
+    const qn_epilogue_more *more; /**< NULL (default), or more of the epilogue. Borrowed. */
 } qn_matmul_args;
 static inline void qn_matmul_args_init(qn_matmul_args *args)
 {
@@ -266,6 +299,7 @@ typedef struct qn_grouped_args {
     const char *kernel;
     qn_error *error;           /**< NULL (default), or where a failing call puts its sentence. */
     const void *prepared;      /**< As for matmul: all rows of x, of which x_rows takes some. */
+    const qn_epilogue_more *more;   /**< NULL (default), or more of the epilogue. Borrowed. */
 } qn_grouped_args;
 static inline void qn_grouped_args_init(qn_grouped_args *args)
 {
@@ -321,6 +355,7 @@ typedef struct qn_conv_args {
     qn_quant_args quant;
     const char *kernel;
     qn_error *error;         /**< NULL (default), or where a failing call puts its sentence. */
+    const qn_epilogue_more *more; /**< NULL (default), or more of the epilogue. Borrowed. */
 } qn_conv_args;
 static inline void qn_conv_args_init(qn_conv_args *args)
 {
@@ -411,6 +446,7 @@ typedef struct qn_finish_args {
                                v, but may be v itself. */
     qn_epilogue epilogue; /**< As for matmul; bias of a floating type. */
     qn_error *error;      /**< NULL (default), or where a failing call puts its sentence. */
+    const qn_epilogue_more *more; /**< NULL (default), or more of the epilogue. Borrowed. */
 } qn_finish_args;
 static inline void qn_finish_args_init(qn_finish_args *args)
 {

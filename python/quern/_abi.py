@@ -97,6 +97,11 @@ QN_ACT_RELU6 = 2
 QN_ACT_GELU = 3
 QN_ACT_GELU_TANH = 4
 QN_ACT_SILU = 5
+QN_ACT_SIGMOID = 6
+QN_ACT_TANH = 7
+QN_ACT_HARDSWISH = 8
+QN_ACT_HARDSIGMOID = 9
+QN_ACT_LEAKY_RELU = 10
 QN_NCHW = 0
 QN_NHWC = 1
 QN_FILE_SAFETENSORS = 1
@@ -315,6 +320,18 @@ class qn_epilogue(Structure):
     ]
 
 
+class qn_epilogue_more(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("leaky_slope", c_float),
+        ("hard_slope", c_float),
+        ("hard_shift", c_float),
+        ("residual_scale", c_float),
+        ("residual_zero", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class qn_quant_args(Structure):
     _fields_ = [
         ("x_scale", c_float),
@@ -352,6 +369,7 @@ class qn_matmul_args(Structure):
         ("kernel", c_char_p),
         ("error", POINTER(qn_error)),
         ("prepared", c_void_p),
+        ("more", POINTER(qn_epilogue_more)),
     ]
 
 
@@ -385,6 +403,7 @@ class qn_grouped_args(Structure):
         ("kernel", c_char_p),
         ("error", POINTER(qn_error)),
         ("prepared", c_void_p),
+        ("more", POINTER(qn_epilogue_more)),
     ]
 
 
@@ -405,6 +424,7 @@ class qn_conv_args(Structure):
         ("quant", qn_quant_args),
         ("kernel", c_char_p),
         ("error", POINTER(qn_error)),
+        ("more", POINTER(qn_epilogue_more)),
     ]
 
 
@@ -431,6 +451,7 @@ class qn_finish_args(Structure):
         ("y", qn_tensor),
         ("epilogue", qn_epilogue),
         ("error", POINTER(qn_error)),
+        ("more", POINTER(qn_epilogue_more)),
     ]
 
 
@@ -709,6 +730,7 @@ FUNCTIONS = {
     "qn_strategy_name": (c_char_p, [c_int32]),
     "qn_strategy_parse": (c_int32, [c_char_p, POINTER(c_int32), POINTER(qn_error)]),
     "qn_epilogue_init_sized": (c_int32, [POINTER(qn_epilogue), c_size_t]),
+    "qn_epilogue_more_init_sized": (c_int32, [POINTER(qn_epilogue_more), c_size_t]),
     "qn_plan_destroy": (None, [c_void_p]),
     "qn_plan_scratch_bytes": (c_size_t, [c_void_p]),
     "qn_plan_explain": (c_size_t, [c_void_p, c_char_p, c_size_t]),

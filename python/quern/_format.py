@@ -12,7 +12,10 @@ STRATEGIES = {"float": _abi.QN_STRATEGY_FLOAT, "int8-row": _abi.QN_STRATEGY_INT8
               "int8-block": _abi.QN_STRATEGY_INT8_BLOCK,
               "int8-static": _abi.QN_STRATEGY_INT8_STATIC, "dense": _abi.QN_STRATEGY_DENSE}
 ACTS = {None: _abi.QN_ACT_NONE, "relu": _abi.QN_ACT_RELU, "relu6": _abi.QN_ACT_RELU6,
-        "gelu": _abi.QN_ACT_GELU, "gelu_tanh": _abi.QN_ACT_GELU_TANH, "silu": _abi.QN_ACT_SILU}
+        "gelu": _abi.QN_ACT_GELU, "gelu_tanh": _abi.QN_ACT_GELU_TANH, "silu": _abi.QN_ACT_SILU,
+        "sigmoid": _abi.QN_ACT_SIGMOID, "tanh": _abi.QN_ACT_TANH,
+        "hardswish": _abi.QN_ACT_HARDSWISH, "hardsigmoid": _abi.QN_ACT_HARDSIGMOID,
+        "leaky_relu": _abi.QN_ACT_LEAKY_RELU}
 METHODS = {"rtn": _abi.QN_METHOD_RTN, "search": _abi.QN_METHOD_SEARCH,
            "gptq": _abi.QN_METHOD_GPTQ}
 RANGES = {"narrow": _abi.QN_RANGE_NARROW, "half": _abi.QN_RANGE_HALF, "full": _abi.QN_RANGE_FULL}

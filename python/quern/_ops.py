@@ -42,6 +42,11 @@ if TYPE_CHECKING:
         symmetric: bool
         strict: bool
         kernel: Optional[str]
+        residual_scale: float
+        residual_zero: int
+        leaky_slope: float
+        hard_slope: float
+        hard_shift: float
 
 
 class How(NamedTuple):
@@ -63,6 +68,7 @@ class How(NamedTuple):
     symmetric: bool
     strict: bool
     kernel: Optional[str]
+    finish: tuple[tuple[str, float], ...] = ()  # what qn_epilogue_more has, where it is no default
 
     def has_operands(self) -> bool:
         return (self.bias is not None or self.residual is not None or self.row_scale is not None
@@ -81,6 +87,12 @@ class How(NamedTuple):
         args.strategy = number_of(STRATEGIES, self.strategy, "strategy")
         args.strict = 1 if self.strict else 0
         args.kernel = self.kernel.encode() if self.kernel is not None else None
+        if self.finish:
+            finish = sized(_abi.qn_epilogue_more)
+            for name, value in self.finish:
+                setattr(finish, name, value)
+            args.more = ctypes.pointer(finish)
+            keep.append(finish)
         for name in ("bias", "row_scale", "col_scale"):
             values = getattr(self, name)
             if values is not None:
@@ -88,14 +100,21 @@ class How(NamedTuple):
                 keep[-1].fill(getattr(e, name))
 
 
+_FINISH = {"residual_scale", "residual_zero", "leaky_slope", "hard_slope", "hard_shift"}
+
+
 def _how(*, bias: Any = None, residual: Any = None, residual_after: bool = False,
          act: Optional[str] = None, clamp: Optional[tuple[float, float]] = None,
          row_scale: Any = None, col_scale: Any = None, strategy: str = "float",
          dtype: Any = None, x_scale: float = 1.0, x_zero: int = 0, y_scale: float = 1.0,
          y_zero: int = 0, symmetric: bool = False, strict: bool = False,
-         kernel: Optional[str] = None) -> How:
+         kernel: Optional[str] = None, **finish: float) -> How:
+    unknown = sorted(set(finish) - _FINISH)
+    if unknown:
+        raise TypeError(f"unexpected argument {unknown[0]!r}")
     return How(bias, residual, residual_after, act, clamp, row_scale, col_scale, strategy, dtype,
-               x_scale, x_zero, y_scale, y_zero, symmetric, strict, kernel)
+               x_scale, x_zero, y_scale, y_zero, symmetric, strict, kernel,
+               tuple(sorted(finish.items())))
 
 
 _PLAIN = _how()
@@ -324,7 +343,8 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
            clamp: Optional[tuple[float, float]] = None, row_scale: Any = None,
            col_scale: Any = None, strategy: str = "float", dtype: Any = None,
            x_scale: float = 1.0, x_zero: int = 0, y_scale: float = 1.0, y_zero: int = 0,
-           symmetric: bool = False, strict: bool = False, kernel: Optional[str] = None) -> Any:
+           symmetric: bool = False, strict: bool = False, kernel: Optional[str] = None,
+           **finish: float) -> Any:
     """y[..., n] = act( scale * (x[..., k] . w^T) + bias + residual ), clamped.
 
     x: f32, f16, bf16, what prepare() gives, or with strategy="int8-static" i8 and u8 of scale
@@ -333,8 +353,10 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
     out: where y goes; else a new array of x's family and, unless dtype says otherwise, type.
 
     strategy: "float" (activations stay floats), "int8-row", "int8-block" (dynamic int8; symmetric
-    without offsets), "int8-static", "dense". act: "relu", "relu6", "gelu", "gelu_tanh", "silu".
-    residual: of y's shape, before act, or after it. row_scale [rows], col_scale [n]: f32. y of i8,
+    without offsets), "int8-static", "dense". act: "relu", "relu6", "gelu", "gelu_tanh", "silu",
+    "sigmoid", "tanh", "hardswish", "hardsigmoid" (hard_slope=, hard_shift=), "leaky_relu"
+    (leaky_slope=). residual: of y's shape, before act, or after it; of i8 or u8 it is
+    residual_scale * (code - residual_zero). row_scale [rows], col_scale [n]: f32. y of i8,
     u8: y = saturate(v / y_scale + y_zero). strict: FallbackError rather than a slower class of
     kernel. kernel: the row of the kernel table to use.
 
@@ -349,7 +371,7 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
     """
     if out is bias is residual is row_scale is col_scale is None and clamp is None \
             and kernel is None and type(w) is Packed and x_scale == 1.0 and y_scale == 1.0 \
-            and not (symmetric or x_zero or y_zero or strict):
+            and not (symmetric or x_zero or y_zero or strict or finish):
         try:  # what cannot be looked at so fast takes the way below: read-only, empty, strided
             if type(x) is _ndarray:
                 address = _address(_byte(x))  # type: ignore[arg-type]
@@ -374,8 +396,10 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
             if status != 0:
                 check(status, call.error)
             return y
-    how = How(bias, residual, residual_after, act, clamp, row_scale, col_scale, strategy, dtype,
-              x_scale, x_zero, y_scale, y_zero, symmetric, strict, kernel)
+    how = _how(bias=bias, residual=residual, residual_after=residual_after, act=act, clamp=clamp,
+               row_scale=row_scale, col_scale=col_scale, strategy=strategy, dtype=dtype,
+               x_scale=x_scale, x_zero=x_zero, y_scale=y_scale, y_zero=y_zero,
+               symmetric=symmetric, strict=strict, kernel=kernel, **finish)
     return _matmul(x, w, out, how)
 
 

@@ -104,7 +104,7 @@ class Bad(unittest.TestCase):
         self.refused(errors.BadValueError, "expert|id", quern.grouped, X, [P], ids=[0, 1, 0])
         self.refused(errors.ArgumentError, "'float', 'int8-row'", quern.matmul, X, P,
                      strategy="int9")
-        self.refused(errors.ArgumentError, "'relu'", quern.matmul, X, P, act="tanh")
+        self.refused(errors.ArgumentError, "'relu'", quern.matmul, X, P, act="swish")
         self.refused(errors.ArgumentError, "padding is", quern.conv2d,
                      np.ones((1, 8, 8, 8), "f4"), CONV, padding=(1, 2, 3))
         self.refused(errors.ArgumentError, "'nchw', 'nhwc'", quern.conv2d,

@@ -47,6 +47,39 @@ class Prepared(unittest.TestCase):
             quern.prepare(x, q, strategy="float")
 
 
+class Finish(unittest.TestCase):
+    def test_activations(self):
+        w, dense = packed(48, 256)
+        x = normal(3, 256)
+        v = x @ dense.T
+        hard = np.clip(v / 6 + 0.5, 0, 1)
+        for act, expected in (("sigmoid", 1 / (1 + np.exp(-v))), ("tanh", np.tanh(v)),
+                              ("hardswish", v * hard), ("hardsigmoid", hard),
+                              ("leaky_relu", np.where(v < 0, 0.01 * v, v))):
+            np.testing.assert_allclose(quern.matmul(x, w, act=act), expected, atol=2e-4, rtol=1e-4)
+        np.testing.assert_allclose(quern.matmul(x, w, act="leaky_relu", leaky_slope=0.2),
+                                   np.where(v < 0, 0.2 * v, v), atol=2e-4, rtol=1e-4)
+        np.testing.assert_allclose(
+            quern.matmul(x, w, act="hardsigmoid", hard_slope=0.2, hard_shift=0.4),
+            np.clip(0.2 * v + 0.4, 0, 1), atol=2e-4, rtol=1e-4)
+        with self.assertRaises(TypeError):
+            quern.matmul(x, w, leaky=0.2)
+
+    def test_codes(self):
+        w, dense = packed(48, 256)
+        x = normal(3, 256)
+        residual = RNG.integers(0, 255, (3, 48), dtype=np.uint8)
+        v = x @ dense.T + 0.25 * (residual.astype(np.float32) - 7)
+        for strategy in ("float", "int8-row"):
+            y = quern.matmul(x, w, residual=residual, residual_scale=0.25, residual_zero=7,
+                             dtype="i8", y_scale=0.5, y_zero=-3, strategy=strategy)
+            self.assertEqual(y.dtype, np.int8)
+            expected = np.clip(np.rint(v / 0.5) - 3, -128, 127)
+            self.assertLessEqual(np.abs(y - expected).max(), 1 if strategy == "float" else 3)
+        with self.assertRaises(errors.BadValueError):
+            quern.matmul(x, w, residual=residual, residual_scale=0.0)
+
+
 class Matmul(unittest.TestCase):
     def test_values(self):
         for format in ("int4:g32", "int8:pc", "nf4:g64", "q4_k", "int4:g32:zp", "fp8:pc"):

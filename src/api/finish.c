@@ -26,6 +26,7 @@ qn_status qni_validate_finish(const qn_ctx *ctx, const qn_finish_args *args, str
     op->x = args->v;
     op->y = args->y;
     op->epilogue = args->epilogue;
+    QNI_TRY(qni_validate_more(ctx, args->more, op, err));
     QNI_TRY(qni_validate_epilogue(ctx, op, err));
     const bool in_place = args->y.data == args->v.data && args->y.dtype == QN_F32 &&
                           args->y.stride[0] == args->v.stride[0];

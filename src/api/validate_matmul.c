@@ -33,6 +33,7 @@ qn_status qni_validate_matmul(const qn_ctx *ctx, const qn_matmul_args *args, int
     op->quant = args->quant;
     op->kernel = args->kernel;
     QNI_TRY(qni_validate_types(ctx, op, err));
+    QNI_TRY(qni_validate_more(ctx, args->more, op, err));
     const int64_t x_shape[2] = {op->m, op->k}, y_shape[2] = {op->m, op->n};
     QNI_TRY(qni_check_shape(&op->x, "x", x_shape, err));
     QNI_TRY(qni_check_shape(&op->y, "y", y_shape, err));

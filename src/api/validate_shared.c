@@ -6,6 +6,7 @@
 
 #include "../base/error.h"
 #include "../base/size.h"
+#include "../base/sized.h"
 #include "check.h"
 #include "validate.h"
 
@@ -90,7 +91,10 @@ qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_erro
         return qni_fail(err, QN_E_ARGUMENT, "quant.reserved is not 0");
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
     const unsigned x_types = is_static ? QNI_BYTES : QNI_FLOATS;
-    const unsigned y_types = is_static ? QNI_FLOATS | QNI_BYTES | QNI_TYPE(QN_I32) : QNI_FLOATS;
+    const unsigned more = is_static                    ? QNI_BYTES | QNI_TYPE(QN_I32)
+                          : ctx->device.kind == QN_CPU ? QNI_BYTES
+                                                       : 0;
+    const unsigned y_types = QNI_FLOATS | more;
     QNI_TRY(qni_check_tensor(ctx, &op->x, "x", op->x.rank, x_types, err));
     QNI_TRY(qni_check_tensor(ctx, &op->y, "y", op->y.rank, y_types, err));
     return is_static ? check_static(op, err) : QN_OK;
@@ -130,7 +134,7 @@ static qn_status check_row_scale(const qn_ctx *ctx, const struct qni_op *op, qn_
 
 static qn_status check_function(const qn_epilogue *e, qn_error *err)
 {
-    if (e->act < QN_ACT_NONE || e->act > QN_ACT_SILU)
+    if (e->act < QN_ACT_NONE || e->act > QN_ACT_LEAKY_RELU)
         return qni_fail(err, QN_E_ARGUMENT, "act is %d: see qn_act", e->act);
     const bool is_lo_nan = e->clamp_lo != e->clamp_lo;
     if (is_lo_nan || e->clamp_hi != e->clamp_hi)
@@ -143,6 +147,40 @@ static qn_status check_function(const qn_epilogue *e, qn_error *err)
                         "clamp_lo and clamp_hi are both 0, which would make every output 0: begin "
                         "with qn_epilogue_init(), which sets no clamp");
     return qni_check_flag(e->residual_after, "residual_after", err);
+}
+
+static qn_status check_residual(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
+{
+    const qn_tensor *residual = &op->epilogue.residual;
+    const bool on_cpu = ctx->device.kind == QN_CPU;
+    const unsigned types = on_cpu ? QNI_FLOATS | QNI_BYTES : QNI_FLOATS;
+    if (qni_is_none(residual))
+        return QN_OK;
+    QNI_TRY(qni_check_tensor(ctx, residual, "residual", op->y.rank, types, err));
+    QNI_TRY(qni_check_shape(residual, "residual", op->y.shape, err));
+    if (!is_byte(residual->dtype))
+        return QN_OK;
+    QNI_TRY(check_scale(op->more.residual_scale, "residual_scale", err));
+    return check_zero(op->more.residual_zero, residual->dtype, "residual_zero", err);
+}
+
+qn_status qni_validate_more(const qn_ctx *ctx, const qn_epilogue_more *given, struct qni_op *op,
+                              qn_error *err)
+{
+    qn_epilogue_more *const f = &op->more;
+    qn_epilogue_more_init(f);
+    if (ctx->device.kind != QN_CPU && (given != NULL || op->epilogue.act > QN_ACT_SILU))
+        return qni_fail(err, QN_E_UNSUPPORTED, "%s is for the CPU alone: no kernel of a GPU has it",
+                        given != NULL ? "more" : "this act");
+    if (given == NULL)
+        return QN_OK;
+    QNI_TRY(qni_sized_read(f, sizeof *f, given, err));
+    if (!is_finite(f->leaky_slope) || !is_finite(f->hard_slope) || !is_finite(f->hard_shift))
+        return qni_fail(err, QN_E_VALUE,
+                        "leaky_slope, hard_slope and hard_shift must be finite");
+    if (f->reserved != 0)
+        return qni_fail(err, QN_E_ARGUMENT, "more.reserved is not 0");
+    return QN_OK;
 }
 
 /* Raw sums leave the operation as they are. */
@@ -163,10 +201,7 @@ qn_status qni_validate_epilogue(const qn_ctx *ctx, const struct qni_op *op, qn_e
     QNI_TRY(check_bias(ctx, op, err));
     QNI_TRY(check_by_column(ctx, op, &e->col_scale, "col_scale", QNI_TYPE(QN_F32), err));
     QNI_TRY(check_row_scale(ctx, op, err));
-    if (!qni_is_none(&e->residual)) {
-        QNI_TRY(qni_check_tensor(ctx, &e->residual, "residual", op->y.rank, QNI_FLOATS, err));
-        QNI_TRY(qni_check_shape(&e->residual, "residual", op->y.shape, err));
-    }
+    QNI_TRY(check_residual(ctx, op, err));
     if (op->y.dtype == QN_I32)
         return check_raw(e, err);
     if (!is_byte(op->y.dtype))

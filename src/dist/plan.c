@@ -280,6 +280,10 @@ static qn_status check_own(const qn_ctx *ctx, const qn_parallel_args *args, qn_m
         return qni_fail(err, QN_E_ARGUMENT, "split is %d: see qn_split", args->split);
     if (args->sum_order < QN_SUM_EXACT || args->sum_order > QN_SUM_FAST)
         return qni_fail(err, QN_E_ARGUMENT, "sum_order is %d: see qn_sum_order", args->sum_order);
+    if (a->more != NULL || a->prepared != NULL)
+        return qni_fail(err, QN_E_UNSUPPORTED,
+                        "products over several ranks take neither prepared rows nor more of an "
+                        "epilogue");
     if (args->split == QN_SPLIT_ROW && args->gather_y)
         return qni_fail(err, QN_E_ARGUMENT, "gather_y is of column products: every rank of a row "
                                             "product has all of y");

@@ -457,6 +457,10 @@ static qn_status check_run(struct parallel_run *r, size_t scratch_bytes)
     const qn_matmul_args *const a = r->args;
     struct qni_op op;
     QNI_TRY(check_scratch(r, scratch_bytes));
+    if (a->more != NULL || a->prepared != NULL)
+        return qni_fail(r->err, QN_E_UNSUPPORTED,
+                        "products over several ranks take neither prepared rows nor more of an "
+                        "epilogue");
     QNI_TRY(qni_check_tensor(p->ctx, &a->x, "x", 2, ~0u, r->err));
     r->m = a->x.shape[0];
     if (r->m > p->m)

@@ -31,6 +31,7 @@ struct qni_op {
     qn_tensor x, y; /* matmul, grouped: rank 2 */
     qn_tensor offsets, ids, x_rows;
     qn_epilogue epilogue;
+    qn_epilogue_more more; /* never NULL: the defaults, or the caller's */
     qn_quant_args quant;
     struct qni_conv conv;
     const char *kernel; /* wanted row, or NULL */

@@ -40,6 +40,9 @@ static struct operands operands_of(const struct qni_ref_op *op, int64_t i, int64
     if (o.residual)
         o.residual_value =
             qni_ref_get(e->residual.data, e->residual.dtype, qni_ref_at(op, &e->residual, i, j));
+    if (o.residual && (e->residual.dtype == QN_I8 || e->residual.dtype == QN_U8))
+        o.residual_value = (double)(op->more.residual_scale *
+                                    ((float)o.residual_value - (float)op->more.residual_zero));
     return o;
 }
 
@@ -47,8 +50,49 @@ static struct operands operands_of(const struct qni_ref_op *op, int64_t i, int64
 
 /* Largest slopes: gelu 1.129, gelu_tanh 1.129, silu 1.0998. The polynomials add an error relative
  * to v. */
-static double activate(qn_act act, double v, double *error)
+static double hard(double v, double slope, double shift)
 {
+    const double y = slope * v + shift;
+    return y < 0.0 ? 0.0 : y > 1.0 ? 1.0 : y;
+}
+
+/* Largest slopes: sigmoid 1/4, tanh 1, hardswish 3/2. */
+static double activate_more(const struct qni_ref_op *op, double v, double *error)
+{
+    const double slope = op->more.hard_slope, leaky = op->more.leaky_slope;
+    double y = v, steepest = 1.0, size = 1.0;
+    switch (op->epilogue.act) {
+    case QN_ACT_SIGMOID:
+        y = 1.0 / (1.0 + exp(-v));
+        break;
+    case QN_ACT_TANH:
+        y = tanh(v);
+        break;
+    case QN_ACT_HARDSWISH:
+        y = v * hard(v, 1.0 / 6.0, 0.5);
+        steepest = 1.5;
+        size = fabs(v);
+        break;
+    case QN_ACT_HARDSIGMOID:
+        y = hard(v, slope, op->more.hard_shift);
+        steepest = fabs(slope);
+        size = fabs(slope * v) + fabs((double)op->more.hard_shift) + 1.0;
+        break;
+    case QN_ACT_LEAKY_RELU:
+        y = v < 0.0 ? leaky * v : v;
+        steepest = fmax(1.0, fabs(leaky));
+        size = fabs(y);
+        break;
+    default:
+        return y;
+    }
+    *error = steepest * *error + size * 0x1p-20 + 0x1p-149;
+    return y;
+}
+
+static double activate(const struct qni_ref_op *op, double v, double *error)
+{
+    const qn_act act = op->epilogue.act;
     double y = v;
     switch (act) {
     case QN_ACT_RELU:
@@ -67,7 +111,7 @@ static double activate(qn_act act, double v, double *error)
         y = v / (1.0 + exp(-v));
         break;
     default:
-        return y;
+        return activate_more(op, v, error);
     }
     if (act != QN_ACT_RELU && act != QN_ACT_RELU6)
         *error = 1.13 * *error + fabs(v) * 0x1p-20 + 0x1p-149;
@@ -102,7 +146,7 @@ double qni_ref_epilogue(const struct qni_ref_op *op, int64_t i, int64_t j, doubl
         v += o.residual_value;
         step(error, v);
     }
-    v = activate(e->act, v, error);
+    v = activate(op, v, error);
     v = v < (double)e->clamp_lo   ? (double)e->clamp_lo
         : v > (double)e->clamp_hi ? (double)e->clamp_hi
                                   : v;
@@ -115,9 +159,15 @@ double qni_ref_epilogue(const struct qni_ref_op *op, int64_t i, int64_t j, doubl
 
 /* ----------------------------------------------------------------------------------- f32, EXACT */
 
-static float activate_f32(qn_act act, float v)
+static float hard_f32(float v, float slope, float shift)
 {
-    switch (act) {
+    const float y = v * slope + shift;
+    return y > 1.0f ? 1.0f : y < 0.0f ? 0.0f : y;
+}
+
+static float activate_f32(const struct qni_ref_op *op, float v)
+{
+    switch (op->epilogue.act) {
     case QN_ACT_RELU:
         return v > 0.0f ? v : isnan(v) ? v : 0.0f;
     case QN_ACT_RELU6:
@@ -129,6 +179,16 @@ static float activate_f32(qn_act act, float v)
                (1.0f + qni_tanhf(v * 0x1.988454p-1f * fmaf(0x1.6e4e26p-5f, v * v, 1.0f)));
     case QN_ACT_SILU:
         return v / (1.0f + qni_expf(-v));
+    case QN_ACT_SIGMOID:
+        return 1.0f / (1.0f + qni_expf(-v));
+    case QN_ACT_TANH:
+        return qni_tanhf(v);
+    case QN_ACT_HARDSWISH:
+        return v * hard_f32(v, 1.0f / 6.0f, 0.5f);
+    case QN_ACT_HARDSIGMOID:
+        return hard_f32(v, op->more.hard_slope, op->more.hard_shift);
+    case QN_ACT_LEAKY_RELU:
+        return v < 0.0f ? v * op->more.leaky_slope : v;
     default:
         return v;
     }
@@ -146,7 +206,7 @@ float qni_ref_epilogue_f32(const struct qni_ref_op *op, int64_t i, int64_t j, fl
         v += (float)o.bias_value;
     if (o.residual && !e->residual_after)
         v += (float)o.residual_value;
-    v = activate_f32(e->act, v);
+    v = activate_f32(op, v);
     v = v < e->clamp_lo ? e->clamp_lo : v > e->clamp_hi ? e->clamp_hi : v;
     if (o.residual && e->residual_after)
         v += (float)o.residual_value;
@@ -202,4 +262,25 @@ bool qni_ref_within(qn_dtype dtype, uint32_t bits, double y, double error)
     if (isinf(got)) /* only where a value within the bound rounds to infinity */
         return (got > 0 ? y : -y) + allowed > largest;
     return fabs(got - y) <= allowed;
+}
+
+/* A bound of a code, as a code: rounded to the side that it bounds. */
+static double code_of(const struct qni_ref_op *op, double v, double slack, bool is_lower)
+{
+    const double least = op->y.dtype == QN_U8 ? 0.0 : -128.0;
+    const double quotient = v / (double)op->epilogue.y_scale;
+    const double loose = slack + fabs(quotient) * 0x1p-22 + 0x1p-22;
+    const double whole = is_lower ? ceil(quotient - loose - 0.5) : floor(quotient + loose + 0.5);
+    return fmin(fmax(whole + (double)op->epilogue.y_zero, least), least + 255.0);
+}
+
+bool qni_ref_within_codes(const struct qni_ref_op *op, uint32_t bits, double y, double error)
+{
+    const double got = qni_ref_get(&bits, op->y.dtype, 0);
+    const double slack = error / (double)op->epilogue.y_scale;
+    if (isnan(error) || isnan(y))
+        return got == (double)op->epilogue.y_zero;
+    if (isinf(error))
+        return true;
+    return got >= code_of(op, y, slack, true) && got <= code_of(op, y, slack, false);
 }

@@ -7,6 +7,13 @@
 #include "../quant/op.h"
 #include "ref.h"
 
+static void take_finish(const qn_epilogue_more *given, struct qni_ref_op *op)
+{
+    qn_epilogue_more_init(&op->more);
+    if (given != NULL)
+        op->more = *given;
+}
+
 void qni_ref_matmul(const qn_matmul_args *args, const struct qn_weight *const *w,
                     struct qni_ref_op *op)
 {
@@ -21,6 +28,7 @@ void qni_ref_matmul(const qn_matmul_args *args, const struct qn_weight *const *w
     op->x = args->x;
     op->y = args->y;
     op->epilogue = args->epilogue;
+    take_finish(args->more, op);
     op->quant = args->quant;
     op->groups = 1;
     op->co = op->n;
@@ -43,6 +51,7 @@ void qni_ref_grouped(const qn_grouped_args *args, const struct qn_weight *const 
     op->ids = args->ids;
     op->x_rows = args->x_rows;
     op->epilogue = args->epilogue;
+    take_finish(args->more, op);
     op->quant = args->quant;
     op->groups = 1;
     op->co = op->n;
@@ -73,6 +82,7 @@ static void convolution(const qn_conv_args *args, const struct qn_weight *const 
     op->x = args->x;
     op->y = args->y;
     op->epilogue = args->epilogue;
+    take_finish(args->more, op);
     op->quant = args->quant;
     op->image = args->image;
     memcpy(op->stride, args->stride, sizeof op->stride);

@@ -26,6 +26,7 @@ struct qni_ref_op {
     qn_tensor x, y;
     qn_tensor offsets, ids, x_rows; /* grouped */
     qn_epilogue epilogue;
+    qn_epilogue_more more;
     qn_quant_args quant;
     int64_t x_block;         /* int8-block, as qn_packed_info tells it */
     bool no_subnormals;      /* float: its instructions take them for zero (reads bf16) */
@@ -123,5 +124,7 @@ uint32_t qni_ref_epilogue_bits(const struct qni_ref_op *op, int64_t i, int64_t j
 /* Would a correct float kernel be allowed to store these bits? y, error: as from
  * qni_ref_epilogue(). */
 bool qni_ref_within(qn_dtype dtype, uint32_t bits, double y, double error);
+/* The same of i8 and u8 outputs: the codes of what lies within the error. */
+bool qni_ref_within_codes(const struct qni_ref_op *op, uint32_t bits, double y, double error);
 
 #endif

@@ -51,7 +51,7 @@ static void spoil_symmetric(struct bench *b) { b->args.quant.symmetric = -1; }
 static void spoil_reserved(struct bench *b) { b->args.quant.reserved = 1; }
 static void spoil_kernel(struct bench *b) { b->args.kernel = "qni_matmul_of_dreams"; }
 
-static void spoil_act(struct bench *b) { b->args.epilogue.act = 6; }
+static void spoil_act(struct bench *b) { b->args.epilogue.act = 11; }
 static void spoil_act_negative(struct bench *b) { b->args.epilogue.act = -1; }
 static void spoil_after(struct bench *b) { b->args.epilogue.residual_after = 7; }
 static void spoil_clamp_nan(struct bench *b) { b->args.epilogue.clamp_lo = NAN; }
@@ -100,7 +100,7 @@ static void spoil_residual_rank(struct bench *b)
 }
 static void spoil_residual_dtype(struct bench *b)
 {
-    b->args.epilogue.residual = qn_tensor_2d(b->residual, QN_I8, M, N);
+    b->args.epilogue.residual = qn_tensor_2d(b->residual, QN_I32, M, N);
 }
 
 /* From here on a good int8-static problem is spoilt. */
@@ -237,7 +237,7 @@ static const struct bad {
     {"symmetric", spoil_symmetric, QN_E_ARGUMENT, "symmetric is -1"},
     {"reserved", spoil_reserved, QN_E_ARGUMENT, "reserved"},
     {"kernel", spoil_kernel, QN_E_UNSUPPORTED, ""},
-    {"act", spoil_act, QN_E_ARGUMENT, "act is 6"},
+    {"act", spoil_act, QN_E_ARGUMENT, "act is 11"},
     {"act negative", spoil_act_negative, QN_E_ARGUMENT, "act is -1"},
     {"residual_after", spoil_after, QN_E_ARGUMENT, "residual_after"},
     {"clamp_lo NaN", spoil_clamp_nan, QN_E_VALUE, "NaN"},
@@ -252,7 +252,7 @@ static const struct bad {
     {"dtype of row_scale", spoil_row_dtype, QN_E_DTYPE, "row_scale"},
     {"shape of residual", spoil_residual_shape, QN_E_SHAPE, "residual: dimension 0"},
     {"rank of residual", spoil_residual_rank, QN_E_SHAPE, "residual has rank 1"},
-    {"dtype of residual", spoil_residual_dtype, QN_E_DTYPE, "residual has type i8"},
+    {"dtype of residual", spoil_residual_dtype, QN_E_DTYPE, "residual has type i32"},
     {"float x for int8-static", spoil_x_float, QN_E_DTYPE, "possible here: i8, u8"},
     {"x_scale NaN", spoil_x_scale_nan, QN_E_VALUE, "x_scale"},
     {"x_scale infinite", spoil_x_scale_inf, QN_E_VALUE, "x_scale"},

@@ -595,7 +595,9 @@ static const char *refuse_a_run(struct ranks *ranks, void *arg)
     const size_t bytes = qn_parallel_scratch_bytes(plan);
     void *const scratch = take(bytes + 64);
     memset(s.y, 0x5a, M * N * sizeof *s.y);
-    for (int32_t way = 0; way < 5; way++) {
+    qn_epilogue_more more;
+    qn_epilogue_more_init(&more);
+    for (int32_t way = 0; way < 7; way++) {
         qn_matmul_args bad = s.matmul;
         qn_parallel_args args = s.args;
         size_t given = bytes;
@@ -610,6 +612,10 @@ static const char *refuse_a_run(struct ranks *ranks, void *arg)
             bad.y.data = s.x; /* y on x */
         if (ranks->rank == 1 && way == 4)
             args.matmul = NULL;
+        if (ranks->rank == 1 && way == 5)
+            bad.more = &more;
+        if (ranks->rank == 1 && way == 6)
+            bad.prepared = scratch;
         const qn_status status = qn_parallel_run(plan, &args, scratch, given, &err);
         const bool is_right = way == 2          ? status == QN_E_PEER
                               : ranks->rank == 1 ? status != QN_OK && status != QN_E_PEER

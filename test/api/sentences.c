@@ -33,6 +33,7 @@ struct bench {
     qn_conv_args c;
     qn_quantize_rows_args q;
     qn_prepare_args p;
+    qn_epilogue_more more;
     uint8_t *memory, *rows; /* of ROWS_BYTES, for qn_prepare() */
     size_t rows_bytes;
 };
@@ -54,7 +55,7 @@ static void stride_overlap(struct bench *b) { b->m.y.stride[0] = N - 1; }
 static void strategy(struct bench *b) { b->m.strategy = 9; }
 static void strict(struct bench *b) { b->m.strict = 2; }
 static void reserved(struct bench *b) { b->m.quant.reserved = 1; }
-static void act(struct bench *b) { b->m.epilogue.act = 6; }
+static void act(struct bench *b) { b->m.epilogue.act = 11; }
 static void clamp_nan(struct bench *b) { b->m.epilogue.clamp_hi = NAN; }
 static void clamp_order(struct bench *b)
 {
@@ -66,8 +67,18 @@ static void bias_dtype(struct bench *b) { b->m.epilogue.bias = qn_tensor_1d(b->b
 static void bias_rank(struct bench *b) { b->m.epilogue.bias = qn_tensor_2d(b->bias, QN_F32, 1, N); }
 static void residual_dtype(struct bench *b)
 {
-    b->m.epilogue.residual = qn_tensor_2d(b->y8, QN_I8, M, N);
+    b->m.epilogue.residual = qn_tensor_2d(b->y32, QN_I32, M, N);
 }
+static void residual_codes(struct bench *b)
+{
+    b->m.epilogue.residual = qn_tensor_2d(b->y8, QN_I8, M, N);
+    b->m.more = &b->more;
+}
+static void residual_scale(struct bench *b) { residual_codes(b); b->more.residual_scale = 0.0f; }
+static void residual_zero(struct bench *b) { residual_codes(b); b->more.residual_zero = 128; }
+static void finish_size(struct bench *b) { b->m.more = &b->more; b->more.size = 3; }
+static void finish_slope(struct bench *b) { b->m.more = &b->more; b->more.leaky_slope = NAN; }
+static void finish_reserved(struct bench *b) { b->m.more = &b->more; b->more.reserved = 1; }
 static void data_null(struct bench *b) { b->m.x.data = NULL; }
 static void data_align(struct bench *b) { b->m.x.data = (char *)b->x + 2; }
 static void data_overlap(struct bench *b) { b->m.x.data = b->y; }
@@ -203,13 +214,18 @@ static const struct bad {
     {strategy, MATMUL, QN_E_ARGUMENT, "strategy is 9"},
     {strict, MATMUL, QN_E_ARGUMENT, "strict is 2"},
     {reserved, MATMUL, QN_E_ARGUMENT, "quant.reserved"},
-    {act, MATMUL, QN_E_ARGUMENT, "act is 6"},
+    {act, MATMUL, QN_E_ARGUMENT, "act is 11"},
     {clamp_nan, MATMUL, QN_E_VALUE, "clamp_hi is NaN"},
     {clamp_order, MATMUL, QN_E_ARGUMENT, "clamp_lo is greater"},
     {clamp_zero, MATMUL, QN_E_VALUE, "both 0"},
     {bias_dtype, MATMUL, QN_E_DTYPE, "bias has type i32"},
     {bias_rank, MATMUL, QN_E_SHAPE, "bias has rank 2"},
-    {residual_dtype, MATMUL, QN_E_DTYPE, "residual has type i8"},
+    {residual_dtype, MATMUL, QN_E_DTYPE, "residual has type i32"},
+    {residual_scale, MATMUL, QN_E_VALUE, "residual_scale is 0"},
+    {residual_zero, MATMUL, QN_E_VALUE, "residual_zero is 128"},
+    {finish_size, MATMUL, QN_E_ARGUMENT, "size is 3"},
+    {finish_slope, MATMUL, QN_E_VALUE, "must be finite"},
+    {finish_reserved, MATMUL, QN_E_ARGUMENT, "more.reserved"},
     {data_null, MATMUL, QN_E_ARGUMENT, "x: data is NULL"},
     {data_align, MATMUL, QN_E_ALIGN, "x: data is not aligned"},
     {data_overlap, MATMUL, QN_E_OVERLAP, "y overlaps x"},
@@ -402,6 +418,7 @@ static void bench_args(struct bench *b, qn_error *error)
     b->q.scale = qn_tensor_2d(b->y, QN_F32, M, 1);
     for (int32_t i = 0; i < M; i++)
         b->y[i] = 1.0f;
+    qn_epilogue_more_init(&b->more);
     qn_prepare_args_init(&b->p);
     b->p.w = b->grouped;
     b->p.x = x;

@@ -15,7 +15,8 @@ import sys
 # of this one, no memory, or a struct that ends before its qn_error.
 ELSEWHERE = ("is packed for device", "which needs CPU features that the context lacks",
              "a strict plan refuses", "no memory for a plan", "it ends before y",
-             "rows are prepared on the CPU alone", "are for the CPU alone")
+             "rows are prepared on the CPU alone", "are for the CPU alone",
+             "is for the CPU alone")
 
 STRING = r'"(?:[^"\\]|\\.)*"'
 FAIL = re.compile(r"\bqni_fail\(\s*err,\s*[A-Z0-9_a-z]+,\s*((?:" + STRING + r"\s*)+)")

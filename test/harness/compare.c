@@ -200,7 +200,9 @@ static bool element_is_good(const struct check_expected *e, int64_t i, int64_t j
     const double error = e->error[class][at];
     if (isinf(error) && infinity_is_good(e, i, j, got))
         return true;
-    if (qni_ref_within(y->dtype, got, e->y[at], error))
+    const bool is_code = y->dtype == QN_I8 || y->dtype == QN_U8;
+    if (is_code ? qni_ref_within_codes(&e->op, got, e->y[at], error)
+                : qni_ref_within(y->dtype, got, e->y[at], error))
         return true;
     snprintf(text, n, "%.9g, must be %.9g within %.3g and one rounding", value, e->y[at], error);
     return false;

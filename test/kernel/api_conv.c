@@ -258,7 +258,10 @@ static void conv_case(struct check *c, const void *arg)
     rank = image_shape(&g, args.image, o.n, oh, ow, shape);
     args.y = check_tensor(c, "y", sweep_draw_y_type(c, cc->strategy, one_unit), rank, shape, true);
     sweep_draw_quant(c, cc->strategy, args.x.dtype, &args.quant);
-    const struct sweep_epilogue e = {&args.y, g.batch * oh * ow, o.n, 1, true, one_unit};
+    qn_epilogue_more more;
+    qn_epilogue_more_init(&more);
+    args.more = c->options->device->kind == QN_CPU ? &more : NULL;
+    const struct sweep_epilogue e = {&args.y, g.batch * oh * ow, o.n, 1, true, one_unit, &more};
     sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {.args = &args, .n_experts = 1, .weights = &weight, .data = cc->data};
     s.calls = cc->transpose ? &sweep_conv_transpose2d : &sweep_conv2d;

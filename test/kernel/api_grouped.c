@@ -104,7 +104,10 @@ static void grouped_case(struct check *c, const void *arg)
     else
         args.offsets = draw_offsets(c, m, n_experts);
     sweep_draw_quant(c, gc->strategy, args.x.dtype, &args.quant);
-    const struct sweep_epilogue e = {&args.y, m, n, n_experts, false, one_unit};
+    qn_epilogue_more more;
+    qn_epilogue_more_init(&more);
+    args.more = c->options->device->kind == QN_CPU ? &more : NULL;
+    const struct sweep_epilogue e = {&args.y, m, n, n_experts, false, one_unit, &more};
     sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {
         .calls = &sweep_grouped, .args = &args, .n_experts = n_experts, .weights = weights};

@@ -77,7 +77,11 @@ static void matmul_case(struct check *c, const void *arg)
     sweep_draw_quant(c, mc->strategy, args.x.dtype, &args.quant);
     /* Now and then an integer bias where it has no unit. */
     const bool no_unit = is_static && !one_unit && !mc->is_plain && check_random_chance(r, 10);
-    const struct sweep_epilogue e = {&args.y, m, n, 1, false, one_unit || no_unit};
+    qn_epilogue_more more;
+    qn_epilogue_more_init(&more);
+    args.more = c->options->device->kind == QN_CPU ? &more : NULL;
+    const struct sweep_epilogue e = {&args.y, m, n, 1, false, one_unit || no_unit,
+                                      &more};
     if (!mc->is_plain)
         sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {.calls = &sweep_matmul, .args = &args, .n_experts = 1, .weights = &weight};

@@ -335,7 +335,12 @@ static void finish_case(struct check *c, const void *arg)
     op.y = check_tensor(c, "y", y_types[rc->shape % 5], 2, (const int64_t[]){n, y_stride}, false);
     op.y.stride[0] = 0;
     op.y.stride[1] = y_stride;
-    e->act = (qn_act)check_random_in(r, QN_ACT_NONE, QN_ACT_SILU);
+    e->act = (qn_act)check_random_in(r, QN_ACT_NONE, QN_ACT_LEAKY_RELU);
+    qn_epilogue_more_init(&op.more);
+    op.more.leaky_slope = (float)(0.01 * (double)check_random_in(r, -10, 150));
+    op.more.hard_slope = (float)(0.1 * (double)check_random_in(r, -10, 20));
+    op.more.residual_scale = (float)(0.003 * (double)check_random_in(r, 1, 300));
+    op.more.residual_zero = (int32_t)check_random_in(r, 0, 127);
     e->y_scale = (float)(0.01 * (double)check_random_in(r, 1, 300));
     e->y_zero = (int32_t)check_random_in(r, 0, 127);
     float *v = check_memory(c, "v", (size_t)n * 4, 4),
@@ -355,6 +360,7 @@ static void finish_case(struct check *c, const void *arg)
                                      .y_stride = y_stride,
                                      .y_inv = 1.0f / e->y_scale,
                                      .y_zero = e->y_zero};
+    qni_finish_add(&finish, &op.more);
     if (check_random_chance(r, 50)) {
         e->bias = check_tensor(c, "bias", QN_F32, 1, &n, false);
         check_fill_x(c, &e->bias, CHECK_NORMAL, false);
@@ -366,8 +372,9 @@ static void finish_case(struct check *c, const void *arg)
         scale.col_scale = e->col_scale.data;
     }
     if (check_random_chance(r, 50)) {
-        e->residual = check_tensor(c, "residual", (qn_dtype)CHECK_OF(r, QN_F32, QN_F16, QN_BF16), 2,
-                                   (const int64_t[]){n, y_stride}, false);
+        const qn_dtype type = (qn_dtype)CHECK_OF(r, QN_F32, QN_F16, QN_BF16, QN_I8, QN_U8);
+        e->residual =
+            check_tensor(c, "residual", type, 2, (const int64_t[]){n, y_stride}, false);
         check_fill_x(c, &e->residual, CHECK_NORMAL, false);
         e->residual.stride[0] = 0;
         e->residual.stride[1] = y_stride;
@@ -394,8 +401,10 @@ static void finish_case(struct check *c, const void *arg)
             check_fail(c, "v = %.9g becomes %x, must be %x", (double)raw[j], got, must);
         double error = 0.0;
         const double y = qni_ref_epilogue(&op, 0, j, (double)(raw[j] * x_scale), &error);
-        if (op.y.dtype != QN_I8 && op.y.dtype != QN_U8 && isfinite(raw[j]) &&
-            !qni_ref_within(op.y.dtype, got, y, error))
+        const bool is_code = op.y.dtype == QN_I8 || op.y.dtype == QN_U8;
+        const bool is_near = is_code ? qni_ref_within_codes(&op, got, y, error)
+                                     : qni_ref_within(op.y.dtype, got, y, error);
+        if (isfinite(raw[j]) && !is_near)
             check_fail(c, "v = %.9g becomes %.9g, in exact arithmetic %.9g within %.3g",
                        (double)raw[j], qni_ref_get(&got, op.y.dtype, 0), y, error);
     }

@@ -542,6 +542,8 @@ qn_dtype sweep_draw_y_type(struct check *c, qn_strategy strategy, bool raw)
     if (strategy == QN_STRATEGY_INT8_STATIC)
         return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F16, QN_BF16, QN_I8, QN_U8,
                                   raw ? QN_I32 : QN_I8);
+    if (c->options->device->kind == QN_CPU && check_random_chance(&c->random, 15))
+        return (qn_dtype)CHECK_OF(&c->random, QN_I8, QN_U8);
     return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F32, QN_F16, QN_BF16);
 }
 
@@ -593,6 +595,30 @@ static void draw_integer_bias(struct check *c, const struct sweep_epilogue *o, q
     check_memory_freeze(e->bias.data);
 }
 
+/* Codes with a scale and a zero point of their own. */
+static void draw_codes(struct check *c, const struct sweep_epilogue *o, qn_epilogue *e)
+{
+    struct check_random *r = &c->random;
+    const qn_dtype type = (qn_dtype)CHECK_OF(r, QN_I8, QN_U8);
+    e->residual = draw_tensor(c, "residual", type, o->y->rank, o->y->shape);
+    o->more->residual_scale = (float)(0.003 * (double)check_random_in(r, 1, 300));
+    o->more->residual_zero = (int32_t)check_random_in(r, type == QN_U8 ? 0 : -128, 127);
+}
+
+static qn_act draw_act(struct check *c, const struct sweep_epilogue *o)
+{
+    struct check_random *r = &c->random;
+    if (c->options->device->kind != QN_CPU || check_random_chance(r, 60))
+        return (qn_act)CHECK_OF(r, QN_ACT_NONE, QN_ACT_NONE, QN_ACT_NONE, QN_ACT_RELU,
+                                QN_ACT_RELU6, QN_ACT_GELU, QN_ACT_GELU_TANH, QN_ACT_SILU);
+    o->more->leaky_slope = (float)(0.01 * (double)check_random_in(r, -10, 150));
+    if (check_random_chance(r, 50)) {
+        o->more->hard_slope = (float)(0.1 * (double)check_random_in(r, -10, 20));
+        o->more->hard_shift = (float)(0.1 * (double)check_random_in(r, -5, 15));
+    }
+    return (qn_act)check_random_in(r, QN_ACT_SIGMOID, QN_ACT_LEAKY_RELU);
+}
+
 void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epilogue *e)
 {
     struct check_random *r = &c->random;
@@ -613,12 +639,13 @@ void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epi
         if (is_float && check_random_chance(r, 30)) {
             check_fill_x(c, o->y, CHECK_NORMAL, false); /* in place */
             e->residual = *o->y;
+        } else if (c->options->device->kind == QN_CPU && check_random_chance(r, 30)) {
+            draw_codes(c, o, e);
         } else {
             e->residual = draw_tensor(c, "residual", draw_float(c), o->y->rank, o->y->shape);
         }
     }
-    e->act = (qn_act)CHECK_OF(r, QN_ACT_NONE, QN_ACT_NONE, QN_ACT_NONE, QN_ACT_RELU, QN_ACT_RELU6,
-                              QN_ACT_GELU, QN_ACT_GELU_TANH, QN_ACT_SILU);
+    e->act = draw_act(c, o);
     if (check_random_chance(r, 20)) {
         e->clamp_lo = (float)check_random_in(r, -3, 0);
         e->clamp_hi = (float)check_random_in(r, 0, 3);

@@ -47,6 +47,7 @@ struct sweep_epilogue {
     int64_t m, n;
     int32_t n_experts;
     bool image, one_unit;
+    qn_epilogue_more *more; /* fresh from its init */
 };
 void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epilogue *epilogue);
 

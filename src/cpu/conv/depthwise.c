@@ -423,7 +423,7 @@ struct qni_finish_step qni_finish_of(const struct qni_op *op)
 {
     const qn_epilogue *e = &op->epilogue;
     const float infinity = qni_float_of(0x7f800000u);
-    const struct qni_finish_step finish = {
+    struct qni_finish_step finish = {
         .residual_dtype = e->residual.dtype,
         .residual_after = e->residual_after,
         .act = e->act,
@@ -434,6 +434,7 @@ struct qni_finish_step qni_finish_of(const struct qni_op *op)
         .y_inv = 1.0f / e->y_scale,
         .y_zero = e->y_zero,
     };
+    qni_finish_add(&finish, &op->more);
     return finish;
 }
 

@@ -41,6 +41,7 @@ struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_
     struct qni_finish_step *f = &e.finish;
     f->residual_dtype = from->residual.dtype;
     f->residual_after = from->residual_after;
+    qni_finish_add(f, &op->more);
     f->act = from->act;
     f->has_clamp =
         from->clamp_lo > -3.402823466e+38f * 2.0f || from->clamp_hi < 3.402823466e+38f * 2.0f;

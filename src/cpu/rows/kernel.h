@@ -53,7 +53,10 @@ struct qni_finish_step {
     qn_dtype residual_dtype;
     int32_t residual_after;
     int64_t residual_stride;
+    float residual_scale; /* of i8 and u8 */
+    int32_t residual_zero;
     qn_act act;
+    float leaky_slope, hard_slope, hard_shift;
     int32_t has_clamp;
     float clamp_lo, clamp_hi;
     void *y;
@@ -113,6 +116,16 @@ struct qni_rows {
     /* Is there no infinity and no NaN in rows of n floats, ld apart? */
     bool (*is_finite)(const float *v, int64_t rows, int64_t n, int64_t ld);
 };
+
+/* What a step takes from the struct of the same name. */
+static inline void qni_finish_add(struct qni_finish_step *step, const qn_epilogue_more *from)
+{
+    step->residual_scale = from->residual_scale;
+    step->residual_zero = from->residual_zero;
+    step->leaky_slope = from->leaky_slope;
+    step->hard_slope = from->hard_slope;
+    step->hard_shift = from->hard_shift;
+}
 
 #define QNI_ROWS(isa, needs) extern const struct qni_rows qni_rows_##isa;
 #include "isa.inc"

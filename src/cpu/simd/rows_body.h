@@ -528,6 +528,14 @@ static void add_residual(float *v, const struct qni_finish_step *s)
         else
             for (int64_t i = 0; i < n; i++)
                 v[i] += r[i * stride];
+    } else if (s->residual_dtype == QN_I8) {
+        const int8_t *const r = s->residual;
+        for (int64_t i = 0; i < n; i++)
+            v[i] += s->residual_scale * (float)(r[i * stride] - s->residual_zero);
+    } else if (s->residual_dtype == QN_U8) {
+        const uint8_t *const r = s->residual;
+        for (int64_t i = 0; i < n; i++)
+            v[i] += s->residual_scale * (float)(r[i * stride] - s->residual_zero);
     } else if (s->residual_dtype == QN_BF16) {
         const uint16_t *const r = s->residual;
         for (int64_t i = 0; i < n; i++)
@@ -539,9 +547,44 @@ static void add_residual(float *v, const struct qni_finish_step *s)
     }
 }
 
-static void activate(float *v, int64_t n, qn_act act)
+/* min(max(slope v + shift, 0), 1); NaN passes. */
+QNI_TEMPLATE float hard(float v, float slope, float shift)
 {
-    switch (act) {
+    const float line = v * slope + shift, above = line > 1.0f ? 1.0f : line;
+    return above < 0.0f ? 0.0f : above;
+}
+
+static void activate_more(float *v, int64_t n, const struct qni_finish_step *s)
+{
+    switch (s->act) {
+    case QN_ACT_SIGMOID:
+        for (int64_t i = 0; i < n; i++)
+            v[i] = 1.0f / (1.0f + qni_exp_inline(-v[i]));
+        break;
+    case QN_ACT_TANH:
+        for (int64_t i = 0; i < n; i++)
+            v[i] = qni_tanh_inline(v[i]);
+        break;
+    case QN_ACT_HARDSWISH:
+        for (int64_t i = 0; i < n; i++)
+            v[i] *= hard(v[i], 0x1.555556p-3f, 0.5f);
+        break;
+    case QN_ACT_HARDSIGMOID:
+        for (int64_t i = 0; i < n; i++)
+            v[i] = hard(v[i], s->hard_slope, s->hard_shift);
+        break;
+    case QN_ACT_LEAKY_RELU:
+        for (int64_t i = 0; i < n; i++)
+            v[i] = v[i] < 0.0f ? v[i] * s->leaky_slope : v[i];
+        break;
+    default:
+        break;
+    }
+}
+
+static void activate(float *v, int64_t n, const struct qni_finish_step *s)
+{
+    switch (s->act) {
     case QN_ACT_RELU:
         for (int64_t i = 0; i < n; i++)
             v[i] = v[i] <= 0.0f ? 0.0f : v[i];
@@ -568,6 +611,7 @@ static void activate(float *v, int64_t n, qn_act act)
             v[i] = v[i] / (1.0f + qni_exp_inline(-v[i]));
         break;
     default:
+        activate_more(v, n, s);
         break;
     }
 }
@@ -681,7 +725,7 @@ static void finish_line(float *v, const struct qni_finish_step *s)
 {
     if (s->residual != NULL && !s->residual_after)
         add_residual(v, s);
-    activate(v, s->n, s->act);
+    activate(v, s->n, s);
     if (s->has_clamp)
         clamp(v, s->n, s->clamp_lo, s->clamp_hi);
     if (s->residual != NULL && s->residual_after)
