@@ -226,7 +226,7 @@ static qn_weight *weight_of(const qn_ctx *ctx, const char *format, int64_t n, in
     parts.codes = codes;
     parts.scale = scale;
     parts.zero = parts.format.shift == QN_SHIFT_ZERO ? zero : NULL;
-    parts.offset = parts.format.shift == QN_SHIFT_OFFSET ? offset : NULL;
+    parts.offset = parts.format.shift >= QN_SHIFT_OFFSET ? offset : NULL;
     if (qn_weight_create(ctx, &parts, &weight, &err) != QN_OK)
         stop(format, err.text);
     free(codes);

@@ -131,7 +131,7 @@ static qn_status make_weight(const struct stage *s, const qn_format *format, qn_
     parts.k = s->k;
     parts.codes = codes;
     parts.scale = facts;
-    parts.offset = format->shift == QN_SHIFT_OFFSET ? facts : NULL;
+    parts.offset = format->shift >= QN_SHIFT_OFFSET ? facts : NULL;
     int32_t *zero = format->shift == QN_SHIFT_ZERO ? must_alloc(sizeof *zero * groups) : NULL;
     parts.zero = zero;
     const qn_status status = qn_weight_create(s->t->ctx, &parts, weight, err);

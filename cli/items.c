@@ -267,7 +267,7 @@ static double size_of(const struct item *item, const struct recipe *r)
     const int64_t ci = item->k / ((int64_t)item->kh * item->kw);
     const double groups = (double)qn_format_groups(&r->format, item->k, ci);
     const double shift = r->format.shift == QN_SHIFT_ZERO     ? r->format.bits > 4 ? 16 : 8
-                         : r->format.shift == QN_SHIFT_OFFSET ? bits_of(r->format.scale_dtype)
+                         : r->format.shift >= QN_SHIFT_OFFSET ? bits_of(r->format.scale_dtype)
                                                               : 0;
     double bits = (double)item->n * (double)item->k * r->format.bits;
     const double n_scales = r->format.group == QN_GROUP_PER_TENSOR ? 1 : (double)item->n * groups;

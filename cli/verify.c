@@ -33,8 +33,9 @@ static void weight_piece(const qn_weight_parts *w, int64_t row, int64_t p, int64
     const int32_t middle = 1 << (w->format.bits - 1);
     const int64_t g = row * w->n_groups + group_of(w, p);
     const double scale = (double)w->scale[g];
+    const double from_zero = w->format.shift == QN_SHIFT_MIN ? middle : 0;
     const double offset = w->zero != NULL     ? -scale * w->zero[g]
-                          : w->offset != NULL ? (double)w->offset[g]
+                          : w->offset != NULL ? (double)w->offset[g] + from_zero * scale
                                               : 0;
     for (int64_t end = p + count; p < end; p++) {
         const int64_t at = w->perm != NULL ? w->perm[p] : p;

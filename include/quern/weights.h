@@ -5,7 +5,10 @@
  *     value(code) = code                        integer codes, signed, in [-2^(bits-1), 2^(bits-1))
  *                 = table[code]                 codebooks, code in [0, 2^bits)
  *     w[n, p] = scale[n, g] * (value - zero[n, g])        or
- *     w[n, p] = scale[n, g] * value + offset[n, g]        with g the group of position p.
+ *     w[n, p] = scale[n, g] * value + offset[n, g]        or
+ *     w[n, p] = scale[n, g] * (value + 2^(bits-1)) + offset[n, g]    (a minimum: codes from 0)
+ * with g the group of position p. In formats with super-blocks the scales (and minima) of a group
+ * are integers of a common one: scale[n, g] = super_scale[n, s] * sub_scale[n, g].
  * Position p reads input column perm[p] (identity unless act-order), and x is multiplied by
  * prescale[column] first (AWQ, SmoothQuant) if there is one. Convolutions: k = kh * kw * ci,
  * tap-major, ci (the channels of one convolution group) fastest; n counts all output channels. */
@@ -35,7 +38,8 @@ typedef int32_t qn_shift;
 enum {
     QN_SHIFT_NONE = 0,
     QN_SHIFT_ZERO = 1,  /**< Integer zero point. */
-    QN_SHIFT_OFFSET = 2 /**< f32 offset. */
+    QN_SHIFT_OFFSET = 2, /**< f32 offset. */
+    QN_SHIFT_MIN = 3     /**< f32 minimum: the offset of codes that count from 0. Integers only. */
 };
 
 /** What a group spans. */
@@ -66,7 +70,8 @@ typedef struct qn_format {
 /**
  * The small language for weights: int4:g128, int4:g128:zp, int4:g64:off, int8:pc, int8:pt,
  * int3:g32, int4:c64 (blocks of 64 input channels x all taps), nf4:g64, fp8:pc, e2m1:g32:e8m0,
- * int4:g32:off:f16, and the names q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k iq4_nl mxfp4 nvfp4.
+ * int4:g32:off:f16, and the names q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs
+ * mxfp4 nvfp4.
  * docs/formats.md has the grammar.
  * @return QN_OK; QN_E_FORMAT: err names the word that is wrong and what is possible.
  */
@@ -101,11 +106,22 @@ typedef struct qn_weight_parts {
     const float *scale;      /**< [n, n_groups]; per tensor: n_groups = 1 and the value repeats. */
     const int32_t *zero;     /**< [n, n_groups] for QN_SHIFT_ZERO, in the scale of signed codes;
                                   else NULL. */
-    const float *offset;     /**< [n, n_groups] for QN_SHIFT_OFFSET; else NULL. */
+    const float *offset;   /**< [n, n_groups] for QN_SHIFT_OFFSET and _MIN; else NULL. */
     const int32_t *perm;     /**< [k] or NULL: position p reads column perm[p]; a permutation. */
     const float *prescale;   /**< [k] or NULL, by column. */
     const float *table;      /**< [2^bits] for QN_CODE_TABLE (read back for every codebook). */
     int64_t n_groups;        /**< Filled by qn_weight_view(); ignored on the way in. */
+    /* Where scales come from in formats with super-blocks, s = g / format.superblock. All NULL: it
+     * is not known. With them scale (and the offset of QN_SHIFT_MIN) may be left NULL; else they
+     * must be the products, bit for bit. */
+    const float *super_scale; /**< [n, n_supers], each a number of the format's scale_dtype. */
+    const float *super_min;   /**< QN_SHIFT_MIN: [n, n_supers], likewise; else NULL. */
+    const int16_t *sub_scale; /**< [n, n_groups]: scale = super_scale * sub_scale. From 0 to
+                                   2^superbits - 1 for _OFFSET and _MIN, else signed and of so many
+                                   bits. */
+    const int16_t *sub_min;   /**< QN_SHIFT_MIN: [n, n_groups], offset = -(super_min * sub_min),
+                                   from 0 to 2^superbits - 1; else NULL. */
+    int64_t n_supers;         /**< Filled by qn_weight_view(); ignored on the way in. */
 } qn_weight_parts;
 
 static inline void qn_weight_parts_init(qn_weight_parts *parts)
@@ -124,8 +140,9 @@ QN_API int64_t qn_format_groups(const qn_format *format, int64_t k, int64_t ci);
  * Check and copy the parts. n or k may be 0.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE: n, k, taps, groups disagree, or n or k is
  *         too large; QN_E_VALUE: a NaN or infinite scale or offset, a value or scale * code or
- *         scale * zero beyond f32, a code out of range, a perm that is no permutation;
- *         QN_E_MEMORY; QN_E_VERSION: parts uses a field from the future.
+ *         scale * zero beyond f32, a code out of range, a perm that is no permutation, scales that
+ *         are not the products of super_scale and sub_scale; QN_E_MEMORY; QN_E_VERSION: parts uses
+ *         a field from the future.
  */
 QN_API qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts,
                                   qn_weight **weight, qn_error *err);
@@ -155,7 +172,8 @@ QN_API qn_status qn_weight_rows(const qn_ctx *ctx, const qn_weight *weight, cons
 
 /**
  * Outputs [first_n, first_n + n) and columns [first_k, first_k + k) of a weight, as a weight of its
- * own: a shard of tensor parallelism, one of several fused projections. Nothing is rounded. Columns
+ * own: a shard of tensor parallelism, one of several fused projections. Nothing is rounded; columns
+ * that begin within a super-block leave super_scale and its kin behind. Columns
  * are those of x: with act-order the slice has those positions that read them, and its perm counts
  * from first_k. The slice owns its memory.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE: the range leaves the weight; QN_E_UNSUPPORTED: columns
@@ -168,8 +186,9 @@ QN_API qn_status qn_weight_slice(const qn_ctx *ctx, const qn_weight *weight, int
 
 /**
  * Weights that read the same x, joined along n: q, k and v, or gate and up, as one product. Nothing
- * is rounded. Format, k, kernel size, codebook, act-order and prescale must be the same; per-tensor
- * scales that differ make the result per channel. The result owns its memory.
+ * is rounded; super_scale and its kin stay where every weight has them. Format, k, kernel size,
+ * codebook, act-order and prescale must be the same; per-tensor scales that differ make the result
+ * per channel. The result owns its memory.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT, QN_E_SHAPE, QN_E_VALUE: err names the weight that
  *         cannot be joined, and why; QN_E_MEMORY.
  */

@@ -76,6 +76,7 @@ QN_CODE_TABLE = 6
 QN_SHIFT_NONE = 0
 QN_SHIFT_ZERO = 1
 QN_SHIFT_OFFSET = 2
+QN_SHIFT_MIN = 3
 QN_BLOCKS_RUN = 0
 QN_BLOCKS_CHANNELS = 1
 QN_GROUP_PER_CHANNEL = -1
@@ -240,6 +241,11 @@ class qn_weight_parts(Structure):
         ("prescale", c_void_p),
         ("table", c_void_p),
         ("n_groups", c_int64),
+        ("super_scale", c_void_p),
+        ("super_min", c_void_p),
+        ("sub_scale", c_void_p),
+        ("sub_min", c_void_p),
+        ("n_supers", c_int64),
     ]
 
 

@@ -46,8 +46,7 @@ static qn_status check_one_unit(const struct qni_op *op, const char *what, qn_er
 {
     const qn_format *format = &op->w[0]->head->format;
     const bool has_zeros = format->shift == QN_SHIFT_ZERO;
-    if (op->w[0]->head->n_groups > 1 || format->shift == QN_SHIFT_OFFSET ||
-        format->code != QN_CODE_INT)
+    if (op->w[0]->head->n_groups > 1 || qni_has_float_shift(format) || format->code != QN_CODE_INT)
         return qni_fail(err, QN_E_DTYPE,
                         "%s of type i32 needs integer weights of one group an output (zero points "
                         "are no matter, offsets are)",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights' descriptions to text and back. A description of this version has exactly its seven
+/* Weights' descriptions to text and back. A description has exactly its seven
  * fields; one of a later version is refused as such before the other fields are judged. */
 #include "describe.h"
 
@@ -13,6 +13,12 @@
 #include "file.h"
 #include "json.h"
 
+/* Version 2 has minima and scales of two levels; what needs neither is written as version 1. */
+static bool is_of_two(const qn_format *f)
+{
+    return f->shift == QN_SHIFT_MIN || f->superblock > 0;
+}
+
 void qni_describe(const qn_weight_parts *parts, char text[QNI_DESCRIPTION_BYTES])
 {
     char format[96];
@@ -20,8 +26,8 @@ void qni_describe(const qn_weight_parts *parts, char text[QNI_DESCRIPTION_BYTES]
     snprintf(text, QNI_DESCRIPTION_BYTES,
              "{\"version\":%d,\"format\":\"%s\",\"n\":%" PRId64 ",\"k\":%" PRId64 ",\"kh\":%" PRId32
              ",\"kw\":%" PRId32 ",\"conv_groups\":%" PRId32 "}",
-             QNI_DESCRIPTION_VERSION, format, parts->n, parts->k, parts->kh, parts->kw,
-             parts->conv_groups);
+             is_of_two(&parts->format) ? QNI_DESCRIPTION_VERSION : 1, format, parts->n, parts->k,
+             parts->kh, parts->kw, parts->conv_groups);
 }
 
 enum field { VERSION, N, K, KH, KW, CONV_GROUPS, FORMAT, N_FIELDS };
@@ -65,7 +71,7 @@ static qn_status judge(const struct raw *raw, qn_weight_parts *parts, qn_error *
         return qni_fail(err, QN_E_VERSION,
                         "its description has version %lld; this library reads version %d",
                         (long long)raw->number[VERSION], QNI_DESCRIPTION_VERSION);
-    if (raw->number[VERSION] != QNI_DESCRIPTION_VERSION)
+    if (raw->number[VERSION] < 1)
         return qni_fail(err, QN_E_CORRUPT, "its description has no version");
     if (raw->has_unknown || raw->format == NULL)
         return qni_fail(err, QN_E_CORRUPT, "its description has an unknown field, or no format");
@@ -75,6 +81,9 @@ static qn_status judge(const struct raw *raw, qn_weight_parts *parts, qn_error *
     qn_weight_parts_init(parts);
     if (qn_format_parse(raw->format, &parts->format, &why) != QN_OK)
         return qni_fail(err, QN_E_CORRUPT, "its description is of no known format: %s", why.text);
+    /* In version 1 the names q4_1, q5_1, q4_k and q5_k meant offsets of signed codes. */
+    if (raw->number[VERSION] == 1 && parts->format.shift == QN_SHIFT_MIN)
+        parts->format.shift = QN_SHIFT_OFFSET;
     parts->n = raw->number[N];
     parts->k = raw->number[K];
     parts->kh = (int32_t)raw->number[KH];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A weight's description: the JSON text under the metadata key quern.weight.<name>,
  *     {"version":1,"format":"int4:g128","n":4096,"k":4096,"kh":1,"kw":1,"conv_groups":1}
- * with the format in the small language for weights (quern/weights.h). */
+ * (version 2 where the format has minima or super-blocks) with the format in the small language for
+ * weights (quern/weights.h). */
 #ifndef QNI_CHECKPOINT_DESCRIBE_H
 #define QNI_CHECKPOINT_DESCRIBE_H
 
@@ -9,7 +10,7 @@
 
 #include "../base/alloc.h"
 
-enum { QNI_DESCRIPTION_VERSION = 1, QNI_DESCRIPTION_BYTES = 320 };
+enum { QNI_DESCRIPTION_VERSION = 2, QNI_DESCRIPTION_BYTES = 320 };
 
 /* Of format, n, k and geometry, which are checked. The text is terminated and always fits. */
 void qni_describe(const qn_weight_parts *parts, char text[QNI_DESCRIPTION_BYTES]);

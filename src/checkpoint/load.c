@@ -82,17 +82,25 @@ static qn_status check_parts(struct found *found, qn_error *err)
     plan->scale_dtype = entry[QNI_PART_SCALE].tensor.dtype;
     plan->zero_dtype = entry[QNI_PART_ZERO].tensor.dtype;
     plan->offset_dtype = entry[QNI_PART_OFFSET].tensor.dtype;
+    plan->has_supers = f->superblock > 0 && found->has[QNI_PART_SUPER_SCALE];
     plan->has_perm = found->has[QNI_PART_PERM];
     plan->has_prescale = found->has[QNI_PART_PRESCALE];
     plan->has_table = f->code == QN_CODE_TABLE;
-    const bool wanted[QNI_N_PARTS] = {true,
-                                      true,
-                                      f->shift == QN_SHIFT_ZERO,
-                                      f->shift == QN_SHIFT_OFFSET,
-                                      plan->has_perm,
-                                      plan->has_prescale,
-                                      plan->has_table,
-                                      plan->scale_dtype == QN_E4M3};
+    const bool has_min = plan->has_supers && qni_has_sub_min(f);
+    const bool wanted[QNI_N_PARTS] = {
+        true,
+        !plan->has_supers,
+        f->shift == QN_SHIFT_ZERO,
+        f->shift == QN_SHIFT_OFFSET || (f->shift == QN_SHIFT_MIN && !has_min),
+        plan->has_perm,
+        plan->has_prescale,
+        plan->has_table,
+        !plan->has_supers && plan->scale_dtype == QN_E4M3,
+        plan->has_supers,
+        has_min,
+        plan->has_supers,
+        has_min,
+    };
     for (int32_t i = 0; i < QNI_N_PARTS; i++) {
         struct qni_part part;
         if (wanted[i] != found->has[i])
@@ -102,7 +110,8 @@ static qn_status check_parts(struct found *found, qn_error *err)
             continue;
         qni_part_of(plan, i, &part);
         const qn_tensor *tensor = &entry[i].tensor;
-        if (!is_possible(i, tensor->dtype))
+        if (i >= QNI_PART_SUPER_SCALE ? tensor->dtype != part.dtype
+                                      : !is_possible(i, tensor->dtype))
             return qni_fail_at(err, QN_E_CORRUPT, entry[i].offset, "its tensor %s has a bad type",
                                qni_part_suffix(i));
         if (tensor->rank != part.rank ||
@@ -219,13 +228,36 @@ static void load_floats(const qn_entry *entry, float *out)
     qn_entry_copy(entry, &to);
 }
 
+static void load_subs(const qn_entry *entry, int16_t *out, size_t count)
+{
+    const uint8_t *from = entry->tensor.data;
+    for (size_t i = 0; i < count; i++)
+        out[i] = entry->tensor.dtype == QN_I8 ? (int8_t)from[i] : (int16_t)from[i];
+}
+
+/* Two levels, and the scales and minima that they make. */
+static void load_supers(const qn_entry *entry, qn_weight *w)
+{
+    const size_t count = (size_t)(w->n * w->n_groups);
+    load_floats(&entry[QNI_PART_SUPER_SCALE], w->super_scale);
+    load_subs(&entry[QNI_PART_SUB_SCALE], w->sub_scale, count);
+    if (w->sub_min != NULL) {
+        load_floats(&entry[QNI_PART_SUPER_MIN], w->super_min);
+        load_subs(&entry[QNI_PART_SUB_MIN], w->sub_min, count);
+    }
+    qni_weight_fill_products(w);
+}
+
 static qn_status load_arrays(const qn_ctx *ctx, const struct found *found, qn_weight *w,
                              qn_error *err)
 {
     const qn_entry *entry = found->entry;
     QNI_TRY(load_codes(ctx, &entry[QNI_PART_CODES], w, err));
-    load_floats(&entry[QNI_PART_SCALE], w->scale);
-    if (found->plan.scale_dtype == QN_E4M3) {
+    if (w->super_scale != NULL)
+        load_supers(entry, w);
+    else
+        load_floats(&entry[QNI_PART_SCALE], w->scale);
+    if (found->has[QNI_PART_UNIT]) {
         float unit;
         load_floats(&entry[QNI_PART_UNIT], &unit);
         for (int64_t i = 0; i < w->n * w->n_groups; i++)
@@ -233,7 +265,7 @@ static qn_status load_arrays(const qn_ctx *ctx, const struct found *found, qn_we
     }
     if (w->zero != NULL)
         load_zeros(&entry[QNI_PART_ZERO], w->zero, (size_t)(w->n * w->n_groups));
-    if (w->offset != NULL)
+    if (found->has[QNI_PART_OFFSET])
         load_floats(&entry[QNI_PART_OFFSET], w->offset);
     if (w->perm != NULL && w->k > 0)
         memcpy(w->perm, entry[QNI_PART_PERM].tensor.data, (size_t)w->k * sizeof *w->perm);
@@ -263,6 +295,8 @@ qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char
     if (status == QN_OK)
         status = qni_weight_alloc(&ctx->allocator, &found.parts, found.plan.has_perm,
                                   found.plan.has_prescale, &w, &inner);
+    if (status == QN_OK && found.plan.has_supers)
+        status = qni_weight_alloc_supers(w, &inner);
     if (status == QN_OK)
         status = load_arrays(ctx, &found, w, &inner);
     if (status != QN_OK) {

@@ -126,8 +126,11 @@ static qn_status plan_weight(const qn_weight_parts *from, struct qni_weight_plan
     plan->scale_dtype = float_type(f, from->scale, (size_t)count);
     if (f->shift == QN_SHIFT_ZERO)
         plan->zero_dtype = zero_type(from->zero, (size_t)count);
-    if (f->shift == QN_SHIFT_OFFSET) /* then the scale's type is f32, f16 or bf16 */
+    /* With offsets and minima the scale's type is f32, f16 or bf16. */
+    if (f->shift == QN_SHIFT_OFFSET || f->shift == QN_SHIFT_MIN)
         plan->offset_dtype = float_type(f, from->offset, (size_t)count);
+    /* Quantizers and importers make them; who declares before that gives no scales either. */
+    plan->has_supers = f->superblock > 0 && (from->super_scale != NULL || from->scale == NULL);
     plan->has_perm = from->perm != NULL;
     plan->has_prescale = from->prescale != NULL;
     plan->has_table = f->code == QN_CODE_TABLE;
@@ -244,6 +247,35 @@ static qn_status put_zeros(struct qni_sink *sink, qn_dtype dtype, const qn_weigh
     return QN_OK;
 }
 
+/* Common scales and minima: qni_weight_check() has seen that each is a number of the type. */
+static qn_status put_supers(struct qni_sink *sink, qn_dtype dtype, const float *values,
+                            const qn_weight *w, qn_error *err)
+{
+    const size_t bytes = qn_dtype_bytes(dtype);
+    for (int64_t i = 0; i < w->n * w->n_supers; i++) {
+        uint8_t out[4];
+        narrow(dtype, values[i], out);
+        uint8_t *room = qni_sink_room(sink, bytes, err);
+        if (room == NULL)
+            return QN_E_WRITE;
+        memcpy(room, out, bytes);
+    }
+    return QN_OK;
+}
+
+/* One byte each, which i8 and u8 hold alike. */
+static qn_status put_subs(struct qni_sink *sink, const int16_t *values, const qn_weight *w,
+                          qn_error *err)
+{
+    for (int64_t i = 0; i < w->n * w->n_groups; i++) {
+        uint8_t *room = qni_sink_room(sink, 1, err);
+        if (room == NULL)
+            return QN_E_WRITE;
+        *room = (uint8_t)values[i];
+    }
+    return QN_OK;
+}
+
 static qn_status put_unit(struct qni_sink *sink, const qn_weight *w, qn_error *err)
 {
     float unit;
@@ -270,6 +302,14 @@ static qn_status put_part(struct qni_sink *sink, int32_t i, const struct qni_wei
         return qni_sink_put(sink, w->prescale, k * sizeof *w->prescale, err);
     case QNI_PART_UNIT:
         return put_unit(sink, w, err);
+    case QNI_PART_SUPER_SCALE:
+        return put_supers(sink, w->format.scale_dtype, w->super_scale, w, err);
+    case QNI_PART_SUPER_MIN:
+        return put_supers(sink, w->format.scale_dtype, w->super_min, w, err);
+    case QNI_PART_SUB_SCALE:
+        return put_subs(sink, w->sub_scale, w, err);
+    case QNI_PART_SUB_MIN:
+        return put_subs(sink, w->sub_min, w, err);
     default:
         return qni_sink_put(sink, w->table, sizeof *w->table << w->format.bits, err);
     }
@@ -296,6 +336,10 @@ static qn_status check_weight(const struct qni_weight_plan *plan, const qn_weigh
     if (plan->n != w->n || plan->k != w->k || plan->kh != w->kh || plan->kw != w->kw ||
         plan->conv_groups != w->conv_groups || plan->n_groups != w->n_groups)
         return qni_fail(err, QN_E_SHAPE, "weight '%s' has another shape than declared", shown);
+    if (plan->has_supers != (w->super_scale != NULL))
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "weight '%s' was declared %s scales of two levels, and is given otherwise",
+                        shown, plan->has_supers ? "with" : "without");
     if (plan->has_perm != (w->perm != NULL) || plan->has_prescale != (w->prescale != NULL))
         return qni_fail(err, QN_E_ARGUMENT,
                         "weight '%s' was declared %s permutation and %s prescale, and is given "

@@ -43,6 +43,7 @@ struct qni_weight_plan {
     int32_t kh, kw, conv_groups;
     qn_dtype scale_dtype, zero_dtype, offset_dtype; /* as stored; NONE: no such tensor */
     bool has_perm, has_prescale, has_table;
+    bool has_supers; /* scales (and minima) in two levels, instead of their products */
 };
 
 struct qni_item {
@@ -91,7 +92,7 @@ struct qn_writer {
     size_t header_sum_at; /* its own checksum, as of sum_at */
     uint64_t file_bytes, journal_start, part_bytes;
     int64_t n_lost, n_found; /* of qn_writer_discarded() */
-    uint8_t *buffer; /* [QNI_WRITER_BUFFER] */
+    uint8_t *buffer;         /* [QNI_WRITER_BUFFER] */
 };
 
 /* A tensor being written piece by piece, through the writer's buffer. */

@@ -7,6 +7,7 @@
 
 #include "../base/context.h"
 #include "../base/error.h"
+#include "../base/half.h"
 #include "../base/size.h"
 #include "../base/sized.h"
 #include "canonical.h"
@@ -31,9 +32,30 @@ static size_t group_bytes(const struct qn_weight *w)
     return (size_t)w->n * (size_t)w->n_groups * sizeof(float);
 }
 
+static size_t super_bytes(const struct qn_weight *w)
+{
+    return (size_t)w->n * (size_t)w->n_supers * sizeof(float);
+}
+
+static size_t sub_bytes(const struct qn_weight *w)
+{
+    return (size_t)w->n * (size_t)w->n_groups * sizeof(int16_t);
+}
+
 static size_t column_bytes(const struct qn_weight *w)
 {
     return (size_t)w->k * sizeof(float);
+}
+
+void qni_weight_drop_supers(struct qn_weight *w)
+{
+    const struct qni_allocator *a = &w->allocator;
+    qni_free(a, w->super_scale, super_bytes(w));
+    qni_free(a, w->super_min, super_bytes(w));
+    qni_free(a, w->sub_scale, sub_bytes(w));
+    qni_free(a, w->sub_min, sub_bytes(w));
+    w->super_scale = w->super_min = NULL;
+    w->sub_scale = w->sub_min = NULL;
 }
 
 void qn_weight_destroy(qn_weight *weight)
@@ -41,6 +63,7 @@ void qn_weight_destroy(qn_weight *weight)
     if (weight == NULL)
         return;
     const struct qni_allocator a = weight->allocator;
+    qni_weight_drop_supers(weight);
     qni_free(&a, weight->codes, code_bytes(weight));
     qni_free(&a, weight->scale, group_bytes(weight));
     qni_free(&a, weight->zero, group_bytes(weight));
@@ -91,7 +114,8 @@ static bool alloc_arrays(struct qn_weight *w, bool with_perm, bool with_prescale
     w->scale = qni_alloc(a, group_bytes(w));
     if (f->shift == QN_SHIFT_ZERO)
         w->zero = qni_alloc(a, group_bytes(w));
-    if (f->shift == QN_SHIFT_OFFSET)
+    const bool has_offset = f->shift == QN_SHIFT_OFFSET || f->shift == QN_SHIFT_MIN;
+    if (has_offset)
         w->offset = qni_alloc(a, group_bytes(w));
     if (with_perm)
         w->perm = qni_alloc(a, column_bytes(w));
@@ -100,9 +124,9 @@ static bool alloc_arrays(struct qn_weight *w, bool with_perm, bool with_prescale
     if (f->code != QN_CODE_INT)
         w->table = qni_alloc(a, table_bytes(f));
     return w->codes != NULL && w->scale != NULL &&
-           (w->zero != NULL) == (f->shift == QN_SHIFT_ZERO) &&
-           (w->offset != NULL) == (f->shift == QN_SHIFT_OFFSET) && (w->perm != NULL) == with_perm &&
-           (w->prescale != NULL) == with_prescale && (w->table != NULL) == (f->code != QN_CODE_INT);
+           (w->zero != NULL) == (f->shift == QN_SHIFT_ZERO) && (w->offset != NULL) == has_offset &&
+           (w->perm != NULL) == with_perm && (w->prescale != NULL) == with_prescale &&
+           (w->table != NULL) == (f->code != QN_CODE_INT);
 }
 
 qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts *geometry,
@@ -127,6 +151,7 @@ qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts 
     w->kw = geometry->kw;
     w->conv_groups = geometry->conv_groups;
     w->n_groups = qn_format_groups(f, w->k, ci);
+    w->n_supers = f->superblock > 0 ? qni_ceil_div(w->n_groups, f->superblock) : 0;
     if (!alloc_arrays(w, with_perm, with_prescale)) {
         qn_weight_destroy(w);
         return qni_fail(err, QN_E_MEMORY, "no memory for a weight of [%lld, %lld]",
@@ -139,14 +164,62 @@ qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts 
     return QN_OK;
 }
 
+qn_status qni_weight_alloc_supers(struct qn_weight *w, qn_error *err)
+{
+    const struct qni_allocator *a = &w->allocator;
+    const bool has_min = qni_has_sub_min(&w->format);
+    w->super_scale = qni_alloc(a, super_bytes(w));
+    w->sub_scale = qni_alloc(a, sub_bytes(w));
+    if (has_min) {
+        w->super_min = qni_alloc(a, super_bytes(w));
+        w->sub_min = qni_alloc(a, sub_bytes(w));
+    }
+    if (w->super_scale != NULL && w->sub_scale != NULL && (w->super_min != NULL) == has_min &&
+        (w->sub_min != NULL) == has_min)
+        return QN_OK;
+    qni_weight_drop_supers(w);
+    return qni_fail(err, QN_E_MEMORY, "no memory for the two-level scales of [%lld, %lld]",
+                    (long long)w->n, (long long)w->k);
+}
+
+void qni_weight_fill_products(struct qn_weight *w)
+{
+    for (int64_t row = 0; w->super_scale != NULL && row < w->n; row++)
+        for (int64_t g = 0; g < w->n_groups; g++) {
+            w->scale[row * w->n_groups + g] = qni_product_scale(w, row, g);
+            if (w->sub_min != NULL)
+                w->offset[row * w->n_groups + g] = qni_product_min(w, row, g);
+        }
+}
+
 /* ---- what the parts must be ---- */
+
+static qn_status check_supers_given(const qn_weight_parts *p, qn_error *err)
+{
+    const bool has = p->super_scale != NULL;
+    const bool has_min = has && qni_has_sub_min(&p->format);
+    if (has && p->format.superblock == 0)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "super_scale is given, but the format has no super-blocks");
+    if ((p->sub_scale != NULL) != has || (p->super_min != NULL) != has_min ||
+        (p->sub_min != NULL) != has_min)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "of super_scale, sub_scale%s some are given and some are not",
+                        qni_has_sub_min(&p->format) ? ", super_min and sub_min"
+                                                    : " (super_min and sub_min are not needed)");
+    return QN_OK;
+}
 
 static qn_status check_arrays(const qn_weight_parts *p, qn_error *err)
 {
     const bool wants_zero = p->format.shift == QN_SHIFT_ZERO;
-    const bool wants_offset = p->format.shift == QN_SHIFT_OFFSET;
+    const bool has_supers = p->super_scale != NULL;
+    const bool makes_min = has_supers && p->offset == NULL && qni_has_sub_min(&p->format);
+    const bool wants_offset =
+        p->format.shift == QN_SHIFT_OFFSET || (p->format.shift == QN_SHIFT_MIN && !makes_min);
     const bool has_codes = p->n > 0 && p->k > 0;
-    if ((p->codes == NULL && has_codes) || (p->scale == NULL && p->n > 0))
+    QNI_TRY(check_supers_given(p, err));
+    if ((p->codes == NULL && has_codes) || (p->scale == NULL && p->n > 0 && !has_supers))
         return qni_fail(err, QN_E_ARGUMENT, "codes or scales are missing");
     if ((p->zero != NULL) != wants_zero && (p->n > 0 || !wants_zero))
         return qni_fail(err, QN_E_ARGUMENT, "zero points are %s",
@@ -172,6 +245,57 @@ static qn_status check_groups(const qn_weight_parts *p, int64_t n_groups, qn_err
                             "the zero point %d of row %lld, group %lld is beyond +-2^22",
                             (int)p->zero[i], row, group);
     }
+    return QN_OK;
+}
+
+/* Is it a number of the type? */
+static bool is_of_type(qn_dtype dtype, float v)
+{
+    const uint32_t bits = qni_bits_of(v);
+    return dtype == QN_F16    ? qni_bits_of(qni_f32_from_f16(qni_f16_from_f32(v))) == bits
+           : dtype == QN_BF16 ? (bits & 0xffffu) == 0
+                              : true;
+}
+
+/* The two levels of a group, each in its range, and scales their products. Zeros are told by their
+ * sign, too. */
+static qn_status check_sub(const struct qn_weight *w, int64_t row, int64_t g, qn_error *err)
+{
+    const int64_t at = row * w->n_groups + g;
+    const int32_t least = qni_sub_least(&w->format), most = qni_sub_most(&w->format);
+    const int32_t sc = w->sub_scale[at], mn = w->sub_min != NULL ? w->sub_min[at] : 0;
+    if (sc < least || sc > most || mn < 0 || mn > most)
+        return qni_fail(err, QN_E_VALUE,
+                        "the integer scale %d or minimum %d of row %lld, group %lld is out of "
+                        "range for %d bits",
+                        (int)sc, (int)mn, (long long)row, (long long)g, (int)w->format.superbits);
+    if (qni_bits_of(w->scale[at]) != qni_bits_of(qni_product_scale(w, row, g)) ||
+        (w->sub_min != NULL &&
+         qni_bits_of(w->offset[at]) != qni_bits_of(qni_product_min(w, row, g))))
+        return qni_fail(err, QN_E_VALUE,
+                        "the scale or minimum of row %lld, group %lld is not the product of its "
+                        "two levels",
+                        (long long)row, (long long)g);
+    return QN_OK;
+}
+
+static qn_status check_supers(const struct qn_weight *w, qn_error *err)
+{
+    const qn_dtype type = w->format.scale_dtype;
+    if (w->super_scale == NULL)
+        return QN_OK;
+    for (int64_t i = 0; i < w->n * w->n_supers; i++)
+        for (int m = 0; m < 2; m++) {
+            const float *from = m == 0 ? w->super_scale : w->super_min;
+            if (from != NULL && (!isfinite(from[i]) || !is_of_type(type, from[i])))
+                return qni_fail(err, QN_E_VALUE,
+                                "the common %s of row %lld, super-block %lld is no finite %s",
+                                m == 0 ? "scale" : "minimum", (long long)(i / w->n_supers),
+                                (long long)(i % w->n_supers), qn_dtype_name(type));
+        }
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t g = 0; g < w->n_groups; g++)
+            QNI_TRY(check_sub(w, row, g, err));
     return QN_OK;
 }
 
@@ -268,6 +392,14 @@ static qn_status check_perm(int32_t *perm, int64_t k, qn_error *err)
     return QN_OK;
 }
 
+/* The value of signed codes that stands for the offset, or for 0. */
+static double origin(const struct qn_weight *w, int64_t i)
+{
+    return w->zero != NULL                   ? (double)w->zero[i]
+           : w->format.shift == QN_SHIFT_MIN ? -(double)(1 << (w->format.bits - 1))
+                                             : 0.0;
+}
+
 /* The largest magnitude of value - zero, and of what kernels make on the way: value, zero. */
 static double largest_value(const struct qn_weight *w)
 {
@@ -282,7 +414,8 @@ static bool is_safe(const struct qn_weight *w, int64_t at, double largest)
 {
     const double zero = w->zero != NULL ? fabs((double)w->zero[at]) : 0.0;
     const double offset = w->offset != NULL ? fabs((double)w->offset[at]) : 0.0;
-    return fabs((double)w->scale[at]) * (largest + zero) + offset <= (double)FLT_MAX;
+    const double from_zero = w->format.shift == QN_SHIFT_MIN ? largest : 0.0;
+    return fabs((double)w->scale[at]) * (largest + zero + from_zero) + offset <= (double)FLT_MAX;
 }
 
 static bool is_beyond_f32(double x)
@@ -295,10 +428,10 @@ static qn_status check_row_values(const struct qn_weight *w, int64_t row, qn_err
     for (int64_t p = 0; p < w->k; p++) {
         const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
         const double value = qni_code_value(w, w->codes[row * w->k + p]), scale = w->scale[i];
-        const double zero = w->zero != NULL ? w->zero[i] : 0.0;
+        const double zero = origin(w, i);
         const double offset = w->offset != NULL ? w->offset[i] : 0.0;
         if (is_beyond_f32(scale * value) || is_beyond_f32(scale * zero) ||
-            is_beyond_f32(scale * (value - zero) + offset))
+            is_beyond_f32(scale * (value - zero) + offset) || is_beyond_f32(offset - scale * zero))
             return qni_fail(err, QN_E_VALUE,
                             "the weight at row %lld, position %lld is beyond f32 (scale %g, value "
                             "%g, zero %g, offset %g); scale the layer down",
@@ -328,6 +461,29 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
+/* Scales and shifts; what is made from two levels is made here. */
+static qn_status copy_groups(struct qn_weight *w, const qn_weight_parts *p, qn_error *err)
+{
+    qn_weight_parts filled = *p;
+    if (p->super_scale != NULL && w->n > 0) {
+        QNI_TRY(qni_weight_alloc_supers(w, err));
+        copy(w->super_scale, p->super_scale, super_bytes(w));
+        copy(w->sub_scale, p->sub_scale, sub_bytes(w));
+        copy(w->super_min, p->super_min, super_bytes(w));
+        copy(w->sub_min, p->sub_min, sub_bytes(w));
+        qni_weight_fill_products(w);
+    }
+    copy(w->zero, p->zero, group_bytes(w));
+    if (p->scale != NULL)
+        copy(w->scale, p->scale, group_bytes(w));
+    if (p->offset != NULL)
+        copy(w->offset, p->offset, group_bytes(w));
+    filled.scale = w->scale;
+    filled.offset = w->offset;
+    QNI_TRY(check_groups(&filled, w->n_groups, err));
+    return check_supers(w, err);
+}
+
 qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_weight **weight,
                            qn_error *err)
 {
@@ -343,16 +499,14 @@ qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_w
     if (p.format.code == QN_CODE_TABLE && p.table == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "codes of a table need the table");
     QNI_TRY(check_arrays(&p, err));
-    QNI_TRY(check_groups(&p, qn_format_groups(&p.format, p.k, ci), err));
     QNI_TRY(check_columns(&p, err));
     struct qn_weight *w;
     QNI_TRY(qni_weight_alloc(&ctx->allocator, &p, p.perm != NULL, p.prescale != NULL, &w, err));
-    copy(w->scale, p.scale, group_bytes(w));
-    copy(w->zero, p.zero, group_bytes(w));
-    copy(w->offset, p.offset, group_bytes(w));
+    qn_status status = copy_groups(w, &p, err);
     copy(w->perm, p.perm, column_bytes(w));
     copy(w->prescale, p.prescale, column_bytes(w));
-    qn_status status = take_codes(ctx, &p, w->codes, err);
+    if (status == QN_OK)
+        status = take_codes(ctx, &p, w->codes, err);
     if (status == QN_OK && w->perm != NULL)
         status = check_perm(w->perm, w->k, err);
     if (status == QN_OK)
@@ -371,6 +525,7 @@ qn_status qni_weight_check(const qn_ctx *ctx, struct qn_weight *w, qn_error *err
     qn_weight_parts_init(&p);
     QNI_TRY(qn_weight_view(w, &p));
     QNI_TRY(check_groups(&p, w->n_groups, err));
+    QNI_TRY(check_supers(w, err));
     QNI_TRY(take_codes(ctx, &p, NULL, err));
     QNI_TRY(check_columns(&p, err));
     if (w->perm != NULL)
@@ -398,6 +553,11 @@ qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts)
     own.prescale = weight->prescale;
     own.table = weight->table;
     own.n_groups = weight->n_groups;
+    own.super_scale = weight->super_scale;
+    own.super_min = weight->super_min;
+    own.sub_scale = weight->sub_scale;
+    own.sub_min = weight->sub_min;
+    own.n_supers = weight->n_supers;
     return qni_sized_write(parts, &own, sizeof own);
 }
 
@@ -409,7 +569,7 @@ void qni_weight_row(const struct qn_weight *w, int64_t row, double *out)
     for (int64_t p = 0; p < w->k; p++) {
         const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
         const double value = qni_code_value(w, codes[p]);
-        const double zero = w->zero != NULL ? w->zero[i] : 0.0;
+        const double zero = origin(w, i);
         const double offset = w->offset != NULL ? w->offset[i] : 0.0;
         out[p] = (double)w->scale[i] * (value - zero) + offset;
     }

@@ -8,20 +8,25 @@
 #include <quern/weights.h>
 
 #include "../base/alloc.h"
+#include "../base/exact.h"
 
 struct qn_weight {
     struct qni_allocator allocator;
     qn_format format;
-    int64_t n, k, ci;          /* k == kh * kw * ci */
+    int64_t n, k, ci; /* k == kh * kw * ci */
     int32_t kh, kw, conv_groups;
     int64_t n_groups;
-    uint8_t *codes;            /* [n, k]: signed code + 2^(bits-1), or the table index */
-    float *scale;              /* [n, n_groups] */
-    int32_t *zero;             /* [n, n_groups] or NULL */
-    float *offset;             /* [n, n_groups] or NULL */
-    int32_t *perm;             /* [k] or NULL */
-    float *prescale;           /* [k] or NULL */
-    float *table;              /* [2^bits] for every codebook, NULL for integers */
+    uint8_t *codes; /* [n, k]: signed code + 2^(bits-1), or the table index */
+    float *scale;   /* [n, n_groups] */
+    int32_t *zero;  /* [n, n_groups] or NULL */
+    float *offset;  /* [n, n_groups] or NULL */
+    /* What scale (and a minimum) is made of, or all NULL: quern/weights.h. */
+    int64_t n_supers;
+    float *super_scale, *super_min; /* [n, n_supers] */
+    int16_t *sub_scale, *sub_min;   /* [n, n_groups] */
+    int32_t *perm;                  /* [k] or NULL */
+    float *prescale;                /* [k] or NULL */
+    float *table;                   /* [2^bits] for every codebook, NULL for integers */
 };
 
 /* Is there a weight of n outputs and k columns? Both fit int32, and rows without columns, which
@@ -48,14 +53,46 @@ static inline float qni_code_value(const struct qn_weight *w, uint8_t code)
 }
 
 /* The offset of a group in the form kernels use, w = scale * value + offset: fl(-zero * scale), or
- * the offset, or 0. */
+ * the offset, or fl(2^(bits-1) * scale + minimum), or 0. */
 static inline float qni_group_offset(const struct qn_weight *w, int64_t row, int64_t group)
 {
     const int64_t i = row * w->n_groups + group;
+    if (w->format.shift == QN_SHIFT_MIN)
+        return qni_fmaf((float)(1 << (w->format.bits - 1)), w->scale[i], w->offset[i]);
     return w->zero != NULL     ? -(float)w->zero[i] * w->scale[i]
            : w->offset != NULL ? w->offset[i]
                                : 0.0f;
 }
+
+/* Groups of a format's super-blocks have minima, integers of a common one. */
+static inline bool qni_has_sub_min(const qn_format *f)
+{
+    return f->superblock > 0 && f->shift == QN_SHIFT_MIN;
+}
+
+/* The least and the largest integer that a group's scale may be of its super-block's. */
+static inline int32_t qni_sub_least(const qn_format *f)
+{
+    return f->shift == QN_SHIFT_NONE ? -(1 << (f->superbits - 1)) : 0;
+}
+static inline int32_t qni_sub_most(const qn_format *f)
+{
+    return f->shift == QN_SHIFT_NONE ? (1 << (f->superbits - 1)) - 1 : (1 << f->superbits) - 1;
+}
+
+/* Scale (and minimum) of group g of a row from super_scale and its kin: the definition. */
+static inline float qni_product_scale(const struct qn_weight *w, int64_t row, int64_t g)
+{
+    return w->super_scale[row * w->n_supers + g / w->format.superblock] *
+           (float)w->sub_scale[row * w->n_groups + g];
+}
+static inline float qni_product_min(const struct qn_weight *w, int64_t row, int64_t g)
+{
+    return -(w->super_min[row * w->n_supers + g / w->format.superblock] *
+             (float)w->sub_min[row * w->n_groups + g]);
+}
+/* All of them, where the weight has super_scale. */
+void qni_weight_fill_products(struct qn_weight *w);
 
 /* One row in double: out[p] for every position p in the order of codes (perm and prescale not
  * applied). The definition of each format; everything else is compared with it. */
@@ -80,6 +117,11 @@ qn_status qni_weight_check_values(const struct qn_weight *w, qn_error *err);
 qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts *geometry,
                            bool with_perm, bool with_prescale, struct qn_weight **weight,
                            qn_error *err);
+/* Room for super_scale and its kin, which qni_weight_alloc() leaves NULL: for formats with
+ * super-blocks. QN_E_MEMORY: nothing is allocated. */
+qn_status qni_weight_alloc_supers(struct qn_weight *w, qn_error *err);
+/* Free them; the scales stay. */
+void qni_weight_drop_supers(struct qn_weight *w);
 
 /* Positions [first, first + count) in the order of codes, which begin at the border of a group, as
  * a weight of their own: its x has the columns that these positions read, in their order. A

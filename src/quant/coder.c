@@ -66,9 +66,9 @@ qn_status qni_coder_init(struct qni_coder *c, const qn_format *format, qn_range 
     c->is_signed = format->scale_dtype != QN_E8M0 && format->scale_dtype != QN_E4M3;
     c->unit = 1.0f;
     if (format->code == QN_CODE_INT) {
-        c->bias = 1 << (format->bits - 1);
-        c->least = (float)qni_code_min(format);
-        c->most = (float)qni_code_max(format);
+        c->bias = format->shift == QN_SHIFT_MIN ? 0 : 1 << (format->bits - 1);
+        c->least = (float)-c->bias;
+        c->most = c->least + (float)((1 << format->bits) - 1);
         c->zero_code = (uint8_t)c->bias;
         return QN_OK;
     }
@@ -159,7 +159,7 @@ static float symmetric_steps(const struct qni_coder *c, float lo, float hi, doub
 
 static struct qni_params fit_zero(const struct qni_coder *c, float lo, float hi)
 {
-    struct qni_params p = {0.0f, 0.0f, 0};
+    struct qni_params p = {.scale = 0.0f};
     lo = lo < 0.0f ? lo : 0.0f;
     hi = hi > 0.0f ? hi : 0.0f;
     const float steps = c->most - c->least;
@@ -174,7 +174,7 @@ static struct qni_params fit_zero(const struct qni_coder *c, float lo, float hi)
 
 static struct qni_params fit_offset(const struct qni_coder *c, float lo, float hi)
 {
-    struct qni_params p = {0.0f, 0.0f, 0};
+    struct qni_params p = {.scale = 0.0f};
     p.scale = scale_for(c, (double)hi - (double)lo, c->most - c->least);
     const double offset = p.scale == 0.0f ? 0.5 * ((double)lo + (double)hi)
                                           : (double)lo - (double)c->least * (double)p.scale;
@@ -186,11 +186,11 @@ struct qni_params qni_fit_range(const struct qni_coder *c, float lo, float hi)
 {
     if (c->format.shift == QN_SHIFT_ZERO)
         return fit_zero(c, lo, hi);
-    if (c->format.shift == QN_SHIFT_OFFSET)
+    if (qni_coder_has_offset(c))
         return fit_offset(c, lo, hi);
     double extent;
     const float steps = symmetric_steps(c, lo, hi, &extent);
-    return (struct qni_params){scale_for(c, extent, steps), 0.0f, 0};
+    return (struct qni_params){.scale = scale_for(c, extent, steps)};
 }
 
 /* ---- super-blocks ---- */
@@ -206,12 +206,12 @@ static float round_common(const struct qni_coder *c, float d)
     return qni_float_of(bits);
 }
 
-static float times_integer(float d, float wanted, float lo, float hi)
+static int16_t nearest_integer(float d, float wanted, float lo, float hi)
 {
     float t = d == 0.0f ? 0.0f : (float)rint((double)wanted / (double)d);
     t = t > hi ? hi : t;
     t = t < lo ? lo : t;
-    return d * t;
+    return (int16_t)t;
 }
 
 /* Signed integers. With the full range the extreme scale becomes the most negative one. */
@@ -223,8 +223,11 @@ static void super_scales(const struct qni_coder *c, int64_t n_groups, struct qni
         extreme = fabsf(params[g].scale) > fabsf(extreme) ? params[g].scale : extreme;
     const float d = round_common(c, c->range == QN_RANGE_FULL ? extreme / -half
                                                               : fabsf(extreme) / (half - 1.0f));
-    for (int64_t g = 0; g < n_groups; g++)
-        params[g].scale = times_integer(d, params[g].scale, -half, half - 1.0f);
+    for (int64_t g = 0; g < n_groups; g++) {
+        params[g].super_scale = d;
+        params[g].sub_scale = nearest_integer(d, params[g].scale, -half, half - 1.0f);
+        params[g].scale = d * (float)params[g].sub_scale;
+    }
 }
 
 /* Unsigned integers for scales, and for how far the smallest value lies below 0. */
@@ -241,15 +244,21 @@ static void super_offsets(const struct qni_coder *c, int64_t n_groups, struct qn
     }
     const float d = round_common(c, scale / top), dmin = round_common(c, depth / top);
     for (int64_t g = 0; g < n_groups; g++) {
-        params[g].scale = times_integer(d, params[g].scale, 0.0f, top);
-        const double below = (double)times_integer(dmin, params[g].offset, 0.0f, top);
-        params[g].offset = (float)(-(double)c->least * (double)params[g].scale - below);
+        struct qni_params *const p = &params[g];
+        p->super_scale = d;
+        p->super_min = dmin;
+        p->sub_scale = nearest_integer(d, p->scale, 0.0f, top);
+        p->sub_min = nearest_integer(dmin, p->offset, 0.0f, top);
+        p->scale = d * (float)p->sub_scale;
+        p->offset = -(dmin * (float)p->sub_min);
+        if (c->least != 0.0f) /* an offset of signed codes */
+            p->offset = (float)((double)p->offset - (double)c->least * (double)p->scale);
     }
 }
 
 void qni_fit_super(const struct qni_coder *c, int64_t n_groups, struct qni_params *params)
 {
-    if (c->format.shift == QN_SHIFT_OFFSET)
+    if (qni_coder_has_offset(c))
         super_offsets(c, n_groups, params);
     else
         super_scales(c, n_groups, params);
@@ -258,15 +267,16 @@ void qni_fit_super(const struct qni_coder *c, int64_t n_groups, struct qni_param
 /* What a group of a super-block would like: its scale in f32, an offset only downwards. */
 static struct qni_params fit_wanted(const struct qni_coder *c, float lo, float hi)
 {
-    if (c->format.shift == QN_SHIFT_OFFSET) {
+    if (qni_coder_has_offset(c)) {
         const double low = lo < 0.0f ? (double)lo : 0.0;
         const double extent = (double)hi > low ? (double)hi - low : 0.0;
         const float scale = (float)(extent / (double)(c->most - c->least));
-        return (struct qni_params){scale, (float)(low - (double)c->least * (double)scale), 0};
+        return (struct qni_params){.scale = scale,
+                                   .offset = (float)(low - (double)c->least * (double)scale)};
     }
     double extent;
     const float steps = symmetric_steps(c, lo, hi, &extent);
-    return (struct qni_params){(float)(extent / (double)steps), 0.0f, 0};
+    return (struct qni_params){.scale = (float)(extent / (double)steps)};
 }
 
 bool qni_fit_rtn(const struct qni_coder *c, const float *x, int64_t n, int64_t group,
@@ -333,7 +343,7 @@ static void encode_wide(const struct qni_coder *c, const struct qni_params *p, c
     for (int64_t i = 0; i < n; i++) {
         double t = ((double)x[i] - (double)p->offset) / (double)p->scale;
         t = t > 1e6 ? 1e6 : t < -1e6 ? -1e6 : t;
-        const struct qni_params one = {1.0f, 0.0f, p->zero};
+        const struct qni_params one = {.scale = 1.0f, .zero = p->zero};
         const float value = (float)t;
         qni_encode(c, &one, &value, 1, &codes[i]);
     }
@@ -349,7 +359,7 @@ void qni_encode(const struct qni_coder *c, const struct qni_params *p, const flo
     } else if (size < 0x1p-126f || size > 0x1p126f) {
         encode_wide(c, p, x, n, codes);
     } else if (c->format.code == QN_CODE_INT) {
-        if (c->format.shift == QN_SHIFT_OFFSET)
+        if (qni_coder_has_offset(c))
             encode_integers(c, p, x, n, codes, 1);
         else
             encode_integers(c, p, x, n, codes, 0);
@@ -367,7 +377,7 @@ float qni_decode(const struct qni_coder *c, const struct qni_params *p, uint8_t 
     const float value = c->table != NULL ? c->table[code] : (float)((int32_t)code - c->bias);
     if (c->format.shift == QN_SHIFT_ZERO)
         return p->scale * (value - (float)p->zero);
-    if (c->format.shift == QN_SHIFT_OFFSET)
+    if (qni_coder_has_offset(c))
         return qni_fmaf(p->scale, value, p->offset);
     return p->scale * value;
 }

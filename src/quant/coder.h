@@ -7,10 +7,13 @@
 
 #include <quern/weights.h>
 
-/* What a group's codes are decoded with. */
+/* What a group's codes are decoded with; offset: of signed codes, or the minimum. In super-blocks
+ * also what scale and minimum are products of. */
 struct qni_params {
     float scale, offset;
     int32_t zero;
+    float super_scale, super_min;
+    int16_t sub_scale, sub_min;
 };
 
 struct qni_coder {
@@ -20,13 +23,20 @@ struct qni_coder {
     float peak;     /* codebooks: the value of largest magnitude, positive if both ends have it */
     bool is_signed; /* the type of scales has a sign */
     float unit;     /* E4M3 scales: their power of two, chosen per tensor */
-    int32_t bias;   /* integers: stored code = value + bias */
+    int32_t bias;   /* integers: stored code = value + bias; 0 with minima, for which codes count
+                       from 0 and `value` is the code */
     const float *table; /* by code; NULL for integers */
     int32_t n_values;   /* sorted codebook of up to 16 different values; 0 for integers and E4M3 */
     float middle[15];   /* a value above middle[i] is nearer to value i + 1 */
     uint8_t code[16];   /* of the i-th value */
     uint8_t zero_code;  /* whose value is nearest to 0 */
 };
+
+/* Is a float added to scale x value? */
+static inline bool qni_coder_has_offset(const struct qni_coder *c)
+{
+    return c->format.shift == QN_SHIFT_OFFSET || c->format.shift == QN_SHIFT_MIN;
+}
 
 /* @return QN_OK; QN_E_FORMAT: also for QN_CODE_TABLE, which nothing can be quantized to. */
 qn_status qni_coder_init(struct qni_coder *c, const qn_format *format, qn_range range,

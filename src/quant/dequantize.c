@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights back to f32, one rounding: fl(scale * (value - zero)) or fl(scale * value + offset),
- * times the prescale if asked for. Columns return to their original order. */
+ * where a minimum is an offset of codes that count from 0, times the prescale if asked for. Columns
+ * return to their original order. */
 #include <string.h>
 
 #include "../base/context.h"
@@ -24,6 +25,8 @@ static inline float decode(const struct qn_weight *w, int64_t i, float value)
 {
     if (w->zero != NULL)
         return w->scale[i] * (value - (float)w->zero[i]);
+    if (w->format.shift == QN_SHIFT_MIN)
+        value += (float)(1 << (w->format.bits - 1));
     if (w->offset != NULL)
         return qni_fmaf(w->scale[i], value, w->offset[i]);
     return w->scale[i] * value;

@@ -104,12 +104,16 @@ static qn_status check_scale(const qn_format *f, qn_error *err)
         return qni_fail(err, QN_E_FORMAT,
                         "a scale of type %s is impossible; f32, f16, bf16, e8m0 and e4m3 are not",
                         qn_dtype_name(d));
-    if (f->shift != QN_SHIFT_NONE && f->shift != QN_SHIFT_ZERO && f->shift != QN_SHIFT_OFFSET)
-        return qni_fail(err, QN_E_FORMAT, "shift %d is none of QN_SHIFT_NONE, _ZERO, _OFFSET",
+    const bool is_float = f->shift == QN_SHIFT_OFFSET || f->shift == QN_SHIFT_MIN;
+    if (f->shift != QN_SHIFT_NONE && f->shift != QN_SHIFT_ZERO && !is_float)
+        return qni_fail(err, QN_E_FORMAT, "shift %d is none of QN_SHIFT_NONE, _ZERO, _OFFSET, _MIN",
                         (int)f->shift);
     if (f->shift == QN_SHIFT_ZERO && f->code != QN_CODE_INT)
         return qni_fail(err, QN_E_FORMAT, "only integer codes have a zero point");
-    if (f->shift == QN_SHIFT_OFFSET && (d == QN_E8M0 || d == QN_E4M3))
+    if (f->shift == QN_SHIFT_MIN && f->code != QN_CODE_INT)
+        return qni_fail(err, QN_E_FORMAT,
+                        "only integer codes have a minimum; codebooks have offsets");
+    if (is_float && (d == QN_E8M0 || d == QN_E4M3))
         return qni_fail(err, QN_E_FORMAT, "an offset cannot be of type %s; use f32, f16 or bf16",
                         qn_dtype_name(d));
     return QN_OK;
@@ -127,7 +131,7 @@ static qn_status check_super(const qn_format *f, qn_error *err)
     if (f->group < 0 || f->blocks != QN_BLOCKS_RUN)
         return qni_fail(err, QN_E_FORMAT, "super-blocks hold groups of a fixed length (g32)");
     if (f->shift == QN_SHIFT_ZERO)
-        return qni_fail(err, QN_E_FORMAT, "super-blocks have offsets, not zero points");
+        return qni_fail(err, QN_E_FORMAT, "super-blocks have minima or offsets, not zero points");
     if (f->scale_dtype != QN_F32 && f->scale_dtype != QN_F16 && f->scale_dtype != QN_BF16)
         return qni_fail(err, QN_E_FORMAT, "the common scale of a super-block is f32, f16 or bf16");
     return QN_OK;
@@ -167,7 +171,7 @@ static const char *base_name(const qn_format *f, char text[16])
 size_t qn_format_print(const qn_format *format, char *text, size_t capacity)
 {
     char base[16], group[32] = "pt", scale[16] = "", super[32] = "";
-    static const char *const shifts[] = {"", ":zp", ":off"};
+    static const char *const shifts[] = {"", ":zp", ":off", ":min"};
     int length;
     if (text == NULL)
         capacity = 0;
@@ -196,10 +200,10 @@ size_t qn_format_print(const qn_format *format, char *text, size_t capacity)
 
 static const char *const possible_bases =
     "int2 to int8, nf4, iq4nl, e2m1, fp8, table2 to table8, or a name: q4_0 q4_1 q5_0 q5_1 q8_0 "
-    "q4_k q5_k q6_k iq4_nl mxfp4 nvfp4";
+    "q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 nvfp4";
 static const char *const possible_words =
     "g<n> (groups of n), c<n> (blocks of n input channels), pc (per channel), pt (per tensor), zp, "
-    "off, f32, f16, bf16, e8m0, e4m3, s<groups>x<bits>";
+    "off, min, f32, f16, bf16, e8m0, e4m3, s<groups>x<bits>";
 
 /* One word of the text: [at, at + length). */
 struct word {
@@ -287,8 +291,8 @@ static int parse_word(struct word w, qn_format *f)
         f->group = is(w, "pc") ? QN_GROUP_PER_CHANNEL : QN_GROUP_PER_TENSOR;
         return SEEN_GROUP;
     }
-    if (is(w, "zp") || is(w, "off")) {
-        f->shift = is(w, "zp") ? QN_SHIFT_ZERO : QN_SHIFT_OFFSET;
+    if (is(w, "zp") || is(w, "off") || is(w, "min")) {
+        f->shift = is(w, "zp") ? QN_SHIFT_ZERO : is(w, "off") ? QN_SHIFT_OFFSET : QN_SHIFT_MIN;
         return SEEN_SHIFT;
     }
     if (starts(w, "g") || starts(w, "c")) {

@@ -77,6 +77,21 @@ static double value_of_format(const qn_format *format, const float *table)
                          : (double)((int64_t)1 << (format->bits - 1));
 }
 
+/* As packed: a minimum is an offset of signed codes there. */
+static double largest_offset(const struct qn_weight *w)
+{
+    double most = 0.0;
+    if (w->format.shift != QN_SHIFT_MIN)
+        return w->zero == NULL ? largest(w->offset, w->n * w->n_groups) : 0.0;
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t g = 0; g < w->n_groups; g++) {
+            const float offset = qni_group_offset(w, row, g);
+            const double size = largest(&offset, 1);
+            most = size > most ? size : most;
+        }
+    return most;
+}
+
 double qni_weight_magnitude(const struct qn_weight *w)
 {
     const int64_t n = w->n * w->n_groups;
@@ -84,7 +99,7 @@ double qni_weight_magnitude(const struct qn_weight *w)
         .scale = largest(w->scale, n),
         .value = value_of_format(&w->format, w->table),
         .zero = largest_i32(w->zero, n),
-        .offset = w->zero == NULL ? largest(w->offset, n) : 0.0,
+        .offset = largest_offset(w),
         .prescale = w->prescale != NULL ? largest(w->prescale, w->k) : 1.0,
     };
     return combine(&s);
@@ -183,8 +198,8 @@ int32_t qni_weight_exact(const struct qn_weight *w)
     struct digits digits = {0, INT32_MAX / 2};
     const int64_t n = w->n * w->n_groups;
     const double zero = largest_i32(w->zero, n);
-    if (w->format.code != QN_CODE_INT || w->format.shift == QN_SHIFT_OFFSET ||
-        w->prescale != NULL || zero > 127.0)
+    if (w->format.code != QN_CODE_INT || qni_has_float_shift(&w->format) || w->prescale != NULL ||
+        zero > 127.0)
         return 0;
     const int32_t room = room_for_scales(&w->format, zero);
     for (int64_t i = 0; i < n && digits.most <= room; i++)
@@ -200,7 +215,7 @@ int32_t qni_packed_exact(const struct qni_packed_head *head, const uint8_t *blob
     const int64_t bytes = (int64_t)head->section[QNI_SECTION_SCALE].bytes;
     const int64_t n = bytes / (head->scale_dtype == QN_F16 ? 2 : 4);
     const double zero = largest_i8(zeros, (int64_t)head->section[QNI_SECTION_ZERO].bytes);
-    if (head->format.code != QN_CODE_INT || head->format.shift == QN_SHIFT_OFFSET ||
+    if (head->format.code != QN_CODE_INT || qni_has_float_shift(&head->format) ||
         head->section[QNI_SECTION_PRESCALE].bytes != 0 || head->zero_dtype != QN_I8 || zero > 127.0)
         return 0;
     const int32_t room = room_for_scales(&head->format, zero);

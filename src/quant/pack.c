@@ -10,6 +10,7 @@
 #include "../base/compiler.h"
 #include "../base/error.h"
 #include "../base/half.h"
+#include "levels.h"
 
 /* Panels are dealt out in pieces, so that there are enough for any number of threads. */
 enum { PANELS_PER_TASK = 4 };
@@ -80,9 +81,9 @@ static bool fits_f16(const float *v, int64_t n)
 
 static bool shifts_fit_f16(const struct qn_weight *w)
 {
-    if (w->offset != NULL)
+    if (w->format.shift == QN_SHIFT_OFFSET)
         return fits_f16(w->offset, w->n * w->n_groups);
-    for (int64_t j = 0; w->zero != NULL && j < w->n; j++)
+    for (int64_t j = 0; w->format.shift != QN_SHIFT_NONE && j < w->n; j++)
         for (int64_t g = 0; g < w->n_groups; g++) {
             const float offset = qni_group_offset(w, j, g);
             if (!fits_f16(&offset, 1))
@@ -170,6 +171,9 @@ static qn_status plan_sections(struct qni_pack *p, bool with_sums, qn_error *err
     if (w->zero != NULL)
         QNI_TRY(add_section(h, QNI_SECTION_ZERO, lanes * h->n_groups,
                             h->zero_dtype == QN_I8 ? 1 : 4, err));
+    if (w->super_scale != NULL || h->format.shift == QN_SHIFT_MIN)
+        QNI_TRY(add_section(h, QNI_SECTION_LEVELS, h->panels,
+                            qni_levels_panel_bytes(h, w->super_scale != NULL), err));
     return QN_OK;
 }
 
@@ -190,6 +194,8 @@ static void plan_words(struct qni_pack *p)
     h->kw = w->kw;
     h->conv_groups = w->conv_groups;
     h->zero_dtype = zeros_fit_i8(w) ? QN_I8 : QN_I32;
+    if (w->format.shift == QN_SHIFT_MIN && w->super_scale == NULL)
+        h->zero_dtype = fits_f16(w->offset, w->n * w->n_groups) ? QN_F16 : QN_F32;
     const bool shifts_fit = !qni_packed_has_offsets(h) || shifts_fit_f16(w);
     h->scale_dtype = shifts_fit && fits_f16(w->scale, w->n * w->n_groups) ? QN_F16 : QN_F32;
 }
@@ -409,6 +415,11 @@ static void store_scale(void *section, qn_dtype dtype, int64_t at, float v)
         ((float *)section)[at] = v;
 }
 
+static size_t levels_bytes(const struct qni_packed_head *h)
+{
+    return qni_levels_panel_bytes(h, qni_levels_are_two(h));
+}
+
 static void write_scales(const struct job *job, int64_t panel, const int64_t outputs[QNI_PANEL])
 {
     const struct qni_pack *p = job->p;
@@ -416,6 +427,11 @@ static void write_scales(const struct job *job, int64_t panel, const int64_t out
     void *const scale = section_of(job, QNI_SECTION_SCALE);
     void *const offset = section_of(job, QNI_SECTION_OFFSET);
     void *const zero = section_of(job, QNI_SECTION_ZERO);
+    uint8_t *const levels = section_of(job, QNI_SECTION_LEVELS);
+    const size_t level_bytes = levels == NULL ? 0 : levels_bytes(&p->head);
+    for (int64_t lane = 0; levels != NULL && lane < QNI_PANEL; lane++)
+        qni_levels_store(&p->head, w, outputs[p->packing->lanes[lane]],
+                         levels + (size_t)panel * level_bytes, lane);
     for (int64_t g = 0; g < w->n_groups; g++)
         for (int64_t lane = 0; lane < QNI_PANEL; lane++) {
             const int64_t at = (panel * w->n_groups + g) * QNI_PANEL + lane;

@@ -31,7 +31,9 @@ static qn_status check_words(const struct qni_packed_head *h, qn_error *err)
         return corrupt(err, "the layout's name is missing or has no end");
     if (h->scale_dtype != QN_F32 && h->scale_dtype != QN_F16)
         return corrupt(err, "scales are neither f32 nor f16");
-    if (h->zero_dtype != QN_I32 && h->zero_dtype != QN_I8)
+    const bool may_be_float = h->format.shift == QN_SHIFT_MIN;
+    if (h->zero_dtype != QN_I32 && h->zero_dtype != QN_I8 &&
+        !(may_be_float && (h->zero_dtype == QN_F16 || h->zero_dtype == QN_F32)))
         return corrupt(err, "zero points are neither i32 nor i8");
     qn_error why;
     if (qn_format_check(&h->format, &why) != QN_OK)

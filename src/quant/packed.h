@@ -23,6 +23,8 @@ enum {
     QNI_SECTION_ZERO = 8,    /* the integer zero points: for unpacking, or instead of offsets */
     QNI_SECTION_GROUP_SUMS = 9, /* the same per int8-row segment; absent where they equal SUMS */
     QNI_SECTION_COUNTS = 10, /* i32 real positions of each int8-row segment */
+    QNI_SECTION_LEVELS = 11,    /* scales of two levels, or minima, as the canonical form has them:
+                                levels.h. For unpacking and rows */
     QNI_N_SECTIONS = 12
 };
 
@@ -44,7 +46,8 @@ struct qni_packed_head {
     int64_t n, k, ci;
     int32_t kh, kw, conv_groups;
     int32_t scale_dtype;       /* QN_F32 or QN_F16, of SCALE and OFFSET */
-    int32_t zero_dtype;        /* QN_I8 or QN_I32, of ZERO */
+    int32_t zero_dtype;  /* QN_I8 or QN_I32, of ZERO; with minima that LEVELS has without a
+                                  second level QN_F16 or QN_F32, of these */
     int32_t n_runs;
     int64_t n_groups;          /* along k */
     int64_t x_block;           /* int8-block: real positions per segment */
@@ -108,12 +111,18 @@ static inline size_t qni_packed_unit_bytes(int32_t code_bits)
     return (size_t)(32 * 16 / 8 * code_bits);
 }
 
+/* Is a float added to what the scale makes of the codes? */
+static inline bool qni_has_float_shift(const qn_format *f)
+{
+    return f->shift == QN_SHIFT_OFFSET || f->shift == QN_SHIFT_MIN;
+}
+
 /* Are there offsets? GPU kernels take integer zero points as they are if these fit int8, which
  * keeps scales in f16: -zero * scale would need f32. CPU kernels get the product. */
 static inline bool qni_packed_has_offsets(const struct qni_packed_head *head)
 {
     const bool keeps_zeros = head->device_kind == QN_CUDA && head->zero_dtype == QN_I8;
-    return head->format.shift == QN_SHIFT_OFFSET ||
+    return qni_has_float_shift(&head->format) ||
            (head->format.shift == QN_SHIFT_ZERO && !keeps_zeros);
 }
 

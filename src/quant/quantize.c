@@ -99,6 +99,15 @@ void qni_job_store(const struct qni_job *job, int64_t row, int64_t group, int64_
             w->zero[at + g] = params[g].zero;
         if (w->offset != NULL)
             w->offset[at + g] = params[g].offset;
+        if (w->super_scale == NULL)
+            continue;
+        const int64_t super = row * w->n_supers + (group + g) / w->format.superblock;
+        w->super_scale[super] = params[g].super_scale;
+        w->sub_scale[at + g] = params[g].sub_scale;
+        if (w->sub_min == NULL)
+            continue;
+        w->super_min[super] = params[g].super_min;
+        w->sub_min[at + g] = params[g].sub_min;
     }
 }
 
@@ -231,8 +240,8 @@ static qn_status prepare(struct qni_job *job, const qn_quantize_options *o, qn_e
         w->perm[p] = (int32_t)p;
     if (w->n == 0 || w->k == 0)
         return QN_OK;
-    job->searches = job->method == QN_METHOD_SEARCH ||
-                    (job->method == QN_METHOD_GPTQ && o->search_scales != 0);
+    job->searches =
+        job->method == QN_METHOD_SEARCH || (job->method == QN_METHOD_GPTQ && o->search_scales != 0);
     if (job->method == QN_METHOD_GPTQ)
         QNI_TRY(qni_gptq_prepare(job, o, err)); /* orders columns */
     QNI_TRY(make_importance(job, o->importance, err));
@@ -286,7 +295,7 @@ static qn_status run(struct qni_job *job, qn_error *err)
     if (w->n == 0)
         return QN_OK;
     if (w->k == 0) { /* per channel there is a group all the same */
-        const struct qni_params none = {0.0f, 0.0f, 0};
+        const struct qni_params none = {.scale = 0.0f};
         for (int64_t i = 0; i < w->n * w->n_groups; i++)
             qni_job_store(job, 0, i, 1, &none);
         return QN_OK;
@@ -333,7 +342,9 @@ qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense, const qn_quanti
     geometry.conv_groups = o.conv_groups;
     QNI_TRY(qni_weight_alloc(&ctx->allocator, &geometry, o.act_order != 0, o.prescale != NULL,
                              &job.w, err));
-    qn_status status = prepare(&job, &o, err);
+    qn_status status = o.format.superblock > 0 ? qni_weight_alloc_supers(job.w, err) : QN_OK;
+    if (status == QN_OK)
+        status = prepare(&job, &o, err);
     if (status == QN_OK)
         status = run(&job, err);
     if (status == QN_OK) /* the nearest code of the largest f32 may be beyond it */

@@ -8,6 +8,7 @@
 #include "../base/exact.h"
 #include "../base/half.h"
 #include "../base/size.h"
+#include "levels.h"
 
 /* Positions that are decoded before they are stored in their columns. */
 enum { SPAN = QNI_UNIT };
@@ -83,6 +84,7 @@ struct packed_job {
 /* What a group's codes are decoded with. */
 struct group {
     float scale, offset;
+    float origin; /* added to signed values; a minimum is the offset of codes from 0 */
     int32_t zero;
 };
 
@@ -91,8 +93,14 @@ static struct group load_group(const struct packed_job *job, int64_t panel, int6
     const struct qni_packed_head *h = job->packed->head;
     const int64_t at = (panel * h->n_groups + g) * QNI_PANEL + job->lane_of[row];
     const void *zero = qni_section(job->packed, QNI_SECTION_ZERO);
-    struct group group = {0.0f, 0.0f, 0};
+    struct group group = {.scale = 0.0f};
     group.scale = qni_load_scale(qni_section(job->packed, QNI_SECTION_SCALE), h->scale_dtype, at);
+    if (h->format.shift == QN_SHIFT_MIN) {
+        const size_t bytes = qni_levels_panel_bytes(h, qni_levels_are_two(h));
+        const uint8_t *levels = qni_section(job->packed, QNI_SECTION_LEVELS);
+        group.offset = qni_levels_load(h, levels + (size_t)panel * bytes, g, job->lane_of[row]).min;
+        group.origin = (float)(1 << (h->format.bits - 1));
+    }
     if (h->format.shift == QN_SHIFT_OFFSET)
         group.offset =
             qni_load_scale(qni_section(job->packed, QNI_SECTION_OFFSET), h->scale_dtype, at);
@@ -106,8 +114,8 @@ static float decode(const qn_format *f, const struct group *g, float value)
 {
     if (f->shift == QN_SHIFT_ZERO)
         return g->scale * (value - (float)g->zero);
-    if (f->shift == QN_SHIFT_OFFSET)
-        return qni_fmaf(g->scale, value, g->offset);
+    if (qni_has_float_shift(f))
+        return qni_fmaf(g->scale, value + g->origin, g->offset);
     return g->scale * value;
 }
 
@@ -117,7 +125,7 @@ static void decode_codes(const struct packed_job *job, int64_t panel, int64_t ro
 {
     const struct qni_packed_head *h = job->packed->head;
     const int32_t half = 1 << (job->layout->code_bits - 1);
-    struct group group = {0.0f, 0.0f, 0};
+    struct group group = {.scale = 0.0f};
     int64_t loaded = -1;
     for (int64_t i = 0; i < n; i++) {
         const int64_t g = qni_group_of(&h->format, first + i, h->ci);

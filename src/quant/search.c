@@ -114,7 +114,7 @@ static void refine(struct search *s)
         const double before = s->error;
         const struct sums t = sum_codes(s);
         struct qni_params p = s->best;
-        if (s->coder->format.shift == QN_SHIFT_OFFSET) {
+        if (qni_coder_has_offset(s->coder)) {
             const double determinant = t.w * t.vv - t.v * t.v;
             if (!(determinant > 0.0))
                 return;
@@ -181,7 +181,7 @@ static void search_super(const struct qni_coder *c, const float *x, const float 
         const struct group at = group_at(x, weights, n, group, g);
         float lo, hi;
         qni_range_find(at.x, at.n, &lo, &hi);
-        if (c->format.shift == QN_SHIFT_OFFSET) /* offsets only reach downwards */
+        if (qni_coder_has_offset(c)) /* offsets only reach downwards */
             lo = lo < 0.0f ? lo : 0.0f, hi = hi > lo ? hi : lo;
         wanted[g] = search_group(&plain, at.x, at.weights, at.n, qni_fit_range(&plain, lo, hi));
         before += qni_params_error(c, &params[g], at.x, at.weights, at.n);

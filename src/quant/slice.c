@@ -50,6 +50,48 @@ static void copy_rows(struct qn_weight *to, int64_t at, const struct qn_weight *
         memcpy(to->offset + in, from->offset + out, groups * sizeof(float));
 }
 
+static void copy_supers(struct qn_weight *to, int64_t at, const struct qn_weight *from,
+                        int64_t first, int64_t n)
+{
+    const size_t supers = (size_t)(n * from->n_supers) * sizeof(float);
+    const size_t subs = (size_t)(n * from->n_groups) * sizeof(int16_t);
+    if (n == 0 || to->super_scale == NULL)
+        return;
+    memcpy(to->super_scale + at * to->n_supers, from->super_scale + first * from->n_supers, supers);
+    memcpy(to->sub_scale + at * to->n_groups, from->sub_scale + first * from->n_groups, subs);
+    if (from->sub_min == NULL)
+        return;
+    memcpy(to->super_min + at * to->n_supers, from->super_min + first * from->n_supers, supers);
+    memcpy(to->sub_min + at * to->n_groups, from->sub_min + first * from->n_groups, subs);
+}
+
+/* What a weight has by column. */
+struct columns {
+    bool has_perm, has_prescale;
+};
+
+static struct columns columns_of(const struct qn_weight *w)
+{
+    return (struct columns){w->perm != NULL, w->prescale != NULL};
+}
+
+/* qni_weight_alloc(), with room for super_scale and its kin if with_supers. */
+static qn_status make_weight(const qn_ctx *ctx, const qn_weight_parts *parts,
+                             const struct columns *columns, bool with_supers, struct qn_weight **w,
+                             qn_error *err)
+{
+    QNI_TRY(
+        qni_weight_alloc(&ctx->allocator, parts, columns->has_perm, columns->has_prescale, w, err));
+    if (!with_supers)
+        return QN_OK;
+    const qn_status status = qni_weight_alloc_supers(*w, err);
+    if (status != QN_OK) {
+        qn_weight_destroy(*w);
+        *w = NULL;
+    }
+    return status;
+}
+
 /* ---- slices ---------------------------------------------------------------------------------- */
 
 /* Which positions, in the order of codes, a slice of k takes, and the groups these lie in. */
@@ -101,6 +143,30 @@ static qn_status find_positions(const struct qn_weight *w, int64_t first, struct
     return QN_OK;
 }
 
+/* Of group g of a row, and of its super-block. */
+static void gather_supers(struct qn_weight *to, int64_t row, int64_t g, const struct qn_weight *w,
+                          int64_t from_row, int64_t from)
+{
+    const int64_t super = row * to->n_supers + g / to->format.superblock;
+    const int64_t from_super = from_row * w->n_supers + from / w->format.superblock;
+    to->super_scale[super] = w->super_scale[from_super];
+    to->sub_scale[row * to->n_groups + g] = w->sub_scale[from_row * w->n_groups + from];
+    if (w->sub_min == NULL)
+        return;
+    to->super_min[super] = w->super_min[from_super];
+    to->sub_min[row * to->n_groups + g] = w->sub_min[from_row * w->n_groups + from];
+}
+
+/* Do the groups of every super-block of the slice come from one of the weight? */
+static bool keeps_supers(const struct qn_weight *w, const struct positions *p)
+{
+    const int64_t super = w->format.superblock;
+    for (int64_t g = 0; w->super_scale != NULL && g < p->n_groups; g++)
+        if (p->group[g] / super != p->group[g - g % super] / super)
+            return false;
+    return w->super_scale != NULL;
+}
+
 static void gather_groups(struct qn_weight *to, const struct qn_weight *w, int64_t first_n,
                           const struct positions *p)
 {
@@ -116,6 +182,8 @@ static void gather_groups(struct qn_weight *to, const struct qn_weight *w, int64
                 to->zero[in] = w->zero[out];
             if (w->offset != NULL)
                 to->offset[in] = w->offset[out];
+            if (to->super_scale != NULL)
+                gather_supers(to, row, g, w, first_n + row, p->group[g]);
         }
     }
 }
@@ -155,8 +223,9 @@ static qn_status slice_columns(const qn_ctx *ctx, const struct qn_weight *w, qn_
     else
         status = find_positions(w, first, &p, err);
     if (status == QN_OK)
-        status = qni_weight_alloc(&ctx->allocator, parts, !by_position && w->perm != NULL,
-                                  w->prescale != NULL, slice, err);
+        status = make_weight(
+            ctx, parts, &(struct columns){!by_position && w->perm != NULL, w->prescale != NULL},
+            keeps_supers(w, &p), slice, err);
     if (status == QN_OK) {
         gather_groups(*slice, w, first_n, &p);
         gather_columns(*slice, w, first, &p);
@@ -204,9 +273,10 @@ qn_status qn_weight_slice(const qn_ctx *ctx, const qn_weight *weight, int64_t fi
     }
     if (k != weight->k)
         return slice_columns(ctx, weight, &parts, first_n, first_k, false, slice, err);
-    QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, weight->perm != NULL,
-                             weight->prescale != NULL, slice, err));
+    const struct columns columns = columns_of(weight);
+    QNI_TRY(make_weight(ctx, &parts, &columns, weight->super_scale != NULL, slice, err));
     copy_rows(*slice, 0, weight, first_n, n);
+    copy_supers(*slice, 0, weight, first_n, n);
     copy_columns(*slice, weight);
     return QN_OK;
 }
@@ -243,10 +313,12 @@ qn_status qn_weight_take(const qn_ctx *ctx, const qn_weight *weight, const int32
                             (long long)i, ids[i], (long long)weight->n - 1);
     qn_weight_parts parts = geometry_of(weight);
     parts.n = count;
-    QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, weight->perm != NULL,
-                             weight->prescale != NULL, taken, err));
-    for (int64_t i = 0; i < count; i++)
+    const struct columns columns = columns_of(weight);
+    QNI_TRY(make_weight(ctx, &parts, &columns, weight->super_scale != NULL, taken, err));
+    for (int64_t i = 0; i < count; i++) {
         copy_rows(*taken, i, weight, ids[i], 1);
+        copy_supers(*taken, i, weight, ids[i], 1);
+    }
     copy_columns(*taken, weight);
     return QN_OK;
 }
@@ -332,10 +404,15 @@ qn_status qn_weight_concat(const qn_ctx *ctx, int32_t count, const qn_weight *co
     if (weights[0]->conv_groups > 1)
         parts.conv_groups = (int32_t)qni_min(conv_groups, INT32_MAX);
     widen_per_tensor(weights, count, &parts.format);
-    QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, weights[0]->perm != NULL,
-                             weights[0]->prescale != NULL, joined, err));
-    for (int64_t i = 0, at = 0; i < count; at += weights[i]->n, i++)
+    bool with_supers = parts.format.superblock > 0;
+    for (int32_t i = 0; i < count; i++)
+        with_supers &= weights[i]->super_scale != NULL || weights[i]->n == 0;
+    const struct columns columns = columns_of(weights[0]);
+    QNI_TRY(make_weight(ctx, &parts, &columns, with_supers, joined, err));
+    for (int64_t i = 0, at = 0; i < count; at += weights[i]->n, i++) {
         copy_rows(*joined, at, weights[i], 0, weights[i]->n);
+        copy_supers(*joined, at, weights[i], 0, weights[i]->n);
+    }
     copy_columns(*joined, weights[0]);
     return QN_OK;
 }

@@ -11,6 +11,7 @@
 #include "../base/compiler.h"
 #include "../base/error.h"
 #include "../base/half.h"
+#include "levels.h"
 
 static qn_status check_section(const struct qni_packed_head *h, int32_t section, const char *name,
                                int64_t count, size_t element, qn_error *err)
@@ -54,9 +55,18 @@ static qn_status check_sections(const struct qni_packed_head *h, const struct qn
                           h->section[QNI_SECTION_PERM].bytes != 0 ? h->k : 0, 4, err));
     QNI_TRY(check_section(h, QNI_SECTION_PRESCALE, "prescale",
                           h->section[QNI_SECTION_PRESCALE].bytes != 0 ? h->k : 0, 4, err));
-    return check_section(h, QNI_SECTION_ZERO, "zero points",
-                         h->format.shift == QN_SHIFT_ZERO ? lanes * h->n_groups : 0,
-                         h->zero_dtype == QN_I8 ? 1 : 4, err);
+    QNI_TRY(check_section(h, QNI_SECTION_ZERO, "zero points",
+                          h->format.shift == QN_SHIFT_ZERO ? lanes * h->n_groups : 0,
+                          h->zero_dtype == QN_I8 ? 1 : 4, err));
+    const bool has_levels = h->section[QNI_SECTION_LEVELS].bytes != 0 ||
+                            (h->format.shift == QN_SHIFT_MIN && lanes * h->n_groups > 0);
+    const bool two = qni_levels_are_two(h);
+    if (has_levels && !two &&
+        (h->zero_dtype == QN_I8 || h->zero_dtype == QN_I32 || h->format.shift != QN_SHIFT_MIN))
+        return qni_fail(err, QN_E_CORRUPT,
+                        "the packed weights' format has no scales of two levels");
+    return check_section(h, QNI_SECTION_LEVELS, "levels of scales", has_levels ? h->panels : 0,
+                         has_levels ? qni_levels_panel_bytes(h, two) : 0, err);
 }
 
 /* Runs are what shape and format make, so that their sources are a partition of the row; perm names
@@ -200,12 +210,34 @@ static bool unpack_codes(const struct unpack *u, int64_t panel, const int64_t ou
     return seen < (uint32_t)n; /* a negative code has high bits */
 }
 
+static void unpack_levels(const struct unpack *u, const uint8_t *panel, int64_t j, int64_t g,
+                          int64_t lane)
+{
+    struct qn_weight *const w = u->w;
+    const int64_t at = j * w->n_groups + g;
+    const struct qni_levels l = qni_levels_load(u->packed->head, panel, g, lane);
+    if (w->format.shift == QN_SHIFT_MIN)
+        w->offset[at] = l.min;
+    if (w->super_scale == NULL)
+        return;
+    const int64_t super = j * w->n_supers + g / w->format.superblock;
+    w->super_scale[super] = l.super_scale;
+    w->sub_scale[at] = l.sub_scale;
+    if (w->sub_min == NULL)
+        return;
+    w->super_min[super] = l.super_min;
+    w->sub_min[at] = l.sub_min;
+}
+
 static void unpack_scales(const struct unpack *u, int64_t panel, const int64_t outputs[QNI_PANEL])
 {
     const struct qni_packed_head *h = u->packed->head;
     const void *scale = qni_section(u->packed, QNI_SECTION_SCALE);
     const void *offset = qni_section(u->packed, QNI_SECTION_OFFSET);
     const void *zero = qni_section(u->packed, QNI_SECTION_ZERO);
+    const uint8_t *levels = qni_section(u->packed, QNI_SECTION_LEVELS);
+    const size_t level_bytes =
+        levels == NULL ? 0 : qni_levels_panel_bytes(h, qni_levels_are_two(h));
     for (int64_t g = 0; g < h->n_groups; g++)
         for (int64_t lane = 0; lane < QNI_PANEL; lane++) {
             const int64_t at = (panel * h->n_groups + g) * QNI_PANEL + lane;
@@ -216,6 +248,8 @@ static void unpack_scales(const struct unpack *u, int64_t panel, const int64_t o
             u->w->scale[to] = qni_load_scale(scale, h->scale_dtype, at);
             if (u->w->offset != NULL)
                 u->w->offset[to] = qni_load_scale(offset, h->scale_dtype, at);
+            if (levels != NULL)
+                unpack_levels(u, levels + (size_t)panel * level_bytes, j, g, lane);
             if (u->w->zero != NULL)
                 u->w->zero[to] = h->zero_dtype == QN_I8 ? ((const int8_t *)zero)[at]
                                                         : ((const int32_t *)zero)[at];
@@ -254,6 +288,13 @@ static qn_status alloc_weight(const qn_ctx *ctx, const struct qn_packed *packed,
     parts.conv_groups = h->conv_groups;
     parts.table = qni_section(packed, QNI_SECTION_TABLE);
     QNI_TRY(qni_weight_alloc(&ctx->allocator, &parts, perm != NULL, prescale != NULL, w, err));
+    if (qni_levels_are_two(h)) {
+        const qn_status status = qni_weight_alloc_supers(*w, err);
+        if (status != QN_OK) {
+            qn_weight_destroy(*w);
+            return status;
+        }
+    }
     if (perm != NULL)
         memcpy((*w)->perm, perm, (size_t)h->k * sizeof *perm);
     if (prescale != NULL)

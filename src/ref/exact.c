@@ -111,9 +111,8 @@ static struct dots dot_segment(const struct qn_weight *w, const struct qni_ref_s
         d.dot += row->codes[q] * value;
         d.sum_w += value;
         d.size += fabs((double)w->scale[g] * value / factor) +
-                  fabs(w->zero != NULL     ? (double)w->scale[g] * w->zero[g]
-                       : w->offset != NULL ? (double)w->offset[g]
-                                           : 0.0);
+                  fabs(w->zero != NULL ? (double)w->scale[g] * w->zero[g]
+                                       : (double)qni_ref_group_offset(w, g));
     }
     return d;
 }
@@ -148,9 +147,7 @@ static float multiply(const struct qni_ref_op *op, const struct qn_weight *w,
         const struct qni_ref_segment *x = &row->segment[s];
         const struct dots d = dot_segment(w, segments, row, s, j);
         const float scale_w = w->scale[g] * half;
-        const float offset_w = w->zero != NULL     ? -(float)w->zero[g] * w->scale[g]
-                               : w->offset != NULL ? w->offset[g]
-                                                   : 0.0f;
+        const float offset_w = qni_ref_group_offset(w, g);
         *slack +=
             slack_of(x, row, d.size, op->strategy == QN_STRATEGY_INT8_STATIC, 4 * segments->n + 8);
         if (half != 1.0f) /* half of a subnormal scale is rounded; values are at most 12 */

@@ -66,6 +66,9 @@ bool qni_ref_is_nan(uint32_t bits, qn_dtype dtype);
 double qni_ref_value(const struct qn_weight *w, int64_t row, int64_t p);
 /* Index into scale, zero and offset for position p of a row. */
 int64_t qni_ref_group(const struct qn_weight *w, int64_t row, int64_t p);
+/* What products add to scale x signed value, as f32: a minimum is rounded to it once. g: of
+ * qni_ref_group(). */
+float qni_ref_group_offset(const struct qn_weight *w, int64_t g);
 /* W[n, k] by column, prescale multiplied in if asked; sizes (or NULL): |scale value| + |offset|,
  * the magnitude that the bound of the float strategies is made of. */
 void qni_ref_dequantize(const struct qn_weight *w, bool apply_prescale, double *values,

@@ -31,6 +31,24 @@ int64_t qni_ref_group(const struct qn_weight *w, int64_t row, int64_t p)
     return row * w->n_groups + group_of(w, p);
 }
 
+/* Of signed codes, exact: what is added to scale x value. */
+static double exact_offset(const struct qn_weight *w, int64_t g)
+{
+    const double scale = (double)w->scale[g];
+    if (w->format.shift == QN_SHIFT_MIN)
+        return (double)w->offset[g] + scale * (double)(1 << (w->format.bits - 1));
+    return w->zero != NULL ? -scale * w->zero[g] : w->offset != NULL ? (double)w->offset[g] : 0.0;
+}
+
+float qni_ref_group_offset(const struct qn_weight *w, int64_t g)
+{
+    if (w->format.shift == QN_SHIFT_MIN)
+        return fmaf((float)(1 << (w->format.bits - 1)), w->scale[g], w->offset[g]);
+    return w->zero != NULL     ? -(float)w->zero[g] * w->scale[g]
+           : w->offset != NULL ? w->offset[g]
+                               : 0.0f;
+}
+
 void qni_ref_dequantize(const struct qn_weight *w, bool apply_prescale, double *values,
                         double *sizes)
 {
@@ -38,9 +56,7 @@ void qni_ref_dequantize(const struct qn_weight *w, bool apply_prescale, double *
         for (int64_t p = 0; p < w->k; p++) {
             const int64_t g = qni_ref_group(w, row, p);
             const double scaled = (double)w->scale[g] * qni_ref_value(w, row, p);
-            const double offset = w->zero != NULL     ? -(double)w->scale[g] * w->zero[g]
-                                  : w->offset != NULL ? (double)w->offset[g]
-                                                      : 0.0;
+            const double offset = exact_offset(w, g);
             const int64_t column = w->perm != NULL ? w->perm[p] : p;
             const double s =
                 apply_prescale && w->prescale != NULL ? (double)w->prescale[column] : 1.0;
@@ -59,7 +75,7 @@ static float dequantize(const struct qn_weight *w, int64_t row, int64_t p)
     if (w->zero != NULL)
         v = w->scale[g] * (value - (float)w->zero[g]);
     else if (w->offset != NULL)
-        v = fmaf(w->scale[g], value, w->offset[g]);
+        v = fmaf(w->scale[g], value, qni_ref_group_offset(w, g));
     return w->prescale != NULL ? v * w->prescale[w->perm != NULL ? w->perm[p] : p] : v;
 }
 

@@ -6,7 +6,7 @@
 #include <quern/quern.h>
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed its size");
-#define FIELD(type, field, offset) \
+#define FIELD(type, field, offset)                                                                 \
     _Static_assert(offsetof(type, field) == (offset), #type "." #field " moved");
 
 #if UINTPTR_MAX == UINT64_MAX
@@ -60,7 +60,7 @@ FIELD(qn_format, superblock, 28)
 FIELD(qn_format, superbits, 32)
 FIELD(qn_format, reserved, 36)
 
-SIZE(qn_weight_parts, 144)
+SIZE(qn_weight_parts, 184)
 FIELD(qn_weight_parts, size, 0)
 FIELD(qn_weight_parts, format, 8)
 FIELD(qn_weight_parts, n, 48)
@@ -77,6 +77,11 @@ FIELD(qn_weight_parts, perm, 112)
 FIELD(qn_weight_parts, prescale, 120)
 FIELD(qn_weight_parts, table, 128)
 FIELD(qn_weight_parts, n_groups, 136)
+FIELD(qn_weight_parts, super_scale, 144)
+FIELD(qn_weight_parts, super_min, 152)
+FIELD(qn_weight_parts, sub_scale, 160)
+FIELD(qn_weight_parts, sub_min, 168)
+FIELD(qn_weight_parts, n_supers, 176)
 
 SIZE(qn_quantize_options, 136)
 FIELD(qn_quantize_options, size, 0)

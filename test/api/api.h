@@ -200,7 +200,7 @@ static inline qn_weight *weight_make(const qn_ctx *ctx, const char *spec, struct
     p.codes = code;
     p.scale = scale;
     p.zero = p.format.shift == QN_SHIFT_ZERO ? zero : NULL;
-    p.offset = p.format.shift == QN_SHIFT_OFFSET ? offset : NULL;
+    p.offset = p.format.shift >= QN_SHIFT_OFFSET ? offset : NULL;
     qn_weight *weight = NULL;
     qn_error err = {0};
     if (qn_weight_create(ctx, &p, &weight, &err) != QN_OK)

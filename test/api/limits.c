@@ -21,7 +21,7 @@ static qn_status create(const qn_ctx *ctx, const char *format, uint8_t code, flo
     p.codes = codes;
     p.scale = &scale;
     p.zero = p.format.shift == QN_SHIFT_ZERO ? &zero : NULL;
-    p.offset = p.format.shift == QN_SHIFT_OFFSET ? &shift : NULL;
+    p.offset = p.format.shift >= QN_SHIFT_OFFSET ? &shift : NULL;
     return qn_weight_create(ctx, &p, weight, why);
 }
 

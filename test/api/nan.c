@@ -75,7 +75,7 @@ static qn_packed *pack(const qn_ctx *ctx, const struct problem *p)
     }
     parts.codes = codes;
     parts.scale = scale;
-    parts.offset = parts.format.shift == QN_SHIFT_OFFSET ? offset : NULL;
+    parts.offset = parts.format.shift >= QN_SHIFT_OFFSET ? offset : NULL;
     qn_error err = {0};
     if (qn_weight_create(ctx, &parts, &weight, &err) != QN_OK)
         fail_msg("%s: %s", p->format, err.text);

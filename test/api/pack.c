@@ -25,6 +25,16 @@ static void assert_same_weight(const qn_weight *a, const qn_weight *b)
         assert_memory_equal(p.zero, q.zero, groups * sizeof *p.zero);
     if (p.offset != NULL)
         assert_memory_equal(p.offset, q.offset, groups * sizeof *p.offset);
+    assert_int_equal(p.super_scale == NULL, q.super_scale == NULL);
+    assert_int_equal(p.super_min == NULL, q.super_min == NULL);
+    if (p.super_scale != NULL) {
+        assert_memory_equal(p.super_scale, q.super_scale, (size_t)(p.n * p.n_supers) * 4);
+        assert_memory_equal(p.sub_scale, q.sub_scale, (size_t)(p.n * p.n_groups) * 2);
+    }
+    if (p.super_min != NULL) {
+        assert_memory_equal(p.super_min, q.super_min, (size_t)(p.n * p.n_supers) * 4);
+        assert_memory_equal(p.sub_min, q.sub_min, (size_t)(p.n * p.n_groups) * 2);
+    }
 }
 
 static void test_round_trips(void **state)

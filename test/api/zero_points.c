@@ -73,7 +73,7 @@ static qn_packed *pack(const qn_ctx *ctx, const struct weights *w, const char *f
     parts.codes = w->codes;
     parts.scale = scale;
     parts.zero = parts.format.shift == QN_SHIFT_ZERO ? zero : NULL;
-    parts.offset = parts.format.shift == QN_SHIFT_OFFSET ? scale : NULL;
+    parts.offset = parts.format.shift >= QN_SHIFT_OFFSET ? scale : NULL;
     assert_ok(qn_weight_create(ctx, &parts, &weight, NULL));
     assert_ok(qn_pack(ctx, weight, NULL, &packed, NULL));
     qn_weight_destroy(weight);

@@ -189,14 +189,16 @@ static void test_blocks(void **state)
     qn_ctx_destroy(ctx);
 }
 
-/* d = 1 and m = 2^-24: 8 + 2^-24 needs 28 bits. */
-static void test_rounding_is_counted(void **state)
+/* d = 1 and m = 2^-24: the sum of m and 8 d has 28 bits, and f32 would lose it. */
+static void test_minima_are_exact(void **state)
 {
     static struct gguf g;
     qn_ctx *ctx = ctx_make(1);
     qn_checkpoint *c = NULL;
     qn_weight *weight = NULL;
     qn_load_facts facts;
+    qn_weight_parts p;
+    float out[64];
     char text[512];
     (void)state;
     begin(&g, 1, 0);
@@ -210,9 +212,15 @@ static void test_rounding_is_counted(void **state)
     qn_load_facts_init(&facts);
     assert_ok(qn_checkpoint_load(ctx, c, 0, 0, -1, &weight, &facts, NULL));
     assert_int_equal(facts.groups, 2);
-    assert_int_equal(facts.rounded, 1);
+    assert_int_equal(facts.rounded, 0);
+    qn_weight_parts_init(&p);
+    assert_ok(qn_weight_view(weight, &p));
+    assert_true(p.offset[0] == 0x1p-24f && p.offset[1] == 1.0f);
+    const qn_tensor to = qn_tensor_2d(out, QN_F32, 1, 64);
+    assert_ok(qn_weight_dequantize(ctx, weight, true, &to));
+    assert_true(out[0] == 0x1p-24f && out[32] == 1.0f);
     assert_true(qn_checkpoint_provenance(c, 0, text, sizeof text) < sizeof text);
-    assert_non_null(strstr(text, "rounded where f32 does not hold"));
+    assert_non_null(strstr(text, "exact"));
     qn_weight_destroy(weight);
     qn_checkpoint_close(c);
     qn_ctx_destroy(ctx);
@@ -487,7 +495,7 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),    cmocka_unit_test(test_rounding_is_counted),
+        cmocka_unit_test(test_blocks),    cmocka_unit_test(test_minima_are_exact),
         cmocka_unit_test(test_heads),     cmocka_unit_test(test_keys),
         cmocka_unit_test(test_tensors),   cmocka_unit_test(test_names),
         cmocka_unit_test(test_damage),    cmocka_unit_test(test_metadata),

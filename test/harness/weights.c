@@ -28,6 +28,12 @@ const char *const check_data_names[CHECK_N_DATA] = {"exact", "extreme", "normal"
         .code = c, .bits = b, .group = g, .scale_dtype = QN_F32                                    \
     }
 
+#define SUPER(c, b, g, s, groups, integers)                                                        \
+    {                                                                                              \
+        .code = c, .bits = b, .group = g, .shift = s, .scale_dtype = QN_F16, .superblock = groups, \
+        .superbits = integers                                                                      \
+    }
+
 static const struct check_format formats[] = {
     {"int4:g32", INT(4, 32, QN_SHIFT_NONE)},
     {"int4:g32:zp", INT(4, 32, QN_SHIFT_ZERO)},
@@ -58,6 +64,16 @@ static const struct check_format formats[] = {
     {"int4:c8", CHANNELS(4, 8, QN_SHIFT_NONE)},
     {"int4:c16:off", CHANNELS(4, 16, QN_SHIFT_OFFSET)},
     {"int8:c5:zp", CHANNELS(8, 5, QN_SHIFT_ZERO)},
+    {"int4:g32:min", INT(4, 32, QN_SHIFT_MIN)},
+    {"int5:g48:min", INT(5, 48, QN_SHIFT_MIN)},
+    {"int8:pc:min", INT(8, QN_GROUP_PER_CHANNEL, QN_SHIFT_MIN)},
+    {"int4:c16:min", CHANNELS(4, 16, QN_SHIFT_MIN)},
+    {"q2_k", SUPER(QN_CODE_INT, 2, 16, QN_SHIFT_MIN, 16, 4)},
+    {"q3_k", SUPER(QN_CODE_INT, 3, 16, QN_SHIFT_NONE, 16, 6)},
+    {"q4_k", SUPER(QN_CODE_INT, 4, 32, QN_SHIFT_MIN, 8, 6)},
+    {"q5_k", SUPER(QN_CODE_INT, 5, 32, QN_SHIFT_MIN, 8, 6)},
+    {"q6_k", SUPER(QN_CODE_INT, 6, 16, QN_SHIFT_NONE, 16, 8)},
+    {"iq4_xs", SUPER(QN_CODE_IQ4_NL, 4, 32, QN_SHIFT_NONE, 8, 6)},
     {"nf4:g64", CODES(QN_CODE_NF4, 4, 64)},
     {"iq4_nl:g32", CODES(QN_CODE_IQ4_NL, 4, 32)},
     {"e2m1:g32", CODES(QN_CODE_E2M1, 4, 32)},
@@ -200,7 +216,8 @@ static void fill_groups(struct check *c, const struct check_weight_options *o,
             w->zero[i] = w->format.group == QN_GROUP_PER_TENSOR && i > 0 ? w->zero[0] : zero;
         if (w->offset == NULL)
             continue;
-        float offset = o->data == CHECK_EXACT     ? w->scale[i] * (float)zero
+        const int32_t from_zero = w->format.shift == QN_SHIFT_MIN ? 1 << (w->format.bits - 1) : 0;
+        float offset = o->data == CHECK_EXACT     ? w->scale[i] * (float)(zero - from_zero)
                        : o->small                 ? draw_small_scale(c, o->f16_scales)
                        : o->data == CHECK_EXTREME ? draw_scale(c, o->data, o->f16_scales)
                                                   : (float)(0.1 * check_random_normal(&c->random));
@@ -208,6 +225,27 @@ static void fill_groups(struct check *c, const struct check_weight_options *o,
             offset = qni_f32_from_f16(qni_f16_from_f32(offset));
         w->offset[i] = w->format.group == QN_GROUP_PER_TENSOR && i > 0 ? w->offset[0] : offset;
     }
+}
+
+/* Scales and minima in two levels. Exact: powers of two, times integers of at most 3 bits; minima
+ * that are multiples of the scale. */
+static void fill_supers(struct check *c, const struct check_weight_options *o, struct qn_weight *w)
+{
+    const bool is_exact = o->data == CHECK_EXACT, has_min = w->super_min != NULL;
+    const int32_t least = is_exact ? 1 : qni_sub_least(&w->format);
+    const int32_t most = is_exact ? 2 : qni_sub_most(&w->format);
+    const int32_t levels = 1 << (w->format.bits - 1);
+    for (int64_t i = 0; i < w->n * w->n_supers; i++) {
+        w->super_scale[i] = o->small ? draw_small_scale(c, true) : draw_scale(c, o->data, true);
+        if (has_min)
+            w->super_min[i] = is_exact ? w->super_scale[i] : draw_scale(c, o->data, true);
+    }
+    for (int64_t i = 0; i < w->n * w->n_groups; i++) {
+        w->sub_scale[i] = (int16_t)check_random_in(&c->random, least, most);
+        if (has_min)
+            w->sub_min[i] = (int16_t)check_random_in(&c->random, 0, is_exact ? levels : most);
+    }
+    qni_weight_fill_products(w);
 }
 
 static void fill_columns(struct check *c, const struct check_weight_options *o, struct qn_weight *w)
@@ -221,6 +259,19 @@ static void fill_columns(struct check *c, const struct check_weight_options *o, 
         w->prescale[p] = o->data == CHECK_EXACT
                              ? ldexpf(1.0f, (int)check_random_in(&c->random, -1, 1))
                              : (float)exp(0.5 * check_random_normal(&c->random));
+}
+
+static void make_supers(struct check *c, struct qn_weight *w)
+{
+    w->n_supers = (w->n_groups + w->format.superblock - 1) / w->format.superblock;
+    const size_t supers = (size_t)(w->n * w->n_supers) * sizeof(float);
+    const size_t subs = (size_t)(w->n * w->n_groups) * sizeof(int16_t);
+    w->super_scale = check_memory(c, "super_scale of the canonical weight", supers, 4);
+    w->sub_scale = check_memory(c, "sub_scale of the canonical weight", subs, 2);
+    if (!qni_has_sub_min(&w->format))
+        return;
+    w->super_min = check_memory(c, "super_min of the canonical weight", supers, 4);
+    w->sub_min = check_memory(c, "sub_min of the canonical weight", subs, 2);
 }
 
 void check_weight_make(struct check *c, const struct check_weight_options *o,
@@ -241,8 +292,10 @@ void check_weight_make(struct check *c, const struct check_weight_options *o,
     w->scale = check_memory(c, "scale of the canonical weight", n_groups * sizeof(float), 4);
     if (o->format.shift == QN_SHIFT_ZERO)
         w->zero = check_memory(c, "zero of the canonical weight", n_groups * sizeof(int32_t), 4);
-    if (o->format.shift == QN_SHIFT_OFFSET)
+    if (o->format.shift >= QN_SHIFT_OFFSET)
         w->offset = check_memory(c, "offset of the canonical weight", n_groups * sizeof(float), 4);
+    if (o->format.superblock > 0)
+        make_supers(c, w);
     if (o->perm)
         w->perm = check_memory(c, "perm of the canonical weight", k * sizeof(int32_t), 4);
     if (o->prescale)
@@ -253,7 +306,10 @@ void check_weight_make(struct check *c, const struct check_weight_options *o,
     }
     for (int64_t i = 0; i < w->n * w->k; i++)
         w->codes[i] = draw_code(c, weight, o->data);
-    fill_groups(c, o, weight);
+    if (o->format.superblock > 0)
+        fill_supers(c, o, w);
+    else
+        fill_groups(c, o, weight);
     fill_columns(c, o, w);
     qn_weight_parts *parts = &weight->parts;
     qn_weight_parts_init(parts);
@@ -268,6 +324,10 @@ void check_weight_make(struct check *c, const struct check_weight_options *o,
     parts->zero = w->zero;
     parts->offset = w->offset;
     parts->perm = w->perm;
+    parts->super_scale = w->super_scale;
+    parts->super_min = w->super_min;
+    parts->sub_scale = w->sub_scale;
+    parts->sub_min = w->sub_min;
     parts->prescale = w->prescale;
     parts->table = o->format.code == QN_CODE_TABLE ? w->table : NULL;
 }

@@ -131,7 +131,8 @@ static void make_weights(struct check *c, struct drawn *d)
             sums[s * LANES + lane] = (float)sum;
             scale[s * LANES + lane] = w->scale[qni_ref_group(w, lane, segments[s])];
             if (offset != NULL)
-                offset[s * LANES + lane] = w->offset[qni_ref_group(w, lane, segments[s])];
+                offset[s * LANES + lane] =
+                    qni_ref_group_offset(w, qni_ref_group(w, lane, segments[s]));
         }
     t->segments = segments;
     t->scale = scale;

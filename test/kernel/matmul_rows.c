@@ -318,9 +318,7 @@ static const void *pack_scales(struct check *c, const struct drawn *d, const cha
     for (int64_t row = 0; row < w->n; row++)
         for (int64_t g = 0; g < w->n_groups; g++) {
             const int64_t from = row * w->n_groups + g;
-            const float v = !offset           ? w->scale[from]
-                            : w->zero != NULL ? -(float)w->zero[from] * w->scale[from]
-                                              : w->offset[from];
+            const float v = !offset ? w->scale[from] : qni_ref_group_offset(w, from);
             check_put(&t, (row / 16 * w->n_groups + g) * 16 + row % 16, (double)v);
         }
     check_memory_freeze(t.data);

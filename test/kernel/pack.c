@@ -56,6 +56,16 @@ static void compare_parts(struct check *c, const char *who, const qn_weight *wei
     compare_array(c, who, "offset", p.offset != NULL, w->offset != NULL,
                   p.offset != NULL && w->offset != NULL &&
                       same_floats(p.offset, w->offset, groups));
+    const int64_t supers = w->n * w->n_supers;
+    const bool has_supers = w->super_scale != NULL, has_min = w->sub_min != NULL;
+    compare_array(c, who, "super_scale", p.super_scale != NULL, has_supers,
+                  p.super_scale != NULL && has_supers &&
+                      same_floats(p.super_scale, w->super_scale, supers) &&
+                      memcmp(p.sub_scale, w->sub_scale, (size_t)groups * 2) == 0);
+    compare_array(c, who, "super_min", p.super_min != NULL, has_min,
+                  p.super_min != NULL && has_min &&
+                      same_floats(p.super_min, w->super_min, supers) &&
+                      memcmp(p.sub_min, w->sub_min, (size_t)groups * 2) == 0);
     compare_array(c, who, "perm", p.perm != NULL, w->perm != NULL,
                   p.perm != NULL && w->perm != NULL &&
                       memcmp(p.perm, w->perm, k * sizeof *w->perm) == 0);
@@ -72,9 +82,11 @@ static float dequantized(const struct qn_weight *w, int64_t row, int64_t p, bool
 {
     const int64_t g = qni_ref_group(w, row, p), column = w->perm != NULL ? w->perm[p] : p;
     const double value = qni_ref_value(w, row, p);
-    const float v = w->zero != NULL     ? (float)((double)w->scale[g] * (value - w->zero[g]))
-                    : w->offset != NULL ? fmaf(w->scale[g], (float)value, w->offset[g])
-                                        : w->scale[g] * (float)value;
+    const double from_zero = w->format.shift == QN_SHIFT_MIN ? 1 << (w->format.bits - 1) : 0;
+    const float v = w->zero != NULL ? (float)((double)w->scale[g] * (value - w->zero[g]))
+                    : w->offset != NULL
+                        ? fmaf(w->scale[g], (float)(value + from_zero), w->offset[g])
+                        : w->scale[g] * (float)value;
     return prescale && w->prescale != NULL ? v * w->prescale[column] : v;
 }
 

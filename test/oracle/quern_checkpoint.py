@@ -51,7 +51,9 @@ class Parts(c.Structure):
                 ("kh", c.c_int32), ("kw", c.c_int32), ("conv_groups", c.c_int32),
                 ("reserved", c.c_int32), ("codes", c.c_void_p), ("scale", c.c_void_p),
                 ("zero", c.c_void_p), ("offset", c.c_void_p), ("perm", c.c_void_p),
-                ("prescale", c.c_void_p), ("table", c.c_void_p), ("n_groups", c.c_int64)]
+                ("prescale", c.c_void_p), ("table", c.c_void_p), ("n_groups", c.c_int64),
+                ("super_scale", c.c_void_p), ("super_min", c.c_void_p),
+                ("sub_scale", c.c_void_p), ("sub_min", c.c_void_p), ("n_supers", c.c_int64)]
 
 
 lib = c.CDLL(os.environ["QUERN_LIBRARY"])
@@ -64,6 +66,20 @@ lib.qn_checkpoint_close.argtypes = [c.c_void_p]
 context = c.c_void_p()
 if lib.qn_ctx_create(None, c.byref(context), None) != 0:
     sys.exit("no context")
+
+
+def copies(parts):
+    sizes = {"codes": (parts.k, "u1"), "scale": (parts.n_groups, "f4"),
+             "offset": (parts.n_groups, "f4"), "super_scale": (parts.n_supers, "f4"),
+             "super_min": (parts.n_supers, "f4"), "sub_scale": (parts.n_groups, "i2"),
+             "sub_min": (parts.n_groups, "i2")}
+    out = {}
+    for name, (columns, kind) in sizes.items():
+        if getattr(parts, name):
+            bytes_of = c.string_at(getattr(parts, name),
+                                   parts.n * columns * np.dtype(kind).itemsize)
+            out[name] = np.frombuffer(bytes_of, kind).reshape(parts.n, columns)
+    return out
 
 
 class Refused(Exception):
@@ -129,13 +145,15 @@ class Checkpoint:
         return text.value.decode()
 
     def values(self, name, first=0, n=-1):
-        """([n, k] f32, groups that were rounded); raises Refused."""
+        """([n, k] f32, groups that were rounded); raises Refused. self.arrays: copies of the
+        canonical weight's arrays, by name."""
         weight, error, facts = c.c_void_p(), Error(), Facts(c.sizeof(Facts))
         must(lib.qn_checkpoint_load(context, self.handle, c.c_int64(self.index(name)),
                                     c.c_int64(first), c.c_int64(n), c.byref(weight),
                                     c.byref(facts), c.byref(error)), error)
         parts = Parts(c.sizeof(Parts))
         lib.qn_weight_view(weight, c.byref(parts))
+        self.arrays = copies(parts)
         out = np.empty((parts.n, parts.k), "f4")
         t = Tensor(out.ctypes.data, 1, 2, 1, 0)
         t.shape[0], t.shape[1], t.stride[0], t.stride[1] = parts.n, parts.k, parts.k, 1

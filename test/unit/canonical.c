@@ -43,16 +43,17 @@ static void make(struct made *m, const char *spec, bool perm, bool prescale)
     m->p.codes = m->codes;
     m->p.scale = m->scale;
     m->p.zero = m->p.format.shift == QN_SHIFT_ZERO ? m->zero : NULL;
-    m->p.offset = m->p.format.shift == QN_SHIFT_OFFSET ? m->offset : NULL;
+    m->p.offset = m->p.format.shift >= QN_SHIFT_OFFSET ? m->offset : NULL;
     m->p.perm = perm ? m->perm : NULL;
     m->p.prescale = prescale ? m->prescale : NULL;
     m->p.table = m->p.format.code == QN_CODE_TABLE ? m->table : NULL;
 }
 
 static const char *const specs[] = {
-    "int4:g8",    "int4:g7:zp", "int5:c4:off", "int8:pc:zp", "int2:pt",   "int3:c3:f16",
-    "nf4:g16",    "iq4nl:c4",   "e2m1:g6:off", "fp8:pc",     "table3:g5", "table8:c9:bf16",
-    "int6:g4:zp", "q4_0",       "q6_k",        "mxfp4",      "nvfp4",     "int8:g64:off",
+    "int4:g8",      "int4:g7:zp", "int5:c4:off",  "int8:pc:zp", "int2:pt",   "int3:c3:f16",
+    "nf4:g16",      "iq4nl:c4",   "e2m1:g6:off",  "fp8:pc",     "table3:g5", "table8:c9:bf16",
+    "int6:g4:zp",   "q4_0",       "q6_k",         "mxfp4",      "nvfp4",     "q4_1",
+    "int5:g16:min", "q2_k",       "int8:g64:off",
 };
 enum { N_SPECS = (int)(sizeof specs / sizeof specs[0]) };
 
@@ -68,9 +69,11 @@ static float expected(const struct made *m, const float *table, int64_t n_groups
     double value = table != NULL ? (double)table[code] : (double)(code - (1 << (f->bits - 1)));
     if (f->shift == QN_SHIFT_ZERO)
         value -= (double)m->zero[row * n_groups + g];
+    if (f->shift == QN_SHIFT_MIN)
+        value = (double)code;
     const double product = (double)m->scale[row * n_groups + g] * value;
     /* product and offset are exact in double; their sum is too, but for 2^-29 of a float's unit */
-    return (float)(f->shift == QN_SHIFT_OFFSET ? product + (double)m->offset[row * n_groups + g]
+    return (float)(f->shift >= QN_SHIFT_OFFSET ? product + (double)m->offset[row * n_groups + g]
                                                : product);
 }
 

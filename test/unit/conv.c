@@ -62,7 +62,7 @@ static qn_weight *make_weight(const struct geometry *g)
     }
     parts.codes = code;
     parts.scale = scale;
-    parts.offset = parts.format.shift == QN_SHIFT_OFFSET ? offset : NULL;
+    parts.offset = parts.format.shift >= QN_SHIFT_OFFSET ? offset : NULL;
     parts.zero = parts.format.shift == QN_SHIFT_ZERO ? zero : NULL;
     qn_weight *weight = NULL;
     qn_error err = {.text = ""};

@@ -328,6 +328,9 @@ static void check_magnitude(const struct qn_weight *w, const struct qn_packed *p
             const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
             const double value = (double)qni_code_value(w, w->codes[row * w->k + p]);
             double v = (double)w->scale[i] * (value - (w->zero != NULL ? w->zero[i] : 0));
+            v += w->format.shift == QN_SHIFT_MIN
+                     ? (double)w->scale[i] * (double)(1 << (w->format.bits - 1))
+                     : 0.0;
             v += w->offset != NULL && w->zero == NULL ? (double)w->offset[i] : 0.0;
             v *= w->prescale != NULL ? (double)w->prescale[w->perm != NULL ? w->perm[p] : p] : 1.0;
             most = v > most ? v : -v > most ? -v : most;

@@ -47,7 +47,8 @@ static void formats_are_read(void **state)
     assert_format("iq4nl:g64", QN_CODE_IQ4_NL, 4, 64, RUN, NONE, QN_F32);
     assert_format("q4_0", QN_CODE_INT, 4, 32, RUN, NONE, QN_F16);
     assert_format("Q8_0", QN_CODE_INT, 8, 32, RUN, NONE, QN_F16);
-    assert_format("q5_1", QN_CODE_INT, 5, 32, RUN, OFF, QN_F16);
+    assert_format("q5_1", QN_CODE_INT, 5, 32, RUN, QN_SHIFT_MIN, QN_F16);
+    assert_format("int3:min:pc", QN_CODE_INT, 3, PC, RUN, QN_SHIFT_MIN, QN_F32);
     assert_format("mxfp4", QN_CODE_E2M1, 4, 32, RUN, NONE, QN_E8M0);
     assert_format("nvfp4", QN_CODE_E2M1, 4, 16, RUN, NONE, QN_E4M3);
     assert_format("int2:g2147483647", QN_CODE_INT, 2, INT32_MAX, RUN, NONE, QN_F32);
@@ -57,7 +58,7 @@ static void formats_are_read(void **state)
     assert_int_equal(f.group, 16);
     assert_int_equal(f.superblock, 16);
     assert_int_equal(f.superbits, 8);
-    assert_int_equal(qn_format_parse("int4:g32:off:f16:s8x6", &f, NULL), QN_OK);
+    assert_int_equal(qn_format_parse("int4:g32:min:f16:s8x6", &f, NULL), QN_OK);
     char text[64];
     qn_format_print(&f, text, sizeof text);
     assert_string_equal(text, "q4_k");
@@ -107,6 +108,8 @@ static void wrong_formats_are_named(void **state)
     assert_refused("nf4:g64:zp", "only integer codes have a zero point", "");
     assert_refused("int4:g32:off:e8m0", "an offset cannot be of type e8m0", "f16");
     assert_refused("int4:pc:s8x6", "super-blocks hold groups", "g32");
+    assert_refused("nf4:g64:min", "only integer codes have a minimum", "offsets");
+    assert_refused("int4:g32:min:e8m0", "an offset cannot be of type e8m0", "f16");
     assert_refused("int4:g32:zp:s8x6", "offsets, not zero points", "");
     assert_refused("int4:g32:e8m0:s8x6", "common scale", "f16");
     assert_refused("int4:g128 ", "\"g128 \"", "g<n>");
@@ -127,9 +130,10 @@ static void wrong_formats_are_named(void **state)
 static void names_are_listed(void **state)
 {
     (void)state;
-    static const char *const names[] = {"q4_0", "q4_1", "q5_0",   "q5_1",  "q8_0", "q4_k",
-                                        "q5_k", "q6_k", "iq4_nl", "mxfp4", "nvfp4"};
-    for (int32_t i = 0; i < 11; i++) {
+    static const char *const names[] = {"q4_0",   "q4_1",   "q5_0",  "q5_1", "q8_0",
+                                        "q2_k",   "q3_k",   "q4_k",  "q5_k", "q6_k",
+                                        "iq4_nl", "iq4_xs", "mxfp4", "nvfp4"};
+    for (int32_t i = 0; i < 14; i++) {
         qn_format f;
         char text[16];
         assert_string_equal(qn_format_name(i), names[i]);
@@ -137,7 +141,7 @@ static void names_are_listed(void **state)
         assert_int_equal(qn_format_print(&f, text, sizeof text), strlen(names[i]));
         assert_string_equal(text, names[i]);
     }
-    assert_null(qn_format_name(11));
+    assert_null(qn_format_name(14));
     assert_null(qn_format_name(-1));
 }
 

@@ -34,6 +34,8 @@ static double decode(const qn_weight_parts *p, int64_t row, int64_t at, int code
         p->table != NULL ? (double)p->table[code] : (double)(code - (1 << (p->format.bits - 1)));
     if (p->zero != NULL)
         value -= (double)p->zero[g];
+    if (p->format.shift == QN_SHIFT_MIN)
+        value = (double)code;
     return (double)p->scale[g] * value + (p->offset != NULL ? (double)p->offset[g] : 0.0);
 }
 
@@ -175,7 +177,7 @@ static void the_simple_named_formats(void **state)
     end_example(e);
 
     e = run_example("q4_1", QN_RANGE_NARROW, 32, 4, -1.0, 6.5, -0.5, 0.0);
-    assert_true(e->parts.scale[0] == 0.5f && e->parts.offset[0] == -1.0f + 8 * 0.5f);
+    assert_true(e->parts.scale[0] == 0.5f && e->parts.offset[0] == -1.0f);
     assert_int_equal(e->parts.codes[2], 1);
     assert_int_equal(e->parts.codes[3], 2);
     assert_values(e, 4, 0, -1.0, 1, 6.5, 2, -0.5, 3, 0.0);
@@ -278,8 +280,9 @@ static void the_k_quants(void **state)
         const qn_weight_parts p = view(w);
         assert_int_equal(p.n_groups, 8);
         assert_true(p.scale[0] == 63.0f / 16 && p.scale[4] == 37.0f / 16);
-        const float middle = (float)(1 << (bits - 1));
-        assert_true(p.offset[4] == middle * 37.0f / 16 - 26.0f / 32);
+        assert_true(p.super_scale[0] == 1.0f / 16 && p.super_min[0] == 1.0f / 32);
+        assert_true(p.sub_scale[4] == 37 && p.sub_min[4] == 26 && p.n_supers == 1);
+        assert_true(p.offset[4] == -26.0f / 32);
         assert_true(p.scale[1] == 0.0f && p.offset[1] == 0.0f);
         assert_int_equal(p.codes[4 * 32 + 2], (int)code);
         assert_true(decode(&p, 0, 4 * 32 + 2, p.codes[4 * 32 + 2]) ==
@@ -336,10 +339,16 @@ static const char *const specs[] = {
     "q5_0",
     "q5_1",
     "q8_0",
+    "q2_k",
+    "q3_k",
     "q4_k",
     "q5_k",
     "q6_k",
     "iq4_nl",
+    "iq4_xs",
+    "int4:g64:min",
+    "int8:pc:min:f16",
+    "int4:g16:min:s4x8",
     "mxfp4",
     "nvfp4",
     "int4:g32:s8x6",

@@ -5,11 +5,13 @@
  *
  *     d q                   scale d
  *     d (u - 2^(b-1))       scale d
- *     d u + m               scale d, offset m + 2^(b-1) d
- *     d sc u - dmin mn      scale d sc, offset 2^(b-1) d sc - dmin mn
- * Products of an f16 and a small integer are exact in f32. The sums are exact where their terms lie
- * within 2^24 of each other, and counted as rounded where they do not. Types that need a grid of
- * vectors (IQ1, IQ2, IQ3) or three values (TQ) have no canonical form and are refused by name. */
+ *     d u + m               scale d, minimum m
+ *     d sc u - dmin mn      common scale d and minimum dmin, integers sc and mn
+ * Nothing is rounded: products of an f16 and a small integer are exact in f32, the minimum is kept
+ * beside the scale, and both levels of the scales stay as they are, so that the block can be
+ * written back. The one thing that is lost is the second code of zero that NVFP4's scales have.
+ * Types that need a grid of vectors (IQ1, IQ2, IQ3) or three values (TQ) have no canonical form and
+ * are refused by name. */
 #include <string.h>
 
 #include "../../base/error.h"
@@ -48,8 +50,9 @@ static void add_fifth(const uint8_t *from, uint8_t *codes)
 
 struct out { /* of one block */
     uint8_t *codes;
-    float *scale, *offset;
-    struct qni_rounding *rounding;
+    float *scale, *offset;          /* by group */
+    float *super_scale, *super_min; /* blocks of 256 */
+    int16_t *sub_scale, *sub_min;   /* by group */
 };
 
 static void decode_q4_0(const uint8_t *b, const struct out *o)
@@ -61,7 +64,7 @@ static void decode_q4_0(const uint8_t *b, const struct out *o)
 static void decode_q4_1(const uint8_t *b, const struct out *o)
 {
     o->scale[0] = f16_at(b);
-    o->offset[0] = qni_import_round((double)f16_at(b + 2) + 8.0 * (double)o->scale[0], o->rounding);
+    o->offset[0] = f16_at(b + 2);
     split_halves(b + 4, 16, o->codes);
 }
 
@@ -75,8 +78,7 @@ static void decode_q5_0(const uint8_t *b, const struct out *o)
 static void decode_q5_1(const uint8_t *b, const struct out *o)
 {
     o->scale[0] = f16_at(b);
-    o->offset[0] =
-        qni_import_round((double)f16_at(b + 2) + 16.0 * (double)o->scale[0], o->rounding);
+    o->offset[0] = f16_at(b + 2);
     split_halves(b + 8, 16, o->codes);
     add_fifth(b + 4, o->codes);
 }
@@ -116,11 +118,11 @@ static void split_pairs(const uint8_t *from, uint8_t *codes)
 
 static void decode_q2_k(const uint8_t *b, const struct out *o)
 {
-    const double d = (double)f16_at(b + 80), dmin = (double)f16_at(b + 82);
+    *o->super_scale = f16_at(b + 80);
+    *o->super_min = f16_at(b + 82);
     for (int32_t g = 0; g < 16; g++) {
-        const double scale = d * (b[g] & 15);
-        o->scale[g] = (float)scale;
-        o->offset[g] = qni_import_round(2.0 * scale - dmin * (b[g] >> 4), o->rounding);
+        o->sub_scale[g] = b[g] & 15;
+        o->sub_min[g] = b[g] >> 4;
     }
     split_pairs(b + 16, o->codes);
 }
@@ -128,40 +130,41 @@ static void decode_q2_k(const uint8_t *b, const struct out *o)
 static void decode_q3_k(const uint8_t *b, const struct out *o)
 {
     const uint8_t *scales = b + 96;
-    const float d = f16_at(b + 108);
+    *o->super_scale = f16_at(b + 108);
     for (int32_t g = 0; g < 16; g++) {
         const int32_t low = scales[g % 8] >> (g < 8 ? 0 : 4) & 15;
         const int32_t high = scales[8 + g % 4] >> (2 * (g / 4)) & 3;
-        o->scale[g] = d * (float)((low | high << 4) - 32);
+        o->sub_scale[g] = (int16_t)((low | high << 4) - 32);
     }
     split_pairs(b + 32, o->codes);
     for (int32_t i = 0; i < 256; i++)
         o->codes[i] = (uint8_t)(o->codes[i] | (b[i % 32] >> (i / 32) & 1) << 2);
 }
 
-/* Eight scales and minima of 6 bits in 12 bytes, times d and dmin. half: 2^(bits-1). */
-static void scales_of_k(const uint8_t *b, double half, const struct out *o)
+/* Eight scales and minima of 6 bits in 12 bytes, behind d and dmin. */
+static void scales_of_k(const uint8_t *b, const struct out *o)
 {
-    const double d = (double)f16_at(b), dmin = (double)f16_at(b + 2);
     const uint8_t *q = b + 4;
+    *o->super_scale = f16_at(b);
+    *o->super_min = f16_at(b + 2);
     for (int32_t j = 0; j < 8; j++) {
         const int32_t sc = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | q[j - 4] >> 6 << 4;
         const int32_t mn = j < 4 ? q[j + 4] & 63 : q[j + 4] >> 4 | q[j] >> 6 << 4;
-        o->scale[j] = (float)(d * sc);
-        o->offset[j] = qni_import_round(half * (d * sc) - dmin * mn, o->rounding);
+        o->sub_scale[j] = (int16_t)sc;
+        o->sub_min[j] = (int16_t)mn;
     }
 }
 
 static void decode_q4_k(const uint8_t *b, const struct out *o)
 {
-    scales_of_k(b, 8, o);
+    scales_of_k(b, o);
     for (int32_t i = 0; i < 4; i++)
         split_halves(b + 16 + 32 * i, 32, o->codes + 64 * i);
 }
 
 static void decode_q5_k(const uint8_t *b, const struct out *o)
 {
-    scales_of_k(b, 16, o);
+    scales_of_k(b, o);
     for (int32_t i = 0; i < 4; i++)
         split_halves(b + 48 + 32 * i, 32, o->codes + 64 * i);
     for (int32_t i = 0; i < 256; i++)
@@ -170,9 +173,9 @@ static void decode_q5_k(const uint8_t *b, const struct out *o)
 
 static void decode_q6_k(const uint8_t *b, const struct out *o)
 {
-    const float d = f16_at(b + 208);
+    *o->super_scale = f16_at(b + 208);
     for (int32_t g = 0; g < 16; g++)
-        o->scale[g] = d * (float)(int8_t)b[192 + g];
+        o->sub_scale[g] = (int8_t)b[192 + g];
     split_halves(b, 32, o->codes);
     for (int32_t half = 0; half < 2; half++) {
         const uint8_t *low = b + 64 * half, *high = b + 128 + 32 * half;
@@ -188,11 +191,11 @@ static void decode_q6_k(const uint8_t *b, const struct out *o)
 
 static void decode_iq4_xs(const uint8_t *b, const struct out *o)
 {
-    const float d = f16_at(b);
+    *o->super_scale = f16_at(b);
     const int32_t high = b[2] | b[3] << 8;
     for (int32_t j = 0; j < 8; j++) {
         const int32_t low = b[4 + j / 2] >> (4 * (j % 2)) & 15;
-        o->scale[j] = d * (float)((low | (high >> (2 * j) & 3) << 4) - 32);
+        o->sub_scale[j] = (int16_t)((low | (high >> (2 * j) & 3) << 4) - 32);
         split_halves(b + 8 + 16 * j, 16, o->codes + 32 * j);
     }
 }
@@ -205,20 +208,13 @@ static const struct kind {
     const char *type, *format;
     decode_fn *decode;
 } kinds[] = {
-    {"Q4_0", "q4_0", decode_q4_0},
-    {"Q4_1", "q4_1", decode_q4_1},
-    {"Q5_0", "q5_0", decode_q5_0},
-    {"Q5_1", "q5_1", decode_q5_1},
-    {"Q8_0", "q8_0", decode_q8_0},
-    {"Q2_K", "int2:g16:off:f16:s16x4", decode_q2_k},
-    {"Q3_K", "int3:g16:f16:s16x6", decode_q3_k},
-    {"Q4_K", "q4_k", decode_q4_k},
-    {"Q5_K", "q5_k", decode_q5_k},
-    {"Q6_K", "q6_k", decode_q6_k},
-    {"IQ4_NL", "iq4_nl", decode_q4_0},
-    {"IQ4_XS", "iq4nl:g32:f16:s8x6", decode_iq4_xs},
-    {"MXFP4", "mxfp4", decode_mxfp4},
-    {"NVFP4", "nvfp4", decode_nvfp4},
+    {"Q4_0", "q4_0", decode_q4_0},     {"Q4_1", "q4_1", decode_q4_1},
+    {"Q5_0", "q5_0", decode_q5_0},     {"Q5_1", "q5_1", decode_q5_1},
+    {"Q8_0", "q8_0", decode_q8_0},     {"Q2_K", "q2_k", decode_q2_k},
+    {"Q3_K", "q3_k", decode_q3_k},     {"Q4_K", "q4_k", decode_q4_k},
+    {"Q5_K", "q5_k", decode_q5_k},     {"Q6_K", "q6_k", decode_q6_k},
+    {"IQ4_NL", "iq4_nl", decode_q4_0}, {"IQ4_XS", "iq4_xs", decode_iq4_xs},
+    {"MXFP4", "mxfp4", decode_mxfp4},  {"NVFP4", "nvfp4", decode_nvfp4},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -267,18 +263,12 @@ static qn_status find(const qn_checkpoint *c, const char *stem, struct qni_found
     found->parts.n = 1;
     for (int32_t i = 0; i + 1 < t->rank; i++)
         found->parts.n *= t->shape[i]; /* the file's reader has checked the product */
+    found->has_supers = found->parts.format.superblock > 0;
     found->experts = t->rank == 3 ? t->shape[0] : 1;
     found->role = role_of(stem, t->rank);
     qni_note(&found->notes, "format: type %s of the tensor", t->spelling);
     qni_note(&found->notes, "shape: dimensions of the tensor, the fastest is k");
-    if (found->parts.format.shift == QN_SHIFT_OFFSET)
-        qni_note(
-            &found->notes,
-            "exact: scales; offsets = minimum + %d scales, rounded where f32 does not hold the "
-            "sum (loading counts them)",
-            1 << (found->parts.format.bits - 1));
-    else
-        qni_note(&found->notes, "exact");
+    qni_note(&found->notes, "exact");
     return QN_OK;
 }
 
@@ -296,9 +286,18 @@ static void take_row(const void *arg, int64_t row, struct qni_rounding *rounding
     const int64_t blocks = w->k / r->type->elements;
     const int64_t groups = r->type->elements / w->format.group;
     const uint8_t *from = r->from + row * blocks * r->type->bytes;
-    struct out o = {w->codes + row * w->k, w->scale + row * w->n_groups,
-                    w->offset == NULL ? NULL : w->offset + row * w->n_groups, rounding};
+    struct out o = {.codes = w->codes + row * w->k, .scale = w->scale + row * w->n_groups};
+    if (w->offset != NULL)
+        o.offset = w->offset + row * w->n_groups;
     for (int64_t i = 0; i < blocks; i++) {
+        if (w->super_scale != NULL) {
+            o.super_scale = w->super_scale + row * w->n_supers + i;
+            o.sub_scale = w->sub_scale + row * w->n_groups + i * groups;
+        }
+        if (w->super_min != NULL) {
+            o.super_min = w->super_min + row * w->n_supers + i;
+            o.sub_min = w->sub_min + row * w->n_groups + i * groups;
+        }
         r->kind->decode(from, &o);
         from += r->type->bytes;
         o.codes += r->type->elements;
@@ -316,6 +315,7 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
     struct rows r = {&kinds[found->fact[0]], qni_ggml_type_named(t->spelling), t->data, w};
     r.from += first * (w->k / r.type->elements) * r.type->bytes;
     qni_import_rows(ctx, w->n, take_row, &r, rounding);
+    qni_weight_fill_products(w);
     return QN_OK;
 }
 

@@ -42,8 +42,9 @@ void qni_note(struct qni_notes *notes, const char *format, ...) QNI_PRINTF(2, 3)
 struct qni_found {
     qn_weight_parts parts; /* format, n, k, geometry; the table of QN_CODE_TABLE */
     qn_role role;
-    int64_t experts; /* n counts all of them; 1 where there are none */
-    bool has_perm, has_prescale;
+    int64_t experts;                         /* n counts all of them; 1 where there are none */
+    bool has_perm, has_prescale, has_supers; /* load fills what quern/weights.h calls super_scale
+                                                and its kin */
     qn_activation activation;
     float input_scale;
     int32_t input_zero;

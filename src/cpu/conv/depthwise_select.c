@@ -106,7 +106,7 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
         return "the weights are packed without column sums";
     if (op->strategy == QN_STRATEGY_INT8_STATIC && head->section[QNI_SECTION_PRESCALE].bytes != 0)
         return "the weights have a prescale, which cannot be multiplied into given int8 codes";
-    if (qni_op_is_raw(op) && (head->n_groups > 1 || head->format.shift == QN_SHIFT_OFFSET))
+    if (qni_op_is_raw(op) && (head->n_groups > 1 || qni_has_float_shift(&head->format)))
         return "int32 sums and int32 biases are for weights without groups and offsets";
     const char *why = k->image != NULL ? image_refusal(op, k->kind) : NULL;
     if (why == NULL && is_short_of(ctx, op, k))

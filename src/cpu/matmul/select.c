@@ -106,8 +106,8 @@ static const char *operation_refusal(const struct qni_op *op)
         return "a zero point of x needs the column sums that the packing left out";
     if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums)
         return "asymmetric activations need the column sums that the packing left out";
-    if (qni_op_is_raw(op) && (op->w[0]->head->n_groups > 1 ||
-                              op->w[0]->head->format.shift == QN_SHIFT_OFFSET))
+    if (qni_op_is_raw(op) &&
+        (op->w[0]->head->n_groups > 1 || qni_has_float_shift(&op->w[0]->head->format)))
         return "int32 sums and int32 biases are for weights without groups and offsets";
     return NULL;
 }
