@@ -29,14 +29,6 @@ static int can_rotate(const struct piece *piece, int64_t n)
                     (long long)n, (long long)piece->heads);
 }
 
-static void copy_rows(const struct export *e, const struct piece *piece, void *to, const void *from,
-                      int64_t n, size_t row_bytes)
-{
-    for (int64_t row = 0; row < n; row++)
-        memcpy((char *)to + (size_t)row * row_bytes,
-               (const char *)from + (size_t)source_row(e, piece, row, n) * row_bytes, row_bytes);
-}
-
 static int reorder(const struct export *e, const struct piece *piece, qn_weight **weight)
 {
     qn_weight_parts parts;
@@ -47,25 +39,11 @@ static int reorder(const struct export *e, const struct piece *piece, qn_weight 
     const int failed = can_rotate(piece, parts.n);
     if (failed != 0)
         return failed;
-    const size_t groups = (size_t)parts.n_groups * 4, all = (size_t)parts.n * groups;
-    uint8_t *codes = must_alloc((size_t)parts.n * (size_t)parts.k);
-    float *scale = must_alloc(all), *offset = must_alloc(all);
-    int32_t *zero = must_alloc(all);
-    copy_rows(e, piece, codes, parts.codes, parts.n, (size_t)parts.k);
-    copy_rows(e, piece, scale, parts.scale, parts.n, groups);
-    if (parts.zero != NULL)
-        copy_rows(e, piece, zero, parts.zero, parts.n, groups);
-    if (parts.offset != NULL)
-        copy_rows(e, piece, offset, parts.offset, parts.n, groups);
-    parts.codes = codes;
-    parts.scale = scale;
-    parts.zero = parts.zero != NULL ? zero : NULL;
-    parts.offset = parts.offset != NULL ? offset : NULL;
-    const qn_status status = qn_weight_create(e->ctx, &parts, &ordered, &err);
-    free(codes);
-    free(scale);
-    free(offset);
-    free(zero);
+    int32_t *rows = must_alloc(sizeof *rows * (size_t)parts.n);
+    for (int64_t row = 0; row < parts.n; row++)
+        rows[row] = (int32_t)source_row(e, piece, row, parts.n);
+    const qn_status status = qn_weight_take(e->ctx, *weight, rows, parts.n, &ordered, &err);
+    free(rows);
     if (status != QN_OK)
         return complain_status(piece->name, status, &err);
     qn_weight_destroy(*weight);

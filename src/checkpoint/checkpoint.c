@@ -633,7 +633,9 @@ static qn_status load_rows(const qn_ctx *ctx, const struct qni_module *m,
     parts.n = n;
     QNI_TRY(
         qni_weight_alloc(&ctx->allocator, &parts, found->has_perm, found->has_prescale, &w, err));
-    qn_status status = found->has_supers ? qni_weight_alloc_supers(w, err) : QN_OK;
+    qn_status status = found->has_supers && qni_may_have_supers(&w->format, w->n, w->n_groups)
+                           ? qni_weight_alloc_supers(w, err)
+                           : QN_OK;
     if (status == QN_OK)
         status = importers[m->importer]->load(ctx, found, first, w, rounding, err);
     if (status == QN_OK)

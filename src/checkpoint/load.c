@@ -82,7 +82,8 @@ static qn_status check_parts(struct found *found, qn_error *err)
     plan->scale_dtype = entry[QNI_PART_SCALE].tensor.dtype;
     plan->zero_dtype = entry[QNI_PART_ZERO].tensor.dtype;
     plan->offset_dtype = entry[QNI_PART_OFFSET].tensor.dtype;
-    plan->has_supers = f->superblock > 0 && found->has[QNI_PART_SUPER_SCALE];
+    plan->has_supers =
+        qni_may_have_supers(f, plan->n, n_groups) && found->has[QNI_PART_SUPER_SCALE];
     plan->has_perm = found->has[QNI_PART_PERM];
     plan->has_prescale = found->has[QNI_PART_PRESCALE];
     plan->has_table = f->code == QN_CODE_TABLE;

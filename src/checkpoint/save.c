@@ -130,7 +130,8 @@ static qn_status plan_weight(const qn_weight_parts *from, struct qni_weight_plan
     if (f->shift == QN_SHIFT_OFFSET || f->shift == QN_SHIFT_MIN)
         plan->offset_dtype = float_type(f, from->offset, (size_t)count);
     /* Quantizers and importers make them; who declares before that gives no scales either. */
-    plan->has_supers = f->superblock > 0 && (from->super_scale != NULL || from->scale == NULL);
+    plan->has_supers = qni_may_have_supers(f, from->n, plan->n_groups) &&
+                       (from->super_scale != NULL || from->scale == NULL);
     plan->has_perm = from->perm != NULL;
     plan->has_prescale = from->prescale != NULL;
     plan->has_table = f->code == QN_CODE_TABLE;

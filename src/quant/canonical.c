@@ -465,7 +465,7 @@ static void copy(void *to, const void *from, size_t bytes)
 static qn_status copy_groups(struct qn_weight *w, const qn_weight_parts *p, qn_error *err)
 {
     qn_weight_parts filled = *p;
-    if (p->super_scale != NULL && w->n > 0) {
+    if (p->super_scale != NULL && qni_may_have_supers(&w->format, w->n, w->n_groups)) {
         QNI_TRY(qni_weight_alloc_supers(w, err));
         copy(w->super_scale, p->super_scale, super_bytes(w));
         copy(w->sub_scale, p->sub_scale, sub_bytes(w));

@@ -64,6 +64,12 @@ static inline float qni_group_offset(const struct qn_weight *w, int64_t row, int
                                : 0.0f;
 }
 
+/* May a weight have super_scale and its kin? What is empty has none. */
+static inline bool qni_may_have_supers(const qn_format *f, int64_t n, int64_t n_groups)
+{
+    return f->superblock > 0 && n > 0 && n_groups > 0;
+}
+
 /* Groups of a format's super-blocks have minima, integers of a common one. */
 static inline bool qni_has_sub_min(const qn_format *f)
 {

@@ -342,7 +342,9 @@ qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense, const qn_quanti
     geometry.conv_groups = o.conv_groups;
     QNI_TRY(qni_weight_alloc(&ctx->allocator, &geometry, o.act_order != 0, o.prescale != NULL,
                              &job.w, err));
-    qn_status status = o.format.superblock > 0 ? qni_weight_alloc_supers(job.w, err) : QN_OK;
+    qn_status status = qni_may_have_supers(&o.format, job.w->n, job.w->n_groups)
+                           ? qni_weight_alloc_supers(job.w, err)
+                           : QN_OK;
     if (status == QN_OK)
         status = prepare(&job, &o, err);
     if (status == QN_OK)

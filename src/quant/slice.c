@@ -82,7 +82,7 @@ static qn_status make_weight(const qn_ctx *ctx, const qn_weight_parts *parts,
 {
     QNI_TRY(
         qni_weight_alloc(&ctx->allocator, parts, columns->has_perm, columns->has_prescale, w, err));
-    if (!with_supers)
+    if (!with_supers || !qni_may_have_supers(&(*w)->format, (*w)->n, (*w)->n_groups))
         return QN_OK;
     const qn_status status = qni_weight_alloc_supers(*w, err);
     if (status != QN_OK) {

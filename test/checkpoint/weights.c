@@ -503,7 +503,8 @@ static void test_version_1(void **state)
 {
     static const char header[] =
         "{\"__metadata__\":{\"quern.weight.w\":\"{\\\"version\\\":1,"
-        "\\\"format\\\":\\\"q4_1\\\",\\\"n\\\":1,\\\"k\\\":2,\\\"kh\\\":1,\\\"kw\\\":1,\\\"conv_groups\\\":1}\"},"
+        "\\\"format\\\":\\\"q4_1\\\",\\\"n\\\":1,\\\"k\\\":2,\\\"kh\\\":1,"
+        "\\\"kw\\\":1,\\\"conv_groups\\\":1}\"},"
         "\"w.scale\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[0,4]},"
         "\"w.offset\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[4,8]},"
         "\"w.codes\":{\"dtype\":\"U8\",\"shape\":[1,1],\"data_offsets\":[8,9]}}";

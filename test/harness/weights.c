@@ -232,13 +232,15 @@ static void fill_groups(struct check *c, const struct check_weight_options *o,
 static void fill_supers(struct check *c, const struct check_weight_options *o, struct qn_weight *w)
 {
     const bool is_exact = o->data == CHECK_EXACT, has_min = w->super_min != NULL;
-    const int32_t least = is_exact ? 1 : qni_sub_least(&w->format);
-    const int32_t most = is_exact ? 2 : qni_sub_most(&w->format);
+    const int32_t least = is_exact ? 1 : o->small ? 0 : qni_sub_least(&w->format);
+    const int32_t most = is_exact ? 2 : o->small ? 7 : qni_sub_most(&w->format);
     const int32_t levels = 1 << (w->format.bits - 1);
     for (int64_t i = 0; i < w->n * w->n_supers; i++) {
         w->super_scale[i] = o->small ? draw_small_scale(c, true) : draw_scale(c, o->data, true);
         if (has_min)
-            w->super_min[i] = is_exact ? w->super_scale[i] : draw_scale(c, o->data, true);
+            w->super_min[i] = is_exact   ? w->super_scale[i]
+                              : o->small ? draw_small_scale(c, true)
+                                         : draw_scale(c, o->data, true);
     }
     for (int64_t i = 0; i < w->n * w->n_groups; i++) {
         w->sub_scale[i] = (int16_t)check_random_in(&c->random, least, most);
@@ -294,7 +296,7 @@ void check_weight_make(struct check *c, const struct check_weight_options *o,
         w->zero = check_memory(c, "zero of the canonical weight", n_groups * sizeof(int32_t), 4);
     if (o->format.shift >= QN_SHIFT_OFFSET)
         w->offset = check_memory(c, "offset of the canonical weight", n_groups * sizeof(float), 4);
-    if (o->format.superblock > 0)
+    if (qni_may_have_supers(&o->format, w->n, w->n_groups))
         make_supers(c, w);
     if (o->perm)
         w->perm = check_memory(c, "perm of the canonical weight", k * sizeof(int32_t), 4);
