@@ -4,7 +4,7 @@
  * and for others smaller types are before larger ones.
  *
  *     Q4_0, Q5_0, Q8_0   d v: integers and their zero point together must fit the type's bits
- *     Q4_1, Q5_1         d u + m: m = offset - 2^(b-1) d must be an f16 number
+ *     Q4_1, Q5_1         d u + m: m, the minimum or offset - 2^(b-1) d, must be an f16 number
  *     IQ4_NL             d table[u]
  *     MXFP4, NVFP4       E2M1 codes with E8M0 or E4M3 scales */
 #include <string.h>
@@ -104,7 +104,8 @@ static bool put_minimum(const struct qn_weight *w, int64_t row, int64_t p, int32
                         uint8_t codes[32], uint8_t *out)
 {
     const int64_t at = qni_block_at(w, row, p);
-    const int32_t wider = (1 << (bits - 1)) - (1 << (w->format.bits - 1));
+    const bool has_min = w->format.shift == QN_SHIFT_MIN;
+    const int32_t wider = has_min ? 0 : (1 << (bits - 1)) - (1 << (w->format.bits - 1));
     if (w->format.code != QN_CODE_INT || w->format.bits > bits || !qni_block_is_one(w, p, 32))
         return false;
     const float offset = qni_group_offset(w, at / w->n_groups, at % w->n_groups);
@@ -112,6 +113,8 @@ static bool put_minimum(const struct qn_weight *w, int64_t row, int64_t p, int32
         return false;
     for (int32_t j = 0; j < 32; j++)
         codes[j] = (uint8_t)(w->codes[row * w->k + p + j] + wider);
+    if (has_min)
+        return put_f16(w->scale[at], out) && put_f16(w->offset[at], out == NULL ? NULL : out + 2);
     return put_f16(w->scale[at], out) &&
            find_minimum(w->scale[at], offset, 1 << (bits - 1), out == NULL ? NULL : out + 2);
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks of 256 elements of GGUF, whose groups have small integers times an f16 number for scales:
- * scale = d sc, offset = 2^(b-1) d sc - dmin mn. The canonical form has the products. They are
- * exact in f32, so that d is found again as the quotient of one of them and each integer it could
- * have, the largest first, which is the one that ggml's quantizers give to the largest scale. */
+ * scale = d sc, minimum = -(dmin mn). Where the canonical form has both levels in super-blocks of
+ * just this kind they are taken as they are, which gives back the bytes that a file had. Else it
+ * has the products. They are exact in f32, so that d is found again as the quotient of one of them and
+ * each integer it could have, the largest first, which is the one that ggml's quantizers give to
+ * the largest scale. */
 #include <math.h>
 #include <string.h>
 
@@ -44,6 +46,31 @@ static bool factor(const double *value, int32_t count, int32_t least, int32_t mo
     return false;
 }
 
+/* Scales of a block's groups as they are stored: d, dmin and their integers. */
+struct levels {
+    uint16_t d, dmin;
+    int32_t sc[MOST_GROUPS], mn[MOST_GROUPS];
+};
+
+/* Both levels as the weight has them, if its super-blocks are these. */
+static bool copy_levels(const struct qn_weight *w, int64_t row, int64_t p, int32_t count,
+                        int32_t least, int32_t most, struct levels *l)
+{
+    if (w->super_scale == NULL || w->format.superblock != count || w->format.group != 256 / count ||
+        w->format.scale_dtype != QN_F16)
+        return false;
+    const int64_t at = qni_block_at(w, row, p), super = row * w->n_supers + p / 256;
+    l->d = qni_f16_from_f32(w->super_scale[super]);
+    l->dmin = w->super_min != NULL ? qni_f16_from_f32(w->super_min[super]) : 0;
+    for (int32_t i = 0; i < count; i++) {
+        l->sc[i] = w->sub_scale[at + i];
+        l->mn[i] = w->sub_min != NULL ? w->sub_min[at + i] : 0;
+        if (l->sc[i] < least || l->sc[i] > most || l->mn[i] > most)
+            return false;
+    }
+    return true;
+}
+
 /* Scales, and minima if there are offsets, of the groups of a block, as doubles. */
 static bool take_groups(const struct qn_weight *w, int64_t row, int64_t p, int32_t count,
                         int32_t bits, double *scale, double *minimum)
@@ -58,9 +85,25 @@ static bool take_groups(const struct qn_weight *w, int64_t row, int64_t p, int32
             return false;
         scale[i] = (double)w->scale[at];
         if (minimum != NULL)
-            minimum[i] = (1 << (bits - 1)) * scale[i] - (double)w->offset[at];
+            minimum[i] = (w->format.shift == QN_SHIFT_MIN ? 0 : (1 << (bits - 1)) * scale[i]) -
+                         (double)w->offset[at];
     }
     return true;
+}
+
+/* Copied or found. Blocks whose integers have no sign have minima. */
+static bool take_levels(const struct qn_weight *w, int64_t row, int64_t p, int32_t count,
+                        int32_t bits, int32_t least, int32_t most, struct levels *l)
+{
+    double scale[MOST_GROUPS], minimum[MOST_GROUPS];
+    const bool has_min = least == 0;
+    if (!take_groups(w, row, p, count, bits, scale, has_min ? minimum : NULL))
+        return false;
+    if (has_min == (w->format.shift == QN_SHIFT_MIN) &&
+        copy_levels(w, row, p, count, least, most, l))
+        return true;
+    return factor(scale, count, least, most, &l->d, l->sc) &&
+           (!has_min || factor(minimum, count, least, most, &l->dmin, l->mn));
 }
 
 /* Two bits of 256 elements: each 32 bytes hold four runs of 32. */
@@ -75,28 +118,23 @@ static void put_pairs(const uint8_t *codes, uint8_t *out)
 
 bool qni_block_q2_k(const struct qn_weight *w, int64_t row, int64_t p, uint8_t *out)
 {
-    double scale[16], minimum[16];
-    int32_t sc[16], mn[16];
-    uint16_t d, dmin;
-    if (!take_groups(w, row, p, 16, 2, scale, minimum) || !factor(scale, 16, 0, 15, &d, sc) ||
-        !factor(minimum, 16, 0, 15, &dmin, mn))
+    struct levels v;
+    if (!take_levels(w, row, p, 16, 2, 0, 15, &v))
         return false;
     if (out == NULL)
         return true;
     for (int32_t i = 0; i < 16; i++)
-        out[i] = (uint8_t)(sc[i] | mn[i] << 4);
+        out[i] = (uint8_t)(v.sc[i] | v.mn[i] << 4);
     put_pairs(w->codes + row * w->k + p, out + 16);
-    memcpy(out + 80, &d, sizeof d);
-    memcpy(out + 82, &dmin, sizeof dmin);
+    memcpy(out + 80, &v.d, sizeof v.d);
+    memcpy(out + 82, &v.dmin, sizeof v.dmin);
     return true;
 }
 
 bool qni_block_q3_k(const struct qn_weight *w, int64_t row, int64_t p, uint8_t *out)
 {
-    double scale[16];
-    int32_t sc[16];
-    uint16_t d;
-    if (!take_groups(w, row, p, 16, 3, scale, NULL) || !factor(scale, 16, -32, 31, &d, sc))
+    struct levels v;
+    if (!take_levels(w, row, p, 16, 3, -32, 31, &v))
         return false;
     if (out == NULL)
         return true;
@@ -106,12 +144,12 @@ bool qni_block_q3_k(const struct qn_weight *w, int64_t row, int64_t p, uint8_t *
         out[i % 32] = (uint8_t)(out[i % 32] | (codes[i] >> 2) << (i / 32));
     put_pairs(codes, out + 32);
     for (int32_t g = 0; g < 16; g++) {
-        const int32_t q = sc[g] + 32;
+        const int32_t q = v.sc[g] + 32;
         uint8_t *low = &out[96 + g % 8], *high = &out[104 + g % 4];
         *low = (uint8_t)(*low | (q & 15) << (g < 8 ? 0 : 4));
         *high = (uint8_t)(*high | (q >> 4) << (2 * (g / 4)));
     }
-    memcpy(out + 108, &d, sizeof d);
+    memcpy(out + 108, &v.d, sizeof v.d);
     return true;
 }
 
@@ -119,16 +157,14 @@ bool qni_block_q3_k(const struct qn_weight *w, int64_t row, int64_t p, uint8_t *
 static bool put_scales(const struct qn_weight *w, int64_t row, int64_t p, int32_t bits,
                        uint8_t *out)
 {
-    double scale[8], minimum[8];
-    int32_t sc[8], mn[8];
-    uint16_t d, dmin;
-    if (!take_groups(w, row, p, 8, bits, scale, minimum) || !factor(scale, 8, 0, 63, &d, sc) ||
-        !factor(minimum, 8, 0, 63, &dmin, mn))
+    struct levels v;
+    if (!take_levels(w, row, p, 8, bits, 0, 63, &v))
         return false;
     if (out == NULL)
         return true;
-    memcpy(out, &d, sizeof d);
-    memcpy(out + 2, &dmin, sizeof dmin);
+    memcpy(out, &v.d, sizeof v.d);
+    memcpy(out + 2, &v.dmin, sizeof v.dmin);
+    const int32_t *const sc = v.sc, *const mn = v.mn;
     uint8_t *q = out + 4;
     for (int32_t j = 0; j < 4; j++) {
         q[j] = (uint8_t)(sc[j] | sc[j + 4] >> 4 << 6);
@@ -171,10 +207,8 @@ bool qni_block_q5_k(const struct qn_weight *w, int64_t row, int64_t p, uint8_t *
 
 bool qni_block_q6_k(const struct qn_weight *w, int64_t row, int64_t p, uint8_t *out)
 {
-    double scale[16];
-    int32_t sc[16];
-    uint16_t d;
-    if (!take_groups(w, row, p, 16, 6, scale, NULL) || !factor(scale, 16, -128, 127, &d, sc))
+    struct levels v;
+    if (!take_levels(w, row, p, 16, 6, -128, 127, &v))
         return false;
     if (out == NULL)
         return true;
@@ -188,16 +222,15 @@ bool qni_block_q6_k(const struct qn_weight *w, int64_t row, int64_t p, uint8_t *
         }
     }
     for (int32_t g = 0; g < 16; g++)
-        out[192 + g] = (uint8_t)(int8_t)sc[g];
-    memcpy(out + 208, &d, sizeof d);
+        out[192 + g] = (uint8_t)(int8_t)v.sc[g];
+    memcpy(out + 208, &v.d, sizeof v.d);
     return true;
 }
 
 bool qni_block_iq4_xs(const struct qn_weight *w, int64_t row, int64_t p, uint8_t *out)
 {
     double scale[8];
-    int32_t sc[8];
-    uint16_t d;
+    struct levels v;
     if (w->format.code != QN_CODE_IQ4_NL)
         return false;
     for (int32_t i = 0; i < 8; i++) {
@@ -205,15 +238,15 @@ bool qni_block_iq4_xs(const struct qn_weight *w, int64_t row, int64_t p, uint8_t
             return false;
         scale[i] = (double)w->scale[qni_block_at(w, row, p + 32 * i)];
     }
-    if (!factor(scale, 8, -32, 31, &d, sc))
+    if (!copy_levels(w, row, p, 8, -32, 31, &v) && !factor(scale, 8, -32, 31, &v.d, v.sc))
         return false;
     if (out == NULL)
         return true;
     int32_t high = 0;
-    memcpy(out, &d, sizeof d);
+    memcpy(out, &v.d, sizeof v.d);
     memset(out + 4, 0, 4);
     for (int32_t j = 0; j < 8; j++) {
-        const int32_t q = sc[j] + 32;
+        const int32_t q = v.sc[j] + 32;
         const uint8_t *codes = w->codes + row * w->k + p + 32 * j;
         high |= (q >> 4) << (2 * j);
         out[4 + j / 2] = (uint8_t)(out[4 + j / 2] | (q & 15) << (4 * (j % 2)));

@@ -66,13 +66,15 @@ bool qni_export_zero(const struct qn_weight *w, int64_t at, int32_t *zero)
     *zero = 0;
     if (w->zero != NULL)
         *zero = w->zero[at];
+    const int32_t from_zero = w->format.shift == QN_SHIFT_MIN ? 1 << (w->format.bits - 1) : 0;
+    *zero -= from_zero; /* codes that count from 0 */
     if (w->offset == NULL || w->offset[at] == 0)
         return true;
     const double quotient = -(double)w->offset[at] / (double)w->scale[at];
     if (!(quotient > -65536 && quotient < 65536))
         return false;
-    *zero = (int32_t)quotient;
-    return (double)*zero * (double)w->scale[at] == -(double)w->offset[at];
+    *zero = (int32_t)quotient - from_zero;
+    return (double)(int32_t)quotient * (double)w->scale[at] == -(double)w->offset[at];
 }
 
 static const char *const type_names[] = {
