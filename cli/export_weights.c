@@ -29,6 +29,14 @@ static int can_rotate(const struct piece *piece, int64_t n)
                     (long long)n, (long long)piece->heads);
 }
 
+static void copy_rows(const struct export *e, const struct piece *piece, void *to, const void *from,
+                      int64_t n, size_t row_bytes)
+{
+    for (int64_t row = 0; row < n; row++)
+        memcpy((char *)to + (size_t)row * row_bytes,
+               (const char *)from + (size_t)source_row(e, piece, row, n) * row_bytes, row_bytes);
+}
+
 static int reorder(const struct export *e, const struct piece *piece, qn_weight **weight)
 {
     qn_weight_parts parts;
