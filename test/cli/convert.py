@@ -40,8 +40,8 @@ ROWS = [[(3 * i + 5 * n) % 17 - 8 for i in range(32)] for n in range(4)]
 
 class Convert(Case):
     def model(self):
-        q4_1 = struct.pack("<ee", 1.0, 2 ** -24) + bytes(16) # 8 + 2^-24 is no f32
-        gguf("m.gguf", [("up.weight", [32, 4], 8, q8_0(ROWS)), ("rounds.weight", [32, 1], 3, q4_1),
+        q4_1 = struct.pack("<ee", 1.0, 2 ** -24) + bytes(16) # 2^-24 + 8 would be no f32
+        gguf("m.gguf", [("up.weight", [32, 4], 8, q8_0(ROWS)), ("min.weight", [32, 1], 3, q4_1),
                         ("norm.weight", [4], 0, struct.pack("<4f", 1, 2, 3, 4))])
 
     def product(self, path, name):
@@ -52,27 +52,35 @@ class Convert(Case):
     def test_gguf(self):
         self.model()
         out = json.loads(quern("convert", "m.gguf", "-o", "q.st", "--json"))
-        self.assertEqual((out["weights"], out["tensors"], out["rounded"]), (2, 1, 1))
+        self.assertEqual((out["weights"], out["tensors"], out["rounded"]), (2, 1, 0))
         want = [0.25 * sum(w * (i % 5) for i, w in enumerate(row)) for row in ROWS]
         self.assertEqual(self.product("q.st", "up.weight"), want)
         quern("pack", "q.st", "-o", "p.st")
         self.assertEqual(self.product("p.st", "up.weight"), want)
         names = [t["name"] for t in json.loads(quern("inspect", "q.st", "--json"))["tensors"]]
-        self.assertEqual(sorted(names), ["norm.weight", "rounds.weight", "up.weight"])
+        self.assertEqual(sorted(names), ["min.weight", "norm.weight", "up.weight"])
+
+    def rounding_model(self):
+        """LLM.int8: the scale is a row's largest magnitude over 127, and 1 / 127 is no f32."""
+        safetensors("m.st", {"up.weight": ("I8", [2, 4], range(8)),
+                             "up.SCB": ("F32", [2], [127.0, 1.0]),
+                             "even.weight": ("I8", [1, 4], range(4)),
+                             "even.SCB": ("F32", [1], [254.0])})
 
     def test_exact(self):
-        self.model()
-        self.complains("convert", "m.gguf", "-o", "q.st", "--exact", status=3,
-                       says=["rounds.weight", "1 of 1 groups"])
+        self.rounding_model()
+        self.complains("convert", "m.st", "-o", "q.st", "--exact", status=3,
+                       says=["up.weight", "1 of 2 groups"])
         self.assertFalse(os.path.exists("q.st") or os.path.exists("q.st.part"))
-        said = quern("convert", "m.gguf", "-o", "q.st", "--exact", "-e", "rounds*")
+        said = quern("convert", "m.st", "-o", "q.st", "--exact", "-e", "up*")
         self.assertIn("exact", said)
-        self.complains("convert", "m.gguf", "-o", "q.st", status=2, says=["q.st", "--force"])
-        quern("convert", "m.gguf", "-o", "q.st", "--force", "-i", "up*", "-q")
+        self.complains("convert", "m.st", "-o", "q.st", status=2, says=["q.st", "--force"])
+        quern("convert", "m.st", "-o", "q.st", "--force", "-i", "up*", "-q")
+        self.assertIn("1 of 3 groups", quern("convert", "m.st", "-n"))
 
     def test_dry_run(self):
         self.model()
-        self.assertIn("1 of 5 groups", quern("convert", "m.gguf", "-n"))
+        self.assertIn("exact", quern("convert", "m.gguf", "-n"))
         self.assertEqual(os.listdir("."), ["m.gguf"])
         self.complains("convert", "m.gguf", status=2, says=["no output"])
         self.complains("convert", "m.gguf", "-o", "m.gguf", status=2)

@@ -2,9 +2,9 @@
 /* Blocks of 256 elements of GGUF, whose groups have small integers times an f16 number for scales:
  * scale = d sc, minimum = -(dmin mn). Where the canonical form has both levels in super-blocks of
  * just this kind they are taken as they are, which gives back the bytes that a file had. Else it
- * has the products. They are exact in f32, so that d is found again as the quotient of one of them and
- * each integer it could have, the largest first, which is the one that ggml's quantizers give to
- * the largest scale. */
+ * has the products, exact in f32: d is found again as the quotient of one of them and each integer
+ * it could have, the largest first, which is the one that ggml's quantizers give to the largest
+ * scale. */
 #include <math.h>
 #include <string.h>
 
