@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "inputs.h"
 #include "axes.h"
+#include "inputs.h"
+#include "models.h"
 #include "source.h"
 #include "term.h"
 
@@ -22,6 +23,8 @@ static const struct option_row own[] = {
 
 static const struct example examples[] = {
     {"what quantization cost", "quern compare model-int4.safetensors --original model.safetensors"},
+    {"a converted model, in whatever format, with the one that it was made of",
+     "quern compare qwen-awq/ qwen.gguf"},
     {"fail a build when it costs too much",
      "quern compare new.safetensors old.safetensors --min-sqnr 20 --json"},
     {NULL, NULL},
@@ -34,12 +37,14 @@ const struct command command_compare = {
     .summary = "how far a file's tensors are from the original's",
     .operands = "FILE [ORIGINAL]",
     .about = "Dequantizes what is quantized and compares tensor by tensor: signal to noise (SQNR), "
-             "largest difference, cosine, and the worst group of weights.\n\nThe exit status is 1 "
+             "largest difference, cosine, and the worst group of weights. Either side may be a "
+             "model of another program, a file or a folder (docs/checkpoints.md); names and rows "
+             "of GGUF and of Hugging Face are matched.\n\nThe exit status is 1 "
              "if a tensor is missing on one side, has another shape, holds a NaN or an infinity "
              "on either side, or is below --min-sqnr. Failed rows say FAILED, and lines after the "
              "table say why. Where the terminal has fewer than 100 columns (or COLUMNS says so), "
              "the original's type and the cosine are left out.",
-    .tables = {own, options_context, options_common},
+    .tables = {own, options_imports, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
     .max_operands = 2,
@@ -227,6 +232,7 @@ struct comparison {
     char least_name[128];
     int is_narrow;  /* fewer columns, for a terminal of 80 */
     char *failures; /* a line each, of the first MOST_FAILURES, or NULL */
+    int is_models; /* of other programs */
 };
 
 static int is_failed(const struct comparison *c, const struct difference *d)
@@ -442,6 +448,70 @@ static int compare_names(struct comparison *c, const struct side *s, const struc
     return status;
 }
 
+/* ---- models of any program ------------------------------------------------------------------- */
+
+/* Module i of a with module j of b; -1: it is not there. */
+static int compare_modules(struct comparison *c, const struct model *a, const struct model *b,
+                           int64_t i, int64_t j, const char *name)
+{
+    struct values x = {.group = 0}, y = {.group = 0};
+    struct difference d = {.problem = NULL};
+    qn_entry p, q;
+    strcpy(x.type, "-");
+    strcpy(y.type, "-");
+    if (i >= 0)
+        model_type(a, i, x.type, sizeof x.type);
+    if (j >= 0)
+        model_type(b, j, y.type, sizeof y.type);
+    int first = 0, second = 0;
+    if (i < 0 || j < 0)
+        d.problem = i < 0 ? "only in the original" : "not there";
+    else
+        first = model_values(a, b, c->ctx, i, &x.rows, &x.group);
+    if (i >= 0 && j >= 0 && first <= 0)
+        second = model_values(b, a, c->ctx, j, &y.rows, &y.group);
+    if (d.problem == NULL && first == 0 && second == 0)
+        compare_values(&x, &y, &d);
+    else if (d.problem == NULL && first < 0 && second < 0 &&
+             qn_checkpoint_tensor(a->c, name, &p) == QN_OK &&
+             qn_checkpoint_tensor(b->c, name, &q) == QN_OK)
+        compare_bytes(&p, &q, &d);
+    else if (d.problem == NULL && first <= 0 && second <= 0)
+        d.problem = "other type or shape";
+    const int status = first > 0 ? first : second > 0 ? second : 0;
+    if (status == 0)
+        add(c, name, x.type, y.type, &d);
+    free(x.rows.data);
+    free(y.rows.data);
+    return status;
+}
+
+static const char *module_name(const struct model *m, int64_t i)
+{
+    qn_module module;
+    qn_module_init(&module);
+    qn_checkpoint_module(m->c, i, &module, NULL);
+    return module.name;
+}
+
+/* Modules of a; then those of b that a has not. */
+static int compare_models(struct comparison *c, const struct model *a, const struct model *b)
+{
+    int status = 0;
+    for (int64_t i = 0; i < qn_checkpoint_count(a->c) && status == 0; i++) {
+        char *other = model_name(a, b, module_name(a, i));
+        status = compare_modules(c, a, b, i, qn_checkpoint_find(b->c, other), module_name(a, i));
+        free(other);
+    }
+    for (int64_t j = 0; j < qn_checkpoint_count(b->c) && status == 0; j++) {
+        char *other = model_name(b, a, module_name(b, j));
+        if (qn_checkpoint_find(a->c, other) < 0)
+            status = compare_modules(c, a, b, -1, j, module_name(b, j));
+        free(other);
+    }
+    return status;
+}
+
 static int finish(struct comparison *c)
 {
     const int pass = c->failed == 0 && c->n > 0;
@@ -480,6 +550,9 @@ static int open_sides(struct comparison *c, const struct args *args)
     char *paths[2] = {(char *)(uintptr_t)c->a.path, (char *)(uintptr_t)c->b.path};
     int status = args_real(args, "min-sqnr", -1000, 1000, &c->min_sqnr);
     status = status != 0 ? status : context_make(args, &c->ctx);
+    c->is_models = status == 0 && models_are_foreign(c->ctx, c->a.path, c->b.path);
+    if (c->is_models)
+        return 0;
     status = status != 0 ? status : source_open(&c->a.source, c->ctx, &paths[0], 1);
     status = status != 0 ? status : source_open(&c->b.source, c->ctx, &paths[1], 1);
     /* Two arrays, whatever they are called: their files need not agree on a name. */
@@ -511,9 +584,20 @@ static int run(const struct args *args)
         }
         c.is_narrow = term_width() < 100;
         c.table = table_create(c.is_narrow ? narrow : columns);
-        status = compare_names(&c, &c.a, NULL);
-        if (status == 0)
-            status = compare_names(&c, &c.b, &c.a);
+        if (c.is_models) {
+            struct model a, b = {.c = NULL};
+            status = model_open(&a, args, c.ctx, c.a.path);
+            if (status == 0)
+                status = model_open(&b, args, c.ctx, c.b.path);
+            if (status == 0)
+                status = compare_models(&c, &a, &b);
+            model_close(&a);
+            model_close(&b);
+        } else {
+            status = compare_names(&c, &c.a, NULL);
+            if (status == 0)
+                status = compare_names(&c, &c.b, &c.a);
+        }
         if (status == 0)
             status = inputs_check();
         if (status == 0)

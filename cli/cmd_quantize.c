@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quern quantize: one tensor at a time from the mapped input through the quantizer to the output's
  * part file, so memory holds about one tensor whatever the size of the model. */
+#define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "export.h"
 #include "output.h"
 #include "quantize.h"
 #include "term.h"
 
 static const struct option_row own[] = {
-    {"out", 'o', "FILE", "the file to write"},
+    {"out", 'o', "PATH", "the file to write; with --to, the folder"},
+    {"to", 0, "FORMAT",
+     "write another program's format: awq, gptq, gptq_v2, ct, bnb, gguf, gguf:q4_k, ... (default: "
+     "quern)"},
     {"bits", 'b', "N", "bits of a code, 2 to 8 (default 4)"},
     {"group", 'g', "N", "weights that share a scale (default 128); pc: a channel, pt: the tensor"},
     {"scheme", 0, "sym|zp|off", "symmetric (default), integer zero point, or float offset"},
@@ -43,6 +49,9 @@ static const struct option_row own[] = {
 static const struct example examples[] = {
     {"4-bit weights in groups of 128",
      "quern quantize model.safetensors -o model-int4.safetensors"},
+    {"a folder for vLLM and transformers, another for llama.cpp",
+     "quern quantize llama/ -o llama-awq --to awq && quern quantize llama/ -o llama.gguf --to "
+     "gguf:q4_k"},
     {"see first what would happen", "quern quantize llama/ --format int4:g64:zp -e '*embed*' -e "
                                     "'*lm_head*' --dry-run"},
     {"experts in one tensor, and GPT-2's order of axes",
@@ -74,13 +83,18 @@ const struct command command_quantize = {
         "Conv1D, iohw of torch's ConvTranspose2d, hwio of Keras and JAX, oiw of Conv1d, eoi or eio "
         "of experts in one tensor (they become NAME.0, NAME.1, ...).\n\n"
         "The output appears under its name only when it is complete. Ctrl-C keeps FILE.part, and "
-        "--resume continues there. Memory holds about one tensor at a time.",
+        "--resume continues there. Memory holds about one tensor at a time.\n\n"
+        "With --to, the weights are quantized to PATH.quantized first and then written as 'quern "
+        "convert' does, with quantization_config, index and the other files of the folder; the "
+        "result holds exactly what was quantized.",
     .tables = {own, options_output, options_context, options_common},
     .examples = examples,
     .min_operands = 1,
     .max_operands = -1,
     .run = run,
 };
+
+#define MADE_FOR "quern.made_for"
 
 struct job {
     qn_ctx *ctx;
@@ -93,6 +107,7 @@ struct job {
     double tensor_bytes, tensor_begin; /* of the one being quantized */
     double quantizing, writing;        /* seconds */
     int is_quiet, is_json, is_resumed, skipped;
+    const char *made_for; /* --to: what the file is made of; it is not the result */
 };
 
 /* ---------------------------------------------------------------------------------- one tensor */
@@ -265,6 +280,8 @@ static int declare(struct job *job)
     static const char *const methods[] = {"rtn", "search", "gptq"};
     if (status == QN_OK)
         status = qn_writer_metadata(job->writer, "quern.method", methods[job->recipe.method], &err);
+    if (status == QN_OK && job->made_for != NULL)
+        status = qn_writer_metadata(job->writer, MADE_FOR, job->made_for, &err);
     return status == QN_OK ? 0 : complain_output(job->out, status, &err);
 }
 
@@ -360,7 +377,7 @@ static int write_file(struct job *job, const struct args *args)
     const double last = seconds_now();
     status = output_end(args, job->writer, job->items.n, status);
     job->writing += seconds_now() - last;
-    if (status == 0)
+    if (status == 0 && job->made_for == NULL)
         report(job, seconds_now() - begin);
     return status;
 }
@@ -400,9 +417,9 @@ static int prepare(struct job *job, const struct args *args)
     return status != 0 ? status : output_place(args);
 }
 
-static int run(const struct args *args)
+static int quantize(const struct args *args, const char *made_for)
 {
-    struct job job = {.out = args_text(args, "out", NULL)};
+    struct job job = {.out = args_text(args, "out", NULL), .made_for = made_for};
     job.is_quiet = args_has(args, "quiet");
     job.is_json = args_has(args, "json");
     int status = prepare(&job, args);
@@ -417,4 +434,88 @@ static int run(const struct args *args)
     source_close(&job.activations);
     qn_ctx_destroy(job.ctx);
     return status;
+}
+
+/* ----------------------------------------------------------------------------------------- --to */
+
+/* Everything that the quantized weights depend on; to be freed. */
+static char *words_of(const struct args *args)
+{
+    static const char *const none[] = {"out",  "resume", "force",  "quiet",
+                                       "json", "color",  "threads"};
+    char *words = must_print("%s %s: %s", qn_version(), qn_commit(), args->operands[0]);
+    for (int i = 0; i < args->n_given; i++) {
+        int counts = 1;
+        for (size_t j = 0; j < sizeof none / sizeof *none; j++)
+            counts = counts && strcmp(none[j], args->given[i].row->name) != 0;
+        char *more = must_print("%s%s%s%s%s", words, counts ? " --" : "",
+                                counts ? args->given[i].row->name : "", counts ? " " : "",
+                                counts && args->given[i].value != NULL ? args->given[i].value : "");
+        free(words);
+        words = more;
+    }
+    return text_utf8(words);
+}
+
+/* What lies where the quantized weights go: nothing, the same of an earlier run, others of one, or
+ * a file that is not ours. */
+enum made { NOT_THERE, SAME, OTHER, NOT_OURS };
+
+static enum made find_made(const char *path, const char *words)
+{
+    qn_ctx *ctx = NULL;
+    qn_file *file = NULL;
+    enum made made = NOT_OURS;
+    if (access(path, F_OK) != 0)
+        return NOT_THERE;
+    if (qn_ctx_create(NULL, &ctx, NULL) == QN_OK && qn_file_open(ctx, path, &file, NULL) == QN_OK) {
+        const char *found = qn_file_get_metadata(file, MADE_FOR);
+        if (found != NULL)
+            made = strcmp(found, words) == 0 ? SAME : OTHER;
+    }
+    qn_file_close(file);
+    qn_ctx_destroy(ctx);
+    return made;
+}
+
+/* Quantize to a file beside the result, and export that. The file stays until the result is there,
+ * so that nothing is quantized twice. */
+static int quantize_to(const struct args *args, const char *to)
+{
+    const char *out = args_text(args, "out", NULL);
+    int status = export_check(args, to, out);
+    if (status == 0 && args->n_operands != 1)
+        status = complain(EXIT_USAGE, "give the folder, or its index", "--to: takes one model");
+    if (status != 0 || args_has(args, "dry-run"))
+        return status != 0 ? status : quantize(args, NULL);
+    char *made = must_print("%s.quantized", out), *words = words_of(args);
+    struct args inner = *args;
+    inner.given = must_alloc(sizeof *inner.given * (size_t)args->n_given);
+    memcpy(inner.given, args->given, sizeof *inner.given * (size_t)args->n_given);
+    for (int i = 0; i < args->n_given; i++)
+        if (strcmp(inner.given[i].row->name, "out") == 0)
+            inner.given[i].value = made;
+    const enum made found = find_made(made, words);
+    if (found == NOT_OURS)
+        status = complain(EXIT_USAGE, "move it away", "%s: is there, and is not ours", made);
+    if (found == OTHER)
+        unlink(made);
+    if (status == 0 && found != SAME)
+        status = quantize(&inner, words);
+    struct export_request request = {.target = to, .source = made, .out = out, .is_all = 1};
+    request.folder = is_several_files(args->operands[0]) ? args->operands[0] : NULL;
+    if (status == 0)
+        status = export_files(args, &request);
+    if (status == 0)
+        unlink(made);
+    free(inner.given);
+    free(made);
+    free(words);
+    return status;
+}
+
+static int run(const struct args *args)
+{
+    const char *to = args_text(args, "to", "quern");
+    return strcmp(to, "quern") != 0 ? quantize_to(args, to) : quantize(args, NULL);
 }

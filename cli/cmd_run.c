@@ -6,13 +6,15 @@
 
 #include "axes.h"
 #include "inputs.h"
+#include "models.h"
 #include "output.h"
 #include "problem.h"
 #include "source.h"
 #include "term.h"
 
 static const struct option_row own[] = {
-    {"weights", 'w', "FILE[:NAME]", "quantized or packed weights; plain ones with --format"},
+    {"weights", 'w', "FILE[:NAME]",
+     "quantized or packed weights; plain ones with --format; FOLDER:NAME of any model"},
     {"x", 'x', "FILE[:NAME]", "activations [..., k], or an image of rank 4 (3 without height)"},
     {"out", 'o', "FILE", "the npy to write"},
     {"format", 'f', "SPEC", "quantize plain weights to this format first"},
@@ -68,7 +70,7 @@ const struct command command_run = {
     .operands = "",
     .about = "Computes y = act(x . W^T + bias) with quantized weights W, or a convolution with "
              "them, and writes y as npy. FILE:NAME picks a tensor of a safetensors file.",
-    .tables = {own, options_context, options_tuning, options_common},
+    .tables = {own, options_imports, options_context, options_tuning, options_common},
     .examples = examples,
     .max_operands = 0,
     .run = run,
@@ -200,11 +202,35 @@ static const char *packed_name(const struct picked *p)
     return NULL;
 }
 
-static int load_weights(struct task *t, const char *text, const char *format)
+/* A module of a model that another program wrote. */
+static int load_module(struct task *t, const struct args *args, const char *text)
+{
+    qn_weight *weight = NULL;
+    qn_weight_parts parts;
+    qn_error err = {0};
+    int failed = model_pick(args, t->ctx, text, &weight);
+    if (failed != 0 || weight == NULL)
+        return failed;
+    qn_weight_parts_init(&parts);
+    qn_weight_view(weight, &parts);
+    failed = parts.kh * parts.kw * parts.conv_groups == 1 ? check_columns(t, text, parts.k) : 0;
+    if (failed != 0) {
+        qn_weight_destroy(weight);
+        return failed;
+    }
+    const qn_status status = pack(t, weight, &err);
+    return status == QN_OK ? 0 : complain_status(text, status, &err);
+}
+
+static int load_weights(struct task *t, const struct args *args, const char *text,
+                        const char *format)
 {
     struct picked p;
     qn_error err = {0};
-    int failed = pick_open(&p, t->ctx, text);
+    int failed = load_module(t, args, text);
+    if (failed != 0 || t->w != NULL)
+        return failed;
+    failed = pick_open(&p, t->ctx, text);
     if (failed == 0) {
         const char *name = pick_weight(&p), *packed = packed_name(&p);
         qn_status status = QN_OK;
@@ -572,8 +598,8 @@ static int run(const struct args *args)
     status = status != 0 ? status : load_tensor(&t, args_text(args, "bias", NULL), &t.bias);
     status = status != 0 ? status : load_tensor(&t, args_text(args, "residual", NULL), &t.residual);
     if (status == 0)
-        status =
-            load_weights(&t, args_text(args, "weights", NULL), args_text(args, "format", NULL));
+        status = load_weights(&t, args, args_text(args, "weights", NULL),
+                              args_text(args, "format", NULL));
     status = status != 0 ? status : output_place(args);
     if (status == 0)
         status = compute(&t, args);

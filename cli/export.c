@@ -66,13 +66,14 @@ static int take_module(struct export *e, struct chosen *chosen, int64_t i)
     qn_error err = {0};
     qn_module_init(&m);
     const qn_status found = qn_checkpoint_module(e->model, i, &m, &err);
-    if (chosen_refusal(chosen, m.name) != NULL)
+    if (!e->is_all && chosen_refusal(chosen, m.name) != NULL)
         return 0;
     if (found != QN_OK)
         return imports_complain(found, &err);
     struct piece *p = &e->pieces[e->n_pieces];
     *p = (struct piece){.module = i, .name = m.name, .bytes = (double)m.bytes};
     p->how = m.importer[0] != '\0' ? PIECE_EXPORT : PIECE_COPY;
+    p->k = m.k;
     p->activation = m.activation;
     p->input_scale = m.input_scale;
     p->input_zero = m.input_zero;
@@ -96,7 +97,7 @@ static int choose(struct export *e)
     e->pieces = must_alloc(sizeof *e->pieces * (size_t)(all > 0 ? all : 1));
     for (int64_t i = 0; i < all && status == 0; i++)
         status = take_module(e, &chosen, i);
-    if (status == 0)
+    if (status == 0 && !e->is_all)
         status = chosen_check(&chosen, "module");
     if (status == 0 && e->n_weights == 0)
         status = complain(EXIT_INPUT, "'quern quantize' makes some",
@@ -136,31 +137,39 @@ static int plan_piece(struct export *e, int64_t i)
     return export_piece(e, &e->pieces[i], plan_only);
 }
 
-static int64_t columns_of(const struct piece *p)
-{
-    return p->tensors[0].shape[0]; /* AWQ's qweight is [k, n / 8] */
-}
-
-/* AWQ's configuration has one size of groups for all modules: the largest that divides each. */
+/* AWQ's configuration has one size of groups for all modules: the largest that divides each. 0:
+ * they agree, or have one group a row. */
 static int64_t common_group(const struct export *e)
 {
     int64_t group = 0;
-    int differs = 0;
+    int differs = 0, is_per_row = 1;
     for (int64_t i = 0; i < e->n_pieces; i++) {
         const struct piece *p = &e->pieces[i];
         if (p->how != PIECE_EXPORT)
             continue;
-        int64_t a = p->group < 0 ? columns_of(p) : p->group, b = group;
+        const int64_t own = p->group < 0 ? p->k : p->group;
+        int64_t a = own, b = group;
         while (b != 0) {
             const int64_t rest = a % b;
             a = b;
             b = rest;
         }
-        differs = differs || (group != 0 && a != (p->group < 0 ? columns_of(p) : p->group)) ||
-                  (group != 0 && a != group);
+        differs = differs || (group != 0 && (a != own || a != group));
+        is_per_row = is_per_row && p->group < 0;
         group = a;
     }
-    return differs ? group : 0;
+    return differs && !is_per_row ? group : 0;
+}
+
+/* A row of just one group of the size that other modules have is no other scheme. */
+static void settle_groups(struct export *e)
+{
+    int64_t group = 0;
+    for (int64_t i = 0; i < e->n_pieces && group <= 0; i++)
+        group = e->pieces[i].how == PIECE_EXPORT ? e->pieces[i].group : 0;
+    for (int64_t i = 0; i < e->n_pieces; i++)
+        if (e->pieces[i].how == PIECE_EXPORT && e->pieces[i].group < 0 && e->pieces[i].k == group)
+            e->pieces[i].group = group;
 }
 
 static int plan(struct export *e)
@@ -373,6 +382,20 @@ static int is_empty(const struct export *e)
     return is_empty;
 }
 
+/* Small files that a run was writing when it was killed. */
+static void clear_strays(const struct export *e)
+{
+    DIR *folder = opendir(e->part);
+    for (struct dirent *d; folder != NULL && (d = readdir(folder)) != NULL;) {
+        char *path = must_print("%s/%s", e->part, d->d_name);
+        if (strstr(d->d_name, ".part.") != NULL)
+            unlink(path);
+        free(path);
+    }
+    if (folder != NULL)
+        closedir(folder);
+}
+
 static int begin_part(const struct export *e)
 {
     char *words = manifest_of(e), *path = must_print("%s/" MANIFEST, e->part);
@@ -394,6 +417,8 @@ static int begin_part(const struct export *e)
                 e->part);
         clear_part(e);
     }
+    if (status == 0 && is_there)
+        clear_strays(e);
     if (status == 0 && mkdir(e->part, 0777) != 0 && errno != EEXIST)
         status = complain(EXIT_LIBRARY, "choose another place", "%s: %s", e->part, strerror(errno));
     if (status == 0 && access(path, F_OK) != 0) {
@@ -458,6 +483,7 @@ static int write_all(struct export *e)
     for (int s = 0; s < e->n_shards && status == 0; s++)
         status = write_shard(e, s);
     progress_end(&e->progress);
+    settle_groups(e);
     if (status == 0 && !e->to_gguf)
         status = export_write_config(e);
     if (status == 0)
@@ -503,34 +529,28 @@ static void report(const struct export *e, double took)
     }
 }
 
-/* The format of --requantize: --format, or the target's usual one. */
-static int read_format(struct export *e)
+const char *export_usual_format(const char *target)
 {
     static const char *const usual[][2] = {{"awq", "int4:g128:zp:f16"},  {"gptq", "int4:g128:f16"},
                                            {"gptq_v2", "int4:g128:f16"}, {"ct", "int4:g128:f16"},
                                            {"bnb", "nf4:g64"},           {"gguf", "q4_0"}};
-    const char *colon = strchr(e->target, ':'), *text = args_text(e->args, "format", NULL);
-    qn_error err = {0};
-    e->is_requantized = args_has(e->args, "requantize");
-    for (size_t i = 0; i < sizeof usual / sizeof *usual && text == NULL; i++)
-        if (strncmp(e->target, usual[i][0], strcspn(e->target, ":")) == 0 &&
-            strlen(usual[i][0]) == strcspn(e->target, ":"))
-            text = e->to_gguf && colon != NULL ? colon + 1 : usual[i][1];
-    if (!e->is_requantized)
-        return 0;
-    const qn_status status = qn_format_parse(text, &e->format, &err);
-    return status == QN_OK ? 0 : complain(EXIT_USAGE, "--format gives one", "%s", err.text);
+    const size_t length = strcspn(target, ":");
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (strlen(usual[i][0]) == length && strncmp(target, usual[i][0], length) == 0)
+            return strncmp(target, "gguf:", 5) == 0 ? target + 5 : usual[i][1];
+    return NULL;
 }
 
-static int check_target(const struct export *e)
+/* The format of --requantize: --format, or the target's usual one. */
+static int read_format(struct export *e)
 {
-    const size_t length = strcspn(e->target, ":");
-    const char *name;
-    for (int32_t i = 0; (name = qn_export_target(i)) != NULL; i++)
-        if (strlen(name) == length && strncmp(name, e->target, length) == 0)
-            return 0;
-    return complain(EXIT_USAGE, "quern, packed, awq, gptq, gptq_v2, ct, bnb, gguf or gguf:TYPE",
-                    "--to %s: no such format", e->target);
+    qn_error err = {0};
+    e->is_requantized = args_has(e->args, "requantize");
+    if (!e->is_requantized)
+        return 0;
+    const char *text = args_text(e->args, "format", export_usual_format(e->target));
+    const qn_status status = qn_format_parse(text, &e->format, &err);
+    return status == QN_OK ? 0 : complain(EXIT_USAGE, "--format gives one", "%s", err.text);
 }
 
 static int is_folder(const char *path)
@@ -539,17 +559,20 @@ static int is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-static int check_out(const struct export *e)
+int export_check(const struct args *args, const char *target, const char *out)
 {
     qn_error err = {0};
-    if (e->out == NULL)
-        return output_check(e->args);
-    if (!e->to_gguf && access(e->out, F_OK) == 0)
+    if (export_usual_format(target) == NULL)
+        return complain(EXIT_USAGE, "quern, awq, gptq, gptq_v2, ct, bnb, gguf or gguf:TYPE",
+                        "--to %s: no such format", target);
+    if (out == NULL)
+        return output_check(args);
+    const int to_gguf = strncmp(target, "gguf", 4) == 0;
+    if (!to_gguf && access(out, F_OK) == 0)
         return complain(EXIT_USAGE, "remove it first, or choose another name",
-                        "%s: is there already, and a folder is not replaced", e->out);
-    const qn_status status =
-        e->to_gguf ? qn_output_check(e->out, args_has(e->args, "force"), &err) : QN_OK;
-    return status == QN_OK ? 0 : complain_output(e->out, status, &err);
+                        "%s: is there already, and a folder is not replaced", out);
+    const qn_status status = to_gguf ? qn_output_check(out, args_has(args, "force"), &err) : QN_OK;
+    return status == QN_OK ? 0 : complain_output(out, status, &err);
 }
 
 static int open_source(struct export *e)
@@ -558,7 +581,8 @@ static int open_source(struct export *e)
     if (status != 0)
         return status;
     e->from_gguf = qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_GGUF;
-    e->folder = args_text(e->args, "config", is_folder(e->source) ? e->source : NULL);
+    if (e->folder == NULL && is_folder(e->source))
+        e->folder = e->source;
     if (e->from_gguf)
         facts_of_gguf(&e->facts, qn_checkpoint_file(e->model, 0));
     status = export_read_config(e);
@@ -570,22 +594,23 @@ static int open_source(struct export *e)
     return status;
 }
 
-int export_run(const struct args *args, const char *target)
+int export_files(const struct args *args, const struct export_request *request)
 {
-    struct export e = {.args = args, .target = target, .source = args->operands[0]};
-    e.out = args_has(args, "dry-run") ? NULL : args_text(args, "out", NULL);
-    e.to_gguf = strncmp(target, "gguf", 4) == 0;
+    struct export e = {.args = args,
+                       .target = request->target,
+                       .source = request->source,
+                       .folder = request->folder,
+                       .group = request->group,
+                       .is_all = request->is_all,
+                       .out = request->out};
+    e.to_gguf = strncmp(e.target, "gguf", 4) == 0;
     e.is_quiet = args_has(args, "quiet");
     e.is_json = args_has(args, "json");
     e.part = must_print("%s.part", e.out != NULL ? e.out : "");
     const double begin = seconds_now();
-    int status = check_target(&e);
+    int status = export_check(args, e.target, e.out);
     if (status == 0)
         status = read_format(&e);
-    if (status == 0)
-        status = args_int(args, "group", -1, 1 << 20, &e.group);
-    if (status == 0)
-        status = check_out(&e);
     if (status == 0)
         status = context_make(args, &e.ctx);
     if (status == 0)
@@ -614,4 +639,13 @@ int export_run(const struct args *args, const char *target)
     qn_checkpoint_close(e.model);
     qn_ctx_destroy(e.ctx);
     return status;
+}
+
+int export_run(const struct args *args, const char *target)
+{
+    struct export_request request = {.target = target, .source = args->operands[0]};
+    request.out = args_has(args, "dry-run") ? NULL : args_text(args, "out", NULL);
+    request.folder = args_text(args, "config", NULL);
+    const int status = args_int(args, "group", -1, 1 << 20, &request.group);
+    return status == 0 ? export_files(args, &request) : status;
 }

@@ -36,7 +36,7 @@ struct piece { /* a module of the source on its way */
     int32_t input_zero;
     char kind[KIND_TEXT];
     int bits, is_symmetric, has_order, is_requantized;
-    int64_t group;
+    int64_t group, k; /* columns a group, -1: a row; columns */
 };
 
 struct export {
@@ -47,7 +47,7 @@ struct export {
     const char *folder;          /* with config.json and other files; NULL: there is none */
     char *part;                  /* "OUT.part" */
     const char *target;          /* "awq", "gguf:q4_0" */
-    int to_gguf, from_gguf, is_quiet, is_json, is_requantized;
+    int to_gguf, from_gguf, is_quiet, is_json, is_requantized, is_all;
     struct model_facts facts;
     cJSON *config;
     struct piece *pieces;
@@ -59,8 +59,20 @@ struct export {
     struct progress progress;
 };
 
+/* What is asked for. */
+struct export_request {
+    const char *target, *source, *out; /* out NULL: only look whether it can be held */
+    const char *folder;                /* NULL: the source, if it is one */
+    int64_t group;                     /* 0: the model's own */
+    int is_all;                        /* --include and --exclude do not count */
+};
 /* `quern convert --to TARGET`. 0 or the exit status. */
 int export_run(const struct args *args, const char *target);
+int export_files(const struct args *args, const struct export_request *request);
+/* Is there such a target, and can OUT be made? Asked before long work. 0 or the exit status. */
+int export_check(const struct args *args, const char *target, const char *out);
+/* The format that a target is usually quantized to; NULL: there is no such target. */
+const char *export_usual_format(const char *target);
 
 /* export_weights.c: a module's weight in the order of the target's rows, exactly as the source has
  * it. 0 or the exit status. */

@@ -211,6 +211,7 @@ static void list_text(const struct args *args, const qn_checkpoint *model, struc
             else
                 table_cell(t, PLAIN, "%s", "");
         }
+        qn_checkpoint_forget(model, i);
         free(l.why);
     }
     if (!is_detailed)
@@ -279,6 +280,7 @@ static void print_json(const struct args *args, const qn_checkpoint *model, stru
             count(totals, &l);
             cJSON_AddItemToArray(list, line_json(model, i, &l));
         }
+        qn_checkpoint_forget(model, i);
         free(l.why);
     }
     cJSON_AddNumberToObject(o, "weights", (double)totals->weights);

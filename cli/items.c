@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "export.h"
 #include "output.h"
 #include "quantize.h"
 #include "term.h"
@@ -21,6 +22,11 @@ static int read_format(const struct args *args, struct recipe *r)
             return complain(EXIT_USAGE, "give one or the other", "--%s: contradicts --format %s",
                             parts[i], format);
     }
+    const char *const to = args_text(args, "to", "quern");
+    const int is_exported = strcmp(to, "quern") != 0 && export_usual_format(to) != NULL;
+    if (is_exported && format == NULL && !args_has(args, parts[0]) && !args_has(args, parts[1]) &&
+        !args_has(args, parts[2]))
+        format = export_usual_format(to);
     int64_t bits = 4;
     const char *group = args_text(args, "group", "128");
     const char *scheme = args_text(args, "scheme", "sym");
@@ -31,11 +37,12 @@ static int read_format(const struct args *args, struct recipe *r)
         status = parse_int("--group", group, 1, INT32_MAX, &size);
     if (status != 0)
         return status;
-    char *text = format != NULL
-                     ? must_copy(format)
-                     : must_print("int%lld:%s%s%s%s", (long long)bits, is_word ? "" : "g", group,
-                                  strcmp(scheme, "sym") == 0 ? "" : ":",
-                                  strcmp(scheme, "sym") == 0 ? "" : scheme);
+    char *text =
+        format != NULL
+            ? must_copy(format)
+            : must_print("int%lld:%s%s%s%s%s", (long long)bits, is_word ? "" : "g", group,
+                         strcmp(scheme, "sym") == 0 ? "" : ":",
+                         strcmp(scheme, "sym") == 0 ? "" : scheme, is_exported ? ":f16" : "");
     const qn_status parsed = qn_format_parse(text, &r->format, &err);
     if (parsed != QN_OK)
         status = complain_status(text, parsed, &err);

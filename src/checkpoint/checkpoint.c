@@ -522,7 +522,10 @@ static qn_status find_module(const qn_checkpoint *c, const struct qni_module *m,
     stem_of(c, m, stem);
     for (int32_t p = 1; importer->parts[p] != NULL; p++)
         qni_checkpoint_part(c, stem, importer->parts[p], &found->part[p]);
+    const struct qni_mapping *mapping = c->files[c->refs[m->head].file]->mapping;
+    qni_mapping_sample(mapping, true);
     qn_status status = importer->find(c, stem, found, &inner);
+    qni_mapping_sample(mapping, false);
     int64_t taps = 1;
     if (status == QN_OK && found->parts.format.code == QN_CODE_TABLE)
         found->parts.table = found->table;

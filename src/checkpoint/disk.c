@@ -228,6 +228,13 @@ void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t
         madvise((void *)(uintptr_t)(mapping->pages + from), to - from, MADV_DONTNEED);
 }
 
+void qni_mapping_sample(const struct qni_mapping *mapping, bool is_sampled)
+{
+    if (mapping->pages != NULL)
+        madvise((void *)(uintptr_t)mapping->pages, mapping->pages_bytes,
+                is_sampled ? MADV_RANDOM : MADV_NORMAL);
+}
+
 void qni_mapping_prefetch(const struct qni_mapping *mapping, size_t offset, size_t bytes)
 {
     const uintptr_t at = (uintptr_t)mapping->bytes + offset, from = at - at % page_bytes();

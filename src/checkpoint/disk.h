@@ -49,6 +49,10 @@ void qni_mapping_forget(const struct qni_mapping *mapping, size_t offset, size_t
 
 /* The pages that hold [offset, offset + bytes) are read ahead, if the system likes. */
 void qni_mapping_prefetch(const struct qni_mapping *mapping, size_t offset, size_t bytes);
+/* From here on (is_sampled 0: no longer) a few bytes are read here and there, and what lies around
+ * them need not be fetched with them: on a large file that is not in memory each place else costs
+ * megabytes. */
+void qni_mapping_sample(const struct qni_mapping *mapping, bool is_sampled);
 
 /* ---- writing --------------------------------------------------------------------------------- */
 

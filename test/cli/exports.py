@@ -239,5 +239,75 @@ class Exports(Case):
         self.assertIn("is thrown away", said.err)
 
 
+class Folders(Case):
+    """quantize --to, compare and run on folders."""
+
+    def plain(self):
+        draw = random.Random(4)
+        tensors = {"model.embed_tokens.weight": ("F16", [VOCAB, HIDDEN],
+                                                 [i % 5 / 4 for i in range(VOCAB * HIDDEN)]),
+                   "model.norm.weight": ("F16", [HIDDEN], [1.5] * HIDDEN),
+                   "model.layers.0.input_layernorm.weight": ("F16", [HIDDEN], [0.5] * HIDDEN)}
+        for name, (n, k) in LAYER.items():
+            tensors[f"model.layers.0.{name}.weight"] = (
+                "F16", [n, k], [draw.gauss(0, .02) for _ in range(n * k)])
+        os.makedirs("p")
+        safetensors("p/model.safetensors", tensors)
+        for name, value in (("config", CONFIG), ("tokenizer", TOKENIZER)):
+            with open(f"p/{name}.json", "w") as file:
+                json.dump(value, file)
+
+    def test_quantize(self):
+        self.plain()
+        for to, more in (("awq", []), ("gptq_v2", ["--group", "32", "--scheme", "zp"]),
+                         ("ct", ["-f", "mxfp4"]), ("bnb", []), ("gguf:q8_0", []), ("gguf", [])):
+            out = to.replace(":", "-")
+            said = quern("quantize", "p", "-o", out, "--to", to, *more)
+            self.assertIn("7 weights as", said)
+            self.assertIn("exact", said)
+            self.assertFalse(os.path.exists(f"{out}.quantized") or os.path.exists(f"{out}.part"))
+            said = quern("compare", out, "p", "--min-sqnr", "15")
+            self.assertIn("10 tensors, 0 failed", said)
+        self.assertEqual(load("awq/config.json")["quantization_config"]["group_size"], 128)
+        self.assertEqual(load("gptq_v2/config.json")["quantization_config"]["sym"], False)
+        self.assertEqual(load("ct/config.json")["quantization_config"]["format"],
+                         "mxfp4-pack-quantized")
+        self.assertEqual(read("awq/tokenizer.json"), read("p/tokenizer.json"))
+        quern("quantize", "p", "-o", "some", "--to", "awq", "-i", "*proj.weight", "-e", "*down*")
+        self.assertEqual(load("some/config.json")["quantization_config"]["modules_to_not_convert"],
+                         ["model.layers.0.mlp.down_proj"])
+        self.complains("quantize", "p", "-o", "awq", "--to", "awq", status=2, says="there already")
+        self.complains("quantize", "p", "-o", "x", "--to", "onnx9", status=2, says="no such format")
+        with open("x.quantized", "w") as file:
+            file.write("mine")
+        self.complains("quantize", "p", "-o", "x", "--to", "awq", status=2, says="not ours")
+        self.assertEqual(read("x.quantized"), b"mine")
+
+    def test_compare_and_run(self):
+        model("m")
+        quern("convert", "m", "-o", "m.gguf", "--to", "gguf")
+        quern("convert", "m", "-o", "c", "--to", "ct")
+        for a, b in (("m", "m.gguf"), ("m.gguf", "c"), ("c", "m")):
+            said = json.loads(quern("compare", a, b, "--json"))
+            self.assertEqual((len(said["tensors"]), said["failed"], said["pass"]), (11, 0, True))
+            self.assertTrue(all(t["max_abs"] == 0 for t in said["tensors"]), said)
+        quern("quantize", "c", "-o", "no.st", status=3)
+        self.plain()
+        said = quern("compare", "m", "p", status=1)
+        self.assertIn("not there", said)
+        from command import npy_read, npy_write
+        npy_write("x.npy", [2, HIDDEN], [((i * 7) % 11 - 5) / 4 for i in range(2 * HIDDEN)])
+        results = []
+        for weights in ("m:model.layers.0.mlp.up_proj.weight",
+                        "c:model.layers.0.mlp.up_proj.weight", "m.gguf:blk.0.ffn_up.weight"):
+            quern("run", "-w", weights, "-x", "x.npy", "-o", "y.npy", "--force")
+            results.append(npy_read("y.npy")[1])
+        self.assertEqual(results[0], results[1])
+        for mine, other in zip(results[0], results[2]):
+            self.assertAlmostEqual(mine, other, places=4)
+        self.complains("run", "-w", "m:none", "-x", "x.npy", "-o", "z.npy", status=3, says="none")
+        self.complains("run", "-w", "m:model.norm.weight", "-x", "x.npy", "-o", "z.npy", status=3)
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[2:])
