@@ -11,7 +11,7 @@
 #include "term.h"
 
 static const struct option_row own[] = {
-    {"out", 'o', "PATH", "the file (quern, gguf) or folder to write"},
+    {"out", 'o', "FILE", "the file (quern, gguf) or folder to write"},
     {"to", 0, "FORMAT",
      "quern (default), awq, gptq, gptq_v2, ct, bnb, gguf, or one kind alone: gguf:q4_0, "
      "ct:int-quantized"},

@@ -12,7 +12,7 @@
 #include "term.h"
 
 static const struct option_row own[] = {
-    {"out", 'o', "PATH", "the file to write; with --to, the folder"},
+    {"out", 'o', "FILE", "the file to write; with --to, the folder"},
     {"to", 0, "FORMAT",
      "write another program's format: awq, gptq, gptq_v2, ct, bnb, gguf, gguf:q4_k, ... (default: "
      "quern)"},
@@ -84,7 +84,7 @@ const struct command command_quantize = {
         "of experts in one tensor (they become NAME.0, NAME.1, ...).\n\n"
         "The output appears under its name only when it is complete. Ctrl-C keeps FILE.part, and "
         "--resume continues there. Memory holds about one tensor at a time.\n\n"
-        "With --to, the weights are quantized to PATH.quantized first and then written as 'quern "
+        "With --to, the weights are quantized to FILE.quantized first and then written as 'quern "
         "convert' does, with quantization_config, index and the other files of the folder; the "
         "result holds exactly what was quantized.",
     .tables = {own, options_output, options_context, options_common},

@@ -13,8 +13,7 @@
 
 /* Where the result goes, how it is told, and what does the work; the calibration is an input. */
 static const char *const without_effect[] = {
-    "out",  "to",    "resume", "force",   "dry-run",     "quiet",
-    "json", "color", "help",   "threads", "calibration",
+    "out", "resume", "force", "dry-run", "quiet", "json", "color", "help", "threads", "calibration",
 };
 
 static int has_effect(const struct option_row *row)

@@ -270,8 +270,9 @@ CHANGED = {
     "pack": {"include": "*", "exclude": "0", "layout": "q4n16", "x-block": "64", "no-sums": None,
              "shard": "1/2", "split": "row", "device": "cpu", "isa": "portable"},
 }
-# Options that change no byte, and those that this test itself is about.
-UNCHANGED = {"out", "dry-run", "resume", "force", "quiet", "json", "threads", "color", "help",
+# Options that change no byte, those that this test itself is about, and --to, whose part file has
+# another name.
+UNCHANGED = {"to", "out", "dry-run", "resume", "force", "quiet", "json", "threads", "color", "help",
              "calibration"}
 
 
