@@ -324,7 +324,7 @@ if(QN_PYTHON AND NOT QN_SANITIZE)
   quern_is_tested(tested python.tests)
   if(tested)
     add_test(NAME python.tests COMMAND ${oracle_python} ${PROJECT_SOURCE_DIR}/python/tests/run.py)
-    set_tests_properties(python.tests PROPERTIES LABELS python TIMEOUT 300 SKIP_RETURN_CODE 77
+    set_tests_properties(python.tests PROPERTIES LABELS python TIMEOUT 900 SKIP_RETURN_CODE 77
       ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>")
   endif()
 endif()
