@@ -186,6 +186,20 @@ EPILOGUE int32_t epilogue_raw_bias(const struct qni_cuda_sink &s, int32_t j, int
                                                     : 0;
 }
 
+/* Of raw sums with integer zero points: sum of (x - x_zero) over row `row` of all parts as it was
+ * prepared. blob: that of the weights. */
+EPILOGUE int32_t epilogue_raw_row(const struct qni_cuda_rows &x, const struct qni_cuda_weights &w,
+                                  const uint8_t *blob, int64_t row)
+{
+    int32_t sum = 0;
+    for (int32_t s = 0; s < w.n_segments; s++) {
+        sum += x.sum[row * x.ld_segment + s];
+        if (x.x_zero != 0)
+            sum -= x.x_zero * ((const int32_t *)(blob + w.counts))[s];
+    }
+    return sum;
+}
+
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* v[i * ld + j]: row i (0 ... rows), output `output` + j (0 ... outputs), of expert e, in shared

@@ -187,7 +187,8 @@ static void wrong_weights(qn_ctx *gpu, qn_ctx *cpu)
     scene_start(&g, gpu, SCENE_GROUPED_IDS);
     const qn_packed *const expert = g.w[1];
     g.w[1] = of_cpu;
-    expect_status("an expert of the CPU", scene_run(&g), QN_E_DEVICE, NULL, "w is packed for");
+    expect_status("an expert of the CPU", scene_run(&g), QN_E_DEVICE, NULL,
+                  "w[1] is packed for device 1:0");
     g.w[1] = expert;
     expect_status("the right call", scene_run(&g), QN_OK, NULL, "");
     scene_stop(&g);

@@ -235,7 +235,7 @@ static void conv_case(struct check *c, const void *arg)
     };
     struct check_weight weight;
     check_weight_make(c, &o, &weight);
-    const bool one_unit = is_static && sweep_is_one_unit(c, &weight);
+    const bool one_unit = is_static && sweep_is_one_unit(&weight);
     qn_conv_args args;
     qn_conv_args_init(&args);
     args.strategy = cc->strategy;

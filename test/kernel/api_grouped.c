@@ -93,7 +93,7 @@ static void grouped_case(struct check *c, const void *arg)
     if (o.small && args.x.dtype != QN_F16)
         check_enlarge_x(c, &args.x);
     check_memory_freeze(args.x.data);
-    const bool one_unit = is_static && sweep_is_one_unit(c, &weights[0]);
+    const bool one_unit = is_static && sweep_is_one_unit(&weights[0]);
     args.y = check_tensor(c, "y", sweep_draw_y_type(c, gc->strategy, one_unit), 2,
                           (const int64_t[]){m, n}, true);
     if (routed)

@@ -61,7 +61,7 @@ static void matmul_case(struct check *c, const void *arg)
     };
     struct check_weight weight;
     check_weight_make(c, &o, &weight);
-    const bool one_unit = is_static && sweep_is_one_unit(c, &weight);
+    const bool one_unit = is_static && sweep_is_one_unit(&weight);
     qn_matmul_args args;
     qn_matmul_args_init(&args);
     args.strategy = mc->strategy;

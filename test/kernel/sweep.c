@@ -502,12 +502,10 @@ bool sweep_is_int8(qn_strategy s)
     return s == QN_STRATEGY_INT8_ROW || s == QN_STRATEGY_INT8_BLOCK || s == QN_STRATEGY_INT8_STATIC;
 }
 
-bool sweep_is_one_unit(const struct check *c, const struct check_weight *weight)
+bool sweep_is_one_unit(const struct check_weight *weight)
 {
-    const bool on_gpu = c->options->device->kind == QN_CUDA; /* no row there takes zero points */
     return weight->w.format.code == QN_CODE_INT && weight->w.n_groups == 1 &&
-           (weight->w.format.shift == QN_SHIFT_NONE ||
-            (weight->w.format.shift == QN_SHIFT_ZERO && !on_gpu));
+           weight->w.format.shift != QN_SHIFT_OFFSET;
 }
 
 bool sweep_draw_small(struct check *c, qn_strategy strategy, int32_t data)

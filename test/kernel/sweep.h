@@ -62,6 +62,6 @@ qn_dtype sweep_draw_y_type(struct check *c, qn_strategy strategy, bool raw);
 void sweep_draw_quant(struct check *c, qn_strategy strategy, qn_dtype x_type, qn_quant_args *quant);
 bool sweep_is_int8(qn_strategy strategy);
 /* Integer weights whose sums are in one unit: one group, no offset. */
-bool sweep_is_one_unit(const struct check *c, const struct check_weight *weight);
+bool sweep_is_one_unit(const struct check_weight *weight);
 
 #endif

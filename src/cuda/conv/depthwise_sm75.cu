@@ -255,7 +255,7 @@ ROWS_DEVICE void given_sums(const struct depthwise_job &j, const struct lane &l,
         const struct group_scale g = exact_scale_of(j.d.w, l.output, s.group);
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {
-            raw[i] += dot[i];
+            raw[i] += dot[i] - (int32_t)g.zero * sum[i];
             v[i] = __fmaf_rn(g.scale, (float)dot[i], v[i]);
             if (is_shifted)
                 v[i] = __fmaf_rn(g.offset, (float)sum[i], v[i]);

@@ -65,6 +65,8 @@ INLINE void finish(const struct job &d, const struct qni_cuda_sink &out, const u
             const int32_t sum = d.has_sums ? totals[p * 16 + o] : 0;
             int32_t dot = dots[at] - (d.is_q8b ? 0 : d.x.x_zero * sum);
             if (d.is_raw) {
+                if (d.extra_bytes != 0)
+                    dot -= raw_zero(d, shared, w.blob, p, o, decode_row_of(rows, r));
                 dot += epilogue_raw_bias(out, output, w.expert);
                 if (out.y_dtype == QN_I32) {
                     store_raw(&out, row, output, dot);

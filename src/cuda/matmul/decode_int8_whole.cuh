@@ -90,8 +90,22 @@ INLINE void add_whole(const struct job &d, int32_t (&dot)[MT][4], int32_t (&sum)
     sum[0] = sum[2] = 0;
 }
 
-/* The steps of the one segment: output o of panel p, row r. dot: less x_zero sum_w where it is raw
- * (then without offsets). */
+/* What the zero point of output o of panel p adds to a raw sum of row `row` as it was prepared. */
+INLINE int32_t raw_zero(const struct job &d, const uint8_t *shared, const uint8_t *blob, int32_t p,
+                        int32_t o, int64_t row)
+{
+    const int8_t *const zeros = (const int8_t *)(shared + d.at_extra + p * d.extra_bytes);
+    int32_t sum = 0;
+    for (int32_t s = 0; s < d.n_segments; s++) {
+        sum += d.x.sum[row * d.x.ld_segment + s];
+        if (d.x.x_zero != 0)
+            sum -= d.x.x_zero * ((const int32_t *)(blob + d.counts))[s];
+    }
+    return zeros[2 * (o & 7) + (o >> 3)] * sum;
+}
+
+/* The steps of the one segment: output o of panel p, row r. dot: less x_zero sum_w where it is raw,
+ * and less what zero points add. */
 INLINE float steps_of_one(const struct job &d, const uint8_t *shared, int32_t p, int32_t o,
                           int32_t r, int32_t dot, int32_t sum)
 {
@@ -105,7 +119,7 @@ INLINE float steps_of_one(const struct job &d, const uint8_t *shared, int32_t p,
     else if (d.is_q8b)
         t = __fmul_rn(*fact, t);
     t = __fmaf_rn(scale, t, 0.0f);
-    if (d.extra_bytes == 0)
+    if (d.extra_bytes == 0 || d.is_raw)
         return t;
     return __fmaf_rn(d.extra_bytes == 16 ? shifted((const int8_t *)extra + i0, scale)
                                          : one_at(extra, i0, d.scale_is_f16),

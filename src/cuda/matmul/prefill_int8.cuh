@@ -203,10 +203,10 @@ __device__ __forceinline__ void sum_one_segment(consumer<F> &c, const place &at,
 }
 
 /* Of each row of the tile, into the warpgroup's place for what leaves: its scale and, if somebody
- * asks, its sum less what x_zero takes away. */
+ * asks, its sum less what x_zero takes away, as a float or as the bits of an integer. */
 template <class F>
 __device__ __forceinline__ void lay_rows(const arguments &a, const place &at, float *to, bool sums,
-                                         int32_t taken)
+                                         int32_t taken, bool as_integers)
 {
     const struct qni_cuda_rows &x = a.p.x;
     const int wg = (int)threadIdx.x / 128;
@@ -216,9 +216,10 @@ __device__ __forceinline__ void lay_rows(const arguments &a, const place &at, fl
     for (int row = (int)threadIdx.x % 128; row < F::tokens; row += 128) {
         const bool is_row = row < at.rows;
         to[row] = x.row_scale == NULL ? x.x_scale : is_row ? x.row_scale[first + row] : 0.0f;
-        if (sums)
-            to[F::tokens + row] =
-                is_row ? __int2float_rn(x.sum[(first + row) * x.ld_segment] - taken) : 0.0f;
+        if (sums) {
+            const int32_t sum = is_row ? x.sum[(first + row) * x.ld_segment] - taken : 0;
+            to[F::tokens + row] = as_integers ? __int_as_float(sum) : __int2float_rn(sum);
+        }
     }
     named_sync(1 + wg, 128);
 }
@@ -258,12 +259,27 @@ __device__ __forceinline__ void end_one_segment(const arguments &a, const place 
         more += epilogue_raw_bias(out, at.part * w.n + output, at.expert);
     if (is_raw && output + 8 < w.n)
         more8 += epilogue_raw_bias(out, at.part * w.n + output + 8, at.expert);
-    lay_rows<F>(a, at, rows, has_offset,
-                has_offset && x_zero != 0 ? x_zero * ((const int32_t *)(at.blob + w.counts))[0]
-                                          : 0);
+    const bool has_raw_zero = w.shift == QNI_CUDA_SHIFT_ZERO && is_raw;
+    lay_rows<F>(a, at, rows, has_offset || has_raw_zero,
+                (has_offset || has_raw_zero) && x_zero != 0
+                    ? x_zero * ((const int32_t *)(at.blob + w.counts))[0]
+                    : 0,
+                has_raw_zero);
 #pragma unroll
     for (int i = 0; i < F::tokens / 2; i++)
         dot[i] = (F::bits == 4 ? dot[i] >> 4 : dot[i]) + (i % 4 < 2 ? more : more8);
+    if (has_raw_zero) {
+        const int32_t zero = (int8_t)l.zero, zero8 = (int8_t)(l.zero >> 8);
+#pragma unroll
+        for (int i = 0; i < F::tokens / 8; i++) {
+            const int2 sum =
+                *(const int2 *)(rows + F::tokens + threadIdx.x % 4 * 2 + 8 * i); /* as integers */
+            dot[4 * i] -= zero * sum.x;
+            dot[4 * i + 1] -= zero * sum.y;
+            dot[4 * i + 2] -= zero8 * sum.x;
+            dot[4 * i + 3] -= zero8 * sum.y;
+        }
+    }
     if (out.y_dtype == QN_I32) {
 #pragma unroll
         for (int i = 0; i < F::tokens / 2; i++)
@@ -432,7 +448,7 @@ __device__ __forceinline__ void sum_segments(consumer<F> &c, const arguments &a,
     }
     if (F::reads == Q8B)
         return;
-    lay_rows<F>(a, at, of_rows, false, 0);
+    lay_rows<F>(a, at, of_rows, false, 0, false);
     scale_rows<F>(of_rows, acc);
 }
 

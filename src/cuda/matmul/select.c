@@ -89,9 +89,9 @@ static const char *operation_refusal(const struct qni_op *op)
         return "a zero point of x needs the column sums that the packing left out";
     if (op->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric && !sums)
         return "asymmetric activations need the column sums that the packing left out";
-    if (qni_op_is_raw(op) && (head->n_groups > 1 || head->format.shift != QN_SHIFT_NONE))
-        return "int32 sums and int32 biases are for weights without groups, zero points and "
-               "offsets";
+    if (qni_op_is_raw(op) && (head->n_groups > 1 || head->format.shift == QN_SHIFT_OFFSET ||
+                              qni_packed_has_offsets(head)))
+        return "int32 sums and int32 biases are for weights without groups and offsets";
     return NULL;
 }
 

@@ -218,13 +218,16 @@ DEVICE void unit_of(int32_t (&dot)[panels_of(TILE)][columns_of(TILE)][4],
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* What is still to do for one sum: raw sums get their bias, others the scale of their row of x. */
+/* What is still to do for one sum: raw sums lose what zero points add to them and get their bias,
+ * others get the scale of their row of x. */
 DEVICE float last_steps(const struct tile_args &a, const struct tile_place &at, float acc,
-                        bool is_raw, float scale_w, int32_t output, int32_t row)
+                        bool is_raw, float scale_w, int32_t zero_w, int32_t output, int32_t row)
 {
     const struct qni_cuda_sink &out = a.p.out;
     if (is_raw) {
         int32_t d = __float_as_int(acc);
+        if (zero_w != 0 && row >= 0)
+            d -= zero_w * epilogue_raw_row(a.p.x, a.p.w, at.blob, row);
         if (output < a.p.w.n)
             d += epilogue_raw_bias(out, at.part * a.p.w.n + output, at.expert);
         if (out.y_dtype == QN_I32)
@@ -251,6 +254,9 @@ DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
 #pragma unroll
     for (int p = 0; p < panels; p++) {
         const float2 scale = pair_of(l[p].scale, a.p.w.scale_is_f16);
+        const bool has_zero = a.p.w.shift == QNI_CUDA_SHIFT_ZERO && a.p.w.units > 0;
+        const int32_t zero = has_zero ? (int8_t)l[p].zero : 0;
+        const int32_t zero8 = has_zero ? (int8_t)(l[p].zero >> 8) : 0;
 #pragma unroll
         for (int j = 0; j < columns_of(TILE); j++)
 #pragma unroll
@@ -259,8 +265,8 @@ DEVICE void leave(const struct tile_args &a, const struct tile_place &at,
                 const int32_t o = from_output + 16 * p + g + 8 * (c >> 1);
                 float v = acc[p][j][c];
                 if (READS == Q8)
-                    v = last_steps(a, at, v, is_raw, c < 2 ? scale.x : scale.y, at.output + o,
-                                   row_of[i]);
+                    v = last_steps(a, at, v, is_raw, c < 2 ? scale.x : scale.y,
+                                   c < 2 ? zero : zero8, at.output + o, row_of[i]);
                 tile[i * ld + o] = v;
             }
     }
