@@ -282,7 +282,8 @@ const char *peak_name(enum peak peak)
 
 int is_float_strategy(qn_strategy strategy)
 {
-    return strategy == QN_STRATEGY_FLOAT || strategy == QN_STRATEGY_DENSE;
+    return strategy != QN_STRATEGY_INT8_ROW && strategy != QN_STRATEGY_INT8_BLOCK &&
+           strategy != QN_STRATEGY_INT8_STATIC;
 }
 
 enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, int bits, const char *kernel)
@@ -290,7 +291,7 @@ enum peak peak_of(const qn_ctx *ctx, qn_strategy strategy, int bits, const char 
     const int is_cpu = device_of(ctx).kind == QN_CPU;
     if (!is_float_strategy(strategy))
         return is_cpu && bits < 8 ? find_peak(ctx, PEAK_INT4)->row->peak : PEAK_INT8;
-    if (!is_cpu)
-        return PEAK_F16;
+    if (!is_cpu) /* FP8 is as fast as int8 */
+        return strstr(kernel, "_e4m3") != NULL ? PEAK_INT8 : PEAK_F16;
     return strstr(kernel, "bf16") != NULL ? PEAK_BF16 : PEAK_F32;
 }

@@ -17,7 +17,8 @@ const struct option_row options_problem[] = {
     {"weights", 'w', "SPEC,...",
      "formats: int4:g128, int4:g128:zp, int8:pc, q4_k, ... "
      "(default int4:g128)"},
-    {"strategy", 's', "LIST", "float, int8-row, int8-block, int8-static, dense (default float)"},
+    {"strategy", 's', "LIST",
+     "float, int8-row, int8-block, int8-static, dense, fp8-row, fp8-block (default float)"},
     {"x", 'x', "f32|f16|bf16|i8|u8", "type of the activations (default f32; int8-static: i8)"},
     {"y", 'y', "f32|f16|bf16|i8|u8|i32", "type of the output (default f32)"},
     {"experts", 0, "N", "grouped: experts (default 8)"},

@@ -120,12 +120,46 @@ static void quantize_segment(const struct checker *c, const int64_t *positions, 
     }
 }
 
+/* The number that a code of e4m3 stands for. */
+static double value_of_e4m3(uint8_t code)
+{
+    const int e = code >> 3 & 15, m = code & 7;
+    const double v = e == 0 ? ldexp(m, -9) : ldexp(8 + m, e - 10);
+    return (code & 128) != 0 ? -v : v;
+}
+
+/* The strategies of e4m3: columns [begin, begin + count) share a scale. */
+static void quantize_e4m3(const struct checker *c, int64_t begin, int64_t count)
+{
+    float scale = c->w->quant.x_scale;
+    qn_quantize_rows_args a;
+    qn_quantize_rows_args_init(&a);
+    a.x = qn_tensor_2d(c->part, QN_F32, 1, count);
+    a.codes = qn_tensor_2d(c->codes, QN_E4M3, 1, count);
+    a.scale = qn_tensor_2d(&scale, QN_F32, 1, 1);
+    memcpy(c->part, c->plain + begin, sizeof *c->part * (size_t)count);
+    qn_quantize_rows(c->w->host, &a);
+    for (int64_t i = 0; i < count; i++) {
+        c->x[begin + i] = (double)scale * value_of_e4m3((uint8_t)c->codes[i]);
+        c->reach[begin + i] = fabs(c->x[begin + i]);
+    }
+}
+
 /* c->x: what the strategy makes of the row in c->plain. */
 static void quantize_row(const struct checker *c)
 {
     const qn_weight_parts *w = &c->parts[0];
     if (c->w->p.strategy == QN_STRATEGY_INT8_ROW) {
         quantize_segment(c, c->order, w->k);
+        return;
+    }
+    if (c->w->p.strategy == QN_STRATEGY_FP8_ROW) {
+        quantize_e4m3(c, 0, w->k);
+        return;
+    }
+    if (c->w->p.strategy == QN_STRATEGY_FP8_BLOCK) {
+        for (int64_t at = 0; at < w->k; at += 128)
+            quantize_e4m3(c, at, w->k - at < 128 ? w->k - at : 128);
         return;
     }
     if (c->w->p.strategy != QN_STRATEGY_INT8_BLOCK) {
@@ -214,7 +248,7 @@ static void check_output(struct checker *c, int64_t r, int64_t n, int which)
     if (is_clipped(w, exact))
         return;
     double bound = 2 * (double)(w->p.k + 8) * 0x1p-24 * magnitude + half_step + (double)FLT_MIN;
-    if (strstr(w->info.kernel, "bf16") != NULL)
+    if (strstr(w->info.kernel, "bf16") != NULL || strstr(w->info.kernel, "_e4m3") != NULL)
         bound += 0x1p-8 * magnitude;
     const double off = fabs(y - sum);
     v->checked++;

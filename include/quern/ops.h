@@ -25,10 +25,17 @@ enum {
     QN_STRATEGY_INT8_ROW = 1,    /**< Dynamic int8, symmetric, one scale a row. */
     QN_STRATEGY_INT8_BLOCK = 2,  /**< Dynamic int8, one scale and offset per block along k. */
     QN_STRATEGY_INT8_STATIC = 3, /**< x is int8 or uint8 with a given scale and zero point. */
-    QN_STRATEGY_DENSE = 4        /**< Weights dequantized, then a plain dense product: weights may
+    QN_STRATEGY_DENSE = 4,       /**< Weights dequantized, then a plain dense product: weights may
                                       be rounded once to the type of x where that is faster (f16,
                                       bf16 on a GPU; bf16 on a CPU with AMX, for many rows); else
                                       as FLOAT. The plan names the kernel. */
+    /* x becomes e4m3 (FP8) codes times scales, then as FLOAT, with any weights; those of format
+     * e4m3 meet it on the FP8 tensor cores of Hopper GPUs. Not for convolutions. */
+    QN_STRATEGY_FP8_ROW = 5,     /**< Dynamic e4m3, one scale a row; or given: x_scales. */
+    QN_STRATEGY_FP8_BLOCK = 6,   /**< Dynamic e4m3, one scale for each 128 columns of a row; or
+                                      given: x_scales. */
+    QN_STRATEGY_FP8_STATIC = 7   /**< One scale for all, x_scale: x is e4m3, or floats that are
+                                      divided by it and rounded to e4m3. */
 };
 QN_API const char *qn_strategy_name(qn_strategy strategy);
 QN_API qn_status qn_strategy_parse(const char *text, qn_strategy *strategy, qn_error *err);
@@ -53,6 +60,7 @@ enum {
  *   v = acc * row_scale[m] * col_scale[n];  v += bias[n];  v += residual (before);  v = act(v);
  *   v = min(max(v, clamp_lo), clamp_hi);    v += residual (after);
  *   int8, uint8 output: y = saturate(round_half_even(v * (1 / y_scale)) + y_zero).
+ *   e4m3 output: y = e4m3(v * (1 / y_scale)), at most 448 in magnitude.
  * rank 0 tensors mean "none". All tensors are borrowed.
  */
 typedef struct qn_epilogue {
@@ -67,8 +75,8 @@ typedef struct qn_epilogue {
                                    zeroed: QN_E_VALUE. */
     qn_tensor row_scale;    /**< [rows of y] f32. */
     qn_tensor col_scale;    /**< [n] f32. */
-    float y_scale;          /**< For int8 and uint8 outputs, where 0 is refused; default 1. */
-    int32_t y_zero;
+    float y_scale;          /**< For int8, uint8 and e4m3 outputs, where 0 is refused; default 1. */
+    int32_t y_zero;         /**< For int8 and uint8 outputs. */
 } qn_epilogue;
 
 /** A fresh epilogue: nothing happens. */
@@ -108,7 +116,7 @@ QN_API qn_status qn_epilogue_more_init_sized(qn_epilogue_more *more, size_t size
 
 /** Given quantization of int8-static inputs, and choices of the dynamic strategies. */
 typedef struct qn_quant_args {
-    float x_scale;            /**< int8-static, where 0 is refused; default 1. */
+    float x_scale;            /**< int8-static and fp8-static, where 0 is refused; default 1. */
     int32_t x_zero;
     int32_t symmetric;        /**< int8-block: 1 = no offset (amax / 127); default 0. */
     int32_t reserved;
@@ -167,13 +175,13 @@ typedef struct qn_matmul_args {
     size_t size;
     const qn_packed *w;    /**< Borrowed. */
     qn_tensor x;           /**< [m, k]; rows may be strided, columns may not. f32, f16, bf16; i8, u8
-                                for int8-static. */
+                                for int8-static; fp8 strategies also e4m3. */
     qn_tensor y;           /**< [m, n]; rows may be strided. f32, f16, bf16, i8, u8 (on a GPU i8 and
-                                u8 of int8-static alone); int8-static also i32 (raw sums of (x -
-                                x_zero) * (w - zero), exact, nothing else; only for integer weights
-                                of one group an output without offsets, zero points of 8 bits, and
-                                sums that int32 holds: with 8 bits and zero points k up to 33025).
-                                Must not overlap x. */
+                                u8 of int8-static alone); fp8 strategies also e4m3; int8-static also
+                                i32 (raw sums of (x - x_zero) * (w - zero), exact, nothing else;
+                                only for integer weights of one group an output without offsets,
+                                zero points of 8 bits, and sums that int32 holds: with 8 bits and
+                                zero points k up to 33025). Must not overlap x. */
     qn_epilogue epilogue;
     qn_strategy strategy;
     int32_t strict;        /**< 1: QN_E_FALLBACK rather than a slower class of kernel. */
@@ -184,6 +192,9 @@ typedef struct qn_matmul_args {
     const void *prepared;  /**< NULL (default), or what qn_prepare() left of x. Then x tells type
                                 and shape alone, and its data may be NULL. */
     const qn_epilogue_more *more; /**< NULL (default), or more of the epilogue. Borrowed. */
+    qn_tensor x_scales;    /**< fp8-row and fp8-block with x of e4m3: [rows of x, 1] or [rows of x,
+                                k / 128 rounded up] f32, as qn_quantize_rows() gives them; else
+                                none. */
 } qn_matmul_args;
 static inline void qn_matmul_args_init(qn_matmul_args *args)
 {
@@ -300,6 +311,7 @@ typedef struct qn_grouped_args {
     qn_error *error;           /**< NULL (default), or where a failing call puts its sentence. */
     const void *prepared;      /**< As for matmul: all rows of x, of which x_rows takes some. */
     const qn_epilogue_more *more;   /**< NULL (default), or more of the epilogue. Borrowed. */
+    qn_tensor x_scales;        /**< As for matmul; by the rows of x. */
 } qn_grouped_args;
 static inline void qn_grouped_args_init(qn_grouped_args *args)
 {
@@ -407,11 +419,14 @@ QN_API size_t qn_conv_transpose2d_explain(const qn_ctx *ctx, const qn_conv_args 
  *   given 1: ONNX's QuantizeLinear: scale and zero (none: 0) are read;
  * and code = saturate(round_half_even(x / scale) + zero), where a NaN counts as 0. Only of these,
  * block may be QN_GROUP_PER_TENSOR: one scale for all of x. On the CPU.
+ *
+ * e4m3 codes (symmetric, without sums): scale = amax / 448; what fp8-row (block 0) and fp8-block
+ * (block 128) do to x.
  */
 typedef struct qn_quantize_rows_args {
     size_t size;
     qn_tensor x;        /**< [m, k] f32, f16, bf16. */
-    qn_tensor codes;    /**< [m, k] i8 or u8. */
+    qn_tensor codes;    /**< [m, k] i8, u8 or e4m3. */
     qn_tensor scale;    /**< [m, blocks] f32; [1, 1] per tensor. */
     qn_tensor offset;   /**< [m, blocks] f32; none = symmetric. */
     qn_tensor sum;      /**< [m, blocks] i32, sum of codes; or none. [m, 1] per tensor. */

@@ -70,6 +70,7 @@ static void keep(qn_plan *plan, const struct qni_op *op)
                                   &plan->op.offsets,
                                   &plan->op.ids,
                                   &plan->op.x_rows,
+                                  &plan->op.x_scales,
                                   &plan->op.epilogue.bias,
                                   &plan->op.epilogue.residual,
                                   &plan->op.epilogue.row_scale,
@@ -228,6 +229,9 @@ static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b
     if (b->m > a->m)
         return qni_fail(err, QN_E_SHAPE, "there are %lld rows; the plan is for %lld at most",
                         (long long)b->m, (long long)a->m);
+    if (qni_is_fp8(b->strategy) && b->x.shape[0] > qni_max(a->x.shape[0], a->m))
+        return qni_fail(err, QN_E_SHAPE, "x has %lld rows; the plan is for %lld at most",
+                        (long long)b->x.shape[0], (long long)qni_max(a->x.shape[0], a->m));
     if (a->n_w != b->n_w)
         return qni_fail(err, QN_E_SHAPE, "there are %d experts; the plan is for %d", b->n_w,
                         a->n_w);

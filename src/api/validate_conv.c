@@ -169,6 +169,10 @@ qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t
     op->epilogue = args->epilogue;
     op->quant = args->quant;
     op->kernel = args->kernel;
+    if (qni_is_fp8(op->strategy))
+        return qni_fail(err, QN_E_UNSUPPORTED,
+                        "%s is for matrix products, not for convolutions",
+                        qn_strategy_name(op->strategy));
     if (!qni_i64_mul(op->conv.oh, op->conv.ow, &op->m) ||
         !qni_i64_mul(op->m, op->conv.batch, &op->m))
         return qni_fail(err, QN_E_SHAPE, "the output has more pixels than can be counted");

@@ -98,7 +98,8 @@ qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_a
 {
     const qn_quantize_rows_args *a = args;
     const bool asymmetric = !qni_is_none(&a->offset);
-    const unsigned codes = asymmetric || is_linear(a) ? QNI_BYTES : QNI_TYPE(QN_I8);
+    const unsigned codes = asymmetric || is_linear(a) ? QNI_BYTES
+                                                      : QNI_TYPE(QN_I8) | QNI_TYPE(QN_E4M3);
     QNI_TRY(check_kind(ctx, a, err));
     QNI_TRY(qni_check_tensor(ctx, &a->x, "x", 2, QNI_FLOATS, err));
     QNI_TRY(qni_check_data(ctx, &a->x, "x", err));
@@ -114,6 +115,8 @@ qn_status qni_validate_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_a
         QNI_TRY(check_facts(ctx, &a->scale, "scale", QN_F32, shape, err));
     if (asymmetric)
         QNI_TRY(check_facts(ctx, &a->offset, "offset", QN_F32, shape, err));
+    if (!qni_is_none(&a->sum) && a->codes.dtype == QN_E4M3)
+        return qni_fail(err, QN_E_DTYPE, "sums are of integer codes, and codes are e4m3");
     if (!qni_is_none(&a->sum)) {
         QNI_TRY(check_facts(ctx, &a->sum, "sum", QN_I32, shape, err));
         /* |code| <= 255 and 2^23 of them stay below 2^31. */

@@ -80,22 +80,55 @@ static qn_status check_static(const struct qni_op *op, qn_error *err)
     return op->y.dtype == QN_I32 ? check_one_unit(op, "y", err) : QN_OK;
 }
 
+/* Scales of x that are given belong to codes that are. */
+static qn_status check_x_scales(const struct qni_op *op, qn_error *err)
+{
+    const bool wants = op->x.dtype == QN_E4M3 && op->strategy != QN_STRATEGY_FP8_STATIC;
+    const int64_t shape[2] = {op->x.shape[0], qni_fp8_scales(op)};
+    if (qni_is_none(&op->x_scales) == !wants)
+        return wants ? qni_check_shape(&op->x_scales, "x_scales", shape, err) : QN_OK;
+    if (!wants)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "x_scales belong to x of type e4m3 with fp8-row or fp8-block");
+    return qni_fail(err, QN_E_ARGUMENT, "x of type e4m3 with %s needs x_scales",
+                    qn_strategy_name(op->strategy));
+}
+
+static qn_status check_fp8(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
+{
+    if (op->strategy == QN_STRATEGY_FP8_STATIC) {
+        QNI_TRY(check_scale(op->quant.x_scale, "x_scale", err));
+        if (1.0f / op->quant.x_scale > FLT_MAX)
+            return qni_fail(err, QN_E_VALUE, "x_scale is so small that 1 / x_scale overflows");
+    }
+    if (!qni_is_none(&op->x_scales))
+        QNI_TRY(qni_check_tensor(ctx, &op->x_scales, "x_scales", 2, QNI_TYPE(QN_F32), err));
+    return check_x_scales(op, err);
+}
+
 qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
 {
-    if (op->strategy < QN_STRATEGY_FLOAT || op->strategy > QN_STRATEGY_DENSE)
+    if (op->strategy < QN_STRATEGY_FLOAT || op->strategy > QN_STRATEGY_FP8_STATIC)
         return qni_fail(err, QN_E_ARGUMENT, "strategy is %d: see qn_strategy", op->strategy);
     QNI_TRY(qni_check_flag(op->strict, "strict", err));
     QNI_TRY(qni_check_flag(op->quant.symmetric, "quant.symmetric", err));
     if (op->quant.reserved != 0)
         return qni_fail(err, QN_E_ARGUMENT, "quant.reserved is not 0");
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
-    const unsigned x_types = is_static ? QNI_BYTES : QNI_FLOATS;
+    const bool is_fp8 = qni_is_fp8(op->strategy);
+    const unsigned e4m3 = is_fp8 ? QNI_TYPE(QN_E4M3) : 0;
+    const unsigned x_types = is_static ? QNI_BYTES : QNI_FLOATS | e4m3;
     const unsigned more = is_static                    ? QNI_BYTES | QNI_TYPE(QN_I32)
                           : ctx->device.kind == QN_CPU ? QNI_BYTES
                                                        : 0;
-    const unsigned y_types = QNI_FLOATS | more;
+    const unsigned y_types = QNI_FLOATS | more | e4m3;
     QNI_TRY(qni_check_tensor(ctx, &op->x, "x", op->x.rank, x_types, err));
     QNI_TRY(qni_check_tensor(ctx, &op->y, "y", op->y.rank, y_types, err));
+    if (is_fp8)
+        return check_fp8(ctx, op, err);
+    if (!qni_is_none(&op->x_scales))
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "x_scales belong to x of type e4m3 with fp8-row or fp8-block");
     return is_static ? check_static(op, err) : QN_OK;
 }
 
@@ -203,12 +236,15 @@ qn_status qni_validate_epilogue(const qn_ctx *ctx, const struct qni_op *op, qn_e
     QNI_TRY(check_residual(ctx, op, err));
     if (op->y.dtype == QN_I32)
         return check_raw(e, err);
-    if (!is_byte(op->y.dtype))
+    if (!is_byte(op->y.dtype) && op->y.dtype != QN_E4M3)
         return QN_OK;
     QNI_TRY(check_scale(e->y_scale, "y_scale", err));
     if (1.0f / e->y_scale > FLT_MAX)
         return qni_fail(err, QN_E_VALUE, "y_scale is so small that 1 / y_scale overflows");
-    return check_zero(e->y_zero, op->y.dtype, "y_zero", err);
+    if (op->y.dtype == QN_E4M3 && e->y_zero != 0)
+        return qni_fail(err, QN_E_VALUE, "y_zero is %d: e4m3 outputs have no zero point",
+                        e->y_zero);
+    return op->y.dtype == QN_E4M3 ? QN_OK : check_zero(e->y_zero, op->y.dtype, "y_zero", err);
 }
 
 /* The residual may be y itself: every element is read before it is written. */
@@ -232,7 +268,8 @@ qn_status qni_validate_data(const qn_ctx *ctx, struct qni_op *op, qn_error *err)
                 {&e->col_scale, "col_scale"},
                 {&op->offsets, "offsets"},
                 {&op->ids, "ids"},
-                {&op->x_rows, "x_rows"}};
+                {&op->x_rows, "x_rows"},
+                {&op->x_scales, "x_scales"}};
     QNI_TRY(qni_check_data(ctx, &op->y, "y", err));
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
         const qn_tensor *t = read[i].tensor;

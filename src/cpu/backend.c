@@ -7,11 +7,14 @@
 #include "matmul/driver.h"
 #include "matmul/grouped.h"
 #include "rows/finish.h"
+#include "rows/fp8.h"
 #include "rows/quantize_rows.h"
 
 qn_status qni_cpu_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice,
                          qni_refusal_fn tell, void *arg)
 {
+    if (qni_is_fp8(op->strategy))
+        return qni_fp8_select(ctx, op, choice, tell, arg);
     switch (op->kind) {
     case QNI_MATMUL:
         return qni_matmul_select(ctx, op, choice, tell, arg);
@@ -25,6 +28,8 @@ qn_status qni_cpu_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_
 qn_status qni_cpu_run(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_cpu_choice *choice, void *scratch)
 {
+    if (qni_is_fp8(op->strategy))
+        return qni_fp8_run(ctx, op, choice, scratch);
     switch (op->kind) {
     case QNI_MATMUL:
         qni_matmul_run(ctx, op, choice, scratch);

@@ -7,6 +7,7 @@
 
 #include "../base/compiler.h"
 #include "device.h"
+#include "fp8.h"
 #include "matmul/dense.h"
 #include "matmul/driver.h"
 #include "matmul/prepared.h"
@@ -60,6 +61,14 @@ qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
         choice->chunk = op->m;
         return qni_cuda_choose_depthwise(&offer, op, choice, tell, arg);
     }
+    if (qni_is_fp8(op->strategy)) {
+        const struct qni_op inner = qni_cuda_fp8_inner(op, NULL);
+        QNI_TRY(choose(ctx, &inner, choice, tell, arg));
+        qni_cuda_size(&inner, choice);
+        choice->fp8_bytes = qni_cuda_fp8_bytes(op);
+        choice->scratch_bytes += choice->fp8_bytes;
+        return QN_OK;
+    }
     QNI_TRY(choose(ctx, op, choice, tell, arg));
     qni_cuda_size(op, choice);
     return QN_OK;
@@ -83,6 +92,15 @@ static qn_status run_product(const qn_ctx *ctx, const struct qni_op *op,
 {
     const struct qni_cuda_kernel *row = qni_cuda_kernel_for(choice, op->m);
     const char *why;
+    if (qni_is_fp8(op->strategy)) {
+        struct qni_op inner = qni_cuda_fp8_inner(op, scratch);
+        if (qni_cuda_reads_e4m3(row->reads)) /* it gets the scales with the codes */
+            inner.x_scales.rank = 0;
+        else
+            QNI_TRY(qni_cuda_fp8_convert(&inner, launch, err));
+        return qni_cuda_product_run(&inner, choice, (uint8_t *)scratch + choice->fp8_bytes, launch,
+                                    err);
+    }
     if (!qni_cuda_is_dense(row))
         return qni_cuda_product_run(op, choice, scratch, launch, err);
     return qni_cuda_dense_run(qni_cuda_blas_of(ctx, &why), op, row, &choice->dense, scratch, launch,
@@ -133,9 +151,27 @@ qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args 
         rows.sum = a->sum.data;
         rows.ld_sum = row_stride(&a->sum);
     }
+    const struct qni_cuda_fp8 codes = {
+        .x = rows.x,
+        .dtype = rows.dtype,
+        .ldx = rows.ldx,
+        .x_rows = rows.m,
+        .k = rows.k,
+        .m = rows.m,
+        .block = rows.block,
+        .form = QNI_CUDA_FP8_CODES,
+        .is_aligned = rows.ld_codes % 4 == 0 && (uintptr_t)rows.codes % 4 == 0,
+        .columns = rows.k,
+        .to = rows.codes,
+        .ld_to = rows.ld_codes,
+        .scale = rows.scale,
+        .ld_scale = rows.ld_scale,
+    };
     QNI_TRY(qni_cuda_enter(ctx, &scope, err));
-    const qn_status status = qni_cuda_launched(qni_cuda_quantize_rows_sm75(&rows, &scope.launch),
-                                               "quantizing rows", err);
+    const int32_t launched = a->codes.dtype == QN_E4M3
+                                 ? qni_cuda_fp8_sm75(&codes, &scope.launch)
+                                 : qni_cuda_quantize_rows_sm75(&rows, &scope.launch);
+    const qn_status status = qni_cuda_launched(launched, "quantizing rows", err);
     qni_cuda_leave(ctx, &scope);
     return status;
 }

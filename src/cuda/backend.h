@@ -51,6 +51,7 @@ struct qni_cuda_choice {
     int64_t chunk;       /* rows (of each part) that are prepared at once */
     size_t chunk_bytes;  /* prepared rows */
     size_t routes_bytes; /* tiles and rows of a grouped product, with what makes them */
+    size_t fp8_bytes;    /* rows of e4m3 as floats: fp8.h */
     size_t scratch_bytes;
     int64_t n;                        /* outputs of a part */
     const char *note;                 /* for the plan's text; static, or NULL */

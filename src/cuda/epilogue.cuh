@@ -35,6 +35,10 @@ EPILOGUE struct epilogue_row epilogue_row_of(const struct qni_cuda_sink &s, int6
     struct epilogue_row r = {i * s.stride[2], i * s.residual_stride[2], 1.0f};
     if (s.row_scale != NULL)
         r.scale = s.row_scale[i];
+    if (s.x_scale != NULL) {
+        const int64_t from = s.x_index != NULL ? s.x_index[i] : i;
+        r.scale *= from >= 0 && from < s.x_rows ? s.x_scale[from] : 0.0f;
+    }
     if (!s.is_image)
         return r;
     int64_t line, column, image;
@@ -90,7 +94,7 @@ EPILOGUE float epilogue_activate(float v, int32_t act)
 EPILOGUE float epilogue_steps(const struct qni_cuda_sink &s, const struct epilogue_row &row,
                               int32_t j, int32_t e, float v)
 {
-    if (s.row_scale != NULL)
+    if (s.row_scale != NULL || s.x_scale != NULL)
         v *= row.scale;
     if (s.col_scale != NULL)
         v *= s.col_scale[e * s.col_ld + j];
@@ -119,6 +123,18 @@ EPILOGUE int32_t epilogue_code(float v, float inv, int32_t zero, int32_t lo, int
     v = v == v ? v : 0.0f;
     v = fminf(fmaxf(v, -0x1p21f), 0x1p21f);
     return min(max(__float2int_rn(v) + zero, lo), hi);
+}
+
+/* The e4m3 next to v, at most 448; 0x7f for NaN. */
+EPILOGUE uint32_t epilogue_e4m3(float v)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(v));
+    return v == v ? two & 0xffu : 0x7fu;
+#else
+    return v == v ? qni_e4m3_from_f32(v) : 0x7fu;
+#endif
 }
 
 /* Rounded to 16 bits as base/half.h does; every NaN is the CPU's, not the GPU's 0x7fff. */
@@ -156,6 +172,8 @@ EPILOGUE void epilogue_round(const struct qni_cuda_sink &s, int64_t at, float v)
         ((uint16_t *)s.y)[at] = epilogue_f16(v);
     else if (s.y_dtype == QN_BF16)
         ((uint16_t *)s.y)[at] = epilogue_bf16(v);
+    else if (s.y_dtype == QN_E4M3)
+        ((uint8_t *)s.y)[at] = (uint8_t)epilogue_e4m3(v * s.y_inv);
     else if (s.y_dtype == QN_I8)
         ((int8_t *)s.y)[at] = (int8_t)epilogue_code(v, s.y_inv, s.y_zero, -128, 127);
     else
@@ -227,6 +245,14 @@ EPILOGUE bool epilogue_store4(const struct qni_cuda_sink &s, int64_t at, const f
             return false;
         *(float4 *)to =
             make_float4(qni_one_nan(v.x), qni_one_nan(v.y), qni_one_nan(v.z), qni_one_nan(v.w));
+        return true;
+    }
+    if (s.y_dtype == QN_E4M3) {
+        uint8_t *const to = (uint8_t *)s.y + at;
+        if (((uintptr_t)to & 3) != 0)
+            return false;
+        *(uint32_t *)to = epilogue_e4m3(v.x * s.y_inv) | epilogue_e4m3(v.y * s.y_inv) << 8 |
+                          epilogue_e4m3(v.z * s.y_inv) << 16 | epilogue_e4m3(v.w * s.y_inv) << 24;
         return true;
     }
     uint16_t *const to = (uint16_t *)s.y + at;

@@ -53,7 +53,9 @@ enum {
     QNI_CUDA_READS_Q8 = 2,   /* int8, one scale a row (or given). Within each block of 64 positions
                                 byte 16 t + 4 s + j holds position p(s, t, j); for wgmma byte
                                 16 s + 4 t + j */
-    QNI_CUDA_READS_Q8B = 3   /* the same with scale, offset and sums per segment */
+    QNI_CUDA_READS_Q8B = 3,  /* the same with scale, offset and sums per segment */
+    QNI_CUDA_READS_E4M3 = 4, /* e4m3 in the order of Q8 for wgmma, one scale a row */
+    QNI_CUDA_READS_E4M3B = 5 /* the same with one scale for each segment of 128 */
 };
 enum { QNI_CUDA_SHIFT_NONE = 0, QNI_CUDA_SHIFT_ZERO = 1, QNI_CUDA_SHIFT_OFFSET = 2 };
 
@@ -128,6 +130,10 @@ struct qni_cuda_sink {
     const void *bias;   /* NULL: none */
     int32_t bias_dtype; /* f32, f16, bf16, i32 */
     const float *row_scale, *col_scale;
+    const float *x_scale;   /* [x_rows], of rows of x: what their codes, as floats, are in units of;
+                               NULL: 1 */
+    const int32_t *x_index; /* row i of the product has that of x_index[i]; NULL: i */
+    int64_t x_rows;
     int64_t bias_ld, col_ld; /* 0, or elements from expert to expert */
     int32_t act, has_clamp;
     float clamp_lo, clamp_hi;
@@ -181,6 +187,11 @@ enum {
 static inline bool qni_cuda_reads_sorted(int32_t family)
 {
     return family == QNI_CUDA_FAMILY_PREFILL || family == QNI_CUDA_FAMILY_ROUNDED;
+}
+
+static inline bool qni_cuda_reads_e4m3(int32_t reads)
+{
+    return reads == QNI_CUDA_READS_E4M3 || reads == QNI_CUDA_READS_E4M3B;
 }
 
 /* Shared memory of a multiprocessor, in KB; of GPUs that nobody here has seen, the least. */
@@ -265,6 +276,34 @@ struct qni_cuda_quantize_rows {
 };
 int32_t qni_cuda_quantize_rows_sm75(const struct qni_cuda_quantize_rows *args,
                                     const struct qni_cuda_launch *launch);
+
+/* Rows of x to e4m3 and further: row i is row `row` + (order != NULL ? order[i] : i) of the product
+ * (order[i] < 0: nothing is written), which is row index[...] of x (out of [0, x_rows): zeros). */
+enum {
+    QNI_CUDA_FP8_CODES = 0, /* as they lie */
+    QNI_CUDA_FP8_STEPS = 1, /* in the order of wgmma */
+    QNI_CUDA_FP8_F16 = 2,   /* what the codes stand for */
+    QNI_CUDA_FP8_F32 = 3    /* the same times the scale */
+};
+struct qni_cuda_fp8 {
+    const void *x;
+    int32_t dtype; /* f32, f16, bf16, or e4m3 */
+    int64_t ldx, x_rows, k;
+    int64_t m, row;
+    const int32_t *order, *index;
+    int64_t block;  /* 128; 0: the row; CODES: any */
+    float x_scale;  /* static; 0: dynamic, or given */
+    const float *given;
+    int64_t ld_given;
+    int32_t form;
+    int32_t is_aligned; /* CODES: rows begin at multiples of 4 */
+    int64_t columns;    /* that are written; zeros behind k */
+    void *to;
+    int64_t ld_to;      /* bytes */
+    float *scale;       /* NULL: nobody asks */
+    int64_t ld_scale;
+};
+int32_t qni_cuda_fp8_sm75(const struct qni_cuda_fp8 *args, const struct qni_cuda_launch *launch);
 
 /* Tiles of mr rows for a grouped product from offsets [n_experts + 1] or ids [m]; both arrays of
  * routes are written whole (n_tiles = ceil(m / mr) + n_experts). Rows are in ascending order within

@@ -37,6 +37,11 @@ static void describe_cut(const struct qni_packed_head *h, int32_t reads, struct 
     w->n_segments = (int32_t)cut.n_segments;
     w->segment_units = (int32_t)cut.segment_units;
     w->segments_per_group = (int32_t)qni_cut_per_group(&cut);
+    if (qni_cuda_reads_e4m3(reads)) { /* sums leave the tensor cores every 128 positions */
+        w->segment_units = 4;
+        w->n_segments = (w->units + 3) / 4;
+        w->segments_per_group = (w->n_groups > 1 ? w->group_units + 3 : w->units + 3) / 4;
+    }
 }
 
 struct qni_cuda_weights qni_cuda_weights_of(const struct qn_packed *packed, int32_t reads)

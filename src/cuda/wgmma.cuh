@@ -57,6 +57,8 @@ template <int TOKENS> struct product;
 /* Of signed bytes: 32 positions, sums in int32. Register i of A has, of output g + 8 (i % 2), the
  * four positions that lie at bytes 16 (i / 2) + 4 t of a row of B. */
 template <int TOKENS> struct product_of_bytes;
+/* Of e4m3, the same with sums in f32 (of fewer than 24 bits within the tensor core). */
+template <int TOKENS> struct product_of_e4m3;
 
 /* clang-format off */
 #define QNI_D4(T, i) T(d[i]), T(d[i + 1]), T(d[i + 2]), T(d[i + 3])
@@ -137,6 +139,30 @@ QNI_WGMMA_BYTES(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "%1
                 "%130", "%131", "%132", "%133", QNI_D32("+r", 0), QNI_D32("+r", 32),
                 QNI_D32("+r", 64), QNI_D32("+r", 96))
 
+#define QNI_WGMMA_E4M3(TOKENS, LIST, A0, A1, A2, A3, DESC, ADD, ...)                               \
+    template <> struct product_of_e4m3<TOKENS> {                                                   \
+        static __device__ __forceinline__ void run(float (&d)[TOKENS / 2], const uint32_t *a,       \
+                                                   uint32_t tile, int32_t add)                     \
+        {                                                                                          \
+            asm volatile("{.reg .pred add; setp.ne.s32 add, " ADD ", 0;\n"                         \
+                         "wgmma.mma_async.sync.aligned.m64n" #TOKENS "k32.f32.e4m3.e4m3 "          \
+                         "{" LIST "}, {" A0 "," A1 "," A2 "," A3 "}, " DESC ", add, 1, 1;}"        \
+                         : __VA_ARGS__                                                             \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(tile)),      \
+                           "r"(add)                                                                \
+                         : "memory");                                                              \
+        }                                                                                          \
+    };
+
+QNI_WGMMA_E4M3(16, "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", "%10", "%11", "%12", "%13",
+               QNI_D8("+f", 0))
+QNI_WGMMA_E4M3(32, QNI_R0, "%16", "%17", "%18", "%19", "%20", "%21", QNI_D16("+f", 0))
+QNI_WGMMA_E4M3(64, QNI_R0 "," QNI_R16, "%32", "%33", "%34", "%35", "%36", "%37",
+               QNI_D32("+f", 0))
+QNI_WGMMA_E4M3(128, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48, "%64", "%65", "%66", "%67",
+               "%68", "%69", QNI_D32("+f", 0), QNI_D32("+f", 32))
+
+#undef QNI_WGMMA_E4M3
 #undef QNI_WGMMA_BYTES
 #undef QNI_WGMMA_PRODUCT
 #undef QNI_WGMMA

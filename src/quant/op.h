@@ -37,7 +37,21 @@ struct qni_op {
     const char *kernel; /* wanted row, or NULL */
     int32_t is_prepared;
     const void *prepared; /* rows of x that qn_prepare() quantized; only where there are data */
+    qn_tensor x_scales; /* given: fp8-row and fp8-block with x of e4m3 */
+    /* Of a backend: the product with x of e4m3 that this one of floats stands for. NULL: none. */
+    const struct qni_op *fp8;
 };
+
+/* The strategies that make x e4m3 first. After that they are a float product. */
+static inline bool qni_is_fp8(qn_strategy s)
+{
+    return s == QN_STRATEGY_FP8_ROW || s == QN_STRATEGY_FP8_BLOCK || s == QN_STRATEGY_FP8_STATIC;
+}
+enum { QNI_FP8_BLOCK = 128 /* columns with one scale */ };
+static inline int64_t qni_fp8_scales(const struct qni_op *op)
+{
+    return op->strategy == QN_STRATEGY_FP8_BLOCK ? (op->k + QNI_FP8_BLOCK - 1) / QNI_FP8_BLOCK : 1;
+}
 
 /* Does the epilogue want int32 sums: to return them, or to add an int32 bias to them? */
 static inline bool qni_op_is_raw(const struct qni_op *op)

@@ -226,6 +226,17 @@ static uint32_t requantize(const qn_epilogue *e, qn_dtype dtype, float v)
     return (uint32_t)(int32_t)r & 0xffu;
 }
 
+static uint32_t e4m3_bits(float v)
+{
+    const double value = qni_ref_e4m3(v, true);
+    for (uint32_t c = 0; c < 256 && !isnan(value); c++) {
+        const uint8_t code = (uint8_t)c;
+        if (qni_ref_get(&code, QN_E4M3, 0) == value && (c >= 128) == (signbit(value) != 0))
+            return c;
+    }
+    return 0x7f;
+}
+
 uint32_t qni_ref_epilogue_bits(const struct qni_ref_op *op, int64_t i, int64_t j, float v)
 {
     v = qni_ref_epilogue_f32(op, i, j, v);
@@ -234,6 +245,8 @@ uint32_t qni_ref_epilogue_bits(const struct qni_ref_op *op, int64_t i, int64_t j
         return qni_f16_from_f32(v);
     case QN_BF16:
         return qni_bf16_from_f32(v);
+    case QN_E4M3:
+        return e4m3_bits(v * (1.0f / op->epilogue.y_scale));
     case QN_I8:
     case QN_U8:
         return requantize(&op->epilogue, op->y.dtype, v);
@@ -247,6 +260,10 @@ uint32_t qni_ref_epilogue_bits(const struct qni_ref_op *op, int64_t i, int64_t j
 bool qni_ref_within(qn_dtype dtype, uint32_t bits, double y, double error)
 {
     const double got = qni_ref_get(&bits, dtype, 0);
+    if (dtype == QN_E4M3 && isfinite(y) && isfinite(error)) {
+        const double near = fmax(fmin(y, 448.0), -448.0); /* 4 digits, or units of 2^-9 */
+        return fabs(got - near) <= error + (fabs(near) + error) * 0x1p-4 + 0x1p-10;
+    }
     if (isnan(error) || isnan(y))
         return isinf(error) ? !isfinite(got) : isnan(got);
     if (isinf(error))

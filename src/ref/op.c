@@ -30,6 +30,7 @@ void qni_ref_matmul(const qn_matmul_args *args, const struct qn_weight *const *w
     op->epilogue = args->epilogue;
     take_finish(args->more, op);
     op->quant = args->quant;
+    op->x_scales = args->x_scales;
     op->groups = 1;
     op->co = op->n;
 }
@@ -53,6 +54,7 @@ void qni_ref_grouped(const qn_grouped_args *args, const struct qn_weight *const 
     op->epilogue = args->epilogue;
     take_finish(args->more, op);
     op->quant = args->quant;
+    op->x_scales = args->x_scales;
     op->groups = 1;
     op->co = op->n;
 }
@@ -164,6 +166,8 @@ double qni_ref_get(const void *data, qn_dtype dtype, int64_t at)
         return (double)((const int8_t *)data)[at];
     case QN_U8:
         return (double)((const uint8_t *)data)[at];
+    case QN_E4M3:
+        return (double)qni_f32_from_e4m3(((const uint8_t *)data)[at]);
     default:
         return (double)((const int32_t *)data)[at];
     }
@@ -185,7 +189,8 @@ uint32_t qni_ref_bits(const void *data, qn_dtype dtype, int64_t at)
 
 bool qni_ref_is_nan(uint32_t bits, qn_dtype dtype)
 {
-    return (dtype == QN_F32 && (bits & 0x7fffffffu) > 0x7f800000u) ||
+    return (dtype == QN_E4M3 && (bits & 0x7fu) == 0x7fu) ||
+           (dtype == QN_F32 && (bits & 0x7fffffffu) > 0x7f800000u) ||
            (dtype == QN_F16 && (bits & 0x7fffu) > 0x7c00u) ||
            (dtype == QN_BF16 && (bits & 0x7fffu) > 0x7f80u);
 }

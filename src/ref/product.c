@@ -40,7 +40,31 @@ static double real_x(const struct qni_ref_op *op, int64_t at)
     return x;
 }
 
-static void matmul(const struct qni_ref_op *op, const struct dense *dense, struct sums *sums)
+void qni_ref_row(const struct qni_ref_op *op, int64_t row, double *values)
+{
+    const bool is_fp8 = qni_is_fp8(op->strategy);
+    const int64_t from = row * op->x.stride[0];
+    const int64_t block = op->strategy == QN_STRATEGY_FP8_BLOCK ? 128 : op->k;
+    for (int64_t c = 0; c < op->k; c++)
+        values[c] = real_x(op, from + c * op->x.stride[1]);
+    for (int64_t c = 0; is_fp8 && c < op->k; c++) {
+        const int64_t b = c / block;
+        if (op->strategy == QN_STRATEGY_FP8_STATIC && op->x.dtype == QN_E4M3)
+            values[c] *= (double)op->quant.x_scale;
+        else if (op->x.dtype == QN_E4M3)
+            values[c] *= qni_ref_get(op->x_scales.data, QN_F32,
+                                     row * op->x_scales.stride[0] + b * op->x_scales.stride[1]);
+        else if (op->strategy == QN_STRATEGY_FP8_STATIC)
+            values[c] = (double)op->quant.x_scale *
+                        qni_ref_e4m3((float)values[c] * (1.0f / op->quant.x_scale),
+                                     isfinite(values[c]));
+        else if (c % block == 0)
+            qni_ref_quantize_e4m3(values + c, op->k - c < block ? op->k - c : block);
+    }
+}
+
+static void matmul(const struct qni_ref_op *op, const struct dense *dense, struct sums *sums,
+                   double *x)
 {
     for (int64_t i = 0; i < op->m; i++) {
         const int64_t expert = qni_ref_expert(op, i);
@@ -48,10 +72,10 @@ static void matmul(const struct qni_ref_op *op, const struct dense *dense, struc
             continue;
         const int64_t row =
             op->x_rows.rank != 0 ? ((const int32_t *)op->x_rows.data)[i * op->x_rows.stride[0]] : i;
+        qni_ref_row(op, row, x);
         for (int64_t j = 0; j < op->n; j++)
             for (int64_t c = 0; c < op->k; c++)
-                add(&sums[i * op->n + j], real_x(op, row * op->x.stride[0] + c * op->x.stride[1]),
-                    &dense[expert], j * op->k + c);
+                add(&sums[i * op->n + j], x[c], &dense[expert], j * op->k + c);
     }
 }
 
@@ -145,7 +169,8 @@ static double bound_of(const struct qni_ref_op *op, const struct sums *s, const 
         return (double)INFINITY;
     const double k8 = (double)op->k + 8.0;
     const double tiny = op->no_subnormals ? 0x1p-126 : 0x1p-149;
-    return 2.0 * k8 * 0x1p-24 * s->size + k8 * tiny * (1.0 + s->x_max + d->w_max);
+    const double short_sums = op->short_sums ? 0x1p-8 * s->size : 0.0;
+    return short_sums + 2.0 * k8 * 0x1p-24 * s->size + k8 * tiny * (1.0 + s->x_max + d->w_max);
 }
 
 qn_status qni_ref_product(const struct qni_ref_op *op, double *p, double *bound)
@@ -153,7 +178,8 @@ qn_status qni_ref_product(const struct qni_ref_op *op, double *p, double *bound)
     qn_status status = QN_OK;
     struct sums *sums = calloc((size_t)(op->m * op->n + 1), sizeof *sums);
     struct dense *dense = calloc((size_t)op->n_w, sizeof *dense);
-    if (sums == NULL || dense == NULL)
+    double *x = malloc((size_t)(op->k + 1) * sizeof *x);
+    if (sums == NULL || dense == NULL || x == NULL)
         status = QN_E_MEMORY;
     for (int32_t e = 0; status == QN_OK && e < op->n_w; e++)
         status = dense_make(op->w[e], op, &dense[e]);
@@ -163,7 +189,7 @@ qn_status qni_ref_product(const struct qni_ref_op *op, double *p, double *bound)
         else if (op->kind == QNI_CONV_TRANSPOSE)
             conv_transpose2d(op, dense, sums);
         else
-            matmul(op, dense, sums);
+            matmul(op, dense, sums, x);
         for (int64_t i = 0; i < op->m; i++)
             for (int64_t j = 0; j < op->n; j++) {
                 const int64_t expert = qni_ref_expert(op, i);
@@ -176,6 +202,7 @@ qn_status qni_ref_product(const struct qni_ref_op *op, double *p, double *bound)
         free(dense[e].w);
         free(dense[e].size);
     }
+    free(x);
     free(dense);
     free(sums);
     return status;

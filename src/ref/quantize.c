@@ -80,12 +80,77 @@ struct qni_ref_segment qni_ref_quantize(const float *x, int64_t n, bool symmetri
     return symmetric ? quantize_symmetric(x, n, codes) : quantize_asymmetric(x, n, codes);
 }
 
+double qni_ref_e4m3(float v, bool saturates)
+{
+    if (isnan(v) || (isinf(v) && !saturates))
+        return (double)NAN;
+    const double a = fabs((double)v);
+    int e = 0;
+    (void)frexp(a, &e); /* a = f * 2^e, f from 1/2 on: the number has 2^(e - 1) */
+    const double unit = ldexp(1.0, (e - 1 < -6 ? -6 : e - 1) - 3);
+    const double r = isinf(v) ? 448.0 : fmin(nearbyint(a / unit) * unit, 448.0);
+    return copysign(r, (double)v);
+}
+
+float qni_ref_quantize_e4m3(double *values, int64_t n)
+{
+    float amax = 0.0f, scale = 0.0f;
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        finite = finite && isfinite(values[i]);
+        amax = fmaxf(amax, fabsf((float)values[i]));
+    }
+    if (!finite)
+        scale = NAN;
+    else if (amax >= 0x1p-120f)
+        scale = amax / 448.0f;
+    const float inv = 448.0f / amax;
+    for (int64_t i = 0; i < n; i++)
+        values[i] =
+            (double)scale *
+            (scale > 0.0f ? qni_ref_e4m3((float)values[i] * inv, true) : 0.0);
+    return scale;
+}
+
+/* Codes by search: the one that stands for value / scale, of either sign of zero that of x. */
+static void store_e4m3(const qn_quantize_rows_args *args, int64_t i, int64_t block, int64_t first,
+                       int64_t n, const float *x)
+{
+    float amax = 0.0f, scale = 0.0f;
+    bool finite = true;
+    for (int64_t p = 0; p < n; p++) {
+        finite = finite && isfinite(x[p]);
+        amax = fmaxf(amax, fabsf(x[p]));
+    }
+    if (!finite)
+        scale = NAN;
+    else if (amax >= 0x1p-120f)
+        scale = amax / 448.0f;
+    for (int64_t p = 0; p < n; p++) {
+        const double value = scale > 0.0f ? qni_ref_e4m3(x[p] * (448.0f / amax), true) : 0.0;
+        uint8_t code = 0;
+        for (int32_t c = 0; c < 256; c++) {
+            const uint8_t tried = (uint8_t)c;
+            if (qni_ref_get(&tried, QN_E4M3, 0) == value &&
+                (c >= 128) == (signbit(value) != 0))
+                code = tried;
+        }
+        ((uint8_t *)args->codes.data)[i * args->codes.stride[0] +
+                                      (first + p) * args->codes.stride[1]] = code;
+    }
+    ((float *)args->scale.data)[i * args->scale.stride[0] + block * args->scale.stride[1]] = scale;
+}
+
 /* One block of one row into the caller's tensors. u8 codes are those of int8 + 128, so that value =
  * scale * code + lo. */
 static void store_block(const qn_quantize_rows_args *args, int64_t i, int64_t block, int64_t first,
                         int64_t n, const float *x, int32_t *codes)
 {
     const bool symmetric = args->offset.rank == 0;
+    if (args->codes.dtype == QN_E4M3) {
+        store_e4m3(args, i, block, first, n, x);
+        return;
+    }
     struct qni_ref_segment s = qni_ref_quantize(x, n, symmetric, codes);
     if (args->codes.dtype == QN_U8) {
         float lo = n > 0 ? x[0] : 0.0f;

@@ -28,8 +28,10 @@ struct qni_ref_op {
     qn_epilogue epilogue;
     qn_epilogue_more more;
     qn_quant_args quant;
+    qn_tensor x_scales;      /* fp8 strategies, given codes */
     int64_t x_block;         /* int8-block, as qn_packed_info tells it */
     bool no_subnormals;      /* float: its instructions take them for zero (reads bf16) */
+    bool short_sums;         /* fp8: tensor cores of few bits add 128 positions */
     qn_dtype rounds_weights; /* dense: to f16 or bf16, once; 0: not */
     bool rounds_in_place;    /* dense: without the power of two that GPUs have for a tensor */
     qn_image image;          /* convolutions, from here on */
@@ -53,6 +55,15 @@ void qni_ref_conv_transpose2d(const qn_conv_args *args, const struct qn_weight *
 int64_t qni_ref_at(const struct qni_ref_op *op, const qn_tensor *tensor, int64_t i, int64_t j);
 /* The expert of row i, or -1 for a row that is left untouched; 0 for every other operation. */
 int64_t qni_ref_expert(const struct qni_ref_op *op, int64_t i);
+
+/* The e4m3 next to v, ties to even. Beyond 448: that; an infinity only if it saturates, else NaN. */
+double qni_ref_e4m3(float v, bool saturates);
+/* n values, f32, become the e4m3 numbers times one scale that the fp8 strategies make of them.
+ * Returns the scale. */
+float qni_ref_quantize_e4m3(double *values, int64_t n);
+/* Row `row` of x, [k], as it is multiplied: codes less their zero point times the scale, and what
+ * the fp8 strategies make of floats. */
+void qni_ref_row(const struct qni_ref_op *op, int64_t row, double *values);
 
 /* Any element type as double: element number `at` from data. */
 double qni_ref_get(const void *data, qn_dtype dtype, int64_t at);

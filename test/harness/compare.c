@@ -72,12 +72,14 @@ static void expect_int8(struct check *c, const struct qni_ref_op *op, const doub
 }
 
 /* Kernels by their numerics, told by their names: qni_<op>_<reads>_<layout>_<variant>_<isa>. */
-enum { PLAIN = 0, READS_BF16 = 1, DENSE = 2 };
+enum { PLAIN = 0, READS_BF16 = 1, DENSE = 2, READS_E4M3 = 3 };
 
 static int class_of(const char *kernel)
 {
     if (kernel != NULL && strstr(kernel, "_dense_") != NULL)
         return DENSE;
+    if (kernel != NULL && strstr(kernel, "_matmul_e4m3") != NULL)
+        return READS_E4M3;
     return kernel != NULL && strstr(kernel, "_bf16_") != NULL ? READS_BF16 : PLAIN;
 }
 
@@ -95,6 +97,7 @@ static bool expect_float(struct check *c, struct check_expected *e, int class)
 {
     struct qni_ref_op op = op_before(e);
     op.no_subnormals = class != PLAIN;
+    op.short_sums = class == READS_E4M3;
     e->error[class] = doubles(c, "error of the reference", op.m * op.n);
     if (!check_status(c, "qni_ref_product", qni_ref_product(&op, e->y, e->error[class]), QN_OK,
                       NULL))
@@ -128,7 +131,7 @@ void check_expect(struct check *c, const struct qni_ref_op *op, int32_t data,
     memset(e, 0, sizeof *e);
     e->op = *op;
     e->data = data;
-    e->exact = is_int8(op->strategy) || data == CHECK_EXACT;
+    e->exact = is_int8(op->strategy) || (data == CHECK_EXACT && !qni_is_fp8(op->strategy));
     e->bits =
         check_memory(c, "bits of the reference", (size_t)n * sizeof *e->bits, sizeof *e->bits);
     e->y = doubles(c, "y of the reference", n);
@@ -201,8 +204,9 @@ static bool element_is_good(const struct check_expected *e, int64_t i, int64_t j
     if (isinf(error) && infinity_is_good(e, i, j, got))
         return true;
     const bool is_code = y->dtype == QN_I8 || y->dtype == QN_U8;
+    const double inv = y->dtype == QN_E4M3 ? (double)(1.0f / e->op.epilogue.y_scale) : 1.0;
     if (is_code ? qni_ref_within_codes(&e->op, got, e->y[at], error)
-                : qni_ref_within(y->dtype, got, e->y[at], error))
+                : qni_ref_within(y->dtype, got, e->y[at] * inv, error * inv * (1.0 + 0x1p-23)))
         return true;
     snprintf(text, n, "%.9g, must be %.9g within %.3g and one rounding", value, e->y[at], error);
     return false;
@@ -236,7 +240,7 @@ static struct check_expected *expect_dense(struct check *c, struct check_expecte
 {
     if (e->dense == NULL) {
         struct qni_ref_op op = op_before(e);
-        op.rounds_weights = op.x.dtype;
+        op.rounds_weights = qni_is_fp8(op.strategy) ? QN_F16 : op.x.dtype; /* of codes of e4m3 */
         op.rounds_in_place = strstr(kernel, "_sm") == NULL; /* on the CPU */
         e->dense = check_memory(c, "what a dense product must be", sizeof *e->dense, 16);
         check_expect(c, &op, e->data, e->dense);

@@ -173,7 +173,7 @@ struct check_expected {
     bool one_nan; /* y comes from the API: NaN of int8 strategies and of 16 bits have one form */
     uint32_t *bits;   /* [m, n] */
     double *y;        /* [m, n], before rounding to the type of y */
-    double *error[2]; /* [m, n] of float kernels; of those that read bf16. NULL: not needed yet */
+    double *error[4]; /* [m, n] of float kernels, by class (compare.c). NULL: not needed yet */
     uint8_t *before;  /* image of y before the calls */
     uint8_t *after;
     size_t y_bytes;

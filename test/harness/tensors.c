@@ -45,6 +45,9 @@ void check_put(const qn_tensor *t, int64_t at, double value)
     case QN_BF16:
         ((uint16_t *)t->data)[at] = qni_bf16_from_f32((float)value);
         break;
+    case QN_E4M3:
+        ((uint8_t *)t->data)[at] = qni_e4m3_from_f32((float)value);
+        break;
     case QN_I32:
         ((int32_t *)t->data)[at] = (int32_t)value;
         break;

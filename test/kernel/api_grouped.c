@@ -104,6 +104,7 @@ static void grouped_case(struct check *c, const void *arg)
     else
         args.offsets = draw_offsets(c, m, n_experts);
     sweep_draw_quant(c, gc->strategy, args.x.dtype, &args.quant);
+    args.x_scales = sweep_draw_x_scales(c, gc->strategy, &args.x);
     qn_epilogue_more more;
     qn_epilogue_more_init(&more);
     args.more = c->options->device->kind == QN_CPU ? &more : NULL;
@@ -124,6 +125,7 @@ static void grouped_case(struct check *c, const void *arg)
     qni_ref_grouped(&args, w, &s.op);
     sweep_use(&s, &args.y);
     sweep_use(&s, &args.x);
+    sweep_use(&s, &args.x_scales);
     sweep_use(&s, &args.offsets);
     sweep_use(&s, &args.ids);
     sweep_use(&s, &args.x_rows);
@@ -135,7 +137,8 @@ void check_api_grouped(struct check_suite *suite, const struct check_options *op
 {
     static const qn_strategy strategies[] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
                                              QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC,
-                                             QN_STRATEGY_DENSE};
+                                             QN_STRATEGY_DENSE, QN_STRATEGY_FP8_ROW,
+                                             QN_STRATEGY_FP8_BLOCK, QN_STRATEGY_FP8_STATIC};
     const struct check_format *formats;
     const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 1 : 5;
     for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++)

@@ -75,6 +75,7 @@ static void matmul_case(struct check *c, const void *arg)
                                     : sweep_draw_y_type(c, mc->strategy, one_unit);
     args.y = check_tensor(c, "y", y, 2, (const int64_t[]){m, n}, true);
     sweep_draw_quant(c, mc->strategy, args.x.dtype, &args.quant);
+    args.x_scales = sweep_draw_x_scales(c, mc->strategy, &args.x);
     /* Now and then an integer bias where it has no unit. */
     const bool no_unit = is_static && !one_unit && !mc->is_plain && check_random_chance(r, 10);
     qn_epilogue_more more;
@@ -105,6 +106,7 @@ static void matmul_case(struct check *c, const void *arg)
     qni_ref_matmul(&args, &w, &s.op);
     sweep_use(&s, &args.y);
     sweep_use(&s, &args.x);
+    sweep_use(&s, &args.x_scales);
     sweep_use_epilogue(&s, &args.epilogue);
     sweep_run(c, &s);
 }
@@ -113,7 +115,8 @@ void check_api_matmul(struct check_suite *suite, const struct check_options *opt
 {
     static const qn_strategy strategies[] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
                                              QN_STRATEGY_INT8_BLOCK, QN_STRATEGY_INT8_STATIC,
-                                             QN_STRATEGY_DENSE};
+                                             QN_STRATEGY_DENSE, QN_STRATEGY_FP8_ROW,
+                                             QN_STRATEGY_FP8_BLOCK, QN_STRATEGY_FP8_STATIC};
     const struct check_format *formats;
     const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 1 : 8;
     for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++)

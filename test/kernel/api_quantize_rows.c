@@ -19,11 +19,16 @@ struct outputs {
     qn_tensor codes, scale, zero;
 };
 
+static bool is_byte(qn_dtype dtype)
+{
+    return dtype == QN_I8 || dtype == QN_U8 || dtype == QN_E4M3;
+}
+
 static size_t tensor_bytes(const qn_tensor *t)
 {
     if (t->rank == 0 || t->shape[0] == 0 || t->shape[1] == 0)
         return 0;
-    const size_t element = t->dtype == QN_I8 || t->dtype == QN_U8 ? 1 : 4;
+    const size_t element = is_byte(t->dtype) ? 1 : 4;
     return (size_t)((t->shape[0] - 1) * t->stride[0] + t->shape[1]) * element;
 }
 
@@ -42,7 +47,7 @@ static bool same_output(struct check *c, const char *who, const char *what, cons
                         const qn_tensor *b)
 {
     for (int64_t i = 0; a->rank != 0 && i < (int64_t)tensor_bytes(a) /
-                                                (a->dtype == QN_I8 || a->dtype == QN_U8 ? 1 : 4);
+                                                (is_byte(a->dtype) ? 1 : 4);
          i++) {
         const uint32_t got = qni_ref_bits(a->data, a->dtype, i),
                        must = qni_ref_bits(b->data, b->dtype, i);
@@ -70,7 +75,11 @@ static void check_steps(struct check *c, const qn_quantize_rows_args *a)
             const double code =
                 qni_ref_get(a->codes.data, a->codes.dtype, i * a->codes.stride[0] + p);
             const double x = qni_ref_get(a->x.data, a->x.dtype, i * a->x.stride[0] + p);
-            const double allowed = 0.501 * scale + fabs(offset) * 0x1p-22 + 0x1p-119;
+            /* e4m3: half of the last of 4 digits, or of the smallest number */
+            const double step = a->codes.dtype == QN_E4M3
+                                    ? fmax(0.0626 * fabs(code), 0x1p-10) * scale
+                                    : 0.501 * scale;
+            const double allowed = step + fabs(offset) * 0x1p-22 + 0x1p-119;
             if (isnan(scale) || fabs(scale * code + offset - x) <= allowed)
                 continue;
             check_fail(c, "the reference takes %.9g for %.9g * %g + %.9g", x, scale, code, offset);
@@ -164,7 +173,7 @@ static void rows_case(struct check *c, const void *arg)
                   k = CHECK_OF(r, 0, 1, 5, 15, 16, 17, 31, 32, 33, 64, 100, 127, 300);
     qn_quantize_rows_args args;
     qn_quantize_rows_args_init(&args);
-    args.block = CHECK_OF(r, 0, 0, 1, 7, 16, 32, 48, 100, 1000);
+    args.block = CHECK_OF(r, 0, 0, 1, 7, 16, 32, 48, 100, 128, 1000);
     if (rc->linear > 0 && check_random_chance(r, 40))
         args.block = QN_GROUP_PER_TENSOR;
     const bool is_whole = args.block == QN_GROUP_PER_TENSOR;
@@ -182,7 +191,7 @@ static void rows_case(struct check *c, const void *arg)
         fill_given(c, &args);
     if (!rc->symmetric && rc->linear == 0)
         args.offset = check_tensor(c, "offset", QN_F32, 2, shape, true);
-    if (check_random_chance(r, 70))
+    if (rc->code_type != QN_E4M3 && check_random_chance(r, 70))
         args.sum = check_tensor(c, "sum", QN_I32, 2, shape, true);
     check_about(c, "m=%lld k=%lld block=%lld", (long long)m, (long long)k, (long long)args.block);
     const struct outputs before = {twin(c, &args.codes), twin(c, &args.scale), twin(c, &args.zero)};
@@ -235,7 +244,7 @@ void check_api_quantize_rows(struct check_suite *suite, const struct check_optio
     } kinds[] = {{"symmetric", QN_I8, true, 0}, {"i8", QN_I8, false, 0},
                  {"u8", QN_U8, false, 0},       {"zero_u8", QN_U8, false, 1},
                  {"zero_i8", QN_I8, false, 1},  {"given_u8", QN_U8, false, 2},
-                 {"given_i8", QN_I8, false, 2}};
+                 {"given_i8", QN_I8, false, 2}, {"e4m3", QN_E4M3, true, 0}};
     const int32_t shapes = options->quick ? 1 : 20;
     for (size_t x = 0; x < 3; x++)
         for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)

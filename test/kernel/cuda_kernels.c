@@ -53,6 +53,11 @@ static const struct problem {
     {1024, 1024, QN_SHIFT_NONE, false},
 };
 
+static bool is_e4m3(const struct row *row)
+{
+    return row->reads == QNI_CUDA_READS_E4M3 || row->reads == QNI_CUDA_READS_E4M3B;
+}
+
 static bool is_int8(const struct row *row)
 {
     return row->reads == QNI_CUDA_READS_Q8 || row->reads == QNI_CUDA_READS_Q8B;
@@ -203,11 +208,13 @@ static void kernel_case(struct check *c, const void *arg)
         qn_weight_destroy(w);
         qn_matmul_args_init(&args);
         args.w = packed;
-        args.strategy = row->reads == QNI_CUDA_READS_Q8          ? QN_STRATEGY_INT8_ROW
+        args.strategy = row->reads == QNI_CUDA_READS_E4M3        ? QN_STRATEGY_FP8_ROW
+                        : row->reads == QNI_CUDA_READS_E4M3B     ? QN_STRATEGY_FP8_BLOCK
+                        : row->reads == QNI_CUDA_READS_Q8        ? QN_STRATEGY_INT8_ROW
                         : row->reads == QNI_CUDA_READS_Q8B       ? QN_STRATEGY_INT8_BLOCK
                         : row->family == QNI_CUDA_FAMILY_ROUNDED ? QN_STRATEGY_DENSE
                                                                  : QN_STRATEGY_FLOAT;
-        const qn_dtype other = p->f32 || is_int8(row) ? QN_F32 : QN_BF16;
+        const qn_dtype other = p->f32 || is_int8(row) || is_e4m3(row) ? QN_F32 : QN_BF16;
         const qn_dtype x_type = row->reads == QNI_CUDA_READS_F16 ? QN_F16 : other;
         args.x = check_tensor(c, "x", x_type, 2, (const int64_t[]){k->m, p->k}, false);
         args.y = check_tensor(c, "y", QN_F32, 2, (const int64_t[]){k->m, k->n}, false);

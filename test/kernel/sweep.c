@@ -502,6 +502,11 @@ bool sweep_is_int8(qn_strategy s)
     return s == QN_STRATEGY_INT8_ROW || s == QN_STRATEGY_INT8_BLOCK || s == QN_STRATEGY_INT8_STATIC;
 }
 
+bool sweep_is_fp8(qn_strategy s)
+{
+    return s == QN_STRATEGY_FP8_ROW || s == QN_STRATEGY_FP8_BLOCK || s == QN_STRATEGY_FP8_STATIC;
+}
+
 bool sweep_is_one_unit(const struct check_weight *weight)
 {
     return weight->w.format.code == QN_CODE_INT && weight->w.n_groups == 1 &&
@@ -532,6 +537,8 @@ qn_dtype sweep_draw_x_type(struct check *c, qn_strategy strategy)
         return (qn_dtype)CHECK_OF(&c->random, QN_I8, QN_U8);
     if (strategy == QN_STRATEGY_DENSE)
         return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F16, QN_BF16, QN_BF16);
+    if (sweep_is_fp8(strategy))
+        return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F16, QN_BF16, QN_E4M3);
     return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F32, QN_F16, QN_BF16);
 }
 
@@ -542,6 +549,8 @@ qn_dtype sweep_draw_y_type(struct check *c, qn_strategy strategy, bool raw)
                                   raw ? QN_I32 : QN_I8);
     if (c->options->device->kind == QN_CPU && check_random_chance(&c->random, 15))
         return (qn_dtype)CHECK_OF(&c->random, QN_I8, QN_U8);
+    if (sweep_is_fp8(strategy))
+        return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F32, QN_F16, QN_BF16, QN_E4M3);
     return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F32, QN_F16, QN_BF16);
 }
 
@@ -550,6 +559,8 @@ void sweep_draw_quant(struct check *c, qn_strategy strategy, qn_dtype x_type, qn
     struct check_random *r = &c->random;
     const int32_t lo = x_type == QN_U8 ? 0 : -128;
     quant->symmetric = strategy == QN_STRATEGY_INT8_BLOCK && check_random_chance(r, 40);
+    if (strategy == QN_STRATEGY_FP8_STATIC)
+        quant->x_scale = (float)(0.001 * (double)check_random_in(r, 1, 400));
     if (strategy != QN_STRATEGY_INT8_STATIC)
         return;
     quant->x_scale = (float)(0.001 * (double)check_random_in(r, 1, 400));
@@ -564,6 +575,15 @@ static qn_tensor draw_tensor(struct check *c, const char *name, qn_dtype dtype, 
     check_fill_x(c, &t, CHECK_NORMAL, false);
     check_memory_freeze(t.data);
     return t;
+}
+
+qn_tensor sweep_draw_x_scales(struct check *c, qn_strategy strategy, const qn_tensor *x)
+{
+    const int64_t columns = strategy == QN_STRATEGY_FP8_ROW ? 1 : (x->shape[1] + 127) / 128;
+    const int64_t shape[2] = {x->shape[0], columns};
+    if (!sweep_is_fp8(strategy) || strategy == QN_STRATEGY_FP8_STATIC || x->dtype != QN_E4M3)
+        return qn_tensor_none();
+    return draw_tensor(c, "x_scales", QN_F32, 2, shape);
 }
 
 static qn_dtype draw_float(struct check *c)
@@ -653,6 +673,8 @@ void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epi
     if (is_float)
         return;
     e->y_scale = (float)(0.003 * (double)check_random_in(r, 1, 300));
+    if (o->y->dtype == QN_E4M3)
+        return;
     e->y_zero = (int32_t)check_random_in(r, o->y->dtype == QN_U8 ? 0 : -128,
                                          o->y->dtype == QN_U8 ? 255 : 127);
 }

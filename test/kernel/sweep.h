@@ -60,7 +60,10 @@ const char *sweep_draw_layout(struct check *c, qn_strategy strategy);
 qn_dtype sweep_draw_x_type(struct check *c, qn_strategy strategy);
 qn_dtype sweep_draw_y_type(struct check *c, qn_strategy strategy, bool raw);
 void sweep_draw_quant(struct check *c, qn_strategy strategy, qn_dtype x_type, qn_quant_args *quant);
+/* Scales of given e4m3 codes, or none. */
+qn_tensor sweep_draw_x_scales(struct check *c, qn_strategy strategy, const qn_tensor *x);
 bool sweep_is_int8(qn_strategy strategy);
+bool sweep_is_fp8(qn_strategy strategy);
 /* Integer weights whose sums are in one unit: one group, no offset. */
 bool sweep_is_one_unit(const struct check_weight *weight);
 

@@ -74,6 +74,10 @@ struct qni_rows {
     /* dst = i8 or u8 codes less their zero point. */
     void (*widen_codes)(float *dst, const void *src, qn_dtype dtype, int32_t zero, int64_t n);
     void (*narrow_bf16)(uint16_t *dst, const float *src, int64_t n);
+    /* dst = e4m3 of fl(src * times): nearest, ties to even; beyond 448 that; NaN is 0x7f. */
+    void (*to_e4m3)(uint8_t *dst, const float *src, float times, int64_t n);
+    /* dst = fl(value of src * times). */
+    void (*from_e4m3)(float *dst, const uint8_t *src, float times, int64_t n);
     /* x: units * 32 floats, padding 0. codes: as many. */
     void (*quantize_row)(const float *x, const struct qni_cut *cut, int8_t *codes, int32_t *sum,
                          float *scale);

@@ -5,8 +5,10 @@
 #include "quantize_rows.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "../../base/size.h"
+#include "fp8.h"
 
 enum { PIECE = 1024, ROWS_PER_ITEM = 4 };
 
@@ -48,9 +50,17 @@ static void quantize_piece(const struct job *j, int64_t row, int64_t block, int6
         const int64_t now = qni_min(PIECE, n - i);
         j->rows->range(floats(j, x + (size_t)i * element, now, buffer), now, &range);
     }
-    struct qni_scaling s = qni_scaling_of(&range, symmetric);
+    const bool is_e4m3 = a->codes.dtype == QN_E4M3;
+    struct qni_scaling s =
+        is_e4m3 ? qni_fp8_scaling_of(&range) : qni_scaling_of(&range, symmetric);
     int32_t sum = 0;
-    for (int64_t i = 0; i < n; i += PIECE) {
+    if (is_e4m3 && s.inv == 0.0f)
+        memset(codes, 0, (size_t)n);
+    for (int64_t i = 0; is_e4m3 && s.inv != 0.0f && i < n; i += PIECE) {
+        const int64_t now = qni_min(PIECE, n - i);
+        j->rows->to_e4m3(codes + i, floats(j, x + (size_t)i * element, now, buffer), s.inv, now);
+    }
+    for (int64_t i = 0; !is_e4m3 && i < n; i += PIECE) {
         const int64_t now = qni_min(PIECE, n - i);
         sum += j->rows->encode(floats(j, x + (size_t)i * element, now, buffer), now, &s, symmetric,
                                (int8_t *)codes + i);

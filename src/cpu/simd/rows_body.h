@@ -215,6 +215,28 @@ static void narrow_bf16(uint16_t *restrict dst, const float *restrict src, int64
     }
 }
 
+/* qni_e4m3_from_f32() and back, with selections. */
+static void to_e4m3(uint8_t *restrict dst, const float *restrict src, float times, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t u = qni_bits_of(src[i] * times), a = u & 0x7fffffffu;
+        const uint32_t small = qni_bits_of(qni_float_of(a) + 0x1p14f) - 0x46800000u;
+        const uint32_t normal = (a - 0x3c000000u + 0x7ffffu + (a >> 20 & 1u)) >> 20;
+        const uint32_t near = a < 0x3c800000u ? small : normal > 0x7eu ? 0x7eu : normal;
+        dst[i] = (uint8_t)(a > 0x7f800000u ? 0x7fu : (u >> 24 & 0x80u) | near);
+    }
+}
+
+static void from_e4m3(float *restrict dst, const uint8_t *restrict src, float times, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t u = src[i], sign = (u & 0x80u) << 24, magnitude = u & 0x7fu;
+        const float v = qni_float_of(magnitude << 20) * 0x1p120f;
+        const uint32_t bits = magnitude == 0x7fu ? (uint32_t)QNI_NAN_F32 : qni_bits_of(v);
+        dst[i] = qni_float_of(sign | bits) * times;
+    }
+}
+
 /* ---- the quantizer --------------------------------------------------------------------------- */
 
 static void range_magnitude(const float *x, int64_t n, struct qni_range *range)
@@ -721,6 +743,16 @@ static void store_halves(const float *v, const struct qni_finish_step *s)
             y[i * s->y_stride] = qni_bf16_from_f32(v[i]);
 }
 
+static void store_e4m3(const float *v, const struct qni_finish_step *s)
+{
+    uint8_t *const y = s->y;
+    if (s->y_stride == 1)
+        to_e4m3(y, v, s->y_inv, s->n);
+    else
+        for (int64_t i = 0; i < s->n; i++)
+            to_e4m3(y + i * s->y_stride, v + i, s->y_inv, 1);
+}
+
 static void finish_line(float *v, const struct qni_finish_step *s)
 {
     if (s->residual != NULL && !s->residual_after)
@@ -732,6 +764,8 @@ static void finish_line(float *v, const struct qni_finish_step *s)
         add_residual(v, s);
     if (s->y_dtype == QN_I8 || s->y_dtype == QN_U8)
         store_bytes(v, s);
+    else if (s->y_dtype == QN_E4M3)
+        store_e4m3(v, s);
     else if (s->y_dtype == QN_F16 || s->y_dtype == QN_BF16)
         store_halves(v, s);
     else if (s->y_dtype == QN_F32)
@@ -857,6 +891,8 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .sum = sum_codes,
     .total = total_of_groups,
     .total_bf16 = total_of_bf16,
+    .to_e4m3 = to_e4m3,
+    .from_e4m3 = from_e4m3,
     .split = split_planes,
     .order_bf16 = order_bf16,
     .range = range,

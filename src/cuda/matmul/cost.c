@@ -24,7 +24,8 @@ enum { N_SHIPPED = (int)(sizeof shipped / sizeof *shipped) };
 
 static int32_t is_int8(const struct qni_cuda_kernel *k)
 {
-    return k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B;
+    return k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B ||
+           qni_cuda_reads_e4m3(k->reads);
 }
 
 static int32_t bits_of(const struct qni_cuda_kernel *k)
@@ -171,6 +172,8 @@ static double int8_ends(const struct qni_op *op, const struct qni_cuda_kernel *k
 {
     const bool by_block = kernel->reads == QNI_CUDA_READS_Q8B;
     const bool is_tile = kernel->family == QNI_CUDA_FAMILY_TILE;
+    if (qni_cuda_reads_e4m3(kernel->reads))
+        return kernel->reads == QNI_CUDA_READS_E4M3 ? 1.4 : 1.8;
     if (!is_tile && kernel->family != QNI_CUDA_FAMILY_PREFILL)
         return 1.0;
     const struct qni_cut cut = qni_packed_cut(op->w[0]->head, by_block);
@@ -195,7 +198,7 @@ static double before_us(const struct qni_cuda_facts *facts, const struct qni_op 
                         const struct qni_cuda_kernel *kernel, int64_t m)
 {
     const double routing = op->kind == QNI_GROUPED ? 4.5 : 0.0;
-    if (qni_cuda_reads_x(op, kernel))
+    if (qni_cuda_reads_x(op, kernel) && op->fp8 == NULL)
         return routing;
     if (facts->sm == 90 && qni_cuda_quantizes_x(op, kernel, m))
         return 0.5;

@@ -6,6 +6,7 @@
 
 #include "../../base/compiler.h"
 #include "../../quant/magnitude.h"
+#include "../fp8.h"
 #include "../weights.h"
 #include "dense.h"
 #include "prepared.h"
@@ -180,6 +181,9 @@ static qn_status prepare(struct run *r, int64_t row, int64_t n)
     r->product.row = row;
     if (n > 0 && begins_early(r))
         r->after.pdl = 1;
+    if (qni_cuda_reads_e4m3(r->kernel->reads))
+        return qni_cuda_fp8_prepare(r->op, &r->product.x, row, n, r->source.order, r->launch,
+                                    r->err);
     return qni_cuda_launched(qni_cuda_prepare_sm75(&r->source, r->launch), "preparing rows",
                              r->err);
 }

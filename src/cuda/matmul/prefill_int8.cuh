@@ -17,11 +17,22 @@ namespace
 /* Facts of rows: Q8 has sums; Q8B scales, offsets and totals. */
 enum { ROW_FACTS = 3 };
 
+/* Sums of a segment: of e4m3 floats. */
+template <bool IS_FLOAT> struct sum_type {
+    typedef int32_t type;
+};
+template <> struct sum_type<true> {
+    typedef float type;
+};
+
 /* A stage is 128 positions: a tile of x of 128 bytes a row, and the codes of its two blocks. WHOLE:
  * one segment. PAIRS: segments of whole stages, with the facts of rows for the one that ends.
  * BLOCKS, UNITS: Q8B of segments of 64 or 32 positions, with those of all that are in it. */
 template <int READS, int BITS, int TOKENS, int MODE, bool GENERAL> struct form8 {
     static constexpr bool bf16 = false, general = GENERAL, table = false, integers = true;
+    static constexpr bool e4m3 = READS == E4M3 || READS == E4M3B;
+    static constexpr bool by_block = READS == Q8B || READS == E4M3B; /* rows: a scale a segment */
+    typedef typename sum_type<e4m3>::type sum;
     static constexpr int reads = READS, bits = BITS, tokens = TOKENS, mode = MODE;
     static constexpr int kind = BITS == 4 ? CODES4 : CODES8;
     static constexpr int rounding = EXACT;
@@ -113,13 +124,13 @@ __device__ __forceinline__ void feed_segments(const maps &m, const arguments &a,
 template <class F>
 __device__ __forceinline__ void feed_facts(const arguments &a, ring r, int thread)
 {
-    constexpr int EACH = F::tokens / 64;
+    constexpr int EACH = (F::tokens + 63) / 64;
     const struct qni_cuda_weights &w = a.p.w;
     const struct qni_cuda_rows &x = a.p.x;
     const bool has_offset = w.shift != QNI_CUDA_SHIFT_NONE;
-    const float *const fact[ROW_FACTS] = {F::reads == Q8B ? x.scale
-                                          : has_offset    ? (const float *)x.sum
-                                                          : NULL,
+    const float *const fact[ROW_FACTS] = {F::by_block  ? x.scale
+                                          : has_offset ? (const float *)x.sum
+                                                       : NULL,
                                           F::reads == Q8B ? x.offset : NULL,
                                           F::reads == Q8B && has_offset ? x.total : NULL};
     place at;
@@ -139,7 +150,7 @@ __device__ __forceinline__ void feed_facts(const arguments &a, ring r, int threa
 #pragma unroll
                     for (int i = 0; i < EACH; i++) {
                         const int row = thread + 64 * i;
-                        if (fact[f] != NULL)
+                        if (fact[f] != NULL && row < F::tokens)
                             ptx_copy4(to + (uint32_t)(f * F::tokens + 64 * i) * 4,
                                       fact[f] + (row < at.rows
                                                      ? (first + row) * x.ld_segment + now.segment
@@ -176,6 +187,19 @@ __device__ __forceinline__ void bytes_of(const uint32_t *word, uint32_t (&to)[CO
             to[2 * i] = ((word[i] & 0x0f0f0f0fu) + 0x78787878u) ^ 0x80808080u;
             to[2 * i + 1] = ((word[i] >> 4 & 0x0f0f0f0fu) + 0x78787878u) ^ 0x80808080u;
         }
+    }
+}
+
+/* Of e4m3: as they are. */
+template <class F, int COUNT>
+__device__ __forceinline__ void codes_of(const uint32_t *word, uint32_t (&to)[COUNT])
+{
+    if constexpr (F::e4m3) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            to[i] = word[i];
+    } else {
+        bytes_of<F::bits, false>(word, to);
     }
 }
 
@@ -354,12 +378,14 @@ template <class F> struct segments_of {
     }
     __device__ __forceinline__ void end(const struct qni_cuda_weights &w, int stage,
                                         float (&acc)[F::tokens / 8][4],
-                                        int32_t (&dot)[F::tokens / 8][4])
+                                        typename F::sum (&dot)[F::tokens / 8][4])
     {
         const struct facts f = facts_in_f32<F::kind>(facts, w);
         e.x = rows + stage * (F::facts_bytes / 4);
         e.count = counts != NULL ? counts[now.segment] : 0;
-        if constexpr (F::reads == Q8)
+        if constexpr (F::e4m3)
+            end_e4m3<F::by_block, F::tokens / 8>(acc, dot, f, e);
+        else if constexpr (F::reads == Q8)
             end_q8<F::kind, F::tokens / 8>(acc, dot, f, e);
         else
             end_q8b<F::tokens, F::tokens / 8>(acc, dot, f, e);
@@ -371,7 +397,7 @@ template <class F> struct segments_of {
 template <class F> struct byte_turns {
     typedef uint32_t words[8];
     int stage, unit, more; /* whose turn it is; the unit behind it; 0: a segment begins */
-    int32_t p[F::tokens / 2];
+    typename F::sum p[F::tokens / 2];
 
     __device__ __forceinline__ void turn(consumer<F> &c, segments_of<F> &t,
                                          const struct qni_cuda_weights &w,
@@ -389,9 +415,9 @@ template <class F> struct byte_turns {
         c.turn_give();
         const int next = c.r.stage;
         t.take(stage);
-        bytes_of<F::bits, false>(c.word[0], u2);
+        codes_of<F>(c.word[0], u2);
         qni_wgmma::wait<1>();
-        bytes_of<F::bits, false>(c.word[1], u0);
+        codes_of<F>(c.word[1], u0);
         if (q > 1)
             advance<F::stages>(c.r);
         if (q > 2)
@@ -402,7 +428,7 @@ template <class F> struct byte_turns {
         more = 1;
         if (t.now.end <= unit) {
             t.end(w, stage, reinterpret_cast<float(&)[F::tokens / 8][4]>(acc),
-                  reinterpret_cast<int32_t(&)[F::tokens / 8][4]>(p));
+                  reinterpret_cast<typename F::sum(&)[F::tokens / 8][4]>(p));
             more = 0;
         }
         c.release(stage, c.is_first);
@@ -428,8 +454,8 @@ __device__ __forceinline__ void sum_segments(consumer<F> &c, const arguments &a,
     b.stage = c.r.stage;
     barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
     c.take_codes(c.r.stage);
-    bytes_of<F::bits, false>(c.word[0], w0);
-    bytes_of<F::bits, false>(c.word[1], w1);
+    codes_of<F>(c.word[0], w0);
+    codes_of<F>(c.word[1], w1);
     advance<F::stages>(c.r);
     if (q > 1)
         barrier_wait(c.r.full + c.r.stage * 8, c.r.phase);
@@ -446,7 +472,7 @@ __device__ __forceinline__ void sum_segments(consumer<F> &c, const arguments &a,
         if (--q == 0)
             break;
     }
-    if (F::reads == Q8B)
+    if (F::by_block)
         return;
     lay_rows<F>(a, at, of_rows, false, 0, false);
     scale_rows<F>(of_rows, acc);

@@ -300,10 +300,17 @@ template <class F> struct consumer {
     __device__ __forceinline__ void multiply(float (&p)[F::tokens / 2], const uint32_t (&w)[COUNT],
                                              uint32_t x, int32_t add)
     {
-        qni_wgmma::product<F::tokens>::template run<F::bf16>(p, w, x, add);
+        if constexpr (F::integers) { /* e4m3, the one kind of bytes whose sums are floats */
+            qni_wgmma::product_of_e4m3<F::tokens>::run(p, w, x, add);
 #pragma unroll
-        for (int i = 1; i < COUNT / 4; i++)
-            qni_wgmma::product<F::tokens>::template run<F::bf16>(p, w + 4 * i, x + 2 * i, 1);
+            for (int i = 1; i < COUNT / 4; i++)
+                qni_wgmma::product_of_e4m3<F::tokens>::run(p, w + 4 * i, x + 2 * i, 1);
+        } else {
+            qni_wgmma::product<F::tokens>::template run<F::bf16>(p, w, x, add);
+#pragma unroll
+            for (int i = 1; i < COUNT / 4; i++)
+                qni_wgmma::product<F::tokens>::template run<F::bf16>(p, w + 4 * i, x + 2 * i, 1);
+        }
     }
     template <int COUNT>
     __device__ __forceinline__ void multiply(int32_t (&p)[F::tokens / 2],

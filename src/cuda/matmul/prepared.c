@@ -40,28 +40,33 @@ size_t qni_cuda_rows_in(const struct qni_op *op, const struct qni_cuda_kernel *k
     const struct qni_packed_head *head = op->w[0]->head;
     const int32_t reads = kernel->reads;
     const bool is_int8 = reads == QNI_CUDA_READS_Q8 || reads == QNI_CUDA_READS_Q8B;
+    const bool is_e4m3 = qni_cuda_reads_e4m3(reads);
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
     const struct qni_cut cut = qni_packed_cut(head, reads == QNI_CUDA_READS_Q8B);
     const size_t all = (size_t)(shape->rows * shape->parts);
-    const bool totals = !is_int8 && qni_packed_has_offsets(head) && kernel->takes_total;
+    const bool totals = !is_int8 && !is_e4m3 && qni_packed_has_offsets(head) && kernel->takes_total;
     /* Whole pieces of 16 bytes: prefill_short.cuh. */
-    const size_t ld = is_int8 ? qni_round_up((size_t)cut.n_segments, 4) : (size_t)cut.n_groups;
+    const size_t ld = is_e4m3   ? (size_t)qni_ceil_div(head->units, 4)
+                      : is_int8 ? qni_round_up((size_t)cut.n_segments, 4)
+                                : (size_t)cut.n_groups;
     const size_t facts = all * ld * 4;
     size_t at = 0;
     memset(rows, 0, sizeof *rows);
     rows->planes = reads == QNI_CUDA_READS_BF16 ? qni_cuda_planes(op) : 1;
     rows->columns = (int32_t)(head->units * QNI_CUDA_UNIT);
-    rows->lda = (int64_t)rows->columns * (is_int8 ? 1 : 2);
+    rows->lda = (int64_t)rows->columns * (is_int8 || is_e4m3 ? 1 : 2);
     rows->plane_stride = (int64_t)qni_round_up(all * (size_t)rows->lda, 256);
     rows->part_rows = shape->rows;
     rows->x_zero = qni_op_x_zero(op);
     rows->x_scale = is_static && op->y.dtype != QN_I32 ? op->quant.x_scale : 1.0f;
     rows->ld_segment = (int32_t)ld;
     rows->a = place(memory, &at, (size_t)rows->plane_stride * (size_t)rows->planes);
-    if (reads == QNI_CUDA_READS_Q8 && !is_static)
+    if ((reads == QNI_CUDA_READS_Q8 && !is_static) || reads == QNI_CUDA_READS_E4M3)
         rows->row_scale = place(memory, &at, all * 4);
     if (is_int8)
         rows->sum = place(memory, &at, facts);
+    if (reads == QNI_CUDA_READS_E4M3B)
+        rows->scale = place(memory, &at, facts);
     if (reads == QNI_CUDA_READS_Q8B) {
         rows->scale = place(memory, &at, facts);
         rows->offset = op->quant.symmetric ? NULL : place(memory, &at, facts);
@@ -274,6 +279,11 @@ void qni_cuda_sink_of(const struct qni_op *op, struct qni_cuda_sink *s)
     s->row_scale = e->row_scale.rank != 0 ? e->row_scale.data : NULL;
     s->col_scale = e->col_scale.rank != 0 ? e->col_scale.data : NULL;
     s->col_ld = e->col_scale.rank == 2 ? e->col_scale.stride[0] : 0;
+    if (op->fp8 != NULL && op->x_scales.rank != 0) {
+        s->x_scale = op->x_scales.data;
+        s->x_index = op->x_rows.rank != 0 ? op->x_rows.data : NULL;
+        s->x_rows = op->x.shape[0];
+    }
     s->act = e->act;
     s->has_clamp = e->clamp_lo > -3.402823466e+38f * 2.0f || e->clamp_hi < 3.402823466e+38f * 2.0f;
     s->clamp_lo = e->clamp_lo;
@@ -283,5 +293,5 @@ void qni_cuda_sink_of(const struct qni_op *op, struct qni_cuda_sink *s)
     const bool is_float = s->y_dtype == QN_F32 || s->y_dtype == QN_F16 || s->y_dtype == QN_BF16;
     s->is_plain = is_float && !s->is_image && s->stride[3] == 1 && s->bias == NULL &&
                   s->residual == NULL && s->row_scale == NULL && s->col_scale == NULL &&
-                  s->act == QN_ACT_NONE && !s->has_clamp;
+                  s->x_scale == NULL && s->act == QN_ACT_NONE && !s->has_clamp;
 }

@@ -18,6 +18,7 @@ namespace
 
 enum { CODES4 = 0, TABLE4 = 1, CODES8 = 2 };
 enum { Q8 = QNI_CUDA_READS_Q8, Q8B = QNI_CUDA_READS_Q8B };
+enum { E4M3 = QNI_CUDA_READS_E4M3, E4M3B = QNI_CUDA_READS_E4M3B };
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
@@ -170,6 +171,18 @@ DEVICE void end_q8b(float (&acc)[COLUMNS][4], int32_t (&dot)[COLUMNS][4], const 
     }
     if (e.has_offset)
         FOR_SUMS acc[j][c] = fmaf(of_output(w.offset, c), of_row(e.x + 2 * ROWS, j, c), acc[j][c]);
+}
+
+/* Of e4m3: sums are floats. */
+template <bool BY_BLOCK, int COLUMNS>
+DEVICE void end_e4m3(float (&acc)[COLUMNS][4], float (&dot)[COLUMNS][4], const struct facts &w,
+                     const struct ending &e)
+{
+    FOR_SUMS
+    {
+        const float t = BY_BLOCK ? of_row(e.x, j, c) * dot[j][c] : dot[j][c];
+        acc[j][c] = fmaf(of_output(w.scale, c), t, acc[j][c]);
+    }
 }
 
 } // namespace

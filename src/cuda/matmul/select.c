@@ -97,6 +97,10 @@ static const char *operation_refusal(const struct qni_op *op)
 
 static bool reads_for(const struct qni_op *op, int32_t reads)
 {
+    if (op->fp8 != NULL && qni_cuda_reads_e4m3(reads)) {
+        const bool by_block = op->fp8->strategy == QN_STRATEGY_FP8_BLOCK;
+        return reads == (by_block ? QNI_CUDA_READS_E4M3B : QNI_CUDA_READS_E4M3);
+    }
     switch (op->strategy) {
     case QN_STRATEGY_FLOAT:
     case QN_STRATEGY_DENSE:
@@ -152,6 +156,20 @@ static bool ends_with_turns(const struct qni_op *op)
            (cut.n_segments <= 1 || (units % 4 == 0 && !qni_op_is_raw(op)));
 }
 
+/* FP8 tensor cores multiply codes of weights as they are, by blocks of 128 columns. */
+static const char *e4m3_refusal(const struct qni_op *op)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    if (head->format.code != QN_CODE_E4M3)
+        return "multiplies e4m3, which the weights are not";
+    if (has_section(op, QNI_SECTION_PERM) || has_section(op, QNI_SECTION_PRESCALE) ||
+        head->n_runs > 1 || head->format.shift != QN_SHIFT_NONE)
+        return "takes rows as they are quantized: no act-order, prescale, padding or offsets";
+    if (head->n_groups > 1 && head->group_units % 4 != 0)
+        return "takes groups of whole blocks of 128";
+    return NULL;
+}
+
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. m: rows of a
  * part; 0: any. */
 static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op *op, int32_t layout,
@@ -169,6 +187,8 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         return QNI_WHY_NEWER;
     if (k->sm_exact && facts->sm != k->sm)
         return QNI_WHY_GENERATION;
+    if (qni_cuda_reads_e4m3(k->reads))
+        return e4m3_refusal(op);
     if (k->family == QNI_CUDA_FAMILY_PREFILL && k->layout == QNI_CUDA_T4FRAG &&
         k->reads == QNI_CUDA_READS_F16 && op->w[0]->head->format.code == QN_CODE_TABLE)
         return "holds values as f16, and may not those of a table that was given";
@@ -400,6 +420,13 @@ static bool lacks_library(const struct qni_cuda_offer *offer, const struct qni_o
 static const char *note_of(const struct qni_cuda_offer *offer, const struct qni_op *op,
                            const struct qni_cuda_choice *c, bool without_library)
 {
+    if (op->fp8 != NULL)
+        return qni_cuda_reads_e4m3(c->main->reads)
+                   ? "x is rounded to e4m3 and multiplied on FP8 tensor cores, whose sums go to f32 "
+                     "every 128 positions"
+               : op->x.dtype == QN_F16
+                   ? "x is rounded to e4m3, and its codes are multiplied as f16"
+                   : "x is rounded to e4m3, and codes times scales are multiplied as floats";
     if (op->strategy == QN_STRATEGY_FLOAT && c->main->family == QNI_CUDA_FAMILY_ROUNDED)
         return "scales are so short that weights are exact in the type of x, and are scaled in "
                "registers";
