@@ -92,6 +92,9 @@ QN_STRATEGY_INT8_ROW = 1
 QN_STRATEGY_INT8_BLOCK = 2
 QN_STRATEGY_INT8_STATIC = 3
 QN_STRATEGY_DENSE = 4
+QN_STRATEGY_FP8_ROW = 5
+QN_STRATEGY_FP8_BLOCK = 6
+QN_STRATEGY_FP8_STATIC = 7
 QN_ACT_NONE = 0
 QN_ACT_RELU = 1
 QN_ACT_RELU6 = 2
@@ -376,6 +379,7 @@ class qn_matmul_args(Structure):
         ("error", POINTER(qn_error)),
         ("prepared", c_void_p),
         ("more", POINTER(qn_epilogue_more)),
+        ("x_scales", qn_tensor),
     ]
 
 
@@ -410,6 +414,7 @@ class qn_grouped_args(Structure):
         ("error", POINTER(qn_error)),
         ("prepared", c_void_p),
         ("more", POINTER(qn_epilogue_more)),
+        ("x_scales", qn_tensor),
     ]
 
 

@@ -10,7 +10,9 @@ from ._library import check, lib, new_error, text_of
 
 STRATEGIES = {"float": _abi.QN_STRATEGY_FLOAT, "int8-row": _abi.QN_STRATEGY_INT8_ROW,
               "int8-block": _abi.QN_STRATEGY_INT8_BLOCK,
-              "int8-static": _abi.QN_STRATEGY_INT8_STATIC, "dense": _abi.QN_STRATEGY_DENSE}
+              "int8-static": _abi.QN_STRATEGY_INT8_STATIC, "dense": _abi.QN_STRATEGY_DENSE,
+              "fp8-row": _abi.QN_STRATEGY_FP8_ROW, "fp8-block": _abi.QN_STRATEGY_FP8_BLOCK,
+              "fp8-static": _abi.QN_STRATEGY_FP8_STATIC}
 ACTS = {None: _abi.QN_ACT_NONE, "relu": _abi.QN_ACT_RELU, "relu6": _abi.QN_ACT_RELU6,
         "gelu": _abi.QN_ACT_GELU, "gelu_tanh": _abi.QN_ACT_GELU_TANH, "silu": _abi.QN_ACT_SILU,
         "sigmoid": _abi.QN_ACT_SIGMOID, "tanh": _abi.QN_ACT_TANH,

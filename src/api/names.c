@@ -6,8 +6,8 @@
 
 #include "../base/error.h"
 
-static const char *const strategies[] = {"float", "int8-row", "int8-block", "int8-static", "dense",
-                                         "fp8-row", "fp8-block", "fp8-static"};
+static const char *const strategies[] = {"float",       "int8-row", "int8-block", "int8-static",
+                                         "dense",       "fp8-row",  "fp8-block",  "fp8-static"};
 enum { N_STRATEGIES = (int)(sizeof strategies / sizeof *strategies) };
 
 const char *qn_strategy_name(qn_strategy strategy)
@@ -27,7 +27,7 @@ qn_status qn_strategy_parse(const char *text, qn_strategy *strategy, qn_error *e
     }
     return qni_fail(
         err, QN_E_ARGUMENT,
-        "no strategy is called '%.60s'; there are: float, int8-row, int8-block, int8-static, dense, "
-        "fp8-row, fp8-block, fp8-static",
+        "no strategy is called '%.60s'; there are: float, int8-row, int8-block, int8-static, "
+        "dense, fp8-row, fp8-block, fp8-static",
         text);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with x of e4m3 on the GPU. Rows are quantized into scratch; then either a kernel of FP8
- * tensor cores takes codes and scales (reads E4M3, E4M3B), or a float kernel takes the codes as f16,
- * whose row of x scales the sums (one scale a row), or the values as f32 (blocks of 128). */
+/* Products with x of e4m3 on the GPU. Rows are quantized into scratch; then a kernel of FP8 tensor
+ * cores takes codes and scales (reads E4M3, E4M3B); or a float kernel takes the codes as f16, and
+ * the scale of a row goes to its sums; or, of blocks of 128, it takes the values as f32. */
 #ifndef QNI_CUDA_FP8_H
 #define QNI_CUDA_FP8_H
 

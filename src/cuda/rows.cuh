@@ -16,6 +16,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "../base/exact.h"
 #include "kernel.h"
 
 #define ROWS_DEVICE static __device__ __forceinline__

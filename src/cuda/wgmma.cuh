@@ -141,7 +141,7 @@ QNI_WGMMA_BYTES(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "%1
 
 #define QNI_WGMMA_E4M3(TOKENS, LIST, A0, A1, A2, A3, DESC, ADD, ...)                               \
     template <> struct product_of_e4m3<TOKENS> {                                                   \
-        static __device__ __forceinline__ void run(float (&d)[TOKENS / 2], const uint32_t *a,       \
+        static __device__ __forceinline__ void run(float (&d)[TOKENS / 2], const uint32_t *a,      \
                                                    uint32_t tile, int32_t add)                     \
         {                                                                                          \
             asm volatile("{.reg .pred add; setp.ne.s32 add, " ADD ", 0;\n"                         \

@@ -56,7 +56,8 @@ int64_t qni_ref_at(const struct qni_ref_op *op, const qn_tensor *tensor, int64_t
 /* The expert of row i, or -1 for a row that is left untouched; 0 for every other operation. */
 int64_t qni_ref_expert(const struct qni_ref_op *op, int64_t i);
 
-/* The e4m3 next to v, ties to even. Beyond 448: that; an infinity only if it saturates, else NaN. */
+/* The e4m3 next to v, ties to even. Beyond 448: that; an infinity only if it saturates, else
+ * NaN. */
 double qni_ref_e4m3(float v, bool saturates);
 /* n values, f32, become the e4m3 numbers times one scale that the fp8 strategies make of them.
  * Returns the scale. */

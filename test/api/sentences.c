@@ -98,6 +98,33 @@ static void x_scale_nan(struct bench *b) { fixed(b, QN_F32); b->m.quant.x_scale 
 static void x_zero(struct bench *b) { fixed(b, QN_F32); b->m.quant.x_zero = 128; }
 static void y_scale_tiny(struct bench *b) { fixed(b, QN_I8); b->m.epilogue.y_scale = 1e-42f; }
 static void prescale(struct bench *b) { fixed(b, QN_F32); b->m.w = b->prescaled; }
+static void x_scale_tiny(struct bench *b)
+{
+    b->m.strategy = QN_STRATEGY_FP8_STATIC;
+    b->m.quant.x_scale = 1e-42f;
+}
+static void e4m3(struct bench *b)
+{
+    b->m.strategy = QN_STRATEGY_FP8_ROW;
+    b->m.x = qn_tensor_2d(b->x8, QN_E4M3, M, K);
+}
+static void x_scales_missing(struct bench *b) { e4m3(b); }
+static void x_scales_of_floats(struct bench *b)
+{
+    b->m.strategy = QN_STRATEGY_FP8_BLOCK;
+    b->m.x_scales = qn_tensor_2d(b->bias, QN_F32, M, 1);
+}
+static void x_scales_of_float(struct bench *b)
+{
+    x_scales_of_floats(b);
+    b->m.strategy = QN_STRATEGY_FLOAT;
+}
+static void y_zero_e4m3(struct bench *b)
+{
+    b->m.strategy = QN_STRATEGY_FP8_ROW;
+    b->m.y = qn_tensor_2d(b->y8, QN_E4M3, M, N);
+    b->m.epilogue.y_zero = 1;
+}
 static void raw_groups(struct bench *b) { fixed(b, QN_I32); b->m.w = b->grouped; }
 static void raw_zeros(struct bench *b) { fixed(b, QN_I32); b->m.w = b->far_zeros; }
 static void raw_deep(struct bench *b)
@@ -154,6 +181,7 @@ static void conv_row_scale(struct bench *b)
 {
     b->c.epilogue.row_scale = qn_tensor_1d(b->bias, QN_F32, 4);
 }
+static void conv_fp8(struct bench *b) { b->c.strategy = QN_STRATEGY_FP8_ROW; }
 static void conv_w_null(struct bench *b) { b->c.w = NULL; }
 
 /* ---- the quantizer of rows ------------------------------------------------------------------- */
@@ -175,6 +203,13 @@ static void rows_offset(struct bench *b)
 {
     b->q.given = 1;
     b->q.offset = qn_tensor_2d(b->bias, QN_F32, M, 1);
+}
+static void rows_sum_e4m3(struct bench *b)
+{
+    b->q.codes.dtype = QN_E4M3;
+    b->q.offset = qn_tensor_none();
+    b->q.zero = qn_tensor_none();
+    b->q.sum = qn_tensor_2d(b->y32, QN_I32, M, 1);
 }
 static void rows_reserved(struct bench *b) { b->q.reserved = 1; }
 
@@ -240,6 +275,11 @@ static const struct bad {
     {raw_deep, MATMUL, QN_E_UNSUPPORTED, "up to k = 131071"},
     {raw_act, MATMUL, QN_E_ARGUMENT, "raw sums"},
     {bias_unit, MATMUL, QN_E_DTYPE, "bias of type i32 needs"},
+    {x_scale_tiny, MATMUL, QN_E_VALUE, "1 / x_scale overflows"},
+    {x_scales_missing, MATMUL, QN_E_ARGUMENT, "fp8-row needs x_scales"},
+    {x_scales_of_floats, MATMUL, QN_E_ARGUMENT, "x_scales belong to x of type e4m3"},
+    {x_scales_of_float, MATMUL, QN_E_ARGUMENT, "x_scales belong to x of type e4m3"},
+    {y_zero_e4m3, MATMUL, QN_E_VALUE, "y_zero is 1: e4m3"},
     {no_experts, GROUPED, QN_E_ARGUMENT, "n_experts is 0"},
     {expert_null, GROUPED, QN_E_ARGUMENT, "w[2] is NULL"},
     {expert_shape, GROUPED, QN_E_SHAPE, "expert 1"},
@@ -267,6 +307,7 @@ static const struct bad {
     {conv_image, CONV, QN_E_SHAPE, "an image of 5 x 0"},
     {conv_huge, CONV, QN_E_SHAPE, "more pixels"},
     {conv_row_scale, CONV, QN_E_ARGUMENT, "row_scale"},
+    {conv_fp8, CONV, QN_E_UNSUPPORTED, "fp8-row is for matrix products"},
     {conv_w_null, TRANSPOSED, QN_E_ARGUMENT, "w is NULL"},
     {rows_block, ROWS, QN_E_ARGUMENT, "block is -1"},
     {rows_dtype, ROWS, QN_E_DTYPE, "scale has type f16"},
@@ -274,6 +315,7 @@ static const struct bad {
     {rows_sum, ROWS, QN_E_ARGUMENT, "may not fit in i32"},
     {rows_given, ROWS, QN_E_VALUE, "scale[1, 0]"},
     {rows_offset, ROWS, QN_E_ARGUMENT, "offset and given"},
+    {rows_sum_e4m3, ROWS, QN_E_DTYPE, "sums are of integer codes"},
     {rows_reserved, ROWS, QN_E_ARGUMENT, "reserved"},
     {prepare_groups, PREPARE, QN_E_SHAPE, "2 groups"},
     {prepare_strategy, PREPARE, QN_E_ARGUMENT, "strategy is 0"},
@@ -621,6 +663,14 @@ static void test_other_problems(void **state)
     assert_ok(qn_matmul_plan(b->ctx, &b->m, &plan, NULL));
     b->m.quant.x_zero = 5;
     check_words(&error, qn_matmul_run(plan, &b->m, NULL, 0), QN_E_ARGUMENT, "x_zero is 5");
+    qn_plan_destroy(plan);
+    bench_args(b, &error);
+    by_ids(b);
+    b->g.strategy = QN_STRATEGY_FP8_ROW;
+    b->g.x.shape[0] = b->g.y.shape[0] = b->g.ids.shape[0] = b->g.x_rows.shape[0] = M - 1;
+    assert_ok(qn_grouped_plan(b->ctx, &b->g, &plan, NULL));
+    b->g.x.shape[0] = M;
+    check_words(&error, qn_grouped_run(plan, &b->g, NULL, 0), QN_E_SHAPE, "x has 4 rows");
     qn_plan_destroy(plan);
     bench_free(b);
 }

@@ -422,8 +422,8 @@ static const char *note_of(const struct qni_cuda_offer *offer, const struct qni_
 {
     if (op->fp8 != NULL)
         return qni_cuda_reads_e4m3(c->main->reads)
-                   ? "x is rounded to e4m3 and multiplied on FP8 tensor cores, whose sums go to f32 "
-                     "every 128 positions"
+                   ? "x is rounded to e4m3 and multiplied on FP8 tensor cores, whose sums go to "
+                     "f32 every 128 positions"
                : op->x.dtype == QN_F16
                    ? "x is rounded to e4m3, and its codes are multiplied as f16"
                    : "x is rounded to e4m3, and codes times scales are multiplied as floats";

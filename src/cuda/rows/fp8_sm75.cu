@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of x to e4m3 (docs/numerics.md, "fp8"), or from e4m3, in one of the forms that products read:
- * codes as they lie, codes in the order of wgmma, f16 with the same values, or f32 times the scale.
+/* Rows of x to e4m3 (docs/numerics.md, "fp8"), or from e4m3, in one of the forms that products
+ * read: codes as they lie, codes in the order of wgmma, f16 with the same values, or f32 times the
+ * scale.
  *
  * A lane has 4 neighbouring columns at a time. A block of 128 columns is a warp's; a row with one
  * scale is a CTA's, which reads it twice, the second time mostly from the caches. The time is that
  * of the bytes. */
-#include "../../base/half.h"
 #include "../rows.cuh"
 
 namespace
@@ -135,8 +135,9 @@ __device__ __forceinline__ int32_t most_of(const float (&v)[QUAD])
 
 /* All lanes of a warp come here, with quads side by side. */
 template <int FORM>
-__device__ __forceinline__ void store_quad(const struct job &j, int64_t i, int64_t q, bool is_active,
-                                           const float (&v)[QUAD], const struct scaling &s)
+__device__ __forceinline__ void store_quad(const struct job &j, int64_t i, int64_t q,
+                                           bool is_active, const float (&v)[QUAD],
+                                           const struct scaling &s)
 {
     uint32_t code[QUAD];
 #pragma unroll
@@ -280,8 +281,8 @@ __global__ void __launch_bounds__(THREADS) by_any(const __grid_constant__ struct
 int32_t qni_cuda_fp8_sm75(const struct qni_cuda_fp8 *args, const struct qni_cuda_launch *launch)
 {
     static const void *const blocks[4] = {
-        (const void *)by_block<CODES>, (const void *)by_block<STEPS>, (const void *)by_block<HALVES>,
-        (const void *)by_block<QNI_CUDA_FP8_F32>};
+        (const void *)by_block<CODES>, (const void *)by_block<STEPS>,
+        (const void *)by_block<HALVES>, (const void *)by_block<QNI_CUDA_FP8_F32>};
     static const void *const whole[4] = {(const void *)by_row<CODES>, (const void *)by_row<STEPS>,
                                          (const void *)by_row<HALVES>,
                                          (const void *)by_row<QNI_CUDA_FP8_F32>};
