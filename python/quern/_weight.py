@@ -186,8 +186,31 @@ class Weight(_Handle):
 
     @property
     def offset(self) -> Any:
-        """[n, n_groups] f32, or None."""
+        """[n, n_groups] f32: offsets, or minima of codes that count from 0; or None."""
         return self._array(self._parts.offset, (self.shape[0], self.n_groups), _abi.QN_F32)
+
+    @property
+    def super_scale(self) -> Any:
+        """[n, n_supers] f32: the common scale of each super-block; or None."""
+        return self._supers(self._parts.super_scale)
+
+    @property
+    def super_min(self) -> Any:
+        """[n, n_supers] f32: the common minimum of each super-block; or None."""
+        return self._supers(self._parts.super_min)
+
+    @property
+    def sub_scale(self) -> Any:
+        """[n, n_groups] i16: scale = super_scale * sub_scale; or None."""
+        return self._array(self._parts.sub_scale, (self.shape[0], self.n_groups), _abi.QN_I16)
+
+    @property
+    def sub_min(self) -> Any:
+        """[n, n_groups] i16: offset = -(super_min * sub_min); or None."""
+        return self._array(self._parts.sub_min, (self.shape[0], self.n_groups), _abi.QN_I16)
+
+    def _supers(self, address: Optional[int]) -> Any:
+        return self._array(address, (self.shape[0], int(self._parts.n_supers)), _abi.QN_F32)
 
     @property
     def perm(self) -> Any:

@@ -214,6 +214,16 @@ static int16_t nearest_integer(float d, float wanted, float lo, float hi)
     return (int16_t)t;
 }
 
+void qni_super_products(const struct qni_coder *c, struct qni_params *p)
+{
+    p->scale = p->super_scale * (float)p->sub_scale;
+    if (!qni_coder_has_offset(c))
+        return;
+    p->offset = -(p->super_min * (float)p->sub_min);
+    if (c->least != 0.0f) /* an offset of signed codes */
+        p->offset = (float)((double)p->offset - (double)c->least * (double)p->scale);
+}
+
 /* Signed integers. With the full range the extreme scale becomes the most negative one. */
 static void super_scales(const struct qni_coder *c, int64_t n_groups, struct qni_params *params)
 {
@@ -226,7 +236,7 @@ static void super_scales(const struct qni_coder *c, int64_t n_groups, struct qni
     for (int64_t g = 0; g < n_groups; g++) {
         params[g].super_scale = d;
         params[g].sub_scale = nearest_integer(d, params[g].scale, -half, half - 1.0f);
-        params[g].scale = d * (float)params[g].sub_scale;
+        qni_super_products(c, &params[g]);
     }
 }
 
@@ -249,10 +259,7 @@ static void super_offsets(const struct qni_coder *c, int64_t n_groups, struct qn
         p->super_min = dmin;
         p->sub_scale = nearest_integer(d, p->scale, 0.0f, top);
         p->sub_min = nearest_integer(dmin, p->offset, 0.0f, top);
-        p->scale = d * (float)p->sub_scale;
-        p->offset = -(dmin * (float)p->sub_min);
-        if (c->least != 0.0f) /* an offset of signed codes */
-            p->offset = (float)((double)p->offset - (double)c->least * (double)p->scale);
+        qni_super_products(c, p);
     }
 }
 

@@ -63,6 +63,9 @@ bool qni_fit_search(const struct qni_coder *c, const float *x, const float *weig
 /* Super-blocks: integers of a common scale (and offset) for the groups' wanted ones, in place. */
 void qni_fit_super(const struct qni_coder *c, int64_t n_groups, struct qni_params *params);
 
+/* Scale and offset of a group from the integers and the common numbers that it has. */
+void qni_super_products(const struct qni_coder *c, struct qni_params *params);
+
 void qni_encode(const struct qni_coder *c, const struct qni_params *p, const float *x, int64_t n,
                 uint8_t *codes);
 /* The value that a code stands for, as qn_weight_dequantize() gives it. */

@@ -165,6 +165,46 @@ static struct group group_at(const float *x, const float *weights, int64_t n, in
                           qni_min(group, n - first)};
 }
 
+/* The integer nearest to the minimum of given codes' least squares: the mean of scale u - x. */
+static int16_t fit_sub_min(const struct search *s, const struct qni_params *p)
+{
+    const double most = (double)((1 << s->coder->format.superbits) - 1);
+    struct search codes = *s;
+    codes.best = *p;
+    const struct sums t = sum_codes(&codes);
+    const double from_zero = (double)p->scale * (double)s->coder->least * t.w;
+    const double depth = ((double)p->scale * t.v - from_zero - t.x) / (t.w * (double)p->super_min);
+    return (int16_t)rint(fmin(fmax(depth, 0.0), most));
+}
+
+/* A group's scale and minimum among the integers near those that its wanted ones were rounded to,
+ * which were chosen one by one: another pair often fits better. */
+static struct qni_params search_integers(const struct qni_coder *c, const struct group *at,
+                                         struct qni_params first)
+{
+    enum { NEAR = 2 };
+    const bool has_min = qni_coder_has_offset(c), is_signed = !has_min;
+    const int32_t top = 1 << (c->format.superbits - (is_signed ? 1 : 0));
+    struct search s = {c, at->x, at->weights, at->n, first, 0.0};
+    s.error = qni_params_error(c, &first, at->x, at->weights, at->n);
+    for (int32_t step = -NEAR; step <= NEAR; step++) {
+        struct qni_params p = first;
+        const int32_t sc = first.sub_scale + step;
+        if (sc < (is_signed ? -top : 0) || sc >= top)
+            continue;
+        p.sub_scale = (int16_t)sc;
+        for (int32_t round = 0; round < (has_min ? NEAR : 1); round++) {
+            qni_super_products(c, &p);
+            if (has_min && p.super_min > 0.0f) {
+                p.sub_min = fit_sub_min(&s, &p);
+                qni_super_products(c, &p);
+            }
+            consider(&s, p);
+        }
+    }
+    return s.best;
+}
+
 /* What each group would like if its scale were a plain f32; then the common scale, and the same
  * comparison as everywhere: the super-block of round-to-nearest wins ties. */
 static void search_super(const struct qni_coder *c, const float *x, const float *weights, int64_t n,
@@ -189,6 +229,7 @@ static void search_super(const struct qni_coder *c, const float *x, const float 
     qni_fit_super(c, n_groups, wanted);
     for (int64_t g = 0; g < n_groups; g++) {
         const struct group at = group_at(x, weights, n, group, g);
+        wanted[g] = search_integers(c, &at, wanted[g]);
         after += qni_params_error(c, &wanted[g], at.x, at.weights, at.n);
     }
     for (int64_t g = 0; after < before && g < n_groups; g++)
