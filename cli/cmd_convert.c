@@ -13,8 +13,8 @@
 static const struct option_row own[] = {
     {"out", 'o', "FILE", "the file (quern, gguf) or folder to write"},
     {"to", 0, "FORMAT",
-     "quern (default), awq, gptq, gptq_v2, ct, bnb, gguf, or one kind alone: gguf:q4_0, "
-     "ct:int-quantized"},
+     "quern (default), packed (for this machine, what 'quern pack' makes), awq, gptq, gptq_v2, "
+     "ct, bnb, gguf, or one kind alone: gguf:q4_0, ct:int-quantized"},
     {"config", 0, "FOLDER",
      "where config.json, the tokenizer and other files come from, if not from the model's folder"},
     {"group", 'g', "N", "columns a group, which must divide those of the model; -1: a row"},
@@ -86,6 +86,7 @@ struct job {
     const char *out;
     double bytes, kept, keep;
     int is_quiet, is_json, is_exact;
+    int to_packed; /* weights alone, one packed at a time; nothing is kept between the passes */
 };
 
 /* ---------------------------------------------------------------------------------- one module */
@@ -110,6 +111,28 @@ static int load(const struct job *job, struct item *item, qn_weight **weight)
                     item->name, (long long)facts.rounded, (long long)facts.groups);
 }
 
+static qn_status declare_packed(struct job *job, struct item *item, qn_weight *weight,
+                                qn_error *err)
+{
+    qn_packed *packed = NULL;
+    qn_status status = qn_pack(job->ctx, weight, NULL, &packed, err);
+    qn_weight_destroy(weight);
+    if (status == QN_OK && job->writer != NULL)
+        status = qn_writer_add_packed(job->writer, item->name, packed, &item->index, err);
+    qn_packed_destroy(packed);
+    return status;
+}
+
+static qn_status put_packed(const struct job *job, const struct item *item, qn_error *err)
+{
+    qn_packed *packed = NULL;
+    qn_status status = qn_pack(job->ctx, item->weight, NULL, &packed, err);
+    if (status == QN_OK)
+        status = qn_writer_put_packed(job->writer, item->index, job->ctx, packed, err);
+    qn_packed_destroy(packed);
+    return status;
+}
+
 static int declare_weight(struct job *job, struct item *item)
 {
     qn_weight *weight = NULL;
@@ -121,6 +144,10 @@ static int declare_weight(struct job *job, struct item *item)
     job->weights++;
     job->groups += item->groups;
     job->rounded += item->rounded;
+    if (job->to_packed) {
+        const qn_status declared = declare_packed(job, item, weight, &err);
+        return declared == QN_OK ? 0 : complain_status(item->name, declared, &err);
+    }
     qn_weight_parts_init(&parts);
     qn_status status = qn_weight_view(weight, &parts);
     if (job->writer != NULL && status == QN_OK)
@@ -158,7 +185,9 @@ static int write_one(const struct job *job, struct item *item)
         const int failed = item->weight == NULL ? load(job, item, &item->weight) : 0;
         if (failed != 0)
             return failed;
-        status = qn_writer_put_weight(job->writer, item->index, item->weight, &err);
+        status = job->to_packed
+                     ? put_packed(job, item, &err)
+                     : qn_writer_put_weight(job->writer, item->index, item->weight, &err);
         qn_weight_destroy(item->weight);
         item->weight = NULL;
     } else {
@@ -187,6 +216,8 @@ static int choose(const struct args *args, struct job *job)
             continue;
         if (found != QN_OK)
             return imports_complain(found, &err);
+        if (job->to_packed && m.importer[0] == '\0')
+            continue;
         job->items[job->n++] = (struct item){
             .module = i, .name = m.name, .bytes = m.bytes, .is_weight = m.importer[0] != '\0'};
         job->bytes += (double)m.bytes;
@@ -282,12 +313,13 @@ static void report(const struct job *job, double took)
 static int run(const struct args *args)
 {
     const char *to = args_text(args, "to", "quern");
-    if (strcmp(to, "quern") != 0)
+    if (strcmp(to, "quern") != 0 && strcmp(to, "packed") != 0)
         return export_run(args, to);
     struct job job = {.out = args_text(args, "out", NULL)};
     job.is_quiet = args_has(args, "quiet");
     job.is_json = args_has(args, "json");
     job.is_exact = args_has(args, "exact");
+    job.to_packed = strcmp(to, "packed") == 0;
     int status = output_check(args);
     if (status == 0)
         status = context_make(args, &job.ctx);

@@ -488,7 +488,8 @@ static int quantize_to(const struct args *args, const char *to)
         status = complain(EXIT_USAGE, "give the folder, or its index", "--to: takes one model");
     if (status != 0 || args_has(args, "dry-run"))
         return status != 0 ? status : quantize(args, NULL);
-    char *made = must_print("%s.quantized", out), *words = words_of(args);
+    char *place = export_place(out), *made = must_print("%s.quantized", place);
+    char *words = words_of(args);
     struct args inner = *args;
     inner.given = must_alloc(sizeof *inner.given * (size_t)args->n_given);
     memcpy(inner.given, args->given, sizeof *inner.given * (size_t)args->n_given);
@@ -509,6 +510,7 @@ static int quantize_to(const struct args *args, const char *to)
     if (status == 0)
         unlink(made);
     free(inner.given);
+    free(place);
     free(made);
     free(words);
     return status;

@@ -563,7 +563,7 @@ int export_check(const struct args *args, const char *target, const char *out)
 {
     qn_error err = {0};
     if (export_usual_format(target) == NULL)
-        return complain(EXIT_USAGE, "quern, awq, gptq, gptq_v2, ct, bnb, gguf or gguf:TYPE",
+        return complain(EXIT_USAGE, "quern, packed, awq, gptq, gptq_v2, ct, bnb, gguf or gguf:TYPE",
                         "--to %s: no such format", target);
     if (out == NULL)
         return output_check(args);
@@ -594,6 +594,14 @@ static int open_source(struct export *e)
     return status;
 }
 
+char *export_place(const char *out)
+{
+    char *place = must_copy(out);
+    for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--)
+        place[n - 1] = '\0';
+    return place;
+}
+
 int export_files(const struct args *args, const struct export_request *request)
 {
     struct export e = {.args = args,
@@ -606,6 +614,8 @@ int export_files(const struct args *args, const struct export_request *request)
     e.to_gguf = strncmp(e.target, "gguf", 4) == 0;
     e.is_quiet = args_has(args, "quiet");
     e.is_json = args_has(args, "json");
+    char *place = e.out != NULL ? export_place(e.out) : NULL;
+    e.out = place;
     e.part = must_print("%s.part", e.out != NULL ? e.out : "");
     const double begin = seconds_now();
     int status = export_check(args, e.target, e.out);
@@ -634,6 +644,7 @@ int export_files(const struct args *args, const struct export_request *request)
     }
     free(e.pieces);
     free(e.part);
+    free(place);
     cJSON_Delete(e.config);
     qn_checkpoint_close(e.made);
     qn_checkpoint_close(e.model);

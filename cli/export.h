@@ -71,6 +71,8 @@ int export_run(const struct args *args, const char *target);
 int export_files(const struct args *args, const struct export_request *request);
 /* Is there such a target, and can OUT be made? Asked before long work. 0 or the exit status. */
 int export_check(const struct args *args, const char *target, const char *out);
+/* "model/" as "model"; to be freed. */
+char *export_place(const char *out);
 /* The format that a target is usually quantized to; NULL: there is no such target. */
 const char *export_usual_format(const char *target);
 

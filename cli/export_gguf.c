@@ -208,6 +208,35 @@ static double number_of(const cJSON *config, const char *key, double otherwise)
     return cJSON_IsNumber(item) ? item->valuedouble : otherwise;
 }
 
+/* What tokenizer_config.json says: does a text begin with a token of its own, how chats look. */
+static qn_status put_habits(const struct export *e, qn_writer *writer, qn_error *err)
+{
+    cJSON *config = read_json(e, "tokenizer_config.json");
+    const cJSON *bos = cJSON_GetObjectItemCaseSensitive(config, "add_bos_token");
+    const cJSON *chat = cJSON_GetObjectItemCaseSensitive(config, "chat_template");
+    const uint8_t adds = cJSON_IsTrue(bos) ? 1 : 0;
+    qn_status status = QN_OK;
+    if (cJSON_IsBool(bos))
+        status =
+            qn_writer_value(writer, "tokenizer.ggml.add_bos_token", QN_VALUE_BOOL, &adds, 1, err);
+    if (status == QN_OK && cJSON_IsString(chat))
+        status = put_text(writer, "tokenizer.chat_template", chat->valuestring, err);
+    cJSON_Delete(config);
+    return status;
+}
+
+/* Scaled rotations need factors of their own in GGUF, which are not made. */
+static void warn_of_rope(const cJSON *config)
+{
+    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
+    if (cJSON_IsObject(scaling) ||
+        (cJSON_IsString(type) && strcmp(type->valuestring, "default") != 0))
+        fprintf(stderr, "quern: config.json scales its rotations (rope_scaling), which the GGUF "
+                        "file does not say: long texts will come out worse\n");
+}
+
 static qn_status put_tokenizer(const struct export *e, qn_writer *writer, qn_error *err)
 {
     static const char *const ids[][2] = {{"bos_token_id", "tokenizer.ggml.bos_token_id"},
@@ -242,7 +271,7 @@ static qn_status put_tokenizer(const struct export *e, qn_writer *writer, qn_err
     }
     free(tokens);
     cJSON_Delete(tokenizer);
-    return status;
+    return status == QN_OK ? put_habits(e, writer, err) : status;
 }
 
 /* ------------------------------------------------------------------------------- of config.json */
@@ -263,6 +292,8 @@ static const struct number {
     {"rope_theta", "rope.freq_base", 1, 10000},
     {"vocab_size", "vocab_size", 0, -1},
     {"sliding_window", "attention.sliding_window", 0, -1},
+    {"attn_logit_softcapping", "attn_logit_softcapping", 1, -1},
+    {"final_logit_softcapping", "final_logit_softcapping", 1, -1},
 };
 enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
 
@@ -302,6 +333,7 @@ static qn_status put_config(struct export *e, qn_writer *writer, qn_error *err)
     const double heads = number_of(e->config, "num_attention_heads", 1);
     const double head = number_of(e->config, "head_dim", heads > 0 ? size / heads : 0);
     qn_status status = put_text(writer, "general.architecture", arch, err);
+    warn_of_rope(e->config);
     if (status == QN_OK)
         status = put_text(writer, "general.type", "model", err);
     if (status == QN_OK)

@@ -140,8 +140,8 @@ static int load_picked(qn_ctx *ctx, const qn_checkpoint *c, const char *name, qn
     const int64_t at = qn_checkpoint_find(c, name);
     qn_module_init(&module);
     if (at < 0)
-        return complain(EXIT_INPUT, "'quern inspect' lists the names",
-                        "%s: no module of that name", name);
+        return complain(EXIT_INPUT, "'quern inspect' lists the names", "%s: no module of that name",
+                        name);
     qn_status status = qn_checkpoint_module(c, at, &module, &err);
     if (status == QN_OK && module.importer[0] == '\0')
         return 0;

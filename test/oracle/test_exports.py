@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+from ctypes import byref, c_int64, c_void_p, sizeof
 
 try:
     import numpy as np
@@ -16,7 +17,7 @@ except ImportError as missing:
     print(f"skipped: {missing.name} is not installed (pip install numpy safetensors)")
     sys.exit(77)
 
-from quern_checkpoint import Checkpoint, Weight, refused, same_bits
+from quern_checkpoint import Checkpoint, Parts, Weight, context, lib, refused, same_bits
 
 draw = np.random.default_rng(22)
 V1 = {"meta": {"quantizer": ["quern:0"]}}
@@ -215,6 +216,23 @@ def check_refusals(_):
         refused("prescale", w.export, target)
 
 
+def through_a_quern_file(folder, weight):
+    """Written by the library's own writer, and read as a checkpoint."""
+    path = os.path.join(folder, "w.st")
+    writer, index, parts = c_void_p(), c_int64(), Parts(sizeof(Parts))
+    lib.qn_weight_view(weight.handle, byref(parts))
+    assert lib.qn_writer_create(context, path.encode(), byref(writer), None) == 0
+    assert lib.qn_writer_add_weight(writer, b"w", byref(parts), byref(index), None) == 0
+    assert lib.qn_writer_begin(writer, 1, 0, None) == 0
+    assert lib.qn_writer_put_weight(writer, index, weight.handle, None) == 0
+    assert lib.qn_writer_finish(writer, None) == 0
+    with Checkpoint(path) as c:
+        assert c.names() == ["w"], c.names()
+        part, whole = c.values("w", 1, 3)[0], c.values("w")[0]
+        same_bits(part, whole[1:4], "rows of a quern file")
+        return Weight(checkpoint=c, name="w")
+
+
 def check_gguf(folder):
     try:
         import gguf
@@ -242,6 +260,8 @@ def check_gguf(folder):
             if (mine != raw).any():
                 sys.exit(f"{name}: bytes differ at {np.argwhere(mine != raw)[0]}")
             assert wide or w.export("gguf")[".weight"][0] == name, name
+            _, mine = through_a_quern_file(folder, w).export(f"gguf:{name.lower()}")[".weight"]
+            assert (mine == raw).all(), f"{name} through a quern file"
     # AWQ's zero points fit Q5_0; 4 bits of any group of whole blocks are Q4_0.
     w, *_ = make(4, 16, 128, 64, True)
     made, mine = w.export("gguf")[".weight"]

@@ -67,13 +67,6 @@ float qni_import_float(const struct qni_tensor *t, int64_t i)
     }
 }
 
-uint32_t qni_import_u32(const struct qni_tensor *t, int64_t i)
-{
-    uint32_t word;
-    memcpy(&word, t->data + 4 * i, sizeof word);
-    return word;
-}
-
 int64_t qni_import_int(const struct qni_tensor *t, int64_t i)
 {
     int64_t wide = 0;

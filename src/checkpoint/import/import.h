@@ -17,6 +17,7 @@
 #define QNI_CHECKPOINT_IMPORT_H
 
 #include <quern/checkpoint.h>
+#include <string.h>
 
 #include "../../base/compiler.h"
 #include "../../quant/canonical.h"
@@ -30,7 +31,7 @@ struct qni_tensor { /* of a checkpoint; data NULL: it is not there */
     size_t bytes;
 };
 
-enum { QNI_MOST_PARTS = 10, QNI_PROVENANCE = 2048, QNI_STEM = 512 };
+enum { QNI_MOST_PARTS = 12, QNI_PROVENANCE = 2048, QNI_STEM = 512 };
 
 /* Lines of text about where facts come from. What does not fit is left out. */
 struct qni_notes {
@@ -108,7 +109,12 @@ qn_status qni_import_expect(const struct qni_tensor *t, const char *what, int64_
 float qni_import_float(const struct qni_tensor *t, int64_t i);
 bool qni_import_is_float(qn_dtype dtype);
 /* Word i of the tensor's data, as it lies. */
-uint32_t qni_import_u32(const struct qni_tensor *t, int64_t i);
+static inline uint32_t qni_import_u32(const struct qni_tensor *t, int64_t i)
+{
+    uint32_t word;
+    memcpy(&word, t->data + 4 * i, sizeof word);
+    return word;
+}
 int64_t qni_import_int(const struct qni_tensor *t, int64_t i);
 /* Count x as rounded if f32 does not hold it exactly. */
 float qni_import_round(double x, struct qni_rounding *r);

@@ -28,6 +28,7 @@ static qn_status find(const qn_checkpoint *c, const char *stem, struct qni_found
     snprintf(found->stem, sizeof found->stem, "%s", stem);
     found->has_perm = qni_checkpoint_part(c, stem, ".perm", &part);
     found->has_prescale = qni_checkpoint_part(c, stem, ".prescale", &part);
+    found->has_supers = qni_checkpoint_part(c, stem, ".super_scale", &part);
     found->role = found->parts.kh * found->parts.kw > 1 || found->parts.conv_groups > 1
                       ? QN_ROLE_CONV
                       : QN_ROLE_LINEAR;
@@ -37,6 +38,20 @@ static qn_status find(const qn_checkpoint *c, const char *stem, struct qni_found
     qni_note(&found->notes, "format: the description among the metadata, quern.weight.%s", stem);
     qni_note(&found->notes, "exact");
     return QN_OK;
+}
+
+/* Both levels of the scales, where the weight has them. */
+static void copy_levels(struct qn_weight *w, const struct qn_weight *whole, int64_t first)
+{
+    const size_t groups = (size_t)(w->n * w->n_groups), supers = (size_t)(w->n * w->n_supers);
+    if (w->super_scale == NULL || whole->super_scale == NULL)
+        return;
+    memcpy(w->super_scale, whole->super_scale + first * w->n_supers, supers * sizeof(float));
+    memcpy(w->sub_scale, whole->sub_scale + first * w->n_groups, groups * sizeof(int16_t));
+    if (w->super_min == NULL || whole->super_min == NULL)
+        return;
+    memcpy(w->super_min, whole->super_min + first * w->n_supers, supers * sizeof(float));
+    memcpy(w->sub_min, whole->sub_min + first * w->n_groups, groups * sizeof(int16_t));
 }
 
 static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
@@ -59,6 +74,7 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
         memcpy(w->perm, whole->perm, (size_t)w->k * sizeof(int32_t));
     if (w->prescale != NULL && whole->prescale != NULL)
         memcpy(w->prescale, whole->prescale, (size_t)w->k * sizeof(float));
+    copy_levels(w, whole, first);
     qn_weight_destroy(whole);
     rounding->groups += w->n * w->n_groups;
     return QN_OK;
@@ -66,7 +82,8 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
 
 const struct qni_importer qni_import_quern = {
     .name = "quern",
-    .parts = {".codes", ".scale", ".zero", ".offset", ".perm", ".prescale", ".table", ".unit"},
+    .parts = {".codes", ".scale", ".zero", ".offset", ".perm", ".prescale", ".table", ".unit",
+              ".super_scale", ".super_min", ".sub_scale", ".sub_min"},
     .named = "",
     .heads = heads,
     .find = find,

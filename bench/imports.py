@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How fast checkpoints become canonical weights and packed weights, as a share of this machine's
+memory bandwidth, in turn in one process: bytes of the file over time, against the bytes that two
+threads read of a large array meanwhile.
+
+    QUERN_LIBRARY=build/ci/libquern.so python3 bench/imports.py [N K]
+
+Peak memory is that of the loading alone (VmHWM of a child), above the interpreter's and beside the
+file's own pages, which are the system's.
+"""
+import ctypes
+import os
+import sys
+import tempfile
+import threading
+import time
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test", "oracle"))
+from packers import awq_gemm, gptq, save # noqa: E402
+from quern_checkpoint import Checkpoint, Error, context, lib, must # noqa: E402
+
+N, K = (int(v) for v in sys.argv[1:3]) if len(sys.argv) > 2 else (4096, 14336)
+GROUP, ROUNDS = 128, 5
+
+
+def models(root):
+    draw = np.random.default_rng(1)
+    u = draw.integers(0, 16, (K, N), dtype="u1")
+    z = np.full((K // GROUP, N), 8, "u1")
+    s = draw.uniform(.01, .02, (K // GROUP, N)).astype("f2")
+    awq = {"qweight": awq_gemm(u), "qzeros": awq_gemm(z), "scales": s}
+    for name, tensors in (("awq", awq), ("gptq", gptq(u, z, s, 4, v1=False))):
+        save(os.path.join(root, name), {f"m.{k}": v for k, v in tensors.items()}, {
+            "quantization_config": {"quant_method": name, "bits": 4, "group_size": GROUP,
+                                    "sym": True}})
+        yield name, os.path.join(root, name), "m.weight"
+    try:
+        import gguf
+    except ImportError:
+        return
+    raw = draw.integers(0, 256, (N, K // 256, 144), dtype=np.uint8)
+    raw[..., :4] = np.array([0.01, 0.02], "f2").view("u1")
+    path = os.path.join(root, "m.gguf")
+    writer = gguf.GGUFWriter(path, "test")
+    writer.add_tensor("m.weight", raw.reshape(N, -1), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    yield "gguf Q4_K", path, "m.weight"
+
+
+def reading(array):
+    """Seconds that two threads take to read it."""
+    halves = np.array_split(array, 2)
+    threads = [threading.Thread(target=part.max) for part in halves]
+    begin = time.perf_counter()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return time.perf_counter() - begin
+
+
+def load(c, name, packs):
+    weight, packed, error = ctypes.c_void_p(), ctypes.c_void_p(), Error()
+    begin = time.perf_counter()
+    must(lib.qn_checkpoint_load(context, c.handle, ctypes.c_int64(c.index(name)), ctypes.c_int64(0),
+                                ctypes.c_int64(-1), ctypes.byref(weight), None,
+                                ctypes.byref(error)), error)
+    if packs:
+        must(lib.qn_pack(context, weight, None, ctypes.byref(packed), ctypes.byref(error)), error)
+    took = time.perf_counter() - begin
+    lib.qn_weight_destroy(weight)
+    lib.qn_packed_destroy(packed)
+    return took
+
+
+def main():
+    lib.qn_packed_destroy.argtypes = [ctypes.c_void_p]
+    large = np.ones(1 << 26, "f4") # 256 MB
+    with tempfile.TemporaryDirectory() as root:
+        for what, path, name in models(root):
+            with Checkpoint(path) as c:
+                size = c.module(name).bytes
+                shares = {False: [], True: []}
+                for _ in range(ROUNDS + 1):
+                    rate = large.nbytes / reading(large)
+                    for packs in (False, True):
+                        shares[packs].append(size / load(c, name, packs) / rate)
+                shares = {k: sorted(v[1:]) for k, v in shares.items()} # the first is a warm-up
+                print(f"{what} {N} x {K}, {size / 1e6:.0f} MB: to canonical "
+                      f"{shares[False][ROUNDS // 2]:.2f} of the bandwidth, to packed "
+                      f"{shares[True][ROUNDS // 2]:.2f} (medians of {ROUNDS}; "
+                      f"{shares[False][0]:.2f} to {shares[False][-1]:.2f}, "
+                      f"{shares[True][0]:.2f} to {shares[True][-1]:.2f})")
+
+
+if __name__ == "__main__":
+    main()
