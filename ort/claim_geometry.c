@@ -77,6 +77,10 @@ bool claim_geometry(const struct graph *g, struct claim *c)
     c->k = (transposed ? w->shape[0] / c->groups : w->shape[1]) * c->kernel[0] * c->kernel[1];
     if (!padding(g, c, node))
         return false;
+    /* Phases of few outputs fill a sixteenth of a panel: slower than floats. */
+    if (transposed && c->n / c->groups < 4)
+        return claim_refuse(c, "a transposed convolution of %lld outputs a group",
+                            (long long)(c->n / c->groups));
     if (transposed && c->pads_same)
         return claim_refuse(c, "auto_pad of a transposed convolution");
     return true;

@@ -117,6 +117,19 @@ static struct weights_factor merge_scales(struct program *p, const struct graph 
     return times;
 }
 
+/* Zero points of weights are offsets in f32 unless there is a bias of integers. */
+static struct ort_status *ask_for_exact_sums(struct program *p)
+{
+    const struct claim *c = &p->claim;
+    qn_packed_info info;
+    qn_packed_info_init(&info);
+    if (!c->x_is_codes || c->w_block != 0 || c->y_type == ORT_I32 ||
+        qn_packed_query(p->w, &info) != QN_OK || info.format.shift == QN_SHIFT_NONE)
+        return NULL;
+    p->zeros = calloc((size_t)c->n + 1, sizeof *p->zeros);
+    return p->zeros == NULL ? runtime_no_memory(p->api) : NULL;
+}
+
 static struct ort_status *pack(struct program *p, const struct graph *g)
 {
     const struct claim *c = &p->claim;
@@ -124,17 +137,11 @@ static struct ort_status *pack(struct program *p, const struct graph *g)
     if (c->kind == CLAIM_QUANTIZE)
         return NULL;
     const struct weights_factor times = merge_scales(p, g);
-    bool shifted = c->w_zero >= 0 || g->values[c->w].type == ORT_U8;
-    if (c->x_is_codes && shifted && c->w_block == 0 && c->y_type != ORT_I32) {
-        p->zeros = calloc((size_t)c->n + 1, sizeof *p->zeros);
-        if (p->zeros == NULL)
-            return runtime_no_memory(g->api);
-    }
     ORT_TRY(worker_take(p->workers, NULL, &worker));
     struct ort_status *status =
         weights_pack(g, c, worker->ctx, c->w_is_floats ? NULL : &times, &p->w);
     worker_return(worker);
-    return status;
+    return status != NULL ? status : ask_for_exact_sums(p);
 }
 
 struct ort_status *program_build(struct workers *workers, const struct graph *g,

@@ -234,9 +234,9 @@ class Dequantized(Case):
         for kind in ("u8", "i8", "i4"):
             for facts in ({}, {"strides": [2, 2]}, {"strides": [2, 2], "output_padding": [1, 0]},
                           {"pads": [1, 0, 1, 2], "dilations": [2, 2]}, {"group": 2}):
-                outputs = 6 // facts.get("group", 1)
+                outputs = 8 // facts.get("group", 1)
                 self.layer("ConvTranspose", kind, (2, 8, 7, 5), (8, outputs, 3, 3), (outputs,),
-                           {"axis": 1}, bias=(6,), **facts)
+                           {"axis": 1}, bias=(8,), **facts)
             self.layer("ConvTranspose", kind, (2, 8, 15), (8, 6, 4), (), {}, strides=[2])
 
     def test_an_activation_and_a_residual(self):
