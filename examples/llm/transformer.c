@@ -212,6 +212,13 @@ static void attention_task(void *arg, int32_t task)
 
 /* ---- the gated network ----------------------------------------------------------------------- */
 
+/* One weight of gate and up: the product does it all (QN_GATE_HALVES). */
+static bool is_gated(const struct projection *p)
+{
+    return p->n_parts == 1 && p->n % 32 == 0;
+}
+
+/* Two weights: what remains. */
 static void gate_task(void *arg, int32_t i)
 {
     const struct work *w = arg;
@@ -323,6 +330,55 @@ static bool plan_projection(struct session *s, struct projection *p, bool has_re
     return true;
 }
 
+/* y[m, n / 2] = act(gate) * up, of one weight. */
+static qn_matmul_args gated_args(const struct session *s, const struct projection *p, int32_t m,
+                                 qn_epilogue_more *more)
+{
+    qn_matmul_args args;
+    qn_matmul_args_init(&args);
+    qn_epilogue_more_init(more);
+    more->gate = QN_GATE_HALVES;
+    args.more = more;
+    args.w = p->w[0];
+    args.strategy = s->strategy;
+    args.epilogue.act = s->model->config.act_is_gelu ? QN_ACT_GELU_TANH : QN_ACT_SILU;
+    args.x = qn_tensor_2d(s->h, QN_F32, m, p->k);
+    args.y = qn_tensor_2d(s->gated, QN_F32, m, p->n / 2);
+    return args;
+}
+
+static bool plan_gated(struct session *s, struct projection *p)
+{
+    qn_epilogue_more more;
+    qn_error err = {QN_OK, -1, ""};
+    const qn_matmul_args args = gated_args(s, p, s->block, &more);
+    qn_plan_destroy(p->plan[0]);
+    p->plan[0] = NULL;
+    if (qn_matmul_plan(s->model->ctx, &args, &p->plan[0], &err) != QN_OK) {
+        fprintf(stderr, "llm: %s\n", err.text);
+        return false;
+    }
+    const size_t bytes = qn_plan_scratch_bytes(p->plan[0]);
+    s->scratch_bytes = bytes > s->scratch_bytes ? bytes : s->scratch_bytes;
+    return true;
+}
+
+static bool gate_and_up(struct session *s, const struct projection *p, int32_t m, struct work *w)
+{
+    qn_epilogue_more more;
+    const qn_matmul_args args = gated_args(s, p, m, &more);
+    if (!is_gated(p)) {
+        if (!project(s, p, s->h, m, NULL, s->gate_up))
+            return false;
+        qn_parallel_for(s->model->ctx, m, gate_task, w);
+        return true;
+    }
+    const qn_status status = qn_matmul_run(p->plan[0], &args, s->scratch, s->scratch_bytes);
+    if (status != QN_OK)
+        fprintf(stderr, "llm: a gated product failed: %s\n", qn_status_text(status));
+    return status == QN_OK;
+}
+
 /* ---- a block of tokens ----------------------------------------------------------------------- */
 
 static bool run_layer(struct session *s, int32_t index, int32_t m)
@@ -343,9 +399,8 @@ static bool run_layer(struct session *s, int32_t index, int32_t m)
     if (posts)
         norm(&w, s->h, l->post_attention_norm, s->x, s->x);
     norm(&w, s->x, l->ffn_norm, NULL, s->h);
-    if (!project(s, &l->gate_up, s->h, m, NULL, s->gate_up))
+    if (!gate_and_up(s, &l->gate_up, m, &w))
         return false;
-    qn_parallel_for(model->ctx, m, gate_task, &w);
     if (!project(s, &l->down, s->gated, m, posts ? NULL : s->x, posts ? s->h : s->x))
         return false;
     if (posts)
@@ -432,7 +487,10 @@ static bool plan_all(struct session *s)
         struct layer *l = &s->model->layers[i];
         const bool adds = l->post_attention_norm == NULL;
         if (!plan_projection(s, &l->qkv, false) || !plan_projection(s, &l->out, adds) ||
-            !plan_projection(s, &l->gate_up, false) || !plan_projection(s, &l->down, adds))
+            !plan_projection(s, &l->down, adds))
+            return false;
+        if (is_gated(&l->gate_up) ? !plan_gated(s, &l->gate_up)
+                                  : !plan_projection(s, &l->gate_up, false))
             return false;
     }
     return plan_projection(s, &s->model->head, false);

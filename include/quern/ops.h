@@ -89,6 +89,15 @@ static inline void qn_epilogue_init(qn_epilogue *epilogue)
 }
 QN_API qn_status qn_epilogue_init_sized(qn_epilogue *epilogue, size_t size);
 
+/** Products that are gated by other outputs of the same weights: y[m, n / 2] = act(g) * u. */
+typedef int32_t qn_gate;
+enum {
+    QN_GATE_NONE = 0,
+    QN_GATE_HALVES = 1, /**< g are the first n / 2 outputs, u the others, as qn_weight_concat() joins
+                             gate and up. n is a multiple of 32. */
+    QN_GATE_PAIRS = 2   /**< Outputs 2 j are g, outputs 2 j + 1 are u. n is even. */
+};
+
 /**
  * More of an epilogue, for those who need it: `more` of an argument struct. NULL there stands for
  * the defaults here. Set by _init(). On the CPU.
@@ -100,7 +109,11 @@ typedef struct qn_epilogue_more {
     float hard_shift;       /**< Likewise; default 0.5. */
     float residual_scale;   /**< Of a residual of i8 or u8; positive; default 1. */
     int32_t residual_zero;  /**< Likewise, a value of its type; default 0. */
-    int32_t reserved;       /**< 0. */
+    qn_gate gate;           /**< Default none. Of matmul and grouped: y and the residual, which is
+                                 added after, are [m, n / 2], bias and col_scale [n] of all outputs.
+                                 v = act(g) * u comes before the clamp. */
+    qn_tensor factor;       /**< Shape of y, f32, f16, bf16: v = act(v) * factor, before the clamp.
+                                 Of matmul and grouped, without a gate. Default none. */
 } qn_epilogue_more;
 
 static inline void qn_epilogue_more_init(qn_epilogue_more *more)

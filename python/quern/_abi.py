@@ -106,6 +106,9 @@ QN_ACT_TANH = 7
 QN_ACT_HARDSWISH = 8
 QN_ACT_HARDSIGMOID = 9
 QN_ACT_LEAKY_RELU = 10
+QN_GATE_NONE = 0
+QN_GATE_HALVES = 1
+QN_GATE_PAIRS = 2
 QN_NCHW = 0
 QN_NHWC = 1
 QN_FILE_SAFETENSORS = 1
@@ -337,7 +340,8 @@ class qn_epilogue_more(Structure):
         ("hard_shift", c_float),
         ("residual_scale", c_float),
         ("residual_zero", c_int32),
-        ("reserved", c_int32),
+        ("gate", c_int32),
+        ("factor", qn_tensor),
     ]
 
 

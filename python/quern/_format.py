@@ -21,6 +21,7 @@ ACTS = {None: _abi.QN_ACT_NONE, "relu": _abi.QN_ACT_RELU, "relu6": _abi.QN_ACT_R
 METHODS = {"rtn": _abi.QN_METHOD_RTN, "search": _abi.QN_METHOD_SEARCH,
            "gptq": _abi.QN_METHOD_GPTQ}
 RANGES = {"narrow": _abi.QN_RANGE_NARROW, "half": _abi.QN_RANGE_HALF, "full": _abi.QN_RANGE_FULL}
+GATES = {None: _abi.QN_GATE_NONE, "halves": _abi.QN_GATE_HALVES, "pairs": _abi.QN_GATE_PAIRS}
 IMAGES = {"nchw": _abi.QN_NCHW, "nhwc": _abi.QN_NHWC}
 
 

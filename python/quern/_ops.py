@@ -16,7 +16,7 @@ import numpy as np
 from . import _abi, _arrays, errors
 from ._arrays import View, view
 from ._context import Context, isa_names
-from ._format import ACTS, IMAGES, STRATEGIES, number_of
+from ._format import ACTS, GATES, IMAGES, STRATEGIES, number_of
 from ._library import check, lib, new_error, sized, text_of, with_error
 from ._weight import Packed, Weight
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         leaky_slope: float
         hard_slope: float
         hard_shift: float
+        gate: Optional[str]
+        factor: Any
 
 
 class How(NamedTuple):
@@ -68,11 +70,17 @@ class How(NamedTuple):
     symmetric: bool
     strict: bool
     kernel: Optional[str]
-    finish: tuple[tuple[str, float], ...] = ()  # what qn_epilogue_more has, where it is no default
+    more: tuple[tuple[str, float], ...] = ()  # numbers of qn_epilogue_more that are no defaults
+    gate: Optional[str] = None
+    factor: Any = None
 
     def has_operands(self) -> bool:
         return (self.bias is not None or self.residual is not None or self.row_scale is not None
-                or self.col_scale is not None)
+                or self.col_scale is not None or self.factor is not None)
+
+    def columns(self, n: int) -> int:
+        """Of y, for weights of n outputs."""
+        return n if self.gate is None else n // 2
 
     def fill(self, args: Any, keep: list[Any]) -> None:
         """Write it to an argument struct; keep: what must live as long as the call."""
@@ -87,12 +95,16 @@ class How(NamedTuple):
         args.strategy = number_of(STRATEGIES, self.strategy, "strategy")
         args.strict = 1 if self.strict else 0
         args.kernel = self.kernel.encode() if self.kernel is not None else None
-        if self.finish:
-            finish = sized(_abi.qn_epilogue_more)
-            for name, value in self.finish:
-                setattr(finish, name, value)
-            args.more = ctypes.pointer(finish)
-            keep.append(finish)
+        if self.more or self.gate is not None or self.factor is not None:
+            more = sized(_abi.qn_epilogue_more)
+            for name, value in self.more:
+                setattr(more, name, value)
+            more.gate = number_of(GATES, self.gate, "gate")
+            if self.factor is not None:
+                keep.append(view(self.factor, "factor").rows())
+                keep[-1].fill(more.factor)
+            args.more = ctypes.pointer(more)
+            keep.append(more)
         for name in ("bias", "row_scale", "col_scale"):
             values = getattr(self, name)
             if values is not None:
@@ -100,7 +112,7 @@ class How(NamedTuple):
                 keep[-1].fill(getattr(e, name))
 
 
-_FINISH = {"residual_scale", "residual_zero", "leaky_slope", "hard_slope", "hard_shift"}
+_MORE = {"residual_scale", "residual_zero", "leaky_slope", "hard_slope", "hard_shift"}
 
 
 def _how(*, bias: Any = None, residual: Any = None, residual_after: bool = False,
@@ -108,13 +120,14 @@ def _how(*, bias: Any = None, residual: Any = None, residual_after: bool = False
          row_scale: Any = None, col_scale: Any = None, strategy: str = "float",
          dtype: Any = None, x_scale: float = 1.0, x_zero: int = 0, y_scale: float = 1.0,
          y_zero: int = 0, symmetric: bool = False, strict: bool = False,
-         kernel: Optional[str] = None, **finish: float) -> How:
-    unknown = sorted(set(finish) - _FINISH)
+         kernel: Optional[str] = None, gate: Optional[str] = None, factor: Any = None,
+         **more: float) -> How:
+    unknown = sorted(set(more) - _MORE)
     if unknown:
         raise TypeError(f"unexpected argument {unknown[0]!r}")
     return How(bias, residual, residual_after, act, clamp, row_scale, col_scale, strategy, dtype,
                x_scale, x_zero, y_scale, y_zero, symmetric, strict, kernel,
-               tuple(sorted(finish.items())))
+               tuple(sorted(more.items())), gate, factor)
 
 
 _PLAIN = _how()
@@ -344,7 +357,7 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
            col_scale: Any = None, strategy: str = "float", dtype: Any = None,
            x_scale: float = 1.0, x_zero: int = 0, y_scale: float = 1.0, y_zero: int = 0,
            symmetric: bool = False, strict: bool = False, kernel: Optional[str] = None,
-           **finish: float) -> Any:
+           **more: Any) -> Any:
     """y[..., n] = act( scale * (x[..., k] . w^T) + bias + residual ), clamped.
 
     x: f32, f16, bf16, what prepare() gives, or with strategy="int8-static" i8 and u8 of scale
@@ -356,7 +369,8 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
     without offsets), "int8-static", "dense". act: "relu", "relu6", "gelu", "gelu_tanh", "silu",
     "sigmoid", "tanh", "hardswish", "hardsigmoid" (hard_slope=, hard_shift=), "leaky_relu"
     (leaky_slope=). residual: of y's shape, before act, or after it; of i8 or u8 it is
-    residual_scale * (code - residual_zero). row_scale [rows], col_scale [n]: f32. y of i8,
+    residual_scale * (code - residual_zero). gate: "halves" or "pairs" of outputs, y = act(one) *
+    the other; factor: of y's shape, y = act(...) * factor. row_scale [rows], col_scale [n]: f32. y of i8,
     u8: y = saturate(v / y_scale + y_zero). strict: FallbackError rather than a slower class of
     kernel. kernel: the row of the kernel table to use.
 
@@ -371,7 +385,7 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
     """
     if out is bias is residual is row_scale is col_scale is None and clamp is None \
             and kernel is None and type(w) is Packed and x_scale == 1.0 and y_scale == 1.0 \
-            and not (symmetric or x_zero or y_zero or strict or finish):
+            and not (symmetric or x_zero or y_zero or strict or more):
         try:  # what cannot be looked at so fast takes the way below: read-only, empty, strided
             if type(x) is _ndarray:
                 address = _address(_byte(x))  # type: ignore[arg-type]
@@ -399,7 +413,7 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
     how = _how(bias=bias, residual=residual, residual_after=residual_after, act=act, clamp=clamp,
                row_scale=row_scale, col_scale=col_scale, strategy=strategy, dtype=dtype,
                x_scale=x_scale, x_zero=x_zero, y_scale=y_scale, y_zero=y_zero,
-               symmetric=symmetric, strict=strict, kernel=kernel, **finish)
+               symmetric=symmetric, strict=strict, kernel=kernel, **more)
     return _matmul(x, w, out, how)
 
 
@@ -410,7 +424,7 @@ def _matmul_args(x: View, w: Packed, out: Any, how: How,
     if rows.shape[1] != w._info.k:
         raise errors.ShapeError(f"x has the shape {x.shape}, w is {w.shape[0]} x {w.shape[1]}: "
                                 f"the last dimension of x must be {w.shape[1]}")
-    shape = x.shape[:-1] + (w._info.n,)
+    shape = x.shape[:-1] + (how.columns(w._info.n),)
     args = sized(_abi.qn_matmul_args)
     args.w = w._ptr
     rows.fill(args.x)
@@ -462,7 +476,8 @@ def _planned(args: Any, w: Packed, how: How) -> tuple[_Call, Any]:
     e = args.epilogue
     key = (args.x.dtype, args.x.device.kind, args.x.shape[0], args.y.dtype, args.strategy,
            args.strict, how.kernel, how.symmetric, how.x_zero != 0, e.bias.dtype,
-           e.residual.dtype, how.residual_after, e.row_scale.dtype, e.col_scale.dtype)
+           e.residual.dtype, how.residual_after, e.row_scale.dtype, e.col_scale.dtype, how.gate,
+           args.more.contents.factor.dtype if args.more else 0)
     try:
         call = w._ready[key].pop()
         call.bind(args)
@@ -532,7 +547,7 @@ def grouped(x: Any, experts: Sequence[Packed], out: Any = None, *, offsets: Any 
         _indices(values, name, args, keep)
     chosen.fill(args, keep)
     rows = args.x_rows if args.x_rows.rank else args.ids if args.ids.rank else args.x
-    shape = (rows.shape[0], weights[0].shape[0])
+    shape = (rows.shape[0], chosen.columns(weights[0].shape[0]))
     y = out
     if y is None:
         y = _arrays.empty(shape, _y_code(found, chosen), found)

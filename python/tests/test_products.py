@@ -65,6 +65,27 @@ class Finish(unittest.TestCase):
         with self.assertRaises(TypeError):
             quern.matmul(x, w, leaky=0.2)
 
+    def test_gates(self):
+        w, dense = packed(64, 256)
+        x = normal(2, 3, 256)
+        v = x @ dense.T
+        silu = v / (1 + np.exp(-v))
+        for gate, expected in (("halves", silu[..., :32] * v[..., 32:]),
+                               ("pairs", silu[..., ::2] * v[..., 1::2])):
+            for _ in range(2):
+                y = quern.matmul(x, w, act="silu", gate=gate)
+                self.assertEqual(y.shape, (2, 3, 32))
+                np.testing.assert_allclose(y, expected, atol=5e-3, rtol=1e-3)
+        factor = normal(2, 3, 64)
+        np.testing.assert_allclose(quern.matmul(x, w, act="silu", factor=factor), silu * factor,
+                                   atol=5e-3, rtol=1e-3)
+        y = quern.grouped(x[0], [w, w], ids=[1, 0, 1], act="silu", gate="halves")
+        np.testing.assert_allclose(y, (silu[..., :32] * v[..., 32:])[0], atol=5e-3, rtol=1e-3)
+        with self.assertRaises(errors.ShapeError):
+            quern.matmul(x, packed(40, 256)[0], gate="halves")
+        with self.assertRaises(errors.ArgumentError):
+            quern.matmul(x, w, gate="thirds")
+
     def test_codes(self):
         w, dense = packed(48, 256)
         x = normal(3, 256)

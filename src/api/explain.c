@@ -165,6 +165,10 @@ static void put_problem(struct writer *w, const struct qni_op *op)
     if (op->kind == QNI_GROUPED)
         put(w, ", %d experts", op->n_w);
     put(w, "\n");
+    if (op->more.gate != QN_GATE_NONE)
+        put(w, "gate: %s, y = act(one) * the other\n",
+            op->more.gate == QN_GATE_HALVES ? "the two halves of the outputs"
+                                              : "pairs of outputs");
     if (op->is_prepared)
         put(w, "rows of x: prepared before, once for all products that read them\n");
 }

@@ -27,6 +27,8 @@ qn_status qni_validate_finish(const qn_ctx *ctx, const qn_finish_args *args, str
     op->y = args->y;
     op->epilogue = args->epilogue;
     QNI_TRY(qni_validate_more(ctx, args->more, op, err));
+    if (op->more.gate != QN_GATE_NONE)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_finish() takes no gate: products have one");
     QNI_TRY(qni_validate_epilogue(ctx, op, err));
     const bool in_place = args->y.data == args->v.data && args->y.dtype == QN_F32 &&
                           args->y.stride[0] == args->v.stride[0];

@@ -74,7 +74,8 @@ static void keep(qn_plan *plan, const struct qni_op *op)
                                   &plan->op.epilogue.bias,
                                   &plan->op.epilogue.residual,
                                   &plan->op.epilogue.row_scale,
-                                  &plan->op.epilogue.col_scale};
+                                  &plan->op.epilogue.col_scale,
+                                  &plan->op.more.factor};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
         tensors[i]->data = NULL;
     plan->op.prepared = NULL;
@@ -201,6 +202,7 @@ static qn_status compare_types(const struct qni_op *planned, const struct qni_op
         {"col_scale", offsetof(struct qni_op, epilogue.col_scale)},
         {"ids", offsetof(struct qni_op, ids)},
         {"x_rows", offsetof(struct qni_op, x_rows)},
+        {"factor", offsetof(struct qni_op, more.factor)},
     };
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         const qn_tensor *a = (const void *)((const char *)planned + tensors[i].at);
@@ -261,6 +263,9 @@ static qn_status compare(const qn_plan *plan, const struct qni_op *op, qn_error 
     if (p->quant.symmetric != op->quant.symmetric)
         return qni_fail(err, QN_E_ARGUMENT, "quant.symmetric is %d; the plan is for %d",
                         op->quant.symmetric, p->quant.symmetric);
+    if (p->more.gate != op->more.gate)
+        return qni_fail(err, QN_E_ARGUMENT, "gate is %d; the plan is for %d", op->more.gate,
+                        p->more.gate);
     if (has_zero(op) && !has_zero(p))
         return qni_fail(err, QN_E_ARGUMENT, "x_zero is %d; the plan is for %d alone",
                         op->quant.x_zero, p->quant.x_zero);

@@ -148,7 +148,7 @@ qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, i
     op->x_scales = args->x_scales;
     QNI_TRY(qni_validate_types(ctx, op, err));
     QNI_TRY(qni_validate_more(ctx, args->more, op, err));
-    const int64_t x_shape[2] = {op->x.shape[0], op->k}, y_shape[2] = {op->m, op->n};
+    const int64_t x_shape[2] = {op->x.shape[0], op->k}, y_shape[2] = {op->m, qni_op_columns(op)};
     QNI_TRY(qni_check_shape(&op->x, "x", x_shape, err));
     QNI_TRY(qni_check_shape(&op->y, "y", y_shape, err));
     QNI_TRY(qni_check_output(&op->y, "y", err));

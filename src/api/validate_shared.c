@@ -196,6 +196,33 @@ static qn_status check_residual(const qn_ctx *ctx, const struct qni_op *op, qn_e
     return check_zero(op->more.residual_zero, residual->dtype, "residual_zero", err);
 }
 
+static bool is_product(const struct qni_op *op)
+{
+    return op->kind == QNI_MATMUL || op->kind == QNI_GROUPED;
+}
+
+static qn_status check_gate(const struct qni_op *op, qn_error *err)
+{
+    enum { TWO_PANELS = 32 };
+    const qn_gate gate = op->more.gate;
+    const int64_t whole = gate == QN_GATE_HALVES ? TWO_PANELS : 2;
+    if (gate < QN_GATE_NONE || gate > QN_GATE_PAIRS)
+        return qni_fail(err, QN_E_ARGUMENT, "gate is %d: see qn_gate", gate);
+    if (gate == QN_GATE_NONE)
+        return QN_OK;
+    if (!is_product(op))
+        return qni_fail(err, QN_E_ARGUMENT, "a convolution takes no gate");
+    if (op->n % whole != 0)
+        return qni_fail(err, QN_E_SHAPE,
+                        "the weights have %lld outputs: a gate by %s needs a multiple of %lld",
+                        (long long)op->n, gate == QN_GATE_HALVES ? "halves" : "pairs",
+                        (long long)whole);
+    if (!qni_is_none(&op->epilogue.residual) && !op->epilogue.residual_after)
+        return qni_fail(err, QN_E_ARGUMENT, "with a gate the residual is added after: set "
+                                            "residual_after");
+    return QN_OK;
+}
+
 qn_status qni_validate_more(const qn_ctx *ctx, const qn_epilogue_more *given, struct qni_op *op,
                               qn_error *err)
 {
@@ -210,15 +237,27 @@ qn_status qni_validate_more(const qn_ctx *ctx, const qn_epilogue_more *given, st
     if (!is_finite(f->leaky_slope) || !is_finite(f->hard_slope) || !is_finite(f->hard_shift))
         return qni_fail(err, QN_E_VALUE,
                         "leaky_slope, hard_slope and hard_shift must be finite");
-    if (f->reserved != 0)
-        return qni_fail(err, QN_E_ARGUMENT, "more.reserved is not 0");
-    return QN_OK;
+    return check_gate(op, err);
+}
+
+static qn_status check_factor(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
+{
+    const qn_tensor *factor = &op->more.factor;
+    if (qni_is_none(factor))
+        return QN_OK;
+    if (!is_product(op) || op->more.gate != QN_GATE_NONE)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "a factor is for matmul and grouped products without a gate");
+    QNI_TRY(qni_check_tensor(ctx, factor, "factor", op->y.rank, QNI_FLOATS, err));
+    return qni_check_shape(factor, "factor", op->y.shape, err);
 }
 
 /* Raw sums leave the operation as they are. */
-static qn_status check_raw(const qn_epilogue *e, qn_error *err)
+static qn_status check_raw(const struct qni_op *op, qn_error *err)
 {
-    if (!qni_is_none(&e->bias) || !qni_is_none(&e->residual) || !qni_is_none(&e->row_scale) ||
+    const qn_epilogue *e = &op->epilogue;
+    if (op->more.gate != QN_GATE_NONE || !qni_is_none(&op->more.factor) ||
+        !qni_is_none(&e->bias) || !qni_is_none(&e->residual) || !qni_is_none(&e->row_scale) ||
         !qni_is_none(&e->col_scale) || e->act != QN_ACT_NONE || e->clamp_lo >= -FLT_MAX ||
         e->clamp_hi <= FLT_MAX)
         return qni_fail(err, QN_E_ARGUMENT,
@@ -234,8 +273,9 @@ qn_status qni_validate_epilogue(const qn_ctx *ctx, const struct qni_op *op, qn_e
     QNI_TRY(check_by_column(ctx, op, &e->col_scale, "col_scale", QNI_TYPE(QN_F32), err));
     QNI_TRY(check_row_scale(ctx, op, err));
     QNI_TRY(check_residual(ctx, op, err));
+    QNI_TRY(check_factor(ctx, op, err));
     if (op->y.dtype == QN_I32)
-        return check_raw(e, err);
+        return check_raw(op, err);
     if (!is_byte(op->y.dtype) && op->y.dtype != QN_E4M3)
         return QN_OK;
     QNI_TRY(check_scale(e->y_scale, "y_scale", err));
@@ -269,7 +309,8 @@ qn_status qni_validate_data(const qn_ctx *ctx, struct qni_op *op, qn_error *err)
                 {&op->offsets, "offsets"},
                 {&op->ids, "ids"},
                 {&op->x_rows, "x_rows"},
-                {&op->x_scales, "x_scales"}};
+                {&op->x_scales, "x_scales"},
+                {&op->more.factor, "factor"}};
     QNI_TRY(qni_check_data(ctx, &op->y, "y", err));
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
         const qn_tensor *t = read[i].tensor;

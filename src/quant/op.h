@@ -53,6 +53,12 @@ static inline int64_t qni_fp8_scales(const struct qni_op *op)
     return op->strategy == QN_STRATEGY_FP8_BLOCK ? (op->k + QNI_FP8_BLOCK - 1) / QNI_FP8_BLOCK : 1;
 }
 
+/* Columns of y: a gate makes one of two outputs. */
+static inline int64_t qni_op_columns(const struct qni_op *op)
+{
+    return op->more.gate == QN_GATE_NONE ? op->n : op->n / 2;
+}
+
 /* Does the epilogue want int32 sums: to return them, or to add an int32 bias to them? */
 static inline bool qni_op_is_raw(const struct qni_op *op)
 {

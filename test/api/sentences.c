@@ -78,7 +78,23 @@ static void residual_scale(struct bench *b) { residual_codes(b); b->more.residua
 static void residual_zero(struct bench *b) { residual_codes(b); b->more.residual_zero = 128; }
 static void finish_size(struct bench *b) { b->m.more = &b->more; b->more.size = 3; }
 static void finish_slope(struct bench *b) { b->m.more = &b->more; b->more.leaky_slope = NAN; }
-static void finish_reserved(struct bench *b) { b->m.more = &b->more; b->more.reserved = 1; }
+static void gate(struct bench *b) { b->m.more = &b->more; b->more.gate = 3; }
+static void gate_n(struct bench *b) { b->m.more = &b->more; b->more.gate = QN_GATE_HALVES; }
+static void gate_residual(struct bench *b)
+{
+    b->m.more = &b->more;
+    b->more.gate = QN_GATE_PAIRS;
+    b->m.y.shape[1] = N / 2;
+    b->m.epilogue.residual = qn_tensor_2d(b->bias, QN_F32, 1, N / 2);
+}
+static void gate_conv(struct bench *b) { b->c.more = &b->more; b->more.gate = QN_GATE_PAIRS; }
+static void factor_gate(struct bench *b)
+{
+    b->m.more = &b->more;
+    b->more.gate = QN_GATE_PAIRS;
+    b->m.y.shape[1] = N / 2;
+    b->more.factor = b->m.y;
+}
 static void data_null(struct bench *b) { b->m.x.data = NULL; }
 static void data_align(struct bench *b) { b->m.x.data = (char *)b->x + 2; }
 static void data_overlap(struct bench *b) { b->m.x.data = b->y; }
@@ -260,7 +276,11 @@ static const struct bad {
     {residual_zero, MATMUL, QN_E_VALUE, "residual_zero is 128"},
     {finish_size, MATMUL, QN_E_ARGUMENT, "size is 3"},
     {finish_slope, MATMUL, QN_E_VALUE, "must be finite"},
-    {finish_reserved, MATMUL, QN_E_ARGUMENT, "more.reserved"},
+    {gate, MATMUL, QN_E_ARGUMENT, "gate is 3"},
+    {gate_n, MATMUL, QN_E_SHAPE, "24 outputs: a gate by halves"},
+    {gate_residual, MATMUL, QN_E_ARGUMENT, "residual_after"},
+    {gate_conv, CONV, QN_E_ARGUMENT, "no gate"},
+    {factor_gate, MATMUL, QN_E_ARGUMENT, "without a gate"},
     {data_null, MATMUL, QN_E_ARGUMENT, "x: data is NULL"},
     {data_align, MATMUL, QN_E_ALIGN, "x: data is not aligned"},
     {data_overlap, MATMUL, QN_E_OVERLAP, "y overlaps x"},

@@ -309,6 +309,60 @@ static void multiply_panels(const struct run *r, const struct unit *u,
     }
 }
 
+/* The same of weights whose outputs gate each other: panel by panel the gates and what lies half of
+ * the panels on, in two tiles that the epilogue makes one of. */
+static void multiply_halves(const struct run *r, const struct unit *u,
+                            const struct qni_prepared *prepared,
+                            struct qni_thread_scratch *scratch, int64_t panel, int64_t end)
+{
+    int8_t table8[16];
+    struct qni_matmul_tile all;
+    memset(&all, 0, sizeof all);
+    describe_weights(r, u, &all, table8);
+    describe_rows(r, u, prepared, &all);
+    all.scratch = scratch->kernel;
+    all.kept = &scratch->kept;
+    if (scratch->unit != u->before)
+        scratch->kept = 0;
+    scratch->unit = u->before;
+    const int64_t step = qni_max(tile_panels(u->kernel, u->rows) / 2, 1);
+    for (; panel < end; panel += step) {
+        const int64_t n = qni_min(step, end - panel), output = panel * QNI_PANEL;
+        const size_t ldc = (size_t)(n * QNI_PANEL + QNI_TILE_PAD);
+        float *const c[2] = {scratch->tile, scratch->tile + (size_t)u->rows * ldc};
+        for (int32_t half = 0; half < 2; half++) {
+            struct qni_matmul_tile t = all;
+            bool is_finite = true;
+            const int64_t at = panel + half * u->part->n_panels;
+            move_to_panel(&t, u->part->panel + at);
+            t.n_panels = n;
+            t.is_finite = &is_finite;
+            t.c = c[half];
+            t.ldc = ldc;
+            multiply(&t, u);
+            mend(r, u, &t, at, scratch);
+        }
+        const bool scaled =
+            u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;
+        const struct qni_epilogue_tile tile = {
+            .part = u->part,
+            .row = u->row,
+            .rows = u->rows,
+            .output = output,
+            .n = qni_min(n * QNI_PANEL, u->part->n - output),
+            .c = c[0],
+            .ldc = ldc,
+            .other = c[1],
+            .x_scale = scaled ? prepared->row_scale : NULL,
+            .x_sum = prepared->facts.sum,
+            .ld_sum = u->layout.ld_segment,
+            .n_sums = u->layout.cut.n_segments,
+            .k = u->layout.cut.k,
+        };
+        qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
+    }
+}
+
 /* Rows that a kernel takes at a time which makes others of them: as many as there is room for, or,
  * if these are not what it is for, all of a unit. */
 static int64_t strip_of(const struct run *r, const struct unit *u,
@@ -343,9 +397,11 @@ QNI_NOINLINE static void multiply_strip(const struct run *r, const struct unit *
         rows.row_scale += row;
         rows.facts.sum += (size_t)row * u->layout.ld_segment;
     }
-    if (some.rows > 0)
-        multiply_panels(r, &some, &rows, scratch, panel,
-                        qni_min(panel + r->panels_per_item, u->part->n_panels));
+    const int64_t end = qni_min(panel + r->panels_per_item, u->part->n_panels);
+    if (some.rows > 0 && r->op->more.gate == QN_GATE_HALVES)
+        multiply_halves(r, &some, &rows, scratch, panel, end);
+    else if (some.rows > 0)
+        multiply_panels(r, &some, &rows, scratch, panel, end);
 }
 
 /* Panels of an item, so that there are several items for each thread, but no crumbs: kernels like
@@ -604,10 +660,11 @@ qn_status qni_matmul_select(const qn_ctx *ctx, const struct qni_op *op,
 void qni_matmul_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
                     void *scratch)
 {
+    const int64_t n_halves = op->more.gate == QN_GATE_HALVES ? 2 : 1;
     const struct qni_part part = {
         .w = op->w[0],
-        .n_panels = op->w[0]->head->panels,
-        .n = op->n,
+        .n_panels = op->w[0]->head->panels / n_halves,
+        .n = op->n / n_halves,
         .n_rows = op->m,
     };
     const struct qni_product product = {

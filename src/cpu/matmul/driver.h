@@ -27,7 +27,7 @@
 /* A range of rows and the panels they meet. */
 struct qni_part {
     const qn_packed *w;
-    int64_t panel, n_panels; /* of w */
+    int64_t panel, n_panels; /* of w; with QN_GATE_HALVES the gates, and as many follow them */
     int64_t n;               /* outputs in these panels */
     int64_t column;          /* the first of them, as a column of y, residual, bias, col_scale */
     int64_t expert;          /* the row of bias and col_scale where these have two dimensions */

@@ -49,11 +49,12 @@ qn_status qni_grouped_select(const qn_ctx *ctx, const struct qni_op *op,
 
 static void make_parts(const struct qni_op *op, struct qni_part *parts)
 {
+    const int64_t n_halves = op->more.gate == QN_GATE_HALVES ? 2 : 1;
     for (int32_t e = 0; e < op->n_w; e++) {
         const struct qni_part part = {
             .w = op->w[e],
-            .n_panels = op->w[e]->head->panels,
-            .n = op->n,
+            .n_panels = op->w[e]->head->panels / n_halves,
+            .n = op->n / n_halves,
             .expert = e,
             .tag = e,
         };

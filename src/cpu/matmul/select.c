@@ -442,13 +442,15 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Results of a call of the kernel of at most m rows, each a pad longer. */
-static size_t tile_of(const struct qni_matmul_kernel *kernel, int64_t m, int64_t n_panels)
+/* Results of a call of the kernel of at most m rows, each a pad longer; of n_tiles calls. */
+static size_t tile_of(const struct qni_matmul_kernel *kernel, int64_t m, int64_t n_panels,
+                      int64_t n_tiles)
 {
     const int64_t panels = qni_min(QNI_EPILOGUE_COLUMNS / QNI_PANEL, qni_max(n_panels, 1));
-    const int64_t whole = m * panels * QNI_PANEL * (int64_t)sizeof(float);
-    const int64_t bytes = qni_min(qni_max(qni_tile_bytes(kernel), m * QNI_PANEL * 4), whole);
-    return (size_t)(bytes + m * QNI_TILE_PAD * (int64_t)sizeof(float));
+    const int64_t whole = n_tiles * m * panels * QNI_PANEL * (int64_t)sizeof(float);
+    const int64_t least = n_tiles * m * QNI_PANEL * (int64_t)sizeof(float);
+    const int64_t bytes = qni_min(qni_max(qni_tile_bytes(kernel), least), whole);
+    return (size_t)(bytes + n_tiles * m * QNI_TILE_PAD * (int64_t)sizeof(float));
 }
 
 static void *place(uint8_t *memory, size_t *at, size_t bytes)
@@ -463,13 +465,13 @@ size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shap
                           struct qni_thread_scratch *scratch)
 {
     size_t prepared = 0, tile = 0, kernel = 0, at = 0;
-    const int64_t m = choice->block_m;
+    const int64_t m = choice->block_m, n_tiles = op->more.gate == QN_GATE_HALVES ? 2 : 1;
     bool sums_floats = false;
     for (int32_t i = 0; i < choice->n_choices; i++) {
         const struct qni_matmul_kernel *const k = choice->kernel[i];
         const struct qni_row_layout l = layout_of(op, k);
         prepared = larger(prepared, qni_prepared_bytes(&l, m));
-        tile = larger(tile, tile_of(k, m, shape->n_panels));
+        tile = larger(tile, tile_of(k, m, shape->n_panels, n_tiles));
         kernel = larger(kernel, qni_kernel_bytes(k, m, l.lda));
         sums_floats = sums_floats || k->numerics == QNI_NUMERICS_BOUND;
     }

@@ -52,7 +52,8 @@ struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_
     f->y_zero = from->y_zero;
     e.is_store = !e.raw && from->bias.rank == 0 && sink->residual == NULL &&
                  from->act == QN_ACT_NONE && !f->has_clamp && from->row_scale.rank == 0 &&
-                 from->col_scale.rank == 0;
+                 from->col_scale.rank == 0 && op->more.gate == QN_GATE_NONE &&
+                 op->more.factor.rank == 0;
     return e;
 }
 
@@ -85,7 +86,7 @@ float *qni_epilogue_direct(const struct qni_epilogue *e, const struct qni_part *
 {
     const struct qni_row_sink *s = &e->sink;
     if (s->dtype != QN_F32 || s->stride[3] != 1 || s->residual != NULL ||
-        span_of(s, row, rows) < rows)
+        e->op->more.gate != QN_GATE_NONE || span_of(s, row, rows) < rows)
         return NULL;
     *ldc = (size_t)s->stride[2];
     return (float *)s->y + offset_of(s, s->stride, number_of(s, row)) + part->column;
@@ -187,19 +188,54 @@ static void place_line(const struct qni_epilogue *e, struct qni_finish_step *f, 
                       (size_t)residual * qn_dtype_bytes(f->residual_dtype);
 }
 
-static void finish_rows(const struct qni_epilogue *e, const struct qni_epilogue_tile *t)
+/* Outputs 2 j, and outputs 2 j + 1. */
+static void part_pairs(const float *v, int64_t n, float *even, float *odd)
+{
+    for (int64_t j = 0; j < n; j++) {
+        even[j] = v[2 * j];
+        odd[j] = v[2 * j + 1];
+    }
+}
+
+/* What row i of the tile, whose results are v, is multiplied with. */
+static void place_factor(const struct qni_epilogue *e, const struct qni_epilogue_tile *t, int64_t i,
+                         struct qni_finish_step *f)
+{
+    const qn_tensor *factor = &e->op->more.factor;
+    f->factor_dtype = QN_F32;
+    if (t->other != NULL) {
+        f->factor = t->other + (size_t)i * t->ldc;
+    } else if (factor->rank != 0) {
+        const int64_t at =
+            number_of(&e->sink, t->row + i) * factor->stride[0] + t->part->column + t->output;
+        f->factor_dtype = factor->dtype;
+        f->factor = (const uint8_t *)factor->data + (size_t)at * qn_dtype_bytes(factor->dtype);
+    }
+}
+
+/* Once rows are scaled, there is room in scratch for the halves of pairs. */
+static void finish_rows(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
+                        struct qni_epilogue_scratch *scratch)
 {
     const struct qni_row_sink *s = &e->sink;
-    const int64_t column = t->part->column + t->output;
+    const bool is_paired = e->op->more.gate == QN_GATE_PAIRS;
+    const int64_t column = t->part->column + (is_paired ? t->output / 2 : t->output);
     struct qni_finish_step f = e->finish;
-    f.n = t->n;
+    f.n = is_paired ? t->n / 2 : t->n;
     f.y_stride = s->stride[3];
     f.residual_stride = s->residual_stride[3];
     for (int64_t i = 0; i < t->rows; i++) {
         const int64_t number = number_of(s, t->row + i);
         place_line(e, &f, offset_of(s, s->stride, number) + column * s->stride[3],
                    offset_of(s, s->residual_stride, number) + column * s->residual_stride[3]);
-        e->rows->finish(t->c + (size_t)i * t->ldc, &f);
+        float *v = t->c + (size_t)i * t->ldc;
+        place_factor(e, t, i, &f);
+        if (is_paired) {
+            part_pairs(v, f.n, scratch->col_scale, scratch->bias);
+            v = scratch->col_scale;
+            f.factor = scratch->bias;
+        }
+        e->rows->finish(v, &f);
     }
 }
 
@@ -307,8 +343,14 @@ void qni_epilogue_run(const struct qni_epilogue *e, const struct qni_epilogue_ti
     const bool has_scale = tile->x_scale != NULL || e->x_scale != 1.0f;
     if (!e->is_store || (has_scale && !tile->is_scaled))
         scale_rows(e, tile, scratch);
+    if (tile->other != NULL) {
+        struct qni_epilogue_tile other = *tile;
+        other.c = tile->other;
+        other.output += tile->part->n;
+        scale_rows(e, &other, scratch);
+    }
     if (e->by_column)
         finish_columns(e, tile, scratch);
     else
-        finish_rows(e, tile);
+        finish_rows(e, tile, scratch);
 }

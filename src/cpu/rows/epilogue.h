@@ -53,6 +53,7 @@ struct qni_epilogue_tile {
     float *c; /* rows, ldc apart; changed */
     size_t ldc;
     const float *x_scale; /* of each row, or NULL */
+    float *other;         /* QN_GATE_HALVES: outputs part->n on, laid out as c; else NULL */
     bool is_scaled;       /* rows have been multiplied by the scale of x; only if is_store */
     bool is_far;          /* y is more than the second cache holds: stores may pass the caches by */
     /* Of has_zeros: sums of the codes of x by segments, rows ld_sum apart, of k positions. */

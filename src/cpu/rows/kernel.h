@@ -57,6 +57,8 @@ struct qni_finish_step {
     int32_t residual_zero;
     qn_act act;
     float leaky_slope, hard_slope, hard_shift;
+    const void *factor; /* n floats next to each other; NULL: none */
+    qn_dtype factor_dtype;
     int32_t has_clamp;
     float clamp_lo, clamp_hi;
     void *y;

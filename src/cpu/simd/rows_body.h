@@ -638,6 +638,21 @@ static void activate(float *v, int64_t n, const struct qni_finish_step *s)
     }
 }
 
+static void multiply(float *v, const struct qni_finish_step *s)
+{
+    const float *const f32 = s->factor;
+    const uint16_t *const f16 = s->factor;
+    if (s->factor_dtype == QN_F32)
+        for (int64_t i = 0; i < s->n; i++)
+            v[i] *= f32[i];
+    else if (s->factor_dtype == QN_BF16)
+        for (int64_t i = 0; i < s->n; i++)
+            v[i] *= qni_f32_from_bf16(f16[i]);
+    else
+        for (int64_t i = 0; i < s->n; i++)
+            v[i] *= qni_f32_from_f16(f16[i]);
+}
+
 static void clamp(float *v, int64_t n, float lo, float hi)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -758,6 +773,8 @@ static void finish_line(float *v, const struct qni_finish_step *s)
     if (s->residual != NULL && !s->residual_after)
         add_residual(v, s);
     activate(v, s->n, s);
+    if (s->factor != NULL)
+        multiply(v, s);
     if (s->has_clamp)
         clamp(v, s->n, s->clamp_lo, s->clamp_hi);
     if (s->residual != NULL && s->residual_after)
