@@ -93,8 +93,8 @@ QN_API qn_status qn_epilogue_init_sized(qn_epilogue *epilogue, size_t size);
 typedef int32_t qn_gate;
 enum {
     QN_GATE_NONE = 0,
-    QN_GATE_HALVES = 1, /**< g are the first n / 2 outputs, u the others, as qn_weight_concat() joins
-                             gate and up. n is a multiple of 32. */
+    QN_GATE_HALVES = 1, /**< g are the first n / 2 outputs, u the others, as qn_weight_concat()
+                             joins gate and up. n is a multiple of 32. */
     QN_GATE_PAIRS = 2   /**< Outputs 2 j are g, outputs 2 j + 1 are u. n is even. */
 };
 
@@ -347,6 +347,37 @@ QN_API qn_status qn_grouped_scratch(const qn_ctx *ctx, const qn_grouped_args *ar
 QN_API size_t qn_grouped_explain(const qn_ctx *ctx, const qn_grouped_args *args, char *text,
                                  size_t capacity);
 
+/**
+ * The rows of a token's experts become one: y[t] = add[t] + the sum over j of weights[t, j] *
+ * x[rows[t, j]], in f32, one rounding a step, in the order of j. Begin with
+ * qn_combine_rows_args_init().
+ */
+typedef struct qn_combine_rows_args {
+    size_t size;
+    qn_tensor x;       /**< [rows, n] f32, f16, bf16: what qn_grouped() gave. */
+    qn_tensor weights; /**< [tokens, top_k] f32. */
+    qn_tensor rows;    /**< [tokens, top_k] i32; a negative one is left out. None (default): row
+                            t * top_k + j, and x has tokens * top_k rows. */
+    qn_tensor y;       /**< [tokens, n] f32, f16, bf16. */
+    qn_tensor add;     /**< Shape of y; f32, f16, bf16: a shared expert, a residual; may be y
+                            itself. None (default): 0. */
+    qn_error *error;   /**< NULL (default), or where a failing call puts its sentence. */
+} qn_combine_rows_args;
+static inline void qn_combine_rows_args_init(qn_combine_rows_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+}
+QN_API qn_status qn_combine_rows_args_init_sized(qn_combine_rows_args *args, size_t size);
+/**
+ * No scratch. The same bits on every CPU and any number of threads. A failed call has not touched
+ * y.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_ALIGN; QN_E_OVERLAP;
+ *         QN_E_DEVICE; QN_E_VALUE: an entry of rows is beyond x; QN_E_UNSUPPORTED: on a GPU;
+ *         QN_E_VERSION.
+ */
+QN_API qn_status qn_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *args);
+
 /* ---------------------------------------------------------------------------------- convolution */
 
 typedef int32_t qn_image;
@@ -373,7 +404,7 @@ typedef struct qn_conv_args {
     int32_t stride[2];       /**< h, w; default 1. */
     int32_t dilation[2];     /**< Default 1. */
     int32_t pad[4];          /**< top, left, bottom, right; default 0; not negative. */
-    int32_t out_pad[2];      /**< Transposed only: less than the stride. */
+    int32_t out_pad[2];      /**< Transposed only: less than the stride or the dilation. */
     int32_t strict;
     qn_strategy strategy;
     qn_epilogue epilogue;    /**< row_scale must be none. */

@@ -25,8 +25,8 @@ from ._context import Context, default_context
 from ._files import Checkpoint, load, save
 from ._format import formats, layouts
 from ._library import lib as _lib
-from ._ops import (Plan, Prepared, RowCodes, conv2d, conv_transpose2d, explain, grouped, matmul,
-                   plan, prepare, quantize_rows)
+from ._ops import (Plan, Prepared, RowCodes, combine_rows, conv2d, conv_transpose2d, explain,
+                   grouped, matmul, plan, prepare, quantize_rows)
 from ._weight import Packed, Weight, awq_scales, quantize, smooth_scales
 from .errors import QuernError
 
@@ -34,6 +34,7 @@ __version__: str = _lib.qn_version().decode()
 __commit__: str = _lib.qn_commit().decode()
 
 __all__ = ["Checkpoint", "Comparison", "Context", "Packed", "Plan", "Prepared", "QuernError",
-           "RowCodes", "Weight", "awq_scales", "compare", "conv2d", "conv_transpose2d",
+           "RowCodes", "Weight", "awq_scales", "combine_rows", "compare", "conv2d",
+           "conv_transpose2d",
            "default_context", "errors", "explain", "formats", "grouped", "layouts", "load",
            "matmul", "plan", "prepare", "quantize", "quantize_rows", "save", "smooth_scales"]

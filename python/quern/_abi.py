@@ -422,6 +422,18 @@ class qn_grouped_args(Structure):
     ]
 
 
+class qn_combine_rows_args(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("x", qn_tensor),
+        ("weights", qn_tensor),
+        ("rows", qn_tensor),
+        ("y", qn_tensor),
+        ("add", qn_tensor),
+        ("error", POINTER(qn_error)),
+    ]
+
+
 class qn_conv_args(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -770,6 +782,8 @@ FUNCTIONS = {
     "qn_grouped": (c_int32, [c_void_p, POINTER(qn_grouped_args), c_void_p, c_size_t]),
     "qn_grouped_scratch": (c_int32, [c_void_p, POINTER(qn_grouped_args), POINTER(c_size_t)]),
     "qn_grouped_explain": (c_size_t, [c_void_p, POINTER(qn_grouped_args), c_char_p, c_size_t]),
+    "qn_combine_rows_args_init_sized": (c_int32, [POINTER(qn_combine_rows_args), c_size_t]),
+    "qn_combine_rows": (c_int32, [c_void_p, POINTER(qn_combine_rows_args)]),
     "qn_conv_args_init_sized": (c_int32, [POINTER(qn_conv_args), c_size_t]),
     "qn_conv2d_shape": (c_int32, [POINTER(qn_conv_args)]),
     "qn_conv_transpose2d_shape": (c_int32, [POINTER(qn_conv_args)]),

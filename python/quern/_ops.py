@@ -370,9 +370,9 @@ def matmul(x: Any, w: Packed, out: Any = None, *, bias: Any = None, residual: An
     "sigmoid", "tanh", "hardswish", "hardsigmoid" (hard_slope=, hard_shift=), "leaky_relu"
     (leaky_slope=). residual: of y's shape, before act, or after it; of i8 or u8 it is
     residual_scale * (code - residual_zero). gate: "halves" or "pairs" of outputs, y = act(one) *
-    the other; factor: of y's shape, y = act(...) * factor. row_scale [rows], col_scale [n]: f32. y of i8,
-    u8: y = saturate(v / y_scale + y_zero). strict: FallbackError rather than a slower class of
-    kernel. kernel: the row of the kernel table to use.
+    the other; factor: of y's shape, y = act(...) * factor. row_scale [rows], col_scale [n]: f32.
+    y of i8, u8: y = saturate(v / y_scale + y_zero). strict: FallbackError rather than a slower
+    class of kernel. kernel: the row of the kernel table to use.
 
     >>> import numpy as np
     >>> w = quantize(np.eye(8, 32, dtype=np.float32), "int4:g32").pack()
@@ -561,6 +561,38 @@ def grouped(x: Any, experts: Sequence[Packed], out: Any = None, *, offsets: Any 
     ctx = weights[0].ctx
     _join_stream(ctx, found)
     _run(_GROUPED, ctx, _Call(_GROUPED, ctx, args, weights))
+    return y
+
+
+def combine_rows(x: Any, weights: Any, out: Any = None, *, rows: Any = None, add: Any = None,
+                 dtype: Any = None, ctx: Optional[Context] = None) -> Any:
+    """y[t] = add[t] + the sum over j of weights[t, j] * x[rows[t, j]]: what the experts of a token
+    gave becomes one row, in one fixed order. weights: [tokens, top_k] f32. rows: [tokens, top_k]
+    i32, of which negative ones are left out; without, those of a token follow each other in x.
+
+    >>> import numpy as np
+    >>> x = np.arange(8, dtype=np.float32).reshape(4, 2)
+    >>> combine_rows(x, np.array([[1.0, 0.5], [2.0, 0.0]], np.float32)).tolist()
+    [[1.0, 2.5], [8.0, 10.0]]
+    """
+    from ._context import default_context
+    ctx = ctx or default_context()
+    found, keep = view(x, "x"), list[Any]()
+    args = sized(_abi.qn_combine_rows_args)
+    found.fill(args.x)
+    keep.append(view(weights, "weights"))
+    keep[-1].fill(args.weights)
+    _indices(rows, "rows", args, keep)
+    if add is not None:
+        keep.append(view(add, "add"))
+        keep[-1].fill(args.add)
+    y = out
+    if y is None:
+        shape = (keep[0].shape[0] if keep[0].shape else 0, found.shape[-1] if found.shape else 0)
+        y = _arrays.empty(shape, found.code if dtype is None else _arrays.code_of(dtype), found)
+    view(y, "out", write=True).fill(args.y)
+    error = with_error(args)
+    check(lib.qn_combine_rows(ctx._ptr, ctypes.byref(args)), error)
     return y
 
 

@@ -85,6 +85,7 @@ static const struct qni_backend cpu = {
     .unpack = qni_cpu_unpack,
     .layout_name = qni_cpu_layout_name,
     .packed_check = qni_cpu_packed_check,
+    .combine_rows = qni_cpu_combine_rows,
     .prepare_bytes = qni_cpu_prepare_bytes,
     .prepare = qni_cpu_prepare,
     .prepared_check = qni_cpu_prepared_check,

@@ -87,6 +87,8 @@ struct qni_backend {
     /* A copy of such weights on the device; NULL: they are run where they lie. */
     qn_status (*packed_upload)(const qn_ctx *ctx, const struct qn_packed *host,
                                struct qn_packed **packed, qn_error *err);
+    /* NULL: not possible. */
+    void (*combine_rows)(const qn_ctx *ctx, const qn_combine_rows_args *args);
     /* Rows of x quantized once for several products, and may op read such? NULL: not possible. */
     size_t (*prepare_bytes)(const qn_ctx *ctx, const struct qni_op *op);
     void (*prepare)(const qn_ctx *ctx, const struct qni_op *op, void *memory);

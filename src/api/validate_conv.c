@@ -55,12 +55,14 @@ static qn_status check_switches(const qn_conv_args *args, int32_t kind, qn_error
             return qni_fail(err, QN_E_ARGUMENT,
                             "stride is %d and dilation %d along %s: both are at least 1",
                             args->stride[i], args->dilation[i], i == 0 ? "h" : "w");
+        const int32_t most = args->stride[i] > args->dilation[i] ? args->stride[i]
+                                                                 : args->dilation[i];
         if (kind == QNI_CONV ? args->out_pad[i] != 0
-                             : args->out_pad[i] < 0 || args->out_pad[i] >= args->stride[i])
+                             : args->out_pad[i] < 0 || args->out_pad[i] >= most)
             return qni_fail(err, QN_E_ARGUMENT, "out_pad is %d along %s: %s", args->out_pad[i],
                             i == 0 ? "h" : "w",
                             kind == QNI_CONV ? "only a transposed convolution has one"
-                                             : "it is not negative and less than the stride");
+                                             : "it is not negative and less than the stride or the dilation");
     }
     for (int i = 0; i < 4; i++) {
         if (args->pad[i] < 0)
@@ -154,6 +156,10 @@ qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t
     const struct qni_packed_head *head = args->w->head;
     memset(op, 0, sizeof *op);
     QNI_TRY(read_geometry(args, kind, head, &op->conv, err));
+    for (int i = 0; i < 2; i++)
+        if (args->out_pad[i] >= args->stride[i] && ctx->device.kind != QN_CPU)
+            return qni_fail(err, QN_E_UNSUPPORTED,
+                            "out_pad of a stride or more is for the CPU alone");
     if (args->y.rank != args->x.rank)
         return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d", args->x.rank,
                         args->y.rank);

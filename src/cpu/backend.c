@@ -6,6 +6,7 @@
 #include "layouts.h"
 #include "matmul/driver.h"
 #include "matmul/grouped.h"
+#include "rows/combine_rows.h"
 #include "rows/finish.h"
 #include "rows/fp8.h"
 #include "rows/quantize_rows.h"
@@ -41,6 +42,11 @@ qn_status qni_cpu_run(const qn_ctx *ctx, const struct qni_op *op,
         qni_conv_run(ctx, op, choice, scratch);
         return QN_OK;
     }
+}
+
+void qni_cpu_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *args)
+{
+    qni_rows_combine(ctx, args);
 }
 
 const char *qni_cpu_kernel_name(const struct qni_matmul_kernel *kernel)

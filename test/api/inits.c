@@ -89,6 +89,7 @@ static void test_defaults(void **state)
     CHECK(qn_conv_args);
     CHECK(qn_epilogue_more);
     CHECK(qn_prepare_args);
+    CHECK(qn_combine_rows_args);
     CHECK(qn_quantize_rows_args);
     CHECK(qn_cuda_info);
     CHECK(qn_cuda_cost);

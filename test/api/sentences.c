@@ -641,6 +641,12 @@ static void run_shape(struct bench *b)
     b->m.epilogue.bias.shape[0] = N + 8;
 }
 static void run_format(struct bench *b) { b->m.w = b->other_format; }
+static void run_gate(struct bench *b)
+{
+    b->m.more = &b->more;
+    b->more.gate = QN_GATE_PAIRS;
+    b->m.y = qn_tensor_2d(b->y, QN_F32, M - 1, N / 2);
+}
 /* clang-format on */
 
 static void test_other_problems(void **state)
@@ -661,6 +667,7 @@ static void test_other_problems(void **state)
         {run_symmetric, QN_E_ARGUMENT, "quant.symmetric is 1; the plan is for 0"},
         {run_shape, QN_E_SHAPE, "[32, 64]"},
         {run_format, QN_E_LAYOUT, "packed in another way"},
+        {run_gate, QN_E_ARGUMENT, "gate is 2; the plan is for 0"},
     };
     struct bench *b = bench_make();
     qn_error error;

@@ -153,6 +153,14 @@ static struct geometry draw_geometry(struct check *c, int32_t shape)
     return g;
 }
 
+/* As torch has it: less than the stride or the dilation; on a GPU than the stride. */
+static int32_t most_out_pad(const struct check *c, const qn_conv_args *args, int d)
+{
+    const bool on_cpu = c->options->device->kind == QN_CPU;
+    return on_cpu && args->dilation[d] > args->stride[d] ? args->dilation[d] - 1
+                                                         : args->stride[d] - 1;
+}
+
 /* Strides, dilations and padding that leave an output. */
 static void draw_window(struct check *c, const struct geometry *g, bool transpose,
                         qn_conv_args *args)
@@ -168,7 +176,7 @@ static void draw_window(struct check *c, const struct geometry *g, bool transpos
             const int64_t reach = args->dilation[d] * (taps[d] - 1) + 1;
             const int64_t pads = args->pad[d] + args->pad[d + 2];
             if (transpose)
-                args->out_pad[d] = (int32_t)check_random_in(r, 0, args->stride[d] - 1);
+                args->out_pad[d] = (int32_t)check_random_in(r, 0, most_out_pad(c, args, d));
             if (transpose ? (in[d] - 1) * args->stride[d] - pads + reach + args->out_pad[d] >= 1
                           : in[d] + pads >= reach)
                 break;

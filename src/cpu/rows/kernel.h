@@ -105,6 +105,8 @@ struct qni_rows {
     /* Codes of n floats, i8 or u8: saturate(rint(fl(x / scale)) + zero), NaN as 0; their sum. */
     int32_t (*encode_linear)(const float *x, int64_t n, float scale, int32_t zero, qn_dtype dtype,
                              uint8_t *codes);
+    /* v = fl(v + fl(x * times)) */
+    void (*add_scaled)(float *v, const float *x, float times, int64_t n);
     void (*scale)(float *v, const struct qni_scale_step *step);
     /* y = v * times: all there is to do for most products. y may be v. As finish() does, it stores
      * one NaN for all (base/half.h). */

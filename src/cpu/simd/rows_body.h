@@ -505,6 +505,12 @@ static void scale_row(float *v, const struct qni_scale_step *s)
             v[i] += s->bias[i];
 }
 
+static void add_scaled(float *restrict v, const float *restrict x, float times, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        v[i] += x[i] * times;
+}
+
 static void scale_to(float *y, const float *v, float times, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -915,6 +921,7 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .range = range,
     .encode = encode,
     .encode_linear = encode_linear,
+    .add_scaled = add_scaled,
     .scale = scale_row,
     .scale_to = scale_to,
     .scale_past = scale_past,
