@@ -55,14 +55,15 @@ static qn_status check_switches(const qn_conv_args *args, int32_t kind, qn_error
             return qni_fail(err, QN_E_ARGUMENT,
                             "stride is %d and dilation %d along %s: both are at least 1",
                             args->stride[i], args->dilation[i], i == 0 ? "h" : "w");
-        const int32_t most = args->stride[i] > args->dilation[i] ? args->stride[i]
-                                                                 : args->dilation[i];
+        const int32_t most =
+            args->stride[i] > args->dilation[i] ? args->stride[i] : args->dilation[i];
         if (kind == QNI_CONV ? args->out_pad[i] != 0
                              : args->out_pad[i] < 0 || args->out_pad[i] >= most)
             return qni_fail(err, QN_E_ARGUMENT, "out_pad is %d along %s: %s", args->out_pad[i],
                             i == 0 ? "h" : "w",
-                            kind == QNI_CONV ? "only a transposed convolution has one"
-                                             : "it is not negative and less than the stride or the dilation");
+                            kind == QNI_CONV
+                                ? "only a transposed convolution has one"
+                                : "it is not negative and less than the stride or the dilation");
     }
     for (int i = 0; i < 4; i++) {
         if (args->pad[i] < 0)
