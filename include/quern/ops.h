@@ -188,7 +188,9 @@ typedef struct qn_matmul_args {
     size_t size;
     const qn_packed *w;    /**< Borrowed. */
     qn_tensor x;           /**< [m, k]; rows may be strided, columns may not. f32, f16, bf16; i8, u8
-                                for int8-static; fp8 strategies also e4m3. */
+                                for int8-static; fp8 strategies also e4m3. [..., k] of a higher rank
+                                is m rows, too, where these lie at one distance; then y, residual
+                                and factor have the same leading dimensions. */
     qn_tensor y;           /**< [m, n]; rows may be strided. f32, f16, bf16, i8, u8 (on a GPU i8 and
                                 u8 of int8-static alone); fp8 strategies also e4m3; int8-static also
                                 i32 (raw sums of (x - x_zero) * (w - zero), exact, nothing else;
@@ -308,6 +310,8 @@ QN_API qn_status qn_prepare(const qn_ctx *ctx, const qn_prepare_args *args, void
  *   ids [rows of y] i32: the expert of each row, in any order; a negative id leaves that row of y
  *       untouched.
  * x_rows [rows of y] i32, optional: the row of X that row r reads (top-k routing); default r.
+ * Or neither: a batch, x [n_experts, m, k] and y [n_experts, m, n], residual and factor as y; on
+ * the CPU.
  */
 typedef struct qn_grouped_args {
     size_t size;

@@ -232,3 +232,37 @@ bool qni_same_table(const qn_packed *a, const qn_packed *b)
         return false;
     return bytes == 0 || memcmp(a->table, b->table, (size_t)bytes) == 0;
 }
+
+qn_status qni_check_flat(qn_tensor *t, const char *name, const qn_tensor *like, qn_error *err)
+{
+    const int32_t last = t->rank - 1;
+    int64_t rows = 1, step = 0;
+    if (qni_is_none(t) || (t->rank == 2 && like->rank == 2))
+        return QN_OK;
+    if (t->rank != like->rank || t->rank < 2 || t->rank > QN_MAX_RANK)
+        return qni_fail(err, QN_E_SHAPE, "%s has rank %d, not %d", name, t->rank, like->rank);
+    for (int32_t d = last - 1; d >= 0; d--) {
+        const int64_t n = t->shape[d];
+        if (n != like->shape[d] || n < 0)
+            return qni_fail(err, QN_E_SHAPE, "%s: dimension %d is %lld, not %lld", name, d,
+                            (long long)n, (long long)like->shape[d]);
+        int64_t all, next;
+        if (!qni_i64_mul(rows, n, &all) || !qni_i64_mul(step, rows, &next))
+            return qni_fail(err, QN_E_SHAPE, "%s has more rows than fit in 64 bits", name);
+        if (n > 1 && rows > 1 && t->stride[d] != next)
+            return qni_fail(err, QN_E_STRIDE,
+                            "%s: the rows of dimensions 0 to %d do not lie at one distance", name,
+                            last - 1);
+        if (n > 1 && rows == 1)
+            step = t->stride[d];
+        rows = all;
+    }
+    qn_tensor flat = *t;
+    flat.rank = 2;
+    flat.shape[0] = rows;
+    flat.shape[1] = t->shape[last];
+    flat.stride[0] = rows > 1 ? step : qni_max(t->shape[last], 0);
+    flat.stride[1] = t->stride[last];
+    *t = flat;
+    return QN_OK;
+}

@@ -24,6 +24,10 @@ qn_status qni_check_tensor(const qn_ctx *ctx, const qn_tensor *t, const char *na
 /* The tensor's dimensions are these. */
 qn_status qni_check_shape(const qn_tensor *t, const char *name, const int64_t *shape,
                           qn_error *err);
+/* A tensor of rank 2 or more as a matrix: leading dimensions become one. QN_E_SHAPE: it has not the
+ * leading dimensions of like (which may be t itself); QN_E_STRIDE: its rows lie at more than one
+ * distance. None stays none. */
+qn_status qni_check_flat(qn_tensor *t, const char *name, const qn_tensor *like, qn_error *err);
 /* No element lies on another: for what is written. */
 qn_status qni_check_output(const qn_tensor *t, const char *name, qn_error *err);
 /* There is memory, aligned for its elements, on the device of the context. */

@@ -263,6 +263,9 @@ static qn_status compare(const qn_plan *plan, const struct qni_op *op, qn_error 
     if (p->quant.symmetric != op->quant.symmetric)
         return qni_fail(err, QN_E_ARGUMENT, "quant.symmetric is %d; the plan is for %d",
                         op->quant.symmetric, p->quant.symmetric);
+    if ((p->batch_rows < 0) != (op->batch_rows < 0))
+        return qni_fail(err, QN_E_ARGUMENT, "x %s a batch of matrices; the plan's %s",
+                        op->batch_rows < 0 ? "is not" : "is", p->batch_rows < 0 ? "is not" : "is");
     if (p->more.gate != op->more.gate)
         return qni_fail(err, QN_E_ARGUMENT, "gate is %d; the plan is for %d", op->more.gate,
                         p->more.gate);

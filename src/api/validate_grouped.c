@@ -56,6 +56,8 @@ static qn_status check_index(const qn_ctx *ctx, const qn_tensor *t, const char *
 
 static qn_status check_routing(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
 {
+    if (op->batch_rows >= 0)
+        return QN_OK;
     if (qni_is_none(&op->offsets) == qni_is_none(&op->ids))
         return qni_fail(err, QN_E_ARGUMENT, "exactly one of offsets and ids tells the experts");
     QNI_TRY(check_index(ctx, &op->offsets, "offsets", (int64_t)op->n_w + 1, err));
@@ -112,6 +114,8 @@ static qn_status check_x_rows(const struct qni_op *op, qn_error *err)
 
 static qn_status check_routes(const struct qni_op *op, qn_error *err)
 {
+    if (op->batch_rows >= 0)
+        return QN_OK;
     if (!qni_is_none(&op->offsets))
         QNI_TRY(check_offsets(op, err));
     else
@@ -119,26 +123,49 @@ static qn_status check_routes(const struct qni_op *op, qn_error *err)
     return qni_is_none(&op->x_rows) ? QN_OK : check_x_rows(op, err);
 }
 
+/* x [n_experts, m, k] and y [n_experts, m, n]: as many rows for each of the weights. */
+static qn_status flatten(const qn_ctx *ctx, const qn_grouped_args *args, struct qni_op *op,
+                         qn_error *err)
+{
+    if (ctx->device.kind != QN_CPU)
+        return qni_fail(err, QN_E_UNSUPPORTED, "a batch of weights is for the CPU alone");
+    if (!qni_is_none(&args->offsets) || !qni_is_none(&args->ids) || !qni_is_none(&args->x_rows))
+        return qni_fail(
+            err, QN_E_ARGUMENT,
+            "of a batch (x and y of rank 3) no offsets, ids or x_rows tell the experts");
+    if (args->x.shape[0] != args->n_experts)
+        return qni_fail(err, QN_E_SHAPE, "x is a batch of %lld, and there are %d weights",
+                        (long long)args->x.shape[0], args->n_experts);
+    QNI_TRY(qni_check_flat(&op->y, "y", &args->x, err));
+    QNI_TRY(qni_check_flat(&op->x, "x", &args->x, err));
+    op->batch_rows = args->x.shape[1];
+    return QN_OK;
+}
+
 qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, int with_data,
                                struct qni_op *op, qn_error *err)
 {
     QNI_TRY(check_experts(ctx, args, err));
-    if (args->x.rank != 2 || args->y.rank != 2)
-        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d, not 2", args->x.rank,
-                        args->y.rank);
+    const bool is_batch = args->x.rank == 3 && args->y.rank == 3;
+    if (!is_batch && (args->x.rank != 2 || args->y.rank != 2))
+        return qni_fail(err, QN_E_SHAPE, "x and y have ranks %d and %d, not 2 (or 3: a batch)",
+                        args->x.rank, args->y.rank);
     if (args->reserved != 0)
         return qni_fail(err, QN_E_ARGUMENT, "reserved is not 0");
     memset(op, 0, sizeof *op);
     op->kind = QNI_GROUPED;
     op->strategy = args->strategy;
-    op->m = args->y.shape[0];
+    op->x = args->x;
+    op->y = args->y;
+    op->batch_rows = -1;
+    if (is_batch)
+        QNI_TRY(flatten(ctx, args, op, err));
+    op->m = op->y.shape[0];
     op->n = args->w[0]->head->n;
     op->k = args->w[0]->head->k;
     op->w = args->w;
     op->n_w = args->n_experts;
     op->strict = args->strict;
-    op->x = args->x;
-    op->y = args->y;
     op->offsets = args->offsets;
     op->ids = args->ids;
     op->x_rows = args->x_rows;
@@ -148,6 +175,8 @@ qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, i
     op->x_scales = args->x_scales;
     QNI_TRY(qni_validate_types(ctx, op, err));
     QNI_TRY(qni_validate_more(ctx, args->more, op, err));
+    QNI_TRY(qni_check_flat(&op->epilogue.residual, "residual", &args->y, err));
+    QNI_TRY(qni_check_flat(&op->more.factor, "factor", &args->y, err));
     const int64_t x_shape[2] = {op->x.shape[0], op->k}, y_shape[2] = {op->m, qni_op_columns(op)};
     QNI_TRY(qni_check_shape(&op->x, "x", x_shape, err));
     QNI_TRY(qni_check_shape(&op->y, "y", y_shape, err));

@@ -30,6 +30,7 @@ struct qni_op {
     int32_t strict;
     qn_tensor x, y; /* matmul, grouped: rank 2 */
     qn_tensor offsets, ids, x_rows;
+    int64_t batch_rows; /* grouped: of each weight, one after the other; -1: offsets or ids tell */
     qn_epilogue epilogue;
     qn_epilogue_more more; /* never NULL: the defaults, or the caller's */
     qn_quant_args quant;

@@ -162,6 +162,36 @@ static void expert_format(struct bench *b) { b->w[1] = b->other_format; }
 static void expert_layout(struct bench *b) { b->w[1] = b->other_layout; }
 static void grouped_ranks(struct bench *b) { b->g.y.rank = 1; }
 static void grouped_reserved(struct bench *b) { b->g.reserved = 1; }
+static void batch_routes(struct bench *b)
+{
+    static const int64_t shape[3] = {E, 1, K};
+    b->g.x = qn_tensor_make(b->x, QN_F32, 3, shape);
+    b->g.y = qn_tensor_make(b->y, QN_F32, 3, shape);
+}
+static void batch_size(struct bench *b)
+{
+    batch_routes(b);
+    b->g.offsets = qn_tensor_none();
+    b->g.x.shape[0] = E - 1;
+}
+static void high_rank(struct bench *b)
+{
+    static const int64_t x[3] = {2, 2, K}, y[3] = {2, 2, N};
+    b->m.x = qn_tensor_make(b->x, QN_F32, 3, x);
+    b->m.y = qn_tensor_make(b->y, QN_F32, 3, y);
+}
+static void flat_dimension(struct bench *b) { high_rank(b); b->m.y.shape[1] = 3; }
+static void flat_distance(struct bench *b) { high_rank(b); b->m.x.stride[0] = 3 * K; }
+static void flat_rank(struct bench *b)
+{
+    high_rank(b);
+    b->m.epilogue.residual = qn_tensor_2d(b->bias, QN_F32, 1, N);
+}
+static void flat_rows(struct bench *b)
+{
+    high_rank(b);
+    b->m.x.shape[0] = b->m.x.shape[1] = b->m.y.shape[0] = b->m.y.shape[1] = (int64_t)1 << 40;
+}
 static void routes_both(struct bench *b) { b->g.ids = qn_tensor_1d(b->ids, QN_I32, M); }
 static void by_ids(struct bench *b)
 {
@@ -308,6 +338,12 @@ static const struct bad {
     {expert_layout, GROUPED, QN_E_LAYOUT, "expert 1"},
     {grouped_ranks, GROUPED, QN_E_SHAPE, "ranks 2 and 1"},
     {grouped_reserved, GROUPED, QN_E_ARGUMENT, "reserved"},
+    {batch_routes, GROUPED, QN_E_ARGUMENT, "of a batch"},
+    {batch_size, GROUPED, QN_E_SHAPE, "a batch of 2, and there are 3"},
+    {flat_dimension, MATMUL, QN_E_SHAPE, "y: dimension 1 is 3, not 2"},
+    {flat_distance, MATMUL, QN_E_STRIDE, "one distance"},
+    {flat_rank, MATMUL, QN_E_SHAPE, "residual has rank 2, not 3"},
+    {flat_rows, MATMUL, QN_E_SHAPE, "more rows than fit"},
     {routes_both, GROUPED, QN_E_ARGUMENT, "exactly one"},
     {routes_rows, GROUPED, QN_E_SHAPE, "without x_rows"},
     {routes_offset, GROUPED, QN_E_VALUE, "offsets[1] is 5"},

@@ -16,7 +16,7 @@ import sys
 ELSEWHERE = ("is packed for device", "which needs CPU features that the context lacks",
              "a strict plan refuses", "no memory for a plan", "it ends before y",
              "rows are prepared on the CPU alone", "are for the CPU alone",
-             "is for the CPU alone")
+             "is for the CPU alone", "a batch of matrices")
 
 STRING = r'"(?:[^"\\]|\\.)*"'
 FAIL = re.compile(r"\bqni_fail\(\s*err,\s*[A-Z0-9_a-z]+,\s*((?:" + STRING + r"\s*)+)")

@@ -109,7 +109,12 @@ void qni_grouped_run(const qn_ctx *ctx, const struct qni_op *op,
     make_parts(op, parts);
     const int32_t *x_rows = op->x_rows.rank == 0 ? NULL : op->x_rows.data;
     const int64_t stride = x_rows == NULL ? 0 : op->x_rows.stride[0];
-    if (op->ids.rank == 0) {
+    if (op->batch_rows >= 0) {
+        for (int64_t e = 0; e < op->n_w; e++) {
+            parts[e].row = e * op->batch_rows;
+            parts[e].n_rows = op->batch_rows;
+        }
+    } else if (op->ids.rank == 0) {
         parts_of_offsets(op, parts);
         product.source.index = x_rows;
         product.source.index_stride = stride;
