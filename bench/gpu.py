@@ -42,6 +42,9 @@ SETS = [
     ("int8-block", "int4:g128:f16", "int8-block", False, (1, 16, 64, 256, 1024, 4096)),
     ("int8-row", "int8:pc", "int8-row", False, (1, 16, 64, 256, 1024, 4096)),
     ("q4_0", "q4_0", "int8-block", False, (1, 16, 64, 256, 1024, 4096)),
+    ("fp8-row", "fp8:pc", "fp8-row", False, (1, 16, 64, 256, 1024, 4096)),
+    ("fp8-block", "fp8:g128", "fp8-block", False, (1, 16, 64, 256, 1024, 4096)),
+    ("w8a16-fp8", "fp8:pc", "float", False, (1, 4, 16)),
     ("int8-pdl", "int4:g128:f16", "int8-block", True, (1, 16)),
 ]
 # Shapes and rows that no table was made for.

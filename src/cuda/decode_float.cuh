@@ -6,8 +6,10 @@
 
 #include "dequant.cuh"
 
-/* What is multiplied: bit 0: bf16; bit 1: codes of 8 bits; bit 2: x has several planes. */
-enum { F16_Q4 = 0, BF16_Q4 = 1, F16_Q8 = 2, BF16_Q8 = 3, PLANES = 4 };
+/* What is multiplied: bit 0: bf16; bit 1: codes of 8 bits; bit 2: x has several planes; bit 3:
+ * codes are e4m3. */
+enum { F16_Q4 = 0, BF16_Q4 = 1, F16_Q8 = 2, BF16_Q8 = 3, PLANES = 4, E4M3 = 8 };
+enum { F16_E4M3 = F16_Q8 | E4M3, BF16_E4M3 = BF16_Q8 | E4M3 };
 #define IS_BF16(format) (((format)&1) != 0)
 #define IS_Q8(format)   (((format)&2) != 0)
 
@@ -18,7 +20,9 @@ template <int FORMAT>
 DECODE_FLOAT void integers(uint32_t (&a)[4], const uint32_t *words, const struct dequant_bias &bias,
                            int32_t has_zero)
 {
-    if (FORMAT == F16_Q4)
+    if ((FORMAT & E4M3) != 0)
+        dequant_e4m3<IS_BF16(FORMAT)>(a, words[0], words[1]);
+    else if (FORMAT == F16_Q4)
         dequant_q4_f16(a, words[0], bias);
     else if (FORMAT == F16_Q8)
         dequant_q8_f16(a, words[0], words[1], bias);

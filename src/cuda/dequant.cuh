@@ -140,6 +140,33 @@ DEQUANT uint32_t dequant_q8_bytes(uint32_t w)
     return w ^ 0x80808080;
 }
 
+/* ---- e4m3 ------------------------------------------------------------------------------------ */
+
+/* The bits of a code are those of an f16 of 2^-8 times its value, whose exponent has a bit more, or
+ * of a bf16 of 2^-120 times: a product with a power of two, exact, makes it the value. Subnormal
+ * codes are subnormal numbers. w, w8: the words of outputs g and g + 8. */
+DEQUANT uint32_t dequant_e4m3_f16(uint32_t upper)
+{
+    const uint32_t v = ptx_and_or(upper, 0x80008000, upper >> 1 & 0x3f803f80), times = 0x5c005c00;
+    const __half2 h = __hmul2_rn(*(const __half2 *)&v, *(const __half2 *)&times);
+    return *(const uint32_t *)&h;
+}
+DEQUANT uint32_t dequant_e4m3_bf16(uint32_t upper)
+{
+    const uint32_t v = ptx_and_or(upper, 0x80008000, upper >> 4 & 0x07f007f0), times = 0x7b807b80;
+    const __nv_bfloat162 h =
+        __hmul2_rn(*(const __nv_bfloat162 *)&v, *(const __nv_bfloat162 *)&times);
+    return *(const uint32_t *)&h;
+}
+template <bool IS_BF16>
+DEQUANT void dequant_e4m3(uint32_t (&a)[4], uint32_t w, uint32_t w8)
+{
+    const uint32_t words[4] = {w << 8, w8 << 8, w, w8}; /* bytes 1 and 3 are what counts */
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a[i] = IS_BF16 ? dequant_e4m3_bf16(words[i]) : dequant_e4m3_f16(words[i]);
+}
+
 /* ---- tables of 16 values --------------------------------------------------------------------- */
 
 /* Bytes that the four lower nibbles of `order` choose of the 16 in t. A byte permutation chooses of

@@ -197,7 +197,8 @@ static double rated_bandwidth(const struct qni_cuda_facts *facts)
 static double before_us(const struct qni_cuda_facts *facts, const struct qni_op *op,
                         const struct qni_cuda_kernel *kernel, int64_t m)
 {
-    const double routing = op->kind == QNI_GROUPED ? 4.5 : 0.0;
+    const double convert = op->fp8 != NULL && !qni_cuda_reads_e4m3(kernel->reads) ? 4.5 : 0.0;
+    const double routing = (op->kind == QNI_GROUPED ? 4.5 : 0.0) + convert;
     if (qni_cuda_reads_x(op, kernel) && op->fp8 == NULL)
         return routing;
     if (facts->sm == 90 && qni_cuda_quantizes_x(op, kernel, m))

@@ -366,10 +366,12 @@ static int32_t launch_shift(const struct qni_cuda_product *p,
                             const struct qni_cuda_experts *experts,
                             const struct qni_cuda_launch *launch, int32_t mr)
 {
-    if (p->w.shift == QNI_CUDA_SHIFT_OFFSET)
-        return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_OFFSET>(p, experts, launch, mr);
-    if (p->w.shift == QNI_CUDA_SHIFT_ZERO)
-        return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_ZERO>(p, experts, launch, mr);
+    if constexpr ((FORMAT & E4M3) == 0) { /* those have none: select.c */
+        if (p->w.shift == QNI_CUDA_SHIFT_OFFSET)
+            return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_OFFSET>(p, experts, launch, mr);
+        if (p->w.shift == QNI_CUDA_SHIFT_ZERO)
+            return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_ZERO>(p, experts, launch, mr);
+    }
     return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_NONE>(p, experts, launch, mr);
 }
 template <int FORMAT, int MT>
@@ -393,7 +395,7 @@ static bool launched(const struct qni_cuda_product *p, int32_t format,
     (void)p, (void)format, (void)how, (void)status;
     return false;
 #else
-    return qni_decode_sm90a(p, format, how, status) != 0;
+    return (format & E4M3) == 0 && qni_decode_sm90a(p, format, how, status) != 0;
 #endif
 }
 
@@ -413,3 +415,7 @@ DECODE_KERNEL(qni_matmul_f16_q8frag_mr8_sm80, F16_Q8, 1)
 DECODE_KERNEL(qni_matmul_f16_q8frag_mr16_sm80, F16_Q8, 2)
 DECODE_KERNEL(qni_matmul_bf16_q8frag_mr8_sm80, BF16_Q8, 1)
 DECODE_KERNEL(qni_matmul_bf16_q8frag_mr16_sm80, BF16_Q8, 2)
+DECODE_KERNEL(qni_matmul_f16_t8frag_mr8_sm80, F16_E4M3, 1)
+DECODE_KERNEL(qni_matmul_f16_t8frag_mr16_sm80, F16_E4M3, 2)
+DECODE_KERNEL(qni_matmul_bf16_t8frag_mr8_sm80, BF16_E4M3, 1)
+DECODE_KERNEL(qni_matmul_bf16_t8frag_mr16_sm80, BF16_E4M3, 2)

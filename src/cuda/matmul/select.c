@@ -189,6 +189,10 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         return QNI_WHY_GENERATION;
     if (qni_cuda_reads_e4m3(k->reads))
         return e4m3_refusal(op);
+    if (k->family == QNI_CUDA_FAMILY_DECODE && k->layout == QNI_CUDA_T8FRAG &&
+        (op->w[0]->head->format.code != QN_CODE_E4M3 ||
+         op->w[0]->head->format.shift != QN_SHIFT_NONE))
+        return "of codebooks of 8 bits takes e4m3 alone, without offsets";
     if (k->family == QNI_CUDA_FAMILY_PREFILL && k->layout == QNI_CUDA_T4FRAG &&
         k->reads == QNI_CUDA_READS_F16 && op->w[0]->head->format.code == QN_CODE_TABLE)
         return "holds values as f16, and may not those of a table that was given";
