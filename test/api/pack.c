@@ -74,6 +74,45 @@ static void test_round_trips(void **state)
     qn_ctx_destroy(ctx);
 }
 
+/* Levels of scales are the last section: no byte of it may be another. */
+static void test_damaged_levels(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"q2_k", "q3_k", "q4_k", "q6_k", "q4_1"};
+    enum { OUTPUTS = 20, COLUMNS = 256, LAST = 300 };
+    static float dense[OUTPUTS * COLUMNS];
+    qn_ctx *ctx = ctx_make(1);
+    for (int i = 0; i < OUTPUTS * COLUMNS; i++)
+        dense[i] = sinf((float)i);
+    const qn_tensor t = qn_tensor_2d(dense, QN_F32, OUTPUTS, COLUMNS);
+    for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
+        qn_quantize_options how;
+        qn_weight *weight = NULL, *back = NULL;
+        qn_packed *packed = NULL;
+        size_t bytes = 0;
+        qn_quantize_options_init(&how);
+        assert_ok(qn_format_parse(specs[s], &how.format, NULL));
+        assert_ok(qn_quantize(ctx, &t, &how, &weight, NULL));
+        assert_ok(qn_pack_bytes(ctx, weight, NULL, &bytes));
+        uint8_t *blob = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        assert_ok(qn_pack_into(ctx, weight, NULL, blob, bytes, &packed, NULL));
+        assert_ok(qn_packed_verify(ctx, packed, NULL));
+        assert_ok(qn_unpack(ctx, packed, &back, NULL));
+        assert_same_weight(weight, back);
+        for (size_t at = bytes - LAST; at < bytes; at++) {
+            blob[at] ^= (uint8_t)(1 << at % 8);
+            if (qn_packed_verify(ctx, packed, NULL) == QN_OK)
+                fail_msg("%s: byte %zu of %zu may be anything", specs[s], at, bytes);
+            blob[at] ^= (uint8_t)(1 << at % 8);
+        }
+        qn_packed_destroy(packed);
+        free(blob);
+        qn_weight_destroy(weight);
+        qn_weight_destroy(back);
+    }
+    qn_ctx_destroy(ctx);
+}
+
 static void test_facts(void **state)
 {
     (void)state;
@@ -309,9 +348,10 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_facts),
-        cmocka_unit_test(test_layouts),     cmocka_unit_test(test_without_sums),
-        cmocka_unit_test(test_bad),         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_round_trips),  cmocka_unit_test(test_damaged_levels),
+        cmocka_unit_test(test_facts),        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_without_sums), cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
