@@ -249,19 +249,26 @@ static int64_t vectors_pay_from(const struct qni_matmul_kernel *k, const struct 
 
 /* Tiles of int8 are stored and their sums scaled once a segment, which costs as much as 128
  * positions of products: of at most four units that are groups, too, two segments are added at a
- * time, others of one or two units pay where both halves of a block have rows. Codebooks, long
- * nibbles and blocks of bytes would pay from 3, 6 and 5 rows on, but tiles need the memory of many
- * rows, and a few are to do with little. */
+ * time, others of one or two units pay where both halves of a block have rows. Codebooks pay from 3
+ * rows on, long nibbles from 6, blocks of bytes from 5, and long bytes, or blocks of one unit, from
+ * 8. */
 static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                               const struct qni_row_layout *l)
 {
-    enum { LONG = 4, ROWS = 17, NIBBLES = 14 };
+    enum { LONG = 4, ROWS = 17, NIBBLES = 14, RUNS = 9, RUNS_OF_BYTES = 8 };
     const int64_t units = l->cut.segment_units;
+    const bool is_row = k->reads == QNI_READS_Q8;
     const bool nibbles = k->layout == QNI_LAYOUT_Q4N16; /* vectors do more of these at a time */
     const bool in_runs = l->cut.n_segments == l->cut.n_groups && qni_op_x_zero(op) == 0;
-    if (units <= LONG && in_runs)
-        return k->m_min + (nibbles && units == 1 ? 1 + (k->reads != QNI_READS_Q8) : 0);
-    return units <= 2 ? ROWS : units <= LONG && nibbles ? NIBBLES : k->m_min;
+    if (units > LONG || (!in_runs && units > 2 && !nibbles))
+        return k->m_min;
+    if (!in_runs)
+        return units <= 2 ? ROWS : NIBBLES;
+    if (nibbles)
+        return RUNS + (units == 1 ? 1 + !is_row : 0);
+    if (k->layout == QNI_LAYOUT_Q8N16 && (is_row || units == 1))
+        return is_row ? RUNS : RUNS_OF_BYTES;
+    return k->m_min;
 }
 
 /* Fewest rows that a kernel pays for, by measurements (quern-rows tells where another would be
