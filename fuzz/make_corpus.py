@@ -153,6 +153,8 @@ CORPUS = {
             ("m.weight_packed", "U8", [2, 8], b"\x97" * 16),
             ("m.weight_scale", "F8_E4M3", [2, 1], b"88"),
             ("m.weight_global_scale", "F32", [1], floats(4))]),
+        "mxfp4": folder(None, [("m.up_blocks", "U8", [2, 3, 1, 16], b"\x97" * 96),
+                               ("m.up_scales", "U8", [2, 3, 1], b"\x80" * 6)]),
         "int8": folder(quantization(**INT4), [
             ("m.weight", "I8", [2, 16], b"\xfc" * 32), ("m.weight_scale", "F32", [2, 2],
                                                         floats(1, 2, 3, 4))]),

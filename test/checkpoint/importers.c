@@ -75,6 +75,9 @@ static const struct model models[] = {
     {"bitsandbytes",
      NULL,
      {{"m.weight", "I8", "[2,4]", 8, "7f"}, {"m.SCB", "F32", "[2]", 8, "0000803f"}}},
+    {"mxfp4",
+     NULL,
+     {{"m.up_blocks", "U8", "[2,3,1,16]", 96, "97"}, {"m.up_scales", "U8", "[2,3,1]", 6, "80"}}},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""compressed-tensors (packed, int8, fp8, NVFP4), block-scaled fp8 and bitsandbytes, packed here
-from their documentation, against qn_checkpoint, bit for bit; and their traps. Environment:
-QUERN_LIBRARY. Exit status 77: a package is missing."""
+"""compressed-tensors (packed, int8, fp8, NVFP4), MXFP4 blocks, block-scaled fp8 and bitsandbytes,
+packed here from their documentation, against qn_checkpoint, bit for bit; and their traps.
+Environment: QUERN_LIBRARY. Exit status 77: a package is missing."""
 import json
 import os
 import struct
@@ -160,6 +160,40 @@ def check_nvfp4(folder):
     same_bits(values_of(folder, one)[0][0, :2], [3, -.25], "documented")
 
 
+def check_mx_blocks(folder):
+    """gpt-oss: experts of E2M1 pairs in blocks of 32, exponents beside them."""
+    codes = draw.integers(0, 16, (3, 5, 96), dtype="u1")
+    scales = draw.integers(0, 253, (3, 5, 3), dtype="u1")
+    scales[0, 0] = 0, 1, 252
+    raw = (codes[..., ::2] | codes[..., 1::2] << 4).reshape(3, 5, 3, 16)
+    want = E2M1[codes] * np.ldexp(np.float32(1), scales.astype("i4") - 127).repeat(32, 2)
+    for experts, shape in ((3, np.s_[:]), (1, np.s_[1])):
+        tensors = {"up_blocks": np.ascontiguousarray(raw[shape]),
+                   "up_scales": np.ascontiguousarray(scales[shape]), "norm": np.zeros(4, "f4")}
+        save(folder, tensors, None)
+        with Checkpoint(folder) as c:
+            m, (got, rounded) = c.module("up"), c.values("up")
+            same_bits(got, want[shape].reshape(-1, 96), f"{experts} experts")
+            same_bits(c.values("up", 2, 2)[0], want[shape].reshape(-1, 96)[2:4], "rows")
+            if (m.experts, m.n, m.k, rounded) != (experts, 5 * experts, 96, 0):
+                sys.exit(f"mx_blocks: {m.experts} {m.n} {m.k} {rounded}")
+    # byte 0x97, scale 2: 12, -1
+    one = {"up_blocks": np.full((1, 1, 16), 0x97, "u1"), "up_scales": np.full((1, 1), 0x80, "u1")}
+    save(folder, one, None)
+    with Checkpoint(folder) as c:
+        same_bits(c.values("up")[0][0, :2], [12, -1], "documented")
+    for wrong, words_ in (({"up_scales": np.zeros((1, 2), "u1")}, "one scale for each block"),
+                          ({"up_scales": np.full((1, 1), 254, "u1")}, "beyond f32"),
+                          ({"up_scales": np.full((1, 1), 255, "u1")}, "scale")):
+        save(folder, {**one, **wrong}, None)
+        with Checkpoint(folder) as c:
+            refused(words_, c.values, "up")
+    save(folder, {**one, "up_blocks": np.zeros((1, 1, 8), "u1")}, None)
+    with Checkpoint(folder) as c:  # no blocks of 16 bytes: plain tensors
+        if c.module("up_blocks").importer != b"":
+            sys.exit("bytes of another kind are taken for blocks")
+
+
 def check_int8(folder):
     q = draw.integers(-128, 128, (6, 64), dtype="i1")
     for shape in ((6, 1), (6,), (1,), (), (6, 4)):
@@ -276,7 +310,8 @@ def check_bnb(folder):
 
 def main():
     with tempfile.TemporaryDirectory() as root:
-        for test in (check_packed, check_nvfp4, check_int8, check_fp8, check_bnb):
+        for test in (check_packed, check_nvfp4, check_mx_blocks, check_int8, check_fp8,
+                     check_bnb):
             test(os.path.join(root, test.__name__))
     print("compressed-tensors, fp8 and bitsandbytes agree")
 
