@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "imports.h"
+#include "inputs.h"
 #include "whole.h"
 
 #define MANIFEST ".quern-convert"
@@ -491,6 +492,8 @@ static int write_all(struct export *e)
     if (status == EXIT_STOPPED)
         return complain(status, "the same command with --resume goes on from there",
                         "stopped: what is done is kept in %s", e->part);
+    if (status == 0)
+        status = inputs_check();
     return status == 0 ? publish(e) : status;
 }
 
@@ -625,6 +628,10 @@ int export_files(const struct args *args, const struct export_request *request)
         status = context_make(args, &e.ctx);
     if (status == 0)
         status = open_source(&e);
+    if (status == 0 && e.out != NULL && input_at(e.out) != NULL)
+        status = complain(EXIT_USAGE, "give the result a name of its own",
+                          "%s: it is the input %s, which is read while the result is written",
+                          e.out, input_at(e.out));
     if (status == 0)
         status = choose(&e);
     if (status == 0) {

@@ -197,6 +197,8 @@ class Outputs(Case):
                                  ("folder", "folder/config.json", "folder/config.json")):
             self.complains("convert", model, "-o", out, "--force", status=2,
                            says=f"it is the input {says}")
+        self.complains("convert", "folder", "--to", "gguf", "-o", "hard", "--force", status=2,
+                       says="it is the input folder/model.safetensors")
         os.link("q.safetensors", "p.part")
         self.complains("pack", "q.safetensors", "-o", "p", status=2, says="it is the input")
         self.complains(*self.commands["run"], "-o", "x.npy", "--force", status=2,
