@@ -67,6 +67,18 @@ class QLinear(Case):
                 with self.subTest(of_x=of_x, of_w=of_w, each=each, bias=bias, **facts):
                     self.close(made, {"x": x}, "QLinearConv")
 
+    def test_zero_points_of_weights_are_taken_away_exactly(self):
+        """Sums of which f32 holds the parts no more: 8192 products by large codes that stand for
+        small numbers."""
+        x = self.codes(16, 8192)
+        constants = {"xs": scale(1), "xz": np.array(0, np.uint8),
+                     "w": self.rng.integers(245, 256, (8192, 64)).astype(np.uint8),
+                     "ws": scale(1), "wz": np.array(250, np.uint8), "ys": scale(400),
+                     "yz": np.array(128, np.uint8)}
+        made = model([node("QLinearMatMul", "x xs xz w ws wz ys yz", "y")], {"x": x}, "y:u8",
+                     constants)
+        self.close(made, {"x": x}, "QLinearMatMul")
+
     def test_conv_of_one_axis_and_depthwise(self):
         for shape, of_w, groups in (((2, 8, 31), (8, 1, 5), 8), ((2, 8, 31), (4, 8, 3), 1),
                                     ((1, 16, 9, 9), (16, 1, 3, 3), 16)):
