@@ -510,7 +510,7 @@ bool sweep_is_fp8(qn_strategy s)
 bool sweep_is_one_unit(const struct check_weight *weight)
 {
     return weight->w.format.code == QN_CODE_INT && weight->w.n_groups == 1 &&
-           weight->w.format.shift != QN_SHIFT_OFFSET;
+           weight->w.format.shift != QN_SHIFT_OFFSET && weight->w.format.shift != QN_SHIFT_MIN;
 }
 
 bool sweep_draw_small(struct check *c, qn_strategy strategy, int32_t data)
