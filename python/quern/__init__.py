@@ -22,6 +22,7 @@ except ImportError as _why:
 from . import errors
 from ._compare import Comparison, compare
 from ._context import Context, default_context
+from ._convert import convert
 from ._files import Checkpoint, load, save
 from ._format import formats, layouts
 from ._library import lib as _lib
@@ -35,6 +36,6 @@ __commit__: str = _lib.qn_commit().decode()
 
 __all__ = ["Checkpoint", "Comparison", "Context", "Packed", "Plan", "Prepared", "QuernError",
            "RowCodes", "Weight", "awq_scales", "combine_rows", "compare", "conv2d",
-           "conv_transpose2d",
+           "conv_transpose2d", "convert",
            "default_context", "errors", "explain", "formats", "grouped", "layouts", "load",
            "matmul", "plan", "prepare", "quantize", "quantize_rows", "save", "smooth_scales"]

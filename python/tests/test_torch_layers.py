@@ -221,6 +221,13 @@ class Models(unittest.TestCase):
                               progress=lambda done, total: calls.append((done, total)))
         self.assertEqual(([one.name for one in report], calls), (["0", "5"], [(1, 2), (2, 2)]))
         self.assertIs(type(model[3]), nn.Linear)
+        for kind in (KeyboardInterrupt, ZeroDivisionError):
+            def stop(done, total, kind=kind):
+                raise kind
+
+            self.assertRaises(kind, qt.quantize_, self.model, progress=stop)
+        self.assertEqual([type(layer) for layer in self.model if hasattr(layer, "weight")],
+                         [nn.Conv2d, nn.Linear, nn.Linear])
         shared = nn.Linear(64, 64)
         twice = nn.Sequential(shared, shared)
         self.assertEqual(len(qt.quantize_(twice, "int8:pc")), 1)
