@@ -61,17 +61,21 @@ static char *stem_of(const char *name)
     return must_print("%.*s", (int)(strlen(name) - strlen(".weight")), name);
 }
 
-/* Matrices that stay as they are. */
+/* Matrices that stay as they are; the head among them, also where it is the embedding. */
 static cJSON *plain_modules(const struct export *e)
 {
     cJSON *list = cJSON_CreateArray();
+    int has_head = 0;
     for (int64_t i = 0; i < e->n_pieces; i++) {
+        has_head = has_head || strcmp(e->pieces[i].target, "lm_head.weight") == 0;
         if (!is_linear(&e->pieces[i]))
             continue;
         char *stem = stem_of(e->pieces[i].target);
         cJSON_AddItemToArray(list, cJSON_CreateString(stem));
         free(stem);
     }
+    if (!has_head)
+        cJSON_AddItemToArray(list, cJSON_CreateString("lm_head"));
     return list;
 }
 

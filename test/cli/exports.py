@@ -278,7 +278,7 @@ class Folders(Case):
         self.assertEqual(read("awq/tokenizer.json"), read("p/tokenizer.json"))
         quern("quantize", "p", "-o", "some", "--to", "awq", "-i", "*proj.weight", "-e", "*down*")
         self.assertEqual(load("some/config.json")["quantization_config"]["modules_to_not_convert"],
-                         ["model.layers.0.mlp.down_proj"])
+                         ["model.layers.0.mlp.down_proj", "lm_head"])
         self.complains("quantize", "p", "-o", "awq", "--to", "awq", status=2, says="there already")
         self.complains("quantize", "p", "-o", "x", "--to", "onnx9", status=2, says="no such format")
         with open("x.quantized", "w") as file:

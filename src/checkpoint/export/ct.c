@@ -4,7 +4,8 @@
  *   pack-quantized        integers: weight_packed i32 [N, ceil(K / f)], f = floor(32 / b) codes a
  *                         word, code = q + 2^(b-1); weight_scale [N, groups]; weight_zero_point i32
  *                         [ceil(N / f), groups], packed along N, if there are zero points;
- *                         weight_shape i64 [2]; weight_g_idx i32 [K] with act-order
+ *                         weight_shape i64 [2]; weight_g_idx i32 [K] with act-order. Of 2, 4 or 8
+ *                         bits: others are packed in two ways, by the version of the program
  *   int-quantized         integers of 8 (or 4) bits whose activations are int8, or asked for by
  *                         "ct:int-quantized": weight i8 [N, K], weight_scale, weight_zero_point i8
  *   nvfp4-pack-quantized  E2M1 in groups of 16: weight_packed u8 [N, K/2], weight_scale E4M3
@@ -100,6 +101,11 @@ static qn_status check_floats(struct qn_export *x, qn_error *err)
     return QN_OK;
 }
 
+static int32_t bits_for(int32_t bits)
+{
+    return bits <= 2 ? 2 : bits <= 4 ? 4 : 8;
+}
+
 static qn_status check_integers(struct qn_export *x, qn_error *err)
 {
     const struct qn_weight *w = x->w;
@@ -107,8 +113,8 @@ static qn_status check_integers(struct qn_export *x, qn_error *err)
                          x->options.activation == QN_ACTIVATION_INT8_STATIC;
     const char *asked = qni_export_asked(x);
     QNI_TRY(qni_export_integers(x, err));
-    x->bits = x->options.bits > 0 ? x->options.bits : w->format.bits;
-    if (x->bits < w->format.bits || x->bits > 8)
+    x->bits = x->options.bits > 0 ? x->options.bits : bits_for(w->format.bits);
+    if (x->bits < w->format.bits || bits_for(x->bits) != x->bits)
         return qni_fail(err, QN_E_FORMAT, "codes of %d bits do not fit %d", (int)w->format.bits,
                         (int)x->bits);
     x->fact[KIND] = is_int8 || strcmp(asked, kinds[BYTES]) == 0 ? BYTES : PACKED;
