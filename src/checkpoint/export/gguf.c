@@ -29,12 +29,28 @@ struct question {
     int64_t bad_at; /* 1 + row * k + p; atomic */
 };
 
+/* The first place of all, whichever thread finds its own first. */
+static bool is_before(struct question *q, int64_t place)
+{
+    const int64_t bad = __atomic_load_n(&q->bad_at, __ATOMIC_RELAXED);
+    return bad != 0 && bad < place;
+}
+
+static void note_bad(struct question *q, int64_t place)
+{
+    int64_t bad = __atomic_load_n(&q->bad_at, __ATOMIC_RELAXED);
+    while ((bad == 0 || place < bad) &&
+           !__atomic_compare_exchange_n(&q->bad_at, &bad, place, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+        continue;
+}
+
 static void run_blocks(void *arg, int32_t item)
 {
     struct question *q = arg;
     const int64_t first = item * q->each, last = qni_min(first + q->each, q->w->n);
     for (int64_t row = first; row < last; row++) {
-        if (q->out == NULL && __atomic_load_n(&q->bad_at, __ATOMIC_RELAXED) != 0)
+        if (is_before(q, 1 + row * q->w->k))
             return;
         for (int64_t p = 0; p < q->w->k; p += q->elements) {
             uint8_t *out =
@@ -42,7 +58,7 @@ static void run_blocks(void *arg, int32_t item)
                     ? NULL
                     : q->out + (row * (q->w->k / q->elements) + p / q->elements) * q->bytes;
             if (!q->block->put(q->w, row, p, out)) {
-                __atomic_store_n(&q->bad_at, 1 + row * q->w->k + p, __ATOMIC_RELAXED);
+                note_bad(q, 1 + row * q->w->k + p);
                 return;
             }
         }
