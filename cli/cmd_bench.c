@@ -232,6 +232,13 @@ static void add_peers(cJSON *o, const struct result *r)
     }
 }
 
+/* Which rows of a plan ran, of qn_plan_info. */
+static const char *ran_name(int32_t ran)
+{
+    static const char *const names[] = {"none", "kernel", "stand_in", "both"};
+    return names[ran & 3];
+}
+
 static void print_json(const struct bench *b, const struct workload *w, const struct result *r)
 {
     const struct problem *p = &w->p;
@@ -257,6 +264,10 @@ static void print_json(const struct bench *b, const struct workload *w, const st
     cJSON_AddNumberToObject(o, "threads", b->info.n_threads);
     cJSON_AddStringToObject(o, "isa", isa_newest(b->info.isa));
     cJSON_AddStringToObject(o, "kernel", w->info.kernel);
+    if (w->info.stand_in != NULL) {
+        cJSON_AddStringToObject(o, "stand_in", w->info.stand_in);
+        cJSON_AddStringToObject(o, "ran", ran_name(w->info.ran));
+    }
     cJSON_AddBoolToObject(o, "fallback", w->info.is_fallback);
     cJSON_AddStringToObject(o, "layout", w->facts.layout);
     cJSON_AddNumberToObject(o, "us_median", rounded(r->time.median * 1e6, step));
@@ -357,7 +368,8 @@ static void print_row(struct bench *b, const struct workload *w, const struct re
         table_cell(t, RED, "WRONG");
     if (b->peers != NULL)
         table_cell(t, PLAIN, "%s", "");
-    const char *kernel = w->info.kernel + (strncmp(w->info.kernel, "qni_", 4) == 0 ? 4 : 0);
+    const char *const ran = w->info.ran == 2 ? w->info.stand_in : w->info.kernel;
+    const char *kernel = ran + (strncmp(ran, "qni_", 4) == 0 ? 4 : 0);
     if (b->with_plain && r->plain > 0)
         table_cell(t, PLAIN, "%s (%.1f x plain loops)", kernel, r->plain / r->time.median);
     else
@@ -426,6 +438,7 @@ static int measure(struct bench *b, struct workload *w, struct result *r)
     measure_again(b->ctx);
     if (failed != 0 || is_stopped())
         return is_stopped() ? EXIT_STOPPED : failed;
+    qn_plan_query(w->plan, &w->info); /* it tells which rows ran */
     r->plain = b->with_plain ? time_plain(w) : 0;
     r->bytes = workload_bytes(w);
     r->ops = workload_ops(w);

@@ -168,10 +168,14 @@ typedef struct qn_plan_info {
     int32_t is_fallback;    /**< 1: a kernel of a slower class than this machine could run stands
                                  in. */
     int32_t is_exact;       /**< 1: the same bits on every CPU. */
-    int32_t reserved;
+    int32_t ran;            /**< What runs of the plan took so far: 0 none yet, 1 kernel (or, for
+                                 fewer rows of x, the row that qn_plan_explain() names for them),
+                                 2 stand_in, 3 both, each for a part of the rows. */
     size_t scratch_bytes;
     double bytes;           /**< Fewest bytes that must move: weights, x, y. */
     double ops;             /**< 2 m n k. */
+    const char *stand_in;   /**< The row that runs where the data rule kernel out, such as rows of
+                                 x with too many outliers; NULL: they cannot. */
 } qn_plan_info;
 static inline void qn_plan_info_init(qn_plan_info *info)
 {

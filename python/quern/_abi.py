@@ -362,10 +362,11 @@ class qn_plan_info(Structure):
         ("n_threads", c_int32),
         ("is_fallback", c_int32),
         ("is_exact", c_int32),
-        ("reserved", c_int32),
+        ("ran", c_int32),
         ("scratch_bytes", c_size_t),
         ("bytes", c_double),
         ("ops", c_double),
+        ("stand_in", c_char_p),
     ]
 
 

@@ -39,6 +39,9 @@ static void cpu_facts(const union qni_choice *choice, struct qni_choice_facts *f
     facts->needs = qni_cpu_kernel_needs(c->main);
     facts->n_threads = c->n_threads;
     facts->is_fallback = c->is_fallback;
+    facts->stand_in = c->n_choices > 0 && c->stand_in[c->n_choices - 1] != NULL
+                          ? qni_cpu_kernel_name(c->stand_in[c->n_choices - 1])
+                          : NULL;
     facts->scratch_bytes = c->scratch_bytes;
     facts->shared_bytes = c->shared_bytes;
     facts->thread_bytes = c->thread_bytes;
@@ -114,6 +117,9 @@ static void cuda_facts(const union qni_choice *choice, struct qni_choice_facts *
     facts->note = c->note;
     facts->n_threads = 1;
     facts->is_fallback = c->is_fallback;
+    facts->stand_in = c->n_choices > 0 && c->stand_in[c->n_choices - 1] != NULL
+                          ? qni_cpu_kernel_name(c->stand_in[c->n_choices - 1])
+                          : NULL;
     facts->scratch_bytes = c->scratch_bytes;
     facts->shared_bytes = c->chunk_bytes + c->routes_bytes;
     facts->block_m = c->chunk;

@@ -80,6 +80,8 @@ qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info)
     own.n_threads = facts.n_threads;
     own.is_fallback = facts.is_fallback;
     own.is_exact = is_exact(plan->op.strategy);
+    own.ran = (int32_t)atomic_load_explicit(plan->note, memory_order_relaxed);
+    own.stand_in = facts.stand_in;
     own.scratch_bytes = facts.scratch_bytes;
     own.bytes = traffic.weights + traffic.x + traffic.y;
     own.ops = traffic.ops;
@@ -198,11 +200,12 @@ static void put_choice(struct writer *w, const qn_ctx *ctx, const struct qni_op 
     else
         put_features(w, f.needs);
     put(w, "), %s%s\n",
-        is_exact(op->strategy) ? "the same bits on every CPU"
-                                    : "within the bound of its strategy",
+        is_exact(op->strategy) ? "the same bits on every CPU" : "within the bound of its strategy",
         f.is_fallback ? ", a fallback" : "");
     for (int32_t i = 0; i < f.n_kernels && f.n_kernels > 1; i++)
         put(w, "  from m = %lld: %s\n", (long long)f.m_from[i], f.kernels[i]);
+    if (f.stand_in != NULL)
+        put(w, "  where rows of x have too many outliers: %s\n", f.stand_in);
     if (f.machine != NULL) {
         put(w, "rows prepared at once: %lld\nscratch: %zu bytes on the device\n",
             (long long)f.block_m, f.scratch_bytes);

@@ -104,6 +104,7 @@ qn_status qni_plan_create(const qn_ctx *ctx, const struct qni_op *op, qn_plan **
     p->ctx = ctx;
     p->backend = qni_backend_of(ctx->device.kind);
     p->bytes = bytes;
+    p->note = &p->ran;
     p->choice = choice;
     keep(p, op);
     struct qni_choice_facts facts = {.kernel = NULL};
@@ -279,7 +280,14 @@ qn_status qni_plan_run(const qn_plan *plan, const struct qni_op *op, void *scrat
                        size_t scratch_bytes, qn_error *err)
 {
     QNI_TRY(compare(plan, op, err));
-    return execute(plan->ctx, op, &plan->choice, scratch, scratch_bytes, err);
+    struct qni_op noted = *op;
+    noted.ran = plan->note;
+    QNI_TRY(execute(plan->ctx, &noted, &plan->choice, scratch, scratch_bytes, err));
+    struct qni_choice_facts facts = {.kernel = NULL};
+    plan->backend->facts(&plan->choice, &facts);
+    if (facts.stand_in == NULL)
+        qni_op_note(&noted, QNI_RAN_KERNEL);
+    return QN_OK;
 }
 
 qn_status qni_direct_run(const qn_ctx *ctx, const struct qni_op *op, void *scratch,

@@ -7,12 +7,15 @@
 
 /*
  * Complete in itself: neither the caller's arguments nor the weights are needed to explain it.
- * Nothing in it changes after creation, so any number of threads may run it.
+ * Nothing in it changes after creation but the bits that note which rows ran, so any number of
+ * threads may run it.
  */
 struct qn_plan {
     const qn_ctx *ctx;
     const struct qni_backend *backend;
-    size_t bytes; /* of this struct with its tail */
+    size_t bytes;           /* of this struct with its tail */
+    _Atomic uint32_t ran;   /* bits of QNI_RAN_... */
+    _Atomic uint32_t *note; /* of a run: &ran */
     union qni_choice choice;
     struct qni_op op;          /* as planned, data pointers NULL; w is the tail below */
     struct qn_packed stand_in; /* weights with a head and a codebook and nothing else */

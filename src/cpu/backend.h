@@ -17,10 +17,12 @@ struct qni_matmul_kernel; /* a row of kernels.inc */
 /* What was chosen for an operation and every smaller m. Plain data, no pointer into the heap: copy
  * freely. */
 struct qni_cpu_choice {
-    int32_t n_choices;                                        /* rows in use, by rising m */
-    int64_t m_from[QNI_MAX_CHOICES];                          /* first m that row i serves */
+    int32_t n_choices;               /* rows in use, by rising m */
+    int64_t m_from[QNI_MAX_CHOICES]; /* first m that row i serves */
     const struct qni_matmul_kernel *kernel[QNI_MAX_CHOICES];
-    const struct qni_matmul_kernel *main;                     /* the row for the largest m */
+    /* The row that runs instead where data rule row i out; NULL: they cannot. */
+    const struct qni_matmul_kernel *stand_in[QNI_MAX_CHOICES];
+    const struct qni_matmul_kernel *main; /* the row for the largest m */
     /* rows of x prepared and multiplied at once */
     int64_t block_m;
     int64_t panels_per_task;

@@ -5,6 +5,7 @@
 #ifndef QNI_QUANT_OP_H
 #define QNI_QUANT_OP_H
 
+#include <stdatomic.h>
 #include <quern/ops.h>
 
 #include "packed.h"
@@ -41,7 +42,18 @@ struct qni_op {
     qn_tensor x_scales; /* given: fp8-row and fp8-block with x of e4m3 */
     /* Of a backend: the product with x of e4m3 that this one of floats stands for. NULL: none. */
     const struct qni_op *fp8;
+    _Atomic uint32_t *ran; /* NULL, or which rows of the plan ran: QNI_RAN_... */
 };
+
+/* Bits of qn_plan_info.ran. */
+enum { QNI_RAN_KERNEL = 1, QNI_RAN_STAND_IN = 2 };
+
+/* Notes that a row of the plan ran. Writes seldom: threads share the line. */
+static inline void qni_op_note(const struct qni_op *op, uint32_t ran)
+{
+    if (op->ran != NULL && (atomic_load_explicit(op->ran, memory_order_relaxed) & ran) == 0)
+        atomic_fetch_or_explicit(op->ran, ran, memory_order_relaxed);
+}
 
 /* The strategies that make x e4m3 first. After that they are a float product. */
 static inline bool qni_is_fp8(qn_strategy s)

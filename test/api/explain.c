@@ -347,6 +347,46 @@ static void test_strategy_names(void **state)
     assert_int_equal(back, -1);
 }
 
+/* Rows of x with a few outliers are served by the row that splits them, rows of all bytes by the
+ * row that stands in; a query tells which it was, and both are in the explanation. */
+static void test_what_ran(void **state)
+{
+    enum { LONG = 512, ROWS = 4, OUTPUTS = 32 };
+    (void)state;
+    static float x[ROWS * LONG], y[ROWS * OUTPUTS];
+    const struct shape long_shape = {.n = OUTPUTS, .k = LONG};
+    struct bench b;
+    qn_plan *plan;
+    qn_plan_info info;
+    bench_init(&b, QN_ISA_AVX2);
+    qn_packed *const w = packed_make(b.ctx, "int8:pc", long_shape, 1, NULL);
+    b.args.w = w;
+    b.args.strategy = QN_STRATEGY_INT8_ROW;
+    b.args.x = qn_tensor_2d(x, QN_F32, ROWS, LONG);
+    b.args.y = qn_tensor_2d(y, QN_F32, ROWS, OUTPUTS);
+    for (int32_t pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; i < ROWS * LONG; i++) /* all large, or one in a hundred */
+            x[i] = (pass == 1 || i % 100 == 7) ? (i % 2 == 0 ? 1.0f : -1.0f) : 0.05f;
+        assert_ok(qn_matmul_plan(b.ctx, &b.args, &plan, NULL));
+        qn_plan_info_init(&info);
+        assert_ok(qn_plan_query(plan, &info));
+        assert_int_equal(info.ran, 0);
+        assert_ok(run_in_arena(b.ctx, plan, &b.args));
+        assert_ok(qn_plan_query(plan, &info));
+        if (info.stand_in == NULL) {
+            assert_int_equal(info.ran, 1); /* another ISA: no row depends on data */
+        } else {
+            char *const text = explained(plan);
+            assert_int_equal(info.ran, pass == 0 ? 1 : 2);
+            assert_non_null(strstr(text, info.stand_in));
+            free(text);
+        }
+        qn_plan_destroy(plan);
+    }
+    qn_packed_destroy(w);
+    bench_end(&b);
+}
+
 /* No rows: nothing moves and nothing is done. */
 static void test_no_rows(void **state)
 {
@@ -374,7 +414,7 @@ int main(void)
         cmocka_unit_test(test_alone),    cmocka_unit_test(test_every_row),
         cmocka_unit_test(test_by_name),  cmocka_unit_test(test_strict),
         cmocka_unit_test(test_refusal),  cmocka_unit_test(test_strategy_names),
-        cmocka_unit_test(test_codebook),
+        cmocka_unit_test(test_codebook), cmocka_unit_test(test_what_ran),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

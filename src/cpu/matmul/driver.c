@@ -45,7 +45,7 @@ struct run {
 struct unit {
     const struct qni_part *part;
     int64_t row, rows, before;
-    const struct qni_matmul_kernel *kernel;
+    const struct qni_matmul_kernel *kernel, *stand_in; /* of the choice */
     struct qni_row_layout layout;
 };
 
@@ -76,7 +76,9 @@ static struct unit find_unit(const struct run *r, int64_t index, struct cursor *
     u.row = part->row + done;
     u.rows = qni_min(r->block, part->n_rows - done);
     u.before = c->before + done;
-    u.kernel = qni_choice_kernel(r->choice, part->n_rows);
+    const int32_t i = qni_choice_index(r->choice, part->n_rows);
+    u.kernel = r->choice->kernel[i];
+    u.stand_in = r->choice->stand_in[i];
     u.layout = qni_row_layout_of(r->op, part->w->head, u.kernel);
     return u;
 }
@@ -182,10 +184,17 @@ static int64_t tile_panels(const struct qni_matmul_kernel *kernel, int64_t rows)
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-static void multiply(struct qni_matmul_tile *t, const struct unit *u)
+static void multiply(const struct run *r, struct qni_matmul_tile *t, const struct unit *u)
 {
+    const bool may_refuse = u->stand_in != NULL;
     if (t->units > 0) {
-        u->kernel->fn(t);
+        if (!may_refuse || *t->kept != QNI_TOO_MANY_OUTLIERS)
+            u->kernel->fn(t);
+        const bool refused = may_refuse && *t->kept == QNI_TOO_MANY_OUTLIERS;
+        if (refused)
+            u->stand_in->fn(t);
+        if (may_refuse)
+            qni_op_note(r->op, refused ? QNI_RAN_STAND_IN : QNI_RAN_KERNEL);
         return;
     }
     for (int64_t i = 0; i < t->m; i++) /* k = 0: the empty sum */
@@ -286,7 +295,7 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         t.c_is_far = all.c_is_far && to_y;
         t.c = to_y ? direct + output : scratch->tile;
         t.ldc = to_y ? ldy : (size_t)(n * QNI_PANEL + QNI_TILE_PAD);
-        multiply(&t, u);
+        multiply(r, &t, u);
         mend(r, u, &t, panel, scratch);
         const struct qni_epilogue_tile tile = {
             .part = u->part,
@@ -339,7 +348,7 @@ static void multiply_halves(const struct run *r, const struct unit *u,
             t.is_finite = &is_finite;
             t.c = c[half];
             t.ldc = ldc;
-            multiply(&t, u);
+            multiply(r, &t, u);
             mend(r, u, &t, at, scratch);
         }
         const bool scaled =
@@ -363,23 +372,14 @@ static void multiply_halves(const struct run *r, const struct unit *u,
     }
 }
 
-/* Rows that a kernel takes at a time which makes others of them: as many as there is room for, or,
- * if these are not what it is for, all of a unit. */
-static int64_t strip_of(const struct run *r, const struct unit *u,
-                        const struct qni_prepared *prepared)
+/* Rows per call: fewer than a unit has for kernels that split outliers. */
+static int64_t rows_per_call(const struct unit *u)
 {
-    const int64_t most = qni_lessened_rows(u->layout.lda);
-    int8_t table8[16];
-    struct qni_matmul_tile none;
-    int32_t kept = 0;
-    if (!(u->kernel->traits & QNI_LESSENS_ROWS) || u->rows <= most || u->layout.cut.n_segments > 1)
+    const int64_t most = qni_clamped_rows(u->layout.lda);
+    if (!(u->kernel->traits & QNI_SPLITS_ROW_OUTLIERS) || u->rows <= most ||
+        u->layout.cut.n_segments > 1)
         return u->rows;
-    memset(&none, 0, sizeof none);
-    describe_weights(r, u, &none, table8);
-    describe_rows(r, u, prepared, &none);
-    none.kept = &kept;
-    u->kernel->fn(&none);
-    return kept == QNI_LESSENS_OTHERS ? u->rows : qni_even_rows(u->rows, most, QNI_LESSENED_BLOCK);
+    return qni_even_rows(u->rows, most, QNI_CLAMPED_BLOCK);
 }
 
 /* Rows [row, row + n) of a unit, if there are such. */
@@ -466,7 +466,7 @@ static void work_privately(void *arg, int32_t worker)
                                  &prepared, &row_scratch);
             ready = index;
         }
-        const int64_t n = strip_of(r, &u, &prepared);
+        const int64_t n = rows_per_call(&u);
         for (int64_t row = 0; row < u.rows; row += n)
             multiply_strip(r, &u, &prepared, row, n, &scratch, panel);
     }
@@ -556,9 +556,8 @@ static void run_shared(struct run *r)
         if (!are_ready(r))
             fork(r, (r->end_unit - r->first_unit) * r->pieces_per_unit, prepare_pieces);
         const struct unit first = find_unit(r, r->first_unit, &cursor);
-        const struct qni_prepared prepared = shared_rows(r, &first);
         if (first.rows == r->block)
-            cut_items(r, strip_of(r, &first, &prepared));
+            cut_items(r, rows_per_call(&first));
         r->n_lists = qni_min(qni_min(r->end_unit - r->first_unit, r->choice->n_threads), LISTS);
         for (int64_t i = 0; i < r->n_lists; i++)
             atomic_store(&r->next_of[i], 0);

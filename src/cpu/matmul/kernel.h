@@ -73,30 +73,29 @@ enum {
     QNI_ROUNDS_WEIGHTS = 8, /* rounds them once to bf16: for the dense strategy, x in one plane */
     QNI_SHARES_UNITS = 16,  /* reads rows of groups of at most 16 positions in halves of units */
     QNI_LOOKS = 32,         /* tells whether all results are finite, and takes all panels at once */
-    QNI_LESSENS_WEIGHTS = 64, /* makes others of the weights, once for all rows of a job, which need
-                                not fit a cache. Of one segment */
-    QNI_LESSENS_ROWS = 128,   /* makes others of the rows, once for all panels, or of the weights
-                                where *kept says QNI_LESSENS_OTHERS, which it tells of any number
-                                of rows if it gets no panels. Of one segment */
-    QNI_SPLITS = 256,         /* writes each result once where qni_splits(), all panels at once */
-    QNI_COPIES_ROWS = 1024,   /* makes digits of up to QNI_COPIED_ROWS rows, as long as these */
-    QNI_TAKES_SHORT = 512     /* F32: more than QNI_FEW_ROWS rows need no padding, of a multiple of
+    QNI_SPLITS_ROW_OUTLIERS = 128, /* clamps rows to what int16 sums hold, once for all panels, and
+                                    lists the remainder. If lists would be too long, or there are
+                                    several segments, it sets *kept to QNI_TOO_MANY_OUTLIERS and
+                                    leaves c to another row */
+    QNI_SPLITS = 256,       /* writes each result once where qni_splits(), all panels at once */
+    QNI_COPIES_ROWS = 1024, /* makes digits of up to QNI_COPIED_ROWS rows, as long as these */
+    QNI_TAKES_SHORT = 512   /* F32: more than QNI_FEW_ROWS rows need no padding, of a multiple of
                                  8 positions */
 };
 enum { QNI_FEW_ROWS = 12, QNI_COPIED_ROWS = 3 };
 
-/* Memory for the rows that a kernel makes others of, each 64 bytes longer, and how many of lda
- * bytes it makes at a time. */
-enum { QNI_LESSENED_BYTES = 64 * (4096 + 64), QNI_LESSENED_ROWS = 64, QNI_LESSENED_BLOCK = 4 };
-static inline int64_t qni_lessened_rows(size_t lda)
+/* Memory for rows without their outliers, each 64 bytes longer, and how many rows of lda bytes are
+ * split at a time. */
+enum { QNI_CLAMPED_BYTES = 64 * (4096 + 64), QNI_CLAMPED_ROWS = 64, QNI_CLAMPED_BLOCK = 4 };
+static inline int64_t qni_clamped_rows(size_t lda)
 {
-    const int64_t fit = QNI_LESSENED_BYTES / ((int64_t)lda + 64) / QNI_LESSENED_BLOCK;
-    const int64_t most = fit * QNI_LESSENED_BLOCK;
-    return most < QNI_LESSENED_ROWS ? most : QNI_LESSENED_ROWS;
+    const int64_t fit = QNI_CLAMPED_BYTES / ((int64_t)lda + 64) / QNI_CLAMPED_BLOCK;
+    const int64_t most = fit * QNI_CLAMPED_BLOCK;
+    return most < QNI_CLAMPED_ROWS ? most : QNI_CLAMPED_ROWS;
 }
 
-/* In *kept of kernels with QNI_LESSENS_ROWS: rows are not what they are made less for. */
-enum { QNI_LESSENS_OTHERS = -1 };
+/* In *kept of kernels with QNI_SPLITS_ROW_OUTLIERS: too many, use the other row of the plan. */
+enum { QNI_TOO_MANY_OUTLIERS = -1 };
 
 /* Rows of a block of bf16 planes. */
 enum { QNI_BF16_ROWS = 32 };
@@ -163,8 +162,9 @@ struct qni_matmul_tile {
                                  of kernels that take it, one segment, no offset, no raw_i32 */
     /* private memory of this thread, 64-byte aligned */
     void *scratch;
-    int32_t *kept; /* or NULL: what scratch still holds of these rows, in the kernel's own words;
-                      0 if it is the first call that has them */
+    int32_t *kept; /* what scratch still holds of these rows, in the kernel's own code; 0 if it is
+                      the first call that has them. NULL: nobody asks; never of kernels with
+                      QNI_SPLITS_ROW_OUTLIERS */
 };
 
 /* Q8B: rows and segments for which kernels with QNI_SPLITS keep results in memory of their own, so
@@ -204,7 +204,7 @@ struct qni_matmul_kernel {
  * four, and may end two behind the last one. */
 static inline size_t qni_copied_rows(const struct qni_matmul_kernel *kernel, int64_t m)
 {
-    if ((kernel->traits & QNI_LESSENS_ROWS) != 0)
+    if ((kernel->traits & QNI_SPLITS_ROW_OUTLIERS) != 0)
         return (size_t)m + 2;
     const bool copies = (kernel->traits & QNI_COPIES_ROWS) != 0;
     return copies ? (size_t)(m < QNI_COPIED_ROWS ? m : QNI_COPIED_ROWS) : 0;

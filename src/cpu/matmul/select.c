@@ -30,12 +30,12 @@ const struct qni_matmul_kernel *qni_matmul_kernel_at(int32_t i)
     return i >= 0 && i < N_KERNELS ? &kernels[i] : NULL;
 }
 
-const struct qni_matmul_kernel *qni_choice_kernel(const struct qni_cpu_choice *choice, int64_t m)
+int32_t qni_choice_index(const struct qni_cpu_choice *choice, int64_t m)
 {
     int32_t i = choice->n_choices - 1;
     while (i > 0 && choice->m_from[i] > m)
         i--;
-    return choice->kernel[i];
+    return i;
 }
 
 /* ---- reasons --------------------------------------------------------------------------------- */
@@ -208,23 +208,18 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
     return from <= rows_of_made(k, l) ? from : INT64_MAX;
 }
 
-/* AVX2 without products of bytes: codes unpacked to memory once for all rows pay where segments are
- * short, whose float steps then take fewer instructions. */
-static int64_t unpacking_pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
+/* AVX2 without an int8 dot product: splitting rows pays for long sums, codes unpacked once for all
+ * rows from their m_min on. */
+static int64_t bytes_pay_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
 {
-    enum { LONG = 8, BYTES = 32, NIBBLES = 40 };
+    enum { LONG = 8 };
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
-    const int64_t units = l.cut.segment_units;
-    const bool is_long = l.cut.n_segments == 1 && units > LONG;
+    const bool is_long = l.cut.n_segments == 1 && l.cut.segment_units > LONG;
     /* Given codes may lie anywhere, most of them far from zero. */
     const bool is_near = op->strategy == QN_STRATEGY_INT8_ROW;
-    if (k->traits & QNI_LESSENS_WEIGHTS)
-        return !is_long || is_near ? INT64_MAX : k->m_min;
-    if (k->traits & QNI_LESSENS_ROWS)
+    if (k->traits & QNI_SPLITS_ROW_OUTLIERS)
         return is_long && is_near ? k->m_min : INT64_MAX;
-    if (k->layout == QNI_LAYOUT_Q4N16)
-        return units > LONG ? INT64_MAX : units > 1 ? NIBBLES : k->m_min;
-    return units > LONG && k->layout == QNI_LAYOUT_Q8N16 ? BYTES : k->m_min;
+    return k->m_min;
 }
 
 /* Vectors pay from the first row on, but where those of fewer lanes do something else: on AVX2 a
@@ -281,7 +276,7 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
     if (k->needs == QN_ISA_PORTABLE)
         return k->m_min;
     if (qni_cuts_bytes(k) && k->m_min > 1)
-        return unpacking_pays_from(k, op);
+        return bytes_pay_from(k, op);
     const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
     if (k->mr < TILES || k->m_min <= 1)
         return vectors_pay_from(k, &l);
@@ -292,6 +287,21 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
     if (k->reads == QNI_READS_BF16)
         return k->m_min - (l.planes < PLANES);
     return tiles_pay_from(k, op, &l);
+}
+
+/* The row that runs where data rule k out, or NULL if they cannot: the best one that serves any m.
+ * It is needed even if the caller names k. */
+static const struct qni_matmul_kernel *stand_in_for(const struct qni_matmul_kernel *k,
+                                                    const struct qni_op *op, const qn_ctx *ctx)
+{
+    struct qni_op any = *op;
+    any.kernel = NULL;
+    if ((k->traits & QNI_SPLITS_ROW_OUTLIERS) == 0)
+        return NULL;
+    for (int32_t i = 0; i < N_KERNELS; i++)
+        if (refusal(&kernels[i], &any, ctx, k->layout) == NULL && pays_from(&kernels[i], &any) <= 1)
+            return &kernels[i];
+    return NULL;
 }
 
 /* Among the rows that can serve: for each m the first of the list with m_min <= m. */
@@ -329,6 +339,8 @@ static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, int64_t part
     }
     if (c->n_choices == 0)
         return QN_E_UNSUPPORTED;
+    for (int32_t i = 0; i < c->n_choices; i++)
+        c->stand_in[i] = stand_in_for(c->kernel[i], op, ctx);
     c->main = c->kernel[c->n_choices - 1];
     return QN_OK;
 }
@@ -342,7 +354,7 @@ static void tell_refusals(const qn_ctx *ctx, const struct qni_op *op,
     for (int32_t i = 0; i < N_KERNELS; i++) {
         bool chosen = false;
         for (int32_t j = 0; j < c->n_choices; j++)
-            chosen = chosen || c->kernel[j] == &kernels[i];
+            chosen = chosen || c->kernel[j] == &kernels[i] || c->stand_in[j] == &kernels[i];
         if (chosen)
             continue;
         const char *why = general != NULL ? general : refusal(&kernels[i], op, ctx, layout->layout);
@@ -419,7 +431,7 @@ int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
     int64_t rows = qni_min(cache / qni_max((int64_t)l.lda, 64), QNI_EPILOGUE_ROWS);
     if (choice->main->traits & QNI_MAKES_WEIGHTS)
         rows = rows_of_made(choice->main, &l);
-    if (spans || (choice->main->traits & (QNI_LESSENS_WEIGHTS | QNI_LESSENS_ROWS)))
+    if (spans || (choice->main->traits & QNI_SPLITS_ROW_OUTLIERS))
         rows = QNI_EPILOGUE_ROWS;
     rows = qni_max(rows / mr * mr, mr);
     /* A rest of few rows takes as long as its codes take to come: better with those before it. */

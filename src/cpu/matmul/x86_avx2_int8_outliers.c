@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 activations x bytes with AVX2, a few rows of one segment. Contract and operand layouts:
- * kernel.h; the float steps: docs/numerics.md.
+/* int8 activations x bytes with AVX2, three rows and more of one segment. Contract and operand
+ * layouts: kernel.h; the float steps: docs/numerics.md.
  *
  * vpmaddubsw multiplies codes as they are stored, u = w + 128, by x, and a sum of 16 bits holds
  * whatever they are as long as its x of either sign add up to 128 at most: 255 * 128 = 32640. The
  * scale of a row of x is that of its largest, so most sums of many positions do. Where some do not,
- * the largest of them leave the row and are met once more, four positions at a time:
+ * the largest of them are clamped, and the remainder is multiplied on its own, four positions at a
+ * time:
  *
- *     x = less + rest,     sum u x = sum u less + sum over a list of u rest
+ *     x = clamped + remainder,     sum u x = sum u clamped + sum over a list of u remainder
  *
- * So weights need no preparing and x little, once for all outputs. Sums are of 8 positions, or of
- * 4, as rows are; where lists would be long another kernel serves: counted in a sample.
+ * So weights need no preparing and x little, once for all outputs. Sums are of 8 positions or of 4,
+ * whichever takes less time. A sample of the rows tells whether lists would be too long: then the
+ * kernel computes nothing, and says so (QNI_TOO_MANY_OUTLIERS).
  *
  * Bound: bytes of the codes / bandwidth for few rows, then 5 multiplications for 4 vectors of codes
  * and a row (3 for 2 where sums are of 4 positions), two a cycle. */
 #include "../simd/avx2_q8.h"
 
 enum {
-    DEPTH = 4096, /* positions of a piece of k: its codes stay in the second cache beside x */
-    PIECES = 8,   /* of the longest segment there is */
-    ROWS = QNI_LESSENED_ROWS,
-    MR = QNI_LESSENED_BLOCK,
+    DEPTH = 4096, /* positions of a range of k: its codes stay in the second cache beside x */
+    RANGES = 8,   /* of the longest segment there is */
+    ROWS = QNI_CLAMPED_ROWS,
+    MR = QNI_CLAMPED_BLOCK,
     LIST = 12288,
     FEW_LIST = 5632, /* of small jobs: more than pays for 16384 columns */
     MOST = 128,      /* what x of either sign add up to */
@@ -30,37 +32,38 @@ enum {
     QUAD_BYTES = 4 * QNI_PANEL,
     AHEAD = 2048 /* bytes: about 100 ns of one core's stream */
 };
-/* What is made of rows, in *t->kept: one of these or quads of a sum. */
-enum { NOTHING = 0, OTHERS = QNI_LESSENS_OTHERS };
+/* In *t->kept: one of these, or quads of a sum. */
+enum { NOTHING = 0, TOO_MANY = QNI_TOO_MANY_OUTLIERS };
 
-struct rest {
-    int32_t quad; /* of the piece */
+struct remainder {
+    int32_t quad; /* of the range */
     uint32_t x;   /* four positions */
 };
 
-/* first: of a list of a piece and a row, after which that of the next row begins. Behind the lists,
- * of which small jobs have shorter ones: x, rows that are less. */
-struct room {
-    _Alignas(64) int32_t first[PIECES][ROWS + 1];
-    struct rest rest[LIST];
+/* first: where the list of a range and a row begins, and that of the row before ends. Behind the
+ * lists, which are shorter for small jobs, are the clamped rows. */
+struct outlier_lists {
+    _Alignas(64) int32_t first[RANGES][ROWS + 1];
+    struct remainder list[LIST];
 };
-_Static_assert(sizeof(struct room) + QNI_LESSENED_BYTES <= 393216, "kernels.inc says so");
-enum { SMALL_ROOM = 47168 }; /* a multiple of 64 */
-_Static_assert(offsetof(struct room, rest[FEW_LIST]) <= SMALL_ROOM, "and so for few rows, and x");
+_Static_assert(sizeof(struct outlier_lists) + QNI_CLAMPED_BYTES <= 393216, "kernels.inc says so");
+enum { SMALL_LISTS = 47168 }; /* a multiple of 64 */
+_Static_assert(offsetof(struct outlier_lists, list[FEW_LIST]) <= SMALL_LISTS,
+               "and so for few rows, and x");
 
 static int64_t longest_list(const struct qni_matmul_tile *t)
 {
     return t->m <= QNI_SMALL_ROWS ? FEW_LIST : LIST;
 }
 
-static int8_t *rows_in(struct room *room, const struct qni_matmul_tile *t)
+static int8_t *clamped_rows(struct outlier_lists *lists, const struct qni_matmul_tile *t)
 {
     const bool small = t->m <= QNI_SMALL_ROWS;
-    return (int8_t *)room + (small ? SMALL_ROOM : sizeof *room);
+    return (int8_t *)lists + (small ? SMALL_LISTS : sizeof *lists);
 }
 
 /* Rows [row, row + rows) of a call, at ld, and columns [from, from + n) of them. */
-struct piece {
+struct row_range {
     int64_t row, rows, from, n, ld;
     int quads;
 };
@@ -91,11 +94,11 @@ QNI_SMALL static uint32_t over(const int8_t *unit, int quads)
     return (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi16(sum, _mm256_set1_epi16(MOST)));
 }
 
-/* Which sums, by a sample. Costs of a quad and of one in a list, in hundredths of a cycle; others
- * take so long, too: halves, or lists of weights. */
+/* Which sums, by a sample. Costs of a quad and of one in a list, and what the row that stands in
+ * takes for a quad, in hundredths of a cycle. */
 QNI_SMALL static int choose(const struct qni_matmul_tile *t)
 {
-    enum { COST_TWO = 180, COST_FOUR = 150, COST_REST = 800, COST_OTHERS = 300, STEP = 8 };
+    enum { COST_TWO = 180, COST_FOUR = 150, COST_LISTED = 800, COST_STAND_IN = 300, STEP = 8 };
     const int64_t rows = (t->m + ROWS - 1) / ROWS;
     int64_t n = 0, n_two = 0, n_four = 0;
     for (int64_t row = 0; row < t->m; row += rows) {
@@ -105,15 +108,15 @@ QNI_SMALL static int choose(const struct qni_matmul_tile *t)
             n_four += __builtin_popcount(over(a + unit * QNI_UNIT, FOUR)) / (2 * FOUR);
         }
     }
-    const int64_t two = n * COST_TWO + n_two * COST_REST;
-    const int64_t four = n * COST_FOUR + n_four * 2 * COST_REST;
-    if (n * COST_OTHERS < two && n * COST_OTHERS < four)
-        return OTHERS;
+    const int64_t two = n * COST_TWO + n_two * COST_LISTED;
+    const int64_t four = n * COST_FOUR + n_four * 2 * COST_LISTED;
+    if (n * COST_STAND_IN < two && n * COST_STAND_IN < four)
+        return TOO_MANY;
     return two < four ? TWO : FOUR;
 }
 
-/* Takes the largest of one sign from a sum, until the others fit. x: the first two of it. */
-QNI_SMALL static void lessen(int8_t *x, int8_t *rest, int quads, int sign)
+/* Clamps the largest values of one sign of a sum until they fit. x: the first two of it. */
+QNI_SMALL static void clamp_sum(int8_t *x, int8_t *rest, int quads, int sign)
 {
     for (;;) {
         int sum = 0, top = 0, at = 0;
@@ -131,48 +134,49 @@ QNI_SMALL static void lessen(int8_t *x, int8_t *rest, int quads, int sign)
     }
 }
 
-/* The same for a unit, and what is taken to the list; of two neighbours, which may be more than a
+/* Clamps a unit, and appends the remainder to the list; two neighbours, which may be more than a
  * sum holds, one at a time. */
-QNI_SMALL static struct rest *lessen_unit(int8_t *x, int quads, int32_t quad, struct rest *to)
+QNI_SMALL static struct remainder *clamp_unit(int8_t *x, int quads, int32_t quad,
+                                              struct remainder *to)
 {
     int8_t rest[QNI_UNIT] = {0};
     for (int i = 0; i < QNI_UNIT; i += i % 4 == 0 ? 2 : 4 * quads - 2) {
-        lessen(x + i, rest + i, quads, 1);
-        lessen(x + i, rest + i, quads, -1);
+        clamp_sum(x + i, rest + i, quads, 1);
+        clamp_sum(x + i, rest + i, quads, -1);
     }
     for (int i = 0; i < QUADS; i++) {
         uint32_t four;
         memcpy(&four, rest + 4 * i, sizeof four);
         for (uint32_t mask = 0x00ff00ff; mask != 0; mask = mask == 0x00ff00ff ? ~mask : 0)
             if ((four & mask) != 0)
-                *to++ = (struct rest){quad + i, four & mask};
+                *to++ = (struct remainder){quad + i, four & mask};
     }
     return to;
 }
 
-/* Rows in two parts. False if lists are too long. */
-QNI_SMALL static bool split(const struct qni_matmul_tile *t, const struct piece *p)
+/* Splits rows in two parts. False if lists are too long. */
+QNI_SMALL static bool split(const struct qni_matmul_tile *t, const struct row_range *p)
 {
     enum { MOST_OF_UNIT = 2 * QUADS };
-    struct room *const room = t->scratch;
+    struct outlier_lists *const lists = t->scratch;
     const int64_t k = t->units * QNI_UNIT;
-    struct rest *to = room->rest;
+    struct remainder *to = lists->list;
     for (int64_t from = 0; from < k; from += DEPTH) {
-        int32_t *const first = room->first[from / DEPTH];
+        int32_t *const first = lists->first[from / DEPTH];
         const int64_t end = k - from < DEPTH ? k : from + DEPTH;
-        first[0] = (int32_t)(to - room->rest);
+        first[0] = (int32_t)(to - lists->list);
         for (int64_t row = 0; row < p->rows; row++) {
             const int8_t *const a = (const int8_t *)t->a + (size_t)(p->row + row) * t->lda;
-            int8_t *const x = rows_in(room, t) + row * p->ld;
+            int8_t *const x = clamped_rows(lists, t) + row * p->ld;
             for (int64_t i = from; i < end; i += QNI_UNIT) {
                 _mm256_store_si256((__m256i *)(void *)(x + i), load_bytes(a + i));
                 if (over(a + i, p->quads) == 0)
                     continue;
-                if (room->rest + longest_list(t) - to < MOST_OF_UNIT)
+                if (lists->list + longest_list(t) - to < MOST_OF_UNIT)
                     return false;
-                to = lessen_unit(x + i, p->quads, (int32_t)((i - from) / 4), to);
+                to = clamp_unit(x + i, p->quads, (int32_t)((i - from) / 4), to);
             }
-            first[row + 1] = (int32_t)(to - room->rest);
+            first[row + 1] = (int32_t)(to - lists->list);
         }
     }
     return true;
@@ -180,16 +184,16 @@ QNI_SMALL static bool split(const struct qni_matmul_tile *t, const struct piece 
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* A block of rows that meets a panel. */
+/* A block of rows and a panel. */
 struct operands {
-    const uint8_t *codes, *ahead; /* ahead: what is asked for, so many bytes for two quads */
+    const uint8_t *codes, *ahead; /* ahead: prefetched, so many bytes for two quads */
     int64_t step;
     const int8_t *x;
     int64_t units, ld;
     int32_t sums[MR][QNI_PANEL];
 };
 
-QNI_TEMPLATE void ask(const uint8_t **ahead, int64_t step)
+QNI_TEMPLATE void prefetch(const uint8_t **ahead, int64_t step)
 {
     _mm_prefetch((const char *)*ahead, _MM_HINT_T0);
     _mm_prefetch((const char *)*ahead + 64, _MM_HINT_T0);
@@ -257,7 +261,7 @@ QNI_TEMPLATE void dot(struct operands *o, const int mr, const int quads)
     for (const int8_t *const end = x + o->units * QNI_UNIT; x < end; x += 4 * quads) {
         QNI_UNROLL
         for (int q = 0; q < quads; q += 2)
-            ask(&ahead, step);
+            prefetch(&ahead, step);
         if (quads == TWO)
             add_two(codes, x, ld, mr, sum);
         else
@@ -288,14 +292,15 @@ QNI_NOINLINE static void four_by_four(struct operands *o)
 {
     dot(o, 4, FOUR);
 }
-/* What is left of a row, and floats of the last piece. */
-QNI_NOINLINE static void finish_row(const struct qni_matmul_tile *t, const struct piece *p,
+/* Adds the remainder of a row; after the last range, scales the sums. */
+QNI_NOINLINE static void finish_row(const struct qni_matmul_tile *t, const struct row_range *p,
                                     int64_t panel, int64_t row, const uint8_t *codes,
                                     const int32_t *sums)
 {
-    const struct room *const room = t->scratch;
-    const int32_t *const first = room->first[p->from / DEPTH] + row;
-    const struct rest *r = room->rest + first[0], *const end = room->rest + first[1];
+    const struct outlier_lists *const lists = t->scratch;
+    const int32_t *const first = lists->first[p->from / DEPTH] + row;
+    const struct remainder *r = lists->list + first[0];
+    const struct remainder *const end = lists->list + first[1];
     const bool is_last = p->from + p->n == t->units * QNI_UNIT;
     const __m256i one = _mm256_set1_epi16(1);
     float *const c = t->c + (size_t)(p->row + row) * t->ldc + panel * QNI_PANEL;
@@ -330,12 +335,12 @@ QNI_NOINLINE static void finish_row(const struct qni_matmul_tile *t, const struc
     _mm256_storeu_ps(c + 8, y[1]);
 }
 
-/* Rows of a piece in blocks of three and four, of five with one that nobody needs. One block asks
- * for its own codes, of several each asks for a share of the next panel's. */
-QNI_NOINLINE static void meet_panel(const struct qni_matmul_tile *t, const struct piece *p,
-                                    int64_t panel)
+/* Rows of a range in blocks of three and four; five rows take one more that nobody needs. One block
+ * alone prefetches its own codes, of several each prefetches a share of the next panel's. */
+QNI_NOINLINE static void multiply_panel(const struct qni_matmul_tile *t, const struct row_range *p,
+                                        int64_t panel)
 {
-    struct room *const room = t->scratch;
+    struct outlier_lists *const lists = t->scratch;
     const int64_t blocks = (p->rows + MR - 1) / MR;
     const size_t next = panel + 1 < t->n_panels ? t->codes_stride : 0;
     struct operands o = {.units = p->n / QNI_UNIT, .ld = p->ld};
@@ -344,7 +349,7 @@ QNI_NOINLINE static void meet_panel(const struct qni_matmul_tile *t, const struc
     o.step = (2 * QUAD_BYTES + blocks - 1) / blocks;
     for (int64_t row = 0, left = blocks; row < p->rows; left--) {
         const bool is_four = (p->rows - row) / left == MR;
-        o.x = rows_in(room, t) + row * p->ld + p->from;
+        o.x = clamped_rows(lists, t) + row * p->ld + p->from;
         if (p->quads == TWO)
             (is_four ? four_by_two : three_by_two)(&o);
         else
@@ -355,8 +360,8 @@ QNI_NOINLINE static void meet_panel(const struct qni_matmul_tile *t, const struc
     }
 }
 
-/* False if another kernel has to do it. */
-static bool meet_rows(const struct qni_matmul_tile *t, struct piece *p, bool is_split)
+/* False if there are too many outliers. */
+static bool multiply_rows(const struct qni_matmul_tile *t, struct row_range *p, bool is_split)
 {
     const int64_t k = t->units * QNI_UNIT;
     if (!is_split && !split(t, p))
@@ -364,37 +369,25 @@ static bool meet_rows(const struct qni_matmul_tile *t, struct piece *p, bool is_
     for (p->from = 0; p->from < k; p->from += p->n) {
         p->n = k - p->from < DEPTH ? k - p->from : DEPTH;
         for (int64_t panel = 0; panel < t->n_panels; panel++)
-            meet_panel(t, p, panel);
+            multiply_panel(t, p, panel);
     }
     return true;
 }
 
-/* As many rows as there is room for. */
-static int32_t meet(const struct qni_matmul_tile *t, int32_t kept)
+void qni_matmul_q8_q8n16_mr4_outliers_avx2(const struct qni_matmul_tile *t)
 {
-    struct piece p = {.ld = t->units * QNI_UNIT + 64};
-    const int64_t most = qni_lessened_rows((size_t)p.ld - 64);
-    p.quads = kept != NOTHING ? kept : choose(t);
-    for (; p.quads != OTHERS && p.row < t->m; p.row += p.rows) {
+    struct row_range p = {.ld = t->units * QNI_UNIT + 64};
+    const int64_t most = qni_clamped_rows((size_t)p.ld - 64);
+    const bool is_kept = *t->kept != NOTHING && most >= t->m;
+    p.quads = *t->kept;
+    if (t->n_segments > 1)
+        p.quads = TOO_MANY;
+    else if (p.quads == NOTHING)
+        p.quads = choose(t);
+    for (; p.quads != TOO_MANY && p.row < t->m; p.row += p.rows) {
         p.rows = t->m - p.row < most ? t->m - p.row : most;
-        if (!meet_rows(t, &p, kept != NOTHING && most >= t->m))
-            p.quads = OTHERS;
+        if (!multiply_rows(t, &p, is_kept))
+            p.quads = TOO_MANY;
     }
-    return p.quads;
-}
-
-void qni_matmul_q8_q8n16_mr4_avx2(const struct qni_matmul_tile *t)
-{
-    enum { FEW = 24 };
-    int32_t kept = OTHERS;
-    if (t->n_panels == 0) {
-        *t->kept = choose(t);
-        return;
-    }
-    if (t->n_segments == 1)
-        kept = meet(t, t->kept == NULL ? NOTHING : *t->kept);
-    if (kept == OTHERS)
-        (t->m < FEW ? qni_matmul_q8_q8n16_mr5_avx2 : qni_matmul_q8_q8n16_mr2_avx2)(t);
-    if (t->kept != NULL)
-        *t->kept = kept;
+    *t->kept = p.quads;
 }
