@@ -138,7 +138,7 @@ static void problem_of_scene(const struct demo *demo, const struct scene *scene,
         p->n = p->n / demo->cut / 64 * 64;
     qn_format_parse(scene->weights, &p->format, NULL);
     qn_format_print(&p->format, p->weights, sizeof p->weights);
-    problem_settle(p);
+    problem_complete(p);
 }
 
 /* ----------------------------------------------------------------------------------- the probe */

@@ -70,7 +70,7 @@ static void collect(struct kernels *k, qn_ctx *ctx, int32_t groups)
                                     .stride = 1,
                                     .groups = groups};
         problem_of_layer(&p, &layer, 1);
-        problem_settle(&p);
+        problem_complete(&p);
     }
     struct workload w;
     qn_format_parse(groups > 0 ? "int8:pc" : "int4:g32", &p.format, NULL);

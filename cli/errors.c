@@ -122,7 +122,7 @@ _Noreturn static void no_memory(size_t bytes)
     exit(EXIT_LIBRARY);
 }
 
-/* Large memory is touched at once: what comes after sees what is left. */
+/* Large memory is touched at once: what comes after sees the remaining memory. */
 void *must_alloc(size_t bytes)
 {
     const size_t taken = bytes > 0 ? bytes : 1;

@@ -38,7 +38,7 @@ static void count(struct summary *s, const char *name, double bytes, double elem
     while (at < s->n_types && strcmp(s->types[at].name, name) != 0)
         at++;
     if (at == MAX_TYPES)
-        at--; /* what is left counts as the last */
+        at--; /* the remainder counts as the last */
     if (at == s->n_types)
         s->types[s->n_types++] = (struct type){.name = name};
     s->types[at].tensors++;

@@ -92,7 +92,7 @@ static int check_size(const struct problem *p, double x, double y, double weight
         problem_op_name(p), x, y, weights, limit);
 }
 
-int problem_settle(struct problem *p)
+int problem_complete(struct problem *p)
 {
     const double n = (double)p->n, m = (double)p->m, k = (double)p->k;
     if (p->op != OP_CONV2D)

@@ -49,7 +49,7 @@ const char *problem_op_name(const struct problem *p);
 /* Images and kernel of a convolution as fields of an object: all but stride, padding, dilation. */
 void json_add_images(cJSON *object, const struct conv_shape *c);
 /* Sizes of the convolution's output from its input, and m, n, k. 0 or EXIT_USAGE. */
-int problem_settle(struct problem *p);
+int problem_complete(struct problem *p);
 /* A problem of a layer with m rows (of tokens, or images). */
 void problem_of_layer(struct problem *p, const struct layer *layer, int64_t m);
 

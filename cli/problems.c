@@ -187,7 +187,7 @@ static int add_one(struct problem_list *list, struct problem p, int64_t m)
         p.m = m;
     if (p.x == QN_DTYPE_NONE)
         p.x = p.strategy == QN_STRATEGY_INT8_STATIC ? QN_I8 : QN_F32;
-    const int status = problem_settle(&p);
+    const int status = problem_complete(&p);
     if (status != 0)
         return status;
     list->items = must_grow(list->items, sizeof *list->items * (size_t)(list->n + 1));

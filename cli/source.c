@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening what the command line names: files, folders, indices of shards, FILE:NAME. An index is a
- * stranger's text: its file names may not leave the folder, and each tensor must be there. */
+ * untrusted text: its file names may not leave the folder, and each tensor must be there. */
 #define _POSIX_C_SOURCE 200809L
 #include "source.h"
 

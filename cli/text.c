@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names come out of strangers' files and paths are any bytes: what a terminal would obey, and what
+/* Names come out of untrusted files and paths are any bytes: what a terminal would obey, and what
  * no JSON may hold, is replaced by '?', byte by byte, so nothing moves and nothing grows. In JSON,
  * whose readers want the name itself, it is escaped. */
 #include <stdio.h>

@@ -58,12 +58,12 @@ static char *read_all(const char *path, size_t *length)
 }
 
 /* Where in the file something is wrong. */
-struct place {
+struct tuning_place {
     const char *path;
     int gpu, line; /* line -1: of the GPU itself */
 };
 
-static int bad_field(const struct place *p, const char *field, const char *why)
+static int bad_field(const struct tuning_place *p, const char *field, const char *why)
 {
     static const char todo[] = "'quern tune' writes it anew; --tuning none does without";
     if (p->line < 0)
@@ -72,7 +72,7 @@ static int bad_field(const struct place *p, const char *field, const char *why)
                     field, why);
 }
 
-static int read_number(const struct place *p, const cJSON *o, const char *field, double lo,
+static int read_number(const struct tuning_place *p, const cJSON *o, const char *field, double lo,
                        double hi, double *out)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(o, field);
@@ -86,7 +86,7 @@ static int read_number(const struct place *p, const cJSON *o, const char *field,
     return bad_field(p, field, why);
 }
 
-static int read_whole(const struct place *p, const cJSON *o, const char *field, double hi,
+static int read_whole(const struct tuning_place *p, const cJSON *o, const char *field, double hi,
                       int32_t *out)
 {
     double value = 0;
@@ -97,7 +97,7 @@ static int read_whole(const struct place *p, const cJSON *o, const char *field, 
     return status;
 }
 
-static int read_word(const struct place *p, const cJSON *o, const char *field, char *out,
+static int read_word(const struct tuning_place *p, const cJSON *o, const char *field, char *out,
                      size_t capacity)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(o, field);
@@ -110,7 +110,7 @@ static int read_word(const struct place *p, const cJSON *o, const char *field, c
     return 0;
 }
 
-static int read_line(const struct place *p, const cJSON *o, qn_cuda_cost *cost)
+static int read_line(const struct tuning_place *p, const cJSON *o, qn_cuda_cost *cost)
 {
     qn_cuda_cost_init(cost);
     const cJSON *is_int8 = cJSON_GetObjectItemCaseSensitive(o, "int8");
@@ -130,7 +130,7 @@ static int read_line(const struct place *p, const cJSON *o, qn_cuda_cost *cost)
     return status;
 }
 
-static int read_gpu(struct place *p, const cJSON *o, struct tuning *t)
+static int read_gpu(struct tuning_place *p, const cJSON *o, struct tuning *t)
 {
     const cJSON *lines = cJSON_GetObjectItemCaseSensitive(o, "lines"), *line;
     p->line = -1;
@@ -172,7 +172,7 @@ static int read_file(const char *path, const char *gpu, struct tuning *t, cJSON 
         status = complain(EXIT_INPUT, todo, "%s: format: not '%s'", path, format_name);
     else if (!cJSON_IsArray(gpus) || cJSON_GetArraySize(gpus) > MAX_GPUS)
         status = complain(EXIT_INPUT, todo, "%s: gpus: missing, no list, or too long", path);
-    struct place place = {path, 0, -1};
+    struct tuning_place place = {path, 0, -1};
     struct tuning *entry = must_alloc(sizeof *entry);
     cJSON_ArrayForEach(one, gpus)
     {

@@ -455,7 +455,7 @@ int workload_again(struct workload *w, int64_t m, qn_strategy strategy)
         w->p.conv.batch = m;
     else
         w->p.m = m;
-    int status = problem_settle(&w->p);
+    int status = problem_complete(&w->p);
     if (status == 0)
         status = workload_choose(w);
     return status == 0 ? make_buffers(w) : status;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Names: kernels by the grammar of docs/names.md, prefixes of everything else.
+"""Names: kernels by the grammar of docs/names.md, prefixes of everything else, plain words.
 
     check_names.py [--root DIR] [--archive libquern.a] [--shared libquern.so]
     check_names.py --describe NAME
@@ -24,6 +24,18 @@ ISA_BITS = {
 }
 # A public enumeration, macro guard or the like may be written only so.
 TYPEDEF = re.compile(r"\btypedef\b([^;{}]*(?:\{[^{}]*\}[^;{}]*)?);", re.S)
+
+# Folders that are held to the words of docs/glossary.md, and those whose comments are, too.
+PLAIN_FOLDERS = ("src/cpu", "cli", "src/checkpoint")
+COMMENT_FOLDERS = ("src/cpu",)
+# Private words for which the field has one, in comments and as parts of names.
+BANNED = re.compile(r"\b(lessen(s|ed|ing)?|mend(s|ed|ing)?|settle[sd]?|settling|lift(s|ed|ing)?|"
+                    r"makes others of|what is left|wild|tame|strange)\b", re.I)
+BANNED_PARTS = {"lessen", "lessens", "lessened", "mend", "mended", "settle", "settled", "lift",
+                "lifted", "wild", "tame", "strange"}
+# Names that say nothing without a word before them.
+GENERIC = {"piece", "room", "run", "scratch", "look", "place", "some"}
+BLOCK_COMMENT = re.compile(r"^/\*((?:[^*]|\*(?!/))*)\*/\n(?=\S)", re.M)
 
 
 ROW = r"^[ \t]*(QNI?_[A-Z0-9_]+)\(((?:[^()\"]|\"[^\"\n]*\"|\([^()]*\))*)\)"
@@ -214,6 +226,62 @@ def check_public(path, text):
     return problems
 
 
+def check_plain_names(path, text, code):
+    """Banned words, and generic names of structs, functions and variables."""
+    problems = []
+    for match in ctext.comments(text):
+        for word in BANNED.finditer(" ".join(match.group(0).replace("*", " ").split())):
+            line = ctext.line_of(text, match.start())
+            problems.append(f"{path}:{line}: '{word.group(0)}': the field has another word "
+                            "(docs/glossary.md)")
+    for match in re.finditer(r"\b[A-Za-z_]\w*", code):
+        line = ctext.line_of(code, match.start())
+        parts = match.group(0).lower().split("_")
+        if match.group(0) == "some" or BANNED_PARTS.intersection(parts):
+            problems.append(f"{path}:{line}: {match.group(0)}: a plain word, please "
+                            "(docs/glossary.md)")
+    names = [(m.group(1), ctext.line_of(code, m.start()))
+             for m in re.finditer(r"\bstruct\s+(\w+)\s*\{", code)]
+    names += [(name, line) for name, line, _, _, _ in ctext.functions(text)]
+    for name, line in names:
+        if name in GENERIC and not path.startswith("cli/"):
+            problems.append(f"{path}:{line}: {name}: say of what (row_range, gather_scratch)")
+    return problems
+
+
+def check_comments(path, text):
+    """A comment before a declaration is sentences. Lists, tables and formulas may end it, and the
+    name of something that is declared there may begin it."""
+    problems = []
+    for match in BLOCK_COMMENT.finditer(text):
+        lines = [line.lstrip(" ")[1:] if line.lstrip(" ").startswith("*") else line
+                 for line in match.group(1).rstrip().split("\n")]
+        body = " ".join(" ".join(lines).split())
+        line = ctext.line_of(text, match.start())
+        if line <= 2 or not body or body.startswith(("SPDX", "-", "clang-format")):
+            continue
+        first = re.match(r"\w+", body)
+        declared = text[match.end():match.end() + 600]
+        is_name = first and (re.search(rf"\b{re.escape(first.group(0))}\b", declared) or
+                             re.match(r"\w*([_(\[0-9.]| =)", body))
+        if first and first.group(0)[0].islower() and not is_name:
+            problems.append(f"{path}:{line}: a comment begins with a capital letter: {body[:40]}")
+        is_list = lines[-1].startswith("    ") or re.match(r"[\[\d]", body)
+        if body[-1] not in ".?!:)" and not is_list:
+            problems.append(f"{path}:{line}: a comment ends with a full stop: {body[-40:]}")
+    return problems
+
+
+def check_plain(root):
+    problems = []
+    for path in ctext.files(root, *PLAIN_FOLDERS, endings=(".c", ".h", ".inc")):
+        text = ctext.read(root, path)
+        problems += check_plain_names(path, text, ctext.code(text))
+        if path.startswith(COMMENT_FOLDERS) and not path.endswith(".inc"):
+            problems += check_comments(path, text)
+    return problems
+
+
 def symbols(*command):
     output = subprocess.run(("nm", *command), check=True, capture_output=True, text=True).stdout
     for line in output.splitlines():
@@ -234,6 +302,7 @@ def main():
         print(grammar.describe(options.describe))
         return 0 if grammar.parse(options.describe) else 1
     problems = check_kernels(options.root, grammar) + check_words(options.root)
+    problems += check_plain(options.root)
     if options.archive:
         for name in symbols("--defined-only", "--extern-only", options.archive):
             # nvcc mangles the names of kernels and of what it makes around them.

@@ -29,6 +29,11 @@ def code(text, keep_strings=False):
     return _TOKEN.sub(swap, text)
 
 
+def comments(text):
+    """Matches of all comments."""
+    return (match for match in _TOKEN.finditer(text) if match.group(0)[0] == "/")
+
+
 def without_directives(text):
     """Blanks preprocessor lines with their continuations, so that braces in macros do not count."""
     return re.sub(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", lambda m: _blank(m.group(0)), text, flags=re.M)

@@ -203,6 +203,29 @@ class Names(Planted):
                                     "typedef struct a {\n    int *p;\n} a;\n")
         self.passes("check_names.py")
 
+    def test_plain_words(self):
+        path = "src/cpu/matmul/x86_avx2.c"
+        for text, word in (
+                ("/* Weights are lessened here. */\nstatic int a;\n", "'lessened'"),
+                ("/* Sums that\n * are made of what is\n * left. */\nstatic int a;\n",
+                 "'what is left'"),
+                ("static int is_tame;\n", "is_tame"),
+                ("static int some;\n", "some"),
+                ("struct piece {\n    int n;\n};\n", "say of what"),
+                ("static void look(void)\n{\n}\n", "say of what"),
+                ("/* of the rows of a block. */\nstatic int a;\n", "begins with a capital"),
+                ("/* Rows of a block */\nstatic int a;\n", "ends with a full stop")):
+            with self.subTest(text=text):
+                self.add(path, text)
+                self.finds("check_names.py", path, word)
+                self.write(path, CLEAN[path])
+        self.add(path, "/* n rows of a panel. */\nstatic void row_tile(int n)\n{\n    (void)n;\n}\n"
+                       "/* What a row reads:\n *     x   bytes */\n"
+                       "struct row_piece {\n    int n;\n};\n")
+        self.passes("check_names.py")
+        self.add("src/api/matmul.c", "/* what is left */\nstatic int some;\n")
+        self.passes("check_names.py")
+
     def test_symbols(self):
         self.write("src/base/a.c", "int qni_fine(void)\n{\n    return 1;\n}\n"
                                    "int helper(void)\n{\n    return 1;\n}\n")

@@ -122,7 +122,7 @@ const qn_file *qni_checkpoint_file_of(const qn_checkpoint *c, const char *tensor
     return ref < 0 ? NULL : c->files[c->refs[ref].file];
 }
 
-struct place {
+struct tensor_place {
     const char *file, *outer, *key, *origin, *method;
 };
 
@@ -131,7 +131,7 @@ qn_status qni_checkpoint_configure(qn_checkpoint *c, const char *name, const cha
 {
     static const char *const wanted[] = {"quantization_config", "compression_config", "text_config",
                                          NULL};
-    static const struct place places[] = {
+    static const struct tensor_place places[] = {
         {"config.json", NULL, "quantization_config", "config.json, quantization_config", ""},
         {"config.json", NULL, "compression_config", "config.json, compression_config", ""},
         {"config.json", "text_config", "quantization_config",
@@ -146,7 +146,7 @@ qn_status qni_checkpoint_configure(qn_checkpoint *c, const char *name, const cha
     qni_settings_free(s);
     QNI_TRY(qni_settings_read(text, size, is_model ? wanted : NULL, s, err));
     for (size_t i = 0; i < sizeof places / sizeof *places && c->quantization < 0; i++) {
-        const struct place *p = &places[i];
+        const struct tensor_place *p = &places[i];
         if (strcmp(p->file, name) != 0)
             continue;
         const int32_t outer = p->outer == NULL ? 0 : qni_setting_at(s, 0, p->outer);

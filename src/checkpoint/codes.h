@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Codes of 1 to 8 bits as a bit stream: code i of a row takes bits [i * bits, i * bits + bits), bit
- * 0 being the least significant of the first byte. Every row begins a new byte; what is left of its
+ * 0 being the least significant of the first byte. Every row begins a new byte; the rest of its
  * last byte is 0. */
 #ifndef QNI_CHECKPOINT_CODES_H
 #define QNI_CHECKPOINT_CODES_H

@@ -94,7 +94,7 @@ static size_t page_bytes(void)
 }
 
 /* Begin as the options wish. A mapping that fails is given back without telling the caller. */
-static qn_status settle(struct qni_mapping *m, const qn_file_options *options, qn_error *err)
+static qn_status apply_options(struct qni_mapping *m, const qn_file_options *options, qn_error *err)
 {
     if (options->prefetch)
         qni_mapping_prefetch(m, 0, m->size);
@@ -118,7 +118,7 @@ static qn_status make_mapping(const struct qni_allocator *a, const struct qni_ma
     m->allocator = *a;
     m->references = 1;
     m->is_locked = 0;
-    const qn_status status = settle(m, options, err);
+    const qn_status status = apply_options(m, options, err);
     if (status != QN_OK)
         qni_free(a, m, sizeof *m);
     else

@@ -80,7 +80,7 @@ static qn_status take(struct cursor *c, size_t bytes, void *out)
     return QN_OK;
 }
 
-/* A string's place; its length is checked against what is left. */
+/* A string's place; its length is checked against the remaining bytes. */
 static qn_status take_string(struct cursor *c, const uint8_t **from, size_t *length)
 {
     uint64_t n = 0;

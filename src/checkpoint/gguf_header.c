@@ -171,7 +171,7 @@ static void put_header(struct out *o, const qn_writer *writer)
         put_tensor(o, writer, &writer->slots[i]);
 }
 
-static qn_status place(qn_writer *writer, uint64_t *data_bytes, qn_error *err)
+static qn_status place_tensors(qn_writer *writer, uint64_t *data_bytes, qn_error *err)
 {
     char shown[QNI_SHOWN];
     *data_bytes = 0;
@@ -196,7 +196,7 @@ qn_status qni_gguf_layout(qn_writer *writer, qn_error *err)
 {
     uint64_t data_bytes = 0;
     struct out o = {NULL, 0};
-    QNI_TRY(place(writer, &data_bytes, err));
+    QNI_TRY(place_tensors(writer, &data_bytes, err));
     put_header(&o, writer);
     qni_free(&writer->allocator, writer->header, writer->header_bytes);
     const size_t start = qni_round_up(o.used, ALIGNMENT);

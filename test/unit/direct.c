@@ -88,15 +88,15 @@ static void check(const struct qni_direct_tile *t)
             const uint8_t must = ours ? code_of(t, i, j) : 0x5a, is = y[i * LD + j];
             if (is != must)
                 fail_msg("y[%d, %d] is %d, must be %d: rows %d, n %d, taps %d of %d (%d), sums %d, "
-                         "tall %d, near %d, tame %d, u8 %d, relu %d, y zero %d",
+                         "tall %d, near %d, bounded %d, u8 %d, relu %d, y zero %d",
                          (int)i, (int)j, is, must, (int)t->rows, (int)t->n, (int)t->n_taps,
                          (int)t->tap_steps, t->step_bytes, t->row_sums != NULL, t->is_tall,
-                         t->is_near, t->is_tame, t->is_u8, t->relu, t->y_zero);
+                         t->is_near, t->is_bounded, t->is_u8, t->relu, t->y_zero);
         }
 }
 
 /* Scales so that codes lie in and around the range, and the rest of what outputs need. */
-static void draw_outputs(struct qni_direct_tile *t, int32_t data, bool wild)
+static void draw_outputs(struct qni_direct_tile *t, int32_t data, bool unbounded)
 {
     const int64_t k = t->n_taps * t->tap_steps * 64;
     const float step = 200.0f / (sqrtf((float)k) * 5500.0f);
@@ -105,12 +105,12 @@ static void draw_outputs(struct qni_direct_tile *t, int32_t data, bool wild)
         scale[j] = data == HALVES ? 0.5f : data == ENDS ? r * 0x1p-14f : r * step;
         bias[j] = t->has_bias && data != HALVES ? (float)unit_in(&state, -300, 300) / 7.0f : 0;
         zero[j] = t->has_zero ? (int32_t)unit_in(&state, -100000, 100000) : 0;
-        if (wild && j % 5 == 0)
+        if (unbounded && j % 5 == 0)
             scale[j] = j % 2 == 0 ? INFINITY : 1e30f;
     }
     t->x_scale = data == HALVES ? 1.0f : (float)unit_in(&state, 800, 1200) / 1000.0f;
     t->y_inv = data == HALVES ? 1.0f : (float)unit_in(&state, 800, 1200) / 1000.0f;
-    t->is_tame = !wild;
+    t->is_bounded = !unbounded;
 }
 
 static void fill(struct qni_direct_tile *t, int32_t data)

@@ -129,7 +129,7 @@ static void check(const struct qni_direct_tile *t, const struct row *row)
             assert_int_equal(y[i * MOST_N + j], 0x5a);
 }
 
-static void draw_outputs(struct qni_direct_tile *t, int32_t data, bool wild)
+static void draw_outputs(struct qni_direct_tile *t, int32_t data, bool unbounded)
 {
     const float k = (float)(t->n_taps * t->tap_bytes), step = 200.0f / (sqrtf(k) * 5500.0f);
     for (int j = 0; j < MOST_N; j++) {
@@ -137,12 +137,12 @@ static void draw_outputs(struct qni_direct_tile *t, int32_t data, bool wild)
         scale[j] = data == HALVES ? 0.5f : data == ENDS ? r * 0x1p-14f : r * step;
         bias[j] = t->has_bias && data != HALVES ? (float)unit_in(&state, -300, 300) / 7.0f : 0;
         zero[j] = t->has_zero ? (int32_t)unit_in(&state, -100000, 100000) : 0;
-        if (wild && j % 5 == 0)
+        if (unbounded && j % 5 == 0)
             scale[j] = j % 2 == 0 ? INFINITY : 1e30f;
     }
     t->x_scale = data == HALVES ? 1.0f : (float)unit_in(&state, 800, 1200) / 1000.0f;
     t->y_inv = data == HALVES ? 1.0f : (float)unit_in(&state, 800, 1200) / 1000.0f;
-    t->is_tame = !wild;
+    t->is_bounded = !unbounded;
     t->relu = unit_in(&state, 0, 2) == 0;
     t->is_u8 = unit_in(&state, 0, 2) == 0;
     t->y_zero = unit_in(&state, 0, 1) == 0 ? 0

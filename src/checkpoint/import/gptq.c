@@ -10,7 +10,7 @@
  * Format "gptq" (v1) stores z - 1, "gptq_v2" stores z, and labels lie: where weights are symmetric
  * the zeros themselves tell (2^(b-1) - 1 or 2^(b-1), everywhere). Where they are not, the label
  * counts only if the program that wrote it is known to have meant it. A stored 2^b - 1 of v1 is 2^b
- * to some readers and 0 to others. What is left open is refused and decided by
+ * to some readers and 0 to others. A case that stays open is refused and decided by
  * qn_checkpoint_options.gptq_zeros.
  *
  * With act-order the columns of a group lie apart. perm is the stable order of g_idx, so that each
@@ -332,7 +332,7 @@ static void take_codes(const struct columns *x, int64_t row, int64_t rows)
         qni_codes_unpack(codes + k - packed, k, bits, codes);
 }
 
-/* Act-order: position by position, since neighbours are strangers in the file. */
+/* Act-order: position by position, since neighbours lie apart in the file. */
 static void take_permuted(const struct columns *x, int64_t row, int64_t rows)
 {
     const struct qni_found *f = x->f;

@@ -29,7 +29,7 @@
 
 /* ---- one phase ------------------------------------------------------------------------------- */
 
-struct run {
+struct depthwise_run {
     const struct qni_op *op;
     const struct qni_depthwise_kernel *kernel;
     const struct qni_rows *rows;
@@ -51,8 +51,8 @@ struct run {
 };
 
 /* What a thread is at. */
-struct piece {
-    const struct run *run;
+struct depthwise_item {
+    const struct depthwise_run *run;
     int64_t image, output, n, row, end; /* outputs [output, output + n) of output rows [row, end) */
     int64_t column, columns;            /* a tile of these rows */
     const float **in;                   /* of each tap */
@@ -67,7 +67,7 @@ struct piece {
     float *line[4];
 };
 
-static struct qni_input_row input_row(const struct piece *p, int64_t iy)
+static struct qni_input_row input_row(const struct depthwise_item *p, int64_t iy)
 {
     const struct qni_op *op = p->run->op;
     const int64_t *xs = op->conv.xs;
@@ -84,13 +84,13 @@ static struct qni_input_row input_row(const struct piece *p, int64_t iy)
     return row;
 }
 
-static int64_t advance_of(const struct run *run)
+static int64_t advance_of(const struct depthwise_run *run)
 {
     return qni_axis_advance(&run->axis[1]);
 }
 
-static void load_strip(const struct piece *p, const struct qni_input_row *row, int64_t first,
-                       int64_t step, float *dst)
+static void load_strip(const struct depthwise_item *p, const struct qni_input_row *row,
+                       int64_t first, int64_t step, float *dst)
 {
     const struct qni_ring *r = &p->run->ring;
     const int64_t per_channel = p->run->op->conv.co;
@@ -104,9 +104,9 @@ static void load_strip(const struct piece *p, const struct qni_input_row *row, i
 }
 
 /* Row iy of x, as the tile needs it. */
-static void load_row(const struct piece *p, int64_t iy, float *dst)
+static void load_row(const struct depthwise_item *p, int64_t iy, float *dst)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     const struct qni_ring *r = &run->ring;
     const struct qni_input_row row = input_row(p, iy);
     const int64_t advance = advance_of(run), moved = advance * p->column;
@@ -119,7 +119,7 @@ static void load_row(const struct piece *p, int64_t iy, float *dst)
 }
 
 /* Where the inputs of a tap begin for the outputs of a tile: floats into a ring row. */
-static int64_t tap_offset(const struct run *run, const struct qni_tap *tap)
+static int64_t tap_offset(const struct depthwise_run *run, const struct qni_tap *tap)
 {
     const struct qni_ring *r = &run->ring;
     if (r->is_apart)
@@ -131,9 +131,9 @@ static int64_t tap_offset(const struct run *run, const struct qni_tap *tap)
 
 /* The ring row that a vertical tap reads for output row jy: loaded if need be. NULL: nothing in
  * this phase. */
-static const float *ring_row(const struct piece *p, int32_t tap, int64_t jy)
+static const float *ring_row(const struct depthwise_item *p, int32_t tap, int64_t jy)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     const struct qni_ring *r = &run->ring;
     int64_t iy;
     if (!qni_axis_base(&run->axis[0], &run->phase[0], tap, &iy))
@@ -150,7 +150,7 @@ static const float *ring_row(const struct piece *p, int32_t tap, int64_t jy)
     return row;
 }
 
-static void begin_tile(const struct piece *p)
+static void begin_tile(const struct depthwise_item *p)
 {
     const struct qni_ring *r = &p->run->ring;
     for (int64_t i = 0; i < r->n_slots; i++)
@@ -159,7 +159,7 @@ static void begin_tile(const struct piece *p)
 
 /* Sums that passed through an infinity although all inputs are numbers are added up again in
  * double, which no x and weights of f32 overflow (matmul/overflow.h has the same for products). */
-static void mend(const struct qni_depthwise_tile *t, int64_t lanes)
+static void recompute_overflowed(const struct qni_depthwise_tile *t, int64_t lanes)
 {
     for (int64_t i = 0; i < t->vectors * QNI_DEPTHWISE_LANES; i++) {
         const int64_t v = i / QNI_DEPTHWISE_LANES, lane = i % QNI_DEPTHWISE_LANES;
@@ -178,9 +178,10 @@ static void mend(const struct qni_depthwise_tile *t, int64_t lanes)
 
 /* One row of a tile through the kernel, 16 lanes of it: the first ones, or those behind the last
  * call's. column: elements from column to column of the inputs. */
-static void multiply(const struct piece *p, int64_t panel, int64_t column, float *c, int64_t ldc)
+static void multiply(const struct depthwise_item *p, int64_t panel, int64_t column, float *c,
+                     int64_t ldc)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     const struct qni_ring *r = &run->ring;
     const struct qni_lane_weights *const w = r->by_pixel ? &p->one : &p->panels[panel];
     for (int32_t t = 0; panel > 0 && t < run->list.n_taps; t++)
@@ -211,7 +212,7 @@ static void multiply(const struct piece *p, int64_t panel, int64_t column, float
         r->by_pixel ? p->columns : qni_min(QNI_DEPTHWISE_LANES, p->n - panel * QNI_PANEL);
     const bool is_good = run->rows->is_finite(c, r->by_pixel ? 1 : tile.vectors, lanes, ldc);
     if (QNI_UNLIKELY(!is_good))
-        mend(&tile, qni_min(QNI_DEPTHWISE_LANES, lanes));
+        recompute_overflowed(&tile, qni_min(QNI_DEPTHWISE_LANES, lanes));
 }
 
 /* ---- the epilogue ---------------------------------------------------------------------------- */
@@ -230,9 +231,9 @@ void qni_read_vector(const qn_tensor *t, int64_t first, int64_t step, int64_t n,
 }
 
 /* Outputs of a line one after another, or the same output all along the line. */
-static const void *fill_line(const struct piece *p, float *line, const qn_tensor *t)
+static const void *fill_line(const struct depthwise_item *p, float *line, const qn_tensor *t)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     const int64_t n = run->ring.by_pixel ? run->ring.tile : p->n;
     if (t->rank == 0)
         return NULL;
@@ -241,16 +242,16 @@ static const void *fill_line(const struct piece *p, float *line, const qn_tensor
 }
 
 /* May the kernel write into y? Full vectors of f32 channels, and no residual, which may be y. */
-static bool is_direct(const struct piece *p)
+static bool is_direct(const struct depthwise_item *p)
 {
     const struct qni_op *op = p->run->op;
     return !p->run->ring.by_pixel && op->y.dtype == QN_F32 && op->conv.ys[1] == 1 &&
            p->n % QNI_PANEL == 0 && op->epilogue.residual.rank == 0;
 }
 
-static void begin_lines(struct piece *p)
+static void begin_lines(struct depthwise_item *p)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     const struct qni_op *op = run->op;
     const qn_epilogue *e = &op->epilogue;
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
@@ -279,7 +280,8 @@ static void begin_lines(struct piece *p)
 }
 
 /* Output (jy, jx) in an image of these strides. */
-static int64_t place_of(const struct piece *p, const int64_t strides[4], int64_t jy, int64_t jx)
+static int64_t place_of(const struct depthwise_item *p, const int64_t strides[4], int64_t jy,
+                        int64_t jx)
 {
     const struct qni_phase *y = &p->run->phase[0], *x = &p->run->phase[1];
     return p->image * strides[0] + p->output * strides[1] + (y->first + y->step * jy) * strides[2] +
@@ -287,9 +289,9 @@ static int64_t place_of(const struct piece *p, const int64_t strides[4], int64_t
 }
 
 /* n results from (jy, jx) on: the channels of a pixel, or the pixels of a channel. */
-static void finish_line(const struct piece *p, float *v, int64_t jy, int64_t jx, int64_t n)
+static void finish_line(const struct depthwise_item *p, float *v, int64_t jy, int64_t jx, int64_t n)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     const struct qni_op *op = run->op;
     const bool by_pixel = run->ring.by_pixel;
     const int64_t along = by_pixel ? run->phase[1].step : 1;
@@ -313,7 +315,7 @@ static void finish_line(const struct piece *p, float *v, int64_t jy, int64_t jx,
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-static void find_inputs(const struct piece *p, int64_t jy)
+static void find_inputs(const struct depthwise_item *p, int64_t jy)
 {
     const struct qni_tap_list *list = &p->run->list;
     const bool is_read = list->lo[1] <= list->hi[1]; /* a tap of this phase reads anything */
@@ -325,9 +327,9 @@ static void find_inputs(const struct piece *p, int64_t jy)
     }
 }
 
-static void run_row(const struct piece *p, int64_t jy)
+static void run_row(const struct depthwise_item *p, int64_t jy)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     const struct qni_ring *r = &run->ring;
     const int64_t column = r->is_apart ? r->vector : advance_of(run) * r->vector;
     find_inputs(p, jy);
@@ -351,9 +353,9 @@ static void run_row(const struct piece *p, int64_t jy)
         finish_line(p, c + j * ldc, jy, p->column + j, p->n);
 }
 
-static void run_tiles(struct piece *p)
+static void run_tiles(struct depthwise_item *p)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     begin_lines(p);
     for (p->column = 0; p->column < run->phase[1].count; p->column += p->columns) {
         p->columns = qni_min(run->ring.tile, run->phase[1].count - p->column);
@@ -363,9 +365,9 @@ static void run_tiles(struct piece *p)
     }
 }
 
-static void run_piece(struct piece *p, int64_t item)
+static void run_item(struct depthwise_item *p, int64_t item)
 {
-    const struct run *run = p->run;
+    const struct depthwise_run *run = p->run;
     const int64_t block = item / run->n_bands % run->n_blocks;
     const int64_t output = block * run->block, n = qni_min(run->block, run->op->n - output);
     p->image = item / run->n_bands / run->n_blocks;
@@ -389,11 +391,11 @@ static void run_piece(struct piece *p, int64_t item)
 
 static void run_thread(void *arg, int32_t thread)
 {
-    struct run *run = arg;
+    struct depthwise_run *run = arg;
     const struct qni_packed_head *head = run->op->w[0]->head;
     const struct qni_places *at = &run->places;
     uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
-    struct piece p = {.run = run};
+    struct depthwise_item p = {.run = run};
     p.in = (const float **)(void *)(memory + at->in);
     p.rows = (const float **)(void *)(memory + at->rows);
     if (head->section[QNI_SECTION_PRESCALE].bytes != 0) {
@@ -403,9 +405,8 @@ static void run_thread(void *arg, int32_t thread)
     }
     p.tags = (int64_t *)(void *)(memory + at->tags);
     for (size_t i = 0; i < QNI_LANE_BLOCK / QNI_PANEL; i++)
-        p.panels[i] =
-            qni_lane_weights_at(head, !run->raw,
-                                memory + at->panels + i * qni_lane_weights_bytes(head));
+        p.panels[i] = qni_lane_weights_at(head, !run->raw,
+                                          memory + at->panels + i * qni_lane_weights_bytes(head));
     p.one = qni_lane_weights_at(head, !run->raw, memory + at->one);
     p.ring = (float *)(void *)(memory + at->ring);
     memset(p.ring + run->ring.n_slots * qni_ring_slot(&run->ring), 0,
@@ -414,7 +415,7 @@ static void run_thread(void *arg, int32_t thread)
     for (int32_t i = 0; i < 4; i++)
         p.line[i] = (float *)(void *)(memory + at->line[i]);
     for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->n_items;)
-        run_piece(&p, i);
+        run_item(&p, i);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -451,7 +452,7 @@ static bool is_by_pixel(const struct qni_op *op, const struct qni_phase *x)
 
 /* Bands are high enough that reading the rows between them twice does not matter, and there are
  * a few pieces for every thread where the work allows it. */
-static void cut(struct run *run, int32_t n_threads)
+static void cut(struct depthwise_run *run, int32_t n_threads)
 {
     const struct qni_op *op = run->op;
     const int64_t rows = run->phase[0].count;
@@ -464,7 +465,7 @@ static void cut(struct run *run, int32_t n_threads)
     run->n_items = op->conv.batch * run->n_blocks * run->n_bands;
 }
 
-static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct run *run,
+static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct depthwise_run *run,
                       const struct qni_cpu_choice *choice, uint8_t *scratch)
 {
     const bool keep_dead = run->kernel->kind == QNI_DEPTHWISE_BLOCK && !op->quant.symmetric;
@@ -491,7 +492,7 @@ void qni_depthwise_run(const qn_ctx *ctx, const struct qni_op *op,
         qni_depthwise_image_run(ctx, op, choice, scratch);
         return;
     }
-    struct run run = {
+    struct depthwise_run run = {
         .op = op,
         .kernel = kernel,
         .rows = qni_rows_for(ctx->isa),

@@ -89,7 +89,7 @@ struct qni_image_cut qni_image_cut_of(const struct qni_op *op, int32_t kind)
 
 /* ---- a piece --------------------------------------------------------------------------------- */
 
-struct run {
+struct image_run {
     const struct qni_op *op;
     const struct qni_depthwise_kernel *kernel;
     const struct qni_rows *rows;
@@ -106,8 +106,8 @@ struct run {
 };
 
 /* What a thread is at. */
-struct piece {
-    const struct run *run;
+struct image_item {
+    const struct image_run *run;
     int64_t image, output, n; /* outputs [output, output + n) */
     float *w, *line[3], *c, *wide;
     int64_t ld; /* of w and c */
@@ -116,17 +116,17 @@ struct piece {
     void *words;
 };
 
-static bool is_of_codes(const struct run *run)
+static bool is_of_codes(const struct image_run *run)
 {
     return run->kernel->kind == QNI_DEPTHWISE_CODES;
 }
 
-static bool is_static(const struct run *run)
+static bool is_static(const struct image_run *run)
 {
     return run->kernel->kind == QNI_DEPTHWISE_GIVEN || is_of_codes(run);
 }
 
-static const float *read_vector(const struct piece *p, const qn_tensor *t, float *line)
+static const float *read_vector(const struct image_item *p, const qn_tensor *t, float *line)
 {
     if (t->rank == 0)
         return NULL;
@@ -135,7 +135,7 @@ static const float *read_vector(const struct piece *p, const qn_tensor *t, float
 }
 
 /* Elements from the first of x, y or the residual to output or input (row, column). */
-static int64_t place_of(const struct piece *p, const int64_t strides[4], int64_t row,
+static int64_t place_of(const struct image_item *p, const int64_t strides[4], int64_t row,
                         int64_t column)
 {
     return p->image * strides[0] + p->output + row * strides[2] + column * strides[3];
@@ -162,7 +162,7 @@ static bool exact_sum(const struct qni_depthwise_image *m, int64_t row, int64_t 
 
 /* Results that are no numbers although all inputs are: matmul/overflow.h has the same for
  * products. */
-static void mend(const struct qni_depthwise_image *m)
+static void recompute_overflowed(const struct qni_depthwise_image *m)
 {
     if (m->w_scale != NULL)
         return; /* int8-static has its steps, whatever comes */
@@ -182,10 +182,10 @@ static void mend(const struct qni_depthwise_image *m)
 }
 
 /* Columns [column, column + columns) of a row, which the kernel left in v. */
-static void finish_row(const struct piece *p, float *v, int64_t ld, int64_t row, int64_t column,
-                       int64_t columns)
+static void finish_row(const struct image_item *p, float *v, int64_t ld, int64_t row,
+                       int64_t column, int64_t columns)
 {
-    const struct run *run = p->run;
+    const struct image_run *run = p->run;
     const struct qni_op *op = run->op;
     const qn_tensor *residual = &op->epilogue.residual;
     const bool is_line =
@@ -208,9 +208,9 @@ static void finish_row(const struct piece *p, float *v, int64_t ld, int64_t row,
 }
 
 /* What the first rows of outputs of m read, as floats: m reads these. */
-static void widen(const struct piece *p, struct qni_depthwise_image *m, int64_t rows)
+static void widen(const struct image_item *p, struct qni_depthwise_image *m, int64_t rows)
 {
-    const struct run *run = p->run;
+    const struct image_run *run = p->run;
     const struct qni_op *op = run->op;
     const int64_t reach[2] = {reach_of(op, 0, rows), reach_of(op, 1, m->out[1])};
     const size_t element = qn_dtype_bytes(op->x.dtype);
@@ -239,26 +239,26 @@ static void widen(const struct piece *p, struct qni_depthwise_image *m, int64_t 
 }
 
 /* All that m says, from floats and without a bound for scales. */
-static void run_wide(const struct piece *p, const struct qni_depthwise_image *m)
+static void run_wide(const struct image_item *p, const struct qni_depthwise_image *m)
 {
     const struct qni_image_cut *cut = &p->run->cut;
     for (int64_t i = 0; i < m->out[0]; i += cut->wide_rows)
         for (int64_t j = 0; j < m->out[1]; j += cut->wide_columns) {
-            struct qni_depthwise_image some = *m;
-            some.out[0] = qni_min(cut->wide_rows, m->out[0] - i);
-            some.out[1] = qni_min(cut->wide_columns, m->out[1] - j);
-            some.first[0] += i * m->stride[0];
-            some.first[1] += j * m->stride[1];
-            some.y = (uint8_t *)m->y + i * m->y_row + j * m->y_column;
-            widen(p, &some, some.out[0]);
-            qni_depthwise_q8_rows_image_scalar(&some);
+            struct qni_depthwise_image cut_image = *m;
+            cut_image.out[0] = qni_min(cut->wide_rows, m->out[0] - i);
+            cut_image.out[1] = qni_min(cut->wide_columns, m->out[1] - j);
+            cut_image.first[0] += i * m->stride[0];
+            cut_image.first[1] += j * m->stride[1];
+            cut_image.y = (uint8_t *)m->y + i * m->y_row + j * m->y_column;
+            widen(p, &cut_image, cut_image.out[0]);
+            qni_depthwise_q8_rows_image_scalar(&cut_image);
         }
 }
 
-/* What the kernel wrote is to be mended: as f32 and before the activation. Then y is finished, or
+/* Recomputes what the kernel wrote, as f32 and before the activation. Then y is finished, or
  * it is f32 and waits for finish_row(). */
-static void mend_rows(const struct piece *p, const struct qni_depthwise_image *m, int64_t row,
-                      int64_t column)
+static void recompute_rows(const struct image_item *p, const struct qni_depthwise_image *m,
+                           int64_t row, int64_t column)
 {
     if (is_of_codes(p->run)) {
         run_wide(p, m);
@@ -267,7 +267,7 @@ static void mend_rows(const struct piece *p, const struct qni_depthwise_image *m
     struct qni_depthwise_image plain = *m;
     const bool again = m->is_relu || m->y_type != QN_F32;
     if (!again) {
-        mend(m);
+        recompute_overflowed(m);
         return;
     }
     plain.is_relu = false;
@@ -277,17 +277,17 @@ static void mend_rows(const struct piece *p, const struct qni_depthwise_image *m
     plain.out[0] = 1;
     for (int64_t i = 0; i < m->out[0]; i++, plain.first[0] += m->stride[0]) {
         p->run->kernel->image(&plain);
-        mend(&plain);
+        recompute_overflowed(&plain);
         finish_row(p, p->c, p->ld, row + i, column, m->out[1]);
     }
 }
 
 /* Output rows [row, row + rows), columns from `column` on: as m says, but for what differs from row
  * to row. */
-static void run_rows(const struct piece *p, struct qni_depthwise_image *m, int64_t row,
+static void run_rows(const struct image_item *p, struct qni_depthwise_image *m, int64_t row,
                      int64_t rows, int64_t column)
 {
-    const struct run *run = p->run;
+    const struct image_run *run = p->run;
     const struct qni_op *op = run->op;
     m->out[0] = run->is_store ? rows : 1;
     for (int64_t i = 0; i < rows; i += m->out[0], m->first[0] += op->conv.stride[0]) {
@@ -295,23 +295,23 @@ static void run_rows(const struct piece *p, struct qni_depthwise_image *m, int64
             m->y = (uint8_t *)op->y.data +
                    (size_t)place_of(p, op->conv.ys, row + i, column) * qn_dtype_bytes(op->y.dtype);
         if (!QNI_LIKELY(run->kernel->image(m)))
-            mend_rows(p, m, row + i, column);
+            recompute_rows(p, m, row + i, column);
         if (!run->is_store)
             finish_row(p, m->y, m->y_column, row + i, column, m->out[1]);
     }
 }
 
 /* Output rows [row, end), columns [column, column + columns). */
-static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t column,
+static void run_columns(const struct image_item *p, int64_t row, int64_t end, int64_t column,
                         int64_t columns)
 {
-    const struct run *run = p->run;
+    const struct image_run *run = p->run;
     const struct qni_op *op = run->op;
     const struct qni_conv *g = &op->conv;
     const bool is_f32 = op->x.dtype == QN_F32, is_codes = is_of_codes(run);
     const bool is_wide = !is_f32 && !is_codes;
     const int64_t x = place_of(p, g->xs, 0, 0);
-    const int64_t some = is_wide ? run->cut.wide_rows : end - row;
+    const int64_t cut_image = is_wide ? run->cut.wide_rows : end - row;
     const struct qni_depthwise_image whole = {
         .x = is_f32 ? (const float *)op->x.data + x : NULL,
         .x_row = g->xs[2],
@@ -343,7 +343,7 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
     };
     for (int64_t rows; row < end; row += rows) {
         struct qni_depthwise_image m = whole;
-        rows = qni_min(some, end - row);
+        rows = qni_min(cut_image, end - row);
         m.first[0] = row * g->stride[0] - g->pad[0];
         m.first[1] = column * g->stride[1] - g->pad[1];
         if (is_wide)
@@ -352,9 +352,9 @@ static void run_columns(const struct piece *p, int64_t row, int64_t end, int64_t
     }
 }
 
-static void run_piece(struct piece *p, int64_t item)
+static void run_item(struct image_item *p, int64_t item)
 {
-    const struct run *run = p->run;
+    const struct image_run *run = p->run;
     const struct qni_image_cut *cut = &run->cut;
     const int64_t rest = item / run->n_bands, block = rest % cut->n_blocks;
     const int64_t row = item % run->n_bands * run->band, ow = run->op->conv.ow;
@@ -372,9 +372,9 @@ static void run_piece(struct piece *p, int64_t item)
 
 static void run_thread(void *arg, int32_t thread)
 {
-    struct run *run = arg;
+    struct image_run *run = arg;
     uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
-    struct piece p = {
+    struct image_item p = {
         .run = run,
         .w = (float *)(void *)(memory + run->cut.w),
         .line = {(float *)(void *)(memory + run->cut.line[0]),
@@ -387,7 +387,7 @@ static void run_thread(void *arg, int32_t thread)
     };
     p.w_scale = is_static(run) ? p.line[2] : NULL;
     for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->n_items;)
-        run_piece(&p, i);
+        run_item(&p, i);
 }
 
 bool qni_image_is_store(const struct qni_op *op)
@@ -407,7 +407,7 @@ void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
         (const struct qni_depthwise_kernel *)(const void *)choice->main;
     const struct qni_axis axis[2] = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)};
     const struct qni_phase phase[2] = {qni_axis_phase(&axis[0], 0), qni_axis_phase(&axis[1], 0)};
-    struct run run = {
+    struct image_run run = {
         .op = op,
         .kernel = kernel,
         .rows = qni_rows_for(ctx->isa),

@@ -66,9 +66,9 @@ void qni_load_pixels(const struct qni_input_row *row, int64_t channel, int64_t f
         return;
     }
     for (int64_t i = from; i < to; i += CHUNK, src += (size_t)(CHUNK * move) * element) {
-        const int64_t some = qni_min(CHUNK, to - i);
-        collect(src, move, some, element, raw);
-        convert(row, raw, some, dst + i);
+        const int64_t count = qni_min(CHUNK, to - i);
+        collect(src, move, count, element, raw);
+        convert(row, raw, count, dst + i);
     }
 }
 
@@ -80,11 +80,11 @@ static void scatter(const struct qni_input_row *row, const uint8_t *src, int64_t
     uint8_t raw[CHUNK * 4];
     float v[CHUNK];
     for (int64_t i = 0; i < n; i += CHUNK, src += (size_t)(CHUNK * move) * element) {
-        const int64_t some = qni_min(CHUNK, n - i);
+        const int64_t count = qni_min(CHUNK, n - i);
         if (move != 1)
-            collect(src, move, some, element, raw);
-        convert(row, move != 1 ? raw : src, some, v);
-        for (int64_t j = 0; j < some; j++)
+            collect(src, move, count, element, raw);
+        convert(row, move != 1 ? raw : src, count, v);
+        for (int64_t j = 0; j < count; j++)
             dst[(i + j) * ld] = v[j];
     }
 }

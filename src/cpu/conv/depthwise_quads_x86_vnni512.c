@@ -9,7 +9,7 @@
  * Bound, for 64 outputs on the 2 ports of 512 bits: 3 signs, 8 steps that make quads of 3 loads, 12
  * products, 32 steps that make bytes of sums: 28 cycles. x and y are 64 bytes each.
  *
- * 64 lanes are 64 channels of a row of outputs, or 32 of two rows, or 16 of four: what is left of
+ * 64 lanes are 64 channels of a row of outputs, or 32 of two rows, or 16 of four: the rest of
  * the channels takes no longer so. Quads are unpacked within 16 bytes, and packing bytes of their
  * sums is the inverse of that.
  *
@@ -79,7 +79,7 @@ static floats spread(const float *at, int64_t rows, int64_t q)
 
 /* Can no result be a NaN or too large for an int32? Rounding is monotonic: the largest sum of the
  * sizes of all that is multiplied and added bounds what comes of the others, step by step. */
-static bool is_tame(const struct qni_depthwise_image *m, const struct quads *c)
+static bool is_bounded(const struct qni_depthwise_image *m, const struct quads *c)
 {
     for (int64_t q = 0; q < QUADS; q++) {
         floats v =
@@ -120,7 +120,7 @@ QNI_NOINLINE static bool make_quads(const struct qni_depthwise_image *m, struct 
         if (m->bias != NULL)
             c->bias[q] = spread(m->bias + p.channel, p.rows, q);
     }
-    return is_tame(m, c);
+    return is_bounded(m, c);
 }
 
 /* A bound of what is rounded bounds the byte as well: rounding and adding are monotonic. */

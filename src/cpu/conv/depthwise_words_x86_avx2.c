@@ -81,7 +81,7 @@ static inline floats size(floats v)
 
 /* Can no result be a NaN or too large for an int32? Rounding is monotonic: the largest sum of the
  * sizes of all that is multiplied and added bounds what comes of the others, step by step. */
-QNI_NOINLINE static bool is_tame(const struct qni_depthwise_image *m, int64_t channel)
+QNI_NOINLINE static bool is_bounded(const struct qni_depthwise_image *m, int64_t channel)
 {
     floats v = _mm256_mul_ps(_mm256_set1_ps(9.0f * 255.0f * 255.0f),
                              size(_mm256_loadu_ps(m->w_scale + channel)));
@@ -321,24 +321,24 @@ QNI_NOINLINE static const struct halves *row_sums(const struct qni_depthwise_ima
     struct halves part[2] = {p->zero[is_odd ? 1 : 2], p->zero[1]};
     struct halves *at = sum + (stride == 1 ? from - first : (from - first + 1) / 2);
     uint8_t edge[3][2 * LANES];
-    struct line some = *l;
+    struct line moved = *l;
     QNI_UNROLL
     for (int r = 0; r < 3; r++)
-        some.x[r] += from * some.move[r];
+        moved.x[r] += from * moved.move[r];
     for (int64_t n = inside;; n = 1) {
-        at = stride == 1 ? pairs_1(&some, p, mask, n, part, at)
-                         : pairs_2(&some, p, mask, n, part, at, is_odd);
+        at = stride == 1 ? pairs_1(&moved, p, mask, n, part, at)
+                         : pairs_2(&moved, p, mask, n, part, at, is_odd);
         if (!is_half)
             break;
         is_half = false;
         for (int r = 0; r < 3; r++) {
             memcpy(edge[r], l->x[r] + (m->in[1] - 1) * l->move[r], LANES);
             memset(edge[r] + LANES, m->x_zero, LANES);
-            some.x[r] = edge[r];
-            some.move[r] = LANES;
+            moved.x[r] = edge[r];
+            moved.move[r] = LANES;
         }
     }
-    /* What is left reads nothing but columns behind the last one. */
+    /* The remaining outputs read nothing but columns behind the last one. */
     at[0] = less(&part[0], &p->zero[is_odd ? 1 : 2]);
     at[1] = less(&part[1], &p->zero[1]);
     return sum + (stride == 1 ? 2 : 1);
@@ -366,7 +366,7 @@ bool qni_depthwise_q8_rows_words_avx2(const struct qni_depthwise_image *m)
     struct pairs *const pairs = m->words;
     for (int64_t j = 0; j < m->n; j += LANES) {
         const int64_t channel = group_at(m, j);
-        if (!is_tame(m, channel) || !is_tame(m, channel + LANES / 2))
+        if (!is_bounded(m, channel) || !is_bounded(m, channel + LANES / 2))
             return false;
         make_pairs(m, channel, &pairs[j / LANES]);
     }

@@ -89,7 +89,7 @@ size_t qni_patches_line_bytes(const struct qni_patches *p)
     return qni_round_up((size_t)columns * (size_t)p->channels * p->element, 64);
 }
 
-/* memcpy whose length the compiler knows for the lengths that small channel counts give: a call
+/* A memcpy whose length the compiler knows for the lengths that small channel counts give: a call
  * costs more than such a copy. */
 static inline void copy(uint8_t *restrict dst, const uint8_t *restrict src, size_t bytes)
 {

@@ -214,7 +214,7 @@ bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-struct run {
+struct direct_run {
     const struct qni_op *op;
     const struct qni_direct_kernel *kernel;
     struct qni_direct_shape shape;
@@ -248,7 +248,7 @@ struct stretch {
     int64_t pixel, row, rows;
 };
 
-static struct band band_at(const struct run *r, int64_t index)
+static struct band band_at(const struct direct_run *r, int64_t index)
 {
     const struct qni_direct_shape *s = &r->shape;
     struct band b;
@@ -287,8 +287,8 @@ static void fill(uint8_t *to, int value, size_t n)
 }
 
 /* n pixels, each `step` bytes behind the one before. */
-static void copy_pixels(const struct run *r, int64_t channels, const uint8_t *x, int64_t step,
-                        int64_t n, uint8_t *at)
+static void copy_pixels(const struct direct_run *r, int64_t channels, const uint8_t *x,
+                        int64_t step, int64_t n, uint8_t *at)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
@@ -316,8 +316,8 @@ static void copy_pixels(const struct run *r, int64_t channels, const uint8_t *x,
 }
 
 /* One line of a plane from one row of x (NULL: outside). first: the column of element 0. */
-static void copy_line(const struct run *r, int64_t channels, const uint8_t *row, int64_t first,
-                      uint8_t *to)
+static void copy_line(const struct direct_run *r, int64_t channels, const uint8_t *row,
+                      int64_t first, uint8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
@@ -339,7 +339,7 @@ static void copy_line(const struct run *r, int64_t channels, const uint8_t *row,
 }
 
 /* Channels [channel, channel + channels). */
-static void copy_planes(const struct run *r, int64_t channel, int64_t channels,
+static void copy_planes(const struct direct_run *r, int64_t channel, int64_t channels,
                         const struct band *b, uint8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
@@ -364,8 +364,8 @@ static void copy_planes(const struct run *r, int64_t channel, int64_t channels,
 }
 
 /* The planes of a slab, or of each group of it that lies apart. */
-static void copy_groups(const struct run *r, const struct qni_slab *slab, const struct band *b,
-                        uint8_t *to)
+static void copy_groups(const struct direct_run *r, const struct qni_slab *slab,
+                        const struct band *b, uint8_t *to)
 {
     const bool apart = r->shape.slabs.is_apart;
     const int64_t n = apart ? slab->groups : 1, channels = slab->channels / n;
@@ -376,7 +376,7 @@ static void copy_groups(const struct run *r, const struct qni_slab *slab, const 
 }
 
 /* Where each tap begins in the planes of a band. */
-static void place_taps(const struct run *r, const struct band *b, int64_t *taps)
+static void place_taps(const struct direct_run *r, const struct band *b, int64_t *taps)
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t plane = (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines);
@@ -395,7 +395,8 @@ static void place_taps(const struct run *r, const struct band *b, int64_t *taps)
 }
 
 /* Of rows in place the last ones of x, if a step of theirs reaches behind it: zeros instead. */
-static void copy_tail(const struct run *r, const struct qni_slab *slab, struct band *b, int8_t *to)
+static void copy_tail(const struct direct_run *r, const struct qni_slab *slab, struct band *b,
+                      int8_t *to)
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t step = s->steps * QNI_DIRECT_STEP, ci = slab->channels;
@@ -410,7 +411,7 @@ static void copy_tail(const struct run *r, const struct qni_slab *slab, struct b
     }
 }
 
-static struct stretch stretch_at(const struct run *r, const struct band *b,
+static struct stretch stretch_at(const struct direct_run *r, const struct band *b,
                                  const struct qni_direct_scratch *scratch, int which)
 {
     const struct stretch body = {b->a, r->shape.pixel, 0, b->rows - b->tail};
@@ -419,7 +420,7 @@ static struct stretch stretch_at(const struct run *r, const struct band *b,
 }
 
 /* In place: where each tap lies, from the first one on. */
-static void place_inside(const struct run *r, int64_t *taps)
+static void place_inside(const struct direct_run *r, int64_t *taps)
 {
     const struct qni_conv *c = &r->op->conv;
     for (int32_t ky = 0; ky < c->kh; ky++)
@@ -427,7 +428,7 @@ static void place_inside(const struct run *r, int64_t *taps)
             *taps++ = ky * c->dilation[0] * c->xs[2] + kx * c->dilation[1] * c->xs[3];
 }
 
-static void bring_rows(const struct run *r, const struct qni_slab *slab, struct band *b,
+static void bring_rows(const struct direct_run *r, const struct qni_slab *slab, struct band *b,
                        const struct qni_direct_scratch *scratch, int64_t *taps)
 {
     const struct qni_direct_shape *s = &r->shape;
@@ -463,7 +464,7 @@ static void bring_rows(const struct run *r, const struct qni_slab *slab, struct 
 }
 
 /* 128 times the sum of what each row of a band meets. */
-static void sum_rows(const struct run *r, const struct band *b, const int64_t *taps,
+static void sum_rows(const struct direct_run *r, const struct band *b, const int64_t *taps,
                      const struct qni_direct_scratch *scratch)
 {
     const struct qni_direct_shape *s = &r->shape;
@@ -505,7 +506,7 @@ struct line {
     int64_t number, image, y, skip, at, n; /* number: of the band, or of all */
 };
 
-static bool next_line(const struct run *r, const struct band *b, struct line *l)
+static bool next_line(const struct direct_run *r, const struct band *b, struct line *l)
 {
     const struct qni_conv *c = &r->op->conv;
     const bool lines = qni_has_lines(&r->shape);
@@ -525,7 +526,7 @@ static bool next_line(const struct run *r, const struct band *b, struct line *l)
 }
 
 /* Which row of the product each row of a band is, and where it goes. */
-static void number_rows(const struct run *r, const struct band *b,
+static void number_rows(const struct direct_run *r, const struct band *b,
                         const struct qni_direct_scratch *scratch)
 {
     const struct qni_direct_shape *s = &r->shape;
@@ -553,7 +554,7 @@ static void number_rows(const struct run *r, const struct band *b,
 }
 
 /* Where each row of a band that is gathered begins. */
-static void find_rows(const struct run *r, const struct band *b, int64_t *at)
+static void find_rows(const struct direct_run *r, const struct band *b, int64_t *at)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_conv *c = &r->op->conv;
@@ -571,7 +572,7 @@ static void find_rows(const struct run *r, const struct band *b, int64_t *at)
 }
 
 /* Bytes of a call, which lie as rows, to the planes of y. */
-static void turn_rows(const struct run *r, const struct band *b, int64_t output, int64_t n,
+static void turn_rows(const struct direct_run *r, const struct band *b, int64_t output, int64_t n,
                       const struct qni_direct_scratch *scratch)
 {
     const struct qni_conv *c = &r->op->conv;
@@ -583,7 +584,7 @@ static void turn_rows(const struct run *r, const struct band *b, int64_t output,
 }
 
 /* Rows [row, row + rows) of a band are in scratch->c: those that are real go to y. */
-static void finish_outputs(const struct run *r, const struct qni_direct_scratch *scratch,
+static void finish_outputs(const struct direct_run *r, const struct qni_direct_scratch *scratch,
                            int64_t row, int64_t rows, const struct qni_part *part, int64_t output,
                            int64_t n, float *c)
 {
@@ -609,7 +610,7 @@ static void finish_outputs(const struct run *r, const struct qni_direct_scratch 
 
 /* Where the epilogue reads scales of the weights, outputs of one group at a time: panels begin with
  * it. */
-static void finish_words(const struct run *r, const struct qni_slab *slab,
+static void finish_words(const struct direct_run *r, const struct qni_slab *slab,
                          const struct qni_direct_scratch *scratch, int64_t row, int64_t rows,
                          int64_t output, int64_t n)
 {
@@ -620,31 +621,33 @@ static void finish_words(const struct run *r, const struct qni_slab *slab,
         finish_outputs(r, scratch, row, rows, &part, output, n, scratch->c);
         return;
     }
-    for (int64_t j = 0, some; j < n; j += some) {
+    for (int64_t j = 0, count; j < n; j += count) {
         const int64_t at = output + j, group = slab->group + at / co;
         part.panel = group * panels;
         part.column = group * co;
-        some = qni_min(n - j, co - at % co);
-        finish_outputs(r, scratch, row, rows, &part, at % co, some, scratch->c + j);
+        count = qni_min(n - j, co - at % co);
+        finish_outputs(r, scratch, row, rows, &part, at % co, count, scratch->c + j);
     }
 }
 
 /* ---- channels -------------------------------------------------------------------------------- */
 
-/* Is any code that n outputs can have wild (kernel.h)? dot: no sum times x's scale is more. */
-static bool is_wild(const float *scale, const float *bias, int64_t n, float dot, float y_inv)
+/* Can any code of n outputs be unbounded (is_bounded in kernel.h)? dot: no sum times x's scale is
+ * more. */
+static bool may_be_unbounded(const float *scale, const float *bias, int64_t n, float dot,
+                             float y_inv)
 {
-    uint32_t wild = 0; /* NaN are */
+    uint32_t unbounded = 0; /* NaN are */
     for (int64_t j = 0; j < n; j++) {
         const float size = qni_float_of(qni_bits_of(scale[j]) & 0x7fffffffu) * dot +
                            qni_float_of(qni_bits_of(bias[j]) & 0x7fffffffu);
-        wild |= (uint32_t) !(size * y_inv < 0x1p21f);
+        unbounded |= (uint32_t) !(size * y_inv < 0x1p21f);
     }
-    return wild != 0;
+    return unbounded != 0;
 }
 
 /* Scales and zero points of outputs [at, at + n) of a slab: of n lanes that follow each other. */
-static void describe_lanes(const struct run *r, int64_t lane, int64_t at, int64_t n,
+static void describe_lanes(const struct direct_run *r, int64_t lane, int64_t at, int64_t n,
                            const struct qni_direct_scratch *to)
 {
     const qn_packed *w = r->part.w;
@@ -659,9 +662,9 @@ static void describe_lanes(const struct run *r, int64_t lane, int64_t at, int64_
         to->zero[at + j] = x_zero * sums[lane + j];
 }
 
-/* Scales, biases and zero points of `blocks` blocks; true if no code can be wild (kernel.h). Plain
- * loops, since small layers have many outputs for their rows. */
-static bool describe_outputs(const struct run *r, const struct qni_slab *slab, int64_t block,
+/* Scales, biases and zero points of `blocks` blocks; true if all codes are bounded (kernel.h).
+ * Plain loops, since small layers have many outputs for their rows. */
+static bool describe_outputs(const struct direct_run *r, const struct qni_slab *slab, int64_t block,
                              int64_t blocks, const struct qni_direct_scratch *to)
 {
     const int64_t at = block * 32, n = qni_min(blocks * 32, slab->outputs - at);
@@ -670,20 +673,20 @@ static bool describe_outputs(const struct run *r, const struct qni_slab *slab, i
     memset(scale, 0, (size_t)blocks * 32 * sizeof *scale);
     memset(bias, 0, (size_t)blocks * 32 * sizeof *bias);
     memset(to->zero + at, 0, (size_t)blocks * 32 * sizeof *to->zero);
-    for (int64_t j = 0, some; j < n; j += some) {
-        some = qni_min(n - j, co - (at + j) % co);
-        describe_lanes(r, qni_slab_lane(r->op, slab, at + j), at + j, some, to);
+    for (int64_t j = 0, count; j < n; j += count) {
+        count = qni_min(n - j, co - (at + j) % co);
+        describe_lanes(r, qni_slab_lane(r->op, slab, at + j), at + j, count, to);
     }
     if (r->has_bias)
         memcpy(bias, (const float *)r->op->epilogue.bias.data + slab->output + at,
                (size_t)n * sizeof *bias);
     const float dot = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
-    return !is_wild(scale, bias, n, dot, r->epilogue.finish.y_inv);
+    return !may_be_unbounded(scale, bias, n, dot, r->epilogue.finish.y_inv);
 }
 
 /* Words of one block, 256 rows at a time (all of them if lines stay whole), through the common
  * epilogue. */
-static void multiply_words(const struct run *r, const struct qni_slab *slab,
+static void multiply_words(const struct direct_run *r, const struct qni_slab *slab,
                            const struct qni_direct_tile *all, int64_t first, int64_t output,
                            const struct qni_direct_scratch *scratch)
 {
@@ -700,7 +703,7 @@ static void multiply_words(const struct run *r, const struct qni_slab *slab,
 }
 
 /* What a worker has at hand. */
-struct hands {
+struct direct_worker {
     struct qni_direct_scratch scratch;
     int64_t taps[QNI_DIRECT_TAPS], ready; /* the slab and band that b is, or -1 */
     int64_t numbered;                     /* the band that scratch knows the places of, or -1 */
@@ -708,11 +711,12 @@ struct hands {
     struct qni_slab slab;
     int64_t slab_index;
     int64_t first, end; /* blocks whose weights and scales scratch holds */
-    bool is_tame;       /* all of them */
+    bool is_bounded;    /* all of them */
     bool has_x;         /* the kernel has met the band */
 };
 
-static const uint8_t *codes_of(const struct run *r, const struct hands *h, int64_t block)
+static const uint8_t *codes_of(const struct direct_run *r, const struct direct_worker *h,
+                               int64_t block)
 {
     const size_t panel =
         (size_t)r->part.w->head->units * qni_layout_unit_bytes(r->kernel->row.layout);
@@ -721,13 +725,14 @@ static const uint8_t *codes_of(const struct run *r, const struct hands *h, int64
            (size_t)(first + 2 * block) * panel;
 }
 
-static int64_t panels_of(const struct hands *h, int64_t block, int64_t blocks)
+static int64_t panels_of(const struct direct_worker *h, int64_t block, int64_t blocks)
 {
     return qni_min(2 * blocks, qni_ceil_div(h->slab.outputs, QNI_PANEL) - 2 * block);
 }
 
 /* Where weights of a block are unpacked to: a place of its own for each, if that is not much. */
-static uint8_t *unpacked_at(const struct run *r, const struct hands *h, int64_t block)
+static uint8_t *unpacked_at(const struct direct_run *r, const struct direct_worker *h,
+                            int64_t block)
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t at = s->unpacked_blocks >= s->n_blocks ? block : 0;
@@ -747,7 +752,8 @@ static void part_taps(const struct qni_direct_shape *s, int64_t run, const uint8
 }
 
 /* Scales and, where they are unpacked, weights of so many blocks. */
-static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, struct hands *h)
+static void bring_outputs(const struct direct_run *r, int64_t block, int64_t blocks,
+                          struct direct_worker *h)
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t units = r->part.w->head->units;
@@ -756,9 +762,9 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
                                              h->scratch.line};
     if (h->first <= block && block + blocks <= h->end)
         return;
-    const bool is_tame = describe_outputs(r, &h->slab, block, blocks, &h->scratch);
+    const bool is_bounded = describe_outputs(r, &h->slab, block, blocks, &h->scratch);
     const bool adds = h->end == block && s->unpacked_blocks >= s->n_blocks;
-    h->is_tame = is_tame && (!adds || h->is_tame);
+    h->is_bounded = is_bounded && (!adds || h->is_bounded);
     h->first = adds ? h->first : block;
     h->end = block + blocks;
     for (int64_t j = 0; !s->reads_codes && j < panels; j++) {
@@ -781,7 +787,7 @@ static void bring_outputs(const struct run *r, int64_t block, int64_t blocks, st
 }
 
 /* Of packed weights, by which steps of 1024 bytes are too much (kernel.h). */
-static size_t back_of(const struct run *r)
+static size_t back_of(const struct direct_run *r)
 {
     const struct qni_direct_shape *s = &r->shape;
     if (s->slabs.is_apart)
@@ -792,7 +798,8 @@ static size_t back_of(const struct run *r)
 }
 
 /* Outputs [32 block, 32 (block + blocks)) of all rows of a band. */
-static void multiply_blocks(const struct run *r, struct hands *h, int64_t block, int64_t blocks)
+static void multiply_blocks(const struct direct_run *r, struct direct_worker *h, int64_t block,
+                            int64_t blocks)
 {
     const struct qni_direct_shape *s = &r->shape;
     const struct qni_packed_head *head = r->part.w->head;
@@ -829,7 +836,7 @@ static void multiply_blocks(const struct run *r, struct hands *h, int64_t block,
         .y_zero = f->y_zero,
         .relu = f->act == QN_ACT_RELU,
         .is_u8 = f->y_dtype == QN_U8,
-        .is_tame = h->is_tame,
+        .is_bounded = h->is_bounded,
         .is_tall = s->is_tall,
         .is_near = qni_op_x_zero(r->op) == 0 && r->op->k <= 256 && s->steps <= QNI_DIRECT_NEAR,
         .c = scratch->c,
@@ -860,7 +867,7 @@ static int64_t owned_items(int64_t items, int64_t workers)
     return each < 4 ? each : each * 3 / 4;
 }
 
-static void do_item(const struct run *r, struct hands *h, int64_t item)
+static void do_item(const struct direct_run *r, struct direct_worker *h, int64_t item)
 {
     const struct qni_direct_shape *s = &r->shape;
     const int64_t index = item / s->items_per_band, band = index % s->n_bands;
@@ -869,7 +876,7 @@ static void do_item(const struct run *r, struct hands *h, int64_t item)
         h->slab_index = index / s->n_bands;
         h->slab = qni_slab_at(r->op, &s->slabs, h->slab_index);
         h->first = h->end = 0;
-        h->is_tame = true;
+        h->is_bounded = true;
     }
     if (index != h->ready) {
         h->b = band_at(r, band);
@@ -894,8 +901,8 @@ static void do_item(const struct run *r, struct hands *h, int64_t item)
  * weights; the last ones go to whoever is free. */
 static void work(void *arg, int32_t worker)
 {
-    struct run *r = arg;
-    struct hands h;
+    struct direct_run *r = arg;
+    struct direct_worker h;
     const int64_t n = r->shape.n_items, owned = owned_items(n, r->n_workers);
     h.ready = h.numbered = h.slab_index = -1;
     qni_direct_scratch_in(r->op, &r->shape, r->scratch + (size_t)worker * r->thread_bytes,
@@ -908,7 +915,7 @@ static void work(void *arg, int32_t worker)
 }
 
 /* Can a kernel write y itself? */
-static int32_t kind_of(const struct run *r)
+static int32_t kind_of(const struct direct_run *r)
 {
     const qn_epilogue *e = &r->op->epilogue;
     const struct qni_finish_step *f = &r->epilogue.finish;
@@ -926,7 +933,7 @@ static int32_t kind_of(const struct run *r)
 void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
                          const struct qni_cpu_choice *choice, void *scratch)
 {
-    struct run r;
+    struct direct_run r;
     memset(&r, 0, sizeof r);
     r.op = op;
     r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;

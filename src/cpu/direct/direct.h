@@ -31,7 +31,7 @@
 
 #include "../backend.h"
 
-/* true: a row of kernels.inc serves, and choice is filled. tell (may be NULL) hears why the others
+/* True: a row of kernels.inc serves, and choice is filled. tell (may be NULL) hears why the others
  * do not. Pure. */
 bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
                             struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg);

@@ -24,8 +24,8 @@
  *   row sums       tiles begin with what is subtracted from each row
  *
  * Exact because |sum| <= 128 * 255 * 32768 < 2^31 even on codes as they are packed, and because the
- * steps to y are those of docs/numerics.md. is_tame allows to leave out the clamp to +-2^21 and the
- * test for NaN. Relu is a floor on the code: v <= 0 gives y_zero, and any other v gives no less;
+ * steps to y are those of docs/numerics.md. is_bounded allows to leave out the clamp to +-2^21 and
+ * the test for NaN. Relu is a floor on the code: v <= 0 gives y_zero, and any other v no less;
  * packing is monotonic, so the floor can wait for the bytes. */
 #include <immintrin.h>
 
@@ -131,8 +131,8 @@ static struct finish finish_of(const struct qni_direct_tile *t)
 }
 
 /* NEAR: sums are floats 1.5 * 2^23 + d. SHIFT: y has a zero point, is unsigned or has a floor.
- * WILD: what becomes a code may be no number, or beyond +-2^21. */
-enum { BIAS = 1, ZERO = 2, SHIFT = 4, WILD = 8, SUMS = 16, NEAR = 32 };
+ * UNBOUNDED: what becomes a code may be a NaN, or beyond +-2^21. */
+enum { BIAS = 1, ZERO = 2, SHIFT = 4, UNBOUNDED = 8, SUMS = 16, NEAR = 32 };
 
 /* Sums of a block that wait to be finished: so many rows of it, which go where y says. */
 struct waiting {
@@ -179,7 +179,7 @@ QNI_TEMPLATE __m512i code_of(const struct finish *f, const struct output *o, con
     if (what & BIAS)
         v = _mm512_add_ps(v, o->bias);
     v = _mm512_mul_ps(v, f->y_inv);
-    if (what & WILD) {
+    if (what & UNBOUNDED) {
         const __m512 most = _mm512_set1_ps(0x1p21f);
         const __mmask16 number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
         v = _mm512_min_ps(_mm512_max_ps(v, _mm512_sub_ps(_mm512_setzero_ps(), most)), most);
@@ -198,7 +198,7 @@ QNI_TEMPLATE void finish_pair(const struct finish *f, const struct waiting *w,
 {
     const int64_t at = w->block * 32;
     const int32_t *const dot = w->dot, *const dot1 = dot + 32 * second;
-    const bool all = (what & (SHIFT | WILD)) != 0;
+    const bool all = (what & (SHIFT | UNBOUNDED)) != 0;
     const __m512i a =
         _mm512_packs_epi32(code_of(f, o0, dot, all, what), code_of(f, o1, dot + 16, true, what));
     const __m512i b =
@@ -427,7 +427,7 @@ QNI_TEMPLATE void multiply(const struct qni_direct_tile *t, const struct block *
     const bool whole = now->two && now->second_panel && w.rows == BLOCK;
     struct going g = begin_block(t, now, f, w, what);
     /* Of few steps those whose sums are near are whole: the others are rare, and this is code. */
-    if (!whole || (what & WILD) || (!(what & NEAR) && steps < 4))
+    if (!whole || (what & UNBOUNDED) || (!(what & NEAR) && steps < 4))
         part_block(&g, steps, what);
     else if (!(what & NEAR) && steps > 16)
         whole_block(&g, steps, 0, 1, what);
@@ -521,7 +521,7 @@ QNI_TEMPLATE void finish_four(const struct finish *f, const struct waiting *w,
     const int64_t at = w->block * 16, last = w->rows - 1;
     const int64_t r1 = whole || last > 1 ? 1 : last, r2 = whole || last > 2 ? 2 : last;
     const int64_t r3 = whole || last > 3 ? 3 : last;
-    const bool all = (what & (SHIFT | WILD)) != 0;
+    const bool all = (what & (SHIFT | UNBOUNDED)) != 0;
     const __m512i a = _mm512_packs_epi32(code_of(f, o, w->dot, all, what),
                                          code_of(f, o, w->dot + 16 * r1, true, what));
     const __m512i b = _mm512_packs_epi32(code_of(f, o, w->dot + 16 * r2, all, what),
@@ -714,8 +714,8 @@ QNI_VARIANTS void to_bytes_tall(const struct qni_direct_tile *t, const int what)
 
 static void tall_tile(const struct qni_direct_tile *t)
 {
-    if (!t->is_tame)
-        to_bytes_tall(t, BIAS | ZERO | SHIFT | WILD | SUMS);
+    if (!t->is_bounded)
+        to_bytes_tall(t, BIAS | ZERO | SHIFT | UNBOUNDED | SUMS);
     else if (!t->is_near)
         to_bytes_tall(t, BIAS | ZERO | SHIFT | SUMS);
     else if (t->y_zero != 0 || t->is_u8 || t->relu)
@@ -726,7 +726,7 @@ static void tall_tile(const struct qni_direct_tile *t)
 }
 
 /* Of an odd number of panels the last one: half of what becomes bytes in a block of 32 outputs
- * would be for nothing. Unpacked weights, and tame. */
+ * would be for nothing. Unpacked weights, and bounded codes. */
 static void tall_panel(const struct qni_direct_tile *t)
 {
     const int64_t last = t->n_panels - 1;
@@ -783,8 +783,8 @@ QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int sums)
     const bool shifts = t->y_zero != 0 || t->is_u8 || t->relu;
     if (t->kind != QNI_DIRECT_BYTES)
         to_words(t, sums);
-    else if (!t->is_tame)
-        to_bytes(t, BIAS | ZERO | SHIFT | WILD | sums);
+    else if (!t->is_bounded)
+        to_bytes(t, BIAS | ZERO | SHIFT | UNBOUNDED | sums);
     else if (t->has_zero)
         to_bytes(t, BIAS | ZERO | SHIFT | sums);
     else if (t->is_near && shifts)
@@ -810,7 +810,7 @@ QNI_NOINLINE static void even_panels(const struct qni_direct_tile *t)
 static void unpacked_tile(const struct qni_direct_tile *t)
 {
     enum { FEW = 4 }; /* steps: products of half a block are no more than those of a tall one */
-    const bool splits = t->n_panels % 2 != 0 && t->rows > BLOCK && t->is_tame &&
+    const bool splits = t->n_panels % 2 != 0 && t->rows > BLOCK && t->is_bounded &&
                         t->n_taps * t->tap_steps <= FEW && t->kind == QNI_DIRECT_BYTES;
     if (!splits) {
         even_panels(t);

@@ -29,7 +29,7 @@ QNI_TEMPLATE void store(void *to, const __m256i v)
 
 /* Scratch: outputs of a line of squares, sums [taps][most][16], words of x
  * [taps][most][channels, and some that are not used]. */
-struct room {
+struct squares_scratch {
     int64_t most, channels, taps;
     int64_t tap, w_tap; /* words of x, and of weights */
     int16_t *x;
@@ -38,9 +38,9 @@ struct room {
 enum { LINE = RUN * QNI_PANEL };
 _Static_assert(MOST_SIDE *LINE * sizeof(int32_t) <= QNI_DIRECT_SQUARES_LINES, "all of a side");
 
-static struct room room_of(const struct qni_direct_tile *t, int64_t side)
+static struct squares_scratch scratch_of(const struct qni_direct_tile *t, int64_t side)
 {
-    struct room r;
+    struct squares_scratch r;
     r.channels = (int64_t)t->pixel;
     r.most = qni_direct_squares_most(r.channels, side);
     r.taps = qni_direct_squares_taps(side);
@@ -119,9 +119,9 @@ static void fours_of(const int8_t *const *x, const int64_t *column, int64_t tap,
 
 /* Squares [first, first + n) of a band. Where an output is missing, whatever is there will do. */
 QNI_TEMPLATE void bring_x(const struct qni_direct_tile *t, const struct grid *g, int64_t first,
-                          int64_t n, const struct room *room, const int side)
+                          int64_t n, const struct squares_scratch *scratch, const int side)
 {
-    const int64_t tap = room->tap;
+    const int64_t tap = scratch->tap;
     for (int64_t i = 0; i < n; i++) {
         const int64_t l = (first + i) / g->columns, j = (first + i) % g->columns * side;
         const int64_t line = l / t->images * side, image = l % t->images;
@@ -133,8 +133,8 @@ QNI_TEMPLATE void bring_x(const struct qni_direct_tile *t, const struct grid *g,
             row[k] = (k < g->height - line + 2 ? k : g->height - line + 1) * g->below;
             column[k] = (k < g->width - j + 2 ? k : g->width - j + 1) * g->pixel;
         }
-        int16_t *to = room->x + i * room->channels;
-        for (int64_t c = 0; c < room->channels; c += 16, to += 16) {
+        int16_t *to = scratch->x + i * scratch->channels;
+        for (int64_t c = 0; c < scratch->channels; c += 16, to += 16) {
             const int8_t *from[MOST_SIDE + 2];
             QNI_UNROLL
             for (int k = 0; k < side + 2; k++)
@@ -155,31 +155,31 @@ QNI_TEMPLATE void bring_x(const struct qni_direct_tile *t, const struct grid *g,
 
 #define SQUARES(mr)                                                                                \
     case mr:                                                                                       \
-        qni_squares_multiply(x, step, w, room->channels, to, mr);                                  \
+        qni_squares_multiply(x, step, w, scratch->channels, to, mr);                               \
         break;
-static void multiply_some(const struct room *room, const int16_t *x, int64_t n, const int16_t *w,
-                          int32_t *to)
+static void multiply_squares(const struct squares_scratch *scratch, const int16_t *x, int64_t n,
+                             const int16_t *w, int32_t *to)
 {
-    const uintptr_t step = (uintptr_t)room->channels * sizeof(int16_t);
+    const uintptr_t step = (uintptr_t)scratch->channels * sizeof(int16_t);
     switch (n) {
         /* clang-format off */
         SQUARES(6) SQUARES(5) SQUARES(4) SQUARES(3) SQUARES(2)
     default:
-        qni_squares_multiply(x, step, w, room->channels, to, 1);
+        qni_squares_multiply(x, step, w, scratch->channels, to, 1);
         /* clang-format on */
     }
 }
 #undef SQUARES
 
 /* n squares and a panel. */
-static void multiply_panel(const struct room *room, int64_t n, const int16_t *w)
+static void multiply_panel(const struct squares_scratch *scratch, int64_t n, const int16_t *w)
 {
-    for (int64_t tap = 0; tap < room->taps; tap++, w += room->w_tap) {
+    for (int64_t tap = 0; tap < scratch->taps; tap++, w += scratch->w_tap) {
         int64_t blocks = (n + MR - 1) / MR;
-        for (int64_t i = 0, some; i < n; i += some, blocks--) {
-            some = (n - i + blocks - 1) / blocks;
-            multiply_some(room, room->x + tap * room->tap + i * room->channels, some, w,
-                          room->sums + (tap * room->most + i) * QNI_PANEL);
+        for (int64_t i = 0, count; i < n; i += count, blocks--) {
+            count = (n - i + blocks - 1) / blocks;
+            multiply_squares(scratch, scratch->x + tap * scratch->tap + i * scratch->channels,
+                             count, w, scratch->sums + (tap * scratch->most + i) * QNI_PANEL);
         }
     }
 }
@@ -232,19 +232,19 @@ static void outputs_of_fours(const int32_t *sums, int64_t tap, int32_t *to)
 
 /* Squares [first, first + n) of a band, which are in room->sums, to y. */
 QNI_TEMPLATE void finish_squares(const struct qni_direct_tile *t, const struct grid *g,
-                                 int64_t first, int64_t n, int64_t panel, const struct room *room,
-                                 const int side)
+                                 int64_t first, int64_t n, int64_t panel,
+                                 const struct squares_scratch *scratch, const int side)
 {
-    const int64_t tap = room->most * QNI_PANEL;
-    const int32_t *sums = room->sums;
-    for (int64_t i = 0, some; i < n; i += some) {
+    const int64_t tap = scratch->most * QNI_PANEL;
+    const int32_t *sums = scratch->sums;
+    for (int64_t i = 0, count; i < n; i += count) {
         const int64_t l = (first + i) / g->columns, j = (first + i) % g->columns;
         const int64_t line = l / t->images * side, image = l % t->images;
         const int64_t left = g->width - side * j;
-        some = g->columns - j < n - i ? g->columns - j : n - i;
-        some = some < RUN / side ? some : RUN / side;
-        for (int64_t k = 0; k < some; k++, sums += QNI_PANEL) {
-            int32_t *const to = room->lines + side * k * QNI_PANEL;
+        count = g->columns - j < n - i ? g->columns - j : n - i;
+        count = count < RUN / side ? count : RUN / side;
+        for (int64_t k = 0; k < count; k++, sums += QNI_PANEL) {
+            int32_t *const to = scratch->lines + side * k * QNI_PANEL;
             for (int h = 0; h < QNI_PANEL; h += 8)
                 if (side == 4)
                     outputs_of_fours(sums + h, tap, to + h);
@@ -252,9 +252,9 @@ QNI_TEMPLATE void finish_squares(const struct qni_direct_tile *t, const struct g
                     outputs_of(sums + h, tap, to + h);
         }
         struct qni_direct_range p = {(line * t->images + image) * g->width + side * j, 0, 0, 0};
-        p.rows = side * some < left ? side * some : left;
+        p.rows = side * count < left ? side * count : left;
         for (int64_t r = 0; r < side && line + r < g->height; r++, p.row += t->images * g->width)
-            finish_panel(t, &p, panel, room->lines + r * LINE);
+            finish_panel(t, &p, panel, scratch->lines + r * LINE);
     }
 }
 
@@ -262,19 +262,19 @@ QNI_TEMPLATE void finish_squares(const struct qni_direct_tile *t, const struct g
 
 QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int side)
 {
-    const struct room room = room_of(t, side);
+    const struct squares_scratch scratch = scratch_of(t, side);
     const struct grid g = grid_of(t, side);
     const int64_t n = g.lines * g.columns;
-    int64_t pieces = (n + room.most - 1) / room.most;
-    for (int64_t first = 0, some; first < n; first += some, pieces--) {
-        some = (n - first + pieces - 1) / pieces;
-        some = (some + MR - 1) / MR * MR < n - first ? (some + MR - 1) / MR * MR : n - first;
-        if (!t->has_x || some < n)
-            bring_x(t, &g, first, some, &room, side);
+    int64_t pieces = (n + scratch.most - 1) / scratch.most;
+    for (int64_t first = 0, count; first < n; first += count, pieces--) {
+        count = (n - first + pieces - 1) / pieces;
+        count = (count + MR - 1) / MR * MR < n - first ? (count + MR - 1) / MR * MR : n - first;
+        if (!t->has_x || count < n)
+            bring_x(t, &g, first, count, &scratch, side);
         for (int64_t panel = 0; panel < t->n_panels; panel++) {
             const uint8_t *const w = t->b + (size_t)panel * t->b_panel;
-            multiply_panel(&room, some, (const int16_t *)(const void *)w);
-            finish_squares(t, &g, first, some, panel, &room, side);
+            multiply_panel(&scratch, count, (const int16_t *)(const void *)w);
+            finish_squares(t, &g, first, count, panel, &scratch, side);
         }
     }
 }

@@ -15,13 +15,13 @@
 enum { ROWS = 96, MR = 6, DEPTH = 256, PANELS = 16 };
 enum { BYTES = 0, NIBBLES = 1 };
 
-struct room {
+struct gather_scratch {
     uint8_t x[ROWS * DEPTH];
     int8_t w[DEPTH * QNI_PANEL]; /* [quad of positions][output][4] */
     int32_t sums[PANELS * ROWS * QNI_PANEL];
     int32_t less[QNI_PANEL]; /* -128 sum(w) */
 };
-_Static_assert(sizeof(struct room) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
+_Static_assert(sizeof(struct gather_scratch) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
 
 QNI_TEMPLATE __m256i load(const void *from)
 {
@@ -35,7 +35,7 @@ QNI_TEMPLATE void store(void *to, const __m256i v)
 /* ---- x --------------------------------------------------------------------------------------- */
 
 static void bring_x(const struct qni_direct_tile *t, const struct qni_direct_range *p,
-                    struct room *room)
+                    struct gather_scratch *scratch)
 {
     const uint8_t flip = t->flip ^ 0x80;
     const int64_t *const rows = t->at + p->row, n_rows = p->rows;
@@ -44,10 +44,10 @@ static void bring_x(const struct qni_direct_tile *t, const struct qni_direct_ran
         n = t->tap_bytes - at < p->n - done ? t->tap_bytes - at : p->n - done;
         const uint8_t *const a = (const uint8_t *)t->a + t->taps[tap] + at;
         for (int64_t r = 0; r < n_rows; r++)
-            copy(a + rows[r], n, flip, room->x + r * DEPTH + done);
+            copy(a + rows[r], n, flip, scratch->x + r * DEPTH + done);
     }
     for (int64_t r = 0; p->n % 4 != 0 && r < n_rows; r++)
-        memset(room->x + r * DEPTH + p->n, 0, (size_t)(4 - p->n % 4));
+        memset(scratch->x + r * DEPTH + p->n, 0, (size_t)(4 - p->n % 4));
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -60,14 +60,15 @@ QNI_TEMPLATE void bring_half(const __m256i w, int8_t *to, __m256i *sum)
 
 /* Units of 32 positions. */
 QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel,
-                          const struct qni_direct_range *p, struct room *room, const int kind)
+                          const struct qni_direct_range *p, struct gather_scratch *scratch,
+                          const int kind)
 {
     enum { QUAD = 64, HALF = 32, BEHIND = 4 * QUAD };
     const __m256i high = _mm256_set1_epi8((char)0x80), eight = _mm256_set1_epi8(8);
     const __m256i nibble = _mm256_set1_epi8(0x0f);
     const uint8_t *codes =
         t->b + (size_t)panel * t->b_panel + (size_t)p->from * (kind == NIBBLES ? 8 : 16);
-    int8_t *to = room->w;
+    int8_t *to = scratch->w;
     __m256i sum[4];
     QNI_UNROLL
     for (int q = 0; q < 4; q++)
@@ -92,7 +93,7 @@ QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel,
     }
     for (int h = 0; h < 2; h++) {
         const __m256i all = _mm256_add_epi32(sum[h], sum[h + 2]);
-        store(room->less + 8 * h, _mm256_sub_epi32(_mm256_setzero_si256(), all));
+        store(scratch->less + 8 * h, _mm256_sub_epi32(_mm256_setzero_si256(), all));
     }
 }
 
@@ -104,18 +105,18 @@ struct ahead {
     int64_t step;
 };
 
-QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads, int32_t *sums,
-                            struct ahead ahead, const bool first, const int mr)
+QNI_TEMPLATE void tile_rows(const struct gather_scratch *scratch, int64_t row, int64_t quads,
+                            int32_t *sums, struct ahead ahead, const bool first, const int mr)
 {
-    const uint8_t *x = room->x + row * DEPTH;
-    const int8_t *w = room->w;
+    const uint8_t *x = scratch->x + row * DEPTH;
+    const int8_t *w = scratch->w;
     __m256i sum[MR][2];
     sums += row * QNI_PANEL;
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
         QNI_UNROLL
         for (int h = 0; h < 2; h++) {
-            sum[i][h] = load(room->less + 8 * h);
+            sum[i][h] = load(scratch->less + 8 * h);
             if (!first)
                 sum[i][h] = _mm256_add_epi32(sum[i][h], load(sums + i * QNI_PANEL + 8 * h));
         }
@@ -142,28 +143,29 @@ QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads,
 }
 
 /* One row more than there is, of what scratch happens to hold: its sums are nobody's. */
-static void add_panel(const struct room *room, const struct qni_direct_range *p, int32_t *sums,
-                      struct ahead next)
+static void add_panel(const struct gather_scratch *scratch, const struct qni_direct_range *p,
+                      int32_t *sums, struct ahead next)
 {
     const int64_t quads = (p->n + 3) / 4;
     const bool first = p->from == 0;
     int64_t row = 0;
     for (; p->rows - row > 4; row += MR, next.step = 0)
-        tile_rows(room, row, quads, sums, next, first, MR);
+        tile_rows(scratch, row, quads, sums, next, first, MR);
     if (p->rows - row > 2)
-        tile_rows(room, row, quads, sums, next, first, 4);
+        tile_rows(scratch, row, quads, sums, next, first, 4);
     else if (p->rows > row)
-        tile_rows(room, row, quads, sums, next, first, 2);
+        tile_rows(scratch, row, quads, sums, next, first, 2);
 }
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
 /* Products of a panel with all rows, whose bytes are in the room. */
 QNI_NOINLINE static void multiply_panel(const struct qni_direct_tile *t,
-                                        const struct qni_direct_range *p, const struct room *room,
-                                        int64_t panel, int32_t *sums, struct ahead next)
+                                        const struct qni_direct_range *p,
+                                        const struct gather_scratch *scratch, int64_t panel,
+                                        int32_t *sums, struct ahead next)
 {
-    add_panel(room, p, sums, next);
+    add_panel(scratch, p, sums, next);
     if (p->from + p->n == t->n_taps * t->tap_bytes)
         finish_panel(t, p, panel, sums);
 }
@@ -182,7 +184,7 @@ QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t,
 }
 
 QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
-                                struct room *room, const int kind)
+                                struct gather_scratch *scratch, const int kind)
 {
     const int64_t k = t->n_taps * t->tap_bytes;
     const bool is_long = k > DEPTH;
@@ -192,11 +194,11 @@ QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, in
         struct qni_direct_range p = {row, rows, 0, 0};
         for (; p.from < k; p.from += DEPTH) {
             p.n = k - p.from < DEPTH ? k - p.from : DEPTH;
-            bring_x(t, &p, room);
+            bring_x(t, &p, scratch);
             for (int64_t panel = first; panel < end; panel++) {
-                bring_w(t, panel, &p, room, kind);
-                multiply_panel(t, &p, room, panel,
-                               room->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0),
+                bring_w(t, panel, &p, scratch, kind);
+                multiply_panel(t, &p, scratch, panel,
+                               scratch->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0),
                                codes_after(t, &p, panel, first, end, kind));
             }
         }

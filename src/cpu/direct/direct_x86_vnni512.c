@@ -29,16 +29,16 @@ enum { ROWS = 98, MR = 14, NR = 2, DEPTH = 512, PANELS = 16 };
 enum { LINES = 100 }; /* rows that there is room for: bytes are made of four at a time */
 enum { BYTES = 0, NIBBLES = 1 };
 
-struct room {
+struct gather_scratch {
     uint8_t x[ROWS * DEPTH];
     int8_t w[DEPTH * NR * QNI_PANEL]; /* [quad of positions][panel of the pair][output][4] */
     int32_t sums[PANELS * LINES * QNI_PANEL];
     int32_t less[NR][QNI_PANEL]; /* -128 sum(w) */
 };
-_Static_assert(sizeof(struct room) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
+_Static_assert(sizeof(struct gather_scratch) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
 
 /* Rows that multiply together, and positions of them. */
-struct piece {
+struct row_range {
     int64_t row, rows, from, n;
 };
 
@@ -81,7 +81,8 @@ static void bring_short(const int8_t *a, const int64_t *rows, int64_t n_rows, in
     }
 }
 
-static void bring_x(const struct qni_direct_tile *t, const struct piece *p, struct room *room)
+static void bring_x(const struct qni_direct_tile *t, const struct row_range *p,
+                    struct gather_scratch *scratch)
 {
     const __m512i flip = _mm512_set1_epi8((char)(t->flip ^ 0x80));
     const int64_t *const rows = t->at + p->row;
@@ -90,9 +91,9 @@ static void bring_x(const struct qni_direct_tile *t, const struct piece *p, stru
         const int8_t *const a = t->a + t->taps[tap] + at;
         n = t->tap_bytes - at < p->n - done ? t->tap_bytes - at : p->n - done;
         if (n <= 32)
-            bring_short(a, rows, p->rows, done, n, _mm512_castsi512_si256(flip), room->x + done);
+            bring_short(a, rows, p->rows, done, n, _mm512_castsi512_si256(flip), scratch->x + done);
         else
-            bring_long(a, rows, p->rows, done, n, flip, room->x + done);
+            bring_long(a, rows, p->rows, done, n, flip, scratch->x + done);
     }
 }
 
@@ -137,13 +138,13 @@ QNI_TEMPLATE void bring_panel(const uint8_t *codes, int64_t units, int8_t *to, i
     _mm512_storeu_si512(less, _mm512_sub_epi32(_mm512_setzero_si512(), all));
 }
 
-QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct piece *p,
-                          struct room *room, const int nr, const int kind)
+QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct row_range *p,
+                          struct gather_scratch *scratch, const int nr, const int kind)
 {
     const size_t at = (size_t)p->from * (kind == NIBBLES ? 8 : 16);
     for (int j = 0; j < nr; j++)
         bring_panel(t->b + (size_t)(panel + j) * t->b_panel + at, (p->n + 31) / 32,
-                    room->w + 64 * j, room->less[j], nr, kind);
+                    scratch->w + 64 * j, scratch->less[j], nr, kind);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -162,11 +163,12 @@ static inline struct ahead ahead_of(const struct ahead *a, int64_t row, int64_t 
     return one;
 }
 
-QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads, int32_t *sums,
-                            struct ahead ahead, const bool first, const int mr, const int nr)
+QNI_TEMPLATE void tile_rows(const struct gather_scratch *scratch, int64_t row, int64_t quads,
+                            int32_t *sums, struct ahead ahead, const bool first, const int mr,
+                            const int nr)
 {
-    const uint8_t *x = room->x + row * DEPTH;
-    const int8_t *w = room->w;
+    const uint8_t *x = scratch->x + row * DEPTH;
+    const int8_t *w = scratch->w;
     __m512i sum[MR][NR];
     sums += row * QNI_PANEL;
     QNI_UNROLL
@@ -174,7 +176,7 @@ QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads,
         QNI_UNROLL
         for (int j = 0; j < nr; j++) {
             const int32_t *const from = sums + (j * LINES + i) * QNI_PANEL;
-            sum[i][j] = _mm512_loadu_si512(room->less[j]);
+            sum[i][j] = _mm512_loadu_si512(scratch->less[j]);
             if (!first)
                 sum[i][j] = _mm512_add_epi32(sum[i][j], _mm512_loadu_si512(from));
         }
@@ -208,27 +210,27 @@ QNI_TEMPLATE void tile_rows(const struct room *room, int64_t row, int64_t quads,
 
 /* Up to three rows more than there are, of what scratch happens to hold: their sums are nobody's.
  */
-QNI_TEMPLATE void add_panels(const struct room *room, const struct piece *p, int32_t *sums,
-                             const struct ahead *next, const int nr)
+QNI_TEMPLATE void add_panels(const struct gather_scratch *scratch, const struct row_range *p,
+                             int32_t *sums, const struct ahead *next, const int nr)
 {
     const int64_t quads = (p->n + 3) / 4;
     const bool first = p->from == 0;
     int64_t row = 0;
     for (; p->rows - row > 11; row += MR)
-        tile_rows(room, row, quads, sums, ahead_of(next, row, nr), first, MR, nr);
+        tile_rows(scratch, row, quads, sums, ahead_of(next, row, nr), first, MR, nr);
     for (; p->rows - row > 4; row += 7)
-        tile_rows(room, row, quads, sums, ahead_of(next, row, nr), first, 7, nr);
+        tile_rows(scratch, row, quads, sums, ahead_of(next, row, nr), first, 7, nr);
     if (p->rows - row > 2)
-        tile_rows(room, row, quads, sums, ahead_of(next, row, nr), first, 4, nr);
+        tile_rows(scratch, row, quads, sums, ahead_of(next, row, nr), first, 4, nr);
     else if (p->rows > row)
-        tile_rows(room, row, quads, sums, ahead_of(next, row, nr), first, 2, nr);
+        tile_rows(scratch, row, quads, sums, ahead_of(next, row, nr), first, 2, nr);
 }
 
 /* ---- from sums to bytes ---------------------------------------------------------------------- */
 
-/* ZERO: x has a zero point. SHIFT: y has one, is unsigned or has a floor. WILD: what becomes a code
- * may be no number, or beyond +-2^21. */
-enum { ZERO = 1, SHIFT = 2, WILD = 4 };
+/* ZERO: x has a zero point. SHIFT: y has one, is unsigned or has a floor. UNBOUNDED: what becomes
+ * a code may be a NaN, or beyond +-2^21. */
+enum { ZERO = 1, SHIFT = 2, UNBOUNDED = 4 };
 
 struct finish {
     __m512 x_scale, y_inv, scale[NR], bias[NR];
@@ -262,7 +264,7 @@ QNI_TEMPLATE __m512i code_of(const struct finish *f, const int32_t *sum, const i
         d = _mm512_sub_epi32(d, f->zero[j]);
     __m512 v = _mm512_mul_ps(_mm512_mul_ps(f->scale[j], _mm512_cvtepi32_ps(d)), f->x_scale);
     v = _mm512_mul_ps(_mm512_add_ps(v, f->bias[j]), f->y_inv);
-    if (what & WILD) {
+    if (what & UNBOUNDED) {
         const __m512 most = _mm512_set1_ps(0x1p21f), least = _mm512_set1_ps(-0x1p21f);
         const __mmask16 number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
         v = _mm512_maskz_min_ps(number, _mm512_max_ps(v, least), most);
@@ -312,7 +314,7 @@ QNI_TEMPLATE void write_one(const __m128i row, const __mmask16 n, uint8_t *to)
         _mm_mask_storeu_epi8(to, n, row);
 }
 
-QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct piece *p,
+QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct row_range *p,
                                   int64_t panel, const int32_t *sums, const int nr, const int what)
 {
     const struct finish f = finish_of(t, panel, nr);
@@ -328,19 +330,19 @@ QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct 
     }
     for (int64_t r = 0; nr == 1 && r < p->rows; r += 4, sums += 4 * QNI_PANEL) {
         const __m512i four = some_rows(&f, sums, nr, what);
-        const __mmask16 some = (__mmask16)real;
-        write_one(_mm512_castsi512_si128(four), some, y[r] + column);
+        const __mmask16 mask = (__mmask16)real;
+        write_one(_mm512_castsi512_si128(four), mask, y[r] + column);
         if (r + 1 <= last)
-            write_one(_mm512_extracti32x4_epi32(four, 1), some, y[r + 1] + column);
+            write_one(_mm512_extracti32x4_epi32(four, 1), mask, y[r + 1] + column);
         if (r + 2 <= last)
-            write_one(_mm512_extracti32x4_epi32(four, 2), some, y[r + 2] + column);
+            write_one(_mm512_extracti32x4_epi32(four, 2), mask, y[r + 2] + column);
         if (r + 3 <= last)
-            write_one(_mm512_extracti32x4_epi32(four, 3), some, y[r + 3] + column);
+            write_one(_mm512_extracti32x4_epi32(four, 3), mask, y[r + 3] + column);
     }
 }
 
-static void panels_to_words(const struct qni_direct_tile *t, const struct piece *p, int64_t panel,
-                            const int32_t *sums, int64_t nr)
+static void panels_to_words(const struct qni_direct_tile *t, const struct row_range *p,
+                            int64_t panel, const int32_t *sums, int64_t nr)
 {
     for (int64_t j = 0; j < nr; j++)
         for (int64_t r = 0; r < p->rows; r++) {
@@ -357,13 +359,13 @@ static void panels_to_words(const struct qni_direct_tile *t, const struct piece 
         }
 }
 
-QNI_TEMPLATE void finish_panels(const struct qni_direct_tile *t, const struct piece *p,
+QNI_TEMPLATE void finish_panels(const struct qni_direct_tile *t, const struct row_range *p,
                                 int64_t panel, const int32_t *sums, const int nr)
 {
     if (t->kind != QNI_DIRECT_BYTES)
         panels_to_words(t, p, panel, sums, nr);
-    else if (!t->is_tame)
-        panels_to_bytes(t, p, panel, sums, nr, ZERO | SHIFT | WILD);
+    else if (!t->is_bounded)
+        panels_to_bytes(t, p, panel, sums, nr, ZERO | SHIFT | UNBOUNDED);
     else if (t->has_zero)
         panels_to_bytes(t, p, panel, sums, nr, ZERO | SHIFT);
     else if (t->y_zero != 0 || t->is_u8 || t->relu)
@@ -375,25 +377,25 @@ QNI_TEMPLATE void finish_panels(const struct qni_direct_tile *t, const struct pi
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
 /* Products of one or two panels with all rows, whose bytes are in the room. */
-QNI_NOINLINE static void multiply_pair(const struct qni_direct_tile *t, const struct piece *p,
-                                       const struct room *room, int64_t panel, int32_t *sums,
-                                       const struct ahead *next)
+QNI_NOINLINE static void multiply_pair(const struct qni_direct_tile *t, const struct row_range *p,
+                                       const struct gather_scratch *scratch, int64_t panel,
+                                       int32_t *sums, const struct ahead *next)
 {
-    add_panels(room, p, sums, next, NR);
+    add_panels(scratch, p, sums, next, NR);
     if (p->from + p->n == t->n_taps * t->tap_bytes)
         finish_panels(t, p, panel, sums, NR);
 }
-QNI_NOINLINE static void multiply_one(const struct qni_direct_tile *t, const struct piece *p,
-                                      const struct room *room, int64_t panel, int32_t *sums,
-                                      const struct ahead *next)
+QNI_NOINLINE static void multiply_one(const struct qni_direct_tile *t, const struct row_range *p,
+                                      const struct gather_scratch *scratch, int64_t panel,
+                                      int32_t *sums, const struct ahead *next)
 {
-    add_panels(room, p, sums, next, 1);
+    add_panels(scratch, p, sums, next, 1);
     if (p->from + p->n == t->n_taps * t->tap_bytes)
         finish_panels(t, p, panel, sums, 1);
 }
 
 /* The pair after `panel`, or the first one of the next piece. */
-QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t, const struct piece *p,
+QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t, const struct row_range *p,
                                       int64_t panel, int64_t first, int64_t end, const int kind)
 {
     const int64_t bytes = kind == NIBBLES ? 8 : 16, next = panel + NR;
@@ -405,27 +407,27 @@ QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t, const str
 }
 
 QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
-                                struct room *room, const int kind)
+                                struct gather_scratch *scratch, const int kind)
 {
     const int64_t k = t->n_taps * t->tap_bytes;
     const bool is_long = k > DEPTH;
     const int64_t most = is_long ? PANELS : t->n_panels;
     for (int64_t first = 0; first < t->n_panels; first += most) {
         const int64_t end = first + most < t->n_panels ? first + most : t->n_panels;
-        struct piece p = {row, rows, 0, 0};
+        struct row_range p = {row, rows, 0, 0};
         for (; p.from < k; p.from += DEPTH) {
             p.n = k - p.from < DEPTH ? k - p.from : DEPTH;
-            bring_x(t, &p, room);
+            bring_x(t, &p, scratch);
             for (int64_t panel = first; panel < end; panel += NR) {
                 const struct ahead next = codes_after(t, &p, panel, first, end, kind);
                 int32_t *const sums =
-                    room->sums + (is_long ? (panel - first) * LINES * QNI_PANEL : 0);
+                    scratch->sums + (is_long ? (panel - first) * LINES * QNI_PANEL : 0);
                 if (panel + 1 < end) {
-                    bring_w(t, panel, &p, room, NR, kind);
-                    multiply_pair(t, &p, room, panel, sums, &next);
+                    bring_w(t, panel, &p, scratch, NR, kind);
+                    multiply_pair(t, &p, scratch, panel, sums, &next);
                 } else {
-                    bring_w(t, panel, &p, room, 1, kind);
-                    multiply_one(t, &p, room, panel, sums, &next);
+                    bring_w(t, panel, &p, scratch, 1, kind);
+                    multiply_one(t, &p, scratch, panel, sums, &next);
                 }
             }
         }

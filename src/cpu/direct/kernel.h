@@ -81,12 +81,12 @@ struct qni_direct_tile {
     int32_t has_bias; /* else bias is all 0 */
     float x_scale, y_inv;
     int32_t y_zero, relu, is_u8;
-    int32_t is_tame; /* no v * y_inv is a NaN or beyond +-2^22 */
-    int32_t is_tall; /* weights come from the second cache, 64 rows of a stay in the first: with
+    int32_t is_bounded; /* no v * y_inv is a NaN or beyond +-2^21 */
+    int32_t is_tall;    /* weights come from the second cache, 64 rows of a stay in the first: with
                       * row_sums only */
-    int32_t is_near; /* no d is beyond +-2^22, has_zero is 0, at most QNI_DIRECT_NEAR steps */
-    float *c;        /* floats, raw: [rows, 32], one block */
-    void *scratch;   /* scratch_bytes of the row, 64-byte aligned, of this thread */
+    int32_t is_near;    /* no d is beyond +-2^22, has_zero is 0, at most QNI_DIRECT_NEAR steps */
+    float *c;           /* floats, raw: [rows, 32], one block */
+    void *scratch;      /* scratch_bytes of the row, 64-byte aligned, of this thread */
 };
 
 /* Rows of a block, of at most `most`: even, so that no block is left with a few, and whole tiles of

@@ -177,7 +177,7 @@ bool qni_groups_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cp
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-struct run {
+struct groups_run {
     const struct qni_op *op;
     const struct qni_groups_kernel *kernel;
     const struct qni_rows *rows;
@@ -194,13 +194,13 @@ struct run {
 };
 
 /* What a thread is at. */
-struct piece {
-    const struct run *run;
+struct groups_item {
+    const struct groups_run *run;
     int64_t image, block, group, groups; /* of the block */
     int64_t row, rows, column, columns;  /* outputs */
     struct qni_groups_weights weights;
-    int64_t made; /* the block they are of */
-    bool is_tame; /* it: kernel.h */
+    int64_t made;    /* the block they are of */
+    bool is_bounded; /* it: kernel.h */
     float *x, *c, *buffer;
     uint8_t *line;
     void *kernel;
@@ -210,9 +210,9 @@ struct piece {
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 /* n pixels of all channels of the block, from `at` on. */
-static void load_pixels(const struct piece *p, const uint8_t *at, int64_t n, void *to)
+static void load_pixels(const struct groups_item *p, const uint8_t *at, int64_t n, void *to)
 {
-    const struct run *run = p->run;
+    const struct groups_run *run = p->run;
     const struct qni_op *op = run->op;
     const int64_t *xs = op->conv.xs, channels = p->groups * op->conv.ci;
     const size_t element = qn_dtype_bytes(op->x.dtype), row = (size_t)channels * element;
@@ -248,7 +248,7 @@ static void load_pixels(const struct piece *p, const uint8_t *at, int64_t n, voi
 }
 
 /* n pixels of all sets of the block become zeros. */
-static void zero(const struct piece *p, uint8_t *at, int64_t n)
+static void zero(const struct groups_item *p, uint8_t *at, int64_t n)
 {
     const struct qni_groups_shape *s = &p->run->s;
     const size_t pixel = (size_t)s->inputs * s->element;
@@ -257,9 +257,9 @@ static void zero(const struct piece *p, uint8_t *at, int64_t n)
         memset(at, 0, (size_t)n * pixel);
 }
 
-static void load_band(const struct piece *p)
+static void load_band(const struct groups_item *p)
 {
-    const struct run *run = p->run;
+    const struct groups_run *run = p->run;
     const struct qni_conv *c = &run->op->conv;
     const struct qni_groups_shape *s = &run->s;
     const int64_t y = p->row * c->stride[0] - c->pad[0];
@@ -305,7 +305,7 @@ static bool exact_sum(const struct qni_groups_tile *t, const float *x, const flo
 
 /* Results that are no numbers although all inputs are: matmul/overflow.h has the same for
  * products. */
-static void mend(const struct piece *p, const struct qni_groups_tile *t)
+static void recompute_overflowed(const struct groups_item *p, const struct qni_groups_tile *t)
 {
     const struct qni_groups_shape *s = &p->run->s;
     const int64_t co = p->run->op->conv.co, lanes = s->lanes;
@@ -327,10 +327,10 @@ static void mend(const struct piece *p, const struct qni_groups_tile *t)
 }
 
 /* Groups [group, group + groups) of the block, which lie together in c. */
-static void finish_groups(const struct piece *p, const struct qni_groups_tile *t, int64_t group,
-                          int64_t groups, float *c)
+static void finish_groups(const struct groups_item *p, const struct qni_groups_tile *t,
+                          int64_t group, int64_t groups, float *c)
 {
-    const struct run *run = p->run;
+    const struct groups_run *run = p->run;
     const struct qni_conv *g = &run->op->conv;
     const int64_t first = p->group + group;
     const qn_packed *w = run->op->w[0];
@@ -356,25 +356,25 @@ static void finish_groups(const struct piece *p, const struct qni_groups_tile *t
     }
 }
 
-static void finish(const struct piece *p, const struct qni_groups_tile *t)
+static void finish(const struct groups_item *p, const struct qni_groups_tile *t)
 {
-    const struct run *run = p->run;
+    const struct groups_run *run = p->run;
     const struct qni_groups_shape *s = &run->s;
     if (run->is_bytes)
         return;
     const bool is_float = run->kernel->kind == QNI_GROUPS_FLOAT;
     if (is_float && run->is_direct && run->epilogue.is_store && run->epilogue.x_scale == 1.0f)
         return; /* of int8 the epilogue looks for NaN */
-    const int64_t some = run->is_raw ? 1 : s->is_dense ? p->groups : s->groups_of_set;
-    for (int64_t i = 0; i < p->groups; i += some) {
+    const int64_t per_call = run->is_raw ? 1 : s->is_dense ? p->groups : s->groups_of_set;
+    for (int64_t i = 0; i < p->groups; i += per_call) {
         const int64_t set = i / s->groups_of_set;
-        finish_groups(p, t, i, qni_min(some, p->groups - i),
+        finish_groups(p, t, i, qni_min(per_call, p->groups - i),
                       t->c + set * t->c_set + i % s->groups_of_set * run->op->conv.co);
     }
 }
 
 /* Of the outputs from this one on; NULL: none. */
-static const float *bias_of(const struct run *run, int64_t output)
+static const float *bias_of(const struct groups_run *run, int64_t output)
 {
     const qn_tensor *bias = &run->op->epilogue.bias;
     return bias->rank == 0 ? NULL : (const float *)bias->data + output;
@@ -382,9 +382,9 @@ static const float *bias_of(const struct run *run, int64_t output)
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-static void set_bytes(const struct piece *p, struct qni_groups_tile *t)
+static void set_bytes(const struct groups_item *p, struct qni_groups_tile *t)
 {
-    const struct run *run = p->run;
+    const struct groups_run *run = p->run;
     const struct qni_conv *c = &run->op->conv;
     const struct qni_finish_step *f = &run->epilogue.finish;
     const int64_t output = p->group * c->co;
@@ -398,12 +398,12 @@ static void set_bytes(const struct piece *p, struct qni_groups_tile *t)
     t->y_zero = f->y_zero;
     t->relu = f->act == QN_ACT_RELU;
     t->is_u8 = f->y_dtype == QN_U8;
-    t->is_tame = p->is_tame;
+    t->is_bounded = p->is_bounded;
 }
 
-static struct qni_groups_tile tile_of(const struct piece *p)
+static struct qni_groups_tile tile_of(const struct groups_item *p)
 {
-    const struct run *run = p->run;
+    const struct groups_run *run = p->run;
     const struct qni_op *op = run->op;
     const struct qni_conv *c = &op->conv;
     const struct qni_groups_shape *s = &run->s;
@@ -447,30 +447,31 @@ static struct qni_groups_tile tile_of(const struct piece *p)
     return t;
 }
 
-/* Are all codes that the block's results can have tame (kernel.h)? Each result of a set is compared
+/* Are all codes of the block's results bounded (kernel.h)? Each result of a set is compared
  * with the largest bias: a no costs a little time. */
-static bool is_tame(const struct piece *p)
+static bool is_bounded(const struct groups_item *p)
 {
-    const struct run *run = p->run;
+    const struct groups_run *run = p->run;
     const struct qni_conv *c = &run->op->conv;
     const struct qni_groups_shape *s = &run->s;
     const float *const scale = p->weights.scale, *const bias = bias_of(run, p->group * c->co);
     const float dot = 255.0f * 128.0f * (float)run->op->k * run->epilogue.x_scale;
     const int64_t n = p->groups * c->co, lanes = s->block * s->vectors * s->lanes;
     float most = 0.0f;
-    uint32_t wild = 0; /* NaN are */
+    uint32_t unbounded = 0; /* NaN are */
     for (int64_t i = 0; bias != NULL && i < n; i++) {
-        wild |= (uint32_t) !(fabsf(bias[i]) < 0x1p100f);
+        unbounded |= (uint32_t) !(fabsf(bias[i]) < 0x1p100f);
         most = fabsf(bias[i]) > most ? fabsf(bias[i]) : most;
     }
     for (int64_t i = 0; i < qni_min(lanes, n); i++)
-        wild |= (uint32_t) !((fabsf(scale[i]) * dot + most) * run->epilogue.finish.y_inv < 0x1p21f);
-    return wild == 0;
+        unbounded |=
+            (uint32_t) !((fabsf(scale[i]) * dot + most) * run->epilogue.finish.y_inv < 0x1p21f);
+    return unbounded == 0;
 }
 
-static void run_piece(struct piece *p, int64_t item)
+static void run_item(struct groups_item *p, int64_t item)
 {
-    const struct run *run = p->run;
+    const struct groups_run *run = p->run;
     const struct qni_op *op = run->op;
     const struct qni_groups_shape *s = &run->s;
     const int64_t per_block = op->conv.batch * s->n_bands;
@@ -482,7 +483,7 @@ static void run_piece(struct piece *p, int64_t item)
     if (p->made != p->block) {
         qni_groups_weights_make(op, s, run->kernel, run->places, p->block, &p->weights);
         p->made = p->block;
-        p->is_tame = run->is_bytes && is_tame(p);
+        p->is_bounded = run->is_bytes && is_bounded(p);
     }
     for (p->column = 0; p->column < op->conv.ow; p->column += s->columns) {
         p->columns = qni_min(s->columns, op->conv.ow - p->column);
@@ -490,19 +491,19 @@ static void run_piece(struct piece *p, int64_t item)
         const struct qni_groups_tile t = tile_of(p);
         const bool is_good = run->kernel->fn(&t);
         if (QNI_UNLIKELY(!is_good) && run->kernel->kind == QNI_GROUPS_FLOAT)
-            mend(p, &t);
+            recompute_overflowed(p, &t);
         finish(p, &t);
     }
 }
 
 static void run_thread(void *arg, int32_t thread)
 {
-    struct run *run = arg;
+    struct groups_run *run = arg;
     const struct qni_groups_shape *s = &run->s;
     const int32_t kind = run->kernel->kind;
     uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
     const bool has_offset = run->op->w[0]->head->section[QNI_SECTION_OFFSET].bytes != 0;
-    struct piece p = {.run = run, .made = -1, .line = memory + s->line};
+    struct groups_item p = {.run = run, .made = -1, .line = memory + s->line};
     p.weights.w = (float *)(void *)(memory + s->w);
     if (kind != QNI_GROUPS_FLOAT) {
         p.weights.scale = (float *)(void *)(memory + s->scale);
@@ -518,13 +519,13 @@ static void run_thread(void *arg, int32_t thread)
     p.epilogue = (struct qni_epilogue_scratch *)(void *)(memory + s->epilogue);
     const int64_t n_items = s->n_blocks * run->op->conv.batch * s->n_bands;
     for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < n_items;)
-        run_piece(&p, i);
+        run_item(&p, i);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 /* What all threads read: taps, segments, lanes, places. */
-static void make_tables(struct run *run, uint8_t *memory)
+static void make_tables(struct groups_run *run, uint8_t *memory)
 {
     const struct qni_op *op = run->op;
     const struct qni_conv *c = &op->conv;
@@ -554,7 +555,7 @@ static void make_tables(struct run *run, uint8_t *memory)
     run->places = places;
 }
 
-static bool writes_bytes(const struct run *run)
+static bool writes_bytes(const struct groups_run *run)
 {
     const qn_epilogue *e = &run->op->epilogue;
     const bool bytes = run->op->y.dtype == QN_I8 || run->op->y.dtype == QN_U8;
@@ -571,7 +572,7 @@ void qni_groups_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     const struct qni_rows *const rows = qni_rows_for(ctx->isa);
     const struct qni_patches patches = qni_patches_of(op, rows, 0, 0, false);
     const struct qni_row_sink sink = qni_conv_sink(op, &patches);
-    struct run run = {
+    struct groups_run run = {
         .op = op,
         .kernel = (const struct qni_groups_kernel *)(const void *)choice->main,
         .rows = rows,

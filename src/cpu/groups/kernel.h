@@ -67,7 +67,7 @@ struct qni_groups_tile {
     float x_scale, y_inv;
     int32_t y_zero;
     bool relu, is_u8;
-    bool is_tame; /* no result times y_inv is a NaN or beyond +-2^21 */
+    bool is_bounded; /* no result times y_inv is a NaN or beyond +-2^21 */
 };
 
 /* Codes of QNI_GROUPS_CODED patches, and three vectors of facts of each segment of them. */

@@ -68,7 +68,7 @@ static size_t take(size_t *at, size_t bytes)
     return here;
 }
 
-static void place(const struct qni_op *op, int32_t kind, struct qni_groups_shape *s)
+static void place_scratch(const struct qni_op *op, int32_t kind, struct qni_groups_shape *s)
 {
     const struct qni_packed_head *head = op->w[0]->head;
     const size_t n_lanes = (size_t)(s->block * s->vectors * s->lanes);
@@ -117,6 +117,6 @@ struct qni_groups_shape qni_groups_shape_of(const struct qni_op *op,
     s.n_segments = kernel->kind == QNI_GROUPS_FLOAT ? 1 : cut.n_segments;
     choose_sets(op, &s);
     choose_band(op, &s);
-    place(op, kernel->kind, &s);
+    place_scratch(op, kernel->kind, &s);
     return s;
 }

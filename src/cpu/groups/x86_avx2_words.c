@@ -16,7 +16,7 @@
 #include "kernel.h"
 
 enum { LANES = 8, PAIR = 16, MOST = 8, TAPS = QNI_GROUPS_SQUARE_TAPS, PAIRED = 6 };
-enum { BYTES = 0, WILD_BYTES = 1, FLOATS = 2, WORDS = 3 };
+enum { BYTES = 0, UNBOUNDED_BYTES = 1, FLOATS = 2, WORDS = 3 };
 
 QNI_TEMPLATE __m256i load(const void *at)
 {
@@ -66,13 +66,14 @@ static struct finish finish_of(const struct qni_groups_tile *t, int64_t vector)
 }
 
 /* turns: two groups share the vector. */
-QNI_TEMPLATE __m256i code_of(const struct finish *f, __m256i d, const bool turns, const bool wild)
+QNI_TEMPLATE __m256i code_of(const struct finish *f, __m256i d, const bool turns,
+                             const bool unbounded)
 {
     __m256 v = _mm256_mul_ps(f->scale, _mm256_cvtepi32_ps(d));
     if (turns)
         v = _mm256_permutevar8x32_ps(v, f->order);
     v = _mm256_mul_ps(_mm256_add_ps(_mm256_mul_ps(v, f->x_scale), f->bias), f->y_inv);
-    if (wild) {
+    if (unbounded) {
         const __m256 most = _mm256_set1_ps(0x1p21f), least = _mm256_set1_ps(-0x1p21f);
         const __m256 number = _mm256_cmp_ps(v, v, _CMP_ORD_Q);
         v = _mm256_and_ps(_mm256_min_ps(_mm256_max_ps(v, least), most), number);
@@ -82,9 +83,9 @@ QNI_TEMPLATE __m256i code_of(const struct finish *f, __m256i d, const bool turns
 
 /* Two outputs as words. What saturates here does so as a byte, zero point or not. */
 QNI_TEMPLATE __m256i two_of(const struct finish *f, const __m256i *d, const bool turns,
-                            const bool wild)
+                            const bool unbounded)
 {
-    const __m256i a = code_of(f, d[0], turns, wild), b = code_of(f, d[1], turns, wild);
+    const __m256i a = code_of(f, d[0], turns, unbounded), b = code_of(f, d[1], turns, unbounded);
     return _mm256_adds_epi16(_mm256_packs_epi32(a, b), f->y_zero);
 }
 
@@ -93,9 +94,9 @@ QNI_TEMPLATE __m256i two_of(const struct finish *f, const __m256i *d, const bool
 QNI_TEMPLATE void put(const struct finish *f, const __m256i *d, void *const *to, const bool turns,
                       const int kind)
 {
-    if (kind <= WILD_BYTES) {
-        const __m256i a = two_of(f, d, turns, kind == WILD_BYTES);
-        const __m256i b = two_of(f, d + 2, turns, kind == WILD_BYTES);
+    if (kind <= UNBOUNDED_BYTES) {
+        const __m256i a = two_of(f, d, turns, kind == UNBOUNDED_BYTES);
+        const __m256i b = two_of(f, d + 2, turns, kind == UNBOUNDED_BYTES);
         __m256i v = _mm256_xor_si256(_mm256_max_epi8(_mm256_packs_epi16(a, b), f->floor), f->flip);
         v = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
         const __m128i low = _mm256_castsi256_si128(v), high = _mm256_extracti128_si256(v, 1);
@@ -114,23 +115,23 @@ QNI_TEMPLATE void put(const struct finish *f, const __m256i *d, void *const *to,
 }
 
 /* Outputs in memory. */
-struct place {
+struct output_place {
     uint8_t *to;
     size_t row, column;
 };
 
-static struct place place_of(const struct qni_groups_tile *t, int64_t set, int64_t v)
+static struct output_place place_of(const struct qni_groups_tile *t, int64_t set, int64_t v)
 {
     const size_t bytes = t->y != NULL ? 1 : sizeof(float);
     uint8_t *const first = t->y != NULL ? t->y : (uint8_t *)t->c;
-    return (struct place){first + (size_t)(set * t->c_set + v * LANES) * bytes,
-                          (size_t)t->c_row * bytes, (size_t)t->c_column * bytes};
+    return (struct output_place){first + (size_t)(set * t->c_set + v * LANES) * bytes,
+                                 (size_t)t->c_row * bytes, (size_t)t->c_column * bytes};
 }
 
 static int kind_of(const struct qni_groups_tile *t)
 {
     if (t->y != NULL)
-        return t->is_tame ? BYTES : WILD_BYTES;
+        return t->is_bounded ? BYTES : UNBOUNDED_BYTES;
     return t->raw_i32 ? WORDS : FLOATS;
 }
 
@@ -265,7 +266,7 @@ static struct form form_of(const struct qni_groups_tile *t, int64_t v)
 
 /* n outputs, at most MOST, of a vector. sums: to_column apart. */
 QNI_TEMPLATE void put_row(const struct finish *f, const int32_t *sums, int64_t step, int64_t n,
-                          const struct place *p, const bool turns, const int kind)
+                          const struct output_place *p, const bool turns, const int kind)
 {
     uint8_t nowhere[LANES * sizeof(float)];
     for (int64_t i = 0; i < n; i += 4) {
@@ -297,7 +298,7 @@ QNI_TEMPLATE void rows_of(const struct qni_groups_tile *t, int64_t set, int64_t 
                      .to = sums,
                      .to_column = form->vectors * LANES};
     for (int64_t i = 0; i < t->rows; i++) {
-        struct place p = place_of(t, set, v);
+        struct output_place p = place_of(t, set, v);
         p.to += (size_t)i * p.row;
         in.x = x + i * t->x_row;
         int64_t tiles = (t->columns + form->most - 1) / form->most;
@@ -306,8 +307,8 @@ QNI_TEMPLATE void rows_of(const struct qni_groups_tile *t, int64_t set, int64_t 
             form->fn(&in, n);
             in.x += n * in.column;
             for (int64_t k = 0; k < form->vectors; k++) {
-                struct place at = p;
-                at.to += (size_t)(k * LANES) * (kind <= WILD_BYTES ? 1 : sizeof(float));
+                struct output_place at = p;
+                at.to += (size_t)(k * LANES) * (kind <= UNBOUNDED_BYTES ? 1 : sizeof(float));
                 if (t->groups > 1)
                     put_row(&f[k], sums + k * LANES, in.to_column, n, &at, true, kind);
                 else
@@ -412,7 +413,7 @@ static void transform(const struct qni_groups_tile *t, const struct squares *s, 
 }
 
 /* Some squares that follow each other: where their inputs and weights are. */
-struct some {
+struct squares_run {
     const int16_t *x, *w;
     int64_t first, n; /* which of the squares at hand */
     bool is_odd;      /* none has a second row of outputs */
@@ -426,7 +427,8 @@ struct how {
 
 /* sum[r * V + v] += tap `tap` of T squares. */
 QNI_TEMPLATE void add_tap(const struct qni_groups_tile *t, const struct squares *s,
-                          const struct some *in, int64_t tap, const struct how h, __m256i *sum)
+                          const struct squares_run *in, int64_t tap, const struct how h,
+                          __m256i *sum)
 {
     const uintptr_t column = (uintptr_t)t->x_column * sizeof(int16_t);
     const int64_t next = TAPS * t->ci * LANES;
@@ -448,9 +450,9 @@ QNI_TEMPLATE void add_tap(const struct qni_groups_tile *t, const struct squares 
 
 /* Lines of T squares, of the first and the second output each: [4][2][T][V][LANES]. Of the fourth
  * row and column the weights are negative, so that nothing is to be turned. */
-QNI_TEMPLATE void sum_some(const struct qni_groups_tile *t, const struct squares *s,
-                           const struct some *in, const int T, const int V, const int G,
-                           const int quads)
+QNI_TEMPLATE void sum_run(const struct qni_groups_tile *t, const struct squares *s,
+                          const struct squares_run *in, const int T, const int V, const int G,
+                          const int quads)
 {
     enum { MANY = 4 };
     const struct how h = {T, V, G, quads};
@@ -496,9 +498,10 @@ QNI_TEMPLATE void outputs_of(const int32_t *sums, int64_t step, __m256i *d)
 /* Results of some squares, of a vector that groups share (TURNS), one of a group or the next of TWO
  * whose sums lie side by side. */
 enum { TURNS = 0, ONE = 1, TWO = 2 };
-QNI_TEMPLATE void put_some(const struct qni_groups_tile *t, const struct squares *s,
-                           const struct some *in, const struct finish *f, const int32_t *sums,
-                           const struct place *p, const int form, const int kind)
+QNI_TEMPLATE void put_squares(const struct qni_groups_tile *t, const struct squares *s,
+                              const struct squares_run *in, const struct finish *f,
+                              const int32_t *sums, const struct output_place *p, const int form,
+                              const int kind)
 {
     uint8_t nowhere[LANES * sizeof(float)];
     const int64_t next = (form == TWO ? 2 : 1) * LANES, step = in->n * next;
@@ -521,23 +524,23 @@ QNI_TEMPLATE void put_some(const struct qni_groups_tile *t, const struct squares
 
 #define SUM(T)                                                                                     \
     case T:                                                                                        \
-        sum_some(t, s, in, T, V, G, quads);                                                        \
+        sum_run(t, s, in, T, V, G, quads);                                                         \
         break;
 QNI_TEMPLATE void sum_any(const struct qni_groups_tile *t, const struct squares *s,
-                          const struct some *in, const int V, const int G, const int quads)
+                          const struct squares_run *in, const int V, const int G, const int quads)
 {
     switch (in->n) {
         /* clang-format off */
         SUM(4) SUM(3) SUM(2)
     default:
-        sum_some(t, s, in, 1, V, G, quads);
+        sum_run(t, s, in, 1, V, G, quads);
         /* clang-format on */
     }
 }
 #undef SUM
 
 static void sum_squares(const struct qni_groups_tile *t, const struct squares *s,
-                        const struct some *in)
+                        const struct squares_run *in)
 {
     if (t->groups > 1 && t->ci == 4)
         sum_any(t, s, in, 1, 2, 1);
@@ -553,7 +556,7 @@ static void sum_squares(const struct qni_groups_tile *t, const struct squares *s
  * and of second outputs: column c of T squares, of its first two taps, then of the others.
  * Functions of their own: of one with all taps, compilers keep the sums in memory. */
 QNI_TEMPLATE void sum_half(const struct qni_groups_tile *t, const struct squares *s,
-                           const struct some *in, int64_t c, const int T, const bool begins,
+                           const struct squares_run *in, int64_t c, const int T, const bool begins,
                            int32_t *first, int32_t *second)
 {
     const struct how h = {T, 2, 1, 0};
@@ -585,8 +588,8 @@ QNI_TEMPLATE void sum_half(const struct qni_groups_tile *t, const struct squares
         sum_half(t, s, in, c, T, begins, first, second);                                           \
         break;
 QNI_TEMPLATE void sum_half_of(const struct qni_groups_tile *t, const struct squares *s,
-                              const struct some *in, int64_t c, const bool begins, int32_t *first,
-                              int32_t *second)
+                              const struct squares_run *in, int64_t c, const bool begins,
+                              int32_t *first, int32_t *second)
 {
     switch (in->n) {
         /* clang-format off */
@@ -598,13 +601,13 @@ QNI_TEMPLATE void sum_half_of(const struct qni_groups_tile *t, const struct squa
 }
 #undef SUM
 static QNI_NOINLINE void begin_lines(const struct qni_groups_tile *t, const struct squares *s,
-                                     const struct some *in, int64_t c, int32_t *first,
+                                     const struct squares_run *in, int64_t c, int32_t *first,
                                      int32_t *second)
 {
     sum_half_of(t, s, in, c, true, first, second);
 }
 static QNI_NOINLINE void end_lines(const struct qni_groups_tile *t, const struct squares *s,
-                                   const struct some *in, int64_t c, int32_t *first,
+                                   const struct squares_run *in, int64_t c, int32_t *first,
                                    int32_t *second)
 {
     sum_half_of(t, s, in, c, false, first, second);
@@ -613,16 +616,16 @@ static QNI_NOINLINE void end_lines(const struct qni_groups_tile *t, const struct
 /* Lines of some squares and two vectors, [4][2][squares][2][LANES], column by column: the weights
  * of one stay in the first cache. Squares from `last` on have no second outputs. */
 static void sum_lines(const struct qni_groups_tile *t, const struct squares *s,
-                      const struct some *some, int64_t last)
+                      const struct squares_run *run, int64_t last)
 {
-    const int64_t line = some->n * 2 * LANES;
+    const int64_t line = run->n * 2 * LANES;
     for (int64_t c = 0; c < 4; c++) {
-        struct some in = *some;
+        struct squares_run in = *run;
         int32_t *to = s->sums + 2 * c * line;
-        int64_t blocks = (some->n + PAIRED - 1) / PAIRED;
-        for (int64_t i = 0; i < some->n; i += in.n, blocks--) {
-            in.n = (some->n - i + blocks - 1) / blocks;
-            in.is_odd = t->rows % 2 != 0 && some->first + i >= last;
+        int64_t blocks = (run->n + PAIRED - 1) / PAIRED;
+        for (int64_t i = 0; i < run->n; i += in.n, blocks--) {
+            in.n = (run->n - i + blocks - 1) / blocks;
+            in.is_odd = t->rows % 2 != 0 && run->first + i >= last;
             begin_lines(t, s, &in, c, to, to + line);
             end_lines(t, s, &in, c, to, to + line);
             in.x += in.n * t->x_column;
@@ -639,15 +642,15 @@ QNI_TEMPLATE void multiply_two(const struct qni_groups_tile *t, const struct squ
     const int64_t last = ((t->rows + 1) / 2 - 1 - s->row) * s->columns;
     const int64_t most = t->ci > 16 ? QNI_GROUPS_RUN : QNI_GROUPS_RUN / 2;
     const struct finish f[2] = {finish_of(t, vector), finish_of(t, vector + 1)};
-    const struct place p[2] = {place_of(t, set, v), place_of(t, set, v + 1)};
+    const struct output_place p[2] = {place_of(t, set, v), place_of(t, set, v + 1)};
     const int16_t *const w = (const int16_t *)(const void *)t->w;
-    struct some some = {.x = s->x, .w = w + vector * TAPS * t->ci * LANES};
-    for (; some.first < n; some.first += some.n) {
-        some.n = n - some.first < most ? n - some.first : most;
-        sum_lines(t, s, &some, last);
+    struct squares_run run = {.x = s->x, .w = w + vector * TAPS * t->ci * LANES};
+    for (; run.first < n; run.first += run.n) {
+        run.n = n - run.first < most ? n - run.first : most;
+        sum_lines(t, s, &run, last);
         for (int64_t i = 0; i < 2; i++)
-            put_some(t, s, &some, &f[i], s->sums + i * LANES, &p[i], TWO, kind);
-        some.x += some.n * t->x_column;
+            put_squares(t, s, &run, &f[i], s->sums + i * LANES, &p[i], TWO, kind);
+        run.x += run.n * t->x_column;
     }
 }
 
@@ -662,19 +665,19 @@ QNI_TEMPLATE void multiply_squares(const struct qni_groups_tile *t, const struct
         const int64_t vector = set * t->vectors + v, n = s->rows * s->columns;
         const int64_t last = ((t->rows + 1) / 2 - 1 - s->row) * s->columns;
         const struct finish f = finish_of(t, vector);
-        const struct place p = place_of(t, set, v);
+        const struct output_place p = place_of(t, set, v);
         const int16_t *const w = (const int16_t *)(const void *)t->w;
-        struct some some = {.x = s->x, .w = w + vector * TAPS * t->ci * LANES};
+        struct squares_run run = {.x = s->x, .w = w + vector * TAPS * t->ci * LANES};
         int64_t blocks = (n + 3) / 4;
-        for (; some.first < n; some.first += some.n, blocks--) {
-            some.n = (n - some.first + blocks - 1) / blocks;
-            some.is_odd = t->rows % 2 != 0 && some.first >= last;
-            sum_squares(t, s, &some);
+        for (; run.first < n; run.first += run.n, blocks--) {
+            run.n = (n - run.first + blocks - 1) / blocks;
+            run.is_odd = t->rows % 2 != 0 && run.first >= last;
+            sum_squares(t, s, &run);
             if (t->groups > 1)
-                put_some(t, s, &some, &f, s->sums, &p, TURNS, kind);
+                put_squares(t, s, &run, &f, s->sums, &p, TURNS, kind);
             else
-                put_some(t, s, &some, &f, s->sums, &p, ONE, kind);
-            some.x += some.n * t->x_column;
+                put_squares(t, s, &run, &f, s->sums, &p, ONE, kind);
+            run.x += run.n * t->x_column;
         }
     }
 }
@@ -720,8 +723,8 @@ static bool words(const struct qni_groups_tile *t)
     case BYTES:
         tile_of(t, BYTES);
         break;
-    case WILD_BYTES:
-        tile_of(t, WILD_BYTES);
+    case UNBOUNDED_BYTES:
+        tile_of(t, UNBOUNDED_BYTES);
         break;
     case FLOATS:
         tile_of(t, FLOATS);

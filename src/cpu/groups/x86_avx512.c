@@ -40,9 +40,9 @@ static inline __attribute__((always_inline)) __m512 repeat(const float *at, cons
 static inline void halves(const uint16_t *src, int64_t n, float *dst)
 {
     for (int64_t i = 0; i < n; i += 16) {
-        const __mmask16 some = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
-        const __m256i h = _mm256_maskz_loadu_epi16(some, src + i);
-        _mm512_mask_storeu_ps(dst + i, some, _mm512_cvtph_ps(h));
+        const __mmask16 mask = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+        const __m256i h = _mm256_maskz_loadu_epi16(mask, src + i);
+        _mm512_mask_storeu_ps(dst + i, mask, _mm512_cvtph_ps(h));
     }
 }
 

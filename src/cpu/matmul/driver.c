@@ -16,7 +16,7 @@
 enum { LISTS = 16 };
 
 /* Everything workers read. */
-struct run {
+struct product_run {
     const qn_ctx *ctx;
     const struct qni_op *op;
     const struct qni_cpu_choice *choice;
@@ -54,12 +54,12 @@ struct cursor {
     int64_t part, first_unit, before;
 };
 
-static int64_t units_of(const struct run *r, const struct qni_part *part)
+static int64_t units_of(const struct product_run *r, const struct qni_part *part)
 {
     return part->n_panels <= 0 ? 0 : qni_ceil_div(part->n_rows, r->block);
 }
 
-static struct unit find_unit(const struct run *r, int64_t index, struct cursor *c)
+static struct unit find_unit(const struct product_run *r, int64_t index, struct cursor *c)
 {
     if (index < c->first_unit)
         *c = (struct cursor){0, 0, 0};
@@ -85,8 +85,8 @@ static struct unit find_unit(const struct run *r, int64_t index, struct cursor *
 
 /* ---- what a kernel is told ------------------------------------------------------------------- */
 
-static void describe_weights(const struct run *r, const struct unit *u, struct qni_matmul_tile *t,
-                             int8_t table8[16])
+static void describe_weights(const struct product_run *r, const struct unit *u,
+                             struct qni_matmul_tile *t, int8_t table8[16])
 {
     const qn_packed *w = u->part->w;
     const struct qni_cut *cut = &u->layout.cut;
@@ -119,7 +119,7 @@ static void describe_weights(const struct run *r, const struct unit *u, struct q
 }
 
 /* Rows that need no preparing: f32 x, read where it lies. */
-static const float *rows_in_place(const struct run *r, const struct unit *u)
+static const float *rows_in_place(const struct product_run *r, const struct unit *u)
 {
     const struct qni_row_source *s = &r->product->source;
     const bool is_short = u->layout.is_short && u->rows > QNI_FEW_ROWS;
@@ -131,13 +131,13 @@ static const float *rows_in_place(const struct run *r, const struct unit *u)
 }
 
 /* Rows that were prepared for several products, and follow each other there. */
-static bool are_ready(const struct run *r)
+static bool are_ready(const struct product_run *r)
 {
     const struct qni_row_source *s = &r->product->source;
     return r->op->prepared != NULL && s->index == NULL && s->fill == NULL;
 }
 
-static void describe_rows(const struct run *r, const struct unit *u,
+static void describe_rows(const struct product_run *r, const struct unit *u,
                           const struct qni_prepared *prepared, struct qni_matmul_tile *t)
 {
     const struct qni_row_layout *l = &u->layout;
@@ -184,7 +184,7 @@ static int64_t tile_panels(const struct qni_matmul_kernel *kernel, int64_t rows)
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-static void multiply(const struct run *r, struct qni_matmul_tile *t, const struct unit *u)
+static void multiply(const struct product_run *r, struct qni_matmul_tile *t, const struct unit *u)
 {
     const bool may_refuse = u->stand_in != NULL;
     if (t->units > 0) {
@@ -202,8 +202,9 @@ static void multiply(const struct run *r, struct qni_matmul_tile *t, const struc
 }
 
 /* Sums that overflowed on the way are made again from x. */
-static void mend(const struct run *r, const struct unit *u, const struct qni_matmul_tile *t,
-                 int64_t panel, struct qni_thread_scratch *scratch)
+static void recompute_overflowed(const struct product_run *r, const struct unit *u,
+                                 const struct qni_matmul_tile *t, int64_t panel,
+                                 struct qni_thread_scratch *scratch)
 {
     const int64_t n = t->n_panels * QNI_PANEL;
     if (u->kernel->numerics != QNI_NUMERICS_BOUND)
@@ -224,12 +225,12 @@ static void mend(const struct run *r, const struct unit *u, const struct qni_mat
         .ldc = t->ldc,
         .rounds = (u->kernel->traits & QNI_ROUNDS_WEIGHTS) != 0,
     };
-    qni_overflow_mend(r->op, r->rows, &r->product->source, &tile, &rows);
+    qni_overflow_recompute(r->op, r->rows, &r->product->source, &tile, &rows);
     scratch->kept = 0; /* the kernel's memory holds floats of rows now */
 }
 
 /* Does the kernel multiply by the scales of x itself? Each result is written once, then. */
-static bool kernel_scales(const struct run *r, const struct unit *u,
+static bool kernel_scales(const struct product_run *r, const struct unit *u,
                           const struct qni_matmul_tile *t)
 {
     return (u->kernel->traits & QNI_TAKES_SCALE) && r->epilogue.is_store && t->n_segments == 1 &&
@@ -237,7 +238,7 @@ static bool kernel_scales(const struct run *r, const struct unit *u,
 }
 
 /* Panels [panel, end) of a unit whose rows are ready: tile by tile to y. */
-static void multiply_panels(const struct run *r, const struct unit *u,
+static void multiply_panels(const struct product_run *r, const struct unit *u,
                             const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
                             int64_t panel, int64_t end)
 {
@@ -296,7 +297,7 @@ static void multiply_panels(const struct run *r, const struct unit *u,
         t.c = to_y ? direct + output : scratch->tile;
         t.ldc = to_y ? ldy : (size_t)(n * QNI_PANEL + QNI_TILE_PAD);
         multiply(r, &t, u);
-        mend(r, u, &t, panel, scratch);
+        recompute_overflowed(r, u, &t, panel, scratch);
         const struct qni_epilogue_tile tile = {
             .part = u->part,
             .row = u->row,
@@ -320,9 +321,9 @@ static void multiply_panels(const struct run *r, const struct unit *u,
 
 /* The same of weights whose outputs gate each other: panel by panel the gates and what lies half of
  * the panels on, in two tiles that the epilogue makes one of. */
-static void multiply_halves(const struct run *r, const struct unit *u,
-                            const struct qni_prepared *prepared,
-                            struct qni_thread_scratch *scratch, int64_t panel, int64_t end)
+static void multiply_halves(const struct product_run *r, const struct unit *u,
+                            const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
+                            int64_t panel, int64_t end)
 {
     int8_t table8[16];
     struct qni_matmul_tile all;
@@ -349,7 +350,7 @@ static void multiply_halves(const struct run *r, const struct unit *u,
             t.c = c[half];
             t.ldc = ldc;
             multiply(r, &t, u);
-            mend(r, u, &t, at, scratch);
+            recompute_overflowed(r, u, &t, at, scratch);
         }
         const bool scaled =
             u->kernel->reads == QNI_READS_Q8 && r->op->strategy != QN_STRATEGY_INT8_STATIC;
@@ -383,25 +384,25 @@ static int64_t rows_per_call(const struct unit *u)
 }
 
 /* Rows [row, row + n) of a unit, if there are such. */
-QNI_NOINLINE static void multiply_strip(const struct run *r, const struct unit *u,
+QNI_NOINLINE static void multiply_strip(const struct product_run *r, const struct unit *u,
                                         const struct qni_prepared *prepared, int64_t row, int64_t n,
                                         struct qni_thread_scratch *scratch, int64_t panel)
 {
-    struct unit some = *u;
+    struct unit strip = *u;
     struct qni_prepared rows = *prepared;
-    some.row += row;
-    some.before += row;
-    some.rows = qni_min(n, u->rows - row);
+    strip.row += row;
+    strip.before += row;
+    strip.rows = qni_min(n, u->rows - row);
     if (row > 0) { /* only of Q8 */
         rows.a += (size_t)row * u->layout.lda;
         rows.row_scale += row;
         rows.facts.sum += (size_t)row * u->layout.ld_segment;
     }
     const int64_t end = qni_min(panel + r->panels_per_item, u->part->n_panels);
-    if (some.rows > 0 && r->op->more.gate == QN_GATE_HALVES)
-        multiply_halves(r, &some, &rows, scratch, panel, end);
-    else if (some.rows > 0)
-        multiply_panels(r, &some, &rows, scratch, panel, end);
+    if (strip.rows > 0 && r->op->more.gate == QN_GATE_HALVES)
+        multiply_halves(r, &strip, &rows, scratch, panel, end);
+    else if (strip.rows > 0)
+        multiply_panels(r, &strip, &rows, scratch, panel, end);
 }
 
 /* Items for each thread. Each is a step of a shared counter and a call of the kernel: a single row
@@ -417,7 +418,7 @@ static int64_t items_of_thread(const struct run *r)
 
 /* Panels of an item, so that there are several items for each thread, but no crumbs: kernels like
  * pairs and eights of panels. */
-static void cut_items(struct run *r, int64_t rows)
+static void cut_items(struct product_run *r, int64_t rows)
 {
     const int64_t wanted = items_of_thread(r) * (int64_t)r->choice->n_threads;
     const int64_t strips = qni_ceil_div(r->block, rows);
@@ -433,7 +434,7 @@ static void cut_items(struct run *r, int64_t rows)
 
 /* ---- private: every item is on its own ------------------------------------------------------- */
 
-static void private_scratch(struct run *r, int32_t worker, struct qni_thread_scratch *s,
+static void private_scratch(struct product_run *r, int32_t worker, struct qni_thread_scratch *s,
                             struct qni_row_scratch *rows)
 {
     qni_thread_scratch(r->op, &r->shape, r->choice, r->private + (size_t)worker * r->thread_bytes,
@@ -444,7 +445,7 @@ static void private_scratch(struct run *r, int32_t worker, struct qni_thread_scr
 
 static void work_privately(void *arg, int32_t worker)
 {
-    struct run *r = arg;
+    struct product_run *r = arg;
     struct qni_thread_scratch scratch;
     struct qni_row_scratch row_scratch;
     struct cursor cursor = {0, 0, 0};
@@ -474,7 +475,7 @@ static void work_privately(void *arg, int32_t worker)
 
 /* ---- shared: prepare together, join, multiply together --------------------------------------- */
 
-static struct qni_prepared shared_rows(const struct run *r, const struct unit *u)
+static struct qni_prepared shared_rows(const struct product_run *r, const struct unit *u)
 {
     if (are_ready(r))
         return qni_prepared_range(r->op, &u->layout, u->row, u->rows);
@@ -484,7 +485,7 @@ static struct qni_prepared shared_rows(const struct run *r, const struct unit *u
 
 static void prepare_pieces(void *arg, int32_t worker)
 {
-    struct run *r = arg;
+    struct product_run *r = arg;
     struct qni_thread_scratch scratch;
     struct qni_row_scratch row_scratch;
     struct cursor cursor = {0, 0, 0};
@@ -507,7 +508,7 @@ static void prepare_pieces(void *arg, int32_t worker)
  * cache, are there then. Codes, which stream, are read by each. */
 static void multiply_items(void *arg, int32_t worker)
 {
-    struct run *r = arg;
+    struct product_run *r = arg;
     struct qni_thread_scratch scratch;
     struct qni_row_scratch row_scratch;
     struct cursor cursor = {0, 0, 0};
@@ -529,14 +530,14 @@ static void multiply_items(void *arg, int32_t worker)
     }
 }
 
-static void fork(struct run *r, int64_t n_items, qn_task_fn work)
+static void fork(struct product_run *r, int64_t n_items, qn_task_fn work)
 {
     r->n_items = n_items;
     atomic_store(&r->next, 0);
     qni_parallel(&r->ctx->threads, (int32_t)qni_min(r->choice->n_threads, n_items), work, r);
 }
 
-static void run_shared(struct run *r)
+static void run_shared(struct product_run *r)
 {
     const int64_t capacity = (int64_t)(r->choice->shared_bytes / r->shared_row_bytes);
     const int64_t row_elements = r->op->w[0]->head->units * QNI_UNIT;
@@ -567,7 +568,7 @@ static void run_shared(struct run *r)
 
 /* ---- which order ----------------------------------------------------------------------------- */
 
-static bool all_in_place(const struct run *r)
+static bool all_in_place(const struct product_run *r)
 {
     struct cursor cursor = {0, 0, 0};
     for (int64_t i = 0; i < r->n_units; i++) {
@@ -579,7 +580,7 @@ static bool all_in_place(const struct run *r)
 }
 
 /* Rows, parts and panels as they are now. */
-static void measure(struct run *r)
+static void measure(struct product_run *r)
 {
     const struct qni_product *p = r->product;
     r->shape.n_parts = p->n_parts;
@@ -601,7 +602,7 @@ void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
                      void *scratch)
 {
     enum { CHEAP = 16384 }; /* elements that are prepared in the time of a fork and a join */
-    struct run r;
+    struct product_run r;
     memset(&r, 0, sizeof r);
     r.ctx = ctx;
     r.op = op;

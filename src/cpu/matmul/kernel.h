@@ -24,9 +24,9 @@
  * Integer codes of 2 and 3 bits are stored as those of 4 bits, 5 to 7 as those of 8. T layouts go
  * through a table.
  *
- * Rows of bf16 planes lie in blocks of QNI_BF16_ROWS, the last of what is left. A block of r rows
- * has [units][planes][r][32] elements: what a tile of A takes lies together. Of every four
- * positions the two in the middle change places: 0 2 1 3.
+ * Rows of bf16 planes lie in blocks of QNI_BF16_ROWS, and the last block has the remaining rows. A
+ * block of r rows has [units][planes][r][32] elements: what a tile of A takes lies together. Of
+ * every four positions the two in the middle change places: 0 2 1 3.
  * Groups of at most 16 positions leave half of their units of codes empty. Kernels that make
  * weights have nothing to scale at the end of a group, and for them and others that can such groups
  * share units of a: two to a unit, and an odd last one with zeros.

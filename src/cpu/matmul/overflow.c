@@ -189,11 +189,11 @@ static void sum_panel(const qn_packed *w, int64_t panel, const float *x, bool ro
             continue;
         }
         for (; unit < end; unit++) {
-            double some[QNI_UNIT];
-            bring_unit(&row, unit, some);
-            add_unit(&c, unit, some, dot);
+            double values[QNI_UNIT];
+            bring_unit(&row, unit, values);
+            add_unit(&c, unit, values, dot);
             for (int32_t p = 0; p < QNI_UNIT; p++)
-                total += some[p];
+                total += values[p];
         }
         for (int32_t j = 0; j < QNI_PANEL; j++) {
             const int64_t at = (panel * cut.n_groups + g) * QNI_PANEL + j;
@@ -204,9 +204,10 @@ static void sum_panel(const qn_packed *w, int64_t panel, const float *x, bool ro
     }
 }
 
-void qni_overflow_mend(const struct qni_op *op, const struct qni_rows *rows,
-                       const struct qni_row_source *source, const struct qni_overflow_tile *tile,
-                       const struct qni_row_scratch *scratch)
+void qni_overflow_recompute(const struct qni_op *op, const struct qni_rows *rows,
+                            const struct qni_row_source *source,
+                            const struct qni_overflow_tile *tile,
+                            const struct qni_row_scratch *scratch)
 {
     const int64_t n = tile->n_panels * QNI_PANEL;
     for (int64_t i = 0; i < tile->rows; i++) {

@@ -30,8 +30,9 @@ struct qni_overflow_tile {
 
 /* For a tile in which something is not finite. scratch, of which packed is not used, is private to
  * the thread. */
-void qni_overflow_mend(const struct qni_op *op, const struct qni_rows *rows,
-                       const struct qni_row_source *source, const struct qni_overflow_tile *tile,
-                       const struct qni_row_scratch *scratch);
+void qni_overflow_recompute(const struct qni_op *op, const struct qni_rows *rows,
+                            const struct qni_row_source *source,
+                            const struct qni_overflow_tile *tile,
+                            const struct qni_row_scratch *scratch);
 
 #endif

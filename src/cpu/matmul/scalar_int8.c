@@ -190,12 +190,12 @@ static void add_q8b(const struct qni_matmul_tile *t, const struct segment *s, co
 }
 
 /* Where a segment is. */
-struct place {
+struct segment_place {
     int64_t panel, row, rows, segment, unit, units;
 };
 
 /* One segment of one panel for a block of rows. */
-QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct place *at,
+QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct segment_place *at,
                               const struct segment *s, const int kind, const int reads)
 {
     struct chunk chunk;
@@ -224,8 +224,8 @@ QNI_TEMPLATE void add_segment(const struct qni_matmul_tile *t, const struct plac
     }
 }
 
-QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, struct place at, const int kind,
-                             const int reads)
+QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, struct segment_place at,
+                             const int kind, const int reads)
 {
     struct segment s;
     for (int64_t i = 0; i < at.rows; i++)
@@ -256,7 +256,8 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind, const in
 {
     for (int64_t panel = 0; panel < t->n_panels; panel++)
         for (int64_t row = 0; row < t->m; row += ROWS) {
-            const struct place at = {panel, row, t->m - row < ROWS ? t->m - row : ROWS, 0, 0, 0};
+            const struct segment_place at = {panel, row, t->m - row < ROWS ? t->m - row : ROWS,
+                                             0,     0,   0};
             panel_rows(t, at, kind, reads);
         }
 }

@@ -472,7 +472,7 @@ static size_t tile_of(const struct qni_matmul_kernel *kernel, int64_t m, int64_t
     return (size_t)(bytes + n_tiles * m * QNI_TILE_PAD * (int64_t)sizeof(float));
 }
 
-static void *place(uint8_t *memory, size_t *at, size_t bytes)
+static void *place_bytes(uint8_t *memory, size_t *at, size_t bytes)
 {
     void *const here = memory == NULL ? NULL : memory + *at;
     *at += qni_round_up(bytes, 64);
@@ -494,18 +494,18 @@ size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shap
         kernel = larger(kernel, qni_kernel_bytes(k, m, l.lda));
         sums_floats = sums_floats || k->numerics == QNI_NUMERICS_BOUND;
     }
-    scratch->made = place(memory, &at, qni_made_bytes(op, shape));
-    scratch->prepared = place(memory, &at, prepared);
+    scratch->made = place_bytes(memory, &at, qni_made_bytes(op, shape));
+    scratch->prepared = place_bytes(memory, &at, prepared);
     /* Floats of rows are of use while rows are prepared, and lie where the tile and what the
      * kernel and the epilogue need will be. Those of a row whose sums overflowed leave the tile
      * alone. */
     const size_t before = at, floats = qni_row_floats_bytes(op);
-    scratch->floats = place(memory, &at, 0);
-    scratch->tile = place(memory, &at, tile);
-    scratch->after_tile = place(memory, &at, 0);
+    scratch->floats = place_bytes(memory, &at, 0);
+    scratch->tile = place_bytes(memory, &at, tile);
+    scratch->after_tile = place_bytes(memory, &at, 0);
     const size_t after_tile = at;
-    scratch->epilogue = place(memory, &at, qni_epilogue_bytes(m));
-    scratch->kernel = place(memory, &at, kernel);
+    scratch->epilogue = place_bytes(memory, &at, qni_epilogue_bytes(m));
+    scratch->kernel = place_bytes(memory, &at, kernel);
     at = larger(at, before + qni_round_up(floats, 64));
     if (sums_floats)
         at = larger(at, after_tile + qni_round_up(qni_widened_bytes(op), 64));

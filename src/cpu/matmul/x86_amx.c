@@ -55,7 +55,7 @@ struct chunk_scratch {
     int32_t sums[2][QNI_AMX_BATCH][BLOCKS][QNI_AMX_BLOCK_SUMS / 4];
 };
 
-struct scratch {
+struct int8_scratch {
     union {
         uint8_t b[2][WHOLE][QNI_AMX_SLOT];
         struct chunk_scratch chunk;
@@ -66,7 +66,7 @@ struct scratch {
     struct qni_amx_columns columns[4][PIECES];
     struct qni_amx_run_memory run;
 };
-_Static_assert(sizeof(struct scratch) == 1323008, "kernels.inc says so");
+_Static_assert(sizeof(struct int8_scratch) == 1323008, "kernels.inc says so");
 
 /* Of at most QNI_SMALL_ROWS rows: one block and one tile of rows, whose B is always in the ring. A
  * place for the facts of one piece holds those of 1 << SHARE. Short segments need no columns, and
@@ -84,7 +84,7 @@ _Static_assert(sizeof(struct few_scratch) == 47104, "and so for few rows");
 _Static_assert((int)QNI_AMX_FEW == (int)QNI_SMALL_ROWS, "rows of one tile");
 _Static_assert(QNI_AMX_FEW << SHARE <= (int)QNI_AMX_RUN_ROWS, "pieces share a place");
 _Static_assert((FEW_PIECES >> SHARE) * FACTS * sizeof(float) <=
-                   sizeof ((struct few_scratch *)NULL)->facts,
+                   sizeof((struct few_scratch *)NULL)->facts,
                "facts of segments that are not short");
 
 /* A unit of a panel to signed bytes in tile order. Nibbles are looked up: vpermb looks at the lower
@@ -219,7 +219,7 @@ static push_fn *push_for(const struct qni_matmul_tile *t, int reads)
 /* ---- a job ----------------------------------------------------------------------------------- */
 
 /* A segment. */
-struct piece {
+struct segment_part {
     int64_t group, segment, unit, units;
 };
 
@@ -234,24 +234,24 @@ struct feed {
 
 struct job {
     const struct qni_matmul_tile *t;
-    struct scratch *s; /* whose fields up to chunks and split are for many rows alone */
+    struct int8_scratch *s; /* whose fields up to chunks and split are for many rows alone */
     push_fn *push;
     run_fn *run;   /* NULL: long segments */
     int32_t codes; /* NIBBLES ... */
     __m512i table; /* four copies of the values of nibbles */
     int32_t reads;
     int32_t n_facts;
-    int64_t fact_rows;     /* from fact to fact */
-    int32_t share;         /* SHARE, or 0 */
+    int64_t fact_rows; /* from fact to fact */
+    int32_t share;     /* SHARE, or 0 */
     float *facts;
-    int32_t *dots[2];      /* [][32] */
-    size_t b_second;       /* bytes from the first panel of B to the second */
+    int32_t *dots[2];                   /* [][32] */
+    size_t b_second;                    /* bytes from the first panel of B to the second */
     struct qni_amx_columns *columns[4]; /* of so many pairs in turn */
     int64_t most_pieces;
     int64_t tile_units;    /* of a B tile: 2 of int8, or 1 where segments have an odd number */
     int64_t blocks, pairs; /* so far */
     struct qni_amx_cut cut;
-    const struct piece *pieces;
+    const struct segment_part *pieces;
     int64_t n_pieces;
     struct feed feed;
     struct qni_amx_stream stream;
@@ -299,8 +299,8 @@ QNI_TEMPLATE void put_facts(const struct job *j, int64_t row, int64_t segment, f
     } else if (j->reads == QNI_READS_Q8) {
         const int32_t zero = t->x_zero == 0 ? 0 : t->x_zero * t->counts[segment];
         const __m512i sum = _mm512_castps_si512(rows_of_fact(t, t->a_sum, row, segment, lanes));
-        _mm512_mask_storeu_ps(
-            at, own, _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
+        _mm512_mask_storeu_ps(at, own,
+                              _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(zero))));
     } else {
         _mm512_mask_storeu_ps(at, own, rows_of_fact(t, t->a_scale, row, segment, lanes));
         if (t->a_offset != NULL)
@@ -320,7 +320,7 @@ static int64_t facts_at(const struct job *j, int64_t piece)
 
 /* The facts of all rows and these segments, in the order in which blocks use them: [block]
  * [segment][fact][fact_rows]. */
-static void turn_facts(const struct job *j, const struct piece *p, int64_t count, float *to)
+static void turn_facts(const struct job *j, const struct segment_part *p, int64_t count, float *to)
 {
     for (int64_t i = 0; i < j->cut.blocks && j->n_facts > 0; i++) {
         const struct qni_amx_rows r = qni_amx_rows_at(&j->cut, i);
@@ -335,13 +335,13 @@ static void turn_facts(const struct job *j, const struct piece *p, int64_t count
 static void aim_feed(const struct job *j, struct feed *f)
 {
     const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
-    const struct piece *const p = &j->pieces[f->piece];
+    const struct segment_part *const p = &j->pieces[f->piece];
     for (int64_t i = 0; i < 2; i++)
         f->codes[i] = j->t->codes + (size_t)(f->panel + (i < f->n ? i : 0)) * j->t->codes_stride +
                       p->unit * unit_bytes;
     f->units = p->units;
     if (f->piece == 0) {
-        const struct piece *const last = p + j->n_pieces - 1;
+        const struct segment_part *const last = p + j->n_pieces - 1;
         const int64_t bytes = (last->unit + last->units - p->unit) * unit_bytes;
         f->until = bytes > AHEAD ? f->codes[0] + bytes - AHEAD : f->codes[0];
         f->ahead = AHEAD;
@@ -404,7 +404,7 @@ static void look_ahead(struct job *j, int64_t panel)
     const struct qni_matmul_tile *t = j->t;
     struct qni_amx_stream *const st = &j->stream;
     const int64_t unit_bytes = j->codes == BYTES ? 512 : 256;
-    const struct piece *const first = j->pieces, *const last = first + j->n_pieces - 1;
+    const struct segment_part *const first = j->pieces, *const last = first + j->n_pieces - 1;
     const int64_t units = last->unit + last->units - first->unit;
     const int64_t tiles = (units + j->tile_units - 1) / j->tile_units * j->cut.blocks;
     const int64_t left = t->n_panels - panel - 2;
@@ -419,7 +419,7 @@ static void look_ahead(struct job *j, int64_t panel)
 /* What the columns of a pair bring to these pieces. Blocks that are still on their way may be of
  * the two pairs before. */
 static const struct qni_amx_columns *columns_of(struct job *j, struct pair pair,
-                                                const struct piece *p, int64_t count)
+                                                const struct segment_part *p, int64_t count)
 {
     const struct qni_matmul_tile *t = j->t;
     struct qni_amx_columns *const c = j->columns[j->pairs++ & 3];
@@ -438,14 +438,15 @@ static const struct qni_amx_columns *columns_of(struct job *j, struct pair pair,
 }
 
 /* No division: it is asked once for every piece and block. */
-static int64_t tiles_of(const struct job *j, const struct piece *p)
+static int64_t tiles_of(const struct job *j, const struct segment_part *p)
 {
     return j->tile_units == 2 ? (p->units + 1) / 2 : p->units;
 }
 
 /* A block of rows and a piece; what becomes of its sums is written to the stream. */
 QNI_TEMPLATE struct qni_amx_block block_of(struct job *j, struct pair pair,
-                                           const struct qni_amx_rows *r, const struct piece *p)
+                                           const struct qni_amx_rows *r,
+                                           const struct segment_part *p)
 {
     const struct qni_matmul_tile *t = j->t;
     struct qni_amx_add *const add = qni_amx_add_of(&j->stream, 0);
@@ -476,7 +477,7 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
                        const float *facts)
 {
     const struct qni_matmul_tile *t = j->t;
-    const struct piece *const p = j->pieces;
+    const struct segment_part *const p = j->pieces;
     struct qni_amx_run *const r = &j->run_block;
     float *const acc = r->m->acc;
     const size_t scale_bytes = t->scale_is_f16 ? 32 : 64;
@@ -509,7 +510,7 @@ static void run_pieces(struct job *j, struct pair pair, const struct qni_amx_row
 }
 
 /* Pieces of k for all panels and rows. */
-static void span(struct job *j, const struct piece *p, int64_t count)
+static void span(struct job *j, const struct segment_part *p, int64_t count)
 {
     struct qni_amx_stream *const st = &j->stream;
     const int64_t stride = count * j->fact_rows * j->n_facts;
@@ -558,12 +559,12 @@ static void span(struct job *j, const struct piece *p, int64_t count)
 static void all_of_k(struct job *j)
 {
     const struct qni_matmul_tile *t = j->t;
-    struct piece pieces[PIECES];
+    struct segment_part pieces[PIECES];
     int64_t count = 0, segment = 0, unit = 0;
     for (int64_t g = 0; g < t->n_groups; g++) {
         const int64_t end = unit + at_most(t->group_units, t->units - unit);
         for (; unit < end; segment++) {
-            const struct piece p = {g, segment, unit, at_most(t->segment_units, end - unit)};
+            const struct segment_part p = {g, segment, unit, at_most(t->segment_units, end - unit)};
             if (count == j->most_pieces || (count > 0 && unit + p.units - pieces[0].unit > SPAN)) {
                 span(j, pieces, count);
                 count = 0;
@@ -887,9 +888,9 @@ static struct qni_matmul_tile some_panels(const struct qni_matmul_tile *t, int64
 /* ---- a job as a whole ------------------------------------------------------------------------ */
 
 /* Where in the job's scratch everything lies. */
-static void place(struct job *j, const struct qni_matmul_tile *t)
+static void place_scratch(struct job *j, const struct qni_matmul_tile *t)
 {
-    struct scratch *const s = t->scratch;
+    struct int8_scratch *const s = t->scratch;
     struct few_scratch *const few = t->scratch;
     const bool is_few = t->m <= QNI_SMALL_ROWS;
     j->s = s;
@@ -911,7 +912,7 @@ static void tile(const struct qni_matmul_tile *t, int32_t codes, int32_t reads)
     static const int8_t nibbles[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
     struct job j;
     memset(&j, 0, sizeof j);
-    place(&j, t);
+    place_scratch(&j, t);
     j.push = push_for(t, reads);
     j.run_block.st = &j.stream;
     j.run_block.fresh = segments_of_run(t, codes);

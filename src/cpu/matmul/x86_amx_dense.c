@@ -5,7 +5,7 @@
  *     w' = bf16(fl(scale * value + offset)),  or  bf16(fl(scale * (value - zero)))
  *
  * to nearest even, as docs/numerics.md has it of the dense strategy: each weight is the number that
- * qn_weight_dequantize() gives, rounded once more. What is left is a product of one plane each,
+ * qn_weight_dequantize() gives, rounded once more. The rest is a product of one plane each,
  * whatever the groups and the codebook are; nothing is scaled, and sums stay in f32.
  *
  *     for some pairs of panels      whose sums stay in the second cache,
@@ -47,14 +47,14 @@ enum {
     WIDTH = 32, /* outputs of a pair */
 };
 
-struct scratch {
+struct dense_scratch {
     uint8_t b[2][SPAN * UNIT_BYTES];
     float sums[SUMS][ROWS][WIDTH];
     float nowhere[ROWS][WIDTH];
     float facts[2][SPAN][QNI_AMX_FACTS];
     uint8_t tail[SPAN][QNI_AMX_BF16_BLOCK]; /* rows of A of a block that is not full */
 };
-_Static_assert(sizeof(struct scratch) == SCRATCH, "kernels.inc says so");
+_Static_assert(sizeof(struct dense_scratch) == SCRATCH, "kernels.inc says so");
 
 #define TILES_SEE_MEMORY() QNI_AMX_TILES_SEE_MEMORY()
 
@@ -67,7 +67,7 @@ static int64_t at_most(int64_t a, int64_t b)
 
 struct job {
     const struct qni_matmul_tile *t;
-    struct scratch *s;
+    struct dense_scratch *s;
     struct qni_amx_feed feed;
     int64_t units;         /* of A and B */
     int64_t span, n_spans; /* of units */
@@ -179,24 +179,24 @@ QNI_TEMPLATE const char *rows_ahead(const struct job *j, const struct stage *s, 
 }
 
 /* Rows of a block and a stage. */
-struct place {
+struct codes_place {
     const struct stage *s;
     int64_t row, rows;
 };
 
-static const char *a_of(const struct job *j, const struct place *p)
+static const char *a_of(const struct job *j, const struct codes_place *p)
 {
     return (const char *)j->t->a + (size_t)p->row * j->t->lda +
            (size_t)(p->s->unit * p->rows) * LINE;
 }
 
-static struct sink sums_of(const struct job *j, const struct place *p)
+static struct sink sums_of(const struct job *j, const struct codes_place *p)
 {
     const int64_t at = p->s->pair * j->n_blocks + p->row / ROWS;
     return (struct sink){(char *)j->s->sums[at], 4 * (size_t)WIDTH};
 }
 
-static struct sink results_of(const struct job *j, const struct place *p)
+static struct sink results_of(const struct job *j, const struct codes_place *p)
 {
     float *const c = j->t->c + (size_t)p->row * j->t->ldc + p->s->panel * QNI_PANEL;
     return (struct sink){(char *)c, 4 * j->t->ldc};
@@ -240,7 +240,7 @@ QNI_TEMPLATE void ask_for(struct sink *s)
 }
 
 /* The first span begins at zero, the last one goes to c. */
-QNI_TEMPLATE void block(struct job *j, const struct place *p, const struct place *next,
+QNI_TEMPLATE void block(struct job *j, const struct codes_place *p, const struct codes_place *next,
                         const int halves, const int kind)
 {
     const struct stage *const s = p->s;
@@ -288,11 +288,11 @@ QNI_TEMPLATE void blocks(struct job *j, const struct stage *s, const struct stag
                          const int kind)
 {
     const int64_t m = j->t->m;
-    struct place p = {s, 0, at_most(ROWS, m)};
+    struct codes_place p = {s, 0, at_most(ROWS, m)};
     for (int64_t row = 0; row < m; row += ROWS) {
-        struct place next = {s, row + ROWS, at_most(ROWS, m - row - ROWS)};
+        struct codes_place next = {s, row + ROWS, at_most(ROWS, m - row - ROWS)};
         if (next.rows <= 0)
-            next = (struct place){after, 0, at_most(ROWS, m)};
+            next = (struct codes_place){after, 0, at_most(ROWS, m)};
         if (p.rows > HALF)
             block(j, &p, &next, 2, kind);
         else
@@ -301,7 +301,7 @@ QNI_TEMPLATE void blocks(struct job *j, const struct stage *s, const struct stag
     }
 }
 
-QNI_TEMPLATE void run(struct job *j, const int kind)
+QNI_TEMPLATE void multiply_job(struct job *j, const int kind)
 {
     struct stage s = stage_of(j, 0), after = stage_of(j, 1);
     begin_feed(j, 0, &s, &after);
@@ -478,7 +478,7 @@ QNI_TEMPLATE void many(struct job *j, const int kind)
 
 /* ---- any rows -------------------------------------------------------------------------------- */
 
-static void look(const struct qni_matmul_tile *t)
+static void find_nonfinite(const struct qni_matmul_tile *t)
 {
     __mmask16 odd = 0;
     for (int64_t i = 0; i < t->m; i++)
@@ -510,8 +510,8 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     if (j.n_blocks >= MANY) {
         many(&j, kind);
     } else {
-        run(&j, kind);
-        look(t);
+        multiply_job(&j, kind);
+        find_nonfinite(t);
     }
     _tile_release();
 }

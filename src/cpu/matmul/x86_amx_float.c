@@ -70,7 +70,7 @@ enum {
 };
 
 /* Of m rows: as few as there are take as little memory. */
-struct scratch {
+struct float_scratch {
     uint8_t b[RING][2][TILE];
     float rest[];
     /* sums  [HALF or ROWS][WIDTH]   of a segment, as tiles leave them
@@ -79,9 +79,10 @@ struct scratch {
 };
 enum { SUMS = ROWS * WIDTH, FEW_SUMS = HALF * WIDTH, FACTS = 2 * SPAN, PART = PAIRS * WIDTH };
 enum { FEW_PAIRS = 24, FEW_PART = FEW_PAIRS * WIDTH }; /* of at most QNI_SMALL_ROWS rows */
-_Static_assert(sizeof(struct scratch) + 4 * (SUMS + ROWS * (FACTS + PART)) <= 328704,
+_Static_assert(sizeof(struct float_scratch) + 4 * (SUMS + ROWS * (FACTS + PART)) <= 328704,
                "kernels.inc says so");
-_Static_assert(sizeof(struct scratch) + 4 * (FEW_SUMS + QNI_SMALL_ROWS * (FACTS + FEW_PART)) ==
+_Static_assert(sizeof(struct float_scratch) +
+                       4 * (FEW_SUMS + QNI_SMALL_ROWS * (FACTS + FEW_PART)) ==
                    43008,
                "and so for few rows");
 
@@ -95,7 +96,7 @@ static int64_t at_most(int64_t a, int64_t b)
 /* A block of rows and some panels. */
 struct job {
     const struct qni_matmul_tile *t;
-    struct scratch *s;
+    struct float_scratch *s;
     struct qni_amx_table table;
     const char *a;                  /* of the block */
     size_t a_unit;                  /* bytes */
@@ -821,10 +822,10 @@ static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table t
     if (has_zeros && kind == NIBBLES)
         table.nibbles = qni_amx_signed_nibbles();
     while (t->m - row >= 2 * ROWS) {
-        struct qni_matmul_tile some = *t;
+        struct qni_matmul_tile pass_tile = *t;
         struct pass p;
         memset(&p, 0, sizeof p);
-        p.t = &some;
+        p.t = &pass_tile;
         p.s = t->scratch;
         p.blocks = at_most(BLOCKS, (t->m - row) / ROWS);
         p.unit_bytes = kind == BYTES ? 512 : 256;
@@ -840,10 +841,10 @@ static int64_t many_rows(const struct qni_matmul_tile *t, struct qni_amx_table t
         const int64_t units = at_most(p.most, t->group_units); /* of a segment */
         const int64_t segments = p.blocks * ((t->units + units - 1) / units);
         p.rate = (p.blocks * ROWS + segments - 1) / segments;
-        some.a = (const char *)t->a + (size_t)row * t->lda;
-        some.c = t->c + (size_t)row * t->ldc;
+        pass_tile.a = (const char *)t->a + (size_t)row * t->lda;
+        pass_tile.c = t->c + (size_t)row * t->ldc;
         if (t->offset != NULL && !has_zeros) {
-            some.a_total = t->a_total + (size_t)row * t->ld_segment;
+            pass_tile.a_total = t->a_total + (size_t)row * t->ld_segment;
             p.offset_units = (t->n_groups + 31) / 32 * 3;
             qni_amx_split_totals(p.t, p.blocks * ROWS, p.s->totals[0][0][0], OFFSET_UNITS);
         }

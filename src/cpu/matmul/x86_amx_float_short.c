@@ -422,20 +422,20 @@ int64_t qni_amx_float_short(const struct qni_matmul_tile *t, const struct qni_am
 {
     int64_t row = 0;
     while (t->m - row >= 2 * ROWS) {
-        struct qni_matmul_tile some = *t;
-        struct pass p = {&some,
+        struct qni_matmul_tile pass_tile = *t;
+        struct pass p = {&pass_tile,
                          t->scratch,
                          *table,
                          at_most(BLOCKS, (t->m - row) / ROWS),
                          kind == BYTES ? 512 : 256,
                          QNI_AMX_BF16_UNITS,
                          0};
-        some.a = (const char *)t->a + (size_t)row * t->lda;
-        some.c = t->c + (size_t)row * t->ldc;
+        pass_tile.a = (const char *)t->a + (size_t)row * t->lda;
+        pass_tile.c = t->c + (size_t)row * t->ldc;
         if (t->group_units < p.most)
             p.most = p.most / t->group_units * t->group_units;
         if (t->offset != NULL) {
-            some.a_total = t->a_total + (size_t)row * t->ld_segment;
+            pass_tile.a_total = t->a_total + (size_t)row * t->ld_segment;
             p.offset_units = (t->n_groups + 31) / 32 * 3;
             qni_amx_split_totals(p.t, p.blocks * ROWS, p.s->totals[0][0][0], OFFSET_UNITS);
         }

@@ -46,11 +46,11 @@ enum {
     WIDTH = 32,             /* outputs of a pair */
 };
 
-struct scratch {
+struct weights_scratch {
     uint8_t b[2][SPAN * UNIT_BYTES];
     float sums[BLOCKS][ROWS][WIDTH];
 };
-_Static_assert(sizeof(struct scratch) == 393216, "kernels.inc says so");
+_Static_assert(sizeof(struct weights_scratch) == 393216, "kernels.inc says so");
 
 #define TILES_SEE_MEMORY() QNI_AMX_TILES_SEE_MEMORY()
 
@@ -63,7 +63,7 @@ static int64_t at_most(int64_t a, int64_t b)
 
 struct job {
     const struct qni_matmul_tile *t;
-    struct scratch *s;
+    struct weights_scratch *s;
     struct qni_amx_feed feed;
     int64_t units;         /* of A and B */
     int64_t span, n_spans; /* of units */
@@ -76,17 +76,17 @@ struct job {
 };
 
 /* The i-th span and pair of a pass. */
-struct place {
+struct codes_place {
     int64_t panel, unit, units, pair;
     const uint8_t *b;
     bool second; /* panel */
     bool low;    /* plane: something is in it */
 };
 
-static struct place place_of(const struct job *j, int64_t i)
+static struct codes_place place_of(const struct job *j, int64_t i)
 {
     const int64_t last = j->n_spans * j->pairs - 1;
-    struct place p;
+    struct codes_place p;
     i = at_most(i, last);
     p.pair = i % j->pairs;
     p.panel = j->panel + 2 * p.pair;
@@ -98,7 +98,7 @@ static struct place place_of(const struct job *j, int64_t i)
     return p;
 }
 
-static const uint8_t *codes_at(const struct job *j, const struct place *p)
+static const uint8_t *codes_at(const struct job *j, const struct codes_place *p)
 {
     return j->t->codes + (size_t)p->panel * j->t->codes_stride +
            (size_t)(p->unit * j->feed.unit_bytes);
@@ -108,7 +108,7 @@ static const uint8_t *codes_at(const struct job *j, const struct place *p)
 static void begin_feed(struct job *j, int64_t i)
 {
     struct qni_amx_feed *const f = &j->feed;
-    const struct place p = place_of(j, i), after = place_of(j, i + 1);
+    const struct codes_place p = place_of(j, i), after = place_of(j, i + 1);
     if (i >= j->n_spans * j->pairs)
         return;
     f->codes[0] = codes_at(j, &p);
@@ -167,7 +167,7 @@ QNI_VARIANTS void step(struct job *j, const char *a, size_t plane, const uint8_t
 
 /* Rows of the next span come from the third cache, a part of them while each pair is multiplied;
  * after the last span come those of the first. */
-QNI_TEMPLATE const char *rows_ahead(const struct job *j, const struct place *p, const char *a,
+QNI_TEMPLATE const char *rows_ahead(const struct job *j, const struct codes_place *p, const char *a,
                                     int64_t row, size_t plane, const int planes)
 {
     const int64_t units = j->units, next = p->unit + p->units;
@@ -177,7 +177,7 @@ QNI_TEMPLATE const char *rows_ahead(const struct job *j, const struct place *p, 
 }
 
 /* Rows [row, row + rows) and a place. The first span begins at zero, the last one goes to c. */
-QNI_TEMPLATE void block(struct job *j, const struct place *p, int64_t row, int64_t rows,
+QNI_TEMPLATE void block(struct job *j, const struct codes_place *p, int64_t row, int64_t rows,
                         const int halves, const int planes, const int kind)
 {
     const struct qni_matmul_tile *t = j->t;
@@ -229,7 +229,7 @@ QNI_TEMPLATE void pass(struct job *j, const int planes, const int kind)
     begin_feed(j, 0);
     qni_amx_make_some(&j->feed, INT64_MAX, 2, kind);
     for (int64_t i = 0; i < j->n_spans * j->pairs; i++) {
-        struct place p = place_of(j, i);
+        struct codes_place p = place_of(j, i);
         p.low = _mm512_test_epi32_mask(j->feed.low, j->feed.low) != 0;
         begin_feed(j, i + 1);
         for (int64_t row = 0; row < whole; row += ROWS)

@@ -41,7 +41,7 @@ enum {
     GROUPS = 512  /* of few rows, whose sums of a are made at a time */
 };
 
-struct scratch {
+struct span_scratch {
     union {
         struct {
             float w[SPAN][QNI_PANEL];
@@ -51,9 +51,9 @@ struct scratch {
         struct digits digits;
     };
 };
-_Static_assert(sizeof(struct scratch) == 278592, "kernels.inc says so");
-_Static_assert(offsetof(struct scratch, a[QNI_SMALL_ROWS * SPAN + 16]) <= 46080 &&
-                   offsetof(struct scratch, total[QNI_SMALL_ROWS]) <= 46080 &&
+_Static_assert(sizeof(struct span_scratch) == 278592, "kernels.inc says so");
+_Static_assert(offsetof(struct span_scratch, a[QNI_SMALL_ROWS * SPAN + 16]) <= 46080 &&
+                   offsetof(struct span_scratch, total[QNI_SMALL_ROWS]) <= 46080 &&
                    offsetof(struct digits, a) + DIGIT_EXTRA <= 46080,
                "and so for few rows");
 _Static_assert(2 * MR <= (int)QNI_FEW_ROWS, "rows of more have no padding");
@@ -394,7 +394,7 @@ QNI_TEMPLATE void add_vectors(struct sums *s, const uint8_t *codes, const float 
 struct stretch {
     const struct qni_matmul_tile *t;
     const struct table *table;
-    struct scratch *s;
+    struct span_scratch *s;
     int64_t group, groups;
 };
 
@@ -641,7 +641,7 @@ QNI_NOINLINE static void few_bytes(const struct qni_matmul_tile *t, const struct
  * Copies have no positions of padding. */
 struct span {
     const struct qni_matmul_tile *t;
-    struct scratch *s;
+    struct span_scratch *s;
     const struct table *table;
     int64_t row, rows;
     int64_t unit, units;

@@ -290,7 +290,7 @@ QNI_TEMPLATE void panel_rows(const struct qni_matmul_tile *t, int64_t panel, int
     const size_t fact = (size_t)row * t->ld_segment;
     const size_t step = QNI_PANEL * (t->scale_is_f16 ? 2 : 4); /* from group to group */
     const size_t group = (size_t)(panel * t->n_groups) * step;
-    struct place at = {panel, row, 0, 0, 0};
+    struct segment_place at = {panel, row, 0, 0, 0};
     struct operands o = {t->codes + (size_t)panel * t->codes_stride,
                          (const int8_t *)t->a + (size_t)row * t->lda,
                          t->lda,

@@ -223,7 +223,7 @@ QNI_TEMPLATE void add_four(const uint8_t *codes, const int8_t *x, int64_t ld, co
                            __m256i (*sum)[2])
 {
     const __m256i one = _mm256_set1_epi16(1);
-    __m256i some[MR][2];
+    __m256i sums16[MR][2];
     QNI_UNROLL
     for (int q = 0; q < FOUR; q++) {
         const uint8_t *const at = codes + QUAD_BYTES * q;
@@ -236,8 +236,8 @@ QNI_TEMPLATE void add_four(const uint8_t *codes, const int8_t *x, int64_t ld, co
             QNI_UNROLL
             for (int h = 0; h < 2; h++) {
                 const __m256i p = _mm256_maddubs_epi16(w[h], v);
-                some[i][h] = q == 0 ? p : _mm256_add_epi16(some[i][h], p);
-                QNI_KEEP(some[i][h]); /* or the compiler adds in another order, and spills */
+                sums16[i][h] = q == 0 ? p : _mm256_add_epi16(sums16[i][h], p);
+                QNI_KEEP(sums16[i][h]); /* or the compiler adds in another order, and spills */
             }
         }
     }
@@ -245,7 +245,7 @@ QNI_TEMPLATE void add_four(const uint8_t *codes, const int8_t *x, int64_t ld, co
     for (int i = 0; i < mr; i++)
         QNI_UNROLL
     for (int h = 0; h < 2; h++)
-        sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(some[i][h], one));
+        sum[i][h] = _mm256_add_epi32(sum[i][h], _mm256_madd_epi16(sums16[i][h], one));
 }
 
 /* mr rows of a panel. */
@@ -320,7 +320,7 @@ QNI_NOINLINE static void finish_row(const struct qni_matmul_tile *t, const struc
     }
     qni_floats y = {_mm256_castsi256_ps(d[0]), _mm256_castsi256_ps(d[1])};
     if (is_last) {
-        struct place at = {panel, p->row + row, 0, 0, 0};
+        struct segment_place at = {panel, p->row + row, 0, 0, 0};
         const int32_t less = t->a_sum[(size_t)at.row * t->ld_segment] * 128;
         __m256 scale[2];
         load_scale(t, &at, BYTES, scale);

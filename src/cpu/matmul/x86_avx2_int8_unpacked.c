@@ -41,19 +41,19 @@ struct factors {
     float sum[UNITS][LANES]; /* of values, for offsets of x */
 };
 
-struct scratch {
+struct unpacked_scratch {
     int32_t codes[UNITS * QUADS][2][LANES]; /* pairs */
     int32_t a[UNITS * QUADS][2];            /* of a row */
     int32_t dot[UNITS][LANES];
     struct factors factors;
     int32_t sums[ROWS][LANES]; /* of the segment that goes on */
 };
-_Static_assert(sizeof(struct scratch) <= 65536, "the scratch of the rows in kernels.inc");
+_Static_assert(sizeof(struct unpacked_scratch) <= 65536, "the scratch of the rows in kernels.inc");
 
 /* One row x the panels of a chunk. */
 struct row_by_panels {
     const struct qni_matmul_tile *t;
-    struct scratch *s;
+    struct unpacked_scratch *s;
     const struct chunk *c;
     int64_t panel;         /* the first */
     int64_t row, in_block; /* and its place in the block */
@@ -93,7 +93,7 @@ QNI_TEMPLATE void store_pairs(int32_t (*to)[LANES], int64_t at, __m256i bytes)
 }
 
 /* Unpacks a panel of a chunk to its slot; codes `ahead` of these are prefetched. */
-static void unpack_panel(struct scratch *s, const struct chunk *c, int64_t slot,
+static void unpack_panel(struct unpacked_scratch *s, const struct chunk *c, int64_t slot,
                          const uint8_t *codes, ptrdiff_t ahead, const int8_t *table8)
 {
     const __m256i nibble = _mm256_set1_epi8(0x0f);

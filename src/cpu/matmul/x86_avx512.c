@@ -261,18 +261,18 @@ QNI_TEMPLATE void rows_of(const struct qni_matmul_tile *t, int64_t panel, const 
 
 /* Rows are copied, a span of k at a time: where they lie, often a multiple of 4 KiB apart, those of
  * a block would meet in one set of the first cache. Copies are an odd number of lines apart. */
-struct scratch {
+struct span_scratch {
     __m512 w[SPAN][NR]; /* [position][panel] */
     float a[ROWS][SPAN + LINE];
 };
-_Static_assert(sizeof(struct scratch) == 163840, "kernels.inc says so");
-_Static_assert(offsetof(struct scratch, a[QNI_SMALL_ROWS]) == 20992, "and so for few rows");
+_Static_assert(sizeof(struct span_scratch) == 163840, "kernels.inc says so");
+_Static_assert(offsetof(struct span_scratch, a[QNI_SMALL_ROWS]) == 20992, "and so for few rows");
 
 /* A span of k, for rows [row, row + rows) of the tile. Positions of padding are neither copied nor
  * made. */
 struct span {
     const struct qni_matmul_tile *t;
-    struct scratch *s;
+    struct span_scratch *s;
     struct table table;
     int64_t row, rows;
     int64_t unit, units;

@@ -41,7 +41,7 @@ enum {
 
 /* Private memory of a job: what columns bring to a chunk, and what m rows take, as few as there
  * are. */
-struct scratch {
+struct chunk_scratch {
     float scale[NR][SEGMENTS][16], offset[NR][SEGMENTS][16], sums[NR][SEGMENTS][16];
     int32_t zero[NR][SEGMENTS][16], counted[NR][16];
     int32_t rest[];
@@ -59,23 +59,25 @@ enum {
     MANY = 2 * WIDTH + SEGMENTS + CHUNKS * SEGMENTS, /* words a row */
     UNIT_WORDS = NR * 512 / 4
 };
-_Static_assert(sizeof(struct scratch) + 4 * (PASS * MANY + CHUNK * UNIT_WORDS) == 254080,
+_Static_assert(sizeof(struct chunk_scratch) + 4 * (PASS * MANY + CHUNK * UNIT_WORDS) == 254080,
                "kernels.inc says so");
-_Static_assert(sizeof(struct scratch) + 4 * (QNI_SMALL_ROWS * WIDTH + 2 * PASS * SEGMENTS) == 42112,
+_Static_assert(sizeof(struct chunk_scratch) + 4 * (QNI_SMALL_ROWS * WIDTH + 2 * PASS * SEGMENTS) ==
+                   42112,
                "and so for few rows");
-_Static_assert(sizeof(struct scratch) + 4 * (QNI_SMALL_ROWS * MANY + CHUNK / 4 * UNIT_WORDS) <=
+_Static_assert(sizeof(struct chunk_scratch) +
+                       4 * (QNI_SMALL_ROWS * MANY + CHUNK / 4 * UNIT_WORDS) <=
                    42112,
                "and so, where many rows' ways serve");
 
 static inline float *odd_of(const struct qni_matmul_tile *t)
 {
-    struct scratch *const s = t->scratch;
+    struct chunk_scratch *const s = t->scratch;
     return (float *)s->rest;
 }
 /* `before` words of each row lie before it. */
 static inline int32_t *rows_at(const struct qni_matmul_tile *t, int64_t before)
 {
-    struct scratch *const s = t->scratch;
+    struct chunk_scratch *const s = t->scratch;
     return s->rest + before * t->m;
 }
 static inline int32_t *few_begin(const struct qni_matmul_tile *t)
@@ -104,14 +106,15 @@ static inline uint8_t *bytes_of(const struct qni_matmul_tile *t)
 }
 
 /* A segment, or the part of it that is in a chunk. */
-struct piece {
+struct segment_part {
     int64_t group, segment, unit, units;
     bool begins, ends;
 };
 
-static inline struct piece next_segment(const struct qni_matmul_tile *t, const struct piece *p)
+static inline struct segment_part next_segment(const struct qni_matmul_tile *t,
+                                               const struct segment_part *p)
 {
-    struct piece n = {p->group, p->segment + 1, p->unit + p->units, 0, true, true};
+    struct segment_part n = {p->group, p->segment + 1, p->unit + p->units, 0, true, true};
     n.group += n.unit >= (p->group + 1) * t->group_units;
     int64_t end = (n.group + 1) * t->group_units;
     end = end < t->units ? end : t->units;
@@ -119,9 +122,9 @@ static inline struct piece next_segment(const struct qni_matmul_tile *t, const s
     return n;
 }
 
-static inline struct piece first_segment(const struct qni_matmul_tile *t)
+static inline struct segment_part first_segment(const struct qni_matmul_tile *t)
 {
-    const struct piece before = {0, -1, 0, 0, true, true};
+    const struct segment_part before = {0, -1, 0, 0, true, true};
     return next_segment(t, &before);
 }
 
@@ -215,7 +218,7 @@ struct columns {
     __m512i zero[NR]; /* x_zero * sum of code values */
 };
 
-QNI_TEMPLATE void columns_of(const struct qni_matmul_tile *t, const struct piece *p,
+QNI_TEMPLATE void columns_of(const struct qni_matmul_tile *t, const struct segment_part *p,
                              const struct pair *pair, const int kind, const int steps,
                              struct columns *w)
 {
@@ -351,7 +354,7 @@ struct operands {
 };
 
 /* dot[i][j] += u * a[i] over units of panel j; count[j] += u. */
-QNI_TEMPLATE void dot_codes(const struct operands *o, const struct piece *p, const int mr,
+QNI_TEMPLATE void dot_codes(const struct operands *o, const struct segment_part *p, const int mr,
                             const int kind, const bool counts, __m512i (*dot)[NR], __m512i *count)
 {
     const int64_t unit_bytes = kind == BYTES ? 512 : 256;
@@ -399,7 +402,7 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
         o.rows.a[i] = (const int8_t *)t->a + (size_t)i * t->lda;
-    struct piece p = first_segment(t);
+    struct segment_part p = first_segment(t);
     for (; p.unit < t->units; p = next_segment(t, &p)) {
         struct columns w;
         __m512i dot[FEW][NR], count[NR];
@@ -452,12 +455,13 @@ static int64_t chunk_units(int64_t rows)
 }
 
 /* The pieces of the next chunk; *next: where it begins, then where it ends. */
-static int64_t cut_chunk(const struct qni_matmul_tile *t, struct piece *next, struct piece *pieces)
+static int64_t cut_chunk(const struct qni_matmul_tile *t, struct segment_part *next,
+                         struct segment_part *pieces)
 {
     const int64_t most = chunk_units(t->m);
     int64_t count = 0, room = most;
     while (next->unit < t->units && count < SEGMENTS && (next->units <= room || room == most)) {
-        struct piece *const p = &pieces[count++];
+        struct segment_part *const p = &pieces[count++];
         *p = *next;
         if (p->units > most) { /* a part of a segment; the rest is the next chunk's */
             p->units = most;
@@ -476,8 +480,8 @@ static int64_t cut_chunk(const struct qni_matmul_tile *t, struct piece *next, st
 }
 
 /* What the rows bring to a chunk. */
-static void rows_of_chunk(const struct qni_matmul_tile *t, const struct piece *p, int64_t count,
-                          int32_t bias, bool sums, int32_t *begin)
+static void rows_of_chunk(const struct qni_matmul_tile *t, const struct segment_part *p,
+                          int64_t count, int32_t bias, bool sums, int32_t *begin)
 {
     float *const total = many_total(t);
     const __mmask16 there = (__mmask16)((1 << count) - 1);
@@ -492,10 +496,10 @@ static void rows_of_chunk(const struct qni_matmul_tile *t, const struct piece *p
 
 /* Codes of a chunk as unsigned bytes, and what the columns bring to it. */
 QNI_TEMPLATE void unpack_chunk(const struct qni_matmul_tile *t, const struct pair *pair,
-                               const struct piece *pieces, int64_t n, const int kind,
+                               const struct segment_part *pieces, int64_t n, const int kind,
                                const int steps)
 {
-    struct scratch *const s = t->scratch;
+    struct chunk_scratch *const s = t->scratch;
     const int64_t unit_bytes = kind == BYTES ? 512 : 256;
     const int32_t bias = kind == NIBBLES ? 8 : 128;
     const int vectors = kind == BYTES ? 8 : 4;
@@ -503,7 +507,7 @@ QNI_TEMPLATE void unpack_chunk(const struct qni_matmul_tile *t, const struct pai
     const __m512i table = table_of(t, kind), ones = _mm512_set1_epi8(1);
     int64_t at = 0;
     for (int64_t k = 0; k < n; k++) {
-        const struct piece p = pieces[k];
+        const struct segment_part p = pieces[k];
         struct columns w;
         columns_of(t, &p, pair, kind, steps, &w);
         QNI_UNROLL
@@ -569,13 +573,13 @@ QNI_TEMPLATE void dot_bytes(const uint8_t *b, const struct rows *rows, int64_t p
 
 /* mr rows pass over a chunk. */
 QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of,
-                        const struct piece *pieces, int64_t n, int64_t row, struct ahead *ahead,
-                        const int mr, const int steps)
+                        const struct segment_part *pieces, int64_t n, int64_t row,
+                        struct ahead *ahead, const int mr, const int steps)
 {
     /* Copies have no other name, so that stores to c leave their fields in registers. */
     const struct qni_matmul_tile own = *job, *const t = &own;
     const struct pair own_pair = *of, *const pair = &own_pair;
-    struct scratch *const s = t->scratch;
+    struct chunk_scratch *const s = t->scratch;
     struct rows rows;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
@@ -583,7 +587,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
     const uint8_t *b = bytes_of(t);
     int32_t *const waiting = waiting_of(t) + row * WIDTH;
     for (int64_t k = 0; k < n; k++) {
-        const struct piece p = pieces[k];
+        const struct segment_part p = pieces[k];
         __m512i dot[MR][NR];
         QNI_UNROLL
         for (int i = 0; i < mr; i++)
@@ -620,7 +624,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
 
 /* Rows in blocks of almost equal size: one of a single row costs as much as one of four. */
 QNI_TEMPLATE void blocks(const struct qni_matmul_tile *t, const struct pair *pair,
-                         const struct piece *pieces, int64_t n, struct ahead *ahead,
+                         const struct segment_part *pieces, int64_t n, struct ahead *ahead,
                          const int steps)
 {
     const int64_t n_blocks = (t->m + MR - 1) / MR;
@@ -651,24 +655,24 @@ QNI_TEMPLATE void blocks(const struct qni_matmul_tile *t, const struct pair *pai
 }
 
 static void blocks_row(const struct qni_matmul_tile *t, const struct pair *pair,
-                       const struct piece *pieces, int64_t n, struct ahead *ahead)
+                       const struct segment_part *pieces, int64_t n, struct ahead *ahead)
 {
     blocks(t, pair, pieces, n, ahead, ROW);
 }
 static void blocks_block(const struct qni_matmul_tile *t, const struct pair *pair,
-                         const struct piece *pieces, int64_t n, struct ahead *ahead)
+                         const struct segment_part *pieces, int64_t n, struct ahead *ahead)
 {
     blocks(t, pair, pieces, n, ahead, BLOCK);
 }
 static void blocks_shifted(const struct qni_matmul_tile *t, const struct pair *pair,
-                           const struct piece *pieces, int64_t n, struct ahead *ahead)
+                           const struct segment_part *pieces, int64_t n, struct ahead *ahead)
 {
     blocks(t, pair, pieces, n, ahead, SHIFTED);
 }
 
 /* The codes of the chunk at `next`, or of the next pair's first. */
 static struct ahead ahead_of(const struct qni_matmul_tile *t, const struct pair *pair,
-                             const struct piece *next, int64_t units, int64_t unit_bytes)
+                             const struct segment_part *next, int64_t units, int64_t unit_bytes)
 {
     const bool same = next->unit < t->units;
     const size_t from = same ? (size_t)(next->unit * unit_bytes) : NR * t->codes_stride;
@@ -688,7 +692,7 @@ QNI_VARIANTS void many_rows(const struct qni_matmul_tile *t, const int kind, con
     const int32_t bias = kind == NIBBLES ? 8 : 128;
     for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
         struct pair pair = begin_pair(t, panel);
-        struct piece next = first_segment(t), pieces[SEGMENTS];
+        struct segment_part next = first_segment(t), pieces[SEGMENTS];
         for (int64_t chunk = 0; next.unit < t->units; chunk++) {
             const int64_t from = next.unit, n = cut_chunk(t, &next, pieces);
             const bool totals = steps == ROW && t->offset != NULL;

@@ -43,7 +43,7 @@ static void extend(const struct job *j, int64_t row, int64_t first, int64_t n,
 }
 
 /* Where block b of a row has its number in scale or zero. */
-static int64_t place(const struct job *j, const qn_tensor *t, int64_t row, int64_t b)
+static int64_t block_place(const struct job *j, const qn_tensor *t, int64_t row, int64_t b)
 {
     return j->is_shared ? 0 : row * t->stride[0] + b;
 }
@@ -53,7 +53,7 @@ static int32_t load_zero(const struct job *j, int64_t row, int64_t b)
     const qn_tensor *zero = &j->args->zero;
     if (zero->rank == 0)
         return 0;
-    const int64_t at = place(j, zero, row, b);
+    const int64_t at = block_place(j, zero, row, b);
     return zero->dtype == QN_I8 ? ((const int8_t *)zero->data)[at]
                                 : ((const uint8_t *)zero->data)[at];
 }
@@ -61,8 +61,8 @@ static int32_t load_zero(const struct job *j, int64_t row, int64_t b)
 static void store(const struct job *j, int64_t row, int64_t b, struct qni_linear l)
 {
     const qn_quantize_rows_args *a = j->args;
-    ((float *)a->scale.data)[place(j, &a->scale, row, b)] = l.scale;
-    ((uint8_t *)a->zero.data)[place(j, &a->zero, row, b)] = (uint8_t)l.zero;
+    ((float *)a->scale.data)[block_place(j, &a->scale, row, b)] = l.scale;
+    ((uint8_t *)a->zero.data)[block_place(j, &a->zero, row, b)] = (uint8_t)l.zero;
 }
 
 /* What block b of a row is quantized with. */
@@ -71,7 +71,7 @@ static struct qni_linear linear_of(const struct job *j, int64_t row, int64_t b, 
 {
     struct qni_linear l = j->shared;
     if (j->args->given) {
-        l.scale = ((const float *)j->args->scale.data)[place(j, &j->args->scale, row, b)];
+        l.scale = ((const float *)j->args->scale.data)[block_place(j, &j->args->scale, row, b)];
         l.zero = load_zero(j, row, b);
     } else if (!j->is_shared) {
         struct qni_range range = qni_range_empty();

@@ -132,9 +132,9 @@ static inline void qni_amx_unpack_offsets(const struct qni_matmul_tile *t, int64
 }
 
 /* Offsets are products, too: of sums of x of a group and its offset, whose groups are positions.
- * Both are split in two planes; upper x upper, lower x upper and upper x lower count. What is left
- * out is below 2^-16 + 2 * 2^-17 of |total * offset|: with 1024 positions a quarter of the bound.
- * An infinite total leaves NaN for the lower plane. totals: [][units][32 rows][32]. */
+ * Both are split in two planes; upper x upper, lower x upper and upper x lower count. All else
+ * is below 2^-16 + 2 * 2^-17 of |total * offset|: with 1024 positions a quarter of the bound. An
+ * infinite total leaves NaN for the lower plane. totals: [][units][32 rows][32]. */
 static inline void qni_amx_split_totals(const struct qni_matmul_tile *t, int64_t rows,
                                         uint16_t *totals, int64_t units)
 {

@@ -3,7 +3,7 @@
  * at a time, so that callers spread them over their products. Only files compiled for AMX include
  * this.
  *
- *     w = fl(scale * value + offset)     split in two planes, each the bf16 next to what is left,
+ *     w = fl(scale * value + offset)     split in two planes, each the bf16 next to the remainder,
  *                                        ties away from zero; or
  *     w = what is dequantized            rounded to one plane, ties to even
  *
@@ -246,7 +246,7 @@ QNI_VARIANTS void qni_amx_make(struct qni_amx_feed *f, const int planes, const i
     }
 }
 
-/* n quarters, or what is left. */
+/* n quarters, or the remaining ones. */
 QNI_TEMPLATE void qni_amx_make_some(struct qni_amx_feed *f, int64_t n, const int planes,
                                     const int kind)
 {

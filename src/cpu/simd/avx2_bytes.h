@@ -82,9 +82,9 @@ QNI_TEMPLATE void qni_nibbles_to_values(const uint8_t *from, int64_t units, int8
 
 /* ---- from sums to bytes ---------------------------------------------------------------------- */
 
-/* ZERO: x has a zero point. SHIFT: y has one, is unsigned or has a floor. WILD: what becomes a code
- * may be no number, or beyond +-2^21. */
-enum { ZERO = 1, SHIFT = 2, WILD = 4 };
+/* ZERO: x has a zero point. SHIFT: y has one, is unsigned or has a floor. UNBOUNDED: what becomes
+ * a code may be a NaN, or beyond +-2^21. */
+enum { ZERO = 1, SHIFT = 2, UNBOUNDED = 4 };
 
 struct finish {
     __m256 x_scale, y_inv, scale[2], bias[2];
@@ -118,7 +118,7 @@ QNI_TEMPLATE __m256i code_of(const struct finish *f, const int32_t *sum, const i
         d = _mm256_sub_epi32(d, f->zero[h]);
     __m256 v = _mm256_mul_ps(_mm256_mul_ps(f->scale[h], _mm256_cvtepi32_ps(d)), f->x_scale);
     v = _mm256_mul_ps(_mm256_add_ps(v, f->bias[h]), f->y_inv);
-    if (what & WILD) {
+    if (what & UNBOUNDED) {
         const __m256 most = _mm256_set1_ps(0x1p21f), least = _mm256_set1_ps(-0x1p21f);
         const __m256 number = _mm256_cmp_ps(v, v, _CMP_ORD_Q);
         v = _mm256_and_ps(_mm256_min_ps(_mm256_max_ps(v, least), most), number);
@@ -224,8 +224,8 @@ static inline void finish_panel(const struct qni_direct_tile *t, const struct qn
 {
     if (t->kind != QNI_DIRECT_BYTES)
         panel_to_words(t, p, panel, sums);
-    else if (!t->is_tame)
-        panel_to_bytes(t, p, panel, sums, ZERO | SHIFT | WILD);
+    else if (!t->is_bounded)
+        panel_to_bytes(t, p, panel, sums, ZERO | SHIFT | UNBOUNDED);
     else if (t->has_zero)
         panel_to_bytes(t, p, panel, sums, ZERO | SHIFT);
     else if (t->y_zero != 0 || t->is_u8 || t->relu)
@@ -238,7 +238,7 @@ static inline void finish_panel(const struct qni_direct_tile *t, const struct qn
 static inline void finish_panels(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                  int64_t panel, const int32_t *const *sums)
 {
-    if (t->kind != QNI_DIRECT_BYTES || !t->is_tame || t->n < (panel + 2) * QNI_PANEL) {
+    if (t->kind != QNI_DIRECT_BYTES || !t->is_bounded || t->n < (panel + 2) * QNI_PANEL) {
         finish_panel(t, p, panel, sums[0]);
         finish_panel(t, p, panel + 1, sums[1]);
     } else if (t->has_zero) {

@@ -14,7 +14,7 @@
  * much, 8 times the sum of q, comes off as integers. Three digits take 22 instructions, four 28,
  * two rows of three 39, and three rows are such a pair and one.
  *
- * What is left, r, is nothing at all for large x, and must be little beside each x by itself, for
+ * The remainder r is nothing at all for large x, and must be little beside each x by itself, for
  * the others may meet zeros: |r| <= 24 units 2^-24 |x|, where the bound of docs/numerics.md is 34
  * and more. Where three digits leave more there are four, and what those leave is met like x once
  * more. x of so many sizes that this would take longer than floats is not for digits. */
@@ -35,7 +35,7 @@ enum {
     DIGIT_EXTRA = 30720 /* bytes of digits beside those of each x: of REPEATS, and of some pieces */
 };
 
-/* Some positions of x, or what is left of them. */
+/* A range of positions of x, or the remainder of it. */
 struct digit_piece {
     int64_t unit, units, group;
     int32_t row, digits;

@@ -11,7 +11,7 @@
 enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 };
 
 /* A segment of a panel, and the first of the rows it meets. */
-struct place {
+struct segment_place {
     int64_t panel, row, group, segment, unit;
 };
 
@@ -19,7 +19,8 @@ struct place {
 typedef __m256i qni_dots[2];
 typedef __m256 qni_floats[2];
 
-static inline const int32_t *sums_of(const struct qni_matmul_tile *t, const struct place *at)
+static inline const int32_t *sums_of(const struct qni_matmul_tile *t,
+                                     const struct segment_place *at)
 {
     const int64_t row = at->panel * t->n_segments + at->segment;
     return t->sums == NULL ? NULL : t->sums + row * QNI_PANEL;
@@ -50,7 +51,7 @@ static inline int64_t group_end(const struct qni_matmul_tile *t, int64_t group)
     return end < t->units ? end : t->units;
 }
 
-QNI_TEMPLATE void load_scale(const struct qni_matmul_tile *t, const struct place *at,
+QNI_TEMPLATE void load_scale(const struct qni_matmul_tile *t, const struct segment_place *at,
                              const int kind, __m256 *scale)
 {
     QNI_UNROLL
@@ -61,7 +62,7 @@ QNI_TEMPLATE void load_scale(const struct qni_matmul_tile *t, const struct place
     }
 }
 
-QNI_TEMPLATE void add_q8(const struct qni_matmul_tile *t, const struct place *at,
+QNI_TEMPLATE void add_q8(const struct qni_matmul_tile *t, const struct segment_place *at,
                          const qni_dots *dot, const __m256 *scale, const int mr, qni_floats *acc)
 {
     const int32_t *const sums = sums_of(t, at);
@@ -90,7 +91,7 @@ QNI_TEMPLATE void add_q8(const struct qni_matmul_tile *t, const struct place *at
     }
 }
 
-QNI_TEMPLATE void add_q8b(const struct qni_matmul_tile *t, const struct place *at,
+QNI_TEMPLATE void add_q8b(const struct qni_matmul_tile *t, const struct segment_place *at,
                           const qni_dots *dot, const __m256 *scale, const int mr, qni_floats *acc)
 {
     const int32_t *const sums = sums_of(t, at);
@@ -121,7 +122,7 @@ QNI_TEMPLATE void add_q8b(const struct qni_matmul_tile *t, const struct place *a
 
 /* A segment's products in floats. Q8 and Q8B differ in the facts of the rows, which tell which it
  * is. */
-QNI_TEMPLATE void add_segment_sums(const struct qni_matmul_tile *t, const struct place *at,
+QNI_TEMPLATE void add_segment_sums(const struct qni_matmul_tile *t, const struct segment_place *at,
                                    const __m256 *scale, const int mr, const qni_dots *dot,
                                    qni_floats *acc)
 {

@@ -325,20 +325,20 @@ static void plain_pair(const struct qni_groups_tile *t, const float *x, int64_t 
     const float *const w = t->w + vector * t->n_taps * t->ci * LANES;
     const int64_t n = t->rows * t->columns;
     int64_t tiles = (n + APART - 1) / APART, i = 0, j = 0;
-    for (int64_t p = 0, some; p < n; p += some, tiles--) {
+    for (int64_t p = 0, n_rows; p < n; p += n_rows, tiles--) {
         const float *from[APART];
         float *to[APART];
-        some = (n - p + tiles - 1) / tiles;
-        for (int64_t r = 0; r < some; r++) {
+        n_rows = (n - p + tiles - 1) / tiles;
+        for (int64_t r = 0; r < n_rows; r++) {
             from[r] = x + i * t->x_row + j * t->x_column;
             to[r] = c + i * t->c_row + j * t->c_column;
             j = j + 1 < t->columns ? j + 1 : 0;
             i += j == 0;
         }
         if (t->ci % 4 == 0)
-            sum_some_apart(t, from, w, to, some, 4, bad);
+            sum_some_apart(t, from, w, to, n_rows, 4, bad);
         else
-            sum_some_apart(t, from, w, to, some, 1, bad);
+            sum_some_apart(t, from, w, to, n_rows, 1, bad);
     }
 }
 #endif
@@ -709,9 +709,8 @@ QNI_TEMPLATE vec values_of(const struct qni_groups_panel *p, ivec codes, const b
 /* Vector v of a position's outputs: its codes to weights. plain: integers, neither offset nor
  * prescale; which, mine: where they go in a vector that groups share. */
 QNI_TEMPLATE void make_weights(const struct qni_groups_panel *p,
-                               const struct qni_groups_place *place, int64_t v,
-                               ivec which, ivec mine, ivec codes, const bool plain,
-                               const bool shared)
+                               const struct qni_groups_place *place, int64_t v, ivec which,
+                               ivec mine, ivec codes, const bool plain, const bool shared)
 {
     float *const to = p->to + (v * p->k + place->at) * LANES;
     const int64_t at = 16 * place->scale + v * LANES;
@@ -755,8 +754,8 @@ QNI_TEMPLATE void make_vector(const struct qni_groups_panel *job, int64_t v, con
         const struct qni_groups_place *const place = &p->places[i];
         const int32_t *const at = (const int32_t *)(const void *)(p->codes + place->bytes);
         const ivec words = load_int(at + v * LANES);
-        const bool is_quad = i + 3 < p->k && place[3].bytes == place->bytes &&
-                             place[3].shift == place->shift + 24;
+        const bool is_quad =
+            i + 3 < p->k && place[3].bytes == place->bytes && place[3].shift == place->shift + 24;
         const bool is_even = is_quad && p->scale != NULL && place[1].at == place->at + 1 &&
                              place[2].at == place->at + 2 && place[3].at == place->at + 3;
         if (plain && !shared && is_even) {

@@ -23,15 +23,15 @@ QNI_TEMPLATE void put_eight(int8x16_t first, int8x16_t second, const int q, int8
 QNI_TEMPLATE void multiply(const int8_t *x, const int8_t *w, int64_t n, const int mr,
                            struct qni_i32x16 *dot);
 
-struct room {
+struct gather_scratch {
     int8_t x[ROWS * DEPTH];
     int8_t w[DEPTH * QNI_PANEL];
     int32_t sums[PANELS * ROWS * QNI_PANEL];
 };
-_Static_assert(sizeof(struct room) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
+_Static_assert(sizeof(struct gather_scratch) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
 
 /* Rows that multiply together, and positions of them. */
-struct piece {
+struct row_range {
     int64_t row, rows, from, n;
 };
 
@@ -62,10 +62,11 @@ static inline void copy(const uint8_t *from, int64_t n, uint8_t flip, uint8_t *t
         to[i] = from[i] ^ flip;
 }
 
-static void bring_x(const struct qni_direct_tile *t, const struct piece *p, struct room *room)
+static void bring_x(const struct qni_direct_tile *t, const struct row_range *p,
+                    struct gather_scratch *scratch)
 {
     const int64_t *const rows = t->at + p->row;
-    uint8_t *const x = (uint8_t *)room->x;
+    uint8_t *const x = (uint8_t *)scratch->x;
     int64_t tap = p->from / t->tap_bytes, at = p->from % t->tap_bytes;
     for (int64_t done = 0, n; done < p->n; done += n, at = 0, tap++) {
         n = t->tap_bytes - at < p->n - done ? t->tap_bytes - at : p->n - done;
@@ -99,14 +100,14 @@ QNI_TEMPLATE int8x16_t value_of(uint8x16_t code, const int kind)
 
 /* Units of 32 positions: vector r of 64 bytes has positions 4 r .. of 16 outputs, as nibbles
  * 16 + 4 r .., too. */
-QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct piece *p,
-                          struct room *room, const int kind)
+QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct row_range *p,
+                          struct gather_scratch *scratch, const int kind)
 {
     const int vectors = kind == NIBBLES ? 4 : 8;
     const uint8x16_t low = vdupq_n_u8(15);
     const uint8_t *codes =
         t->b + (size_t)panel * t->b_panel + (size_t)p->from * (kind == NIBBLES ? 8 : 16);
-    int8_t *to = room->w;
+    int8_t *to = scratch->w;
     for (int64_t unit = 0; unit < (p->n + 31) / 32; unit++, to += 4 * EIGHT, codes += 64 * vectors)
         for (int r = 0; r < vectors; r += 2)
             for (int q = 0; q < 4; q++) {
@@ -126,11 +127,11 @@ QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const 
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-QNI_TEMPLATE void add_rows(const struct room *room, const struct piece *p, int64_t row,
-                           int32_t *sums, const int mr)
+QNI_TEMPLATE void add_rows(const struct gather_scratch *scratch, const struct row_range *p,
+                           int64_t row, int32_t *sums, const int mr)
 {
     struct qni_i32x16 dot[MR];
-    multiply(room->x + row * DEPTH, room->w, (p->n + 15) / 16, mr, dot);
+    multiply(scratch->x + row * DEPTH, scratch->w, (p->n + 15) / 16, mr, dot);
     sums += row * QNI_PANEL;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
@@ -142,13 +143,14 @@ QNI_TEMPLATE void add_rows(const struct room *room, const struct piece *p, int64
 }
 
 /* Rows more than there are, of what scratch happens to hold: their sums are nobody's. */
-QNI_NOINLINE static void add_panel(const struct room *room, const struct piece *p, int32_t *sums)
+QNI_NOINLINE static void add_panel(const struct gather_scratch *scratch, const struct row_range *p,
+                                   int32_t *sums)
 {
     int64_t row = 0;
     for (; p->rows - row > 2; row += MR)
-        add_rows(room, p, row, sums, MR);
+        add_rows(scratch, p, row, sums, MR);
     if (p->rows > row)
-        add_rows(room, p, row, sums, 2);
+        add_rows(scratch, p, row, sums, 2);
 }
 
 /* ---- from sums to results -------------------------------------------------------------------- */
@@ -189,8 +191,8 @@ QNI_TEMPLATE int16x4_t code_of(const struct qni_direct_tile *t, const struct fin
 }
 
 /* Relu is a floor on the code: v <= 0 gives y_zero, and any other v no less. */
-static void panel_to_bytes(const struct qni_direct_tile *t, const struct piece *p, int64_t panel,
-                           const int32_t *sums)
+static void panel_to_bytes(const struct qni_direct_tile *t, const struct row_range *p,
+                           int64_t panel, const int32_t *sums)
 {
     const struct finish f = finish_of(t, panel);
     const int64_t column = t->column + panel * QNI_PANEL, n = t->n - panel * QNI_PANEL;
@@ -211,8 +213,8 @@ static void panel_to_bytes(const struct qni_direct_tile *t, const struct piece *
     }
 }
 
-static void panel_to_words(const struct qni_direct_tile *t, const struct piece *p, int64_t panel,
-                           const int32_t *sums)
+static void panel_to_words(const struct qni_direct_tile *t, const struct row_range *p,
+                           int64_t panel, const int32_t *sums)
 {
     for (int64_t r = 0; r < p->rows; r++)
         for (int64_t j = 0; j < QNI_PANEL; j += 4) {
@@ -229,22 +231,22 @@ static void panel_to_words(const struct qni_direct_tile *t, const struct piece *
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
 QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
-                                struct room *room, const int kind)
+                                struct gather_scratch *scratch, const int kind)
 {
     const int64_t k = t->n_taps * t->tap_bytes;
     const bool is_long = k > DEPTH;
     const int64_t most = is_long ? PANELS : t->n_panels;
     for (int64_t first = 0; first < t->n_panels; first += most) {
         const int64_t end = first + most < t->n_panels ? first + most : t->n_panels;
-        struct piece p = {row, rows, 0, 0};
+        struct row_range p = {row, rows, 0, 0};
         for (; p.from < k; p.from += DEPTH) {
             p.n = k - p.from < DEPTH ? k - p.from : DEPTH;
-            bring_x(t, &p, room);
+            bring_x(t, &p, scratch);
             for (int64_t panel = first; panel < end; panel++) {
                 int32_t *const sums =
-                    room->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0);
-                bring_w(t, panel, &p, room, kind);
-                add_panel(room, &p, sums);
+                    scratch->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0);
+                bring_w(t, panel, &p, scratch, kind);
+                add_panel(scratch, &p, sums);
                 if (p.from + p.n < k)
                     continue;
                 if (t->kind == QNI_DIRECT_BYTES)
