@@ -163,7 +163,7 @@ static int64_t common_group(const struct export *e)
 }
 
 /* A row of just one group of the size that other modules have is no other scheme. */
-static void settle_groups(struct export *e)
+static void complete_groups(struct export *e)
 {
     int64_t group = 0;
     for (int64_t i = 0; i < e->n_pieces && group <= 0; i++)
@@ -484,7 +484,7 @@ static int write_all(struct export *e)
     for (int s = 0; s < e->n_shards && status == 0; s++)
         status = write_shard(e, s);
     progress_end(&e->progress);
-    settle_groups(e);
+    complete_groups(e);
     if (status == 0 && !e->to_gguf)
         status = export_write_config(e);
     if (status == 0)
