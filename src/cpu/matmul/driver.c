@@ -409,7 +409,7 @@ QNI_NOINLINE static void multiply_strip(const struct product_run *r, const struc
  * of a small product loses more by those than by a thread that comes late. Two items rather than
  * eight take 0.82 to 0.89 of the time of int4:g32 weights of 576 x 576, 576 x 1536, 1536 x 576 and
  * 2048 x 2048 (int8-block, m = 1, AVX2, two threads, in turns), but 1.05 of that of 4096 x 4096. */
-static int64_t items_of_thread(const struct run *r)
+static int64_t items_of_thread(const struct product_run *r)
 {
     enum { FEW = 2, MANY = 8, SMALL = 1 << 22 };
     const int64_t weights = r->shape.n_panels * QNI_PANEL * r->op->w[0]->head->k;
