@@ -417,7 +417,9 @@ void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
         .scratch_bytes = choice->thread_bytes,
     };
     run.list = qni_tap_list_make(op, axis, phase, run.kernel->kind, false, scratch);
-    run.is_store = qni_image_is_store(op);
+    /* Kernels of floats store no codes. */
+    run.is_store = qni_image_is_store(op) &&
+                   (kernel->kind != QNI_DEPTHWISE_FLOAT || qn_dtype_bytes(op->y.dtype) > 1);
     run.is_relu = run.is_store && run.finish.act != QN_ACT_NONE;
     run.is_direct = op->epilogue.residual.rank == 0 && (run.is_store || op->y.dtype == QN_F32);
     const int64_t wanted =
