@@ -15,6 +15,7 @@
 
 #include "imports.h"
 #include "inputs.h"
+#include "source.h"
 #include "whole.h"
 
 #define MANIFEST ".quern-convert"
@@ -556,12 +557,6 @@ static int read_format(struct export *e)
     return status == QN_OK ? 0 : complain(EXIT_USAGE, "--format gives one", "%s", err.text);
 }
 
-static int is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 int export_check(const struct args *args, const char *target, const char *out)
 {
     qn_error err = {0};
@@ -584,7 +579,7 @@ static int open_source(struct export *e)
     if (status != 0)
         return status;
     e->from_gguf = qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_GGUF;
-    if (e->folder == NULL && is_folder(e->source))
+    if (e->folder == NULL && path_is_folder(e->source))
         e->folder = e->source;
     if (e->from_gguf)
         facts_of_gguf(&e->facts, qn_checkpoint_file(e->model, 0));

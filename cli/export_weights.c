@@ -248,13 +248,17 @@ static int requantize(struct export *e, const struct piece *piece, qn_weight **w
     return 0;
 }
 
-static int refuse(const struct piece *piece, qn_status status, const qn_error *err)
+static int refuse(const struct export *e, const struct piece *piece, qn_status status,
+                  const qn_error *err)
 {
+    const char *const todo =
+        e->is_requantized
+            ? "give scales of f16 in groups that divide its columns (--format int4:g64:zp:f16), "
+              "choose another --to, or leave it out with --exclude"
+            : "choose another --to, --requantize to round it, or leave it out with --exclude";
     if (status == QN_E_MEMORY)
         return complain_status(piece->name, status, err);
-    return complain(EXIT_INPUT,
-                    "choose another --to, --requantize to round it, or leave it out with --exclude",
-                    "%s: %s", piece->name, err->text);
+    return complain(EXIT_INPUT, todo, "%s: %s", piece->name, err->text);
 }
 
 static int make_export(struct export *e, struct piece *piece, qn_weight **weight, qn_export **made)
@@ -269,13 +273,13 @@ static int make_export(struct export *e, struct piece *piece, qn_weight **weight
     options.input_zero = piece->input_zero;
     qn_status status = qn_export_create(e->ctx, *weight, &options, made, &err);
     if (status == QN_OK || status == QN_E_MEMORY || status == QN_E_ARGUMENT || !e->is_requantized)
-        return status == QN_OK ? 0 : refuse(piece, status, &err);
+        return status == QN_OK ? 0 : refuse(e, piece, status, &err);
     const int failed = requantize(e, piece, weight);
     if (failed != 0)
         return failed;
     piece->is_requantized = 1;
     status = qn_export_create(e->ctx, *weight, &options, made, &err);
-    return status == QN_OK ? 0 : refuse(piece, status, &err);
+    return status == QN_OK ? 0 : refuse(e, piece, status, &err);
 }
 
 /* The name of a weight without ".weight"; GGUF's blocks and all endings begin with it. */

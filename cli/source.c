@@ -15,7 +15,7 @@
 
 enum { INDEX_LIMIT = 64 << 20 };
 
-static int is_folder(const char *path)
+int path_is_folder(const char *path)
 {
     struct stat facts;
     return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
@@ -203,7 +203,7 @@ static int add_folder(struct source *s, qn_ctx *ctx, const char *path)
 
 static int add_path(struct source *s, qn_ctx *ctx, const char *path)
 {
-    if (is_folder(path)) {
+    if (path_is_folder(path)) {
         char *index = must_print("%s/model.safetensors.index.json", path);
         char *single = must_print("%s/model.safetensors", path);
         int status;
@@ -222,7 +222,7 @@ static int add_path(struct source *s, qn_ctx *ctx, const char *path)
 
 int is_several_files(const char *path)
 {
-    return is_folder(path) || has_ending(path, ".index.json");
+    return path_is_folder(path) || has_ending(path, ".index.json");
 }
 
 int source_open(struct source *s, qn_ctx *ctx, char *const *paths, int n_paths)
@@ -274,7 +274,7 @@ int pick_open(struct picked *p, qn_ctx *ctx, const char *text)
     }
     const size_t length = strlen(p->path);
     p->name = must_copy(text[length] == ':' ? text + length + 1 : "");
-    if (is_folder(p->path))
+    if (path_is_folder(p->path))
         return complain(EXIT_INPUT, "name a file in it", "%s: a folder", p->path);
     const qn_status status = input_open(ctx, p->path, &p->file, &err);
     return status == QN_OK ? 0 : complain_status(p->path, status, &err);

@@ -22,6 +22,8 @@ struct source {
     int n_texts;
 };
 
+/* Is there a folder of that name? */
+int path_is_folder(const char *path);
 /* Is it a folder or an index, which may stand for several files? */
 int is_several_files(const char *path);
 /* Open every path; a folder means its model.safetensors.index.json or model.safetensors, else all

@@ -117,9 +117,6 @@ static void cuda_facts(const union qni_choice *choice, struct qni_choice_facts *
     facts->note = c->note;
     facts->n_threads = 1;
     facts->is_fallback = c->is_fallback;
-    facts->stand_in = c->n_choices > 0 && c->stand_in[c->n_choices - 1] != NULL
-                          ? qni_cpu_kernel_name(c->stand_in[c->n_choices - 1])
-                          : NULL;
     facts->scratch_bytes = c->scratch_bytes;
     facts->shared_bytes = c->chunk_bytes + c->routes_bytes;
     facts->block_m = c->chunk;

@@ -5,11 +5,13 @@
     verify.py QUERN [NAME...]
 """
 import json
+import os
 import struct
 import sys
 import unittest
 
 from command import Case, normal, quern, safetensors
+from exports import LAYER, model
 
 
 def place(path, tensor):
@@ -90,6 +92,29 @@ class Verify(Case):
         self.assertIn(words, why)
         self.complains("run", "-w", "p.safetensors", "-x", "m.safetensors:norm", "-o", "y.npy",
                        status=3, says=words)
+
+    def test_models_of_other_programs(self):
+        """A GPTQ folder and a GGUF file: every module is loaded; a scale that is no number is
+        named, and a shard that is cut off."""
+        model("gptq")
+        quern("convert", "gptq", "-o", "m.gguf", "--to", "gguf", "-q")
+        folder, gguf = self.verify("gptq", "m.gguf")
+        for found in (folder, gguf):
+            self.assertEqual((found["good"], found["modules"], found["files"]),
+                             (True, len(LAYER), 1))
+        name = f"model.layers.0.{next(iter(LAYER))}"
+        raw, begin, _ = place("gptq/model.safetensors", name + ".scales")
+        raw[begin:begin + 2] = b"\x00\x7e"
+        with open("gptq/model.safetensors", "wb") as file:
+            file.write(raw)
+        found, = self.verify("gptq", status=1)
+        self.assertEqual(found["damaged"][0]["module"], name + ".weight")
+        self.assertIn("scale", found["damaged"][0]["why"])
+        with open("gptq/model.safetensors", "wb") as file:
+            file.write(raw[:-1])
+        self.complains("verify", "gptq", status=3, says="model.safetensors")
+        os.mkdir("empty")
+        self.complains("verify", "empty", status=3, says="empty")
 
     def test_not_there(self):
         self.complains("verify", "none.safetensors", status=3, says="none.safetensors")
