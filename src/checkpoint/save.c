@@ -11,6 +11,7 @@
 #include "../base/size.h"
 #include "../base/sized.h"
 #include "../quant/canonical.h"
+#include "../quant/narrow.h"
 #include "codes.h"
 #include "describe.h"
 #include "parts.h"
@@ -18,37 +19,11 @@
 
 /* ---- which types ----------------------------------------------------------------------------- */
 
-/* The narrow form of a float, if it has exactly this value (and sign). */
-static bool narrow(qn_dtype dtype, float value, uint8_t out[4])
-{
-    const uint32_t bits = qni_bits_of(value);
-    uint16_t half;
-    switch (dtype) {
-    case QN_F16:
-        half = qni_f16_from_f32(value);
-        memcpy(out, &half, sizeof half);
-        return qni_bits_of(qni_f32_from_f16(half)) == bits;
-    case QN_BF16:
-        half = (uint16_t)(bits >> 16);
-        memcpy(out, &half, sizeof half);
-        return (bits & 0xffffu) == 0;
-    case QN_E4M3:
-        out[0] = qni_e4m3_from_f32(value);
-        return qni_bits_of(qni_f32_from_e4m3(out[0])) == bits;
-    case QN_E8M0:
-        out[0] = (uint8_t)(bits >> 23);
-        return qni_bits_of(qni_f32_from_e8m0(out[0])) == bits;
-    default:
-        memcpy(out, &value, sizeof value);
-        return true;
-    }
-}
-
 static bool all_fit(qn_dtype dtype, const float *values, size_t count)
 {
     uint8_t out[4];
     for (size_t i = 0; i < count; i++)
-        if (!narrow(dtype, values[i], out))
+        if (!qni_narrow(dtype, values[i], out))
             return false;
     return true;
 }
@@ -72,7 +47,7 @@ static bool find_unit(const float *values, size_t count, float *unit)
         uint8_t out[4];
         size_t i = 0;
         *unit = qni_float_of((biased - 127) << 23);
-        while (i < count && narrow(QN_E4M3, values[i] / *unit, out) &&
+        while (i < count && qni_narrow(QN_E4M3, values[i] / *unit, out) &&
                qni_bits_of(qni_f32_from_e4m3(out[0]) * *unit) == qni_bits_of(values[i]))
             i++;
         if (i == count)
@@ -215,7 +190,7 @@ static qn_status put_floats(struct qni_sink *sink, qn_dtype dtype, const float *
     if (dtype == QN_E4M3)
         find_unit(values, count, &unit);
     for (size_t i = 0; i < count; i++) {
-        if (!narrow(dtype, values[i] / unit, out))
+        if (!qni_narrow(dtype, values[i] / unit, out))
             return qni_fail(err, QN_E_VALUE,
                             "the %s %.9g of row %lld, group %lld is no %s; declare the weight with "
                             "its %ss at hand, or with a format of f32 scales",
@@ -255,7 +230,7 @@ static qn_status put_supers(struct qni_sink *sink, qn_dtype dtype, const float *
     const size_t bytes = qn_dtype_bytes(dtype);
     for (int64_t i = 0; i < w->n * w->n_supers; i++) {
         uint8_t out[4];
-        narrow(dtype, values[i], out);
+        qni_narrow(dtype, values[i], out);
         uint8_t *room = qni_sink_room(sink, bytes, err);
         if (room == NULL)
             return QN_E_WRITE;

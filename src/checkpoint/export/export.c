@@ -8,9 +8,9 @@
 
 #include "../../base/context.h"
 #include "../../base/error.h"
-#include "../../base/half.h"
 #include "../../base/size.h"
 #include "../../base/sized.h"
+#include "../../quant/narrow.h"
 #include "../file.h"
 
 static const struct qni_exporter *const exporters[] = {
@@ -29,28 +29,7 @@ const char *qn_export_target(int32_t i)
 
 bool qni_export_narrow(qn_dtype dtype, float value, uint8_t out[4])
 {
-    uint16_t half;
-    value = value == 0 ? 0.0f : value;
-    const uint32_t bits = qni_bits_of(value);
-    switch (dtype) {
-    case QN_F16:
-        half = qni_f16_from_f32(value);
-        memcpy(out, &half, sizeof half);
-        return qni_bits_of(qni_f32_from_f16(half)) == bits;
-    case QN_BF16:
-        half = (uint16_t)(bits >> 16);
-        memcpy(out, &half, sizeof half);
-        return (bits & 0xffffu) == 0;
-    case QN_E4M3:
-        out[0] = qni_e4m3_from_f32(value);
-        return qni_bits_of(qni_f32_from_e4m3(out[0])) == bits;
-    case QN_E8M0: /* its smallest is 2^-127, a number that f32 keeps with leading zeros */
-        out[0] = (uint8_t)(bits >> 23);
-        return value > 0 && qni_bits_of(qni_f32_from_e8m0(out[0])) == bits;
-    default:
-        memcpy(out, &value, sizeof value);
-        return true;
-    }
+    return qni_narrow(dtype, value == 0 ? 0.0f : value, out); /* of zeros the positive one */
 }
 
 void qni_export_put_scale(const struct qn_export *x, uint8_t *data, int64_t at, float scale)

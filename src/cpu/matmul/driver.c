@@ -237,6 +237,22 @@ static bool kernel_scales(const struct product_run *r, const struct unit *u,
            t->offset == NULL;
 }
 
+/* All that the tiles of a unit share. What the kernel keeps between tiles is of this unit alone.
+ * table8: room for the codebook as integers. */
+static void begin_tile(const struct product_run *r, const struct unit *u,
+                       const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
+                       int8_t table8[16], struct qni_matmul_tile *all)
+{
+    memset(all, 0, sizeof *all);
+    describe_weights(r, u, all, table8);
+    describe_rows(r, u, prepared, all);
+    all->scratch = scratch->kernel;
+    all->kept = &scratch->kept;
+    if (scratch->unit != u->before)
+        scratch->kept = 0;
+    scratch->unit = u->before;
+}
+
 /* Panels [panel, end) of a unit whose rows are ready: tile by tile to y. */
 static void multiply_panels(const struct product_run *r, const struct unit *u,
                             const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
@@ -247,14 +263,7 @@ static void multiply_panels(const struct product_run *r, const struct unit *u,
     int8_t table8[16];
     struct qni_matmul_tile all;
     size_t ldy = 0;
-    memset(&all, 0, sizeof all);
-    describe_weights(r, u, &all, table8);
-    describe_rows(r, u, prepared, &all);
-    all.scratch = scratch->kernel;
-    all.kept = &scratch->kept;
-    if (scratch->unit != u->before)
-        scratch->kept = 0;
-    scratch->unit = u->before;
+    begin_tile(r, u, prepared, scratch, table8, &all);
     float *direct = NULL;
     const bool is_scaled = kernel_scales(r, u, &all);
     if (is_scaled)
@@ -327,14 +336,7 @@ static void multiply_halves(const struct product_run *r, const struct unit *u,
 {
     int8_t table8[16];
     struct qni_matmul_tile all;
-    memset(&all, 0, sizeof all);
-    describe_weights(r, u, &all, table8);
-    describe_rows(r, u, prepared, &all);
-    all.scratch = scratch->kernel;
-    all.kept = &scratch->kept;
-    if (scratch->unit != u->before)
-        scratch->kept = 0;
-    scratch->unit = u->before;
+    begin_tile(r, u, prepared, scratch, table8, &all);
     const int64_t step = qni_max(tile_panels(u->kernel, u->rows) / 2, 1);
     for (; panel < end; panel += step) {
         const int64_t n = qni_min(step, end - panel), output = panel * QNI_PANEL;
