@@ -245,8 +245,8 @@ static int64_t vectors_pay_from(const struct qni_matmul_kernel *k, const struct 
 /* Tiles of int8 are stored and their sums scaled once a segment, which costs as much as 128
  * positions of products: of at most four units that are groups, too, two segments are added at a
  * time, others of one or two units pay where both halves of a block have rows. Codebooks pay from 3
- * rows on, long nibbles from 6, blocks of bytes from 5, and long bytes, or blocks of one unit, from
- * 8. */
+ * rows on (blocks of one unit from 4), long nibbles from 6, blocks of bytes from 5, and long bytes,
+ * or blocks of one unit, from 8. */
 static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                               const struct qni_row_layout *l)
 {
@@ -263,7 +263,7 @@ static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qn
         return RUNS + (units == 1 ? 1 + !is_row : 0);
     if (k->layout == QNI_LAYOUT_Q8N16 && (is_row || units == 1))
         return is_row ? RUNS : RUNS_OF_BYTES;
-    return k->m_min;
+    return k->m_min + (k->layout == QNI_LAYOUT_T4N16 && units == 1);
 }
 
 /* Fewest rows that a kernel pays for, by measurements (quern-rows tells where another would be
