@@ -258,8 +258,12 @@ static int verify_one(const struct args *args, qn_ctx *ctx, const char *path)
     if (r.model != NULL)
         check_modules(&r);
     const int changed = inputs_check();
-    if (changed == 0)
+    if (changed == 0) {
         print_report(&r);
+    } else {
+        cJSON_Delete(r.failures);
+        cJSON_Delete(r.notes);
+    }
     qn_checkpoint_close(r.model);
     qn_file_close(alone);
     if (changed != 0)
