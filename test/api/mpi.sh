@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# mpi.sh ROOT LIBQUERN.A: quern/mpi.h with every MPI there is: the example of a block compiles
+# mpi.sh ROOT LIBQUERN.SO: quern/mpi.h with every MPI there is: the example of a block compiles
 # without a warning as C, and has the bits of one process on 1 to 4 ranks.
 set -u
 root=$1 library=$2
@@ -21,8 +21,8 @@ for mpi in openmpi mpich; do
         sed 's/-I/-isystem /g')
     # shellcheck disable=SC2086
     if ! "mpicc.$mpi" -std=c11 $include -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes \
-        -Werror -I"$root/include" "$root/examples/mpi/block.c" "$library" -lpthread -lm \
-        -o "$scratch/block"; then
+        -Werror -I"$root/include" "$root/examples/mpi/block.c" "$library" \
+        -Wl,-rpath,"$(dirname "$library")" -o "$scratch/block"; then
         failed=1
         continue
     fi
