@@ -196,28 +196,29 @@ static const struct ort_attribute *attribute(const struct graph *g, const struct
     return runtime_ok(g->api, g->api->attribute(node->ort, name, &found)) ? found : NULL;
 }
 
+/* A single value; false: the node has none of that name and type, and *value is not to be used. */
+static bool read_single(const struct graph *g, const struct graph_node *node, const char *name,
+                        int32_t type, void *value, size_t value_bytes)
+{
+    const struct ort_attribute *found = attribute(g, node, name);
+    size_t bytes = 0;
+    return found != NULL &&
+           runtime_ok(g->api, g->api->read_attribute(found, type, value, value_bytes, &bytes));
+}
+
 int64_t node_int(const struct graph *g, const struct graph_node *node, const char *name,
                  int64_t otherwise)
 {
-    const struct ort_attribute *found = attribute(g, node, name);
     int64_t value = otherwise;
-    size_t bytes = 0;
-    if (found == NULL || !runtime_ok(g->api, g->api->read_attribute(found, ORT_ATTRIBUTE_INT,
-                                                                    &value, sizeof value, &bytes)))
-        return otherwise;
-    return value;
+    return read_single(g, node, name, ORT_ATTRIBUTE_INT, &value, sizeof value) ? value : otherwise;
 }
 
 float node_float(const struct graph *g, const struct graph_node *node, const char *name,
                  float otherwise)
 {
-    const struct ort_attribute *found = attribute(g, node, name);
     float value = otherwise;
-    size_t bytes = 0;
-    if (found == NULL || !runtime_ok(g->api, g->api->read_attribute(found, ORT_ATTRIBUTE_FLOAT,
-                                                                    &value, sizeof value, &bytes)))
-        return otherwise;
-    return value;
+    const bool has_one = read_single(g, node, name, ORT_ATTRIBUTE_FLOAT, &value, sizeof value);
+    return has_one ? value : otherwise;
 }
 
 size_t node_ints(const struct graph *g, const struct graph_node *node, const char *name,

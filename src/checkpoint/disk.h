@@ -32,11 +32,11 @@ struct qni_mapping {
  * QN_E_ARGUMENT: the part leaves the file; QN_E_MEMORY. The sentence does not name the file. */
 qn_status qni_mapping_open(const struct qni_allocator *a, int fd, const qn_file_options *options,
                            struct qni_mapping **mapping, qn_error *err);
-/* The same of a path. */
+/* Opens the path, maps what the options name of it, and closes it. Same statuses. */
 qn_status qni_mapping_open_path(const struct qni_allocator *a, const char *path,
                                 const qn_file_options *options, struct qni_mapping **mapping,
                                 qn_error *err);
-/* The same of memory that outlives the mapping. */
+/* A mapping of memory that belongs to somebody else and outlives it. */
 qn_status qni_mapping_borrow(const struct qni_allocator *a, const void *bytes, size_t size,
                              const qn_file_options *options, struct qni_mapping **mapping,
                              qn_error *err);

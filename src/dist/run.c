@@ -101,12 +101,6 @@ static void *begin_block(uint8_t *block, qn_status status)
     return block + QNI_BLOCK_HEAD;
 }
 
-static qn_status peer_failed(const struct parallel_run *r, int32_t rank)
-{
-    return qni_fail(r->err, QN_E_PEER, "rank %d failed during the run, and its own error says why",
-                    rank);
-}
-
 /* QN_OK if no rank's block says that it failed; own: this rank's status, which goes first. */
 static qn_status check_blocks(const struct parallel_run *r, qn_status own)
 {
@@ -114,7 +108,8 @@ static qn_status check_blocks(const struct parallel_run *r, qn_status own)
         struct block_head head;
         memcpy(&head, block_of(r, r->p->scratch.recv, rank), sizeof head);
         if (head.status != QN_OK)
-            own = peer_failed(r, rank);
+            own = qni_fail(r->err, QN_E_PEER,
+                           "rank %d failed during the run, and its own error says why", rank);
     }
     return own;
 }

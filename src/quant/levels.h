@@ -12,7 +12,7 @@
 #include "canonical.h"
 #include "packed.h"
 
-/* Of one output and group. */
+/* The numbers of both levels that one group of an output has. */
 struct qni_levels {
     float super_scale, super_min;
     int16_t sub_scale, sub_min;

@@ -166,7 +166,7 @@ static bool lies_together(const array *a)
 }
 
 /* Strides that nobody follows may be anything in torch; the library wants natural ones. */
-static void settle(array *a)
+static void make_strides_natural(array *a)
 {
     int64_t natural = 1;
     for (int64_t i = a->rank; i-- > 0; natural *= a->size[i] > 1 ? a->size[i] : 1)
@@ -180,7 +180,7 @@ bool call_together(call *c, array *a)
     if (c->is_failed)
         return false;
     if (lies_together(a)) {
-        settle(a);
+        make_strides_natural(a);
         return true;
     }
     if (!call_new(c, a, a->torch_dtype, a->rank, a->size, &made, false))

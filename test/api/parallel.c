@@ -3,7 +3,7 @@
 #define _DEFAULT_SOURCE
 #include "ranks.h"
 
-/* Of experts and failures. */
+/* The tests of experts and of failures multiply M rows by an N x K weight. */
 enum { M = 4, N = 48, K = 256 };
 
 /* ---- one case on all ranks ------------------------------------------------------------------- */

@@ -136,7 +136,8 @@ static void linear_args(struct bench *b, int64_t block, qn_dtype codes, bool giv
         b->args.scale.shape[0] = b->args.zero.shape[0] = 1;
 }
 
-/* ONNX's own example of DynamicQuantizeLinear, and what is left of a row at its ends. */
+/* ONNX's own example of DynamicQuantizeLinear; then values that no code is near: NaN, infinities,
+ * numbers beyond the range. */
 static void test_onnx(void **state)
 {
     struct bench *b = *state;

@@ -82,8 +82,9 @@ static struct qni_linear linear_of(const struct job *j, int64_t row, int64_t b, 
     return l;
 }
 
-static void quantize_block(const struct job *j, int64_t row, int64_t b, int64_t first, int64_t n)
+static void quantize_block(const void *job, int64_t row, int64_t b, int64_t first, int64_t n)
 {
+    const struct job *const j = job;
     const qn_quantize_rows_args *a = j->args;
     uint8_t *const codes = (uint8_t *)a->codes.data + row * a->codes.stride[0] + first;
     const struct qni_linear l = linear_of(j, row, b, first, n);
@@ -101,15 +102,8 @@ static void quantize_block(const struct job *j, int64_t row, int64_t b, int64_t 
 static void quantize(void *arg, int32_t worker)
 {
     struct job *j = arg;
-    const int64_t m = j->args->x.shape[0], k = j->args->x.shape[1];
-    const int64_t length = j->args->block > 0 ? j->args->block : qni_max(k, 1);
-    const int64_t blocks = j->args->block > 0 ? qni_ceil_div(k, length) : 1;
-    int64_t row;
     (void)worker;
-    while ((row = (int64_t)atomic_fetch_add(&j->next, ROWS_PER_ITEM)) < m)
-        for (int64_t i = row; i < qni_min(row + ROWS_PER_ITEM, m); i++)
-            for (int64_t b = 0; b < blocks; b++)
-                quantize_block(j, i, b, b * length, qni_min(length, k - b * length));
+    qni_rows_each_block(j->args, &j->next, quantize_block, j);
 }
 
 static void raise_to(atomic_int *most, int32_t value)

@@ -35,9 +35,9 @@ static int32_t to_unsigned(uint8_t *codes, int64_t n)
     return (int32_t)(128 * n);
 }
 
-static void quantize_piece(const struct job *j, int64_t row, int64_t block, int64_t first,
-                           int64_t n)
+static void quantize_block(const void *job, int64_t row, int64_t block, int64_t first, int64_t n)
 {
+    const struct job *const j = job;
     const qn_quantize_rows_args *a = j->args;
     const int32_t symmetric = a->offset.rank == 0;
     const size_t element = qn_dtype_bytes(a->x.dtype);
@@ -77,18 +77,24 @@ static void quantize_piece(const struct job *j, int64_t row, int64_t block, int6
         ((int32_t *)a->sum.data)[row * a->sum.stride[0] + block] = sum;
 }
 
+void qni_rows_each_block(const qn_quantize_rows_args *args, atomic_llong *next,
+                         qni_block_fn *quantize, const void *job)
+{
+    const int64_t m = args->x.shape[0], k = args->x.shape[1];
+    const int64_t length = args->block > 0 ? args->block : qni_max(k, 1);
+    const int64_t blocks = args->block > 0 ? qni_ceil_div(k, length) : 1;
+    int64_t row;
+    while ((row = (int64_t)atomic_fetch_add(next, ROWS_PER_ITEM)) < m)
+        for (int64_t i = row; i < qni_min(row + ROWS_PER_ITEM, m); i++)
+            for (int64_t b = 0; b < blocks; b++)
+                quantize(job, i, b, b * length, qni_min(length, k - b * length));
+}
+
 static void work(void *arg, int32_t worker)
 {
     struct job *j = arg;
-    const int64_t m = j->args->x.shape[0], k = j->args->x.shape[1];
-    const int64_t length = j->args->block > 0 ? j->args->block : qni_max(k, 1);
-    const int64_t blocks = j->args->block > 0 ? qni_ceil_div(k, length) : 1;
-    int64_t row;
     (void)worker;
-    while ((row = (int64_t)atomic_fetch_add(&j->next, ROWS_PER_ITEM)) < m)
-        for (int64_t i = row; i < qni_min(row + ROWS_PER_ITEM, m); i++)
-            for (int64_t b = 0; b < blocks; b++)
-                quantize_piece(j, i, b, b * length, qni_min(length, k - b * length));
+    qni_rows_each_block(j->args, &j->next, quantize_block, j);
 }
 
 void qni_rows_quantize(const qn_ctx *ctx, const qn_quantize_rows_args *args)
