@@ -48,7 +48,7 @@ enum {
     QN_ACT_GELU = 3,      /**< x/2 (1 + erf(x / sqrt 2)). */
     QN_ACT_GELU_TANH = 4, /**< The tanh approximation. */
     QN_ACT_SILU = 5,      /**< x / (1 + exp(-x)). */
-    QN_ACT_SIGMOID = 6,   /**< 1 / (1 + exp(-x)). From here on, on the CPU. */
+    QN_ACT_SIGMOID = 6,   /**< 1 / (1 + exp(-x)). */
     QN_ACT_TANH = 7,
     QN_ACT_HARDSWISH = 8,   /**< x min(max(x / 6 + 1/2, 0), 1). */
     QN_ACT_HARDSIGMOID = 9, /**< min(max(hard_slope x + hard_shift, 0), 1): qn_epilogue_more. */
@@ -67,8 +67,8 @@ typedef struct qn_epilogue {
     qn_tensor bias;         /**< [n] f32, f16, bf16; with int8-static also i32 (in units of x_scale
                                  * weight scale, added to the integers, which then are exact sums,
                                  zero points included; for weights that can give y of type i32). */
-    qn_tensor residual;     /**< Shape of y; f32, f16, bf16; on the CPU also i8, u8: scale * (code -
-                                 zero) of qn_epilogue_more. May be y itself, element by element. */
+    qn_tensor residual;     /**< Shape of y; f32, f16, bf16; also i8, u8: scale * (code - zero) of
+                                 qn_epilogue_more. May be y itself, element by element. */
     int32_t residual_after; /**< 0 (default): before the activation. */
     qn_act act;
     float clamp_lo, clamp_hi; /**< Default -inf, inf. Both 0, as in a struct that was only
@@ -100,7 +100,7 @@ enum {
 
 /**
  * More of an epilogue, for those who need it: `more` of an argument struct. NULL there stands for
- * the defaults here. Set by _init(). On the CPU.
+ * the defaults here. Set by _init().
  */
 typedef struct qn_epilogue_more {
     size_t size;

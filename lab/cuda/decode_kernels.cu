@@ -6,7 +6,7 @@
  *
  *   nvcc -O3 -std=c++17 --fmad=false -gencode=arch=compute_90a,code=sm_90a -Iinclude -Isrc \
  *     lab/cuda/decode_kernels.cu src/cuda/matmul/decode_{one_sm80,sm80,sm90a}.cu \
- *     -DQN_WITHOUT_DECODE_SM90A -o decode_kernels &&
+ *     -o decode_kernels &&
  *   ./decode_kernels 4096x4096:4:128:0:1,16 8192x8192:4:128:0:1,16 */
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "cuda/kernel.h"
-#include "cuda/matmul/decode_sm90a.cuh"
 
 #define CHECK(x)                                                                                   \
     do {                                                                                           \
@@ -29,19 +28,6 @@
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)
-
-static int32_t wgmma_q4(const qni_cuda_product *p, const qni_cuda_experts *,
-                        const qni_cuda_launch *l)
-{
-    int32_t status = -1;
-    return qni_decode_sm90a(p, 0, l, &status) ? status : -2;
-}
-static int32_t wgmma_q8(const qni_cuda_product *p, const qni_cuda_experts *,
-                        const qni_cuda_launch *l)
-{
-    int32_t status = -1;
-    return qni_decode_sm90a(p, 2 /* F16_Q8 */, l, &status) ? status : -2;
-}
 
 struct row {
     const char *name;
@@ -55,9 +41,8 @@ static const row rows[] = {
     {"q8 mr1", qni_matmul_f16_q8frag_mr1_sm80, 8, 1, 1},
     {"q8 mr8", qni_matmul_f16_q8frag_mr8_sm80, 8, 1, 8},
     {"q8 mr16", qni_matmul_f16_q8frag_mr16_sm80, 8, 9, 16},
-    /* Compile decode_sm80.cu with -DQN_WITHOUT_DECODE_SM90A, or its rows are these. */
-    {"q4 wgmma", wgmma_q4, 4, 2, 32},
-    {"q8 wgmma", wgmma_q8, 8, 2, 32},
+    {"q4 wgmma", qni_matmul_f16_q4frag_mr32_sm90a, 4, 1, 32},
+    {"q8 wgmma", qni_matmul_f16_q8frag_mr32_sm90a, 8, 1, 32},
 };
 
 __device__ double value_of(const qni_cuda_weights &w, int bits, int o, int p, double *offset)

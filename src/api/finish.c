@@ -26,7 +26,7 @@ qn_status qni_validate_finish(const qn_ctx *ctx, const qn_finish_args *args, str
     op->x = args->v;
     op->y = args->y;
     op->epilogue = args->epilogue;
-    QNI_TRY(qni_validate_more(ctx, args->more, op, err));
+    QNI_TRY(qni_validate_more(args->more, op, err));
     if (op->more.gate != QN_GATE_NONE)
         return qni_fail(err, QN_E_ARGUMENT, "qn_finish() takes no gate: products have one");
     QNI_TRY(qni_validate_epilogue(ctx, op, err));

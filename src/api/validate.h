@@ -36,8 +36,7 @@ qn_status qni_validate_finish(const qn_ctx *ctx, const qn_finish_args *args, str
 /* Types of x and y for the strategy, the given quantization, switches. */
 qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_error *err);
 /* The rest of the epilogue into op->more; given may be NULL. */
-qn_status qni_validate_more(const qn_ctx *ctx, const qn_epilogue_more *given, struct qni_op *op,
-                              qn_error *err);
+qn_status qni_validate_more(const qn_epilogue_more *given, struct qni_op *op, qn_error *err);
 qn_status qni_validate_epilogue(const qn_ctx *ctx, const struct qni_op *op, qn_error *err);
 /* Rows that were prepared: can this operation read such, and, where there are data, these? */
 qn_status qni_validate_prepared(const qn_ctx *ctx, const void *prepared, int with_data,

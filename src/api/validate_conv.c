@@ -184,7 +184,7 @@ qn_status qni_validate_conv(const qn_ctx *ctx, const qn_conv_args *args, int32_t
         !qni_i64_mul(op->m, op->conv.batch, &op->m))
         return qni_fail(err, QN_E_SHAPE, "the output has more pixels than can be counted");
     QNI_TRY(qni_validate_types(ctx, op, err));
-    QNI_TRY(qni_validate_more(ctx, args->more, op, err));
+    QNI_TRY(qni_validate_more(args->more, op, err));
     int64_t shape[4];
     output_shape(args, &op->conv, op->n, shape);
     QNI_TRY(qni_check_shape(&op->y, "y", shape, err));

@@ -174,7 +174,7 @@ qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, i
     op->kernel = args->kernel;
     op->x_scales = args->x_scales;
     QNI_TRY(qni_validate_types(ctx, op, err));
-    QNI_TRY(qni_validate_more(ctx, args->more, op, err));
+    QNI_TRY(qni_validate_more(args->more, op, err));
     QNI_TRY(qni_check_flat(&op->epilogue.residual, "residual", &args->y, err));
     QNI_TRY(qni_check_flat(&op->more.factor, "factor", &args->y, err));
     const int64_t x_shape[2] = {op->x.shape[0], op->k}, y_shape[2] = {op->m, qni_op_columns(op)};

@@ -118,9 +118,7 @@ qn_status qni_validate_types(const qn_ctx *ctx, const struct qni_op *op, qn_erro
     const bool is_fp8 = qni_is_fp8(op->strategy);
     const unsigned e4m3 = is_fp8 ? QNI_TYPE(QN_E4M3) : 0;
     const unsigned x_types = is_static ? QNI_BYTES : QNI_FLOATS | e4m3;
-    const unsigned more = is_static                    ? QNI_BYTES | QNI_TYPE(QN_I32)
-                          : ctx->device.kind == QN_CPU ? QNI_BYTES
-                                                       : 0;
+    const unsigned more = is_static ? QNI_BYTES | QNI_TYPE(QN_I32) : QNI_BYTES;
     const unsigned y_types = QNI_FLOATS | more | e4m3;
     QNI_TRY(qni_check_tensor(ctx, &op->x, "x", op->x.rank, x_types, err));
     QNI_TRY(qni_check_tensor(ctx, &op->y, "y", op->y.rank, y_types, err));
@@ -184,8 +182,7 @@ static qn_status check_function(const qn_epilogue *e, qn_error *err)
 static qn_status check_residual(const qn_ctx *ctx, const struct qni_op *op, qn_error *err)
 {
     const qn_tensor *residual = &op->epilogue.residual;
-    const bool on_cpu = ctx->device.kind == QN_CPU;
-    const unsigned types = on_cpu ? QNI_FLOATS | QNI_BYTES : QNI_FLOATS;
+    const unsigned types = QNI_FLOATS | QNI_BYTES;
     if (qni_is_none(residual))
         return QN_OK;
     QNI_TRY(qni_check_tensor(ctx, residual, "residual", op->y.rank, types, err));
@@ -223,14 +220,10 @@ static qn_status check_gate(const struct qni_op *op, qn_error *err)
     return QN_OK;
 }
 
-qn_status qni_validate_more(const qn_ctx *ctx, const qn_epilogue_more *given, struct qni_op *op,
-                              qn_error *err)
+qn_status qni_validate_more(const qn_epilogue_more *given, struct qni_op *op, qn_error *err)
 {
     qn_epilogue_more *const f = &op->more;
     qn_epilogue_more_init(f);
-    if (ctx->device.kind != QN_CPU && (given != NULL || op->epilogue.act > QN_ACT_SILU))
-        return qni_fail(err, QN_E_UNSUPPORTED, "%s is for the CPU alone: no kernel of a GPU has it",
-                        given != NULL ? "more" : "this act");
     if (given == NULL)
         return QN_OK;
     QNI_TRY(qni_sized_read(f, sizeof *f, given, err));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/compiler.h"
+#include "../base/size.h"
 #include "device.h"
 #include "fp8.h"
 #include "matmul/dense.h"
@@ -52,10 +53,53 @@ static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, struct qni_c
     return status;
 }
 
+/* ---- gates ----------------------------------------------------------------------------------- */
+
+/* A gate's two outputs are a product of their own, with the scales and the bias, to f32 in front of
+ * the scratch; another launch makes y of them (run_gate). */
+static struct qni_op gate_inner(const struct qni_op *op, void *scratch)
+{
+    struct qni_op inner = *op;
+    inner.y = qn_tensor_2d(scratch, QN_F32, op->m, op->n);
+    inner.y.device = op->y.device;
+    qn_epilogue_init(&inner.epilogue);
+    inner.epilogue.bias = op->epilogue.bias;
+    inner.epilogue.row_scale = op->epilogue.row_scale;
+    inner.epilogue.col_scale = op->epilogue.col_scale;
+    qn_epilogue_more_init(&inner.more);
+    return inner;
+}
+
+static qn_status run_gate(const struct qni_op *op, const float *values,
+                          const struct qni_cuda_launch *launch, qn_error *err)
+{
+    struct qni_op outer = *op;
+    struct qni_cuda_gate gate;
+    memset(&gate, 0, sizeof gate);
+    memset(&outer.epilogue.bias, 0, sizeof outer.epilogue.bias);
+    memset(&outer.epilogue.row_scale, 0, sizeof outer.epilogue.row_scale);
+    memset(&outer.epilogue.col_scale, 0, sizeof outer.epilogue.col_scale);
+    outer.epilogue.act = QN_ACT_NONE;
+    qni_cuda_sink_of(&outer, &gate.out);
+    gate.v = values;
+    gate.m = op->m;
+    gate.n = (int32_t)qni_op_columns(op);
+    gate.by_pairs = op->more.gate == QN_GATE_PAIRS;
+    gate.act = op->epilogue.act;
+    return qni_cuda_launched(qni_cuda_gate_sm75(&gate, launch), "a gate", err);
+}
+
 qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
                           struct qni_cuda_choice *choice, qni_refusal_fn tell, void *arg)
 {
     memset(choice, 0, sizeof *choice);
+    if (op->more.gate != QN_GATE_NONE) {
+        const struct qni_op inner = gate_inner(op, NULL);
+        QNI_TRY(qni_cuda_select(ctx, &inner, choice, tell, arg));
+        choice->gate_bytes = qni_round_up((size_t)op->m * (size_t)op->n * sizeof(float), 256);
+        choice->scratch_bytes += choice->gate_bytes;
+        return QN_OK;
+    }
     if (qni_cuda_is_depthwise(op)) {
         const struct qni_cuda_offer offer = qni_cuda_offer_of(&ctx->cuda->facts);
         choice->chunk = op->m;
@@ -113,9 +157,15 @@ qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
     struct qni_cuda_scope scope;
     qn_status status;
     QNI_TRY(qni_cuda_enter(ctx, &scope, err));
-    if (choice->is_depthwise)
+    if (choice->is_depthwise) {
         status = qni_cuda_depthwise_run(op, &scope.launch, err);
-    else
+    } else if (op->more.gate != QN_GATE_NONE) {
+        const struct qni_op inner = gate_inner(op, scratch);
+        status = run_product(ctx, &inner, choice, (uint8_t *)scratch + choice->gate_bytes,
+                             &scope.launch, err);
+        if (status == QN_OK)
+            status = run_gate(op, scratch, &scope.launch, err);
+    } else
         status = run_product(ctx, op, choice, scratch, &scope.launch, err);
     qni_cuda_leave(ctx, &scope);
     return status;

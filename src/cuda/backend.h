@@ -52,6 +52,7 @@ struct qni_cuda_choice {
     size_t chunk_bytes;  /* prepared rows */
     size_t routes_bytes; /* tiles and rows of a grouped product, with what makes them */
     size_t fp8_bytes;    /* rows of e4m3 as floats: fp8.h */
+    size_t gate_bytes;   /* what a gate is made of, in f32: backend.c */
     size_t scratch_bytes;
     int64_t n;                        /* outputs of a part */
     const char *note;                 /* for the plan's text; static, or NULL */

@@ -30,11 +30,13 @@
 
 enum { DECODE_WARPS = 8, DECODE_THREADS = 256, DECODE_CHUNK = 4096 };
 enum { DECODE_MIN_DEPTH = 2, DECODE_MAX_DEPTH = 3 };
+/* In shared memory, behind the barriers: a table, if codes are looked up in one, then the rings. */
+enum { DECODE_AT_TABLE = 1152 };
 
 /* What is worked out once for a launch (decode_plan), what is asked for first in front. */
 struct decode {
     const uint8_t *blob; /* NULL: of the tile's expert */
-    size_t codes, scale, extra;
+    size_t codes, scale, extra, table;
     int32_t share, more;     /* panels of a CTA: the first `more` have share + 1 */
     int32_t chunks, stretch; /* of a panel, of a stretch of it */
     int32_t last_bytes;      /* of the last chunk of a panel */
@@ -553,7 +555,7 @@ static inline void decode_plan(struct decode *d, const struct qni_cuda_product *
     d->routes = p->routes;
     d->m_magic = decode_magic(d->m);
     d->stacked = 1;
-    d->at_ring = 1152; /* behind the barriers */
+    d->at_ring = DECODE_AT_TABLE;
 }
 
 /* Panels to CTAs, a multiple of `cluster` of them. */

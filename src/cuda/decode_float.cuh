@@ -7,11 +7,14 @@
 #include "dequant.cuh"
 
 /* What is multiplied: bit 0: bf16; bit 1: codes of 8 bits; bit 2: x has several planes; bit 3:
- * codes are e4m3. */
-enum { F16_Q4 = 0, BF16_Q4 = 1, F16_Q8 = 2, BF16_Q8 = 3, PLANES = 4, E4M3 = 8 };
+ * codes are e4m3; bit 4: codes of 4 bits are looked up in a table; bit 5: whose values are two
+ * pieces of f16 or three of bf16. */
+enum { F16_Q4 = 0, BF16_Q4 = 1, F16_Q8 = 2, BF16_Q8 = 3, PLANES = 4, E4M3 = 8, T4 = 16, MANY = 32 };
 enum { F16_E4M3 = F16_Q8 | E4M3, BF16_E4M3 = BF16_Q8 | E4M3 };
 #define IS_BF16(format) (((format)&1) != 0)
 #define IS_Q8(format)   (((format)&2) != 0)
+#define IS_T4(format)   (((format)&T4) != 0)
+#define PIECES_OF(format) (((format)&MANY) == 0 ? 1 : IS_BF16(format) ? 3 : 2)
 
 #define DECODE_FLOAT static __device__ __forceinline__
 

@@ -211,6 +211,35 @@ DEQUANT void dequant_t4(uint32_t (&a)[4], uint32_t order, const uint32_t (&low)[
     }
 }
 
+/* Pairs of values by the 8 bits of their codes, 128 bytes each in shared memory, in which they
+ * stand 32, 16 or 8 times: pieces side by side, a word with nothing behind three. A lane has places
+ * of its own. */
+enum { DEQUANT_PAIRS_BYTES = 256 * 128 };
+#define DEQUANT_PAIR_BYTES(pieces) ((pieces) == 1 ? 4 : (pieces) == 2 ? 8 : 16)
+
+/* All pieces of a word's values. pairs: the lane's place in the first pair. */
+template <int PIECES>
+DEQUANT void dequant_t4_pairs(uint32_t (&a)[PIECES][4], uint32_t w, uint32_t pairs)
+{
+    const uint32_t order = dequant_t4_order(w);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t at = pairs + (order >> (8 * i) & 255) * 128;
+        uint32_t v[4];
+        if (PIECES == 1)
+            asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v[0]) : "r"(at));
+        else if (PIECES == 2)
+            asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(at));
+        else
+            asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                         : "r"(at));
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            a[p][i] = v[p];
+    }
+}
+
 /* ---- tables in pieces ------------------------------------------------------------------------ */
 
 enum { DEQUANT_PIECES = 3 };

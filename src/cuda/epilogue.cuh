@@ -3,8 +3,8 @@
  * the bits are those of the CPU. Files that include this are compiled with --fmad=false, without
  * which neither the steps here nor the polynomials of base/exact.h would be rounded singly.
  *
- *     v -> * row_scale -> * col_scale -> + bias -> (+ residual) -> act -> clamp -> (+ residual)
- *       -> f32, f16, bf16, or saturate(rint(v * y_inv) + y_zero)
+ *     v -> * row_scale -> * col_scale -> + bias -> (+ residual) -> act (* factor) -> clamp
+ *       -> (+ residual) -> f32, f16, bf16, or saturate(rint(v * y_inv) + y_zero)
  *
  * One element at a time: epilogue_row_of(), then epilogue_store(). A tile in shared memory:
  * epilogue_tile(). Raw int32 sums: epilogue_is_raw(). */
@@ -28,11 +28,13 @@
 struct epilogue_row {
     int64_t y, residual;
     float scale;
+    int64_t factor;
 };
 
 EPILOGUE struct epilogue_row epilogue_row_of(const struct qni_cuda_sink &s, int64_t i)
 {
-    struct epilogue_row r = {i * s.stride[2], i * s.residual_stride[2], 1.0f};
+    struct epilogue_row r = {i * s.stride[2], i * s.residual_stride[2], 1.0f,
+                             s.has_more ? i * s.factor_stride : 0};
     if (s.row_scale != NULL)
         r.scale = s.row_scale[i];
     if (s.x_scale != NULL) {
@@ -90,6 +92,61 @@ EPILOGUE float epilogue_activate(float v, int32_t act)
     }
 }
 
+EPILOGUE float epilogue_hard(float v, float slope, float shift)
+{
+    const float y = v * slope + shift;
+    return y > 1.0f ? 1.0f : y < 0.0f ? 0.0f : y;
+}
+/* The acts behind silu, too. */
+EPILOGUE float epilogue_activate_any(const struct qni_cuda_sink &s, float v, int32_t act)
+{
+    switch (act) {
+    case QN_ACT_SIGMOID:
+        return 1.0f / (1.0f + qni_exp_inline(-v));
+    case QN_ACT_TANH:
+        return qni_tanh_inline(v);
+    case QN_ACT_HARDSWISH:
+        return v * epilogue_hard(v, 1.0f / 6.0f, 0.5f);
+    case QN_ACT_HARDSIGMOID:
+        return epilogue_hard(v, s.hard_slope, s.hard_shift);
+    case QN_ACT_LEAKY_RELU:
+        return v < 0.0f ? v * s.leaky_slope : v;
+    default:
+        return epilogue_activate(v, act);
+    }
+}
+
+EPILOGUE float epilogue_clamp(const struct qni_cuda_sink &s, float v)
+{
+    if (!s.has_clamp)
+        return v;
+    const float above = v > s.clamp_hi ? s.clamp_hi : v;
+    return v < s.clamp_lo ? s.clamp_lo : above;
+}
+
+EPILOGUE float epilogue_residual(const struct qni_cuda_sink &s, int64_t at)
+{
+    if (s.residual_dtype != QN_I8 && s.residual_dtype != QN_U8)
+        return epilogue_load(s.residual, s.residual_dtype, at);
+    const int32_t code = s.residual_dtype == QN_I8 ? ((const int8_t *)s.residual)[at]
+                                                   : ((const uint8_t *)s.residual)[at];
+    return s.residual_scale * (float)(code - s.residual_zero);
+}
+
+/* What comes after the bias, where s.has_more: apart, so that other products pay nothing. */
+static __device__ __noinline__ float epilogue_more(const struct qni_cuda_sink *s, int64_t residual,
+                                                   int64_t factor, float v)
+{
+    const float more = s->residual != NULL ? epilogue_residual(*s, residual) : 0.0f;
+    if (s->residual != NULL && !s->residual_after)
+        v += more;
+    v = epilogue_activate_any(*s, v, s->act);
+    if (s->factor != NULL)
+        v *= epilogue_load(s->factor, s->factor_dtype, factor);
+    v = epilogue_clamp(*s, v);
+    return s->residual != NULL && s->residual_after ? v + more : v;
+}
+
 /* Output j (of all parts) of expert e, before it is rounded to the type of y. */
 EPILOGUE float epilogue_steps(const struct qni_cuda_sink &s, const struct epilogue_row &row,
                               int32_t j, int32_t e, float v)
@@ -100,6 +157,9 @@ EPILOGUE float epilogue_steps(const struct qni_cuda_sink &s, const struct epilog
         v *= s.col_scale[e * s.col_ld + j];
     if (s.bias != NULL && s.bias_dtype != QN_I32)
         v += epilogue_load(s.bias, s.bias_dtype, e * s.bias_ld + j);
+    if (s.has_more)
+        return epilogue_more(&s, row.residual + (int64_t)j * s.residual_stride[3], row.factor + j,
+                             v);
     const float residual = s.residual == NULL
                                ? 0.0f
                                : epilogue_load(s.residual, s.residual_dtype,
@@ -107,10 +167,7 @@ EPILOGUE float epilogue_steps(const struct qni_cuda_sink &s, const struct epilog
     if (s.residual != NULL && !s.residual_after)
         v += residual;
     v = epilogue_activate(v, s.act);
-    if (s.has_clamp) {
-        const float above = v > s.clamp_hi ? s.clamp_hi : v;
-        v = v < s.clamp_lo ? s.clamp_lo : above;
-    }
+    v = epilogue_clamp(s, v);
     if (s.residual != NULL && s.residual_after)
         v += residual;
     return v;

@@ -75,6 +75,7 @@ struct qni_cuda_weights {
     int32_t layout, scale_is_f16, shift;
     int32_t table8_doubled; /* T4FRAG with int8 strategies: table8 holds doubled values */
     int32_t has_table8;
+    int32_t table_is_short; /* T4FRAG: f16 and bf16 hold every value of the table */
     int8_t table8[16];
     int32_t parts;                     /* convolution groups, each with panels of its own; else 1 */
     int32_t panels;                    /* of a part */
@@ -137,6 +138,14 @@ struct qni_cuda_sink {
     int64_t bias_ld, col_ld; /* 0, or elements from expert to expert */
     int32_t act, has_clamp;
     float clamp_lo, clamp_hi;
+    /* What few products have: a factor, residuals of codes, an act behind silu. */
+    int32_t has_more;
+    int32_t factor_dtype;
+    const void *factor; /* NULL: none; f32, f16, bf16 */
+    int64_t factor_stride;
+    float leaky_slope, hard_slope, hard_shift;
+    float residual_scale; /* of i8, u8 */
+    int32_t residual_zero;
     float y_inv; /* i8, u8: fl(1 / y_scale) */
     int32_t y_zero;
     int32_t is_plain; /* nothing of all that: y is f32, f16 or bf16, rows contiguous */
@@ -362,6 +371,17 @@ struct qni_cuda_finish {
 };
 int32_t qni_cuda_finish_sm75(const struct qni_cuda_finish *args,
                              const struct qni_cuda_launch *launch);
+
+/* y = act(g) * u and what comes after it, from values v [m][2 n] in f32: g and u of output j are
+ * outputs j and n + j, or 2 j and 2 j + 1. */
+struct qni_cuda_gate {
+    const float *v;
+    int64_t m;
+    int32_t n, by_pairs;
+    int32_t act; /* out has none */
+    struct qni_cuda_sink out;
+};
+int32_t qni_cuda_gate_sm75(const struct qni_cuda_gate *args, const struct qni_cuda_launch *launch);
 
 /* Where the sums of code values go, a section of qni_cuda_weights.sums with its cut: added to what
  * is there, integers in any order. sums NULL: not wanted. */

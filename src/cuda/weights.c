@@ -67,6 +67,7 @@ struct qni_cuda_weights qni_cuda_weights_of(const struct qn_packed *packed, int3
             memcpy(w.table8, table8, sizeof table8);
         w.has_table8 = times != 0;
         w.table8_doubled = times == 2;
+        w.table_is_short = h->format.code == QN_CODE_E2M1 || h->format.code == QN_CODE_IQ4_NL;
     }
     w.parts = is_one ? 1 : h->conv_groups;
     w.panels = (int32_t)(h->panels / w.parts);

@@ -268,7 +268,7 @@ static void conv_case(struct check *c, const void *arg)
     sweep_draw_quant(c, cc->strategy, args.x.dtype, &args.quant);
     qn_epilogue_more more;
     qn_epilogue_more_init(&more);
-    args.more = c->options->device->kind == QN_CPU ? &more : NULL;
+    args.more = &more;
     const struct sweep_epilogue e = {&args.y, g.batch * oh * ow, o.n, 1, true, one_unit, &more};
     sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {.args = &args, .n_experts = 1, .weights = &weight, .data = cc->data};

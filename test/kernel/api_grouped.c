@@ -107,7 +107,7 @@ static void grouped_case(struct check *c, const void *arg)
     args.x_scales = sweep_draw_x_scales(c, gc->strategy, &args.x);
     qn_epilogue_more more;
     qn_epilogue_more_init(&more);
-    args.more = c->options->device->kind == QN_CPU ? &more : NULL;
+    args.more = &more;
     const struct sweep_epilogue e = {&args.y, m, n, n_experts, false, one_unit, &more};
     sweep_draw_epilogue(c, &e, &args.epilogue);
     struct sweep s = {

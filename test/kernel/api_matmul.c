@@ -80,7 +80,7 @@ static void matmul_case(struct check *c, const void *arg)
     const bool no_unit = is_static && !one_unit && !mc->is_plain && check_random_chance(r, 10);
     qn_epilogue_more more;
     qn_epilogue_more_init(&more);
-    args.more = c->options->device->kind == QN_CPU ? &more : NULL;
+    args.more = &more;
     const struct sweep_epilogue e = {&args.y, m, n, 1, false, one_unit || no_unit,
                                       &more};
     if (!mc->is_plain)

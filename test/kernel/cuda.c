@@ -4,6 +4,7 @@
 #include <quern/cuda.h>
 #include <string.h>
 
+#include "../../src/base/exact.h"
 #include "suites.h"
 
 /* A product with f32 x on the device, and what it stands on. */
@@ -296,6 +297,63 @@ static void repeat_case(struct check *c, const void *arg)
     drop_product(&p);
 }
 
+/* The numbers of a gate, or of a factor: act(a) * b, between the clamps, plus the residual. */
+static float gated(float a, float b, float residual)
+{
+    const float v = a / (1.0f + qni_expf(-a)) * b;
+    return (v < -2.0f ? -2.0f : v > 1.5f ? 1.5f : v) + residual;
+}
+
+/* Bit for bit what the plain product, whose sums are the same, and the steps of docs/numerics.md
+ * give one after the other. */
+static void gate_case(struct check *c, const void *arg)
+{
+    enum { TOKENS = 7, OUTPUTS = 96, COLUMNS = 128 };
+    const qn_gate gate = *(const qn_gate *)arg;
+    const int64_t columns = gate == QN_GATE_NONE ? OUTPUTS : OUTPUTS / 2;
+    const int64_t shape[2] = {TOKENS, columns};
+    struct product p;
+    if (make_product(c, &p, TOKENS, OUTPUTS, COLUMNS)) {
+        qn_epilogue_more more;
+        qn_epilogue_more_init(&more);
+        check_status(c, "the plain product", run_product(c, &p), QN_OK, NULL);
+        c->options->device->fetch(c, &p.args.y, &p.y);
+        const qn_tensor y = check_tensor(c, "y of the gate", QN_F32, 2, shape, false);
+        const qn_tensor other = check_tensor(c, "residual, factor", QN_F32, 2, shape, false);
+        check_fill_x(c, &other, CHECK_NORMAL, false);
+        const qn_tensor other_there = c->options->device->make(c, &other);
+        c->options->device->send(c, &other_there, &other);
+        p.args.y = c->options->device->make(c, &y);
+        c->options->device->send(c, &p.args.y, &y);
+        more.gate = gate;
+        if (gate == QN_GATE_NONE)
+            more.factor = other_there;
+        p.args.more = &more;
+        p.args.epilogue.act = QN_ACT_SILU;
+        p.args.epilogue.clamp_lo = -2.0f;
+        p.args.epilogue.clamp_hi = 1.5f;
+        p.args.epilogue.residual = other_there;
+        p.args.epilogue.residual_after = 1;
+        check_status(c, "the gate", run_product(c, &p), QN_OK, NULL);
+        c->options->device->fetch(c, &p.args.y, &y);
+        for (int64_t i = 0; i < TOKENS && !c->failed; i++)
+            for (int64_t j = 0; j < columns && !c->failed; j++) {
+                const float *const row = (const float *)p.y.data + i * p.y.stride[0];
+                const float more_of = ((const float *)other.data)[i * other.stride[0] + j];
+                const float a = gate == QN_GATE_PAIRS ? row[2 * j] : row[j];
+                const float b = gate == QN_GATE_PAIRS    ? row[2 * j + 1]
+                                : gate == QN_GATE_HALVES ? row[OUTPUTS / 2 + j]
+                                                         : more_of;
+                const float want = gated(a, b, more_of);
+                const float got = ((const float *)y.data)[i * y.stride[0] + j];
+                if (memcmp(&want, &got, sizeof got) != 0)
+                    check_fail(c, "y[%lld, %lld] is %.9g, not %.9g", (long long)i, (long long)j,
+                               (double)got, (double)want);
+            }
+    }
+    drop_product(&p);
+}
+
 static qn_status fails(void *arg, int32_t i)
 {
     (void)arg;
@@ -338,6 +396,10 @@ void check_cuda(struct check_suite *suite, const struct check_options *options)
     check_case(suite, calls_case, NULL, "calls");
     check_case(suite, pointers_case, NULL, "pointers");
     check_case(suite, experts_case, NULL, "experts");
+    static const qn_gate gates[] = {QN_GATE_NONE, QN_GATE_HALVES, QN_GATE_PAIRS};
+    static const char *const gate_names[] = {"factor", "halves", "pairs"};
+    for (size_t i = 0; i < sizeof gates / sizeof *gates; i++)
+        check_case(suite, gate_case, &gates[i], "gate/%s", gate_names[i]);
     static const bool perms[] = {false, true};
     if (!options->quick) {
         check_case(suite, chunks_case, NULL, "chunks");

@@ -547,7 +547,7 @@ qn_dtype sweep_draw_y_type(struct check *c, qn_strategy strategy, bool raw)
     if (strategy == QN_STRATEGY_INT8_STATIC)
         return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F16, QN_BF16, QN_I8, QN_U8,
                                   raw ? QN_I32 : QN_I8);
-    if (c->options->device->kind == QN_CPU && check_random_chance(&c->random, 15))
+    if (check_random_chance(&c->random, 15))
         return (qn_dtype)CHECK_OF(&c->random, QN_I8, QN_U8);
     if (sweep_is_fp8(strategy))
         return (qn_dtype)CHECK_OF(&c->random, QN_F32, QN_F32, QN_F16, QN_BF16, QN_E4M3);
@@ -626,7 +626,7 @@ static void draw_codes(struct check *c, const struct sweep_epilogue *o, qn_epilo
 static qn_act draw_act(struct check *c, const struct sweep_epilogue *o)
 {
     struct check_random *r = &c->random;
-    if (c->options->device->kind != QN_CPU || check_random_chance(r, 60))
+    if (check_random_chance(r, 60))
         return (qn_act)CHECK_OF(r, QN_ACT_NONE, QN_ACT_NONE, QN_ACT_NONE, QN_ACT_RELU,
                                 QN_ACT_RELU6, QN_ACT_GELU, QN_ACT_GELU_TANH, QN_ACT_SILU);
     o->more->leaky_slope = (float)(0.01 * (double)check_random_in(r, -10, 150));
@@ -657,7 +657,7 @@ void sweep_draw_epilogue(struct check *c, const struct sweep_epilogue *o, qn_epi
         if (is_float && check_random_chance(r, 30)) {
             check_fill_x(c, o->y, CHECK_NORMAL, false); /* in place */
             e->residual = *o->y;
-        } else if (c->options->device->kind == QN_CPU && check_random_chance(r, 30)) {
+        } else if (check_random_chance(r, 30)) {
             draw_codes(c, o, e);
         } else {
             e->residual = draw_tensor(c, "residual", draw_float(c), o->y->rank, o->y->shape);

@@ -215,7 +215,7 @@ struct depthwise_out {
 static inline struct depthwise_out depthwise_out_of(const struct qni_cuda_sink *out)
 {
     struct depthwise_out o = {};
-    o.is_light = out->row_scale == NULL && out->residual == NULL &&
+    o.is_light = out->row_scale == NULL && out->residual == NULL && !out->has_more &&
                  (out->act == QN_ACT_NONE || out->act == QN_ACT_RELU || out->act == QN_ACT_RELU6);
     o.is_bare = o.is_light && out->col_scale == NULL && out->bias == NULL &&
                 out->act == QN_ACT_NONE && !out->has_clamp;

@@ -25,7 +25,6 @@
 #include "../epilogue.cuh"
 #include "../wgmma.cuh"
 #include "decode_quads.h"
-#include "decode_sm90a.cuh"
 
 #include <cuda.h>
 
@@ -759,39 +758,23 @@ static int32_t start_shift(const struct qni_cuda_product *p, const struct qni_cu
                : start_span<FORMAT, QNI_CUDA_SHIFT_NONE>(p, launch, e);
 }
 
-/* Up to 4 rows by one quad for each CTA are better left to mma: where launches overlap, it leaves
- * room for the next one's CTAs. */
-static bool launched(const struct qni_cuda_product *p, int32_t format,
-                     const struct qni_cuda_launch *how, bool always, int32_t *status)
+template <int FORMAT>
+static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_launch *how)
 {
     quad_plan e;
-    if (how->sm != 90 || !quads_plan(&e, p, IS_Q8(format) ? 8 : 4, how->multiprocessors,
-                                     decode_shared_limit(how, 1)))
-        return false;
-    if (!always && (p->m < 2 || (p->m <= 4 && e.share + (e.more > 0) < 2)))
-        return false;
+    /* select.c asks quads_plan() before it gives them anything. */
+    if (!quads_plan(&e, p, IS_Q8(FORMAT) ? 8 : 4, how->multiprocessors,
+                    decode_shared_limit(how, 1)))
+        return (int32_t)cudaErrorInvalidConfiguration;
     e.pdl = how->pdl;
-    *status = format == F16_Q4    ? start_shift<F16_Q4>(p, how, &e)
-              : format == BF16_Q4 ? start_shift<BF16_Q4>(p, how, &e)
-              : format == F16_Q8  ? start_shift<F16_Q8>(p, how, &e)
-                                  : start_shift<BF16_Q8>(p, how, &e);
-    return true;
+    return start_shift<FORMAT>(p, how, &e);
 }
 
-extern "C" int32_t qni_decode_sm90a(const struct qni_cuda_product *p, int32_t format,
-                                    const struct qni_cuda_launch *how, int32_t *status)
-{
-    return launched(p, format, how, false, status);
-}
-
-/* select.c asks quads_plan() before it gives them anything. */
 #define DECODE_KERNEL(name, format)                                                                \
     extern "C" int32_t name(const struct qni_cuda_product *p, const struct qni_cuda_experts *,     \
                             const struct qni_cuda_launch *how)                                     \
     {                                                                                              \
-        int32_t status = 0;                                                                        \
-        return launched(p, format, how, true, &status) ? status                                    \
-                                                       : (int32_t)cudaErrorInvalidConfiguration;   \
+        return launch<format>(p, how);                                                             \
     }
 DECODE_KERNEL(qni_matmul_f16_q4frag_mr32_sm90a, F16_Q4)
 DECODE_KERNEL(qni_matmul_bf16_q4frag_mr32_sm90a, BF16_Q4)

@@ -111,11 +111,11 @@ __device__ __forceinline__ void leave(const arguments &a, const place &at, const
                                       int row, int rows, int output, int outputs, int thread,
                                       int threads)
 {
-    struct qni_cuda_sink out = a.p.out;
-    if (!F::general) {
-        out.act = QN_ACT_NONE;
-        out.is_image = 0;
-    }
+    struct qni_cuda_sink less = a.p.out;
+    less.act = QN_ACT_NONE;
+    less.is_image = 0;
+    less.has_more = 0;
+    const struct qni_cuda_sink &out = F::general ? a.p.out : less;
     const bool by_row = out.stride[3] == 1; /* neighbours write along the memory of y */
     const bool wide = by_row && out.y_dtype != QN_I8 && out.y_dtype != QN_U8;
     const int quads = outputs / 4;
@@ -561,7 +561,8 @@ void both(struct choice &best, const struct qni_cuda_product *p, const struct qn
 
 bool is_general(const struct qni_cuda_product *p)
 {
-    return p->routes.tiles != NULL || p->out.act != QN_ACT_NONE || p->out.is_image;
+    return p->routes.tiles != NULL || p->out.act != QN_ACT_NONE || p->out.is_image ||
+           p->out.has_more;
 }
 
 template <bool BF16, int BITS, int ROWS, bool GENERAL, bool TABLE>

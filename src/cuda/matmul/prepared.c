@@ -285,6 +285,20 @@ void qni_cuda_sink_of(const struct qni_op *op, struct qni_cuda_sink *s)
         s->x_rows = op->x.shape[0];
     }
     s->act = e->act;
+    const qn_epilogue_more *const more = &op->more;
+    const bool is_byte = e->residual.dtype == QN_I8 || e->residual.dtype == QN_U8;
+    s->has_more =
+        more->factor.rank != 0 || e->act > QN_ACT_SILU || (s->residual != NULL && is_byte);
+    if (more->factor.rank != 0) {
+        s->factor = more->factor.data;
+        s->factor_dtype = more->factor.dtype;
+        s->factor_stride = more->factor.stride[0];
+    }
+    s->leaky_slope = more->leaky_slope;
+    s->hard_slope = more->hard_slope;
+    s->hard_shift = more->hard_shift;
+    s->residual_scale = more->residual_scale;
+    s->residual_zero = more->residual_zero;
     s->has_clamp = e->clamp_lo > -3.402823466e+38f * 2.0f || e->clamp_hi < 3.402823466e+38f * 2.0f;
     s->clamp_lo = e->clamp_lo;
     s->clamp_hi = e->clamp_hi;
@@ -293,5 +307,5 @@ void qni_cuda_sink_of(const struct qni_op *op, struct qni_cuda_sink *s)
     const bool is_float = s->y_dtype == QN_F32 || s->y_dtype == QN_F16 || s->y_dtype == QN_BF16;
     s->is_plain = is_float && !s->is_image && s->stride[3] == 1 && s->bias == NULL &&
                   s->residual == NULL && s->row_scale == NULL && s->col_scale == NULL &&
-                  s->x_scale == NULL && s->act == QN_ACT_NONE && !s->has_clamp;
+                  s->x_scale == NULL && s->act == QN_ACT_NONE && !s->has_clamp && !s->has_more;
 }

@@ -193,8 +193,15 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         (op->w[0]->head->format.code != QN_CODE_E4M3 ||
          op->w[0]->head->format.shift != QN_SHIFT_NONE))
         return "of codebooks of 8 bits takes e4m3 alone, without offsets";
-    if (k->family == QNI_CUDA_FAMILY_PREFILL && k->layout == QNI_CUDA_T4FRAG &&
-        k->reads == QNI_CUDA_READS_F16 && op->w[0]->head->format.code == QN_CODE_TABLE)
+    if (k->family == QNI_CUDA_FAMILY_DECODE && k->layout == QNI_CUDA_T4FRAG) {
+        if (op->w[0]->head->format.shift != QN_SHIFT_NONE)
+            return "of codebooks of 4 bits takes weights without zero points and offsets";
+        if (qni_cuda_shared_kb(facts->sm) < 160)
+            return "keeps pairs of values in more shared memory than the GPU has";
+    }
+    if ((k->family == QNI_CUDA_FAMILY_PREFILL || k->family == QNI_CUDA_FAMILY_DECODE) &&
+        k->layout == QNI_CUDA_T4FRAG && k->reads == QNI_CUDA_READS_F16 &&
+        op->w[0]->head->format.code == QN_CODE_TABLE)
         return "holds values as f16, and may not those of a table that was given";
     if (k->family == QNI_CUDA_FAMILY_PREFILL &&
         (k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B) && !ends_with_turns(op))

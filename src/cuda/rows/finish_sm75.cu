@@ -2,6 +2,7 @@
 /* Sums that another library left in f32 through the epilogue to y, the steps and bits of
  * epilogue.cuh. Where outputs lie side by side in y a warp has 256 of a row, lane after lane; else
  * (images with planes of channels) tiles go through shared memory and are written along the rows.
+ * And gates: two such values make one.
  * Bound by memory: 4 bytes read and those of y written for each output, and what the epilogue
  * reads. */
 #include "../epilogue.cuh"
@@ -63,7 +64,31 @@ __global__ void __launch_bounds__(WARPS * 32)
     epilogue_tile_run(a.out, tile, (int32_t)threadIdx.x, WARPS * 32);
 }
 
+/* A thread an output, neighbours side by side. */
+__global__ void __launch_bounds__(WARPS * 32)
+    gate_rows(const __grid_constant__ struct qni_cuda_gate a)
+{
+    rows_begin();
+    const int64_t item = (int64_t)blockIdx.x * (WARPS * 32) + threadIdx.x, i = item / a.n;
+    if (i >= a.m)
+        return;
+    const int32_t j = (int32_t)(item - i * a.n);
+    const float *const from = a.v + i * 2 * a.n;
+    const float g = from[a.by_pairs ? 2 * j : j], u = from[a.by_pairs ? 2 * j + 1 : a.n + j];
+    epilogue_store(a.out, epilogue_row_of(a.out, i), j, 0,
+                   epilogue_activate_any(a.out, g, a.act) * u);
+}
+
 } // namespace
+
+int32_t qni_cuda_gate_sm75(const struct qni_cuda_gate *args, const struct qni_cuda_launch *launch)
+{
+    enum { THREADS = WARPS * 32 };
+    if (args->m == 0 || args->n == 0)
+        return 0;
+    return rows_launch((const void *)gate_rows, (args->m * args->n + THREADS - 1) / THREADS,
+                       dim3(THREADS), args, launch);
+}
 
 int32_t qni_cuda_finish_sm75(const struct qni_cuda_finish *args,
                              const struct qni_cuda_launch *launch)
