@@ -76,6 +76,37 @@ def quantization(**keys):
     return {"quantization_config": keys}
 
 
+def proto(number, value):
+    """A field of a protobuf: bytes or text, or an integer."""
+    def varint(v):
+        out = b""
+        while v > 127:
+            out += bytes([v & 127 | 128])
+            v >>= 7
+        return out + bytes([v])
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    value = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def onnx_tensor(name, kind, shape, raw=None, numbers=None):
+    out = proto(1, bytes(shape)) + proto(2, kind)
+    out += proto(5, bytes(numbers)) if numbers is not None else b""
+    return out + proto(8, name) + (proto(9, raw) if raw is not None else b"")
+
+
+def onnx_node(op, inputs, domain="", **attributes):
+    out = b"".join(proto(1, name) for name in inputs) + proto(2, "o_" + op) + proto(4, op)
+    for key, value in attributes.items():
+        out += proto(5, proto(1, key) + proto(3, value))
+    return out + (proto(7, domain) if domain else b"")
+
+
+def onnx(nodes, tensors):
+    return proto(7, b"".join(proto(1, n) for n in nodes) + b"".join(proto(5, t) for t in tensors))
+
+
 ONE = b"\0\x3c"  # f16
 INT4 = {"config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "group_size": 8}}}}
 STATE = b'{"shape":[2,6],"blocksize":4}'
@@ -132,6 +163,39 @@ CORPUS = {
                        ("f", 6, floats(1.5)), ("t", 7, b"\1")]),
         **{f"type{kind}": gguf([("w.weight", [k, 1], kind, b"\1" * size)])
            for kind, (k, size) in BLOCKS.items()},
+    },
+    "fuzz_onnx": {  # fuzz_onnx puts the version and the producer in front
+        "nbits": onnx([onnx_node("MatMulNBits", ["x", "b", "s", "z", "g"], "com.microsoft", K=20,
+                                 N=2, bits=4, block_size=16)],
+                      [onnx_tensor("b", 2, [2, 2, 8], b"\x21" * 32),
+                       onnx_tensor("s", 1, [4], floats(1, 2, 3, 4)),
+                       onnx_tensor("z", 2, [2, 1], b"\x98\x76"),
+                       onnx_tensor("g", 6, [20], None, [0] * 16 + [1] * 4)]),
+        "float_zeros": onnx([onnx_node("MatMulNBits", ["x", "b", "s", "z"], "com.microsoft", K=16,
+                                       N=1, bits=2, block_size=16)],
+                            [onnx_tensor("b", 2, [1, 1, 4], b"\x1b" * 4),
+                             onnx_tensor("s", 1, [1], floats(0.5)),
+                             onnx_tensor("z", 1, [1], floats(1.5))]),
+        "qdq": onnx([onnx_node("DequantizeLinear", ["w", "s", "z"], axis=0, block_size=2),
+                     onnx_node("MatMul", ["x", "o_DequantizeLinear"])],
+                    [onnx_tensor("w", 22, [4, 3], None, [0x21, 0xf8, 0, 1, 2, 3]),
+                     onnx_tensor("s", 10, [2, 3], ONE * 6),
+                     onnx_tensor("z", 22, [2, 3], b"\1\2\3")]),
+        "conv": onnx([onnx_node("QLinearConv", ["x", "xs", "xz", "w", "s", "z", "ys", "yz", "b"],
+                                group=2)],
+                     [onnx_tensor("xs", 1, [], floats(0.5)), onnx_tensor("xz", 2, [], b"\x80"),
+                      onnx_tensor("w", 3, [2, 1, 2, 2], bytes(range(8))),
+                      onnx_tensor("s", 1, [2], floats(1, 2)), onnx_tensor("z", 3, [2], b"\0\0"),
+                      onnx_tensor("b", 6, [2], None, [1, 2])]),
+        "turned": onnx([onnx_node("DequantizeLinear", ["w", "s"], axis=1),
+                        onnx_node("ConvTranspose", ["x", "o_DequantizeLinear"], group=2)],
+                       [onnx_tensor("w", 2, [2, 3, 1, 2], bytes(range(12))),
+                        onnx_tensor("s", 1, [3], floats(1, 2, 3))]),
+        "integer": onnx([onnx_node("MatMulInteger", ["x", "w", "xz", "z"]),
+                         onnx_node("Cast", ["o_MatMulInteger"]),
+                         onnx_node("Mul", ["o_Cast", "s"])],
+                        [onnx_tensor("w", 2, [3, 2], bytes(6)), onnx_tensor("z", 2, [], b"\x80"),
+                         onnx_tensor("s", 1, [], floats(0.25))]),
     },
     "fuzz_folder": {
         "gptq": folder(quantization(quant_method="gptq", bits=4, group_size=8, sym=True), [

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files: reading tensors (safetensors, npy, GGUF), checkpoints of other programs, writing tensors
- * safely, and keeping weights in them.
+/* Files: reading tensors (safetensors, npy, GGUF, ONNX), checkpoints of other programs, writing
+ * tensors safely, and keeping weights in them.
  *
  * Readers map the file and trust nothing in it. Writers work on "<path>.part" and rename at the
  * end, so a reader never sees half a file. A quern file is a safetensors file: docs/formats.md says
@@ -21,7 +21,14 @@ extern "C" {
 typedef struct qn_file qn_file;
 
 typedef int32_t qn_file_kind;
-enum { QN_FILE_SAFETENSORS = 1, QN_FILE_NPY = 2, QN_FILE_GGUF = 3 };
+enum {
+    QN_FILE_SAFETENSORS = 1,
+    QN_FILE_NPY = 2,
+    QN_FILE_GGUF = 3,
+    QN_FILE_ONNX = 4,
+    QN_FILE_ONNX_DATA = 5 /**< External data of an ONNX model, as qn_checkpoint_open() opens them:
+                               the model says what is in them. */
+};
 
 /** A tensor of a file. Texts and data belong to the file. */
 typedef struct qn_entry {
@@ -29,7 +36,8 @@ typedef struct qn_entry {
     qn_tensor tensor;      /**< Contiguous view of the mapped bytes; dtype QN_DTYPE_NONE if the
                                 library has no such type. */
     const char *dtype;     /**< As the file spells it. */
-    int64_t offset;        /**< Byte of the file where the data begins. */
+    int64_t offset;        /**< Byte of the file where the data begins; -1: the file has the numbers
+                                in another form (ONNX's repeated fields). */
     size_t bytes;
     int32_t is_aligned;    /**< 0: data is not aligned for its type; use qn_entry_copy(). */
     int32_t reserved;
@@ -38,7 +46,7 @@ typedef struct qn_entry {
 /**
  * Map a file and check all of its header. The kind is found from the content. The metadata of a
  * GGUF file are texts, too: numbers in decimal, of arrays how long they are. Files of other kinds
- * (ONNX, TensorFlow Lite, archives, pickles, HTML pages, Git LFS pointers) are QN_E_CORRUPT; err
+ * (TensorFlow Lite, archives, pickles, HTML pages, Git LFS pointers) are QN_E_CORRUPT; err
  * then says what the file is and, after a semicolon, what to do.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has the byte and the
  *         reason; QN_E_DTYPE: an npy file of big-endian numbers or of objects; QN_E_MEMORY.
@@ -293,11 +301,12 @@ static inline void qn_load_facts_init(qn_load_facts *facts)
 QN_API qn_status qn_load_facts_init_sized(qn_load_facts *facts, size_t size);
 
 /**
- * Open a checkpoint: a file that qn_file_open() reads (of a GGUF file in several parts, any part),
- * a model.safetensors.index.json, or a folder with either of them and the configuration that
- * belongs to it (config.json, quantize_config.json, quant_config.json, hf_quant_config.json). Files
- * are mapped and headers checked; data are not read. Names of files that the index gives must lie
- * in its folder. options: NULL for the defaults. Several threads may open checkpoints at once.
+ * Open a checkpoint: a file that qn_file_open() reads (of a GGUF file in several parts, any part;
+ * of an ONNX model with its external data), a model.safetensors.index.json, or a folder with one
+ * of them and the configuration that belongs to it (config.json, quantize_config.json,
+ * quant_config.json, hf_quant_config.json). Files are mapped and headers checked; data are not
+ * read. Names of files that an index or a graph gives must lie in its folder. options: NULL for the
+ * defaults. Several threads may open checkpoints at once.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_OPEN; QN_E_READ; QN_E_CORRUPT: err has file and reason;
  *         QN_E_DTYPE; QN_E_NOT_FOUND: a folder without tensors, or a shard is missing; QN_E_MEMORY;
  *         QN_E_VERSION: options uses a field from the future.

@@ -37,7 +37,7 @@ static void show_tensor(const qn_checkpoint *c, struct qni_ref ref, struct qni_t
     t->dtype = e->is_fortran ? QN_DTYPE_NONE : e->dtype;
     t->rank = e->rank;
     memcpy(t->shape, e->shape, sizeof t->shape);
-    t->data = c->files[ref.file]->mapping->bytes + e->offset;
+    t->data = qni_entry_data(c->files[ref.file], e);
     t->bytes = e->bytes;
 }
 
@@ -234,6 +234,8 @@ static int32_t head_of(const qn_checkpoint *c, const struct qni_tensor *t, char 
     const size_t length = strlen(t->name);
     for (int32_t i = 0; i < N_IMPORTERS; i++) {
         const char *ending = importers[i]->parts[0];
+        if (ending == NULL)
+            continue; /* asks graphs */
         const size_t tail = strlen(ending);
         if (length - tail >= QNI_STEM || !qni_text_ends(t->name, ending))
             continue;
@@ -243,6 +245,35 @@ static int32_t head_of(const qn_checkpoint *c, const struct qni_tensor *t, char 
             return i;
     }
     return -1;
+}
+
+static int32_t importer_named(const char *name)
+{
+    int32_t i = 0;
+    while (strcmp(importers[i]->name, name) != 0)
+        i++;
+    return i;
+}
+
+/* What each graph says of tensors. Without the file that one lies in, its link says nothing. */
+static qn_status index_links(qn_checkpoint *c, qn_error *err)
+{
+    size_t total = 0;
+    for (size_t f = 0; f < c->n_files; f++)
+        total += c->files[f]->n_links;
+    if (total == 0)
+        return QN_OK;
+    c->links = qni_alloc_zero(&c->allocator, c->n_refs * sizeof *c->links);
+    if (c->links == NULL)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    for (size_t f = 0; f < c->n_files; f++)
+        for (size_t i = 0; i < c->files[f]->n_links; i++) {
+            const struct qni_link *link = &c->files[f]->links[i];
+            const int64_t ref = find_ref(c, link->part[0]);
+            if (ref >= 0 && c->links[ref] == NULL)
+                c->links[ref] = link;
+        }
+    return QN_OK;
 }
 
 static qn_status add_module(qn_checkpoint *c, uint32_t head, int32_t importer, const char *stem,
@@ -258,7 +289,8 @@ static qn_status add_module(qn_checkpoint *c, uint32_t head, int32_t importer, c
         return qni_fail(err, QN_E_MEMORY, "out of memory");
     memcpy(name, stem, a);
     memcpy(name + a, named, b + 1);
-    c->modules[c->n_modules++] = (struct qni_module){name, bytes, head, importer};
+    const struct qni_link *link = c->links == NULL ? NULL : c->links[head];
+    c->modules[c->n_modules++] = (struct qni_module){name, bytes, head, importer, link};
     return QN_OK;
 }
 
@@ -269,6 +301,16 @@ static qn_status index_modules(qn_checkpoint *c, uint8_t *claimed, qn_error *err
     char stem[QNI_STEM];
     struct qni_tensor t;
     for (size_t i = 0; i < c->n_refs; i++) {
+        const struct qni_link *link = c->links == NULL ? NULL : c->links[i];
+        if (link != NULL && link->importer != NULL) {
+            claimed[i] = (uint8_t)(HEAD + importer_named(link->importer));
+            for (int32_t p = 1; p < QNI_LINK_PARTS; p++) {
+                const int64_t part = link->part[p] == NULL ? -1 : find_ref(c, link->part[p]);
+                if (part >= 0 && claimed[part] == FREE)
+                    claimed[part] = PART;
+            }
+            continue;
+        }
         show_tensor(c, c->refs[i], &t);
         const int32_t importer = head_of(c, &t, stem);
         if (importer < 0)
@@ -288,6 +330,10 @@ static qn_status index_modules(qn_checkpoint *c, uint8_t *claimed, qn_error *err
             QNI_TRY(add_module(c, (uint32_t)i, -1, t.name, "", err));
             continue;
         }
+        if (c->links != NULL && c->links[i] != NULL && c->links[i]->importer != NULL) {
+            QNI_TRY(add_module(c, (uint32_t)i, claimed[i] - HEAD, c->links[i]->name, "", err));
+            continue;
+        }
         const int32_t importer = head_of(c, &t, stem);
         QNI_TRY(add_module(c, (uint32_t)i, importer, stem, importers[importer]->named, err));
     }
@@ -298,6 +344,7 @@ qn_status qni_checkpoint_index(qn_checkpoint *c, qn_error *err)
 {
     char shown[QNI_SHOWN];
     QNI_TRY(index_tensors(c, err));
+    QNI_TRY(index_links(c, err));
     uint8_t *claimed = qni_alloc_zero(&c->allocator, c->n_refs);
     if (claimed == NULL)
         return qni_fail(err, QN_E_MEMORY, "out of memory");
@@ -432,6 +479,8 @@ void qn_checkpoint_close(qn_checkpoint *checkpoint)
         qn_file_close(c->files[i]);
     }
     qni_free(&a, c->refs, total * sizeof *c->refs);
+    if (c->links != NULL)
+        qni_free(&a, c->links, c->n_refs * sizeof *c->links);
     qni_free(&a, c->files, c->file_capacity * sizeof *c->files);
     qni_settings_free(&c->config);
     qni_free(&a, c, sizeof *c);
@@ -488,10 +537,34 @@ static bool is_module(const qn_checkpoint *c, int64_t i)
 /* The stem of a module's tensors: the head's name without its ending. */
 static void stem_of(const qn_checkpoint *c, const struct qni_module *m, char stem[QNI_STEM])
 {
+    stem[0] = 0;
+    if (m->link != NULL || m->importer < 0)
+        return;
     const char *name = entry_of(c, c->refs[m->head])->name;
     const size_t length = strlen(name) - strlen(importers[m->importer]->parts[0]);
     memcpy(stem, name, length); /* shorter than QNI_STEM, or it would be no module */
     stem[length] = 0;
+}
+
+/* The tensor that is part p of a module that an importer reads, or -1. */
+static int64_t part_of(const qn_checkpoint *c, const struct qni_module *m, const char *stem,
+                       int32_t p)
+{
+    if (m->link != NULL)
+        return m->link->part[p] == NULL ? -1 : find_ref(c, m->link->part[p]);
+    return find_part(c, stem, importers[m->importer]->parts[p]);
+}
+
+static int32_t part_count(const struct qni_module *m)
+{
+    int32_t count = 1;
+    if (m->importer < 0)
+        return count;
+    if (m->link != NULL)
+        return QNI_LINK_PARTS;
+    while (importers[m->importer]->parts[count] != NULL)
+        count++;
+    return count;
 }
 
 /* What follows the name of a weight in the name of its bias is "bias" for "weight". */
@@ -499,12 +572,32 @@ static const char *bias_of(const qn_checkpoint *c, const struct qni_module *m)
 {
     char name[QNI_STEM + 16];
     const size_t length = strlen(m->name), tail = strlen("weight");
+    if (m->link != NULL) {
+        const int64_t bias = m->link->bias == NULL ? -1 : find_ref(c, m->link->bias);
+        return bias < 0 ? NULL : entry_of(c, c->refs[bias])->name;
+    }
     if (m->importer < 0 || length + 1 > sizeof name || !qni_text_ends(m->name, ".weight"))
         return NULL;
     memcpy(name, m->name, length + 1);
     memcpy(name + length - tail, "bias", sizeof "bias");
     const int64_t ref = find_ref(c, name);
     return ref < 0 ? NULL : entry_of(c, c->refs[ref])->name;
+}
+
+/* Of a plain tensor in a graph: what it is there, and the order of its dimensions in the words of
+ * the commands' --axes. */
+static void show_use(const struct qni_link *link, struct qni_found *found)
+{
+    const bool is_conv = link->kind == QNI_LINK_CONV || link->kind == QNI_LINK_TRANSPOSED;
+    found->role = is_conv                            ? QN_ROLE_CONV
+                  : link->kind == QNI_LINK_EMBEDDING ? QN_ROLE_EMBEDDING
+                                                     : QN_ROLE_LINEAR;
+    qni_note(&found->notes, "role: %s", link->node);
+    qni_note(&found->notes, "order: %s",
+             link->kind == QNI_LINK_CONV         ? "oihw"
+             : link->kind == QNI_LINK_TRANSPOSED ? "iohw"
+             : link->is_rows                     ? "oi"
+                                                 : "io");
 }
 
 static qn_status find_module(const qn_checkpoint *c, const struct qni_module *m,
@@ -516,12 +609,19 @@ static qn_status find_module(const qn_checkpoint *c, const struct qni_module *m,
     qn_weight_parts_init(&found->parts);
     found->experts = 1;
     show_tensor(c, c->refs[m->head], &found->part[0]);
-    if (m->importer < 0)
+    found->link = m->link;
+    if (m->importer < 0) {
+        if (m->link != NULL)
+            show_use(m->link, found);
         return QN_OK;
+    }
     const struct qni_importer *importer = importers[m->importer];
     stem_of(c, m, stem);
-    for (int32_t p = 1; importer->parts[p] != NULL; p++)
-        qni_checkpoint_part(c, stem, importer->parts[p], &found->part[p]);
+    for (int32_t p = 1; p < part_count(m); p++) {
+        const int64_t ref = part_of(c, m, stem, p);
+        if (ref >= 0)
+            show_tensor(c, c->refs[ref], &found->part[p]);
+    }
     const struct qni_mapping *mapping = c->files[c->refs[m->head].file]->mapping;
     qni_mapping_sample(mapping, true);
     qn_status status = importer->find(c, stem, found, &inner);
@@ -612,15 +712,14 @@ void qn_checkpoint_forget(const qn_checkpoint *checkpoint, int64_t i)
         return;
     const qn_checkpoint *c = checkpoint;
     const struct qni_module *m = &c->modules[i];
-    if (m->importer >= 0)
-        stem_of(c, m, stem);
-    for (int32_t p = 0; p == 0 || (m->importer >= 0 && importers[m->importer]->parts[p] != NULL);
-         p++) {
-        const int64_t ref =
-            p == 0 ? (int64_t)m->head : find_part(c, stem, importers[m->importer]->parts[p]);
+    stem_of(c, m, stem);
+    for (int32_t p = 0; p < part_count(m); p++) {
+        const int64_t ref = p == 0 ? (int64_t)m->head : part_of(c, m, stem, p);
         if (ref < 0)
             continue;
         const struct qni_entry *e = entry_of(c, c->refs[ref]);
+        if (e->decoded != NULL)
+            continue;
         qni_mapping_forget(c->files[c->refs[ref].file]->mapping, e->offset, e->bytes);
     }
 }

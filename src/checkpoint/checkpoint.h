@@ -23,6 +23,7 @@ struct qni_module {
     size_t bytes;     /* of the name, as allocated */
     uint32_t head;    /* of refs */
     int32_t importer; /* -1: a plain tensor */
+    const struct qni_link *link; /* of graphs, or NULL */
 };
 
 struct qn_checkpoint {
@@ -33,6 +34,7 @@ struct qn_checkpoint {
     struct qni_ref *refs; /* in the order of files and of their data */
     uint32_t *by_name;    /* [n_refs] */
     size_t n_refs;
+    const struct qni_link **links; /* [n_refs]: the use of the tensor in a graph; NULL: no graph */
     struct qni_module *modules;
     size_t n_modules, module_capacity;
     uint32_t *modules_by_name;

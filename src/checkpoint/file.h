@@ -9,6 +9,7 @@
 #include <quern/checkpoint.h>
 
 #include "disk.h"
+#include "graph.h"
 
 /* A tensor of the file, checked: its bytes lie inside the mapping and its shape fits them. */
 struct qni_entry {
@@ -17,6 +18,7 @@ struct qni_entry {
     qn_dtype dtype;       /* QN_DTYPE_NONE: the library has no such type, or no such rank */
     int32_t rank;         /* as in the file, also above QN_MAX_RANK: then there is no shape */
     size_t offset, bytes; /* in the mapping */
+    const uint8_t *decoded; /* NULL, or the bytes: the mapping has them in another form */
     int64_t shape[QN_MAX_RANK];
     bool is_fortran; /* the first dimension runs fastest */
 };
@@ -26,6 +28,14 @@ struct qni_text {
     size_t array; /* GGUF: where in the mapping an array's type, count and elements begin; else 0 */
     size_t at;    /* GGUF: where the value begins */
     uint32_t type;
+};
+
+/* A tensor whose data lie in another file, as an ONNX graph declares it; the entry's offset and
+ * bytes are places there. */
+struct qni_external {
+    struct qni_entry entry;
+    const char *location; /* relative to the graph's folder; not checked */
+    bool is_to_end;       /* no length is given */
 };
 
 struct qn_file {
@@ -47,7 +57,19 @@ struct qn_file {
     bool is_verified;  /* loads compare checksums: qn_file_set_verify(); */
     bool is_damaged;   /* then: the header is not what its checksum says */
     size_t data_start; /* safetensors and GGUF: where the data begins */
+    uint8_t *decoded;  /* what the entries' decoded points into */
+    size_t decoded_bytes;
+    struct qni_external *externals;
+    size_t n_externals, external_capacity;
+    struct qni_link *links; /* of graphs */
+    size_t n_links, link_capacity;
 };
+
+/* The bytes of a tensor. */
+static inline const uint8_t *qni_entry_data(const qn_file *file, const struct qni_entry *e)
+{
+    return e->decoded != NULL ? e->decoded : file->mapping->bytes + e->offset;
+}
 
 /* The metadata of a key, or NULL. */
 const struct qni_text *qni_metadata_find(const qn_file *file, const char *key);
@@ -75,6 +97,16 @@ qn_status qni_safetensors_read(qn_file *file, qn_error *err);
 qn_status qni_safetensors_coverage(const qn_file *file, qn_error *err);
 qn_status qni_npy_read(qn_file *file, qn_error *err);
 qn_status qni_gguf_read(qn_file *file, qn_error *err);
+qn_status qni_onnx_read(qn_file *file, qn_error *err);
+/* Do the bytes begin as an ONNX model does? */
+bool qni_onnx_is(const uint8_t *bytes, size_t size);
+/* Fill a file that is mapped already with those of graph->externals from `first` on that lie where
+ * the first does. @return QN_OK; QN_E_CORRUPT: a tensor leaves the file; QN_E_MEMORY. */
+qn_status qni_onnx_fill_data(const qn_file *graph, size_t first, qn_file *file, qn_error *err);
+/* Open that file: the path is where the location leads. @return as qn_file_open_path(). */
+qn_status qni_file_open_data(const qn_ctx *ctx, const qn_file *graph, size_t first,
+                             const char *path, const qn_file_options *options, qn_file **file,
+                             qn_error *err);
 
 /* Room for one more element in an array of the file or writer; the array may move. False: no
  * memory. */

@@ -56,18 +56,6 @@ static const char *kind_of_pickle(const uint8_t *bytes, size_t size)
            "with safetensors.torch.save_file()";
 }
 
-/* A protobuf whose first field is an ir_version, followed by the producer's name (or version,
- * domain, model version, graph, opsets). */
-static const char *kind_of_onnx(const uint8_t *bytes, size_t size)
-{
-    static const uint8_t next[] = {0x12, 0x1a, 0x22, 0x28, 0x32, 0x3a, 0x42};
-    if (size < 4 || bytes[0] != 0x08 || bytes[1] == 0 || bytes[1] > 32 ||
-        memchr(next, bytes[2], sizeof next) == NULL)
-        return NULL;
-    return "an ONNX model; save its initializers as npy or safetensors, or quantize the "
-           "checkpoint that it was exported from";
-}
-
 static bool begins_with(const uint8_t *bytes, size_t size, const char *word)
 {
     for (size_t i = 0; word[i] != 0; i++) {
@@ -93,7 +81,7 @@ static const char *kind_of_page(const uint8_t *bytes, size_t size)
 const char *qni_foreign_kind(const uint8_t *bytes, size_t size)
 {
     static const char *(*const looks[])(const uint8_t *, size_t) = {kind_of_zip, kind_of_pickle,
-                                                                    kind_of_page, kind_of_onnx};
+                                                                    kind_of_page};
     const char *words = NULL;
     size = size < LOOKED_AT ? size : LOOKED_AT;
     for (size_t i = 0; i < sizeof magics / sizeof *magics && words == NULL; i++) {

@@ -214,6 +214,36 @@ static qn_status add_parts(const qn_ctx *ctx, qn_checkpoint *c, const char *path
     return QN_OK;
 }
 
+/* ---- ONNX with external data ----------------------------------------------------------------- */
+
+/* The files that a graph's tensors lie in, each once; they may be in folders below its own. */
+static qn_status add_external(const qn_ctx *ctx, qn_checkpoint *c, const char *path, qn_error *err)
+{
+    char folder[QNI_PATH], full[QNI_PATH];
+    const qn_file *graph = c->files[c->n_files - 1];
+    qn_file_options options;
+    qn_file_options_init(&options);
+    options.prefetch = c->options.prefetch;
+    options.lock = c->options.lock;
+    if (!qni_path_folder(folder, path))
+        return qni_fail(err, QN_E_OPEN, "the path is too long");
+    for (size_t i = 0; i < graph->n_externals; i++) {
+        const char *location = graph->externals[i].location;
+        size_t first = 0;
+        while (strcmp(graph->externals[first].location, location) != 0)
+            first++;
+        if (first < i)
+            continue;
+        qn_file *file = NULL;
+        if (c->n_files == MOST_SHARDS)
+            return qni_fail(err, QN_E_CORRUPT, "more than 65536 files");
+        QNI_TRY(qni_path_below(folder, location, full, err));
+        QNI_TRY(qni_file_open_data(ctx, graph, first, full, &options, &file, err));
+        QNI_TRY(qni_checkpoint_add(c, file, err));
+    }
+    return QN_OK;
+}
+
 static qn_status add_single(const qn_ctx *ctx, qn_checkpoint *c, const char *path, qn_error *err)
 {
     size_t prefix = 0;
@@ -223,6 +253,8 @@ static qn_status add_single(const qn_ctx *ctx, qn_checkpoint *c, const char *pat
     if (parse_part(qni_path_name(path), &prefix, &part, &count))
         return add_parts(ctx, c, path, prefix, count, err);
     QNI_TRY(add_file(ctx, c, path, err));
+    if (qn_file_get_kind(c->files[0]) == QN_FILE_ONNX)
+        return add_external(ctx, c, path, err);
     if (qn_file_get_kind(c->files[0]) == QN_FILE_GGUF && !says(c->files[0], "split.count", 1) &&
         !says(c->files[0], "split.count", 0))
         return qni_fail(err, QN_E_NOT_FOUND,
@@ -263,7 +295,8 @@ static qn_status configure(const qn_ctx *ctx, qn_checkpoint *c, const char *fold
 /* The tensors of a folder: an index, one file, or the parts of one. */
 static qn_status add_folder(const qn_ctx *ctx, qn_checkpoint *c, const char *folder, qn_error *err)
 {
-    static const char *const endings[] = {".safetensors.index.json", ".safetensors", ".gguf"};
+    static const char *const endings[] = {".safetensors.index.json", ".safetensors", ".gguf",
+                                          ".onnx"};
     static const char *const preferred[] = {"model.safetensors.index.json", "model.safetensors"};
     char name[QNI_PATH], path[QNI_PATH], shown[QNI_SHOWN_PATH];
     size_t prefix = 0;
@@ -273,7 +306,7 @@ static qn_status add_folder(const qn_ctx *ctx, qn_checkpoint *c, const char *fol
             QNI_TRY(qni_path_inside(folder, preferred[i], path, err));
             return add_single(ctx, c, path, err);
         }
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 4; i++) {
         int32_t count = 0;
         QNI_TRY(qni_path_only(folder, endings[i], name, &count, err));
         if (count == 0)
@@ -287,7 +320,7 @@ static qn_status add_folder(const qn_ctx *ctx, qn_checkpoint *c, const char *fol
         QNI_TRY(qni_path_inside(folder, name, path, err));
         return add_single(ctx, c, path, err);
     }
-    return qni_fail(err, QN_E_NOT_FOUND, "%s: no safetensors or GGUF file in the folder",
+    return qni_fail(err, QN_E_NOT_FOUND, "%s: no safetensors, GGUF or ONNX file in the folder",
                     qni_shown_path(shown, folder));
 }
 

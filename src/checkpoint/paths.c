@@ -72,19 +72,17 @@ static bool is_below(const char *path, const char *folder)
     return path[length] == '/' || (length > 0 && folder[length - 1] == '/');
 }
 
-/* .../snapshots/<revision> -> .../blobs */
+/* .../snapshots/<revision>, and folders below it -> .../blobs */
 static bool blobs_of(const char *folder, char out[QNI_PATH])
 {
-    const char *revision = strrchr(folder, '/');
-    static const char snapshots[] = "/snapshots", blobs[] = "/blobs";
-    const size_t tail = sizeof snapshots - 1;
-    if (revision == NULL || (size_t)(revision - folder) < tail)
+    static const char snapshots[] = "/snapshots/", blobs[] = "/blobs";
+    const char *found = NULL;
+    for (const char *at = folder; (at = strstr(at, snapshots)) != NULL; at++)
+        found = at;
+    if (found == NULL || found[sizeof snapshots - 1] == 0)
         return false;
-    const size_t root = (size_t)(revision - folder) - tail;
-    if (memcmp(folder + root, snapshots, tail) != 0)
-        return false;
-    memcpy(out, folder, root);
-    memcpy(out + root, blobs, sizeof blobs);
+    memcpy(out, folder, (size_t)(found - folder));
+    memcpy(out + (found - folder), blobs, sizeof blobs);
     return true;
 }
 
@@ -94,11 +92,29 @@ static bool is_plain(const char *name)
            strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
-qn_status qni_path_inside(const char *folder, const char *name, char out[QNI_PATH], qn_error *err)
+/* Every word of a/b/c is the name of a file. */
+static bool is_plain_path(const char *name)
+{
+    char word[QNI_PATH];
+    for (const char *end; (end = strchr(name, '/')) != NULL; name = end + 1) {
+        const size_t length = (size_t)(end - name);
+        if (length >= sizeof word)
+            return false;
+        memcpy(word, name, length);
+        word[length] = 0;
+        if (!is_plain(word))
+            return false;
+    }
+    return is_plain(name);
+}
+
+/* is_wide: in folders below, too. */
+static qn_status inside(const char *folder, const char *name, bool is_wide, char out[QNI_PATH],
+                        qn_error *err)
 {
     char shown[QNI_SHOWN], real[QNI_PATH], home[QNI_PATH], blobs[QNI_PATH];
     qni_shown(shown, name);
-    if (!is_plain(name))
+    if (is_wide ? !is_plain_path(name) : !is_plain(name))
         return qni_fail(err, QN_E_CORRUPT, "'%s' is not the name of a file in the folder", shown);
     if (!qni_path_join(out, folder, name) || realpath(folder, home) == NULL)
         return qni_fail(err, QN_E_OPEN, "the path of '%s' is too long or not there", shown);
@@ -107,6 +123,16 @@ qn_status qni_path_inside(const char *folder, const char *name, char out[QNI_PAT
     if (is_below(real, home) || (blobs_of(home, blobs) && is_below(real, blobs)))
         return QN_OK;
     return qni_fail(err, QN_E_CORRUPT, "'%s' is a symbolic link out of the folder", shown);
+}
+
+qn_status qni_path_inside(const char *folder, const char *name, char out[QNI_PATH], qn_error *err)
+{
+    return inside(folder, name, false, out, err);
+}
+
+qn_status qni_path_below(const char *folder, const char *name, char out[QNI_PATH], qn_error *err)
+{
+    return inside(folder, name, true, out, err);
 }
 
 qn_status qni_path_only(const char *folder, const char *ending, char name[QNI_PATH], int32_t *count,

@@ -24,10 +24,12 @@ bool qni_text_ends(const char *text, const char *ending);
 /*
  * A file of the folder by a name that came from a file: one plain name, and, where it is a symbolic
  * link, one that stays in the folder. The cache of the Hugging Face hub is the exception: of a
- * folder .../snapshots/<revision> links may lead to .../blobs.
+ * folder .../snapshots/<revision>, or one below it, links may lead to .../blobs.
  * @return QN_OK; QN_E_CORRUPT: the name leaves the folder; QN_E_NOT_FOUND: there is no such file.
  */
 qn_status qni_path_inside(const char *folder, const char *name, char out[QNI_PATH], qn_error *err);
+/* The same of a relative path to a file in the folder or in one below it. */
+qn_status qni_path_below(const char *folder, const char *name, char out[QNI_PATH], qn_error *err);
 
 /* The only file of a folder whose name ends so. count: how many there are; name: one of them. */
 qn_status qni_path_only(const char *folder, const char *ending, char name[QNI_PATH], int32_t *count,

@@ -224,19 +224,24 @@ static qn_status read_any(qn_file *file, qn_error *err)
         file->kind = QN_FILE_GGUF;
         return qni_gguf_read(file, err);
     }
+    if (qni_onnx_is(bytes, size)) {
+        file->kind = QN_FILE_ONNX;
+        return qni_onnx_read(file, err);
+    }
     file->kind = QN_FILE_SAFETENSORS;
     const qn_status status = qni_safetensors_read(file, err);
     const char *foreign = qni_foreign_kind(bytes, size);
     /* A safetensors file may begin with any of these bytes, so they only explain a failure. */
     if (status == QN_E_CORRUPT && foreign != NULL && err != NULL && err->offset <= 8)
-        return qni_fail_at(err, QN_E_CORRUPT, 0, "no safetensors, npy or GGUF file but %s",
+        return qni_fail_at(err, QN_E_CORRUPT, 0, "no safetensors, npy, GGUF or ONNX file but %s",
                            foreign);
     return status;
 }
 
-/* The file whose bytes are mapped: it takes the mapping over, also on failure. */
+/* The file whose bytes are mapped: it takes the mapping over, also on failure. graph: the ONNX
+ * graph that says what is in it, from its external tensor `first` on; NULL: the file says it. */
 static qn_status read_mapped(const struct qni_allocator *a, struct qni_mapping *mapping,
-                             qn_file **file, qn_error *err)
+                             const qn_file *graph, size_t first, qn_file **file, qn_error *err)
 {
     qn_file *f = qni_alloc_zero(a, sizeof *f);
     if (f == NULL) {
@@ -245,7 +250,8 @@ static qn_status read_mapped(const struct qni_allocator *a, struct qni_mapping *
     }
     f->allocator = *a;
     f->mapping = mapping;
-    qn_status status = read_any(f, err);
+    qn_status status =
+        graph != NULL ? qni_onnx_fill_data(graph, first, f, err) : read_any(f, err);
     if (status == QN_OK)
         status = index_file(f, err);
     if (status == QN_OK && f->kind == QN_FILE_SAFETENSORS)
@@ -263,7 +269,7 @@ static qn_status read_file(const qn_ctx *ctx, struct qni_mapping *mapping,
                            const qn_file_options *options, qn_file **file, qn_error *err)
 {
     mapping->release = NULL;
-    const qn_status status = read_mapped(&ctx->allocator, mapping, file, err);
+    const qn_status status = read_mapped(&ctx->allocator, mapping, NULL, 0, file, err);
     if (status == QN_OK)
         mapping->release = options->release;
     return status;
@@ -332,6 +338,27 @@ qn_status qn_file_open_path(const qn_ctx *ctx, const char *path, const qn_file_o
                        inner.text);
 }
 
+qn_status qni_file_open_data(const qn_ctx *ctx, const qn_file *graph, size_t first,
+                             const char *path, const qn_file_options *options, qn_file **file,
+                             qn_error *err)
+{
+    qn_error inner = {QN_OK, -1, ""};
+    char shown[QNI_SHOWN_PATH];
+    struct qni_mapping *mapping = NULL;
+    *file = NULL;
+    qn_status status = qni_mapping_open_path(&ctx->allocator, path, options, &mapping, &inner);
+    if (status == QN_OK)
+        status = read_mapped(&ctx->allocator, mapping, graph, first, file, &inner);
+    if (status == QN_OK)
+        status = keep_path(*file, path, &inner);
+    if (status == QN_OK)
+        return QN_OK;
+    qn_file_close(*file);
+    *file = NULL;
+    return qni_fail_at(err, status, inner.offset, "%s: %s", qni_shown_path(shown, path),
+                       inner.text);
+}
+
 qn_status qn_file_open(const qn_ctx *ctx, const char *path, qn_file **file, qn_error *err)
 {
     if (ctx == NULL || path == NULL || file == NULL)
@@ -387,6 +414,9 @@ void qn_file_close(qn_file *file)
     qni_free(&a, file->weights, file->n_weights * sizeof *file->weights);
     qni_free(&a, file->strings, file->string_bytes);
     qni_free(&a, file->path, file->path_bytes);
+    qni_free(&a, file->decoded, file->decoded_bytes);
+    qni_free(&a, file->externals, file->external_capacity * sizeof *file->externals);
+    qni_free(&a, file->links, file->link_capacity * sizeof *file->links);
     qni_mapping_release(file->mapping);
     qni_free(&a, file, sizeof *file);
 }
@@ -408,7 +438,7 @@ static void show_entry(const qn_file *file, const struct qni_entry *from, qn_ent
     memset(entry, 0, sizeof *entry);
     entry->name = from->name;
     entry->dtype = from->spelling;
-    entry->offset = (int64_t)from->offset;
+    entry->offset = from->decoded == NULL ? (int64_t)from->offset : -1;
     entry->bytes = from->bytes;
     entry->tensor = qn_tensor_none();
     entry->tensor.dtype = from->dtype;
@@ -421,7 +451,7 @@ static void show_entry(const qn_file *file, const struct qni_entry *from, qn_ent
     }
     if (from->dtype == QN_DTYPE_NONE)
         return;
-    const uint8_t *data = file->mapping->bytes + from->offset;
+    const uint8_t *data = qni_entry_data(file, from);
     entry->tensor.data = (void *)(uintptr_t)data; /* read-only memory, as the contract says */
     entry->is_aligned = (uintptr_t)data % qn_dtype_bytes(from->dtype) == 0;
 }

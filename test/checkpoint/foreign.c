@@ -9,7 +9,6 @@ static const struct {
     size_t size;
     const char *words;
 } kinds[] = {
-    {"\x08\x07\x12\x07pytorch", 11, "ONNX"},
     {"\x1c\0\0\0TFL3", 8, "TensorFlow Lite"},
     {"PK\003\004\024\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\005\0\0\0a.npy", 35, "npz"},
     {"PK\003\004\024\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\377\377\0\0a.npy", 35, "npz"},

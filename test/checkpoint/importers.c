@@ -2,9 +2,7 @@
 /* Every importer of safetensors against damage: a small model of each format, cut at every byte and
  * with every single bit turned over, its configuration too, and with each allocation failing once.
  * What still opens answers every question, and loads or is refused in words. */
-#include "files.h"
-
-#include "checkpoint/checkpoint.h"
+#include "damage.h"
 
 struct part {
     const char *name, *dtype, *shape;
@@ -107,87 +105,15 @@ static uint8_t *model_make(const struct model *m, size_t *size)
     return safetensors_make(header, data, at, size);
 }
 
-/* The status of the one module's loading, or of opening. */
-static qn_status use(const qn_ctx *ctx, const uint8_t *bytes, size_t size, const char *config,
-                     size_t config_bytes, const char *importer)
-{
-    qn_file *file = NULL;
-    qn_checkpoint *c = NULL;
-    qn_error err = {QN_OK, -1, ""};
-    char text[256];
-    qn_status status = open_bytes(ctx, bytes, size, &file, &err);
-    if (status == QN_OK)
-        status = qn_checkpoint_open_files(ctx, &file, 1, config, config_bytes, NULL, &c, &err);
-    if (status != QN_OK) {
-        assert_true(err.status == status && err.text[0] != 0);
-        return status;
-    }
-    for (int64_t i = 0; i < qn_checkpoint_count(c); i++) {
-        qn_module m;
-        qn_weight *weight = NULL;
-        qn_module_init(&m);
-        const qn_status found = qn_checkpoint_module(c, i, &m, &err);
-        if (m.importer[0] == 0)
-            continue;
-        assert_true(found == QN_OK || err.text[0] != 0);
-        assert_int_equal(qn_checkpoint_find(c, m.name), i);
-        qn_checkpoint_provenance(c, i, text, sizeof text);
-        qn_checkpoint_forget(c, i);
-        status = qn_checkpoint_load(ctx, c, i, 0, -1, &weight, NULL, &err);
-        assert_true((status == QN_OK) == (weight != NULL));
-        assert_true(found == QN_OK || found == QN_E_MEMORY || status == found);
-        if (importer != NULL)
-            assert_string_equal(m.importer, importer);
-        qn_weight_destroy(weight);
-    }
-    qn_checkpoint_close(c);
-    return status;
-}
-
-static void check_model(const struct model *m)
-{
-    struct counted_ctx c;
-    size_t size = 0;
-    uint8_t *bytes = model_make(m, &size);
-    const size_t config_bytes = m->config == NULL ? 0 : strlen(m->config);
-    counted_make(&c);
-    const qn_status good = use(c.ctx, bytes, size, m->config, config_bytes, m->importer);
-    if (good != QN_OK)
-        fail_msg("%s does not load: %s", m->importer, qn_status_name(good));
-    for (size_t cut = 0; cut < size; cut++) {
-        uint8_t *copy = malloc(cut + 1);
-        assert_non_null(copy);
-        memcpy(copy, bytes, cut);
-        use(c.ctx, copy, cut, m->config, config_bytes, NULL);
-        free(copy);
-    }
-    for (size_t bit = 0; bit < 8 * size; bit++) {
-        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        use(c.ctx, bytes, size, m->config, config_bytes, NULL);
-        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
-    }
-    counted_check(&c);
-    char *config = malloc(config_bytes + 1);
-    assert_non_null(config);
-    memcpy(config, m->config == NULL ? "" : m->config, config_bytes);
-    for (size_t bit = 0; bit < 8 * config_bytes; bit++) {
-        config[bit / 8] ^= (char)(1u << bit % 8);
-        use(c.ctx, bytes, size, config, config_bytes, NULL);
-        config[bit / 8] ^= (char)(1u << bit % 8);
-    }
-    for (size_t cut = 0; cut < config_bytes; cut++)
-        use(c.ctx, bytes, size, config, cut, NULL);
-    assert_true(c.counter.largest_bytes < 1 << 16);
-    counted_destroy(&c);
-    free(config);
-    free(bytes);
-}
-
 static void test_damage(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_MODELS; i++)
-        check_model(&models[i]);
+    for (int i = 0; i < N_MODELS; i++) {
+        size_t size = 0;
+        uint8_t *bytes = model_make(&models[i], &size);
+        check_damage(bytes, size, models[i].config, models[i].importer);
+        free(bytes);
+    }
 }
 
 static void test_no_memory(void **state)
@@ -196,20 +122,7 @@ static void test_no_memory(void **state)
     for (int i = 0; i < N_MODELS; i++) {
         size_t size = 0;
         uint8_t *bytes = model_make(&models[i], &size);
-        const char *config = models[i].config;
-        bool is_last = false;
-        for (int64_t refuse = 1; !is_last; refuse++) {
-            struct counted_ctx c;
-            counted_make(&c);
-            c.counter.refuse = c.counter.calls + refuse;
-            const qn_status status =
-                use(c.ctx, bytes, size, config, config == NULL ? 0 : strlen(config), NULL);
-            is_last = c.counter.calls < c.counter.refuse;
-            /* Where only a question failed for want of memory, loading asks again. */
-            assert_true(status == QN_OK || (status == QN_E_MEMORY && !is_last));
-            c.counter.refuse = 0;
-            counted_destroy(&c);
-        }
+        check_no_memory(bytes, size, models[i].config);
         free(bytes);
     }
 }

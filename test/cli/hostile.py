@@ -157,9 +157,7 @@ class Kinds(Case):
                 archive.addfile(info, io.BytesIO(b"x" * 100))
             return data.getvalue()
 
-        onnx = b"\x08\x07\x12\x07pytorch\x1a\x051.9.0" + b"\x3a\x20" + b"x" * 64
         cases = {
-            "an ONNX model": [onnx, b"\x08\x0a\x3a\x80\x01" + b"y" * 200],
             "a TensorFlow Lite model": [b"\x1c\0\0\0TFL3" + b"\0" * 100],
             "an npz archive": [zipped("weights.npy")],
             "a PyTorch checkpoint": [zipped("archive/data.pkl"), zipped("model/data/0")],

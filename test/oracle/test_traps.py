@@ -12,6 +12,8 @@ import tempfile
 
 try:
     import numpy as np
+    sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../fuzz"))
+    from make_corpus import onnx, onnx_node, onnx_tensor
     from packers import awq_fast, awq_gemm, awq_width, gptq, save, stream
     from test_compressed import save_raw
 except ImportError as missing:
@@ -334,13 +336,33 @@ def refuse_file(data, words):
     refused(words, Checkpoint, folder("other"))
 
 
-ONNX = b"\x08\x08\x12\x07pytorch\x1a\x051.0.0" + bytes(64)
+def onnx_values(nodes, tensors):
+    with open(folder("m.onnx"), "wb") as file:
+        file.write(b"\x08\x0a\x12\x04test" + onnx(nodes, tensors))
+    with Checkpoint(folder("m.onnx")) as c:
+        return c.values("w")[0]
 
 
 def trap_23_onnx_matmulnbits():
-    """An absent zero point is 2^(bits-1) there and 0 in DequantizeLinear. ONNX is no container that
-    is read: the file is named, and nothing is guessed."""
-    refuse_file(ONNX, "ONNX")
+    """An absent zero point is 2^(bits-1) there and 0 in DequantizeLinear; each row of packed zero
+    points has whole bytes; zero points may be floats; bytes hold their low half first."""
+    def nbits(zeros):
+        node = onnx_node("MatMulNBits", ["x", "w", "s"] + ["z"] * len(zeros), "com.microsoft",
+                         K=48, N=2, bits=4, block_size=16)
+        scales = onnx_tensor("s", 1, [2, 3], struct.pack("<6f", 1, 2, 4, 1, 1, 1))
+        codes = onnx_tensor("w", 2, [2, 3, 8], b"\x21" * 48)
+        return onnx_values([node], [codes, scales] + zeros)[:, [0, 1, 16, 32]]
+
+    is_equal(nbits([]), [[-7, -6, -14, -28], [-7, -6, -7, -7]])
+    packed = onnx_tensor("z", 2, [2, 2], b"\x21\xf3\x54\xf6")  # the last half byte is padding
+    is_equal(nbits([packed]), [[0, 1, -2, -8], [-3, -2, -4, -5]])
+    floats = onnx_tensor("z", 1, [2, 3], struct.pack("<6f", 0.5, -1, 2, 0, 8, 8))
+    is_equal(nbits([floats]), [[0.5, 1.5, 4, -4], [1, 2, -7, -7]])
+    pair = [onnx_node("DequantizeLinear", ["w", "s"], axis=0),
+            onnx_node("Gemm", ["x", "o_DequantizeLinear"], transB=1)]
+    tensors = [onnx_tensor("w", 21, [2, 2], b"\x21\xf8"),
+               onnx_tensor("s", 1, [2], struct.pack("<2f", 1, 2))]
+    is_equal(onnx_values(pair, tensors), [[1, 2], [16, 30]])
 
 
 def trap_24_round_half_to_even():

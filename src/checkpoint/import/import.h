@@ -21,6 +21,7 @@
 
 #include "../../base/compiler.h"
 #include "../../quant/canonical.h"
+#include "../graph.h"
 
 struct qni_tensor { /* of a checkpoint; data NULL: it is not there */
     const char *name, *spelling;
@@ -53,6 +54,7 @@ struct qni_found {
     int64_t fact[8];                        /* the importer's own, from find for load */
     float table[256];
     const qn_file *file;    /* of quern: where it lies, and its name */
+    const struct qni_link *link; /* of graphs: what the node says */
     char stem[QNI_STEM];
     struct qni_notes notes;
 };
@@ -65,7 +67,8 @@ struct qni_rounding {
 struct qni_importer {
     const char *name;
     /* Endings of the names of a module's tensors, the head's first; NULL ends the list. The name
-     * before the ending is the stem. "" as the only one: the whole name is the module's. */
+     * before the ending is the stem. "" as the only one: the whole name is the module's. None at
+     * all: nodes of a graph name them (graph.h), and the parts are those of its links. */
     const char *parts[QNI_MOST_PARTS + 1];
     /* What follows the stem in the weight's name: ".weight" or "". */
     const char *named;
