@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "../../src/base/half.h"
-#include "../../src/cpu/conv/kernel.h"
+#include "../../src/cpu/conv/depthwise_kernel.h"
 #include "suites.h"
 
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)
@@ -18,7 +18,7 @@ static const struct row {
     uint64_t needs;
     int32_t kind;
 } rows[] = {
-#include "../../src/cpu/conv/kernels.inc"
+#include "../../src/cpu/conv/depthwise_kernels.inc"
 };
 #undef QNI_DEPTHWISE_KERNEL
 #undef QNI_IMAGE_KERNEL

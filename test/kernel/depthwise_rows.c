@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../src/cpu/conv/kernel.h"
+#include "../../src/cpu/conv/depthwise_kernel.h"
 #include "suites.h"
 
 #define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
@@ -17,7 +17,7 @@ static const struct row {
     uint64_t needs;
     int32_t kind, mr;
 } rows[] = {
-#include "../../src/cpu/conv/kernels.inc"
+#include "../../src/cpu/conv/depthwise_kernels.inc"
 };
 #undef QNI_DEPTHWISE_KERNEL
 #undef QNI_IMAGE_KERNEL

@@ -8,7 +8,7 @@
 
 #include <quern/cuda.h>
 
-#include "../../src/cpu/conv/kernel.h"
+#include "../../src/cpu/conv/depthwise_kernel.h"
 #include "../../src/cpu/matmul/kernel.h"
 #include "sweep.h"
 
@@ -128,11 +128,11 @@ struct row {
 static const struct row rows[] = {
 #include "../../src/cpu/matmul/kernels.inc"
 
-#include "../../src/cpu/conv/kernels.inc"
+#include "../../src/cpu/conv/depthwise_kernels.inc"
 
-#include "../../src/cpu/direct/kernels.inc"
+#include "../../src/cpu/conv/direct_kernels.inc"
 
-#include "../../src/cpu/groups/kernels.inc"
+#include "../../src/cpu/conv/groups_kernels.inc"
 
 #include "../../src/cuda/matmul/kernels.inc"
 #define QNI_CUDA_DEPTHWISE(fn, sm, reads) {#fn, 0, QN_CUDA},

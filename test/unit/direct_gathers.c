@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "cpu/cpuid.h"
-#include "cpu/direct/kernel.h"
+#include "cpu/conv/direct_kernel.h"
 #include "unit.h"
 
 #if QN_BUILD_X86_AVX2
@@ -35,7 +35,7 @@ struct row {
                           images)                                                                  \
     {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack, QNI_DIRECT_##algorithm},
 static const struct row rows[] = {
-#include "cpu/direct/kernels.inc"
+#include "cpu/conv/direct_kernels.inc"
 };
 #undef QNI_DIRECT_KERNEL
 

@@ -10,8 +10,8 @@
 #include "conv.h"
 
 #include "../../base/compiler.h"
-#include "../direct/direct.h"
-#include "../groups/groups.h"
+#include "direct.h"
+#include "groups.h"
 #include "../rows/rows.h"
 #include "patches.h"
 #include "phase_weights.h"

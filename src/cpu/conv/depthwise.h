@@ -8,7 +8,7 @@
 #include "../layouts.h"
 #include "../rows/kernel.h"
 #include "geometry.h"
-#include "kernel.h"
+#include "depthwise_kernel.h"
 #include "values.h"
 
 /* ---- taps ------------------------------------------------------------------------------------ */

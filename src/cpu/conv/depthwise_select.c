@@ -24,7 +24,7 @@ enum { LANE_TILE = 32, PIXEL_TILE = 256 };
      fn,                                                                                           \
      QNI_DEPTHWISE_##kind},
 static const struct qni_depthwise_kernel kernels[] = {
-#include "kernels.inc"
+#include "depthwise_kernels.inc"
 };
 #undef QNI_DEPTHWISE_KERNEL
 #undef QNI_IMAGE_KERNEL

@@ -5,7 +5,7 @@
 #define QNI_CPU_SIMD_AVX2_BYTES_H
 
 #include "../../base/compiler.h"
-#include "../direct/kernel.h"
+#include "../conv/direct_kernel.h"
 #include "avx2.h"
 
 /* Rows that are multiplied together, and the range of their positions. */

@@ -12,7 +12,7 @@
  *   multiply()      dot[i] = sums of mr rows, DEPTH bytes apart, over 16 * n positions
  * Gives the function tile and the spread of an image. */
 #include "../../base/compiler.h"
-#include "../direct/kernel.h"
+#include "../conv/direct_kernel.h"
 #include "neon.h"
 
 enum { ROWS = 96, MR = 4, DEPTH = 256, PANELS = 16 };

@@ -1,0 +1,957 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Direct convolutions: which row serves, and the loops around it (direct.h). An item is a band of
+ * outputs and a range of channels; threads take items from a counter. Nothing here allocates. */
+#include "direct.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "../../base/half.h"
+#include "../../quant/reasons.h"
+#include "../layouts.h"
+#include "../matmul/product.h"
+#include "../rows/rows.h"
+#include "direct_columns.h"
+#include "direct_runs.h"
+#include "direct_shape.h"
+
+/* ---- which row ------------------------------------------------------------------------------- */
+
+#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
+                          images)                                                                  \
+    {{#fn,                                                                                         \
+      NULL,                                                                                        \
+      needs,                                                                                       \
+      QNI_READS_##reads,                                                                           \
+      QNI_LAYOUT_##layout,                                                                         \
+      m_min,                                                                                       \
+      mr,                                                                                          \
+      QNI_NUMERICS_##numerics,                                                                     \
+      0,                                                                                           \
+      {QNI_DIRECT_SCRATCH}},                                                                       \
+     fn,                                                                                           \
+     QNI_DIRECT_##algorithm,                                                                       \
+     unpack,                                                                                       \
+     sums,                                                                                         \
+     &(images)},
+static const struct qni_direct_kernel kernels[] = {
+#include "direct_kernels.inc"
+    {{.name = NULL}, NULL, 0, NULL, NULL, NULL},
+};
+#undef QNI_DIRECT_KERNEL
+
+/* ISAs with an int8 dot product. */
+static const uint64_t dot_product_isas =
+    QN_ISA_AVX_VNNI | QN_ISA_VNNI512 | QN_ISA_NEON | QN_ISA_DOTPROD | QN_ISA_I8MM;
+
+static const void *column_sums(const qn_packed *w)
+{
+    const bool own = w->head->section[QNI_SECTION_GROUP_SUMS].bytes != 0;
+    return qni_section(w, own ? QNI_SECTION_GROUP_SUMS : QNI_SECTION_SUMS);
+}
+
+static const char *refusal_of_weights(const struct qni_op *op)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const bool moved = head->n_runs > 1 || head->section[QNI_SECTION_PERM].bytes != 0;
+    const struct qni_cut cut = qni_cut_of(head, QNI_READS_Q8);
+    if (head->n_groups > 1 || cut.n_segments > 1)
+        return "direct rows have one scale an output";
+    if (head->section[QNI_SECTION_OFFSET].bytes != 0)
+        return "direct rows know no offsets";
+    if (moved || head->section[QNI_SECTION_PRESCALE].bytes != 0)
+        return "direct rows read the image as it is";
+    if (qni_op_x_zero(op) != 0 && column_sums(op->w[0]) == NULL)
+        return "the weights are packed without column sums";
+    return NULL;
+}
+
+/* Groups whose words (../groups) take less time than rows that gather (measured, without
+ * AVX-512: 0.4 to 0.9 of it): 3 x 3 taps in squares, or few channels. */
+static bool has_words(const qn_ctx *ctx, const struct qni_op *op)
+{
+    enum { FEW = 32, MOST = 64 * 1024 };
+    const struct qni_conv *c = &op->conv;
+    bool squares = c->kh == 3 && c->kw == 3;
+    for (int axis = 0; axis < 2; axis++)
+        squares = squares && c->stride[axis] == 1 && c->dilation[axis] == 1;
+    return c->groups > 1 && (ctx->isa & QN_ISA_AVX512) == 0 && c->ci % 4 == 0 &&
+           (squares ? (int64_t)qni_round_up((size_t)c->co, QNI_PANEL) * op->k <= MOST
+                    : c->ci <= FEW && c->co <= FEW);
+}
+
+/* Where other rows are faster than those that gather (measured: a group of 4 channels takes 2 to 3
+ * times as long as in ../groups, of 8 0.6 to 0.8 of it; 49 rows of a 1 x 1 0.9 to 1.0 of words'
+ * time; nibbles 1.1 to 1.3 of their patches, when AVX2 made int16 of them). */
+static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
+                                     const struct qni_direct_kernel *k)
+{
+    enum { FEW = 8, FEW_ROWS = 48 };
+    const bool has_dot_product = (k->row.needs & dot_product_isas) != 0;
+    if ((ctx->isa & QN_ISA_AMX_INT8) != 0)
+        return "this CPU multiplies tiles, which other rows do";
+    if (!has_dot_product && (ctx->isa & dot_product_isas) != 0)
+        return "this CPU multiplies bytes, which other rows do";
+    if (op->conv.groups > 1 && (op->conv.ci < FEW || op->conv.co < FEW))
+        return "groups have too few channels";
+    if (!has_dot_product && has_words(ctx, op))
+        return "groups are faster as words of their own";
+    if (!has_dot_product && k->algorithm == QNI_DIRECT_GATHERS && op->conv.kh * op->conv.kw == 1 &&
+        op->m < FEW_ROWS)
+        return "rows are too few to prepare the weights for them";
+    return NULL;
+}
+
+/* Lines of four outputs and more, whose taps are runs of pixels that overlap. */
+static const char *refusal_of_toom(const struct qni_op *op)
+{
+    const struct qni_conv *c = &op->conv;
+    const int64_t run = c->dilation[1] == 1 ? c->kw : 1;
+    if (c->ow < 4 || !qni_direct_has_planes(op) || c->groups != 1 ||
+        !qni_direct_fits_toom((int64_t)c->stride[1] * c->ci, run * c->ci, op->k))
+        return "taps are not 3 to 4 times as long as the 6 or 8 bytes between outputs";
+    return NULL;
+}
+
+/* Sums are right up to 2^29 / 128 / 128 positions. */
+static const char *refusal_of_squares(const struct qni_op *op, bool are_fours)
+{
+    const struct qni_conv *c = &op->conv;
+    if (c->kh != 3 || c->kw != 3 || c->ci % QNI_UNIT != 0)
+        return "squares are of 3 x 3 taps, and whole units of channels";
+    for (int axis = 0; axis < 2; axis++)
+        if (c->stride[axis] != 1 || c->dilation[axis] != 1)
+            return "squares are of taps and outputs that are neighbours";
+    if (are_fours && c->ci > QNI_DIRECT_SQUARES_FEW)
+        return "sums of so many channels are more than squares of 4 x 4 hold";
+    if (c->ci > QNI_DIRECT_SQUARES_CHANNELS || !qni_direct_has_planes(op))
+        return "squares are of planes and not too many channels";
+    return NULL;
+}
+
+/* Products of squares and the weights that are made for them: nanoseconds of a channel and an
+ * output, 100 times (measured). */
+static int64_t squares_cost(const struct qni_conv *c, int64_t side)
+{
+    const int64_t squares = c->batch * qni_ceil_div(c->oh, side) * qni_ceil_div(c->ow, side);
+    return side == 4 ? squares * 52 + 300 : squares * 21 + 80;
+}
+
+/* To products of taps, and to the other squares. */
+static bool squares_pay(const struct qni_conv *c, bool are_fours)
+{
+    const int64_t cost = squares_cost(c, are_fours ? 4 : 2);
+    return cost <= c->batch * c->oh * c->ow * 9 && (!are_fours || cost < squares_cost(c, 2));
+}
+
+static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
+                           const struct qni_direct_kernel *k)
+{
+    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
+    const bool gathers = k->algorithm != QNI_DIRECT_TILES;
+    if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
+        return QNI_WHY_NAME;
+    if (op->kind != QNI_CONV)
+        return QNI_WHY_KIND;
+    if (op->conv.groups != 1 && !(gathers ? qni_direct_has_lines(op) : qni_direct_has_planes(op)))
+        return "direct rows of more than one group are copied to planes, which this image is not";
+    if (op->strategy != QN_STRATEGY_INT8_STATIC)
+        return QNI_WHY_STRATEGY;
+    if ((k->row.needs & ~ctx->isa) != 0)
+        return QNI_WHY_FEATURE;
+    if (layout == NULL || layout->layout != k->row.layout)
+        return QNI_WHY_LAYOUT;
+    if (gathers && op->kernel == NULL && refusal_to_gather(ctx, op, k) != NULL)
+        return refusal_to_gather(ctx, op, k);
+    const bool are_fours = k->algorithm == QNI_DIRECT_WINOGRAD4X4;
+    const bool in_squares = qni_direct_in_squares(k->algorithm);
+    if (k->algorithm == QNI_DIRECT_TOOM && refusal_of_toom(op) != NULL)
+        return refusal_of_toom(op);
+    if (in_squares && refusal_of_squares(op, are_fours) != NULL)
+        return refusal_of_squares(op, are_fours);
+    if (in_squares && op->kernel == NULL && !squares_pay(&op->conv, are_fours))
+        return "squares take longer where outputs are few";
+    if (op->m < k->row.m_min || op->k == 0)
+        return "fewer outputs than a tile has rows";
+    return refusal_of_weights(op);
+}
+
+bool qni_is_direct(const struct qni_cpu_choice *choice)
+{
+    for (const struct qni_direct_kernel *k = kernels; k->fn != NULL; k++)
+        if (choice->main == &k->row)
+            return true;
+    return false;
+}
+
+bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
+                            struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg)
+{
+    const struct qni_direct_kernel *chosen = NULL;
+    for (const struct qni_direct_kernel *k = kernels; k->fn != NULL; k++) {
+        const char *why = refusal(ctx, op, k);
+        if (why == NULL && chosen == NULL)
+            chosen = k;
+        else if (tell != NULL)
+            tell(arg, k->row.name, why != NULL ? why : "a better row serves");
+    }
+    if (chosen == NULL)
+        return false;
+    for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
+        tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
+    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, chosen->algorithm);
+    memset(choice, 0, sizeof *choice);
+    choice->n_choices = 1;
+    choice->m_from[0] = 1;
+    choice->kernel[0] = choice->main = &chosen->row;
+    choice->block_m = shape.band_rows;
+    choice->panels_per_task = 2 * shape.blocks_per_item;
+    choice->n_threads = ctx->threads.n_threads;
+    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, chosen->algorithm);
+    choice->scratch_bytes = (size_t)choice->n_threads * choice->thread_bytes;
+    return true;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+struct direct_run {
+    const struct qni_op *op;
+    const struct qni_direct_kernel *kernel;
+    struct qni_direct_shape shape;
+    struct qni_patches patches;
+    struct qni_row_sink sink;
+    struct qni_epilogue epilogue;
+    struct qni_part part;
+    int32_t kind;
+    int32_t has_bias; /* in f32, and the kernel's to add */
+    bool turns;       /* bytes, and y lies in planes */
+    uint8_t flip;     /* of the bytes of x: 0x80 for u8 */
+    int64_t taps[QNI_DIRECT_TAPS];
+    uint8_t *scratch;
+    size_t thread_bytes;
+    int64_t n_workers;
+    atomic_llong next; /* of the items that have no owner */
+};
+
+/* Outputs whose inputs a thread has at hand. */
+struct band {
+    int64_t image, n_images, line, n_lines; /* planes */
+    int64_t row;                            /* of the product, else */
+    int64_t rows;                           /* of a, unused columns included */
+    const int8_t *a;
+    int64_t tail; /* rows at the end that lie in scratch instead */
+};
+
+/* Rows of a band that lie evenly: the tail, or all before it. */
+struct stretch {
+    const int8_t *a;
+    int64_t pixel, row, rows;
+};
+
+static struct band band_at(const struct direct_run *r, int64_t index)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    struct band b;
+    memset(&b, 0, sizeof b);
+    if (!qni_has_lines(s)) {
+        b.row = index * s->band_rows;
+        b.rows = qni_min(s->band_rows, r->op->m - b.row);
+        return b;
+    }
+    b.image = index / s->bands_per_image * s->band_images;
+    b.n_images = qni_min(s->band_images, r->op->conv.batch - b.image);
+    b.line = index % s->bands_per_image * s->band_lines;
+    b.n_lines = qni_min(s->band_lines, r->op->conv.oh - b.line);
+    const int64_t unused = qni_unused_rows(r->op, s);
+    b.rows = b.n_lines * b.n_images * (r->op->conv.ow + unused) - unused;
+    return b;
+}
+
+/* ---- rows of x ------------------------------------------------------------------------------- */
+
+/* What follows the channels of n pixels. */
+static void clear_tails(uint8_t *to, int64_t n, int64_t channels, int64_t pixel)
+{
+    for (; n > 0; n--, to += pixel)
+        memset(to + channels, 0, (size_t)(pixel - channels));
+}
+
+/* memset, in line where it is short. */
+static void fill(uint8_t *to, int value, size_t n)
+{
+    enum { SHORT = 256 };
+    for (; n >= 32 && n <= SHORT; n -= 32, to += 32)
+        memset(to, value, 32);
+    if (n > 0)
+        memset(to, value, n);
+}
+
+/* n pixels, each `step` bytes behind the one before. */
+static void copy_pixels(const struct direct_run *r, int64_t channels, const uint8_t *x,
+                        int64_t step, int64_t n, uint8_t *at)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    const int64_t pixel = s->run != 0 ? c->ci : s->pixel;
+    if (c->xs[1] == 1) {
+        const bool whole = step == pixel && channels == pixel;
+        const struct qni_direct_spread spread = {
+            .from = x,
+            .step = (size_t)step,
+            .n = whole ? 1 : n,
+            .channels = whole ? n * pixel : channels,
+            .pixel = whole ? n * pixel : pixel,
+            .flip = r->flip,
+            .to = at,
+        };
+        r->kernel->images->spread(&spread);
+        return;
+    }
+    const size_t n_bytes = (size_t)(n * pixel);
+    if (channels < pixel)
+        memset(at, 0, n_bytes);
+    r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], n, channels, 1);
+    for (size_t i = 0; r->flip != 0 && i < n_bytes; i++)
+        at[i] ^= r->flip;
+}
+
+/* One line of a plane from one row of x (NULL: outside). first: the column of element 0. */
+static void copy_line(const struct direct_run *r, int64_t channels, const uint8_t *row,
+                      int64_t first, uint8_t *to)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    const int64_t stride = s->axis[1].stride, pixel = s->run != 0 ? c->ci : s->pixel;
+    const int64_t n = s->columns * s->pixel / pixel;
+    const int pad = (uint8_t)(r->patches.pad ^ r->flip);
+    /* Elements [from, end) lie in x. */
+    const int64_t from = qni_min(n, first >= 0 ? 0 : qni_ceil_div(-first, stride));
+    const int64_t end = row == NULL || first >= c->w
+                            ? from
+                            : qni_max(from, qni_min(n, (c->w - first - 1) / stride + 1));
+    fill(to, pad, (size_t)(from * pixel));
+    if (end > from)
+        copy_pixels(r, channels, row + (first + from * stride) * c->xs[3], stride * c->xs[3],
+                    end - from, to + from * pixel);
+    fill(to + end * pixel, pad, (size_t)((n - end) * pixel));
+    if (s->is_padded && (pad != 0 || r->flip != 0))
+        clear_tails(to, n, channels, pixel);
+}
+
+/* Channels [channel, channel + channels). */
+static void copy_planes(const struct direct_run *r, int64_t channel, int64_t channels,
+                        const struct band *b, uint8_t *to)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    const size_t behind = (size_t)(s->shared * s->pixel);
+    for (int32_t py = 0; py < s->axis[0].n_planes; py++)
+        for (int32_t px = 0; px < s->axis[1].n_planes; px++) {
+            for (int64_t j = 0; j < b->n_lines + s->axis[0].extra; j++)
+                for (int64_t i = 0; i < b->n_images; i++, to += s->columns * s->pixel) {
+                    const int64_t y = (b->line + j) * s->axis[0].stride + s->axis[0].first[py];
+                    const uint8_t *row = NULL;
+                    if (y >= 0 && y < c->h)
+                        row = r->patches.x + (b->image + i) * c->xs[0] + y * c->xs[2] +
+                              channel * c->xs[1];
+                    copy_line(r, channels, row, s->axis[1].first[px], to);
+                }
+            fill(to, (uint8_t)(r->patches.pad ^ r->flip), behind);
+            if (s->is_padded)
+                clear_tails(to, s->shared, channels, s->pixel);
+            to += behind;
+        }
+}
+
+/* The planes of a slab, or of each group of it that lies apart. */
+static void copy_groups(const struct direct_run *r, const struct qni_slab *slab,
+                        const struct band *b, uint8_t *to)
+{
+    const bool apart = r->shape.slabs.is_apart;
+    const int64_t n = apart ? slab->groups : 1, channels = slab->channels / n;
+    for (int64_t i = 0; i < n; i++) {
+        copy_planes(r, slab->channel + i * channels, channels, b, to);
+        to += qni_group_bytes(&r->shape, b->n_images, b->n_lines);
+    }
+}
+
+/* Where each tap begins in the planes of a band. */
+static void place_taps(const struct direct_run *r, const struct band *b, int64_t *taps)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t plane = (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines);
+    const struct qni_conv *c = &r->op->conv;
+    const int64_t steps = s->slabs.is_apart ? s->run * c->ci / s->step_bytes : 1;
+    for (int32_t ky = 0; ky < c->kh; ky++)
+        for (int32_t kx = 0; kx < c->kw; kx += s->run != 0 ? s->run : 1) {
+            const int64_t which =
+                (int64_t)s->axis[0].plane[ky] * s->axis[1].n_planes + s->axis[1].plane[kx];
+            const int64_t moved =
+                s->axis[0].moved[ky] * b->n_images * s->columns + s->axis[1].moved[kx];
+            const int64_t along = s->run != 0 ? (int64_t)kx * c->dilation[1] * c->ci : 0;
+            for (int64_t i = 0; i < steps; i++)
+                *taps++ = which * plane + moved * s->pixel + along + i * s->step_bytes;
+        }
+}
+
+/* Of rows in place the last ones of x, if a step of theirs reaches behind it: zeros instead. */
+static void copy_tail(const struct direct_run *r, const struct qni_slab *slab, struct band *b,
+                      int8_t *to)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t step = s->steps * QNI_DIRECT_STEP, ci = slab->channels;
+    if (!s->is_ragged || b->row + b->rows < r->op->m)
+        return;
+    /* Before it whole blocks; behind them at least 16 rows, so more bytes than a step reaches. */
+    b->tail = b->rows < QNI_DIRECT_TAIL ? b->rows : 16 + (b->rows - 16) % 32;
+    const int8_t *from = b->a + (b->rows - b->tail) * s->pixel;
+    for (int64_t i = 0; i < b->tail; i++, from += s->pixel, to += step) {
+        memcpy(to, from, (size_t)ci);
+        memset(to + ci, 0, (size_t)(step - ci));
+    }
+}
+
+static struct stretch stretch_at(const struct direct_run *r, const struct band *b,
+                                 const struct qni_direct_scratch *scratch, int which)
+{
+    const struct stretch body = {b->a, r->shape.pixel, 0, b->rows - b->tail};
+    const struct stretch tail = {scratch->a, r->shape.steps * QNI_DIRECT_STEP, body.rows, b->tail};
+    return which == 0 ? body : tail;
+}
+
+/* In place: where each tap lies, from the first one on. */
+static void place_inside(const struct direct_run *r, int64_t *taps)
+{
+    const struct qni_conv *c = &r->op->conv;
+    for (int32_t ky = 0; ky < c->kh; ky++)
+        for (int32_t kx = 0; kx < c->kw; kx++)
+            *taps++ = ky * c->dilation[0] * c->xs[2] + kx * c->dilation[1] * c->xs[3];
+}
+
+static void bring_rows(const struct direct_run *r, const struct qni_slab *slab, struct band *b,
+                       const struct qni_direct_scratch *scratch, int64_t *taps)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    taps[0] = 0;
+    b->a = scratch->a;
+    if (s->rows_are == QNI_ROWS_OF_COLUMNS) {
+        const struct qni_columns_to to = {(uint8_t *)scratch->a, scratch->line, r->kernel->images};
+        const struct qni_columns columns = qni_columns_of(r->op);
+        qni_columns_gather(r->op, r->flip, b->image, b->line, b->n_lines, &to);
+        for (int64_t t = 0; t < s->n_taps; t++)
+            taps[t] = t * columns.per_unit / r->op->conv.stride[1] * s->pixel;
+        return;
+    }
+    if (s->rows_are == QNI_ROWS_IN_PLACE && s->gathers) {
+        b->a = (const int8_t *)r->op->x.data + slab->channel;
+        place_inside(r, taps);
+    } else if (s->rows_are == QNI_ROWS_IN_PLACE) {
+        b->a = (const int8_t *)r->op->x.data + b->row * s->pixel + slab->channel;
+        copy_tail(r, slab, b, scratch->a);
+    } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
+        copy_groups(r, slab, b, (uint8_t *)scratch->a);
+        place_taps(r, b, taps);
+    } else if (!s->gathers && qni_has_runs(r->op, s->pixel)) {
+        const struct qni_runs_to to = {(uint8_t *)scratch->a, s->pixel, scratch->line,
+                                       r->kernel->images->runs};
+        qni_runs_gather(r->op, r->flip, b->row, b->rows, &to);
+    } else {
+        uint8_t *const a = (uint8_t *)scratch->a;
+        qni_patches_gather(&r->patches, b->row, b->rows, 0, a, (size_t)s->pixel, scratch->line);
+        for (int64_t i = 0; r->flip != 0 && i < b->rows * s->pixel; i++)
+            a[i] ^= r->flip;
+    }
+}
+
+/* 128 times the sum of what each row of a band meets. */
+static void sum_rows(const struct direct_run *r, const struct band *b, const int64_t *taps,
+                     const struct qni_direct_scratch *scratch)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t bytes = s->tap_steps * QNI_DIRECT_STEP;
+    for (int i = 0; s->rows_are != QNI_ROWS_IN_PLANES && i < 2; i++) {
+        const struct stretch at = stretch_at(r, b, scratch, i);
+        r->kernel->sums(at.a, (size_t)at.pixel, at.rows, bytes, scratch->sums + at.row);
+    }
+    if (s->rows_are != QNI_ROWS_IN_PLANES)
+        return;
+    const int64_t n =
+        qni_band_planes(s) * (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines) / s->pixel;
+    r->kernel->sums(b->a, (size_t)s->pixel, n, bytes, scratch->pixels);
+    memset(scratch->sums, 0, (size_t)b->rows * sizeof *scratch->sums);
+    for (int64_t t = 0; t < s->n_taps; t++) {
+        const int32_t *const from = scratch->pixels + taps[t] / s->pixel;
+        for (int64_t i = 0; i < b->rows; i++)
+            scratch->sums[i] += from[i];
+    }
+}
+
+/* ---- rows of y ------------------------------------------------------------------------------- */
+
+/* n places, step apart: four at a time, since this is 4 % of a layer whose bytes are few. */
+static void places_of(uint8_t *to, size_t step, int64_t n, uint8_t **places)
+{
+    for (; n >= 4; n -= 4, places += 4, to += 4 * step) {
+        places[0] = to;
+        places[1] = to + step;
+        places[2] = to + 2 * step;
+        places[3] = to + 3 * step;
+    }
+    for (; n > 0; n--, to += step)
+        *places++ = to;
+}
+
+/* Outputs of a band that are neighbours in y: row `at` and on. */
+struct line {
+    int64_t number, image, y, skip, at, n; /* number: of the band, or of all */
+};
+
+static bool next_line(const struct direct_run *r, const struct band *b, struct line *l)
+{
+    const struct qni_conv *c = &r->op->conv;
+    const bool lines = qni_has_lines(&r->shape);
+    if (l->n == 0) {
+        l->skip = lines ? 0 : b->row % c->ow;
+        l->number = lines ? 0 : b->row / c->ow;
+    } else {
+        l->at += l->n + qni_unused_rows(r->op, &r->shape);
+        l->skip = 0;
+        l->number++;
+    }
+    /* Of the band's images in turn, or as they follow each other. */
+    l->image = lines ? b->image + l->number % b->n_images : l->number / c->oh;
+    l->y = lines ? b->line + l->number / b->n_images : l->number % c->oh;
+    l->n = qni_min(c->ow - l->skip, b->rows - l->at);
+    return l->n > 0;
+}
+
+/* Which row of the product each row of a band is, and where it goes. */
+static void number_rows(const struct direct_run *r, const struct band *b,
+                        const struct qni_direct_scratch *scratch)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    const size_t element = qn_dtype_bytes(r->op->y.dtype), step = (size_t)c->ys[3] * element;
+    const bool needs_real = r->kind != QNI_DIRECT_BYTES;
+    const int64_t unused = qni_unused_rows(r->op, s);
+    if (r->turns) {
+        places_of(scratch->turned, (size_t)(32 * s->blocks_per_call), b->rows, scratch->y);
+        return;
+    }
+    for (struct line l = {0}; next_line(r, b, &l);) {
+        const int64_t first = (l.image * c->oh + l.y) * c->ow + l.skip, end = l.at + l.n;
+        uint8_t *const to =
+            (uint8_t *)r->op->y.data +
+            (size_t)(l.image * c->ys[0] + l.y * c->ys[2] + l.skip * c->ys[3]) * element;
+        places_of(to, step, l.n, scratch->y + l.at);
+        for (int64_t i = 0; needs_real && i < l.n; i++)
+            scratch->real[l.at + i] = first + i;
+        for (int64_t i = end; i < end + unused && i < b->rows; i++) {
+            scratch->real[i] = -1;
+            scratch->y[i] = scratch->nowhere;
+        }
+    }
+}
+
+/* Where each row of a band that is gathered begins. */
+static void find_rows(const struct direct_run *r, const struct band *b, int64_t *at)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_conv *c = &r->op->conv;
+    const bool inside = s->rows_are == QNI_ROWS_IN_PLACE;
+    const int64_t step = inside ? c->stride[1] * c->xs[3] : s->pixel;
+    for (struct line l = {0}; next_line(r, b, &l);) {
+        int64_t first = l.at * s->pixel;
+        if (inside)
+            first = l.image * c->xs[0] + l.y * c->stride[0] * c->xs[2] + l.skip * step;
+        else if (qni_has_lines(s))
+            first = l.number * s->columns * s->pixel;
+        for (int64_t i = 0; i < l.n; i++)
+            at[l.at + i] = first + i * step;
+    }
+}
+
+/* Bytes of a call, which lie as rows, to the planes of y. */
+static void turn_rows(const struct direct_run *r, const struct band *b, int64_t output, int64_t n,
+                      const struct qni_direct_scratch *scratch)
+{
+    const struct qni_conv *c = &r->op->conv;
+    const size_t ld = (size_t)(32 * r->shape.blocks_per_call);
+    for (struct line l = {0}; next_line(r, b, &l);)
+        r->patches.rows->turn((uint8_t *)r->op->y.data + l.image * c->ys[0] + output * c->ys[1] +
+                                  l.y * c->ys[2] + l.skip,
+                              (size_t)c->ys[1], scratch->turned + (size_t)l.at * ld, ld, n, l.n, 1);
+}
+
+/* Rows [row, row + rows) of a band are in scratch->c: those that are real go to y. */
+static void finish_outputs(const struct direct_run *r, const struct qni_direct_scratch *scratch,
+                           int64_t row, int64_t rows, const struct qni_part *part, int64_t output,
+                           int64_t n, float *c)
+{
+    const int64_t *const real = scratch->real + row;
+    for (int64_t i = 0, end; i < rows; i = end) {
+        end = i + 1;
+        if (real[i] < 0)
+            continue;
+        while (end < rows && real[end] == real[end - 1] + 1)
+            end++;
+        const struct qni_epilogue_tile tile = {
+            .part = part,
+            .row = real[i],
+            .rows = end - i,
+            .output = output,
+            .n = n,
+            .c = c + i * 32,
+            .ldc = 32,
+        };
+        qni_epilogue_run(&r->epilogue, &tile, scratch->epilogue);
+    }
+}
+
+/* Where the epilogue reads scales of the weights, outputs of one group at a time: panels begin with
+ * it. */
+static void finish_words(const struct direct_run *r, const struct qni_slab *slab,
+                         const struct qni_direct_scratch *scratch, int64_t row, int64_t rows,
+                         int64_t output, int64_t n)
+{
+    const int64_t co = r->op->conv.co, panels = r->part.n_panels / r->op->conv.groups;
+    struct qni_part part = r->part;
+    if (!r->epilogue.raw || r->op->y.dtype == QN_I32) {
+        part.column = slab->output;
+        finish_outputs(r, scratch, row, rows, &part, output, n, scratch->c);
+        return;
+    }
+    for (int64_t j = 0, count; j < n; j += count) {
+        const int64_t at = output + j, group = slab->group + at / co;
+        part.panel = group * panels;
+        part.column = group * co;
+        count = qni_min(n - j, co - at % co);
+        finish_outputs(r, scratch, row, rows, &part, at % co, count, scratch->c + j);
+    }
+}
+
+/* ---- channels -------------------------------------------------------------------------------- */
+
+/* Can any code of n outputs be unbounded (is_bounded in kernel.h)? dot: no sum times x's scale is
+ * more. */
+static bool may_be_unbounded(const float *scale, const float *bias, int64_t n, float dot,
+                             float y_inv)
+{
+    uint32_t unbounded = 0; /* NaN are */
+    for (int64_t j = 0; j < n; j++) {
+        const float size = qni_float_of(qni_bits_of(scale[j]) & 0x7fffffffu) * dot +
+                           qni_float_of(qni_bits_of(bias[j]) & 0x7fffffffu);
+        unbounded |= (uint32_t) !(size * y_inv < 0x1p21f);
+    }
+    return unbounded != 0;
+}
+
+/* Scales and zero points of outputs [at, at + n) of a slab: of n lanes that follow each other. */
+static void describe_lanes(const struct direct_run *r, int64_t lane, int64_t at, int64_t n,
+                           const struct qni_direct_scratch *to)
+{
+    const qn_packed *w = r->part.w;
+    const void *const from = qni_section(w, QNI_SECTION_SCALE);
+    const int32_t *const sums = column_sums(w);
+    const int32_t x_zero = qni_op_x_zero(r->op);
+    if (w->head->scale_dtype != QN_F16)
+        memcpy(to->scale + at, (const float *)from + lane, (size_t)n * sizeof *to->scale);
+    for (int64_t j = 0; w->head->scale_dtype == QN_F16 && j < n; j++)
+        to->scale[at + j] = qni_f32_from_f16(((const uint16_t *)from)[lane + j]);
+    for (int64_t j = 0; x_zero != 0 && j < n; j++)
+        to->zero[at + j] = x_zero * sums[lane + j];
+}
+
+/* Scales, biases and zero points of `blocks` blocks; true if all codes are bounded (kernel.h).
+ * Plain loops, since small layers have many outputs for their rows. */
+static bool describe_outputs(const struct direct_run *r, const struct qni_slab *slab, int64_t block,
+                             int64_t blocks, const struct qni_direct_scratch *to)
+{
+    const int64_t at = block * 32, n = qni_min(blocks * 32, slab->outputs - at);
+    const int64_t co = r->op->conv.co;
+    float *const scale = to->scale + at, *const bias = to->bias + at;
+    memset(scale, 0, (size_t)blocks * 32 * sizeof *scale);
+    memset(bias, 0, (size_t)blocks * 32 * sizeof *bias);
+    memset(to->zero + at, 0, (size_t)blocks * 32 * sizeof *to->zero);
+    for (int64_t j = 0, count; j < n; j += count) {
+        count = qni_min(n - j, co - (at + j) % co);
+        describe_lanes(r, qni_slab_lane(r->op, slab, at + j), at + j, count, to);
+    }
+    if (r->has_bias)
+        memcpy(bias, (const float *)r->op->epilogue.bias.data + slab->output + at,
+               (size_t)n * sizeof *bias);
+    const float dot = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
+    return !may_be_unbounded(scale, bias, n, dot, r->epilogue.finish.y_inv);
+}
+
+/* Words of one block, 256 rows at a time (all of them if lines stay whole), through the common
+ * epilogue. */
+static void multiply_words(const struct direct_run *r, const struct qni_slab *slab,
+                           const struct qni_direct_tile *all, int64_t first, int64_t output,
+                           const struct qni_direct_scratch *scratch)
+{
+    struct qni_direct_tile t = *all;
+    const int64_t most = r->shape.whole_lines ? all->rows : QNI_DIRECT_WORDS;
+    for (int64_t row = 0; row < all->rows; row += most) {
+        t.a = all->a + (all->at != NULL ? 0 : (size_t)row * all->pixel);
+        t.rows = qni_min(most, all->rows - row);
+        t.row_sums = all->row_sums != NULL ? all->row_sums + row : NULL;
+        t.at = all->at != NULL ? all->at + row : NULL;
+        r->kernel->fn(&t);
+        finish_words(r, slab, scratch, first + row, t.rows, output, t.n);
+    }
+}
+
+/* What a worker has at hand. */
+struct direct_worker {
+    struct qni_direct_scratch scratch;
+    int64_t taps[QNI_DIRECT_TAPS], ready; /* the slab and band that b is, or -1 */
+    int64_t numbered;                     /* the band that scratch knows the places of, or -1 */
+    struct band b;
+    struct qni_slab slab;
+    int64_t slab_index;
+    int64_t first, end; /* blocks whose weights and scales scratch holds */
+    bool is_bounded;    /* all of them */
+    bool has_x;         /* the kernel has met the band */
+};
+
+static const uint8_t *codes_of(const struct direct_run *r, const struct direct_worker *h,
+                               int64_t block)
+{
+    const size_t panel =
+        (size_t)r->part.w->head->units * qni_layout_unit_bytes(r->kernel->row.layout);
+    const int64_t first = qni_slab_lane(r->op, &h->slab, 0) / QNI_PANEL;
+    return (const uint8_t *)qni_section(r->part.w, QNI_SECTION_CODES) +
+           (size_t)(first + 2 * block) * panel;
+}
+
+static int64_t panels_of(const struct direct_worker *h, int64_t block, int64_t blocks)
+{
+    return qni_min(2 * blocks, qni_ceil_div(h->slab.outputs, QNI_PANEL) - 2 * block);
+}
+
+/* Where weights of a block are unpacked to: a place of its own for each, if that is not much. */
+static uint8_t *unpacked_at(const struct direct_run *r, const struct direct_worker *h,
+                            int64_t block)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t at = s->unpacked_blocks >= s->n_blocks ? block : 0;
+    return h->scratch.b + 2 * (size_t)at * s->panel_bytes;
+}
+
+/* A panel's taps of `run` positions, a multiple of 4, to whole steps each. */
+static void part_taps(const struct qni_direct_shape *s, int64_t run, const uint8_t *panel,
+                      uint8_t *to)
+{
+    const size_t bytes = (size_t)run * QNI_PANEL;
+    const size_t step = (size_t)s->tap_steps * QNI_DIRECT_STEP_BYTES;
+    for (int64_t t = 0; t < s->n_taps; t++, panel += bytes, to += step) {
+        memcpy(to, panel, bytes);
+        memset(to + bytes, 0, step - bytes);
+    }
+}
+
+/* Scales and, where they are unpacked, weights of so many blocks. */
+static void bring_outputs(const struct direct_run *r, int64_t block, int64_t blocks,
+                          struct direct_worker *h)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t units = r->part.w->head->units;
+    const int64_t panels = panels_of(h, block, blocks);
+    const struct qni_slab_weights weights = {r->kernel->unpack, r->kernel->row.layout,
+                                             h->scratch.line};
+    if (h->first <= block && block + blocks <= h->end)
+        return;
+    const bool is_bounded = describe_outputs(r, &h->slab, block, blocks, &h->scratch);
+    const bool adds = h->end == block && s->unpacked_blocks >= s->n_blocks;
+    h->is_bounded = is_bounded && (!adds || h->is_bounded);
+    h->first = adds ? h->first : block;
+    h->end = block + blocks;
+    for (int64_t j = 0; !s->reads_codes && j < panels; j++) {
+        const bool parts = qni_direct_parts_taps(r->op, s);
+        const bool moves = parts || s->rows_are == QNI_ROWS_OF_COLUMNS;
+        uint8_t *const to = unpacked_at(r, h, block) + (size_t)j * s->panel_bytes;
+        uint8_t *const panel = moves ? h->scratch.line : to;
+        if (s->moves && !s->slabs.is_apart) {
+            qni_slab_panel(r->op, &s->slabs, &h->slab, 2 * block + j, &weights, to);
+            continue;
+        }
+        r->kernel->unpack(codes_of(r, h, block) + (size_t)j * (size_t)units *
+                                                      qni_layout_unit_bytes(r->kernel->row.layout),
+                          units, panel);
+        if (parts)
+            part_taps(s, s->run * r->op->conv.ci, panel, to);
+        else if (moves)
+            qni_columns_order(r->op, panel, to);
+    }
+}
+
+/* Of packed weights, by which steps of 1024 bytes are too much (kernel.h). */
+static size_t back_of(const struct direct_run *r)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    if (s->slabs.is_apart)
+        return (size_t)(QNI_DIRECT_STEP - s->step_bytes) * QNI_PANEL;
+    if (s->is_padded)
+        return (size_t)(s->tap_steps * QNI_DIRECT_STEP - r->op->conv.ci) * QNI_PANEL;
+    return 0;
+}
+
+/* Outputs [32 block, 32 (block + blocks)) of all rows of a band. */
+static void multiply_blocks(const struct direct_run *r, struct direct_worker *h, int64_t block,
+                            int64_t blocks)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const struct qni_packed_head *head = r->part.w->head;
+    const struct qni_finish_step *f = &r->epilogue.finish;
+    const struct qni_direct_scratch *scratch = &h->scratch;
+    bring_outputs(r, block, blocks, h);
+    struct qni_direct_tile t = {
+        .taps = h->taps,
+        .n_taps = s->n_taps,
+        .tap_steps = s->tap_steps,
+        .a_block = s->slabs.is_apart ? qni_group_bytes(s, h->b.n_images, h->b.n_lines) : 0,
+        .step_bytes = s->reads_codes ? QNI_DIRECT_STEP : s->step_bytes,
+        .tap_bytes = s->tap_bytes,
+        .width = r->op->conv.ow,
+        .images = h->b.n_images,
+        .has_x = h->has_x,
+        .flip = s->rows_are == QNI_ROWS_IN_PLACE ? r->flip : 0,
+        .b = s->reads_codes ? codes_of(r, h, block) : unpacked_at(r, h, block),
+        .b_panel = s->reads_codes
+                       ? (size_t)head->units * qni_layout_unit_bytes(r->kernel->row.layout)
+                       : s->panel_bytes,
+        .b_back = back_of(r),
+        .n_panels = panels_of(h, block, blocks),
+        .kind = r->kind,
+        .scale = scratch->scale + 32 * block,
+        .zero = scratch->zero + 32 * block,
+        .has_zero = qni_op_x_zero(r->op) != 0,
+        .column = r->turns ? 0 : h->slab.output + 32 * block,
+        .n = qni_min(32 * blocks, h->slab.outputs - 32 * block),
+        .bias = scratch->bias + 32 * block,
+        .has_bias = r->has_bias,
+        .x_scale = r->epilogue.x_scale,
+        .y_inv = f->y_inv,
+        .y_zero = f->y_zero,
+        .relu = f->act == QN_ACT_RELU,
+        .is_u8 = f->y_dtype == QN_U8,
+        .is_bounded = h->is_bounded,
+        .is_tall = s->is_tall,
+        .is_near = qni_op_x_zero(r->op) == 0 && r->op->k <= 256 && s->steps <= QNI_DIRECT_NEAR,
+        .c = scratch->c,
+        .scratch = scratch->kernel,
+    };
+    for (int i = 0; i < 2; i++) {
+        const struct stretch at = stretch_at(r, &h->b, scratch, i);
+        t.a = at.a + (size_t)block * t.a_block;
+        t.pixel = (size_t)at.pixel;
+        t.rows = at.rows;
+        t.row_sums = s->reads_codes && !s->gathers ? scratch->sums + at.row : NULL;
+        t.at = s->gathers ? scratch->at + at.row : NULL;
+        t.y = scratch->y + at.row;
+        if (r->kind != QNI_DIRECT_BYTES)
+            multiply_words(r, &h->slab, &t, at.row, 32 * block, scratch);
+        else if (at.rows > 0)
+            r->kernel->fn(&t);
+    }
+    h->has_x = true;
+    if (r->turns)
+        turn_rows(r, &h->b, h->slab.output + 32 * block, t.n, scratch);
+}
+
+/* Of each worker: all where there are few, three quarters where there are many. */
+static int64_t owned_items(int64_t items, int64_t workers)
+{
+    const int64_t each = items / workers;
+    return each < 4 ? each : each * 3 / 4;
+}
+
+static void do_item(const struct direct_run *r, struct direct_worker *h, int64_t item)
+{
+    const struct qni_direct_shape *s = &r->shape;
+    const int64_t index = item / s->items_per_band, band = index % s->n_bands;
+    const int64_t first = item % s->items_per_band * s->blocks_per_item;
+    if (index / s->n_bands != h->slab_index) {
+        h->slab_index = index / s->n_bands;
+        h->slab = qni_slab_at(r->op, &s->slabs, h->slab_index);
+        h->first = h->end = 0;
+        h->is_bounded = true;
+    }
+    if (index != h->ready) {
+        h->b = band_at(r, band);
+        bring_rows(r, &h->slab, &h->b, &h->scratch, h->taps);
+        if (band != h->numbered)
+            number_rows(r, &h->b, &h->scratch);
+        if (band != h->numbered && s->gathers)
+            find_rows(r, &h->b, h->scratch.at);
+        else if (s->reads_codes && !s->gathers)
+            sum_rows(r, &h->b, h->taps, &h->scratch);
+        h->has_x = false;
+        h->ready = index;
+        h->numbered = band;
+    }
+    const int64_t blocks = qni_ceil_div(h->slab.outputs, 32);
+    const int64_t end = qni_min(first + s->blocks_per_item, blocks);
+    for (int64_t i = first; i < end; i += s->blocks_per_call)
+        multiply_blocks(r, h, i, qni_min(s->blocks_per_call, end - i));
+}
+
+/* Most items have an owner, the same in every call, whose caches may hold their part of x, y and
+ * weights; the last ones go to whoever is free. */
+static void work(void *arg, int32_t worker)
+{
+    struct direct_run *r = arg;
+    struct direct_worker h;
+    const int64_t n = r->shape.n_items, owned = owned_items(n, r->n_workers);
+    h.ready = h.numbered = h.slab_index = -1;
+    qni_direct_scratch_in(r->op, &r->shape, r->scratch + (size_t)worker * r->thread_bytes,
+                          &h.scratch);
+    for (int64_t i = worker * owned; i < (worker + 1) * owned; i++)
+        do_item(r, &h, i);
+    int64_t item;
+    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < n)
+        do_item(r, &h, item);
+}
+
+/* Can a kernel write y itself? */
+static int32_t kind_of(const struct direct_run *r)
+{
+    const qn_epilogue *e = &r->op->epilogue;
+    const struct qni_finish_step *f = &r->epilogue.finish;
+    const bool bytes = r->op->y.dtype == QN_I8 || r->op->y.dtype == QN_U8;
+    if (r->epilogue.raw)
+        return QNI_DIRECT_RAW;
+    if (bytes && (r->op->conv.ys[1] == 1 || qni_direct_turns(r->op)) && e->residual.rank == 0 &&
+        e->row_scale.rank == 0 && e->col_scale.rank == 0 &&
+        (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) && !f->has_clamp &&
+        (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32)))
+        return QNI_DIRECT_BYTES;
+    return QNI_DIRECT_FLOATS;
+}
+
+void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
+                         const struct qni_cpu_choice *choice, void *scratch)
+{
+    struct direct_run r;
+    memset(&r, 0, sizeof r);
+    r.op = op;
+    r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;
+    r.shape = qni_direct_shape_of(ctx, op, r.kernel->algorithm);
+    r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
+    r.sink = qni_conv_sink(op, &r.patches);
+    r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);
+    r.part = (struct qni_part){.w = op->w[0], .n_panels = op->w[0]->head->panels, .n = op->n};
+    r.part.n_rows = op->m;
+    r.kind = kind_of(&r);
+    r.turns = r.kind == QNI_DIRECT_BYTES && qni_direct_turns(op);
+    r.has_bias = r.kind == QNI_DIRECT_BYTES && op->epilogue.bias.rank != 0;
+    if (r.kind != QNI_DIRECT_BYTES)
+        r.shape.blocks_per_call = 1;
+    r.flip = op->x.dtype == QN_U8 ? 0x80 : 0;
+    r.scratch = scratch;
+    r.thread_bytes = choice->thread_bytes;
+    r.n_workers = qni_min(choice->n_threads, r.shape.n_items);
+    atomic_store(&r.next, owned_items(r.shape.n_items, r.n_workers) * r.n_workers);
+    qni_parallel(&ctx->threads, (int32_t)r.n_workers, work, &r);
+}

@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grouped convolutions: which row serves, and the loops around it (groups.h). An item is a band of
+ * rows of an image and a block of groups; those of a block follow each other, so that a thread
+ * makes its weights once. Bits do not depend on the cut: each output is summed in the same order
+ * wherever it lies. */
+#include "groups.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "../../base/compiler.h"
+#include "../../quant/reasons.h"
+#include "patches.h"
+#include "../matmul/product.h"
+#include "../rows/rows.h"
+#include "groups_shape.h"
+
+/* ---- which row ------------------------------------------------------------------------------- */
+
+#define QNI_GROUPS_KERNEL(fn, needs, reads, layout, kind, mr, numerics, helpers)                   \
+    {{#fn,                                                                                         \
+      NULL,                                                                                        \
+      needs,                                                                                       \
+      QNI_READS_##reads,                                                                           \
+      QNI_LAYOUT_##layout,                                                                         \
+      1,                                                                                           \
+      mr,                                                                                          \
+      QNI_NUMERICS_##numerics,                                                                     \
+      0,                                                                                           \
+      {0}},                                                                                        \
+     fn,                                                                                           \
+     &(helpers),                                                                                   \
+     QNI_GROUPS_##kind},
+static const struct qni_groups_kernel kernels[] = {
+#include "groups_kernels.inc"
+    {{.name = NULL}, NULL, NULL, 0},
+};
+#undef QNI_GROUPS_KERNEL
+
+static int32_t kind_of(qn_strategy strategy)
+{
+    switch (strategy) {
+    case QN_STRATEGY_INT8_ROW:
+        return QNI_GROUPS_ROW;
+    case QN_STRATEGY_INT8_BLOCK:
+        return QNI_GROUPS_BLOCK;
+    case QN_STRATEGY_INT8_STATIC:
+        return QNI_GROUPS_GIVEN;
+    default:
+        return QNI_GROUPS_FLOAT;
+    }
+}
+
+static const char *refusal_of_weights(const struct qni_op *op, int32_t kind)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const bool has_offset = head->section[QNI_SECTION_OFFSET].bytes != 0;
+    if (kind == QNI_GROUPS_FLOAT)
+        return NULL;
+    if (head->section[QNI_SECTION_COUNTS].bytes == 0)
+        return "the weights are a codebook of other than small integers";
+    if (head->section[QNI_SECTION_PRESCALE].bytes != 0)
+        return "the weights have a prescale, and x is read as it is";
+    if (kind == QNI_GROUPS_BLOCK && !op->quant.symmetric &&
+        head->section[QNI_SECTION_SUMS].bytes == 0)
+        return "the weights are packed without column sums";
+    if (qni_op_is_raw(op) && (head->n_groups > 1 || has_offset))
+        return "int32 sums and int32 biases are for weights without groups, zero points and "
+               "offsets";
+    if (!qni_groups_order(op, kind, NULL, NULL))
+        return "segments are not whole taps, or too long for exact sums of floats";
+    return NULL;
+}
+
+/* Words hold quads of packed positions as they lie, of one scale an output. */
+static const char *refusal_of_words(const struct qni_op *op, const struct qni_groups_kernel *k)
+{
+    const struct qni_packed_head *head = op->w[0]->head;
+    const struct qni_layout *layout = qni_layout_find(head->layout);
+    const bool moved = head->n_runs > 1 || head->section[QNI_SECTION_PERM].bytes != 0;
+    if (layout == NULL || layout->layout != k->row.layout)
+        return "the weights are packed in another layout";
+    if (op->conv.ci % 4 != 0 || k->helpers->lanes / op->conv.co > 2)
+        return "channels are not in fours, or outputs too few";
+    if (head->n_groups > 1 || qni_cut_of(head, k->row.reads).n_segments > 1)
+        return "words have one scale an output";
+    if (head->section[QNI_SECTION_OFFSET].bytes != 0)
+        return "words know no offsets";
+    if (moved || head->section[QNI_SECTION_PRESCALE].bytes != 0)
+        return "words are read in the order of the image";
+    return NULL;
+}
+
+/* Weights of one group, as floats, that pass by for every few outputs; of many outputs, matmul has
+ * the better kernels. */
+enum { SET_BYTES = 256 * 1024, BAND_BYTES = 4 << 20, OUTPUTS = 256 };
+
+static const char *refusal_of_shape(const struct qni_op *op, const struct qni_groups_kernel *k)
+{
+    const struct qni_conv *c = &op->conv;
+    if (op->kind != QNI_CONV || c->groups < 2 || c->ci < 2)
+        return QNI_WHY_KIND;
+    if (op->m == 0 || op->k == 0 || op->n == 0)
+        return "nothing to do";
+    const int64_t outputs = (int64_t)qni_round_up((size_t)c->co, QNI_GROUPS_LANES);
+    if (c->co > OUTPUTS || outputs * op->k > SET_BYTES / (int64_t)sizeof(float))
+        return "a group has many weights";
+    const struct qni_groups_shape s = qni_groups_shape_of(op, k);
+    if (s.height * s.width * s.block * s.inputs > BAND_BYTES / (int64_t)sizeof(float))
+        return "taps lie too far apart";
+    return NULL;
+}
+
+/* Measured. Patches of many outputs are multiplied as bytes, four products to one of floats; and
+ * for few pixels the weights of large groups are not worth making. */
+static bool is_slower(const struct qni_op *op, const struct qni_groups_kernel *k)
+{
+    const bool is_dynamic = k->kind == QNI_GROUPS_ROW || k->kind == QNI_GROUPS_BLOCK;
+    const bool is_large = op->conv.co > QNI_PANEL && !k->helpers->has_words;
+    return is_large && (is_dynamic || (k->helpers->lanes < QNI_GROUPS_LANES && op->m < 24));
+}
+
+static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
+                           const struct qni_groups_kernel *k)
+{
+    if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
+        return QNI_WHY_NAME;
+    if (k->kind != kind_of(op->strategy))
+        return QNI_WHY_STRATEGY;
+    if ((k->row.needs & ~ctx->isa) != 0)
+        return QNI_WHY_FEATURE;
+    const char *why = refusal_of_shape(op, k);
+    if (why == NULL && op->kernel == NULL && is_slower(op, k))
+        why = "a product of patches is faster";
+    if (why == NULL && k->helpers->has_words)
+        return refusal_of_words(op, k);
+    return why != NULL ? why : refusal_of_weights(op, k->kind);
+}
+
+bool qni_is_groups(const struct qni_cpu_choice *choice)
+{
+    for (const struct qni_groups_kernel *k = kernels; k->fn != NULL; k++)
+        if (choice->main == &k->row)
+            return true;
+    return false;
+}
+
+bool qni_groups_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice,
+                       qni_refusal_fn tell, void *arg)
+{
+    const struct qni_groups_kernel *chosen = NULL;
+    for (const struct qni_groups_kernel *k = kernels; k->fn != NULL; k++) {
+        const char *why = refusal(ctx, op, k);
+        if (why == NULL && chosen == NULL)
+            chosen = k;
+        else if (tell != NULL)
+            tell(arg, k->row.name, why != NULL ? why : "a better row serves");
+    }
+    if (chosen == NULL)
+        return false;
+    for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
+        tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
+    const struct qni_groups_shape s = qni_groups_shape_of(op, chosen);
+    memset(choice, 0, sizeof *choice);
+    choice->n_choices = 1;
+    choice->m_from[0] = 1;
+    choice->kernel[0] = choice->main = &chosen->row;
+    choice->block_m = s.band * s.columns;
+    choice->panels_per_task = qni_ceil_div(s.block * s.outputs, QNI_PANEL);
+    choice->n_threads = ctx->threads.n_threads;
+    choice->shared_bytes = s.shared_end;
+    choice->thread_bytes = s.thread_end;
+    choice->scratch_bytes = choice->shared_bytes + (size_t)choice->n_threads * choice->thread_bytes;
+    return true;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+struct groups_run {
+    const struct qni_op *op;
+    const struct qni_groups_kernel *kernel;
+    const struct qni_rows *rows;
+    struct qni_groups_shape s;
+    struct qni_epilogue epilogue;
+    bool is_direct, is_raw; /* the kernel writes into y; it gives int32 sums */
+    bool is_bytes;          /* words: the kernel writes bytes into y */
+    const int64_t *taps;
+    const int32_t *segments, *results, *inputs;
+    const struct qni_groups_place *places;
+    uint8_t *scratch;
+    size_t scratch_bytes; /* of a thread */
+    _Atomic int64_t next;
+};
+
+/* What a thread is at. */
+struct groups_item {
+    const struct groups_run *run;
+    int64_t image, block, group, groups; /* of the block */
+    int64_t row, rows, column, columns;  /* outputs */
+    struct qni_groups_weights weights;
+    int64_t made;    /* the block they are of */
+    bool is_bounded; /* it: kernel.h */
+    float *x, *c, *buffer;
+    uint8_t *line;
+    void *kernel;
+    struct qni_epilogue_scratch *epilogue;
+};
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+/* n pixels of all channels of the block, from `at` on. */
+static void load_pixels(const struct groups_item *p, const uint8_t *at, int64_t n, void *to)
+{
+    const struct groups_run *run = p->run;
+    const struct qni_op *op = run->op;
+    const int64_t *xs = op->conv.xs, channels = p->groups * op->conv.ci;
+    const size_t element = qn_dtype_bytes(op->x.dtype), row = (size_t)channels * element;
+    const uint8_t *from = at;
+    size_t pixel = (size_t)xs[3] * element;
+    if (xs[1] != 1) {
+        const size_t plane = (size_t)xs[1] * element;
+        if (xs[3] == 1)
+            run->rows->turn(p->line, row, at, plane, n, channels, element);
+        else
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t c = 0; c < channels; c++)
+                    memcpy(p->line + (size_t)i * row + (size_t)c * element,
+                           at + (size_t)c * plane + (size_t)i * pixel, element);
+        from = p->line;
+        pixel = row;
+    }
+    const struct qni_groups_pixels pixels = {
+        .from = from,
+        .step = pixel,
+        .dtype = op->x.dtype,
+        .zero = op->strategy == QN_STRATEGY_INT8_STATIC ? op->quant.x_zero : 0,
+        .n = n,
+        .channels = channels,
+        .ci = op->conv.ci,
+        .groups = run->s.groups_of_set,
+        .inputs = run->inputs,
+        .buffer = p->buffer,
+        .to = to,
+        .set = run->s.height * run->s.width * run->s.inputs,
+    };
+    run->kernel->helpers->pixels(&pixels);
+}
+
+/* n pixels of all sets of the block become zeros. */
+static void zero(const struct groups_item *p, uint8_t *at, int64_t n)
+{
+    const struct qni_groups_shape *s = &p->run->s;
+    const size_t pixel = (size_t)s->inputs * s->element;
+    const size_t set = (size_t)(s->height * s->width) * pixel;
+    for (int64_t i = 0; n > 0 && i < p->groups; i += s->groups_of_set, at += set)
+        memset(at, 0, (size_t)n * pixel);
+}
+
+static void load_band(const struct groups_item *p)
+{
+    const struct groups_run *run = p->run;
+    const struct qni_conv *c = &run->op->conv;
+    const struct qni_groups_shape *s = &run->s;
+    const int64_t y = p->row * c->stride[0] - c->pad[0];
+    const int64_t x = p->column * c->stride[1] - c->pad[1];
+    const int64_t height = qni_groups_reach(run->op, s, 0, p->rows);
+    const int64_t width = qni_groups_reach(run->op, s, 1, p->columns);
+    const size_t pixel = (size_t)s->inputs * s->element;
+    const int64_t from = qni_min(qni_max(0, -x), width);
+    const int64_t to = qni_max(from, qni_min(width, c->w - x));
+    for (int64_t i = 0; i < height; i++) {
+        uint8_t *const row = (uint8_t *)p->x + (size_t)(i * s->width) * pixel;
+        if (y + i < 0 || y + i >= c->h || to == from) {
+            zero(p, row, width);
+            continue;
+        }
+        zero(p, row, from);
+        zero(p, row + (size_t)to * pixel, width - to);
+        const int64_t at = p->image * c->xs[0] + p->group * c->ci * c->xs[1] + (y + i) * c->xs[2] +
+                           (x + from) * c->xs[3];
+        load_pixels(
+            p, (const uint8_t *)run->op->x.data + (size_t)at * qn_dtype_bytes(run->op->x.dtype),
+            to - from, row + (size_t)from * pixel);
+    }
+}
+
+/* ---- outputs --------------------------------------------------------------------------------- */
+
+/* The sum of an output in double, which no x and weights of f32 overflow; false if an input is no
+ * number. x: tap 0 of the output, its group's first channel; w: the output's lane. */
+static bool exact_sum(const struct qni_groups_tile *t, const float *x, const float *w,
+                      int64_t lanes, double *sum)
+{
+    *sum = 0.0;
+    for (int64_t tap = 0; tap < t->n_taps; tap++)
+        for (int64_t i = 0; i < t->ci; i++, w += lanes) {
+            const float value = x[t->taps[tap] + i * t->groups];
+            if (!isfinite(value))
+                return false;
+            *sum += (double)value * (double)*w;
+        }
+    return true;
+}
+
+/* Results that are no numbers although all inputs are: matmul/overflow.h has the same for
+ * products. */
+static void recompute_overflowed(const struct groups_item *p, const struct qni_groups_tile *t)
+{
+    const struct qni_groups_shape *s = &p->run->s;
+    const int64_t co = p->run->op->conv.co, lanes = s->lanes;
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t column = 0; column < t->columns; column++)
+            for (int64_t i = 0; i < p->groups * co; i++) {
+                const int64_t set = i / s->outputs, at = i % s->outputs;
+                const int64_t group = at / co, lane = at % co * s->groups_of_set + group;
+                const int64_t vector = set * s->vectors + lane / lanes;
+                float *const c = t->c + row * t->c_row + column * t->c_column + set * t->c_set + at;
+                const float *const x =
+                    t->x + row * t->x_row + column * t->x_column + set * t->x_set + group;
+                double sum;
+                if (!isfinite(*c) &&
+                    exact_sum(t, x, t->w + vector * t->n_taps * t->ci * lanes + lane % lanes, lanes,
+                              &sum))
+                    *c = (float)sum;
+            }
+}
+
+/* Groups [group, group + groups) of the block, which lie together in c. */
+static void finish_groups(const struct groups_item *p, const struct qni_groups_tile *t,
+                          int64_t group, int64_t groups, float *c)
+{
+    const struct groups_run *run = p->run;
+    const struct qni_conv *g = &run->op->conv;
+    const int64_t first = p->group + group;
+    const qn_packed *w = run->op->w[0];
+    const struct qni_part part = {
+        .w = w,
+        .panel = first * (w->head->panels / g->groups),
+        .n = groups * g->co,
+        .column = first * g->co,
+        .n_rows = run->op->m,
+    };
+    /* Rows of whole images follow each other in a tile, too. */
+    const bool whole = p->columns == g->ow && t->c_row == p->columns * t->c_column;
+    for (int64_t i = 0; i < (whole ? 1 : p->rows); i++) {
+        const struct qni_epilogue_tile tile = {
+            .part = &part,
+            .row = (p->image * g->oh + p->row + i) * g->ow + p->column,
+            .rows = whole ? p->rows * p->columns : p->columns,
+            .n = groups * g->co,
+            .c = c + i * t->c_row,
+            .ldc = (size_t)t->c_column,
+        };
+        qni_epilogue_run(&run->epilogue, &tile, p->epilogue);
+    }
+}
+
+static void finish(const struct groups_item *p, const struct qni_groups_tile *t)
+{
+    const struct groups_run *run = p->run;
+    const struct qni_groups_shape *s = &run->s;
+    if (run->is_bytes)
+        return;
+    const bool is_float = run->kernel->kind == QNI_GROUPS_FLOAT;
+    if (is_float && run->is_direct && run->epilogue.is_store && run->epilogue.x_scale == 1.0f)
+        return; /* of int8 the epilogue looks for NaN */
+    const int64_t per_call = run->is_raw ? 1 : s->is_dense ? p->groups : s->groups_of_set;
+    for (int64_t i = 0; i < p->groups; i += per_call) {
+        const int64_t set = i / s->groups_of_set;
+        finish_groups(p, t, i, qni_min(per_call, p->groups - i),
+                      t->c + set * t->c_set + i % s->groups_of_set * run->op->conv.co);
+    }
+}
+
+/* Of the outputs from this one on; NULL: none. */
+static const float *bias_of(const struct groups_run *run, int64_t output)
+{
+    const qn_tensor *bias = &run->op->epilogue.bias;
+    return bias->rank == 0 ? NULL : (const float *)bias->data + output;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+static void set_bytes(const struct groups_item *p, struct qni_groups_tile *t)
+{
+    const struct groups_run *run = p->run;
+    const struct qni_conv *c = &run->op->conv;
+    const struct qni_finish_step *f = &run->epilogue.finish;
+    const int64_t output = p->group * c->co;
+    t->y = (uint8_t *)run->op->y.data + p->image * c->ys[0] + output + p->row * c->ys[2] +
+           p->column * c->ys[3];
+    t->c_row = c->ys[2];
+    t->c_column = c->ys[3];
+    t->bias = bias_of(run, output);
+    t->x_scale = run->epilogue.x_scale;
+    t->y_inv = f->y_inv;
+    t->y_zero = f->y_zero;
+    t->relu = f->act == QN_ACT_RELU;
+    t->is_u8 = f->y_dtype == QN_U8;
+    t->is_bounded = p->is_bounded;
+}
+
+static struct qni_groups_tile tile_of(const struct groups_item *p)
+{
+    const struct groups_run *run = p->run;
+    const struct qni_op *op = run->op;
+    const struct qni_conv *c = &op->conv;
+    const struct qni_groups_shape *s = &run->s;
+    struct qni_groups_tile t = {
+        .x = p->x,
+        .x_row = c->stride[0] * s->width * s->inputs,
+        .x_column = c->stride[1] * s->inputs,
+        .x_set = s->height * s->width * s->inputs,
+        .taps = run->taps,
+        .n_taps = s->n_taps,
+        .ci = c->ci,
+        .rows = p->rows,
+        .columns = p->columns,
+        .sets = qni_ceil_div(p->groups, s->groups_of_set),
+        .vectors = s->vectors,
+        .groups = s->groups_of_set,
+        .results = run->results,
+        .segments = run->segments,
+        .n_segments = s->n_segments,
+        .w = p->weights.w,
+        .scale = p->weights.scale,
+        .offset = p->weights.offset,
+        .sums = p->weights.sums,
+        .symmetric = op->quant.symmetric != 0,
+        .raw_i32 = run->is_raw,
+        .c = p->c,
+        .c_set = s->vectors * s->lanes,
+        .scratch = p->kernel,
+        .in_squares = s->in_squares,
+    };
+    t.c_column = s->block * t.c_set;
+    t.c_row = p->columns * t.c_column;
+    if (run->is_direct) {
+        t.c = (float *)op->y.data + p->image * c->ys[0] + p->group * c->co + p->row * c->ys[2] +
+              p->column * c->ys[3];
+        t.c_row = c->ys[2];
+        t.c_column = c->ys[3];
+    }
+    if (run->is_bytes)
+        set_bytes(p, &t);
+    return t;
+}
+
+/* Are all codes of the block's results bounded (kernel.h)? Each result of a set is compared
+ * with the largest bias: a no costs a little time. */
+static bool is_bounded(const struct groups_item *p)
+{
+    const struct groups_run *run = p->run;
+    const struct qni_conv *c = &run->op->conv;
+    const struct qni_groups_shape *s = &run->s;
+    const float *const scale = p->weights.scale, *const bias = bias_of(run, p->group * c->co);
+    const float dot = 255.0f * 128.0f * (float)run->op->k * run->epilogue.x_scale;
+    const int64_t n = p->groups * c->co, lanes = s->block * s->vectors * s->lanes;
+    float most = 0.0f;
+    uint32_t unbounded = 0; /* NaN are */
+    for (int64_t i = 0; bias != NULL && i < n; i++) {
+        unbounded |= (uint32_t) !(fabsf(bias[i]) < 0x1p100f);
+        most = fabsf(bias[i]) > most ? fabsf(bias[i]) : most;
+    }
+    for (int64_t i = 0; i < qni_min(lanes, n); i++)
+        unbounded |=
+            (uint32_t) !((fabsf(scale[i]) * dot + most) * run->epilogue.finish.y_inv < 0x1p21f);
+    return unbounded == 0;
+}
+
+static void run_item(struct groups_item *p, int64_t item)
+{
+    const struct groups_run *run = p->run;
+    const struct qni_op *op = run->op;
+    const struct qni_groups_shape *s = &run->s;
+    const int64_t per_block = op->conv.batch * s->n_bands;
+    p->block = item / per_block;
+    p->image = item % per_block / s->n_bands;
+    p->row = item % s->n_bands * s->band;
+    p->rows = qni_min(s->band, op->conv.oh - p->row);
+    p->groups = qni_groups_of_block(op, s, p->block, &p->group);
+    if (p->made != p->block) {
+        qni_groups_weights_make(op, s, run->kernel, run->places, p->block, &p->weights);
+        p->made = p->block;
+        p->is_bounded = run->is_bytes && is_bounded(p);
+    }
+    for (p->column = 0; p->column < op->conv.ow; p->column += s->columns) {
+        p->columns = qni_min(s->columns, op->conv.ow - p->column);
+        load_band(p);
+        const struct qni_groups_tile t = tile_of(p);
+        const bool is_good = run->kernel->fn(&t);
+        if (QNI_UNLIKELY(!is_good) && run->kernel->kind == QNI_GROUPS_FLOAT)
+            recompute_overflowed(p, &t);
+        finish(p, &t);
+    }
+}
+
+static void run_thread(void *arg, int32_t thread)
+{
+    struct groups_run *run = arg;
+    const struct qni_groups_shape *s = &run->s;
+    const int32_t kind = run->kernel->kind;
+    uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
+    const bool has_offset = run->op->w[0]->head->section[QNI_SECTION_OFFSET].bytes != 0;
+    struct groups_item p = {.run = run, .made = -1, .line = memory + s->line};
+    p.weights.w = (float *)(void *)(memory + s->w);
+    if (kind != QNI_GROUPS_FLOAT) {
+        p.weights.scale = (float *)(void *)(memory + s->scale);
+        p.weights.offset = has_offset ? (float *)(void *)(memory + s->offset) : NULL;
+    }
+    if (kind == QNI_GROUPS_BLOCK && !run->op->quant.symmetric)
+        p.weights.sums = (float *)(void *)(memory + s->sums);
+    p.weights.rows = (float *)(void *)(memory + s->rows);
+    p.buffer = (float *)(void *)(memory + s->buffer);
+    p.x = (float *)(void *)(memory + s->x);
+    p.c = (float *)(void *)(memory + s->c);
+    p.kernel = memory + s->kernel;
+    p.epilogue = (struct qni_epilogue_scratch *)(void *)(memory + s->epilogue);
+    const int64_t n_items = s->n_blocks * run->op->conv.batch * s->n_bands;
+    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < n_items;)
+        run_item(&p, i);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+/* What all threads read: taps, segments, lanes, places. */
+static void make_tables(struct groups_run *run, uint8_t *memory)
+{
+    const struct qni_op *op = run->op;
+    const struct qni_conv *c = &op->conv;
+    const struct qni_groups_shape *s = &run->s;
+    int64_t *const taps = (int64_t *)(void *)(memory + s->taps);
+    int32_t *const segments = (int32_t *)(void *)(memory + s->segments);
+    int32_t *const results = (int32_t *)(void *)(memory + s->results);
+    int32_t *const inputs = (int32_t *)(void *)(memory + s->inputs_at);
+    struct qni_groups_place *const places = (void *)(memory + s->places);
+    for (int64_t i = 0; i < s->n_taps; i++)
+        taps[i] = (i / c->kw * c->dilation[0] * s->width + i % c->kw * c->dilation[1]) * s->inputs;
+    const int64_t groups = s->groups_of_set;
+    for (int64_t i = 0; i < s->lanes; i++) {
+        results[i] = (int32_t)(i < s->outputs ? i % c->co * groups + i / c->co : i);
+        inputs[i] = (int32_t)(i < s->inputs ? i % groups * c->ci + i / groups : i);
+    }
+    if (run->kernel->helpers->has_words) {
+        segments[0] = 0;
+        segments[1] = (int32_t)s->n_taps;
+    } else {
+        qni_groups_order(op, run->kernel->kind, places, segments);
+    }
+    run->taps = taps;
+    run->segments = segments;
+    run->results = results;
+    run->inputs = inputs;
+    run->places = places;
+}
+
+static bool writes_bytes(const struct groups_run *run)
+{
+    const qn_epilogue *e = &run->op->epilogue;
+    const bool bytes = run->op->y.dtype == QN_I8 || run->op->y.dtype == QN_U8;
+    return run->kernel->helpers->has_words && bytes && !run->is_raw && run->s.is_dense &&
+           run->op->conv.ys[1] == 1 && e->residual.rank == 0 && e->row_scale.rank == 0 &&
+           e->col_scale.rank == 0 && (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) &&
+           !run->epilogue.finish.has_clamp &&
+           (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32));
+}
+
+void qni_groups_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
+                    void *scratch)
+{
+    const struct qni_rows *const rows = qni_rows_for(ctx->isa);
+    const struct qni_patches patches = qni_patches_of(op, rows, 0, 0, false);
+    const struct qni_row_sink sink = qni_conv_sink(op, &patches);
+    struct groups_run run = {
+        .op = op,
+        .kernel = (const struct qni_groups_kernel *)(const void *)choice->main,
+        .rows = rows,
+        .epilogue = qni_epilogue_make(op, rows, &sink),
+        .is_raw = qni_op_is_raw(op),
+        .scratch = (uint8_t *)scratch + choice->shared_bytes,
+        .scratch_bytes = choice->thread_bytes,
+    };
+    run.s = qni_groups_shape_of(op, run.kernel);
+    run.is_direct = run.s.is_dense && op->y.dtype == QN_F32 && op->conv.ys[1] == 1 &&
+                    op->epilogue.residual.rank == 0;
+    run.is_bytes = writes_bytes(&run);
+    make_tables(&run, scratch);
+    atomic_init(&run.next, 0);
+    const int64_t n_items = run.s.n_blocks * op->conv.batch * run.s.n_bands;
+    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, n_items), run_thread, &run);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a grouped convolution is cut, and its weights in the order of its kernels. */
+#ifndef QNI_CPU_CONV_GROUPS_SHAPE_H
+#define QNI_CPU_CONV_GROUPS_SHAPE_H
+
+#include "values.h"
+#include "../../quant/op.h"
+#include "groups_kernel.h"
+
+struct qni_groups_shape {
+    /* sets (kernel.h), and how many there are in a block, whose weights are made at once */
+    int64_t lanes, groups_of_set, vectors, sets, block, n_blocks;
+    int64_t inputs, outputs; /* of a set */
+    bool is_dense;           /* outputs of all sets fill their vectors */
+    bool in_squares;         /* kernel.h */
+    int64_t positions;       /* of the weights of an output: k, or those of squares */
+    size_t element;          /* bytes of an element of x and w: floats or words */
+    /* outputs of a call */
+    int64_t band, n_bands, columns;
+    int64_t width, height; /* inputs that a call reads */
+    /* what all calls share: places in shared scratch */
+    int64_t n_taps, n_segments;
+    size_t taps, segments, results, inputs_at, places, shared_end;
+    /* what a thread has: places in its own */
+    size_t w, scale, offset, sums, rows, x, line, buffer, c, kernel, epilogue, thread_end;
+};
+struct qni_groups_shape qni_groups_shape_of(const struct qni_op *op,
+                                            const struct qni_groups_kernel *kernel);
+
+/* Inputs that so many outputs of an axis meet. */
+int64_t qni_groups_reach(const struct qni_op *op, const struct qni_groups_shape *s, int axis,
+                         int64_t outputs);
+
+/* Groups of the block that exist: [first, first + n). */
+static inline int64_t qni_groups_of_block(const struct qni_op *op, const struct qni_groups_shape *s,
+                                          int64_t block, int64_t *first)
+{
+    *first = block * s->block * s->groups_of_set;
+    return qni_min(op->conv.groups - *first, s->block * s->groups_of_set);
+}
+
+/* Real positions in packed order -> places[k]; segments[n_segments + 1] of whole taps. False: a
+ * segment cuts a tap, or is too long for exact sums of floats. places, segments may be NULL. */
+bool qni_groups_order(const struct qni_op *op, int32_t kind, struct qni_groups_place *places,
+                      int32_t *segments);
+
+struct qni_groups_weights {
+    float *w, *scale, *offset, *sums; /* as the tile has them; NULL: none */
+    float *rows;                      /* float: room for the scales and offsets of a panel */
+};
+void qni_groups_weights_make(const struct qni_op *op, const struct qni_groups_shape *s,
+                             const struct qni_groups_kernel *kernel,
+                             const struct qni_groups_place *places, int64_t block,
+                             const struct qni_groups_weights *to);
+
+#endif
