@@ -108,7 +108,7 @@ def check_include(path, name, target):
         return "no file includes a .c file"
     if ctext.is_isa_file(path) and area == "src/cpu":
         fine = target in KERNEL_OWN or target.startswith("src/cpu/simd/") or (
-            to == area and os.path.basename(target) in ("kernel.h", "kernels.inc"))
+            to == area and target.endswith(("kernel.h", "kernels.inc")))
         return None if fine else (
             "a kernel file includes kernel.h, simd/, base/compiler.h, half.h, exact.h only")
     if path.endswith((".cu", ".cuh")):

@@ -186,6 +186,9 @@ def check_kernels(root, grammar):
                 fine = (isa_file[1] if isa_file else "scalar") == parts["isa"]
             if not fine:
                 problems.append(f"{path}: {name}: a kernel of ISA {parts['isa']} has its own file")
+            if path.startswith("src/cpu/conv/") and \
+                    not os.path.basename(path).startswith(parts["op"] + "_"):
+                problems.append(f"{path}: {name}: its file is {parts['op']}_<isa>_<algorithm>.c")
             if name not in listed:
                 problems.append(f"{path}: {name}: has no row in a kernels.inc")
     return problems

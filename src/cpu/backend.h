@@ -12,7 +12,8 @@
 #include "../quant/packed.h"
 #include "../quant/rows.h"
 
-struct qni_matmul_kernel; /* a row of kernels.inc */
+struct qni_matmul_kernel; /* a row of matmul/kernels.inc */
+struct qni_conv_kernel;   /* a row of conv/kernels.inc */
 
 /* What was chosen for an operation and every smaller m. Plain data, no pointer into the heap: copy
  * freely. */
@@ -28,10 +29,11 @@ struct qni_cpu_choice {
     int64_t panels_per_task;
     int32_t n_threads;
     int32_t is_fallback;
+    const struct qni_conv_kernel *conv; /* a row of the table of convolutions; NULL: of matmul */
     /* prepared rows, shared by all threads */
     size_t shared_bytes;
-    size_t thread_bytes;                                      /* private scratch of each */
-    size_t fp8_bytes;                                         /* of rows as f32: rows/fp8.h */
+    size_t thread_bytes; /* private scratch of each */
+    size_t fp8_bytes;    /* of rows as f32: rows/fp8.h */
     size_t scratch_bytes;
 };
 

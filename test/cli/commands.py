@@ -237,7 +237,7 @@ class Info(Case):
         self.assertIn("q4_k", facts["formats"])
         src = os.path.join(os.path.dirname(__file__), "../../src/cpu")
         rows = []
-        for room in ("matmul", "conv", "direct", "groups"):
+        for room in ("matmul", "conv"):
             with open(os.path.join(src, room, "kernels.inc"), encoding="utf-8") as file:
                 rows += re.findall(r"_KERNEL\(\s*qni_\w+_([a-z0-9]+),", file.read())
         self.assertIn("scalar", facts["kernels"])

@@ -1,30 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every image kernel of src/cpu/conv/kernels.inc on its own, through nothing but its contract in
- * conv/kernel.h: each output is compared with the sum of its products in double, and those of
- * int8-static with what its steps make of it. */
+/* Every row of src/cpu/conv/kernels.inc that takes a whole image, on its own, through nothing but
+ * its contract in conv/depthwise_kernel.h: each output is compared with the sum of its products in
+ * double, and those of int8-static with what its steps make of it. */
 #include <math.h>
 #include <string.h>
 
 #include "../../src/base/half.h"
-#include "../../src/cpu/conv/depthwise_kernel.h"
+#include "../../src/cpu/conv/kernel.h"
 #include "suites.h"
 
-#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)
-#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                             \
-    {#fn, fn, (needs), QNI_DEPTHWISE_##kind},
-static const struct row {
-    const char *name;
-    qni_depthwise_image_fn *fn;
-    uint64_t needs;
-    int32_t kind;
-} rows[] = {
-#include "../../src/cpu/conv/depthwise_kernels.inc"
-};
-#undef QNI_DEPTHWISE_KERNEL
-#undef QNI_IMAGE_KERNEL
-
 struct image_case {
-    const struct row *row;
+    const struct qni_conv_kernel *row;
     int32_t data;
 };
 
@@ -180,7 +166,7 @@ static void compare(struct check *c, const struct qni_depthwise_image *m, int32_
     const double bound =
         (data == CHECK_NORMAL ? (double)(m->taps[0] * m->taps[1] + 4) * 0x1p-23 * size : 0.0) +
         (is_exact ? 0.0 : last * fabs(sum) + (m->y_type == QN_F16 ? 0x1p-25 : 0.0));
-    /* See kernel.h of NaN as bf16. */
+    /* See depthwise_kernel.h of NaN as bf16. */
     const bool is_good = isnan(sum) && m->y_type == QN_BF16 ? true
                          : isfinite(sum)                    ? fabs(got - sum) <= bound
                          : isnan(sum)                       ? isnan(got)
@@ -196,10 +182,10 @@ static void image_case(struct check *c, const void *arg)
     const struct image_case *ic = arg;
     struct check_random *r = &c->random;
     struct qni_depthwise_image m;
-    const bool is_codes = ic->row->kind == QNI_DEPTHWISE_CODES;
+    const bool is_codes = ic->row->algorithm == QNI_CONV_CODES;
     draw(c, &m, is_codes);
     const int64_t taps = m.taps[0] * m.taps[1];
-    const bool is_given = is_codes || ic->row->kind == QNI_DEPTHWISE_GIVEN;
+    const bool is_given = ic->row->strategy == QN_STRATEGY_INT8_STATIC;
     const int32_t integers = is_given ? CHECK_EXTREME : ic->data;
     const int64_t n_x = extent(m.in[0], m.x_row, m.in[1], m.x_column, m.n);
     const int64_t n_w = (taps - 1) * m.w_tap + m.n;
@@ -224,7 +210,7 @@ static void image_case(struct check *c, const void *arg)
     const size_t element = qn_dtype_bytes(m.y_type);
     m.y = check_memory(c, "y", (size_t)n_y * element, element);
     memset(m.y, 0x7b, (size_t)n_y * element);
-    const bool told = ic->row->fn(&m);
+    const bool told = ic->row->fn.image(&m);
     if (is_codes && !told && ic->data == CHECK_EXTREME)
         return; /* the driver serves these in another way */
     bool all_finite = true;
@@ -247,12 +233,14 @@ static void image_case(struct check *c, const void *arg)
 void check_depthwise_images(struct check_suite *suite, const struct check_options *options)
 {
     const int32_t shapes = options->quick ? 12 : 60;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if ((rows[i].needs & ~options->isa) != 0)
+    const struct qni_conv_kernel *k;
+    for (int32_t i = 0; (k = qni_conv_kernel_at(i)) != NULL; i++) {
+        const bool takes_images = k->algorithm == QNI_CONV_IMAGE || k->algorithm == QNI_CONV_CODES;
+        if (!takes_images || (k->row.needs & ~options->isa) != 0)
             continue;
         for (int32_t shape = 0; shape < shapes; shape++) {
-            const struct image_case ic = {&rows[i], shape % CHECK_N_DATA};
-            check_case(suite, image_case, &ic, "%s/%s/%d", rows[i].name, check_data_names[ic.data],
+            const struct image_case ic = {k, shape % CHECK_N_DATA};
+            check_case(suite, image_case, &ic, "%s/%s/%d", k->row.name, check_data_names[ic.data],
                        shape);
         }
     }

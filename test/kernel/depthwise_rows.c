@@ -1,36 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every row of src/cpu/conv/kernels.inc on its own, through nothing but its contract in
- * conv/kernel.h: each output (vector, lane) is compared with the reference's product of one row and
- * one output. */
+/* Every depthwise row of src/cpu/conv/kernels.inc that reads a ring, on its own, through nothing
+ * but its contract in conv/depthwise_kernel.h: each output (vector, lane) is compared with the
+ * reference's product of one row and one output. */
 #include <math.h>
 #include <string.h>
 
-#include "../../src/cpu/conv/depthwise_kernel.h"
+#include "../../src/cpu/conv/kernel.h"
 #include "suites.h"
 
-#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
-    {#fn, fn, (needs), QNI_DEPTHWISE_##kind, mr},
-#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)
-static const struct row {
-    const char *name;
-    qni_depthwise_kernel_fn *fn;
-    uint64_t needs;
-    int32_t kind, mr;
-} rows[] = {
-#include "../../src/cpu/conv/depthwise_kernels.inc"
-};
-#undef QNI_DEPTHWISE_KERNEL
-#undef QNI_IMAGE_KERNEL
-
 struct row_case {
-    const struct row *row;
+    const struct qni_conv_kernel *row;
     int32_t data, shape;
 };
 
 enum { LANES = QNI_DEPTHWISE_LANES };
 
 struct drawn {
-    const struct row *row;
+    const struct qni_conv_kernel *row;
     struct check_weight weight; /* 16 outputs: one a lane */
     struct qni_ref_segments segments;
     struct qni_depthwise_tile tile;
@@ -41,17 +27,18 @@ struct drawn {
 static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
 {
     struct check_random *r = &c->random;
-    const bool is_float = rc->row->kind == QNI_DEPTHWISE_FLOAT;
+    const bool is_float = rc->row->strategy == QN_STRATEGY_FLOAT;
     memset(d, 0, sizeof *d);
     d->row = rc->row;
     struct qni_depthwise_tile *t = &d->tile;
     t->n_taps = CHECK_OF(r, 1, 2, 4, 9, 9, 25, 49, rc->shape == 3 ? 1100 : 7);
-    t->vectors = CHECK_OF(r, 1, rc->row->mr, rc->row->mr + 1, 2 * rc->row->mr + 1, 5);
+    t->vectors = CHECK_OF(r, 1, rc->row->row.mr, rc->row->row.mr + 1, 2 * rc->row->row.mr + 1, 5);
     t->advance = CHECK_OF(r, 16, 16, 32, 1, 48, 7);
     t->ldc = LANES + check_random_in(r, 0, 20);
-    t->symmetric = rc->row->kind == QNI_DEPTHWISE_BLOCK && check_random_chance(r, 50);
-    t->raw_i32 = rc->row->kind == QNI_DEPTHWISE_GIVEN && check_random_chance(r, 25);
-    d->zero = rc->row->kind == QNI_DEPTHWISE_GIVEN ? (int32_t)check_random_in(r, -128, 127) : 0;
+    t->symmetric = rc->row->strategy == QN_STRATEGY_INT8_BLOCK && check_random_chance(r, 50);
+    t->raw_i32 = rc->row->strategy == QN_STRATEGY_INT8_STATIC && check_random_chance(r, 25);
+    d->zero =
+        rc->row->strategy == QN_STRATEGY_INT8_STATIC ? (int32_t)check_random_in(r, -128, 127) : 0;
     struct check_weight_options o = {
         .n = LANES, .k = t->n_taps, .kh = 1, .kw = 1, .conv_groups = 1};
     o.format.code = QN_CODE_INT;
@@ -61,11 +48,12 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     o.format.shift =
         t->raw_i32 ? QN_SHIFT_NONE : (qn_shift)CHECK_OF(r, QN_SHIFT_NONE, QN_SHIFT_OFFSET);
     o.data = rc->data;
-    o.prescale = (rc->row->kind == QNI_DEPTHWISE_ROW || rc->row->kind == QNI_DEPTHWISE_BLOCK) &&
+    o.prescale = (rc->row->strategy == QN_STRATEGY_INT8_ROW ||
+                  rc->row->strategy == QN_STRATEGY_INT8_BLOCK) &&
                  check_random_chance(r, 30);
     check_weight_make(c, &o, &d->weight);
     const int64_t elements = (t->vectors - 1) * t->advance + LANES;
-    const qn_dtype type = rc->row->kind == QNI_DEPTHWISE_GIVEN ? QN_I8 : QN_F32;
+    const qn_dtype type = rc->row->strategy == QN_STRATEGY_INT8_STATIC ? QN_I8 : QN_F32;
     d->x = check_tensor(c, "x", type, 2, (const int64_t[]){t->n_taps, elements}, false);
     check_fill_x(c, &d->x, rc->data, rc->data == CHECK_EXTREME && !is_float);
     check_about(c, "taps=%lld vectors=%lld advance=%lld group=%lld%s%s%s", (long long)t->n_taps,
@@ -84,7 +72,7 @@ static const float *const *make_inputs(struct check *c, struct drawn *d)
         float *row = check_memory(c, "in[t]", (size_t)elements * sizeof *row, sizeof *row);
         /* A tap that lies outside everywhere. */
         const bool hole =
-            d->row->kind == QNI_DEPTHWISE_BLOCK && check_random_chance(&c->random, 10);
+            d->row->strategy == QN_STRATEGY_INT8_BLOCK && check_random_chance(&c->random, 10);
         for (int64_t i = 0; i < elements; i++) {
             if (hole)
                 check_put(&d->x, tap * elements + i, 0.0);
@@ -105,7 +93,7 @@ static void make_weights(struct check *c, struct drawn *d)
 {
     struct qni_depthwise_tile *t = &d->tile;
     const struct qn_weight *w = &d->weight.w;
-    const bool is_float = d->row->kind == QNI_DEPTHWISE_FLOAT;
+    const bool is_float = d->row->strategy == QN_STRATEGY_FLOAT;
     float *values = floats(c, "w", t->n_taps * LANES);
     double *dense = check_memory(c, "dense", (size_t)(t->n_taps * LANES) * sizeof *dense, 8);
     qni_ref_dequantize(w, true, dense, NULL);
@@ -145,8 +133,6 @@ static void make_weights(struct check *c, struct drawn *d)
 static void compare_lane(struct check *c, const struct drawn *d, int32_t data, int64_t v,
                          int64_t lane)
 {
-    static const qn_strategy strategies[] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_STATIC,
-                                             QN_STRATEGY_INT8_ROW, QN_STRATEGY_INT8_BLOCK};
     const struct qni_depthwise_tile *t = &d->tile;
     struct qn_weight one = d->weight.w;
     one.n = 1;
@@ -156,7 +142,7 @@ static void compare_lane(struct check *c, const struct drawn *d, int32_t data, i
     const struct qn_weight *const w = &one;
     qn_matmul_args args;
     qn_matmul_args_init(&args);
-    args.strategy = strategies[d->row->kind];
+    args.strategy = d->row->strategy;
     args.quant.symmetric = t->symmetric;
     args.quant.x_zero = d->zero;
     args.x = d->x;
@@ -202,7 +188,7 @@ static void row_case(struct check *c, const void *arg)
     make_weights(c, &d);
     t->c = check_memory(c, "c", c_bytes, 4);
     memset(t->c, 0x5a, c_bytes);
-    rc->row->fn(t);
+    rc->row->fn.ring(t);
     for (int64_t v = 0; v < t->vectors; v++) {
         for (int64_t lane = 0; lane < LANES && !c->failed; lane++)
             compare_lane(c, &d, rc->data, v, lane);
@@ -216,13 +202,14 @@ static void row_case(struct check *c, const void *arg)
 void check_depthwise_rows(struct check_suite *suite, const struct check_options *options)
 {
     const int32_t shapes = options->quick ? 2 : 16;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if ((rows[i].needs & ~options->isa) != 0)
+    const struct qni_conv_kernel *k;
+    for (int32_t i = 0; (k = qni_conv_kernel_at(i)) != NULL; i++) {
+        if (k->algorithm != QNI_CONV_RING || (k->row.needs & ~options->isa) != 0)
             continue;
         for (int32_t data = 0; data < CHECK_N_DATA; data++)
             for (int32_t shape = 0; shape < shapes; shape++) {
-                const struct row_case rc = {&rows[i], data, shape};
-                check_case(suite, row_case, &rc, "%s/%s/%d", rows[i].name, check_data_names[data],
+                const struct row_case rc = {k, data, shape};
+                check_case(suite, row_case, &rc, "%s/%s/%d", k->row.name, check_data_names[data],
                            shape);
             }
     }

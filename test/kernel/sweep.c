@@ -8,7 +8,7 @@
 
 #include <quern/cuda.h>
 
-#include "../../src/cpu/conv/depthwise_kernel.h"
+#include "../../src/cpu/conv/kernel.h"
 #include "../../src/cpu/matmul/kernel.h"
 #include "sweep.h"
 
@@ -116,23 +116,14 @@ struct row {
 };
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     {#fn, (needs), QN_CPU},
-#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) {#fn, (needs), QN_CPU},
-#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)     {#fn, (needs), QN_CPU},
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
-                          images)                                                                  \
-    {#fn, (needs), QN_CPU},
-#define QNI_GROUPS_KERNEL(fn, needs, reads, layout, kind, mr, numerics, helpers)                   \
+#define QNI_CONV_KERNEL(fn, needs, layout, strategy, algorithm, m_min, mr, helpers)                \
     {#fn, (needs), QN_CPU},
 #define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
     {#fn, 0, QN_CUDA},
 static const struct row rows[] = {
 #include "../../src/cpu/matmul/kernels.inc"
 
-#include "../../src/cpu/conv/depthwise_kernels.inc"
-
-#include "../../src/cpu/conv/direct_kernels.inc"
-
-#include "../../src/cpu/conv/groups_kernels.inc"
+#include "../../src/cpu/conv/kernels.inc"
 
 #include "../../src/cuda/matmul/kernels.inc"
 #define QNI_CUDA_DEPTHWISE(fn, sm, reads) {#fn, 0, QN_CUDA},
@@ -142,10 +133,7 @@ static const struct row rows[] = {
 #undef QNI_CUDA_DEPTHWISE
 #undef QNI_CUDA_DENSE
 #undef QNI_MATMUL_KERNEL
-#undef QNI_DEPTHWISE_KERNEL
-#undef QNI_IMAGE_KERNEL
-#undef QNI_DIRECT_KERNEL
-#undef QNI_GROUPS_KERNEL
+#undef QNI_CONV_KERNEL
 #undef QNI_CUDA_KERNEL
 
 /* ---------------------------------------------------------------------------------------- a run */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "cpu/cpuid.h"
-#include "cpu/conv/direct_kernel.h"
+#include "cpu/conv/kernel.h"
 #include "unit.h"
 
 #if QN_BUILD_X86_AMX

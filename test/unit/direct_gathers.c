@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "cpu/cpuid.h"
-#include "cpu/conv/direct_kernel.h"
+#include "cpu/conv/kernel.h"
 #include "unit.h"
 
 #if QN_BUILD_X86_AVX2
@@ -23,21 +23,6 @@ static int64_t at[MOST_ROWS];
 static uint64_t state = 1;
 
 enum { ANY = 0, ENDS = 1, HALVES = 2, TAILS = 3, N_DATA = 4 };
-
-struct row {
-    qni_direct_kernel_fn *fn;
-    uint64_t needs;
-    bool is_nibble;
-    qni_direct_unpack_fn *unpack; /* squares */
-    int32_t algorithm;
-};
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
-                          images)                                                                  \
-    {fn, needs, QNI_LAYOUT_##layout == QNI_LAYOUT_Q4N16, unpack, QNI_DIRECT_##algorithm},
-static const struct row rows[] = {
-#include "cpu/conv/direct_kernels.inc"
-};
-#undef QNI_DIRECT_KERNEL
 
 static int32_t draw_value(int32_t data, bool is_nibble)
 {
@@ -94,24 +79,25 @@ static uint8_t code_of(const struct qni_direct_tile *t, int32_t dot, int64_t j)
     return (uint8_t)(code < lo ? lo : code > hi ? hi : code);
 }
 
-static void check(const struct qni_direct_tile *t, const struct row *row)
+static void check(const struct qni_direct_tile *t, const struct qni_conv_kernel *row)
 {
-    const bool is_nibble = row->is_nibble;
+    const bool is_nibble = row->row.layout == QNI_LAYOUT_Q4N16;
     struct qni_direct_tile made = *t;
     const int64_t channels = (int64_t)t->pixel;
-    const int64_t side = row->algorithm == QNI_DIRECT_WINOGRAD4X4 ? 4 : 2;
-    if (row->unpack != NULL)
+    const int64_t side = row->algorithm == QNI_CONV_WINOGRAD4X4 ? 4 : 2;
+    if (row->helpers.direct->unpack != NULL)
         made.b_panel = (size_t)qni_direct_squares_taps(side) * qni_direct_squares_tap(channels);
-    uint8_t *const words = malloc(row->unpack != NULL ? (size_t)t->n_panels * made.b_panel : 1);
+    uint8_t *const words =
+        malloc(row->helpers.direct->unpack != NULL ? (size_t)t->n_panels * made.b_panel : 1);
     assert_non_null(words);
-    if (row->unpack != NULL) {
+    if (row->helpers.direct->unpack != NULL) {
         made.b = words;
         for (int64_t i = 0; i < t->n_panels; i++)
-            row->unpack(t->b + (size_t)i * t->b_panel, 9 * (int64_t)t->pixel / 32,
-                        words + (size_t)i * made.b_panel);
+            row->helpers.direct->unpack(t->b + (size_t)i * t->b_panel, 9 * (int64_t)t->pixel / 32,
+                                        words + (size_t)i * made.b_panel);
     }
     memset(y, 0x5a, sizeof y);
-    row->fn(&made);
+    row->fn.direct(&made);
     free(words);
     for (int64_t i = 0; i < t->rows; i++)
         for (int64_t j = 0; j < t->n_panels * 16; j++) {
@@ -235,11 +221,11 @@ static int64_t lay_out(struct qni_direct_tile *t, int64_t *taps)
 }
 
 /* A tile whose operands end where what it may read does. */
-static void one(const struct row *row, int32_t index)
+static void one(const struct qni_conv_kernel *row, int32_t index)
 {
     static const int64_t bytes_of[] = {1, 3, 4, 7, 13, 16, 21, 29, 32, 64, 80, 256, 300};
     const int32_t data = index % N_DATA;
-    const bool is_nibble = row->is_nibble;
+    const bool is_nibble = row->row.layout == QNI_LAYOUT_Q4N16;
     int64_t taps[12];
     struct qni_direct_tile t = {.at = at, .taps = taps, .y = places, .scratch = scratch};
     t.rows = unit_in(&state, 0, 3) == 0 ? unit_in(&state, 60, MOST_ROWS) : unit_in(&state, 1, 12);
@@ -252,11 +238,11 @@ static void one(const struct row *row, int32_t index)
     t.n = t.n_panels * 16 - (unit_in(&state, 0, 2) == 0 ? unit_in(&state, 1, 15) : 0);
     if (t.kind != QNI_DIRECT_BYTES)
         t.n = 0;
-    t.flip = row->unpack == NULL && unit_in(&state, 0, 2) == 0 ? 0x80 : 0;
-    const bool follows = row->algorithm == QNI_DIRECT_TOOM || unit_in(&state, 0, 7) == 0;
-    const size_t a_bytes = (size_t)(row->unpack != NULL ? lay_out(&t, taps)
-                                    : follows           ? follow(&t, taps)
-                                                        : scatter(&t, taps));
+    t.flip = row->helpers.direct->unpack == NULL && unit_in(&state, 0, 2) == 0 ? 0x80 : 0;
+    const bool follows = row->algorithm == QNI_CONV_TOOM || unit_in(&state, 0, 7) == 0;
+    const size_t a_bytes = (size_t)(row->helpers.direct->unpack != NULL ? lay_out(&t, taps)
+                                    : follows                           ? follow(&t, taps)
+                                                                        : scatter(&t, taps));
     const int64_t k = t.n_taps * t.tap_bytes, units = (k + 31) / 32;
     int8_t *const a = malloc(a_bytes);
     t.b_panel = (size_t)units * (is_nibble ? 256 : 512);
@@ -289,10 +275,12 @@ static void tiles(void **unused)
         skip();
     for (int i = 0; i < MOST_ROWS; i++)
         places[i] = y + i * MOST_N;
-    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+    const struct qni_conv_kernel *k;
+    for (int32_t r = 0; (k = qni_conv_kernel_at(r)) != NULL; r++)
         for (int32_t i = 0; i < 300; i++)
-            if (rows[r].algorithm != QNI_DIRECT_TILES && (rows[r].needs & ~isa) == 0)
-                one(&rows[r], i);
+            if (qni_conv_is_direct(k->algorithm) && k->algorithm != QNI_CONV_TILES &&
+                (k->row.needs & ~isa) == 0)
+                one(k, i);
 }
 
 /* Pixels of any number of channels to that many bytes, or to whole steps that end with zeros. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "cpu/cpuid.h"
-#include "cpu/conv/groups_kernel.h"
+#include "cpu/conv/kernel.h"
 #include "unit.h"
 
 #if QN_BUILD_X86_AVX2

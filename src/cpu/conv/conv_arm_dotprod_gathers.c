@@ -68,4 +68,5 @@ void qni_conv_q8_q4n16_mr4_dotprod(const struct qni_direct_tile *t)
 {
     tile(t, NIBBLES);
 }
-const struct qni_direct_images qni_direct_images_dotprod = {NULL, NULL, NULL, spread};
+static const struct qni_direct_images images = {NULL, NULL, NULL, spread};
+const struct qni_direct_helpers qni_direct_gathers_dotprod = {.images = &images};

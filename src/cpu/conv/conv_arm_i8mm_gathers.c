@@ -60,4 +60,5 @@ void qni_conv_q8_q4n16_mr4_i8mm(const struct qni_direct_tile *t)
 {
     tile(t, NIBBLES);
 }
-const struct qni_direct_images qni_direct_images_i8mm = {NULL, NULL, NULL, spread};
+static const struct qni_direct_images images = {NULL, NULL, NULL, spread};
+const struct qni_direct_helpers qni_direct_gathers_i8mm = {.images = &images};

@@ -7,7 +7,7 @@
 #include <immintrin.h>
 
 #include "../../base/compiler.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 
 /* ---- patches --------------------------------------------------------------------------------- */
 

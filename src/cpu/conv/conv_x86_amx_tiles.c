@@ -32,13 +32,13 @@
 #include "../../base/compiler.h"
 #include "../simd/amx.h"
 #include "../simd/avx512.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 
 enum { BLOCK = 32, BLOCK_BYTES = BLOCK * BLOCK * 4, MAGIC = 0x4b400000 };
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-void qni_direct_bytes_amx(const uint8_t *codes, int64_t units, uint8_t *out)
+static void unpack_bytes(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     const __m512i flip = _mm512_set1_epi8((char)0x80);
     for (int64_t i = 0; i < units * 8; i++)
@@ -48,7 +48,7 @@ void qni_direct_bytes_amx(const uint8_t *codes, int64_t units, uint8_t *out)
         memset(out + units * 512, 0, 512);
 }
 
-void qni_direct_nibbles_amx(const uint8_t *codes, int64_t units, uint8_t *out)
+static void unpack_nibbles(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     const __m512i nibble = _mm512_set1_epi8(0x0f), eight = _mm512_set1_epi8(8);
     if (units % 2 != 0)
@@ -75,7 +75,7 @@ static inline __m512i sums_of(const int8_t *a, int64_t bytes)
 }
 
 /* Four rows at a time: their lanes are added beside each other. */
-void qni_direct_sums_amx(const int8_t *a, size_t pixel, int64_t rows, int64_t bytes, int32_t *sums)
+static void sum_rows(const int8_t *a, size_t pixel, int64_t rows, int64_t bytes, int32_t *sums)
 {
     for (; rows >= 4; rows -= 4, a += 4 * pixel, sums += 4) {
         const __m512i s0 = sums_of(a, bytes), s1 = sums_of(a + pixel, bytes);
@@ -837,3 +837,8 @@ void qni_conv_q8_q4n16_mr32_amx(const struct qni_direct_tile *t)
 {
     unpacked_tile(t); /* nibbles always are */
 }
+
+const struct qni_direct_helpers qni_direct_tiles_q8_amx = {unpack_bytes, sum_rows,
+                                                           &qni_direct_images_amx};
+const struct qni_direct_helpers qni_direct_tiles_q4_amx = {unpack_nibbles, sum_rows,
+                                                           &qni_direct_images_amx};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images for rows that gather (kernel.h): all they need is lines with their padding. */
 #include "../simd/avx2_bytes.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 
 static void spread(const struct qni_direct_spread *s)
 {
@@ -15,3 +15,4 @@ static void spread(const struct qni_direct_spread *s)
 }
 
 const struct qni_direct_images qni_direct_images_avx2 = {NULL, NULL, NULL, spread};
+const struct qni_direct_helpers qni_direct_gathers_avx2 = {.images = &qni_direct_images_avx2};

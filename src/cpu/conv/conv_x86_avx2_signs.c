@@ -28,7 +28,7 @@
  * nibbles 4.5 in 9.5. */
 #include "../../base/compiler.h"
 #include "../simd/avx2_bytes.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 
 enum { ROWS = 256, PANELS = 8, DEPTH = 384, MR = 5 };
 enum { QUAD = 64, SIGNED_QUAD = 2 * QUAD }; /* bytes of four positions of a panel */

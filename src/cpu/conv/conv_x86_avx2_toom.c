@@ -23,7 +23,7 @@
 #include "../../base/compiler.h"
 #include "../simd/avx2_bytes.h"
 #include "../simd/squares.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 
 enum { BYTES = 0, NIBBLES = 1 };
 enum { POINTS = 7, MOST_POSITIONS = QNI_DIRECT_TOOM_POSITIONS, MR = QNI_SQUARES_MOST };

@@ -13,7 +13,7 @@
 #include "../../base/compiler.h"
 #include "../simd/avx2_bytes.h"
 #include "../simd/squares.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 
 /* Squares of a tile of 16 outputs; outputs of a line that are finished together. */
 enum { MR = QNI_DIRECT_SQUARES_MR, RUN = 32, MOST_SIDE = 4 };
@@ -324,19 +324,28 @@ QNI_TEMPLATE void unpack(const uint8_t *codes, int64_t units, uint8_t *out, cons
     }
 }
 
-void qni_direct_winograd2x2_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+static void unpack_two_bytes(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     unpack(codes, units, out, false, 2);
 }
-void qni_direct_winograd2x2_nibbles_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+static void unpack_two_nibbles(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     unpack(codes, units, out, true, 2);
 }
-void qni_direct_winograd4x4_bytes_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+static void unpack_four_bytes(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     unpack(codes, units, out, false, 4);
 }
-void qni_direct_winograd4x4_nibbles_avx2(const uint8_t *codes, int64_t units, uint8_t *out)
+static void unpack_four_nibbles(const uint8_t *codes, int64_t units, uint8_t *out)
 {
     unpack(codes, units, out, true, 4);
 }
+
+const struct qni_direct_helpers qni_direct_winograd2x2_q8_avx2 = {
+    .unpack = unpack_two_bytes, .images = &qni_direct_images_avx2};
+const struct qni_direct_helpers qni_direct_winograd2x2_q4_avx2 = {
+    .unpack = unpack_two_nibbles, .images = &qni_direct_images_avx2};
+const struct qni_direct_helpers qni_direct_winograd4x4_q8_avx2 = {
+    .unpack = unpack_four_bytes, .images = &qni_direct_images_avx2};
+const struct qni_direct_helpers qni_direct_winograd4x4_q4_avx2 = {
+    .unpack = unpack_four_nibbles, .images = &qni_direct_images_avx2};

@@ -10,7 +10,7 @@
  * Bound: 2 m n k operations / 64 each, two a cycle. 8 loads and 12 products in 6 cycles. What is
  * brought is half a vector of weights a cycle, that 96 rows meet in 48: 2 %. */
 #include "../simd/avx2_bytes.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 
 enum { ROWS = 96, MR = 6, DEPTH = 256, PANELS = 16 };
 enum { BYTES = 0, NIBBLES = 1 };

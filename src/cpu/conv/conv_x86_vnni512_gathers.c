@@ -23,7 +23,7 @@
 
 #include "../../base/compiler.h"
 #include "../simd/avx512.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 
 enum { ROWS = 98, MR = 14, NR = 2, DEPTH = 512, PANELS = 16 };
 enum { LINES = 100 }; /* rows that there is room for: bytes are made of four at a time */

@@ -31,7 +31,7 @@
 
 struct depthwise_run {
     const struct qni_op *op;
-    const struct qni_depthwise_kernel *kernel;
+    const struct qni_conv_kernel *kernel;
     const struct qni_rows *rows;
     struct qni_axis axis[2];
     struct qni_phase phase[2];
@@ -204,8 +204,8 @@ static void multiply(const struct depthwise_item *p, int64_t panel, int64_t colu
         .c = c,
         .ldc = ldc,
     };
-    run->kernel->fn(&tile);
-    if (run->kernel->kind != QNI_DEPTHWISE_FLOAT)
+    run->kernel->fn.ring(&tile);
+    if (run->kernel->strategy != QN_STRATEGY_FLOAT)
         return;
     /* Pixels past the end of a row are made of what lies behind it. */
     const int64_t lanes =
@@ -346,7 +346,7 @@ static void run_row(const struct depthwise_item *p, int64_t jy)
     }
     for (int64_t i = 0; i * QNI_PANEL < p->n; i++)
         multiply(p, i, column, c + i * QNI_PANEL, ldc);
-    const bool is_float = run->kernel->kind == QNI_DEPTHWISE_FLOAT;
+    const bool is_float = run->kernel->strategy == QN_STRATEGY_FLOAT;
     if (p->is_direct && !p->is_scaled && !run->is_finished && is_float)
         return; /* of int8 the last step makes all NaN one */
     for (int64_t j = 0; j < p->columns; j++)
@@ -375,7 +375,7 @@ static void run_item(struct depthwise_item *p, int64_t item)
     p->end = qni_min(p->row + run->band, run->phase[0].count);
     for (int64_t i = 0; i * QNI_PANEL < n; i++)
         qni_lane_weights_expand(run->op->w[0], output / QNI_PANEL + i, &run->list,
-                                run->kernel->kind, &p->panels[i]);
+                                run->kernel->strategy, &p->panels[i]);
     p->output = output;
     p->n = n;
     if (!run->ring.by_pixel) {
@@ -468,8 +468,9 @@ static void cut(struct depthwise_run *run, int32_t n_threads)
 static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct depthwise_run *run,
                       const struct qni_cpu_choice *choice, uint8_t *scratch)
 {
-    const bool keep_dead = run->kernel->kind == QNI_DEPTHWISE_BLOCK && !op->quant.symmetric;
-    run->list = qni_tap_list_make(op, run->axis, run->phase, run->kernel->kind, keep_dead, scratch);
+    const bool keep_dead = run->kernel->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric;
+    run->list =
+        qni_tap_list_make(op, run->axis, run->phase, run->kernel->strategy, keep_dead, scratch);
     run->ring = qni_ring_of(op, is_by_pixel(op, &run->phase[1]));
     run->places = qni_places_of(op, &run->ring);
     for (int32_t t = 0; t < run->list.n_taps; t++) {
@@ -483,18 +484,12 @@ static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct depthwi
     qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run->n_items), run_thread, run);
 }
 
-void qni_depthwise_run(const qn_ctx *ctx, const struct qni_op *op,
-                       const struct qni_cpu_choice *choice, void *scratch)
+static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
+                    void *scratch)
 {
-    const struct qni_depthwise_kernel *const kernel =
-        (const struct qni_depthwise_kernel *)(const void *)choice->main;
-    if (kernel->image != NULL) {
-        qni_depthwise_image_run(ctx, op, choice, scratch);
-        return;
-    }
     struct depthwise_run run = {
         .op = op,
-        .kernel = kernel,
+        .kernel = choice->conv,
         .rows = qni_rows_for(ctx->isa),
         .axis = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)},
         .raw = qni_op_is_raw(op),
@@ -511,3 +506,17 @@ void qni_depthwise_run(const qn_ctx *ctx, const struct qni_op *op,
             run_phase(ctx, op, &run, choice, scratch);
         }
 }
+
+/* The larger scratch of the two kinds of rings: strides of x decide between them. */
+static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
+{
+    const struct qni_ring lanes = qni_ring_of(op, false), pixels = qni_ring_of(op, true);
+    const size_t a = qni_places_of(op, &lanes).end, b = qni_places_of(op, &pixels).end;
+    (void)ctx;
+    choice->block_m = lanes.tile;
+    choice->panels_per_task = QNI_LANE_BLOCK / QNI_PANEL;
+    choice->thread_bytes = qni_round_up(a > b ? a : b, 64);
+    choice->shared_bytes = qni_tap_list_bytes(op->w[0]->head);
+}
+
+const struct qni_conv_driver qni_ring_driver = {plan, run_all};

@@ -8,7 +8,7 @@
 #include "../layouts.h"
 #include "../rows/kernel.h"
 #include "geometry.h"
-#include "depthwise_kernel.h"
+#include "kernel.h"
 #include "values.h"
 
 /* ---- taps ------------------------------------------------------------------------------------ */
@@ -32,10 +32,10 @@ struct qni_tap_list {
 };
 
 size_t qni_tap_list_bytes(const struct qni_packed_head *head);
-/* kind: of the kernel; keep_dead: taps that read nothing stay in the list. */
+/* keep_dead: taps that read nothing stay in the list. */
 struct qni_tap_list qni_tap_list_make(const struct qni_op *op, const struct qni_axis axis[2],
-                                      const struct qni_phase phase[2], int32_t kind, bool keep_dead,
-                                      void *memory);
+                                      const struct qni_phase phase[2], qn_strategy strategy,
+                                      bool keep_dead, void *memory);
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
@@ -53,7 +53,7 @@ struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, 
                                             void *memory);
 /* Those of a panel. Given codes without room for offsets: zero points are taken away from w. */
 void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
-                             int32_t kind, struct qni_lane_weights *out);
+                             qn_strategy strategy, struct qni_lane_weights *out);
 /* Weights of a convolution [kh * kw, n_panels * 16], ld elements from tap to tap; with w_scale
  * ([n_panels * 16], of one group) values of codes, and these their scales. */
 void qni_image_weights_expand(const qn_packed *w, int64_t panel, int64_t n_panels,
@@ -109,12 +109,10 @@ struct qni_image_cut {
     size_t wide;
     size_t w, line[3], words, c, end; /* private scratch of a thread */
 };
-/* kind: of the kernel. */
-struct qni_image_cut qni_image_cut_of(const struct qni_op *op, int32_t kind);
+/* is_codes: for an algorithm that reads codes. */
+struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes);
 /* What the kernel leaves to do is bounding at most, as it can. */
 bool qni_image_is_store(const struct qni_op *op);
-void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
-                             const struct qni_cpu_choice *choice, void *scratch);
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "depthwise_kernel.h"
+#include "kernel.h"
 
 enum { VECTORS = 4 };
 

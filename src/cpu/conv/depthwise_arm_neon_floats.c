@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "depthwise_kernel.h"
+#include "kernel.h"
 
 #define LANES         4
 #define MR            8

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "depthwise_kernel.h"
+#include "kernel.h"
 
 enum { VECTORS = 2 };
 

@@ -53,9 +53,8 @@ static int64_t reach_of(const struct qni_op *op, int axis, int64_t outputs)
     return (outputs - 1) * g->stride[axis] + (taps - 1) * g->dilation[axis] + 1;
 }
 
-struct qni_image_cut qni_image_cut_of(const struct qni_op *op, int32_t kind)
+struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes)
 {
-    const bool is_codes = kind == QNI_DEPTHWISE_CODES;
     const struct qni_packed_head *head = op->w[0]->head;
     struct qni_image_cut cut;
     const int64_t channels = channels_of(op, is_codes);
@@ -91,7 +90,7 @@ struct qni_image_cut qni_image_cut_of(const struct qni_op *op, int32_t kind)
 
 struct image_run {
     const struct qni_op *op;
-    const struct qni_depthwise_kernel *kernel;
+    const struct qni_conv_kernel *kernel;
     const struct qni_rows *rows;
     struct qni_tap_list list;
     struct qni_image_cut cut;
@@ -118,12 +117,12 @@ struct image_item {
 
 static bool is_of_codes(const struct image_run *run)
 {
-    return run->kernel->kind == QNI_DEPTHWISE_CODES;
+    return run->kernel->algorithm == QNI_CONV_CODES;
 }
 
 static bool is_static(const struct image_run *run)
 {
-    return run->kernel->kind == QNI_DEPTHWISE_GIVEN || is_of_codes(run);
+    return run->kernel->strategy == QN_STRATEGY_INT8_STATIC;
 }
 
 static const float *read_vector(const struct image_item *p, const qn_tensor *t, float *line)
@@ -276,7 +275,7 @@ static void recompute_rows(const struct image_item *p, const struct qni_depthwis
     plain.y_column = p->ld;
     plain.out[0] = 1;
     for (int64_t i = 0; i < m->out[0]; i++, plain.first[0] += m->stride[0]) {
-        p->run->kernel->image(&plain);
+        p->run->kernel->fn.image(&plain);
         recompute_overflowed(&plain);
         finish_row(p, p->c, p->ld, row + i, column, m->out[1]);
     }
@@ -294,7 +293,7 @@ static void run_rows(const struct image_item *p, struct qni_depthwise_image *m, 
         if (run->is_direct)
             m->y = (uint8_t *)op->y.data +
                    (size_t)place_of(p, op->conv.ys, row + i, column) * qn_dtype_bytes(op->y.dtype);
-        if (!QNI_LIKELY(run->kernel->image(m)))
+        if (!QNI_LIKELY(run->kernel->fn.image(m)))
             recompute_rows(p, m, row + i, column);
         if (!run->is_store)
             finish_row(p, m->y, m->y_column, row + i, column, m->out[1]);
@@ -400,26 +399,25 @@ bool qni_image_is_store(const struct qni_op *op)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
-                             const struct qni_cpu_choice *choice, void *scratch)
+static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
+                    void *scratch)
 {
-    const struct qni_depthwise_kernel *const kernel =
-        (const struct qni_depthwise_kernel *)(const void *)choice->main;
+    const struct qni_conv_kernel *const kernel = choice->conv;
     const struct qni_axis axis[2] = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)};
     const struct qni_phase phase[2] = {qni_axis_phase(&axis[0], 0), qni_axis_phase(&axis[1], 0)};
     struct image_run run = {
         .op = op,
         .kernel = kernel,
         .rows = qni_rows_for(ctx->isa),
-        .cut = qni_image_cut_of(op, kernel->kind),
+        .cut = qni_image_cut_of(op, kernel->algorithm == QNI_CONV_CODES),
         .finish = qni_finish_of(op),
         .scratch = (uint8_t *)scratch + choice->shared_bytes,
         .scratch_bytes = choice->thread_bytes,
     };
-    run.list = qni_tap_list_make(op, axis, phase, run.kernel->kind, false, scratch);
+    run.list = qni_tap_list_make(op, axis, phase, kernel->strategy, false, scratch);
     /* Kernels of floats store no codes. */
     run.is_store = qni_image_is_store(op) &&
-                   (kernel->kind != QNI_DEPTHWISE_FLOAT || qn_dtype_bytes(op->y.dtype) > 1);
+                   (kernel->strategy != QN_STRATEGY_FLOAT || qn_dtype_bytes(op->y.dtype) > 1);
     run.is_relu = run.is_store && run.finish.act != QN_ACT_NONE;
     run.is_direct = op->epilogue.residual.rank == 0 && (run.is_store || op->y.dtype == QN_F32);
     const int64_t wanted =
@@ -433,3 +431,16 @@ void qni_depthwise_image_run(const qn_ctx *ctx, const struct qni_op *op,
     atomic_init(&run.next, 0);
     qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run.n_items), run_thread, &run);
 }
+
+static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
+{
+    const bool is_codes = choice->conv->algorithm == QNI_CONV_CODES;
+    const struct qni_image_cut cut = qni_image_cut_of(op, is_codes);
+    (void)ctx;
+    choice->block_m = cut.columns;
+    choice->panels_per_task = (int32_t)(cut.block / QNI_PANEL);
+    choice->thread_bytes = qni_round_up(cut.end, 64);
+    choice->shared_bytes = qni_tap_list_bytes(op->w[0]->head);
+}
+
+const struct qni_conv_driver qni_image_driver = {plan, run_all};

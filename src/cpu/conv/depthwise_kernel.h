@@ -74,7 +74,7 @@ struct qni_depthwise_image {
     int64_t y_row, y_column;
     int64_t out[2]; /* rows, columns of y */
     int64_t n;      /* channels, at least 16 */
-    /* QNI_DEPTHWISE_CODES reads these instead of x, its strides the same: */
+    /* QNI_CONV_CODES reads these instead of x, its strides the same: */
     const uint8_t *codes;
     qn_dtype x_type; /* i8, u8 */
     int32_t x_zero;
@@ -83,35 +83,8 @@ struct qni_depthwise_image {
 enum { QNI_DEPTHWISE_WORDS = 2304, QNI_DEPTHWISE_CODES_COLUMNS = 64 };
 
 /* True: all that it wrote was finite before is_relu. False: perhaps not (sums of neighbours were
- * not); a NaN may have become any bf16. Of codes always true, but for QNI_DEPTHWISE_CODES: false is
+ * not); a NaN may have become any bf16. Of codes always true, but for QNI_CONV_CODES: false is
  * that scales or biases are so large that it did nothing. */
 typedef bool qni_depthwise_image_fn(const struct qni_depthwise_image *image);
-
-/* How the activations of a row are quantized: what tells apart two rows that both read q8. */
-enum {
-    QNI_DEPTHWISE_FLOAT = 0,
-    QNI_DEPTHWISE_GIVEN = 1,
-    QNI_DEPTHWISE_ROW = 2,
-    QNI_DEPTHWISE_BLOCK = 3,
-    /* GIVEN, from codes to codes: 3 x 3 taps, stride 1 or 2 along a row, of which at most two
-     * columns lie outside at either end and QNI_DEPTHWISE_CODES_COLUMNS outputs are made */
-    QNI_DEPTHWISE_CODES = 4
-};
-
-/* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
- * either. */
-struct qni_depthwise_kernel {
-    struct qni_matmul_kernel row; /* fn is NULL */
-    qni_depthwise_kernel_fn *fn;
-    qni_depthwise_image_fn *image; /* one of the two */
-    int32_t kind;
-};
-
-#define QNI_DEPTHWISE_KERNEL(fn, needs, reads, layout, kind, mr, numerics)                         \
-    qni_depthwise_kernel_fn fn;
-#define QNI_IMAGE_KERNEL(fn, needs, reads, layout, kind, mr, numerics) qni_depthwise_image_fn fn;
-#include "depthwise_kernels.inc"
-#undef QNI_DEPTHWISE_KERNEL
-#undef QNI_IMAGE_KERNEL
 
 #endif

@@ -2,7 +2,7 @@
 /* The portable depthwise kernels: simd/depthwise.h on vectors of four floats, which every
  * compiler turns into the vectors of the baseline (SSE2, NEON) or into four scalars. Multiply
  * and add are rounded apart; the bits of the int8 kernels do not depend on that. */
-#include "depthwise_kernel.h"
+#include "kernel.h"
 
 #include <string.h>
 

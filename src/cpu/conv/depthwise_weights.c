@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
+#include "conv.h"
 #include "depthwise.h"
 
 /* ---- taps ------------------------------------------------------------------------------------ */
@@ -33,20 +34,6 @@ static struct qni_tap tap_of(const struct qni_op *op, const struct qni_axis axis
     return tap;
 }
 
-static int64_t segment_of(const struct qni_cut *cut, int64_t position)
-{
-    const int64_t unit = position / QNI_UNIT;
-    const int64_t per_group = qni_cut_per_group(cut);
-    return unit / cut->group_units * per_group + unit % cut->group_units / cut->segment_units;
-}
-
-static int32_t reads_of(int32_t kind)
-{
-    return kind == QNI_DEPTHWISE_FLOAT   ? QNI_READS_F32
-           : kind == QNI_DEPTHWISE_BLOCK ? QNI_READS_Q8B
-                                         : QNI_READS_Q8;
-}
-
 static void extend(struct qni_tap_list *list, const struct qni_tap *tap)
 {
     for (int32_t i = 0; i < 2; i++) {
@@ -56,12 +43,12 @@ static void extend(struct qni_tap_list *list, const struct qni_tap *tap)
 }
 
 struct qni_tap_list qni_tap_list_make(const struct qni_op *op, const struct qni_axis axis[2],
-                                      const struct qni_phase phase[2], int32_t kind, bool keep_dead,
-                                      void *memory)
+                                      const struct qni_phase phase[2], qn_strategy strategy,
+                                      bool keep_dead, void *memory)
 {
     const struct qni_packed_head *head = op->w[0]->head;
     const struct qni_run *runs = qni_section(op->w[0], QNI_SECTION_RUNS);
-    const struct qni_cut cut = qni_cut_of(head, reads_of(kind));
+    const struct qni_cut cut = qni_cut_of(head, qni_conv_reads(strategy));
     const size_t taps_bytes = qni_round_up((size_t)head->k * sizeof(struct qni_tap), 64);
     struct qni_tap_list list = {
         .taps = memory,
@@ -72,7 +59,7 @@ struct qni_tap_list qni_tap_list_make(const struct qni_op *op, const struct qni_
     for (int32_t r = 0; r < head->n_runs; r++)
         for (int64_t i = 0; i < runs[r].len; i++) {
             const struct qni_tap tap = tap_of(op, axis, phase, runs[r].dst + i, runs[r].src + i);
-            while (list.n_segments <= segment_of(&cut, tap.position))
+            while (list.n_segments <= qni_segment_of(&cut, tap.position))
                 list.segments[list.n_segments++] = list.n_taps;
             if (!tap.is_live && !keep_dead)
                 continue;
@@ -105,7 +92,8 @@ struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, 
 }
 
 static void expand_segment(const qn_packed *w, int64_t panel, int64_t segment, int64_t group,
-                           const struct qni_values *v, int32_t kind, struct qni_lane_weights *out)
+                           const struct qni_values *v, qn_strategy strategy,
+                           struct qni_lane_weights *out)
 {
     const struct qni_packed_head *head = w->head;
     const int64_t at = (panel * head->n_groups + group) * QNI_PANEL;
@@ -117,7 +105,7 @@ static void expand_segment(const qn_packed *w, int64_t panel, int64_t segment, i
         qni_read_scales(qni_section(w, QNI_SECTION_OFFSET), head->scale_dtype, at,
                         out->offset + segment * QNI_PANEL);
     const int32_t *sums = qni_section(w, QNI_SECTION_SUMS);
-    if (kind == QNI_DEPTHWISE_BLOCK && sums != NULL)
+    if (strategy == QN_STRATEGY_INT8_BLOCK && sums != NULL)
         for (int32_t j = 0; j < QNI_PANEL; j++)
             out->sums[segment * QNI_PANEL + j] =
                 (float)sums[(panel * head->n_segments + segment) * QNI_PANEL + j];
@@ -134,22 +122,22 @@ static void read_zeros(const qn_packed *w, int64_t panel, qni_floats16 *out)
 }
 
 void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
-                             int32_t kind, struct qni_lane_weights *out)
+                             qn_strategy strategy, struct qni_lane_weights *out)
 {
     const struct qni_packed_head *head = w->head;
     const struct qni_layout *layout = qni_layout_find(head->layout);
-    const struct qni_values v = qni_values_of(w, layout, kind == QNI_DEPTHWISE_FLOAT);
-    const struct qni_cut cut = qni_cut_of(head, reads_of(kind));
+    const struct qni_values v = qni_values_of(w, layout, strategy == QN_STRATEGY_FLOAT);
+    const struct qni_cut cut = qni_cut_of(head, qni_conv_reads(strategy));
     const int64_t per_group = qni_cut_per_group(&cut);
     const uint8_t *codes = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
                            (size_t)(panel * head->units) * qni_layout_unit_bytes(layout->layout);
-    const bool takes_zeros = kind == QNI_DEPTHWISE_GIVEN && out->offset == NULL &&
+    const bool takes_zeros = strategy == QN_STRATEGY_INT8_STATIC && out->offset == NULL &&
                              head->section[QNI_SECTION_ZERO].bytes != 0;
     qni_floats16 zero = {0};
     if (takes_zeros)
         read_zeros(w, panel, &zero);
     for (int32_t s = 0; s < list->n_segments; s++) {
-        expand_segment(w, panel, s, s / per_group, &v, kind, out);
+        expand_segment(w, panel, s, s / per_group, &v, strategy, out);
         qni_floats16 scale, offset = {0};
         memcpy(&scale, out->scale + s * QNI_PANEL, sizeof scale);
         if (out->offset != NULL)
@@ -157,7 +145,7 @@ void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni
         for (int32_t t = list->segments[s]; t < list->segments[s + 1]; t++) {
             qni_floats16 value;
             qni_code_values(codes, layout->code_bits, &list->taps[t].code, &v, &value);
-            if (kind == QNI_DEPTHWISE_FLOAT)
+            if (strategy == QN_STRATEGY_FLOAT)
                 value = (value * scale + offset) * list->taps[t].prescale;
             value -= zero;
             memcpy(out->w + (int64_t)t * QNI_PANEL, &value, sizeof value);

@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "depthwise_kernel.h"
+#include "kernel.h"
 
 #ifndef __AVX2__
 #error "needs the flags of an AVX2 file: see cmake/isa.cmake"

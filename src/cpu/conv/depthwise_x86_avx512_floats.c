@@ -3,7 +3,7 @@
  * the contract. 8 accumulators cover the 4 cycles of 2 multiply-adds each. */
 #include <immintrin.h>
 
-#include "depthwise_kernel.h"
+#include "kernel.h"
 
 #ifndef __AVX512F__
 #error "needs the flags of an AVX-512 file: see cmake/isa.cmake"

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "depthwise_kernel.h"
+#include "kernel.h"
 
 #ifndef __AVX512VNNI__
 #error "needs the flags of a VNNI-512 file: see cmake/isa.cmake"

@@ -1,222 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct convolutions: which row serves, and the loops around it (direct.h). An item is a band of
- * outputs and a range of channels; threads take items from a counter. Nothing here allocates. */
-#include "direct.h"
-
+/* The loops of direct convolutions: int8 images, given scales, weights with one scale an output.
+ * The rows of the patch matrix are never made; a kernel (direct_kernel.h) reads each tap where it
+ * lies, because every tap is the same distance from the first for all outputs of a band.
+ * Five ways to have that:
+ *
+ *     in place   1 x 1, stride 1, no padding, NHWC: rows are the pixels of x
+ *     planes     a band of x is copied once, apart by the phase of the stride, with its padding:
+ *
+ *                plane (py, px) [row j][image b][column i] = x[b, s j + py - pad, s i + px - pad]
+ *                tap (ky, kx): plane (ky d mod s, kx d mod s), moved by ky d / s rows and
+ *                              kx d / s columns
+ *
+ *                so output (j, b, i) finds its inputs at (j * images + b) * columns + i, plus what
+ *                depends on the tap alone. Padding at the end of a line is that at the begin of the
+ *                next one. Planes have some columns more than there are outputs all the same; those
+ *                rows are computed in vain, unless that is more than a copy for every kx costs,
+ *                which needs none
+ *     lines      channels that are not whole steps of 64: one plane, its lines as they lie in x.
+ *                Outputs are `stride` pixels apart, taps that are neighbours are one run of bytes,
+ *                and its last step reaches into what follows, times weights that are zeros. So it
+ *                is in place, too, where only the last rows of x are copied
+ *     columns    few channels: the rows of x that a line of outputs reaches, interleaved pixel by
+ *                pixel (direct_columns.h)
+ *     patches    rows gathered as in patches.h: whatever else there is
+ *
+ * A thread takes a band (outputs whose inputs stay in its second cache) and all channels, or all
+ * outputs and a range of channels, whichever should take less time: few outputs make poor tiles,
+ * and large weights should be read once. An item is a band of outputs and a range of channels;
+ * threads take items from a counter. Nothing here allocates. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "../../base/half.h"
-#include "../../quant/reasons.h"
 #include "../layouts.h"
-#include "../matmul/product.h"
+#include "../rows/epilogue.h"
 #include "../rows/rows.h"
+#include "conv.h"
 #include "direct_columns.h"
 #include "direct_runs.h"
 #include "direct_shape.h"
-
-/* ---- which row ------------------------------------------------------------------------------- */
-
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
-                          images)                                                                  \
-    {{#fn,                                                                                         \
-      NULL,                                                                                        \
-      needs,                                                                                       \
-      QNI_READS_##reads,                                                                           \
-      QNI_LAYOUT_##layout,                                                                         \
-      m_min,                                                                                       \
-      mr,                                                                                          \
-      QNI_NUMERICS_##numerics,                                                                     \
-      0,                                                                                           \
-      {QNI_DIRECT_SCRATCH}},                                                                       \
-     fn,                                                                                           \
-     QNI_DIRECT_##algorithm,                                                                       \
-     unpack,                                                                                       \
-     sums,                                                                                         \
-     &(images)},
-static const struct qni_direct_kernel kernels[] = {
-#include "direct_kernels.inc"
-    {{.name = NULL}, NULL, 0, NULL, NULL, NULL},
-};
-#undef QNI_DIRECT_KERNEL
-
-/* ISAs with an int8 dot product. */
-static const uint64_t dot_product_isas =
-    QN_ISA_AVX_VNNI | QN_ISA_VNNI512 | QN_ISA_NEON | QN_ISA_DOTPROD | QN_ISA_I8MM;
-
-static const void *column_sums(const qn_packed *w)
-{
-    const bool own = w->head->section[QNI_SECTION_GROUP_SUMS].bytes != 0;
-    return qni_section(w, own ? QNI_SECTION_GROUP_SUMS : QNI_SECTION_SUMS);
-}
-
-static const char *refusal_of_weights(const struct qni_op *op)
-{
-    const struct qni_packed_head *head = op->w[0]->head;
-    const bool moved = head->n_runs > 1 || head->section[QNI_SECTION_PERM].bytes != 0;
-    const struct qni_cut cut = qni_cut_of(head, QNI_READS_Q8);
-    if (head->n_groups > 1 || cut.n_segments > 1)
-        return "direct rows have one scale an output";
-    if (head->section[QNI_SECTION_OFFSET].bytes != 0)
-        return "direct rows know no offsets";
-    if (moved || head->section[QNI_SECTION_PRESCALE].bytes != 0)
-        return "direct rows read the image as it is";
-    if (qni_op_x_zero(op) != 0 && column_sums(op->w[0]) == NULL)
-        return "the weights are packed without column sums";
-    return NULL;
-}
-
-/* Groups whose words (../groups) take less time than rows that gather (measured, without
- * AVX-512: 0.4 to 0.9 of it): 3 x 3 taps in squares, or few channels. */
-static bool has_words(const qn_ctx *ctx, const struct qni_op *op)
-{
-    enum { FEW = 32, MOST = 64 * 1024 };
-    const struct qni_conv *c = &op->conv;
-    bool squares = c->kh == 3 && c->kw == 3;
-    for (int axis = 0; axis < 2; axis++)
-        squares = squares && c->stride[axis] == 1 && c->dilation[axis] == 1;
-    return c->groups > 1 && (ctx->isa & QN_ISA_AVX512) == 0 && c->ci % 4 == 0 &&
-           (squares ? (int64_t)qni_round_up((size_t)c->co, QNI_PANEL) * op->k <= MOST
-                    : c->ci <= FEW && c->co <= FEW);
-}
-
-/* Where other rows are faster than those that gather (measured: a group of 4 channels takes 2 to 3
- * times as long as in ../groups, of 8 0.6 to 0.8 of it; 49 rows of a 1 x 1 0.9 to 1.0 of words'
- * time; nibbles 1.1 to 1.3 of their patches, when AVX2 made int16 of them). */
-static const char *refusal_to_gather(const qn_ctx *ctx, const struct qni_op *op,
-                                     const struct qni_direct_kernel *k)
-{
-    enum { FEW = 8, FEW_ROWS = 48 };
-    const bool has_dot_product = (k->row.needs & dot_product_isas) != 0;
-    if ((ctx->isa & QN_ISA_AMX_INT8) != 0)
-        return "this CPU multiplies tiles, which other rows do";
-    if (!has_dot_product && (ctx->isa & dot_product_isas) != 0)
-        return "this CPU multiplies bytes, which other rows do";
-    if (op->conv.groups > 1 && (op->conv.ci < FEW || op->conv.co < FEW))
-        return "groups have too few channels";
-    if (!has_dot_product && has_words(ctx, op))
-        return "groups are faster as words of their own";
-    if (!has_dot_product && k->algorithm == QNI_DIRECT_GATHERS && op->conv.kh * op->conv.kw == 1 &&
-        op->m < FEW_ROWS)
-        return "rows are too few to prepare the weights for them";
-    return NULL;
-}
-
-/* Lines of four outputs and more, whose taps are runs of pixels that overlap. */
-static const char *refusal_of_toom(const struct qni_op *op)
-{
-    const struct qni_conv *c = &op->conv;
-    const int64_t run = c->dilation[1] == 1 ? c->kw : 1;
-    if (c->ow < 4 || !qni_direct_has_planes(op) || c->groups != 1 ||
-        !qni_direct_fits_toom((int64_t)c->stride[1] * c->ci, run * c->ci, op->k))
-        return "taps are not 3 to 4 times as long as the 6 or 8 bytes between outputs";
-    return NULL;
-}
-
-/* Sums are right up to 2^29 / 128 / 128 positions. */
-static const char *refusal_of_squares(const struct qni_op *op, bool are_fours)
-{
-    const struct qni_conv *c = &op->conv;
-    if (c->kh != 3 || c->kw != 3 || c->ci % QNI_UNIT != 0)
-        return "squares are of 3 x 3 taps, and whole units of channels";
-    for (int axis = 0; axis < 2; axis++)
-        if (c->stride[axis] != 1 || c->dilation[axis] != 1)
-            return "squares are of taps and outputs that are neighbours";
-    if (are_fours && c->ci > QNI_DIRECT_SQUARES_FEW)
-        return "sums of so many channels are more than squares of 4 x 4 hold";
-    if (c->ci > QNI_DIRECT_SQUARES_CHANNELS || !qni_direct_has_planes(op))
-        return "squares are of planes and not too many channels";
-    return NULL;
-}
-
-/* Products of squares and the weights that are made for them: nanoseconds of a channel and an
- * output, 100 times (measured). */
-static int64_t squares_cost(const struct qni_conv *c, int64_t side)
-{
-    const int64_t squares = c->batch * qni_ceil_div(c->oh, side) * qni_ceil_div(c->ow, side);
-    return side == 4 ? squares * 52 + 300 : squares * 21 + 80;
-}
-
-/* To products of taps, and to the other squares. */
-static bool squares_pay(const struct qni_conv *c, bool are_fours)
-{
-    const int64_t cost = squares_cost(c, are_fours ? 4 : 2);
-    return cost <= c->batch * c->oh * c->ow * 9 && (!are_fours || cost < squares_cost(c, 2));
-}
-
-static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
-                           const struct qni_direct_kernel *k)
-{
-    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
-    const bool gathers = k->algorithm != QNI_DIRECT_TILES;
-    if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
-        return QNI_WHY_NAME;
-    if (op->kind != QNI_CONV)
-        return QNI_WHY_KIND;
-    if (op->conv.groups != 1 && !(gathers ? qni_direct_has_lines(op) : qni_direct_has_planes(op)))
-        return "direct rows of more than one group are copied to planes, which this image is not";
-    if (op->strategy != QN_STRATEGY_INT8_STATIC)
-        return QNI_WHY_STRATEGY;
-    if ((k->row.needs & ~ctx->isa) != 0)
-        return QNI_WHY_FEATURE;
-    if (layout == NULL || layout->layout != k->row.layout)
-        return QNI_WHY_LAYOUT;
-    if (gathers && op->kernel == NULL && refusal_to_gather(ctx, op, k) != NULL)
-        return refusal_to_gather(ctx, op, k);
-    const bool are_fours = k->algorithm == QNI_DIRECT_WINOGRAD4X4;
-    const bool in_squares = qni_direct_in_squares(k->algorithm);
-    if (k->algorithm == QNI_DIRECT_TOOM && refusal_of_toom(op) != NULL)
-        return refusal_of_toom(op);
-    if (in_squares && refusal_of_squares(op, are_fours) != NULL)
-        return refusal_of_squares(op, are_fours);
-    if (in_squares && op->kernel == NULL && !squares_pay(&op->conv, are_fours))
-        return "squares take longer where outputs are few";
-    if (op->m < k->row.m_min || op->k == 0)
-        return "fewer outputs than a tile has rows";
-    return refusal_of_weights(op);
-}
-
-bool qni_is_direct(const struct qni_cpu_choice *choice)
-{
-    for (const struct qni_direct_kernel *k = kernels; k->fn != NULL; k++)
-        if (choice->main == &k->row)
-            return true;
-    return false;
-}
-
-bool qni_direct_conv_select(const qn_ctx *ctx, const struct qni_op *op,
-                            struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg)
-{
-    const struct qni_direct_kernel *chosen = NULL;
-    for (const struct qni_direct_kernel *k = kernels; k->fn != NULL; k++) {
-        const char *why = refusal(ctx, op, k);
-        if (why == NULL && chosen == NULL)
-            chosen = k;
-        else if (tell != NULL)
-            tell(arg, k->row.name, why != NULL ? why : "a better row serves");
-    }
-    if (chosen == NULL)
-        return false;
-    for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
-        tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
-    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, chosen->algorithm);
-    memset(choice, 0, sizeof *choice);
-    choice->n_choices = 1;
-    choice->m_from[0] = 1;
-    choice->kernel[0] = choice->main = &chosen->row;
-    choice->block_m = shape.band_rows;
-    choice->panels_per_task = 2 * shape.blocks_per_item;
-    choice->n_threads = ctx->threads.n_threads;
-    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, chosen->algorithm);
-    choice->scratch_bytes = (size_t)choice->n_threads * choice->thread_bytes;
-    return true;
-}
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 struct direct_run {
     const struct qni_op *op;
-    const struct qni_direct_kernel *kernel;
+    const struct qni_conv_kernel *kernel;
     struct qni_direct_shape shape;
     struct qni_patches patches;
     struct qni_row_sink sink;
@@ -304,7 +132,7 @@ static void copy_pixels(const struct direct_run *r, int64_t channels, const uint
             .flip = r->flip,
             .to = at,
         };
-        r->kernel->images->spread(&spread);
+        r->kernel->helpers.direct->images->spread(&spread);
         return;
     }
     const size_t n_bytes = (size_t)(n * pixel);
@@ -435,7 +263,8 @@ static void bring_rows(const struct direct_run *r, const struct qni_slab *slab, 
     taps[0] = 0;
     b->a = scratch->a;
     if (s->rows_are == QNI_ROWS_OF_COLUMNS) {
-        const struct qni_columns_to to = {(uint8_t *)scratch->a, scratch->line, r->kernel->images};
+        const struct qni_columns_to to = {(uint8_t *)scratch->a, scratch->line,
+                                          r->kernel->helpers.direct->images};
         const struct qni_columns columns = qni_columns_of(r->op);
         qni_columns_gather(r->op, r->flip, b->image, b->line, b->n_lines, &to);
         for (int64_t t = 0; t < s->n_taps; t++)
@@ -453,7 +282,7 @@ static void bring_rows(const struct direct_run *r, const struct qni_slab *slab, 
         place_taps(r, b, taps);
     } else if (!s->gathers && qni_has_runs(r->op, s->pixel)) {
         const struct qni_runs_to to = {(uint8_t *)scratch->a, s->pixel, scratch->line,
-                                       r->kernel->images->runs};
+                                       r->kernel->helpers.direct->images->runs};
         qni_runs_gather(r->op, r->flip, b->row, b->rows, &to);
     } else {
         uint8_t *const a = (uint8_t *)scratch->a;
@@ -471,13 +300,14 @@ static void sum_rows(const struct direct_run *r, const struct band *b, const int
     const int64_t bytes = s->tap_steps * QNI_DIRECT_STEP;
     for (int i = 0; s->rows_are != QNI_ROWS_IN_PLANES && i < 2; i++) {
         const struct stretch at = stretch_at(r, b, scratch, i);
-        r->kernel->sums(at.a, (size_t)at.pixel, at.rows, bytes, scratch->sums + at.row);
+        r->kernel->helpers.direct->sums(at.a, (size_t)at.pixel, at.rows, bytes,
+                                        scratch->sums + at.row);
     }
     if (s->rows_are != QNI_ROWS_IN_PLANES)
         return;
     const int64_t n =
         qni_band_planes(s) * (int64_t)qni_plane_bytes(s, b->n_images, b->n_lines) / s->pixel;
-    r->kernel->sums(b->a, (size_t)s->pixel, n, bytes, scratch->pixels);
+    r->kernel->helpers.direct->sums(b->a, (size_t)s->pixel, n, bytes, scratch->pixels);
     memset(scratch->sums, 0, (size_t)b->rows * sizeof *scratch->sums);
     for (int64_t t = 0; t < s->n_taps; t++) {
         const int32_t *const from = scratch->pixels + taps[t] / s->pixel;
@@ -652,7 +482,7 @@ static void describe_lanes(const struct direct_run *r, int64_t lane, int64_t at,
 {
     const qn_packed *w = r->part.w;
     const void *const from = qni_section(w, QNI_SECTION_SCALE);
-    const int32_t *const sums = column_sums(w);
+    const int32_t *const sums = qni_direct_column_sums(w);
     const int32_t x_zero = qni_op_x_zero(r->op);
     if (w->head->scale_dtype != QN_F16)
         memcpy(to->scale + at, (const float *)from + lane, (size_t)n * sizeof *to->scale);
@@ -697,7 +527,7 @@ static void multiply_words(const struct direct_run *r, const struct qni_slab *sl
         t.rows = qni_min(most, all->rows - row);
         t.row_sums = all->row_sums != NULL ? all->row_sums + row : NULL;
         t.at = all->at != NULL ? all->at + row : NULL;
-        r->kernel->fn(&t);
+        r->kernel->fn.direct(&t);
         finish_words(r, slab, scratch, first + row, t.rows, output, t.n);
     }
 }
@@ -758,8 +588,8 @@ static void bring_outputs(const struct direct_run *r, int64_t block, int64_t blo
     const struct qni_direct_shape *s = &r->shape;
     const int64_t units = r->part.w->head->units;
     const int64_t panels = panels_of(h, block, blocks);
-    const struct qni_slab_weights weights = {r->kernel->unpack, r->kernel->row.layout,
-                                             h->scratch.line};
+    const struct qni_slab_weights weights = {r->kernel->helpers.direct->unpack,
+                                             r->kernel->row.layout, h->scratch.line};
     if (h->first <= block && block + blocks <= h->end)
         return;
     const bool is_bounded = describe_outputs(r, &h->slab, block, blocks, &h->scratch);
@@ -776,9 +606,10 @@ static void bring_outputs(const struct direct_run *r, int64_t block, int64_t blo
             qni_slab_panel(r->op, &s->slabs, &h->slab, 2 * block + j, &weights, to);
             continue;
         }
-        r->kernel->unpack(codes_of(r, h, block) + (size_t)j * (size_t)units *
-                                                      qni_layout_unit_bytes(r->kernel->row.layout),
-                          units, panel);
+        r->kernel->helpers.direct->unpack(codes_of(r, h, block) +
+                                              (size_t)j * (size_t)units *
+                                                  qni_layout_unit_bytes(r->kernel->row.layout),
+                                          units, panel);
         if (parts)
             part_taps(s, s->run * r->op->conv.ci, panel, to);
         else if (moves)
@@ -853,7 +684,7 @@ static void multiply_blocks(const struct direct_run *r, struct direct_worker *h,
         if (r->kind != QNI_DIRECT_BYTES)
             multiply_words(r, &h->slab, &t, at.row, 32 * block, scratch);
         else if (at.rows > 0)
-            r->kernel->fn(&t);
+            r->kernel->fn.direct(&t);
     }
     h->has_x = true;
     if (r->turns)
@@ -930,13 +761,13 @@ static int32_t kind_of(const struct direct_run *r)
     return QNI_DIRECT_FLOATS;
 }
 
-void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
-                         const struct qni_cpu_choice *choice, void *scratch)
+static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
+                    void *scratch)
 {
     struct direct_run r;
     memset(&r, 0, sizeof r);
     r.op = op;
-    r.kernel = (const struct qni_direct_kernel *)(const void *)choice->main;
+    r.kernel = choice->conv;
     r.shape = qni_direct_shape_of(ctx, op, r.kernel->algorithm);
     r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
     r.sink = qni_conv_sink(op, &r.patches);
@@ -955,3 +786,14 @@ void qni_direct_conv_run(const qn_ctx *ctx, const struct qni_op *op,
     atomic_store(&r.next, owned_items(r.shape.n_items, r.n_workers) * r.n_workers);
     qni_parallel(&ctx->threads, (int32_t)r.n_workers, work, &r);
 }
+
+static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
+{
+    const int32_t algorithm = choice->conv->algorithm;
+    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, algorithm);
+    choice->block_m = shape.band_rows;
+    choice->panels_per_task = 2 * shape.blocks_per_item;
+    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, algorithm);
+}
+
+const struct qni_conv_driver qni_direct_driver = {plan, run_all};

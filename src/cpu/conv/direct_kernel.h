@@ -21,7 +21,7 @@
  * A block is two panels. Blocks change fastest, so that the rows of a stay in the first cache while
  * all weights pass by: with one block to a tile it is the weights that stay.
  *
- * Algorithms that gather (GATHERS, TOOM) read the bytes that the weights multiply and no
+ * Algorithms that gather (kernel.h: GATHERS, TOOM) read the bytes that the weights multiply and no
  * more, and weights as they are packed, whatever the layout. Row r begins at a + at[r], wherever
  * that is, and taps are tap_bytes long and follow each other in the weights without gaps:
  *
@@ -153,30 +153,6 @@ struct qni_direct_spread {
 };
 typedef void qni_direct_spread_fn(const struct qni_direct_spread *spread);
 
-/* How a row computes, and so what it reads (above). */
-enum {
-    QNI_DIRECT_TILES = 0,       /* steps of 64 positions, for tile instructions */
-    QNI_DIRECT_GATHERS = 1,     /* bytes of x wherever they lie */
-    QNI_DIRECT_WINOGRAD2X2 = 2, /* 3 x 3 taps of stride 1, in squares */
-    QNI_DIRECT_WINOGRAD4X4 = 3,
-    QNI_DIRECT_TOOM = 4 /* gathers long taps, four outputs at a time */
-};
-static inline bool qni_direct_in_squares(int32_t algorithm)
-{
-    return algorithm == QNI_DIRECT_WINOGRAD2X2 || algorithm == QNI_DIRECT_WINOGRAD4X4;
-}
-
-/* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
- * either. */
-struct qni_direct_kernel {
-    struct qni_matmul_kernel row; /* fn is NULL */
-    qni_direct_kernel_fn *fn;
-    int32_t algorithm;            /* QNI_DIRECT_TILES ... */
-    qni_direct_unpack_fn *unpack; /* NULL: the kernel reads weights as they are packed */
-    qni_direct_sums_fn *sums;     /* tiles */
-    const struct qni_direct_images *images;
-};
-
 /* How images become rows: what an ISA file has of each. Where rows gather it is spread() alone. */
 struct qni_direct_images {
     qni_direct_runs_fn *runs;
@@ -184,17 +160,19 @@ struct qni_direct_images {
     qni_direct_columns_fn *columns;
     qni_direct_spread_fn *spread;
 };
+extern const struct qni_direct_images qni_direct_images_amx, qni_direct_images_avx2;
 
-#define QNI_DIRECT_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, algorithm, unpack, sums,  \
-                          images)                                                                  \
-    qni_direct_kernel_fn fn;                                                                       \
-    extern const struct qni_direct_images images;
-#include "direct_kernels.inc"
-#undef QNI_DIRECT_KERNEL
-qni_direct_unpack_fn qni_direct_bytes_amx, qni_direct_nibbles_amx;
-qni_direct_sums_fn qni_direct_sums_amx;
-qni_direct_unpack_fn qni_direct_winograd2x2_bytes_avx2, qni_direct_winograd2x2_nibbles_avx2;
-qni_direct_unpack_fn qni_direct_winograd4x4_bytes_avx2, qni_direct_winograd4x4_nibbles_avx2;
+/* What a row has besides its function. */
+struct qni_direct_helpers {
+    qni_direct_unpack_fn *unpack; /* NULL: the kernel reads weights as they are packed */
+    qni_direct_sums_fn *sums;     /* tiles */
+    const struct qni_direct_images *images;
+};
+extern const struct qni_direct_helpers qni_direct_tiles_q8_amx, qni_direct_tiles_q4_amx;
+extern const struct qni_direct_helpers qni_direct_winograd4x4_q8_avx2,
+    qni_direct_winograd4x4_q4_avx2, qni_direct_winograd2x2_q8_avx2, qni_direct_winograd2x2_q4_avx2;
+extern const struct qni_direct_helpers qni_direct_gathers_avx2, qni_direct_gathers_neon,
+    qni_direct_gathers_dotprod, qni_direct_gathers_i8mm;
 
 /* Of rows that multiply tiles, and of the others. */
 enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 500 * 1024 };

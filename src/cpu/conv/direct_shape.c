@@ -482,15 +482,15 @@ bool qni_direct_has_lines(const struct qni_op *op)
 /* Rows are gathered once for all outputs, so what decides is how few copies there are before. */
 static struct qni_direct_shape gathered_shape(const struct qni_op *op, int32_t algorithm)
 {
-    const bool in_squares = qni_direct_in_squares(algorithm);
+    const bool in_squares = qni_conv_in_squares(algorithm);
     const struct qni_conv *c = &op->conv;
     const int64_t taps = (int64_t)c->kh * c->kw;
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
     s.gathers = true;
     s.in_squares = in_squares;
-    s.whole_lines = in_squares || algorithm == QNI_DIRECT_TOOM;
-    s.side = algorithm == QNI_DIRECT_WINOGRAD4X4 ? 4 : in_squares ? 2 : 1;
+    s.whole_lines = in_squares || algorithm == QNI_CONV_TOOM;
+    s.side = algorithm == QNI_CONV_WINOGRAD4X4 ? 4 : in_squares ? 2 : 1;
     s.slabs = (struct qni_slabs){1, c->groups, c->ci, c->co, c->ci, false};
     s.n_apart = 1;
     s.n_blocks = qni_ceil_div(c->co, 32);
@@ -614,7 +614,7 @@ static struct qni_direct_shape tiled_shape(const struct qni_op *op)
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
                                             int32_t algorithm)
 {
-    const bool gathers = algorithm != QNI_DIRECT_TILES;
+    const bool gathers = algorithm != QNI_CONV_TILES;
     struct qni_direct_shape s = gathers ? gathered_shape(op, algorithm) : tiled_shape(op);
     /* Slabs are work for as many threads. */
     const int64_t threads = qni_ceil_div(ctx->threads.n_threads, s.slabs.count);

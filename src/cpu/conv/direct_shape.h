@@ -5,7 +5,7 @@
 #define QNI_CPU_CONV_DIRECT_SHAPE_H
 
 #include "patches.h"
-#include "direct_kernel.h"
+#include "kernel.h"
 #include "direct_slabs.h"
 
 enum { QNI_DIRECT_TAPS = 64, QNI_DIRECT_PLANES = 8 };
@@ -30,7 +30,7 @@ struct qni_plane_axis {
 };
 
 struct qni_direct_shape {
-    bool gathers;           /* the kernel reads planes or x itself (kernel.h) */
+    bool gathers;           /* the kernel reads planes or x itself (direct_kernel.h) */
     bool in_squares;        /* the same */
     int64_t side;           /* outputs of a square's side, else 1 */
     bool whole_lines;       /* rows of a line stay together: the kernel computes several at once */
@@ -70,13 +70,20 @@ struct qni_direct_shape {
     int64_t most_rows;
 };
 
+/* Sums of the values of every output, of whole groups of positions where there are such. */
+static inline const int32_t *qni_direct_column_sums(const qn_packed *w)
+{
+    const bool own = w->head->section[QNI_SECTION_GROUP_SUMS].bytes != 0;
+    return qni_section(w, own ? QNI_SECTION_GROUP_SUMS : QNI_SECTION_SUMS);
+}
+
 /* Are bytes of y in planes, one of each output, so that rows have to be turned? */
 bool qni_direct_turns(const struct qni_op *op);
 /* May rows be in planes, or in place? More than one group has no other way. */
 bool qni_direct_has_planes(const struct qni_op *op);
 /* May rows be gathered from lines or x? Again more than one group has no other way. */
 bool qni_direct_has_lines(const struct qni_op *op);
-/* algorithm: of the row (kernel.h). */
+/* algorithm: of the row (direct_kernel.h). */
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
                                             int32_t algorithm);
 

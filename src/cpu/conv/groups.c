@@ -1,185 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Grouped convolutions: which row serves, and the loops around it (groups.h). An item is a band of
- * rows of an image and a block of groups; those of a block follow each other, so that a thread
- * makes its weights once. Bits do not depend on the cut: each output is summed in the same order
- * wherever it lies. */
-#include "groups.h"
-
+/* The loops of convolutions of several groups that have more than one channel each, and not many
+ * (ResNeXt, RegNet, ShuffleNet). A group on its own would be a product with few columns and a short
+ * sum, and its patches would cost more than that product. Here
+ *
+ *     a band of x, a block of channels --> f32 [row][column][channels], borders real
+ *                                      --> kernel: all taps, vectors across the groups
+ *                                      --> y, or a tile --> epilogue --> y
+ *
+ * and the weights of a block are made floats once for all its bands (groups_kernel.h). An item is a
+ * band of rows of an image and a block of groups; those of a block follow each other, so that a
+ * thread makes its weights once. Bits do not depend on the cut: each output is summed in the same
+ * order wherever it lies. Nothing here allocates. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "../../quant/reasons.h"
-#include "patches.h"
-#include "../matmul/product.h"
+#include "../rows/epilogue.h"
 #include "../rows/rows.h"
+#include "conv.h"
 #include "groups_shape.h"
-
-/* ---- which row ------------------------------------------------------------------------------- */
-
-#define QNI_GROUPS_KERNEL(fn, needs, reads, layout, kind, mr, numerics, helpers)                   \
-    {{#fn,                                                                                         \
-      NULL,                                                                                        \
-      needs,                                                                                       \
-      QNI_READS_##reads,                                                                           \
-      QNI_LAYOUT_##layout,                                                                         \
-      1,                                                                                           \
-      mr,                                                                                          \
-      QNI_NUMERICS_##numerics,                                                                     \
-      0,                                                                                           \
-      {0}},                                                                                        \
-     fn,                                                                                           \
-     &(helpers),                                                                                   \
-     QNI_GROUPS_##kind},
-static const struct qni_groups_kernel kernels[] = {
-#include "groups_kernels.inc"
-    {{.name = NULL}, NULL, NULL, 0},
-};
-#undef QNI_GROUPS_KERNEL
-
-static int32_t kind_of(qn_strategy strategy)
-{
-    switch (strategy) {
-    case QN_STRATEGY_INT8_ROW:
-        return QNI_GROUPS_ROW;
-    case QN_STRATEGY_INT8_BLOCK:
-        return QNI_GROUPS_BLOCK;
-    case QN_STRATEGY_INT8_STATIC:
-        return QNI_GROUPS_GIVEN;
-    default:
-        return QNI_GROUPS_FLOAT;
-    }
-}
-
-static const char *refusal_of_weights(const struct qni_op *op, int32_t kind)
-{
-    const struct qni_packed_head *head = op->w[0]->head;
-    const bool has_offset = head->section[QNI_SECTION_OFFSET].bytes != 0;
-    if (kind == QNI_GROUPS_FLOAT)
-        return NULL;
-    if (head->section[QNI_SECTION_COUNTS].bytes == 0)
-        return "the weights are a codebook of other than small integers";
-    if (head->section[QNI_SECTION_PRESCALE].bytes != 0)
-        return "the weights have a prescale, and x is read as it is";
-    if (kind == QNI_GROUPS_BLOCK && !op->quant.symmetric &&
-        head->section[QNI_SECTION_SUMS].bytes == 0)
-        return "the weights are packed without column sums";
-    if (qni_op_is_raw(op) && (head->n_groups > 1 || has_offset))
-        return "int32 sums and int32 biases are for weights without groups, zero points and "
-               "offsets";
-    if (!qni_groups_order(op, kind, NULL, NULL))
-        return "segments are not whole taps, or too long for exact sums of floats";
-    return NULL;
-}
-
-/* Words hold quads of packed positions as they lie, of one scale an output. */
-static const char *refusal_of_words(const struct qni_op *op, const struct qni_groups_kernel *k)
-{
-    const struct qni_packed_head *head = op->w[0]->head;
-    const struct qni_layout *layout = qni_layout_find(head->layout);
-    const bool moved = head->n_runs > 1 || head->section[QNI_SECTION_PERM].bytes != 0;
-    if (layout == NULL || layout->layout != k->row.layout)
-        return "the weights are packed in another layout";
-    if (op->conv.ci % 4 != 0 || k->helpers->lanes / op->conv.co > 2)
-        return "channels are not in fours, or outputs too few";
-    if (head->n_groups > 1 || qni_cut_of(head, k->row.reads).n_segments > 1)
-        return "words have one scale an output";
-    if (head->section[QNI_SECTION_OFFSET].bytes != 0)
-        return "words know no offsets";
-    if (moved || head->section[QNI_SECTION_PRESCALE].bytes != 0)
-        return "words are read in the order of the image";
-    return NULL;
-}
-
-/* Weights of one group, as floats, that pass by for every few outputs; of many outputs, matmul has
- * the better kernels. */
-enum { SET_BYTES = 256 * 1024, BAND_BYTES = 4 << 20, OUTPUTS = 256 };
-
-static const char *refusal_of_shape(const struct qni_op *op, const struct qni_groups_kernel *k)
-{
-    const struct qni_conv *c = &op->conv;
-    if (op->kind != QNI_CONV || c->groups < 2 || c->ci < 2)
-        return QNI_WHY_KIND;
-    if (op->m == 0 || op->k == 0 || op->n == 0)
-        return "nothing to do";
-    const int64_t outputs = (int64_t)qni_round_up((size_t)c->co, QNI_GROUPS_LANES);
-    if (c->co > OUTPUTS || outputs * op->k > SET_BYTES / (int64_t)sizeof(float))
-        return "a group has many weights";
-    const struct qni_groups_shape s = qni_groups_shape_of(op, k);
-    if (s.height * s.width * s.block * s.inputs > BAND_BYTES / (int64_t)sizeof(float))
-        return "taps lie too far apart";
-    return NULL;
-}
-
-/* Measured. Patches of many outputs are multiplied as bytes, four products to one of floats; and
- * for few pixels the weights of large groups are not worth making. */
-static bool is_slower(const struct qni_op *op, const struct qni_groups_kernel *k)
-{
-    const bool is_dynamic = k->kind == QNI_GROUPS_ROW || k->kind == QNI_GROUPS_BLOCK;
-    const bool is_large = op->conv.co > QNI_PANEL && !k->helpers->has_words;
-    return is_large && (is_dynamic || (k->helpers->lanes < QNI_GROUPS_LANES && op->m < 24));
-}
-
-static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
-                           const struct qni_groups_kernel *k)
-{
-    if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
-        return QNI_WHY_NAME;
-    if (k->kind != kind_of(op->strategy))
-        return QNI_WHY_STRATEGY;
-    if ((k->row.needs & ~ctx->isa) != 0)
-        return QNI_WHY_FEATURE;
-    const char *why = refusal_of_shape(op, k);
-    if (why == NULL && op->kernel == NULL && is_slower(op, k))
-        why = "a product of patches is faster";
-    if (why == NULL && k->helpers->has_words)
-        return refusal_of_words(op, k);
-    return why != NULL ? why : refusal_of_weights(op, k->kind);
-}
-
-bool qni_is_groups(const struct qni_cpu_choice *choice)
-{
-    for (const struct qni_groups_kernel *k = kernels; k->fn != NULL; k++)
-        if (choice->main == &k->row)
-            return true;
-    return false;
-}
-
-bool qni_groups_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice,
-                       qni_refusal_fn tell, void *arg)
-{
-    const struct qni_groups_kernel *chosen = NULL;
-    for (const struct qni_groups_kernel *k = kernels; k->fn != NULL; k++) {
-        const char *why = refusal(ctx, op, k);
-        if (why == NULL && chosen == NULL)
-            chosen = k;
-        else if (tell != NULL)
-            tell(arg, k->row.name, why != NULL ? why : "a better row serves");
-    }
-    if (chosen == NULL)
-        return false;
-    for (int32_t i = 0; tell != NULL && qni_matmul_kernel_at(i) != NULL; i++)
-        tell(arg, qni_matmul_kernel_at(i)->name, "a row that makes no patches serves");
-    const struct qni_groups_shape s = qni_groups_shape_of(op, chosen);
-    memset(choice, 0, sizeof *choice);
-    choice->n_choices = 1;
-    choice->m_from[0] = 1;
-    choice->kernel[0] = choice->main = &chosen->row;
-    choice->block_m = s.band * s.columns;
-    choice->panels_per_task = qni_ceil_div(s.block * s.outputs, QNI_PANEL);
-    choice->n_threads = ctx->threads.n_threads;
-    choice->shared_bytes = s.shared_end;
-    choice->thread_bytes = s.thread_end;
-    choice->scratch_bytes = choice->shared_bytes + (size_t)choice->n_threads * choice->thread_bytes;
-    return true;
-}
+#include "patches.h"
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 struct groups_run {
     const struct qni_op *op;
-    const struct qni_groups_kernel *kernel;
+    const struct qni_conv_kernel *kernel;
     const struct qni_rows *rows;
     struct qni_groups_shape s;
     struct qni_epilogue epilogue;
@@ -244,7 +91,7 @@ static void load_pixels(const struct groups_item *p, const uint8_t *at, int64_t 
         .to = to,
         .set = run->s.height * run->s.width * run->s.inputs,
     };
-    run->kernel->helpers->pixels(&pixels);
+    run->kernel->helpers.groups->pixels(&pixels);
 }
 
 /* n pixels of all sets of the block become zeros. */
@@ -362,7 +209,7 @@ static void finish(const struct groups_item *p, const struct qni_groups_tile *t)
     const struct qni_groups_shape *s = &run->s;
     if (run->is_bytes)
         return;
-    const bool is_float = run->kernel->kind == QNI_GROUPS_FLOAT;
+    const bool is_float = run->kernel->strategy == QN_STRATEGY_FLOAT;
     if (is_float && run->is_direct && run->epilogue.is_store && run->epilogue.x_scale == 1.0f)
         return; /* of int8 the epilogue looks for NaN */
     const int64_t per_call = run->is_raw ? 1 : s->is_dense ? p->groups : s->groups_of_set;
@@ -489,8 +336,8 @@ static void run_item(struct groups_item *p, int64_t item)
         p->columns = qni_min(s->columns, op->conv.ow - p->column);
         load_band(p);
         const struct qni_groups_tile t = tile_of(p);
-        const bool is_good = run->kernel->fn(&t);
-        if (QNI_UNLIKELY(!is_good) && run->kernel->kind == QNI_GROUPS_FLOAT)
+        const bool is_good = run->kernel->fn.groups(&t);
+        if (QNI_UNLIKELY(!is_good) && run->kernel->strategy == QN_STRATEGY_FLOAT)
             recompute_overflowed(p, &t);
         finish(p, &t);
     }
@@ -500,16 +347,16 @@ static void run_thread(void *arg, int32_t thread)
 {
     struct groups_run *run = arg;
     const struct qni_groups_shape *s = &run->s;
-    const int32_t kind = run->kernel->kind;
+    const qn_strategy strategy = run->kernel->strategy;
     uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
     const bool has_offset = run->op->w[0]->head->section[QNI_SECTION_OFFSET].bytes != 0;
     struct groups_item p = {.run = run, .made = -1, .line = memory + s->line};
     p.weights.w = (float *)(void *)(memory + s->w);
-    if (kind != QNI_GROUPS_FLOAT) {
+    if (strategy != QN_STRATEGY_FLOAT) {
         p.weights.scale = (float *)(void *)(memory + s->scale);
         p.weights.offset = has_offset ? (float *)(void *)(memory + s->offset) : NULL;
     }
-    if (kind == QNI_GROUPS_BLOCK && !run->op->quant.symmetric)
+    if (strategy == QN_STRATEGY_INT8_BLOCK && !run->op->quant.symmetric)
         p.weights.sums = (float *)(void *)(memory + s->sums);
     p.weights.rows = (float *)(void *)(memory + s->rows);
     p.buffer = (float *)(void *)(memory + s->buffer);
@@ -542,11 +389,11 @@ static void make_tables(struct groups_run *run, uint8_t *memory)
         results[i] = (int32_t)(i < s->outputs ? i % c->co * groups + i / c->co : i);
         inputs[i] = (int32_t)(i < s->inputs ? i % groups * c->ci + i / groups : i);
     }
-    if (run->kernel->helpers->has_words) {
+    if (run->kernel->algorithm == QNI_CONV_WORDS) {
         segments[0] = 0;
         segments[1] = (int32_t)s->n_taps;
     } else {
-        qni_groups_order(op, run->kernel->kind, places, segments);
+        qni_groups_order(op, run->kernel->strategy, places, segments);
     }
     run->taps = taps;
     run->segments = segments;
@@ -559,14 +406,14 @@ static bool writes_bytes(const struct groups_run *run)
 {
     const qn_epilogue *e = &run->op->epilogue;
     const bool bytes = run->op->y.dtype == QN_I8 || run->op->y.dtype == QN_U8;
-    return run->kernel->helpers->has_words && bytes && !run->is_raw && run->s.is_dense &&
+    return run->kernel->algorithm == QNI_CONV_WORDS && bytes && !run->is_raw && run->s.is_dense &&
            run->op->conv.ys[1] == 1 && e->residual.rank == 0 && e->row_scale.rank == 0 &&
            e->col_scale.rank == 0 && (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) &&
            !run->epilogue.finish.has_clamp &&
            (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32));
 }
 
-void qni_groups_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
+static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
                     void *scratch)
 {
     const struct qni_rows *const rows = qni_rows_for(ctx->isa);
@@ -574,7 +421,7 @@ void qni_groups_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     const struct qni_row_sink sink = qni_conv_sink(op, &patches);
     struct groups_run run = {
         .op = op,
-        .kernel = (const struct qni_groups_kernel *)(const void *)choice->main,
+        .kernel = choice->conv,
         .rows = rows,
         .epilogue = qni_epilogue_make(op, rows, &sink),
         .is_raw = qni_op_is_raw(op),
@@ -590,3 +437,15 @@ void qni_groups_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     const int64_t n_items = run.s.n_blocks * op->conv.batch * run.s.n_bands;
     qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, n_items), run_thread, &run);
 }
+
+static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
+{
+    const struct qni_groups_shape s = qni_groups_shape_of(op, choice->conv);
+    (void)ctx;
+    choice->block_m = s.band * s.columns;
+    choice->panels_per_task = qni_ceil_div(s.block * s.outputs, QNI_PANEL);
+    choice->shared_bytes = s.shared_end;
+    choice->thread_bytes = s.thread_end;
+}
+
+const struct qni_conv_driver qni_groups_driver = {plan, run_all};

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "../../base/half.h"
-#include "groups_kernel.h"
+#include "kernel.h"
 
 #define LANES                  4
 #define TILE                   12

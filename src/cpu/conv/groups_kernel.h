@@ -16,7 +16,7 @@
  *
  * The driver has converted the inputs to f32, put a zero wherever a tap lies outside, and
  * subtracted the zero point of int8-static. The int8 strategies use the same arithmetic on
- * integers, as depthwise kernels do (../conv/kernel.h): a segment is whole taps and has at most
+ * integers, as depthwise kernels do (depthwise_kernel.h): a segment is whole taps and has at most
  * QNI_GROUPS_EXACT positions (half as many where codes less a zero point are meant), so that f32
  * sums of its products are exact. The steps after the dot product are those of docs/numerics.md;
  * a row of the dynamic strategies is a patch of one group.
@@ -24,8 +24,8 @@
  * Rows of words have int16 where the others have floats, pairs of channels beside each other, and
  * groups take turns by pairs: inputs a0 a1 b0 b1 a2 a3 b2 b3. A product of two pairs and its sum
  * are one instruction, all sums are int32, and any k serves. Where a tile is in squares, w has been
- * transformed (x86_avx2_words.c), 16 taps instead of 9, and x can be read up to an even number of
- * rows and columns. */
+ * transformed (groups_x86_avx2_words.c), 16 taps instead of 9, and x can be read up to an even
+ * number of rows and columns. */
 #ifndef QNI_CPU_CONV_GROUPS_KERNEL_H
 #define QNI_CPU_CONV_GROUPS_KERNEL_H
 
@@ -144,22 +144,7 @@ struct qni_groups_helpers {
     bool has_words; /* which x and w are made of, instead of floats; of groups of whole quads */
 };
 
-/* How the activations of a row are quantized: what tells apart two rows that both read q8. */
-enum { QNI_GROUPS_FLOAT = 0, QNI_GROUPS_GIVEN = 1, QNI_GROUPS_ROW = 2, QNI_GROUPS_BLOCK = 3 };
-
-/* A row of kernels.inc. It begins like a row of the matmul list, so that a choice can hold
- * either. */
-struct qni_groups_kernel {
-    struct qni_matmul_kernel row; /* fn is NULL */
-    qni_groups_kernel_fn *fn;
-    const struct qni_groups_helpers *helpers;
-    int32_t kind;
-};
-
-#define QNI_GROUPS_KERNEL(fn, needs, reads, layout, kind, mr, numerics, helpers)                   \
-    qni_groups_kernel_fn fn;                                                                       \
-    extern const struct qni_groups_helpers helpers;
-#include "groups_kernels.inc"
-#undef QNI_GROUPS_KERNEL
+extern const struct qni_groups_helpers qni_groups_helpers_scalar, qni_groups_helpers_avx2,
+    qni_groups_helpers_avx512, qni_groups_helpers_neon, qni_groups_words_avx2;
 
 #endif

@@ -3,7 +3,7 @@
  * every compiler turns into the vectors of the baseline (SSE2, NEON) or into four scalars. Multiply
  * and add are rounded apart; the bits of the int8 kernels do not depend on that. */
 #include "../../base/half.h"
-#include "groups_kernel.h"
+#include "kernel.h"
 
 #define LANES            4
 #define TILE             8

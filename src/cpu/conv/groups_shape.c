@@ -68,7 +68,7 @@ static size_t take(size_t *at, size_t bytes)
     return here;
 }
 
-static void place_scratch(const struct qni_op *op, int32_t kind, struct qni_groups_shape *s)
+static void place_scratch(const struct qni_op *op, qn_strategy strategy, struct qni_groups_shape *s)
 {
     const struct qni_packed_head *head = op->w[0]->head;
     const size_t n_lanes = (size_t)(s->block * s->vectors * s->lanes);
@@ -83,11 +83,11 @@ static void place_scratch(const struct qni_op *op, int32_t kind, struct qni_grou
     s->shared_end = at;
     at = 0;
     s->w = take(&at, n_lanes * (size_t)s->positions * s->element);
-    const size_t facts = kind == QNI_GROUPS_FLOAT ? 0 : lanes * (size_t)s->n_segments;
+    const size_t facts = strategy == QN_STRATEGY_FLOAT ? 0 : lanes * (size_t)s->n_segments;
     s->scale = take(&at, facts);
     s->offset = take(&at, head->section[QNI_SECTION_OFFSET].bytes == 0 ? 0 : facts);
-    s->sums = take(&at, kind == QNI_GROUPS_BLOCK ? facts : 0);
-    s->rows = take(&at, kind == QNI_GROUPS_FLOAT
+    s->sums = take(&at, strategy == QN_STRATEGY_INT8_BLOCK ? facts : 0);
+    s->rows = take(&at, strategy == QN_STRATEGY_FLOAT
                             ? (size_t)(2 * head->n_groups * QNI_PANEL) * sizeof(float)
                             : 0);
     s->x = take(&at, (size_t)(s->height * s->width * s->block * s->inputs + QNI_GROUPS_LANES) *
@@ -95,7 +95,7 @@ static void place_scratch(const struct qni_op *op, int32_t kind, struct qni_grou
     s->line = take(&at, (size_t)(s->width * s->block * s->inputs) * qn_dtype_bytes(op->x.dtype));
     s->buffer = take(&at, (size_t)(s->block * s->inputs + QNI_GROUPS_LANES) * sizeof(float));
     s->c = take(&at, lanes * (size_t)(s->band * s->columns));
-    s->kernel = take(&at, kind == QNI_GROUPS_ROW || kind == QNI_GROUPS_BLOCK
+    s->kernel = take(&at, strategy == QN_STRATEGY_INT8_ROW || strategy == QN_STRATEGY_INT8_BLOCK
                               ? qni_groups_scratch_bytes(s->n_taps, s->inputs, s->n_segments)
                           : s->in_squares ? qni_groups_squares_bytes(s->inputs)
                                           : 0);
@@ -104,19 +104,19 @@ static void place_scratch(const struct qni_op *op, int32_t kind, struct qni_grou
 }
 
 struct qni_groups_shape qni_groups_shape_of(const struct qni_op *op,
-                                            const struct qni_groups_kernel *kernel)
+                                            const struct qni_conv_kernel *kernel)
 {
     struct qni_groups_shape s;
     memset(&s, 0, sizeof s);
-    s.lanes = kernel->helpers->lanes;
+    s.lanes = kernel->helpers.groups->lanes;
     s.n_taps = (int64_t)op->conv.kh * op->conv.kw;
-    s.in_squares = kernel->helpers->has_words && has_squares(&op->conv);
+    s.in_squares = kernel->algorithm == QNI_CONV_WORDS && has_squares(&op->conv);
     s.positions = s.in_squares ? QNI_GROUPS_SQUARE_TAPS * op->conv.ci : op->k;
-    s.element = kernel->helpers->has_words ? sizeof(int16_t) : sizeof(float);
+    s.element = kernel->algorithm == QNI_CONV_WORDS ? sizeof(int16_t) : sizeof(float);
     const struct qni_cut cut = qni_cut_of(op->w[0]->head, kernel->row.reads);
-    s.n_segments = kernel->kind == QNI_GROUPS_FLOAT ? 1 : cut.n_segments;
+    s.n_segments = kernel->strategy == QN_STRATEGY_FLOAT ? 1 : cut.n_segments;
     choose_sets(op, &s);
     choose_band(op, &s);
-    place_scratch(op, kernel->kind, &s);
+    place_scratch(op, kernel->strategy, &s);
     return s;
 }

@@ -5,7 +5,7 @@
 
 #include "values.h"
 #include "../../quant/op.h"
-#include "groups_kernel.h"
+#include "kernel.h"
 
 struct qni_groups_shape {
     /* sets (kernel.h), and how many there are in a block, whose weights are made at once */
@@ -25,7 +25,7 @@ struct qni_groups_shape {
     size_t w, scale, offset, sums, rows, x, line, buffer, c, kernel, epilogue, thread_end;
 };
 struct qni_groups_shape qni_groups_shape_of(const struct qni_op *op,
-                                            const struct qni_groups_kernel *kernel);
+                                            const struct qni_conv_kernel *kernel);
 
 /* Inputs that so many outputs of an axis meet. */
 int64_t qni_groups_reach(const struct qni_op *op, const struct qni_groups_shape *s, int axis,
@@ -41,15 +41,15 @@ static inline int64_t qni_groups_of_block(const struct qni_op *op, const struct 
 
 /* Real positions in packed order -> places[k]; segments[n_segments + 1] of whole taps. False: a
  * segment cuts a tap, or is too long for exact sums of floats. places, segments may be NULL. */
-bool qni_groups_order(const struct qni_op *op, int32_t kind, struct qni_groups_place *places,
-                      int32_t *segments);
+bool qni_groups_order(const struct qni_op *op, qn_strategy strategy,
+                      struct qni_groups_place *places, int32_t *segments);
 
 struct qni_groups_weights {
     float *w, *scale, *offset, *sums; /* as the tile has them; NULL: none */
     float *rows;                      /* float: room for the scales and offsets of a panel */
 };
 void qni_groups_weights_make(const struct qni_op *op, const struct qni_groups_shape *s,
-                             const struct qni_groups_kernel *kernel,
+                             const struct qni_conv_kernel *kernel,
                              const struct qni_groups_place *places, int64_t block,
                              const struct qni_groups_weights *to);
 

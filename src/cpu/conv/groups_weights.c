@@ -5,26 +5,13 @@
 #include <string.h>
 
 #include "../../base/size.h"
+#include "conv.h"
 #include "groups_shape.h"
-
-static int32_t reads_of(int32_t kind)
-{
-    return kind == QNI_GROUPS_FLOAT   ? QNI_READS_F32
-           : kind == QNI_GROUPS_BLOCK ? QNI_READS_Q8B
-                                      : QNI_READS_Q8;
-}
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-static int64_t segment_of(const struct qni_cut *cut, int64_t position)
-{
-    const int64_t unit = position / QNI_UNIT;
-    return unit / cut->group_units * qni_cut_per_group(cut) +
-           unit % cut->group_units / cut->segment_units;
-}
-
-bool qni_groups_order(const struct qni_op *op, int32_t kind, struct qni_groups_place *places,
-                      int32_t *segments)
+bool qni_groups_order(const struct qni_op *op, qn_strategy strategy,
+                      struct qni_groups_place *places, int32_t *segments)
 {
     const qn_packed *w = op->w[0];
     const struct qni_packed_head *head = w->head;
@@ -33,10 +20,11 @@ bool qni_groups_order(const struct qni_op *op, int32_t kind, struct qni_groups_p
     const int32_t *perm = qni_section(w, QNI_SECTION_PERM);
     const float *prescale = qni_section(w, QNI_SECTION_PRESCALE);
     const int32_t bits = qni_layout_find(head->layout)->code_bits;
-    const struct qni_cut cut = qni_cut_of(head, reads_of(kind));
-    const bool is_float = kind == QNI_GROUPS_FLOAT;
+    const struct qni_cut cut = qni_cut_of(head, qni_conv_reads(strategy));
+    const bool is_float = strategy == QN_STRATEGY_FLOAT;
     const bool is_whole = is_float || cut.n_segments == 1;
-    const int64_t most = kind == QNI_GROUPS_GIVEN ? QNI_GROUPS_EXACT / 2 : QNI_GROUPS_EXACT;
+    const int64_t most =
+        strategy == QN_STRATEGY_INT8_STATIC ? QNI_GROUPS_EXACT / 2 : QNI_GROUPS_EXACT;
     int64_t n = 0, from = 0, segment = 0;
     if (segments != NULL)
         segments[0] = 0;
@@ -45,7 +33,7 @@ bool qni_groups_order(const struct qni_op *op, int32_t kind, struct qni_groups_p
         for (int64_t i = 0; i < run->len; i++, n++) {
             const int64_t position = run->dst + i, canonical = run->src + i;
             const int64_t column = perm != NULL ? perm[canonical] : canonical;
-            const int64_t now = is_whole ? 0 : segment_of(&cut, position);
+            const int64_t now = is_whole ? 0 : qni_segment_of(&cut, position);
             if (now != segment) { /* segments follow each other, and none is empty */
                 if (now != segment + 1 || n % op->conv.ci != 0)
                     return false;
@@ -87,13 +75,13 @@ static void put(const struct qni_op *op, const struct qni_groups_shape *s, int64
 }
 
 /* Of panel i of a group of the block. */
-static void make_facts(const struct qni_op *op, const struct qni_groups_shape *s, int32_t kind,
-                       int64_t group, int64_t i, int64_t panel, const struct qni_values *values,
-                       const struct qni_groups_weights *to)
+static void make_facts(const struct qni_op *op, const struct qni_groups_shape *s,
+                       qn_strategy strategy, int64_t group, int64_t i, int64_t panel,
+                       const struct qni_values *values, const struct qni_groups_weights *to)
 {
     const qn_packed *w = op->w[0];
     const struct qni_packed_head *head = w->head;
-    const struct qni_cut cut = qni_cut_of(head, reads_of(kind));
+    const struct qni_cut cut = qni_cut_of(head, qni_conv_reads(strategy));
     const int64_t per_group = qni_cut_per_group(&cut), first = i * QNI_PANEL;
     const int64_t set = group / s->groups_of_set * s->vectors * s->n_segments * s->lanes;
     const int32_t *const sums = qni_section(w, QNI_SECTION_SUMS);
@@ -145,14 +133,14 @@ static void forget(const struct qni_groups_shape *s, const struct qni_groups_wei
 }
 
 void qni_groups_weights_make(const struct qni_op *op, const struct qni_groups_shape *s,
-                             const struct qni_groups_kernel *kernel,
+                             const struct qni_conv_kernel *kernel,
                              const struct qni_groups_place *places, int64_t block,
                              const struct qni_groups_weights *to)
 {
     const struct qni_conv *c = &op->conv;
     const qn_packed *w = op->w[0];
     const struct qni_packed_head *head = w->head;
-    const bool is_float = kernel->kind == QNI_GROUPS_FLOAT;
+    const bool is_float = kernel->strategy == QN_STRATEGY_FLOAT;
     const bool has_offset = head->section[QNI_SECTION_OFFSET].bytes != 0;
     const struct qni_layout *layout = qni_layout_find(head->layout);
     const struct qni_values values = qni_values_of(w, layout, is_float);
@@ -191,7 +179,7 @@ void qni_groups_weights_make(const struct qni_op *op, const struct qni_groups_sh
             if (is_float)
                 read_rows(w, panel, to->rows, offset);
             else
-                make_facts(op, s, kernel->kind, g, i, panel, &values, to);
-            kernel->helpers->panel(&job);
+                make_facts(op, s, kernel->strategy, g, i, panel, &values, to);
+            kernel->helpers.groups->panel(&job);
         }
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "../../base/half.h"
-#include "groups_kernel.h"
+#include "kernel.h"
 
 #ifndef __AVX2__
 #error "needs the flags of an AVX2 file: see cmake/isa.cmake"

@@ -13,7 +13,7 @@
 #include "../../base/compiler.h"
 #include "../simd/avx2.h"
 #include "../simd/squares.h"
-#include "groups_kernel.h"
+#include "kernel.h"
 
 enum { LANES = 8, PAIR = 16, MOST = 8, TAPS = QNI_GROUPS_SQUARE_TAPS, PAIRED = 6 };
 enum { BYTES = 0, UNBOUNDED_BYTES = 1, FLOATS = 2, WORDS = 3 };

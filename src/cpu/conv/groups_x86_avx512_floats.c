@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "groups_kernel.h"
+#include "kernel.h"
 
 #ifndef __AVX512F__
 #error "needs the flags of an AVX-512 file: see cmake/isa.cmake"

@@ -26,6 +26,14 @@ static inline struct qni_code_place qni_code_place(int64_t position, int32_t cod
     return place;
 }
 
+/* The segment of a packed position. */
+static inline int64_t qni_segment_of(const struct qni_cut *cut, int64_t position)
+{
+    const int64_t unit = position / QNI_UNIT;
+    return unit / cut->group_units * qni_cut_per_group(cut) +
+           unit % cut->group_units / cut->segment_units;
+}
+
 static inline void qni_read_scales(const void *section, qn_dtype dtype, int64_t at,
                                    float out[QNI_PANEL])
 {

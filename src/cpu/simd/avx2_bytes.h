@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What rows of direct convolutions that gather have in common on 256 bits: bytes on their way in,
- * and sums on their way out. Contract: direct/kernel.h. */
+ * and sums on their way out. Contract: conv/direct_kernel.h. */
 #ifndef QNI_CPU_SIMD_AVX2_BYTES_H
 #define QNI_CPU_SIMD_AVX2_BYTES_H
 
 #include "../../base/compiler.h"
-#include "../conv/direct_kernel.h"
+#include "../conv/kernel.h"
 #include "avx2.h"
 
 /* Rows that are multiplied together, and the range of their positions. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The depthwise kernels for vectors of any width: an include-template. Contract: conv/kernel.h.
+/* The depthwise kernels for vectors of any width: an include-template. Contract:
+ * conv/depthwise_kernel.h.
  *
  * Parameters, defined by the including file and undefined here:
  *     LANES            floats in a vector: 4, 8 or 16

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of grouped convolutions for vectors of any width: an include-template. Contract:
- * groups/kernel.h.
+ * conv/groups_kernel.h.
  *
  * Parameters, defined by the including file and undefined here:
  *     LANES            floats in a vector: 4, 8 or 16

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of direct convolutions that gather, on NEON: everything but the products, which differ
- * between instruction sets. Contract and operand layouts: direct/kernel.h.
+ * between instruction sets. Contract and operand layouts: conv/direct_kernel.h.
  *
  * Bytes of x are copied to rows that lie evenly, and weights become signed when a panel is brought
  * to the first cache. 96 rows at a time meet 256 positions of a panel, 4 rows by 16 outputs in
@@ -12,7 +12,7 @@
  *   multiply()      dot[i] = sums of mr rows, DEPTH bytes apart, over 16 * n positions
  * Gives the function tile and the spread of an image. */
 #include "../../base/compiler.h"
-#include "../conv/direct_kernel.h"
+#include "../conv/kernel.h"
 #include "neon.h"
 
 enum { ROWS = 96, MR = 4, DEPTH = 256, PANELS = 16 };
