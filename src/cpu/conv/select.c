@@ -287,7 +287,6 @@ static const char *refusal_of_depthwise(const qn_ctx *ctx, const struct qni_op *
 static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
                            const struct qni_conv_kernel *k)
 {
-    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
     const bool is_direct = qni_conv_is_direct(k->algorithm), is_lone = qni_is_depthwise(op);
     const bool is_depthwise = qni_conv_is_depthwise(k->algorithm);
     if (op->kernel != NULL && strcmp(op->kernel, k->row.name) != 0)
@@ -303,8 +302,11 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
     if ((k->row.needs & ~ctx->isa) != 0)
         return QNI_WHY_FEATURE;
     const bool is_packed = k->row.layout != QNI_LAYOUT_ROWS;
-    if (is_packed && (layout == NULL || layout->layout != k->row.layout))
-        return QNI_WHY_LAYOUT;
+    if (is_packed) {
+        const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
+        if (layout == NULL || layout->layout != k->row.layout)
+            return QNI_WHY_LAYOUT;
+    }
     const char *why = is_packed ? refusal_of_packed(op, k) : refusal_of_expanded(op, k);
     if (why == NULL)
         why = is_direct      ? refusal_of_direct(ctx, op, k)
@@ -318,6 +320,8 @@ const struct qni_conv_kernel *qni_conv_choose(const qn_ctx *ctx, const struct qn
 {
     const struct qni_conv_kernel *chosen = NULL;
     for (const struct qni_conv_kernel *k = kernels; k < kernels + N_KERNELS; k++) {
+        if (chosen != NULL && tell == NULL)
+            break;
         const char *why = refusal(ctx, op, k);
         if (why == NULL && chosen == NULL)
             chosen = k;
