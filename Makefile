@@ -6,7 +6,7 @@ quern = build/release/quern
 # What is measured where ARGS says nothing: a layer of a language model, from decode to prefill.
 product = --n 4096 --k 4096 --m 1,32,512
 
-.PHONY: all demo check wheel bench bench-peers gpu-check gpu-bench models models-onnx docs install clean
+.PHONY: all demo check size wheel bench bench-peers gpu-check gpu-bench models models-onnx docs install clean
 
 all:
 	@tools/setup.sh demo
@@ -14,6 +14,10 @@ all:
 
 demo: all
 	@$(quern) demo $(ARGS)
+
+# What each family of the library costs, in KB of code and data, and how far the limit is.
+size: all
+	@python3 tools/library_size.py build/release/CMakeFiles/quern_objects.dir build/release/libquern.a
 
 check:
 	@tools/check.sh
