@@ -314,8 +314,7 @@ QN_API qn_status qn_prepare(const qn_ctx *ctx, const qn_prepare_args *args, void
  *   ids [rows of y] i32: the expert of each row, in any order; a negative id leaves that row of y
  *       untouched.
  * x_rows [rows of y] i32, optional: the row of X that row r reads (top-k routing); default r.
- * Or neither: a batch, x [n_experts, m, k] and y [n_experts, m, n], residual and factor as y; on
- * the CPU.
+ * Or neither: a batch, x [n_experts, m, k] and y [n_experts, m, n], residual and factor as y.
  */
 typedef struct qn_grouped_args {
     size_t size;

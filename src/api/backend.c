@@ -196,6 +196,7 @@ static const struct qni_backend cuda = {
     .layout_name = qni_cuda_layout_name,
     .packed_check = qni_cuda_packed_check,
     .packed_upload = qni_cuda_packed_upload,
+    .combine_rows = qni_cuda_combine_rows,
     .quantize_rows = qni_cuda_quantize_rows,
 };
 

@@ -89,7 +89,7 @@ struct qni_backend {
     qn_status (*packed_upload)(const qn_ctx *ctx, const struct qn_packed *host,
                                struct qn_packed **packed, qn_error *err);
     /* NULL: not possible. */
-    void (*combine_rows)(const qn_ctx *ctx, const qn_combine_rows_args *args);
+    qn_status (*combine_rows)(const qn_ctx *ctx, const qn_combine_rows_args *args, qn_error *err);
     /* Rows of x quantized once for several products, and may op read such? NULL: not possible. */
     size_t (*prepare_bytes)(const qn_ctx *ctx, const struct qni_op *op);
     void (*prepare)(const qn_ctx *ctx, const struct qni_op *op, void *memory);

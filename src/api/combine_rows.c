@@ -14,19 +14,22 @@ static qn_status check_matrix(const qn_ctx *ctx, const qn_tensor *t, const char 
     return qni_check_data(ctx, t, name, err);
 }
 
+static qn_status check_count(const qn_combine_rows_args *a, qn_error *err)
+{
+    const int64_t tokens = a->weights.shape[0], top_k = a->weights.shape[1];
+    if (qni_is_none(&a->rows) && top_k > 0 &&
+        (a->x.shape[0] % top_k != 0 || a->x.shape[0] / top_k != tokens))
+        return qni_fail(err, QN_E_SHAPE,
+                        "x has %lld rows, %lld tokens of %lld rows each need as many; or give rows",
+                        (long long)a->x.shape[0], (long long)tokens, (long long)top_k);
+    return QN_OK;
+}
+
 static qn_status check_rows(const qn_combine_rows_args *a, qn_error *err)
 {
     const int64_t tokens = a->weights.shape[0], top_k = a->weights.shape[1];
     const int32_t *const rows = a->rows.data;
-    if (qni_is_none(&a->rows)) {
-        if (top_k > 0 && (a->x.shape[0] % top_k != 0 || a->x.shape[0] / top_k != tokens))
-            return qni_fail(err, QN_E_SHAPE,
-                            "x has %lld rows, %lld tokens of %lld rows each need as many; or give "
-                            "rows",
-                            (long long)a->x.shape[0], (long long)tokens, (long long)top_k);
-        return QN_OK;
-    }
-    for (int64_t t = 0; t < tokens; t++)
+    for (int64_t t = 0; t < tokens && !qni_is_none(&a->rows); t++)
         for (int64_t j = 0; j < top_k; j++)
             if (rows[t * a->rows.stride[0] + j] >= a->x.shape[0])
                 return qni_fail(err, QN_E_VALUE, "rows[%lld, %lld] is %d: x has %lld rows",
@@ -67,7 +70,9 @@ static qn_status check(const qn_ctx *ctx, const qn_combine_rows_args *a, qn_erro
     if (!qni_is_none(&a->add))
         QNI_TRY(check_matrix(ctx, &a->add, "add", QNI_FLOATS, y_shape, err));
     QNI_TRY(check_apart(a, err));
-    return check_rows(a, err);
+    QNI_TRY(check_count(a, err));
+    /* Rows on another device can only be looked at there: those that x has not are left out. */
+    return ctx->device.kind == QN_CPU ? check_rows(a, err) : QN_OK;
 }
 
 static qn_status run(const qn_ctx *ctx, const qn_combine_rows_args *args, qn_error *err)
@@ -82,9 +87,9 @@ static qn_status run(const qn_ctx *ctx, const qn_combine_rows_args *args, qn_err
         return qni_fail(err, QN_E_UNSUPPORTED,
                         "qn_combine_rows() runs on the CPU; the context is of %s", backend->name);
     QNI_TRY(check(ctx, &own, err));
-    if (own.y.shape[0] != 0 && own.y.shape[1] != 0)
-        backend->combine_rows(ctx, &own);
-    return QN_OK;
+    if (own.y.shape[0] == 0 || own.y.shape[1] == 0)
+        return QN_OK;
+    return backend->combine_rows(ctx, &own, err);
 }
 
 qn_status qn_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *args)

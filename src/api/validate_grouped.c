@@ -124,11 +124,8 @@ static qn_status check_routes(const struct qni_op *op, qn_error *err)
 }
 
 /* x [n_experts, m, k] and y [n_experts, m, n]: as many rows for each of the weights. */
-static qn_status flatten(const qn_ctx *ctx, const qn_grouped_args *args, struct qni_op *op,
-                         qn_error *err)
+static qn_status flatten(const qn_grouped_args *args, struct qni_op *op, qn_error *err)
 {
-    if (ctx->device.kind != QN_CPU)
-        return qni_fail(err, QN_E_UNSUPPORTED, "a batch of weights is for the CPU alone");
     if (!qni_is_none(&args->offsets) || !qni_is_none(&args->ids) || !qni_is_none(&args->x_rows))
         return qni_fail(
             err, QN_E_ARGUMENT,
@@ -159,7 +156,7 @@ qn_status qni_validate_grouped(const qn_ctx *ctx, const qn_grouped_args *args, i
     op->y = args->y;
     op->batch_rows = -1;
     if (is_batch)
-        QNI_TRY(flatten(ctx, args, op, err));
+        QNI_TRY(flatten(args, op, err));
     op->m = op->y.shape[0];
     op->n = args->w[0]->head->n;
     op->k = args->w[0]->head->k;

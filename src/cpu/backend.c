@@ -44,9 +44,11 @@ qn_status qni_cpu_run(const qn_ctx *ctx, const struct qni_op *op,
     }
 }
 
-void qni_cpu_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *args)
+qn_status qni_cpu_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *args, qn_error *err)
 {
+    (void)err;
     qni_rows_combine(ctx, args);
+    return QN_OK;
 }
 
 const char *qni_cpu_kernel_name(const struct qni_matmul_kernel *kernel)

@@ -62,7 +62,7 @@ void qni_cpu_packed_rows(const qn_ctx *ctx, const struct qn_packed *packed,
 const char *qni_cpu_layout_name(int32_t i);
 /* May this blob be run? For weights from files, after qni_packed_head_check(): the layout is one of
  * ours, sections are as long as it says, and no index leaves its row. */
-void qni_cpu_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *args);
+qn_status qni_cpu_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *args, qn_error *err);
 /* Memory for the rows of op->x; op has weights, strategy and x. */
 size_t qni_cpu_prepare_bytes(const qn_ctx *ctx, const struct qni_op *op);
 void qni_cpu_prepare(const qn_ctx *ctx, const struct qni_op *op, void *memory);

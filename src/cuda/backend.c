@@ -89,10 +89,42 @@ static qn_status run_gate(const struct qni_op *op, const float *values,
     return qni_cuda_launched(qni_cuda_gate_sm75(&gate, launch), "a gate", err);
 }
 
+/* ---- batches --------------------------------------------------------------------------------- */
+
+/* Routes of a batch, whose experts have as many rows each: offsets in front of the scratch. */
+static struct qni_op batch_inner(const struct qni_op *op, void *scratch)
+{
+    struct qni_op inner = *op;
+    inner.batch_rows = -1;
+    inner.offsets = qn_tensor_1d(scratch, QN_I32, op->n_w + 1);
+    return inner;
+}
+
+static qn_status make_even(const struct qni_op *op, void *scratch,
+                           const struct qni_cuda_launch *launch, qn_error *err)
+{
+    const struct qni_cuda_even even = {scratch, op->batch_rows, op->n_w};
+    return qni_cuda_launched(qni_cuda_even_sm75(&even, launch), "offsets of a batch", err);
+}
+
+static bool is_batch(const struct qni_op *op)
+{
+    return op->kind == QNI_GROUPED && op->batch_rows >= 0;
+}
+
+/* ---- selection ------------------------------------------------------------------------------- */
+
 qn_status qni_cuda_select(const qn_ctx *ctx, const struct qni_op *op,
                           struct qni_cuda_choice *choice, qni_refusal_fn tell, void *arg)
 {
     memset(choice, 0, sizeof *choice);
+    if (is_batch(op)) {
+        const struct qni_op inner = batch_inner(op, NULL);
+        QNI_TRY(qni_cuda_select(ctx, &inner, choice, tell, arg));
+        choice->even_bytes = qni_round_up(((size_t)op->n_w + 1) * sizeof(int32_t), 256);
+        choice->scratch_bytes += choice->even_bytes;
+        return QN_OK;
+    }
     if (op->more.gate != QN_GATE_NONE) {
         const struct qni_op inner = gate_inner(op, NULL);
         QNI_TRY(qni_cuda_select(ctx, &inner, choice, tell, arg));
@@ -151,22 +183,31 @@ static qn_status run_product(const qn_ctx *ctx, const struct qni_op *op,
                               err);
 }
 
+/* What a batch and a gate do beside their products. */
+static qn_status run_any(const qn_ctx *ctx, const struct qni_op *op,
+                         const struct qni_cuda_choice *choice, uint8_t *scratch,
+                         const struct qni_cuda_launch *launch, qn_error *err)
+{
+    if (choice->is_depthwise)
+        return qni_cuda_depthwise_run(op, launch, err);
+    if (is_batch(op)) {
+        const struct qni_op inner = batch_inner(op, scratch);
+        QNI_TRY(make_even(op, scratch, launch, err));
+        return run_any(ctx, &inner, choice, scratch + choice->even_bytes, launch, err);
+    }
+    if (op->more.gate == QN_GATE_NONE)
+        return run_product(ctx, op, choice, scratch, launch, err);
+    const struct qni_op inner = gate_inner(op, scratch);
+    QNI_TRY(run_product(ctx, &inner, choice, scratch + choice->gate_bytes, launch, err));
+    return run_gate(op, (const float *)(const void *)scratch, launch, err);
+}
+
 qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
                        const struct qni_cuda_choice *choice, void *scratch, qn_error *err)
 {
     struct qni_cuda_scope scope;
-    qn_status status;
     QNI_TRY(qni_cuda_enter(ctx, &scope, err));
-    if (choice->is_depthwise) {
-        status = qni_cuda_depthwise_run(op, &scope.launch, err);
-    } else if (op->more.gate != QN_GATE_NONE) {
-        const struct qni_op inner = gate_inner(op, scratch);
-        status = run_product(ctx, &inner, choice, (uint8_t *)scratch + choice->gate_bytes,
-                             &scope.launch, err);
-        if (status == QN_OK)
-            status = run_gate(op, scratch, &scope.launch, err);
-    } else
-        status = run_product(ctx, op, choice, scratch, &scope.launch, err);
+    const qn_status status = run_any(ctx, op, choice, scratch, &scope.launch, err);
     qni_cuda_leave(ctx, &scope);
     return status;
 }
@@ -174,6 +215,39 @@ qn_status qni_cuda_run(const qn_ctx *ctx, const struct qni_op *op,
 static int64_t row_stride(const qn_tensor *t)
 {
     return t->shape[0] > 1 ? t->stride[0] : t->shape[1];
+}
+
+qn_status qni_cuda_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *a, qn_error *err)
+{
+    struct qni_cuda_combine_rows c;
+    struct qni_cuda_scope scope;
+    memset(&c, 0, sizeof c);
+    c.x = a->x.data;
+    c.x_dtype = a->x.dtype;
+    c.x_rows = a->x.shape[0];
+    c.ldx = row_stride(&a->x);
+    if (a->add.rank != 0) {
+        c.add = a->add.data;
+        c.add_dtype = a->add.dtype;
+        c.ld_add = row_stride(&a->add);
+    }
+    c.weights = a->weights.data;
+    c.ld_weights = row_stride(&a->weights);
+    if (a->rows.rank != 0) {
+        c.rows = a->rows.data;
+        c.ld_rows = row_stride(&a->rows);
+    }
+    c.tokens = a->weights.shape[0];
+    c.top_k = a->weights.shape[1];
+    c.n = a->y.shape[1];
+    c.out.y = a->y.data;
+    c.out.y_dtype = a->y.dtype;
+    c.out.stride[2] = row_stride(&a->y);
+    QNI_TRY(qni_cuda_enter(ctx, &scope, err));
+    const int32_t launched = qni_cuda_combine_rows_sm75(&c, &scope.launch);
+    const qn_status status = qni_cuda_launched(launched, "combining rows", err);
+    qni_cuda_leave(ctx, &scope);
+    return status;
 }
 
 qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *a,

@@ -53,6 +53,7 @@ struct qni_cuda_choice {
     size_t routes_bytes; /* tiles and rows of a grouped product, with what makes them */
     size_t fp8_bytes;    /* rows of e4m3 as floats: fp8.h */
     size_t gate_bytes;   /* what a gate is made of, in f32: backend.c */
+    size_t even_bytes;   /* where the rows of a batch begin */
     size_t scratch_bytes;
     int64_t n;                        /* outputs of a part */
     const char *note;                 /* for the plan's text; static, or NULL */
@@ -91,6 +92,7 @@ qn_status qni_cuda_packed_check(const struct qn_packed *packed, qn_error *err);
 qn_status qni_cuda_packed_upload(const qn_ctx *ctx, const struct qn_packed *host,
                                  struct qn_packed **packed, qn_error *err);
 
+qn_status qni_cuda_combine_rows(const qn_ctx *ctx, const qn_combine_rows_args *args, qn_error *err);
 /* The activation quantizer on its own; all arguments validated. Launches, and does not wait. */
 qn_status qni_cuda_quantize_rows(const qn_ctx *ctx, const qn_quantize_rows_args *args,
                                  qn_error *err);

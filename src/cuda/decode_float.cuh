@@ -51,5 +51,48 @@ DECODE_FLOAT float2 pair_at(const uint8_t *at, int32_t is_f16)
     return is_f16 ? __half22float2(*(const __half2 *)at) : *(const float2 *)at;
 }
 
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* What the first 256 threads of a block make: a thread's pair of values is that of the codes in its
+ * number, the lower four bits, then the upper. */
+struct decode_pair {
+    float value[2], most; /* the largest finite magnitude of the table */
+};
+DECODE_FLOAT struct decode_pair pair_of(const float *values)
+{
+    struct decode_pair p;
+    p.value[0] = __ldg(values + (threadIdx.x & 15));
+    p.value[1] = __ldg(values + (threadIdx.x >> 4 & 15));
+    p.most = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const float v = fabsf(__ldg(values + i));
+        p.most = v < __int_as_float(0x7f800000) ? fmaxf(p.most, v) : p.most;
+    }
+    return p;
+}
+/* The pair's pieces to all its places: 128 bytes, of which the threads of a warp write other 16 at
+ * a time. Gives what a sum of products is to be multiplied by. */
+template <int FORMAT> DECODE_FLOAT float put_pair(const struct decode_pair &p, uint8_t *table)
+{
+    enum { PIECES = PIECES_OF(FORMAT) };
+    const int32_t e =
+        PIECES == 1 ? 0 : dequant_exponent(__float_as_int(p.most), IS_BF16(FORMAT) ? 7 : 15);
+    float a = p.value[0] * dequant_power(e), b = p.value[1] * dequant_power(e);
+    uint32_t w[3] = {};
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        const uint32_t low = ptx_keep(dequant_piece(&a, !IS_BF16(FORMAT)));
+        w[i] = low | (uint32_t)ptx_keep(dequant_piece(&b, !IS_BF16(FORMAT))) << 16;
+    }
+    const uint4 four = PIECES == 1   ? make_uint4(w[0], w[0], w[0], w[0])
+                       : PIECES == 2 ? make_uint4(w[0], w[1], w[0], w[1])
+                                     : make_uint4(w[0], w[1], w[2], 0);
+#pragma unroll
+    for (int i = 0; i < 8 && threadIdx.x < 256; i++)
+        *(uint4 *)(table + threadIdx.x * 128 + (i + threadIdx.x) % 8 * 16) = four;
+    return dequant_power(-e);
+}
+
 #undef DECODE_FLOAT
 #endif

@@ -383,6 +383,28 @@ struct qni_cuda_gate {
 };
 int32_t qni_cuda_gate_sm75(const struct qni_cuda_gate *args, const struct qni_cuda_launch *launch);
 
+/* offsets[e] = e * rows, e = 0 ... n: a batch as routes have it. */
+struct qni_cuda_even {
+    int32_t *offsets;
+    int64_t rows;
+    int32_t n;
+};
+int32_t qni_cuda_even_sm75(const struct qni_cuda_even *args, const struct qni_cuda_launch *launch);
+
+/* qn_combine_rows(): y[t] = add[t] + sum of weights[t][j] * x[rows[t][j]], j after j, each product
+ * and each sum rounded. Rows outside [0, x_rows) are left out. Strides in elements. */
+struct qni_cuda_combine_rows {
+    const void *x, *add;
+    const float *weights;
+    const int32_t *rows; /* NULL: t * top_k + j */
+    int64_t x_rows, tokens, top_k, n;
+    int64_t ldx, ld_add, ld_weights, ld_rows;
+    int32_t x_dtype, add_dtype;
+    struct qni_cuda_sink out; /* y, its type and stride[2] */
+};
+int32_t qni_cuda_combine_rows_sm75(const struct qni_cuda_combine_rows *args,
+                                   const struct qni_cuda_launch *launch);
+
 /* Where the sums of code values go, a section of qni_cuda_weights.sums with its cut: added to what
  * is there, integers in any order. sums NULL: not wanted. */
 struct qni_cuda_repack_sums {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../../src/base/exact.h"
+#include "../../src/base/half.h"
 #include "suites.h"
 
 /* A product with f32 x on the device, and what it stands on. */
@@ -354,6 +355,103 @@ static void gate_case(struct check *c, const void *arg)
     drop_product(&p);
 }
 
+/* A batch of weights has the bits of each product alone. */
+static void batch_case(struct check *c, const void *arg)
+{
+    enum { WEIGHTS = 5, EACH = 7, OUTPUTS = 40, COLUMNS = 128 };
+    const size_t bytes = WEIGHTS * EACH * OUTPUTS * sizeof(float);
+    struct product p;
+    (void)arg;
+    if (make_product(c, &p, WEIGHTS * EACH, OUTPUTS, COLUMNS)) {
+        const qn_packed *w[WEIGHTS];
+        qn_grouped_args g;
+        qn_grouped_args_init(&g);
+        for (int32_t i = 0; i < WEIGHTS; i++)
+            w[i] = p.packed;
+        g.w = w;
+        g.n_experts = WEIGHTS;
+        g.strategy = p.args.strategy = QN_STRATEGY_INT8_BLOCK;
+        const int64_t x_shape[3] = {WEIGHTS, EACH, COLUMNS}, y_shape[3] = {WEIGHTS, EACH, OUTPUTS};
+        qn_tensor *const tensors[2] = {&g.x, &g.y};
+        const qn_tensor *const flat[2] = {&p.args.x, &p.args.y};
+        for (int32_t t = 0; t < 2; t++) {
+            *tensors[t] = *flat[t];
+            tensors[t]->rank = 3;
+            for (int32_t i = 0; i < 3; i++)
+                tensors[t]->shape[i] = t == 0 ? x_shape[i] : y_shape[i];
+            tensors[t]->stride[2] = 1;
+            tensors[t]->stride[1] = flat[t]->stride[0];
+            tensors[t]->stride[0] = EACH * flat[t]->stride[0];
+        }
+        size_t scratch = 0;
+        qn_error err = {QN_OK, -1, ""};
+        g.error = &err;
+        check_status(c, "scratch", qn_grouped_scratch(p.ctx, &g, &scratch), QN_OK, &err);
+        check_status(c, "a batch",
+                     qn_grouped(p.ctx, &g, c->options->device->scratch(c, scratch), scratch), QN_OK,
+                     &err);
+        c->options->device->fetch(c, &p.args.y, &p.y);
+        uint8_t *const batch = check_memory(c, "y of the batch", bytes, 4);
+        memcpy(batch, p.y.data, bytes);
+        check_status(c, "one product", run_product(c, &p), QN_OK, NULL);
+        c->options->device->fetch(c, &p.args.y, &p.y);
+        if (memcmp(batch, p.y.data, bytes) != 0)
+            check_fail(c, "a batch of equal weights differs from one product");
+    }
+    drop_product(&p);
+}
+
+/* qn_combine_rows(): the f32 steps as they are written; rows that x has not are left out. */
+static void combine_case(struct check *c, const void *arg)
+{
+    enum { TOKENS = 9, TOP_K = 3, OUTPUTS = 300, X_ROWS = 20 };
+    const bool adds = *(const bool *)arg;
+    const struct check_device *const device = c->options->device;
+    const qn_ctx *const ctx = check_context(c, QN_ISA_ALL, 1);
+    const qn_tensor x = check_tensor(c, "x", QN_F16, 2, (const int64_t[]){X_ROWS, OUTPUTS}, true);
+    const qn_tensor weights =
+        check_tensor(c, "weights", QN_F32, 2, (const int64_t[]){TOKENS, TOP_K}, true);
+    const qn_tensor rows =
+        check_tensor(c, "rows", QN_I32, 2, (const int64_t[]){TOKENS, TOP_K}, false);
+    const qn_tensor y = check_tensor(c, "y", QN_F32, 2, (const int64_t[]){TOKENS, OUTPUTS}, true);
+    const qn_tensor *const all[4] = {&x, &weights, &rows, &y};
+    qn_combine_rows_args args;
+    qn_error err = {QN_OK, -1, ""};
+    check_fill_x(c, &x, CHECK_NORMAL, false);
+    check_fill_x(c, &weights, CHECK_NORMAL, false);
+    check_fill_x(c, &y, CHECK_NORMAL, false);
+    for (int32_t i = 0; i < TOKENS * TOP_K; i++)
+        ((int32_t *)rows.data)[i] = (int32_t)check_random_in(&c->random, -3, X_ROWS + 1);
+    float *const want = (float *)(void *)check_memory(c, "sums", TOKENS * OUTPUTS * 4, 4);
+    for (int64_t t = 0; t < TOKENS; t++)
+        for (int64_t i = 0; i < OUTPUTS; i++) {
+            volatile float sum = adds ? ((const float *)y.data)[t * y.stride[0] + i] : 0.0f;
+            for (int64_t j = 0; j < TOP_K; j++) {
+                const int32_t row = ((const int32_t *)rows.data)[t * TOP_K + j];
+                if (row < 0 || row >= X_ROWS)
+                    continue;
+                volatile float one = ((const float *)weights.data)[t * weights.stride[0] + j];
+                one = one * qni_f32_from_f16(((const uint16_t *)x.data)[row * x.stride[0] + i]);
+                sum = sum + one;
+            }
+            want[t * OUTPUTS + i] = sum;
+        }
+    qn_combine_rows_args_init(&args);
+    qn_tensor *const there[4] = {&args.x, &args.weights, &args.rows, &args.y};
+    for (int32_t i = 0; i < 4; i++) {
+        *there[i] = device->make(c, all[i]);
+        device->send(c, there[i], all[i]);
+    }
+    if (adds)
+        args.add = args.y;
+    args.error = &err;
+    check_status(c, "qn_combine_rows", qn_combine_rows(ctx, &args), QN_OK, &err);
+    device->fetch(c, &args.y, &y);
+    for (int64_t t = 0; t < TOKENS && !c->failed; t++)
+        if (memcmp((const float *)y.data + t * y.stride[0], want + t * OUTPUTS, OUTPUTS * 4) != 0)
+            check_fail(c, "token %lld is not the sum of its rows", (long long)t);
+}
+
 static qn_status fails(void *arg, int32_t i)
 {
     (void)arg;
@@ -396,6 +494,10 @@ void check_cuda(struct check_suite *suite, const struct check_options *options)
     check_case(suite, calls_case, NULL, "calls");
     check_case(suite, pointers_case, NULL, "pointers");
     check_case(suite, experts_case, NULL, "experts");
+    check_case(suite, batch_case, NULL, "batch");
+    static const bool adds[] = {false, true};
+    check_case(suite, combine_case, &adds[0], "combine_rows");
+    check_case(suite, combine_case, &adds[1], "combine_rows/add");
     static const qn_gate gates[] = {QN_GATE_NONE, QN_GATE_HALVES, QN_GATE_PAIRS};
     static const char *const gate_names[] = {"factor", "halves", "pairs"};
     for (size_t i = 0; i < sizeof gates / sizeof *gates; i++)

@@ -245,12 +245,12 @@ static int64_t vectors_pay_from(const struct qni_matmul_kernel *k, const struct 
 /* Tiles of int8 are stored and their sums scaled once a segment, which costs as much as 128
  * positions of products: of at most four units that are groups, too, two segments are added at a
  * time, others of one or two units pay where both halves of a block have rows. Codebooks pay from 3
- * rows on (blocks of one unit from 4), long nibbles from 6, those in groups of 128 from 7, blocks
- * of bytes from 5, and long bytes, or blocks of one unit, from 8. */
+ * rows on (blocks of one unit from 4), nibbles in groups of 128 and longer from 6, in groups of 64
+ * from 8, blocks of bytes from 5, and long bytes, or blocks of one unit, from 8. */
 static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                               const struct qni_row_layout *l)
 {
-    enum { LONG = 4, ROWS = 17, NIBBLES = 14, RUNS = 9, RUNS_OF_BYTES = 8, RUNS_OF_128 = 7 };
+    enum { LONG = 4, ROWS = 17, NIBBLES = 14, RUNS = 9, RUNS_OF_BYTES = 8 };
     const int64_t units = l->cut.segment_units;
     const bool is_row = k->reads == QNI_READS_Q8;
     const bool nibbles = k->layout == QNI_LAYOUT_Q4N16; /* vectors do more of these at a time */
@@ -260,12 +260,12 @@ static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qn
     if (!in_runs)
         return units <= 2 ? ROWS : NIBBLES;
     if (nibbles && units == LONG)
-        return RUNS_OF_128;
+        return k->m_min;
     if (nibbles)
-        return RUNS + (units == 1 ? 1 + !is_row : 0);
+        return RUNS + (units == 1 ? 1 + !is_row : units == 2 ? -1 : 0);
     if (k->layout == QNI_LAYOUT_Q8N16 && (is_row || units == 1))
         return is_row ? RUNS : RUNS_OF_BYTES;
-    return k->m_min + (k->layout == QNI_LAYOUT_T4N16 && units == 1);
+    return k->m_min + (k->layout == QNI_LAYOUT_T4N16 && units == 1 && !is_row);
 }
 
 /* Fewest rows that a kernel pays for, by measurements (quern-rows tells where another would be
@@ -286,10 +286,11 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
         return making_pays_from(k, op, &l);
     if (k->reads == QNI_READS_BF16 && l.halves && k->layout == QNI_LAYOUT_Q8N16)
         return l.planes == 1 ? PADDED : PADDED_PLANES;
-    if (k->reads == QNI_READS_BF16 && k->layout == QNI_LAYOUT_Q4N16 && l.cut.n_segments == 1)
+    if (k->reads == QNI_READS_BF16 && k->layout == QNI_LAYOUT_Q4N16 &&
+        (l.cut.n_segments == 1 || l.cut.group_units == 2))
         return 1;
     if (k->reads == QNI_READS_BF16)
-        return k->m_min - (l.planes < PLANES);
+        return k->m_min - (l.planes < PLANES && l.cut.group_units > 1);
     return tiles_pay_from(k, op, &l);
 }
 

@@ -173,7 +173,9 @@ static double table_products(const struct qni_op *op, const struct qni_cuda_kern
     const double pieces = code == QN_CODE_IQ4_NL || code == QN_CODE_E2M1 ? 1.0 : is_f16 ? 2.0 : 3.0;
     if (kernel->family == QNI_CUDA_FAMILY_DECODE) /* its look-ups (decode_float_rows.cuh) */
         return pieces > 2.0 ? 3.8 : pieces > 1.0 ? 2.2 : 1.4;
-    return kernel->family == QNI_CUDA_FAMILY_PREFILL ? 1.5 * pieces : pieces;
+    if (kernel->family == QNI_CUDA_FAMILY_TILE) /* 36, 46 and 55 us, 4096 x 4096, 64 rows */
+        return pieces > 2.0 ? 4.4 : pieces > 1.0 ? 3.6 : 2.7;
+    return 1.5 * pieces;
 }
 
 /* Sums in int32 that end before k does: 128 positions take so many times as long. Of wgmma; of
@@ -199,6 +201,16 @@ static double int8_ends(const struct qni_op *op, const struct qni_cuda_kernel *k
 static double rated_bandwidth(const struct qni_cuda_facts *facts)
 {
     return facts->bandwidth > 0.0 ? facts->bandwidth : 500e9;
+}
+
+/* Hopper's decode kernel fills a table of pairs before it begins, and has more to do for an integer
+ * of bf16: up to 8 rows are better left to those of sm_80 then. */
+static double quads_us(const struct qni_cuda_kernel *kernel)
+{
+    const bool is_quads = kernel->family == QNI_CUDA_FAMILY_DECODE && kernel->sm_exact;
+    const bool is_slow =
+        kernel->layout == QNI_CUDA_T4FRAG || kernel->reads == QNI_CUDA_READS_BF16;
+    return is_quads && is_slow ? 1.0 : 0.0;
 }
 
 /* What comes before the product: rows are sorted by expert, and nothing is read meanwhile; they are
@@ -253,7 +265,7 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
                  (op->kind == QNI_GROUPED ? 0.0 : reread_bytes(facts, kernel, x)),
         .steps = ends * (by_f32 ? 1.2 : 1.0) * table_products(op, kernel) *
                  turns_of(facts, op, kernel, costs, m) * blocks,
-        .before_us = before_us(facts, op, kernel, m),
+        .before_us = before_us(facts, op, kernel, m) + quads_us(kernel),
     };
 }
 

@@ -162,48 +162,6 @@ INLINE void put_sums(float (&all)[MT][4], float *to, int32_t m, bool add, int32_
         }
 }
 
-/* ---- tables ---------------------------------------------------------------------------------- */
-
-/* A thread's pair of values, from the codes of its number: the lower four bits, then the upper. */
-struct decode_pair {
-    float value[2], most; /* the largest finite magnitude of the table */
-};
-INLINE struct decode_pair pair_of(const float *values)
-{
-    struct decode_pair p;
-    p.value[0] = __ldg(values + (threadIdx.x & 15));
-    p.value[1] = __ldg(values + (threadIdx.x >> 4));
-    p.most = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        const float v = fabsf(__ldg(values + i));
-        p.most = v < __int_as_float(0x7f800000) ? fmaxf(p.most, v) : p.most;
-    }
-    return p;
-}
-/* The pair's pieces to all its places: 128 bytes, of which the threads of a warp write other 16 at
- * a time. Gives what a sum of products is to be multiplied by. */
-template <int FORMAT> INLINE float put_pair(const struct decode_pair &p, uint8_t *table)
-{
-    enum { PIECES = PIECES_OF(FORMAT) };
-    const int32_t e =
-        PIECES == 1 ? 0 : dequant_exponent(__float_as_int(p.most), IS_BF16(FORMAT) ? 7 : 15);
-    float a = p.value[0] * dequant_power(e), b = p.value[1] * dequant_power(e);
-    uint32_t w[3] = {};
-#pragma unroll
-    for (int i = 0; i < PIECES; i++) {
-        const uint32_t low = ptx_keep(dequant_piece(&a, !IS_BF16(FORMAT)));
-        w[i] = low | (uint32_t)ptx_keep(dequant_piece(&b, !IS_BF16(FORMAT))) << 16;
-    }
-    const uint4 four = PIECES == 1   ? make_uint4(w[0], w[0], w[0], w[0])
-                       : PIECES == 2 ? make_uint4(w[0], w[1], w[0], w[1])
-                                     : make_uint4(w[0], w[1], w[2], 0);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        *(uint4 *)(table + threadIdx.x * 128 + (i + threadIdx.x) % 8 * 16) = four;
-    return dequant_power(-e);
-}
-
 /* Apart, so that its polynomials cost the fast path no register. */
 static __device__ __noinline__ void store_any(const struct qni_cuda_sink *out, int64_t row,
                                               int32_t j, int32_t expert, float v)

@@ -25,6 +25,7 @@ enum {
     QUADS_MIN_RING = 64 * 1024, /* what a multiprocessor should have under way */
     QUADS_MAX_RING = 72 * 1024, /* with more, x comes too late */
     QUADS_FIXED = 1024,         /* barriers */
+    QUADS_TABLE = 32 * 1024,    /* pairs of values (dequant.cuh) */
     QUADS_MAX_ROWS = 32
 };
 
@@ -41,6 +42,8 @@ struct quad_plan {
     int32_t expect;                                            /* bytes of a stage */
     int32_t whole; /* blocks of x that have 64 columns */
     int32_t m, n, pdl, scale_is_f16;
+    int32_t table;       /* bytes of pairs of values, behind the barriers */
+    const float *values; /* of the table */
     int64_t row;
 };
 
@@ -73,10 +76,10 @@ static inline bool quads_place(struct quad_plan *e, int32_t rows, int32_t limit)
     const int32_t most = e->share + (e->more > 0);
     const int32_t length = quads_ceil(e->stages, e->slices);
     const int32_t pieces = quads_ceil(length * QUADS_BLOCKS, QUADS_X_BOX);
-    const int64_t ring = QUADS_FIXED + (int64_t)pieces * QUADS_X_BOX * rows * 128;
+    const int64_t ring = QUADS_FIXED + e->table + (int64_t)pieces * QUADS_X_BOX * rows * 128;
     if (pieces > QUADS_MAX_PIECES || ring > limit)
         return false;
-    e->at_x = QUADS_FIXED;
+    e->at_x = QUADS_FIXED + e->table;
     e->at_ring = (int32_t)ring;
     e->sums = quads_sum_bytes(rows);
     for (int32_t way = 0; way < 3; way++) {
@@ -139,6 +142,7 @@ static inline bool quads_plan(struct quad_plan *e, const struct qni_cuda_product
     at.expect = QUADS_PANELS * QUADS_BLOCKS * 128 * bits + at.tables + at.zeros;
     at.slot_bytes = (at.expect + 127) / 128 * 128;
     at.whole = p->x.columns / 64;
+    at.table = w->layout == QNI_CUDA_T4FRAG ? QUADS_TABLE : 0;
     at.m = (int32_t)p->m;
     at.n = w->n;
     at.scale_is_f16 = w->scale_is_f16;
