@@ -11,10 +11,11 @@
 #include "term.h"
 
 static const struct option_row own[] = {
-    {"out", 'o', "FILE", "the file (quern, gguf) or folder to write"},
+    {"out", 'o', "FILE", "the file (quern, gguf, onnx) or folder to write"},
     {"to", 0, "FORMAT",
      "quern (default), packed (for this machine, what 'quern pack' makes), awq, gptq, gptq_v2, "
-     "ct, bnb, gguf, or one kind alone: gguf:q4_0, ct:int-quantized"},
+     "ct, bnb, gguf, onnx, or one kind alone: gguf:q4_0, ct:int-quantized, onnx:qdq"},
+    {"external-data", 0, NULL, "onnx: the tensors in FILE.data (so in any case above 2^31 bytes)"},
     {"config", 0, "FOLDER",
      "where config.json, the tokenizer and other files come from, if not from the model's folder"},
     {"group", 'g', "N", "columns a group, which must divide those of the model; -1: a row"},
@@ -57,7 +58,8 @@ const struct command command_convert = {
              "What cannot be held exactly is refused, or counted and told: a few formats have "
              "offsets that need more than 24 bits in extreme groups.\n\n"
              "With --to the same values are written for another program: a folder with a right "
-             "quantization_config, the index and the other files of the model, or a GGUF file. It "
+             "quantization_config, the index and the other files of the model, a GGUF file, or an "
+             "ONNX model of one node a weight. It "
              "is read back and compared value by value before it gets its name. What the format "
              "does not hold exactly is refused with the value and the formats that do.",
     .tables = {own, options_imports, options_context, options_common},

@@ -51,7 +51,7 @@ static int place_piece(const struct export *e, struct piece *p)
             EXIT_INPUT, "leave it out with --exclude",
             "%s: has no name in %s (the names of llama, mistral, qwen2, qwen3 and gemma "
             "are known)",
-            p->name, e->to_gguf ? "GGUF" : "Hugging Face's folders");
+            p->name, e->to_gguf ? "GGUF" : "Hugging Face's models");
     }
     p->heads = name_heads(hf, &e->facts);
     p->shift = name_is_shifted(hf, &e->facts) ? (e->to_gguf ? 1 : -1) : 0;
@@ -76,6 +76,9 @@ static int take_module(struct export *e, struct chosen *chosen, int64_t i)
     *p = (struct piece){.module = i, .name = m.name, .bytes = (double)m.bytes};
     p->how = m.importer[0] != '\0' ? PIECE_EXPORT : PIECE_COPY;
     p->k = m.k;
+    p->kh = m.kh;
+    p->kw = m.kw;
+    p->conv_groups = m.conv_groups;
     p->activation = m.activation;
     p->input_scale = m.input_scale;
     p->input_zero = m.input_zero;
@@ -184,7 +187,7 @@ static int plan(struct export *e)
             status = each_piece(e, "looking at", plan_piece);
     }
     e->n_shards = 1;
-    for (int64_t i = 0; i < e->n_pieces && !e->to_gguf; i++) {
+    for (int64_t i = 0; i < e->n_pieces && !e->to_file; i++) {
         double bytes = 0;
         for (int t = 0; t < e->pieces[i].n_tensors; t++)
             bytes += (double)e->pieces[i].tensors[t].bytes;
@@ -202,8 +205,8 @@ static int plan(struct export *e)
 
 static char *shard_path(const struct export *e, int shard)
 {
-    if (e->to_gguf)
-        return must_print("%s/model.gguf", e->part);
+    if (e->to_file)
+        return must_print("%s/model.%s", e->part, e->to_gguf ? "gguf" : "onnx");
     if (e->n_shards == 1)
         return must_print("%s/model.safetensors", e->part);
     return must_print("%s/model-%05d-of-%05d.safetensors", e->part, shard + 1, e->n_shards);
@@ -277,6 +280,11 @@ static int write_shard(struct export *e, int shard)
     if (access(path, F_OK) == 0) { /* an earlier run has finished it */
         free(path);
         return 0;
+    }
+    if (e->to_onnx) {
+        result = export_write_onnx(e, path);
+        free(path);
+        return result;
     }
     status = qn_writer_create(e->ctx, path, &writing, &err);
     if (status == QN_OK && e->to_gguf)
@@ -438,17 +446,29 @@ static int begin_part(const struct export *e)
     return status;
 }
 
+/* External data of an ONNX model, if there are any, before the model itself. 0 or errno. */
+static int publish_data(const struct export *e)
+{
+    char *from = export_onnx_data(e), *to = must_print("%s.data", e->out);
+    const int reason = access(from, F_OK) != 0 || rename(from, to) == 0 ? 0 : errno;
+    free(from);
+    free(to);
+    return reason;
+}
+
 static int publish(const struct export *e)
 {
     char *from = shard_path(e, 0);
-    const char *const folder = e->to_gguf ? e->part : e->out;
-    const int reason = rename(e->to_gguf ? from : e->part, e->out) == 0 ? 0 : errno;
+    const char *const folder = e->to_file ? e->part : e->out;
+    int reason = e->to_onnx ? publish_data(e) : 0;
+    if (reason == 0 && rename(e->to_file ? from : e->part, e->out) != 0)
+        reason = errno;
     if (reason == 0) {
         char *manifest = must_print("%s/" MANIFEST, folder);
         unlink(manifest);
         free(manifest);
     }
-    if (reason == 0 && e->to_gguf)
+    if (reason == 0 && e->to_file)
         rmdir(e->part);
     free(from);
     return reason == 0 ? 0
@@ -468,7 +488,7 @@ static int verify_piece(struct export *e, int64_t i)
 static int verify(struct export *e)
 {
     qn_error err = {0};
-    char *path = e->to_gguf ? shard_path(e, 0) : must_copy(e->part);
+    char *path = e->to_file ? shard_path(e, 0) : must_copy(e->part);
     const qn_status status = qn_checkpoint_open(e->ctx, path, NULL, &e->made, &err);
     free(path);
     if (status != QN_OK)
@@ -486,7 +506,7 @@ static int write_all(struct export *e)
         status = write_shard(e, s);
     progress_end(&e->progress);
     complete_groups(e);
-    if (status == 0 && !e->to_gguf)
+    if (status == 0 && !e->to_file)
         status = export_write_config(e);
     if (status == 0)
         status = verify(e);
@@ -537,7 +557,8 @@ const char *export_usual_format(const char *target)
 {
     static const char *const usual[][2] = {{"awq", "int4:g128:zp:f16"},  {"gptq", "int4:g128:f16"},
                                            {"gptq_v2", "int4:g128:f16"}, {"ct", "int4:g128:f16"},
-                                           {"bnb", "nf4:g64"},           {"gguf", "q4_0"}};
+                                           {"bnb", "nf4:g64"},           {"gguf", "q4_0"},
+                                           {"onnx", "int4:g32:zp"}};
     const size_t length = strcspn(target, ":");
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
         if (strlen(usual[i][0]) == length && strncmp(target, usual[i][0], length) == 0)
@@ -561,15 +582,16 @@ int export_check(const struct args *args, const char *target, const char *out)
 {
     qn_error err = {0};
     if (export_usual_format(target) == NULL)
-        return complain(EXIT_USAGE, "quern, packed, awq, gptq, gptq_v2, ct, bnb, gguf or gguf:TYPE",
+        return complain(EXIT_USAGE,
+                        "quern, packed, awq, gptq, gptq_v2, ct, bnb, gguf, gguf:TYPE or onnx",
                         "--to %s: no such format", target);
     if (out == NULL)
         return output_check(args);
-    const int to_gguf = strncmp(target, "gguf", 4) == 0;
-    if (!to_gguf && access(out, F_OK) == 0)
+    const int to_file = strncmp(target, "gguf", 4) == 0 || strncmp(target, "onnx", 4) == 0;
+    if (!to_file && access(out, F_OK) == 0)
         return complain(EXIT_USAGE, "remove it first, or choose another name",
                         "%s: is there already, and a folder is not replaced", out);
-    const qn_status status = to_gguf ? qn_output_check(out, args_has(args, "force"), &err) : QN_OK;
+    const qn_status status = to_file ? qn_output_check(out, args_has(args, "force"), &err) : QN_OK;
     return status == QN_OK ? 0 : complain_output(out, status, &err);
 }
 
@@ -579,6 +601,9 @@ static int open_source(struct export *e)
     if (status != 0)
         return status;
     e->from_gguf = qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_GGUF;
+    if (e->to_onnx && qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_ONNX)
+        return complain(EXIT_INPUT, "convert it to another format",
+                        "%s: an ONNX model already, whose graph would be lost", e->source);
     if (e->folder == NULL && path_is_folder(e->source))
         e->folder = e->source;
     if (e->from_gguf)
@@ -586,7 +611,7 @@ static int open_source(struct export *e)
     status = export_read_config(e);
     if (status == 0 && !e->from_gguf)
         facts_of_config(&e->facts, e->config);
-    if (status == 0 && e->from_gguf && !e->to_gguf && e->folder == NULL && !e->is_quiet)
+    if (status == 0 && e->from_gguf && !e->to_file && e->folder == NULL && !e->is_quiet)
         fprintf(stderr, "quern: a GGUF file has no tokenizer.json; --config FOLDER carries the "
                         "files of the original model along\n");
     return status;
@@ -610,6 +635,8 @@ int export_files(const struct args *args, const struct export_request *request)
                        .is_all = request->is_all,
                        .out = request->out};
     e.to_gguf = strncmp(e.target, "gguf", 4) == 0;
+    e.to_onnx = strncmp(e.target, "onnx", 4) == 0;
+    e.to_file = e.to_gguf || e.to_onnx;
     e.is_quiet = args_has(args, "quiet");
     e.is_json = args_has(args, "json");
     char *place = e.out != NULL ? export_place(e.out) : NULL;

@@ -37,6 +37,7 @@ struct piece { /* a module of the source on its way */
     char kind[KIND_TEXT];
     int bits, is_symmetric, has_order, is_requantized;
     int64_t group, k; /* columns a group, -1: a row; columns */
+    int32_t kh, kw, conv_groups;
 };
 
 struct export {
@@ -47,7 +48,8 @@ struct export {
     const char *folder;          /* with config.json and other files; NULL: there is none */
     char *part;                  /* "OUT.part" */
     const char *target;          /* "awq", "gguf:q4_0" */
-    int to_gguf, from_gguf, is_quiet, is_json, is_requantized, is_all;
+    int to_file; /* not a folder */
+    int to_gguf, to_onnx, from_gguf, is_quiet, is_json, is_requantized, is_all;
     struct model_facts facts;
     cJSON *config;
     struct piece *pieces;
@@ -90,6 +92,10 @@ int export_read_config(struct export *e);
 int export_write_config(struct export *e);
 /* export_gguf.c: metadata of a GGUF target, into its writer. */
 int export_metadata(struct export *e, qn_writer *writer);
+/* export_onnx.c: the whole model at `path`, in the part folder, and its data beside it where they
+ * are external; where these are. To be freed. */
+int export_write_onnx(struct export *e, const char *path);
+char *export_onnx_data(const struct export *e);
 /* config.json from the metadata of a GGUF source. */
 cJSON *export_config_of_gguf(const struct export *e);
 

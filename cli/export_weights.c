@@ -282,9 +282,11 @@ static int make_export(struct export *e, struct piece *piece, qn_weight **weight
     return status == QN_OK ? 0 : refuse(e, piece, status, &err);
 }
 
-/* The name of a weight without ".weight"; GGUF's blocks and all endings begin with it. */
-static char *name_of(const struct piece *piece, const char *ending)
+/* The name of a weight without ".weight", with which all endings but ONNX's begin. */
+static char *name_of(const struct export *e, const struct piece *piece, const char *ending)
 {
+    if (e->to_onnx)
+        return must_print("%s%s", piece->target, ending);
     const size_t length = strlen(piece->target), tail = strlen(".weight");
     const int has_tail = length > tail && strcmp(piece->target + length - tail, ".weight") == 0;
     return must_print("%.*s%s", (int)(has_tail ? length - tail : length), piece->target, ending);
@@ -314,7 +316,7 @@ static int write_export(struct export *e, struct piece *piece, put_fn *put)
         qn_tensor t = entry.tensor;
         t.dtype = is_block ? QN_U8 : t.dtype;
         status =
-            give(e, piece, i, e->to_gguf ? must_copy(piece->target) : name_of(piece, entry.name),
+            give(e, piece, i, e->to_gguf ? must_copy(piece->target) : name_of(e, piece, entry.name),
                  &t, is_block ? entry.dtype : "", entry.bytes, put);
     }
     qn_export_destroy(made);

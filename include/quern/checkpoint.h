@@ -489,8 +489,8 @@ typedef struct qn_export qn_export;
 
 typedef struct qn_export_options {
     size_t size;
-    const char *target;  /**< A name of qn_export_target(); "gguf:q4_1", "ct:int-quantized": only
-                              this kind of the format. */
+    const char *target;  /**< A name of qn_export_target(); "gguf:q4_1", "ct:int-quantized",
+                              "onnx:qdq": only this kind of the format. */
     int32_t bits;        /**< Of a code; 0 (default): the least that hold it. GPTQ, ct. */
     qn_dtype scale_dtype;/**< QN_DTYPE_NONE (default): one of the format's that holds all scales. */
     int64_t group;       /**< Columns a group, which must divide the weight's own; -1: a row; 0
@@ -510,7 +510,8 @@ QN_API qn_status qn_export_options_init_sized(qn_export_options *options, size_t
 /** What an export came to. The text belongs to it. */
 typedef struct qn_export_info {
     size_t size;
-    const char *kind;     /**< "gemm", "gptq_v2", "pack-quantized", "nf4", "Q4_0", ... */
+    const char *kind;     /**< "gemm", "gptq_v2", "pack-quantized", "nf4", "Q4_0", "MatMulNBits",
+                               "QDQ", ... */
     int64_t group;        /**< Columns a group; -1: a row. */
     int32_t bits;
     int32_t is_symmetric; /**< 1: no zero points but the middle of the codes. */
@@ -524,8 +525,8 @@ static inline void qn_export_info_init(qn_export_info *info)
 }
 QN_API qn_status qn_export_info_init_sized(qn_export_info *info, size_t size);
 
-/** The i-th target of exports ("awq", "gptq", "gptq_v2", "ct", "bnb", "gguf"); NULL past the end.
- */
+/** The i-th target of exports ("awq", "gptq", "gptq_v2", "ct", "bnb", "gguf", "onnx"); NULL past
+ * the end. */
 QN_API const char *qn_export_target(int32_t i);
 /**
  * Write a weight in another program's format, exactly. Takes the memory of its tensors. The same

@@ -111,7 +111,7 @@ static void test_bad(void **state)
     assert_int_equal(qn_export_create(ctx, w, &options, &made, &err), QN_E_ARGUMENT);
     options.target = "awq";
     assert_int_equal(qn_export_create(ctx, w, &options, &made, &err), QN_E_VALUE);
-    assert_non_null(strstr(err.text, "scale 0.100000001 is no f16 number; ct, quern could"));
+    assert_non_null(strstr(err.text, "scale 0.100000001 is no f16 number; ct, onnx, quern could"));
     assert_null(made);
     assert_int_equal(qn_export_create(NULL, w, &options, &made, NULL), QN_E_ARGUMENT);
     assert_int_equal(qn_export_create(ctx, w, NULL, &made, NULL), QN_E_ARGUMENT);
@@ -137,8 +137,8 @@ static void test_bad(void **state)
 
 static void test_no_memory(void **state)
 {
-    static const char *const targets[] = {"awq", "gptq", "gptq_v2", "ct", "ct:int-quantized",
-                                          "gguf"};
+    static const char *const targets[] = {"awq",  "gptq", "gptq_v2", "ct", "ct:int-quantized",
+                                          "gguf", "onnx", "onnx:qdq"};
     uint8_t codes[32 * 32] = {0};
     (void)state;
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
@@ -150,7 +150,7 @@ static void test_no_memory(void **state)
             counted_make(&c);
             qn_weight *w = uniform_make(c.ctx, "int4:g32:zp", 32, 32, codes, 0.5f);
             qn_export_options_init(&options);
-            options.target = targets[i];
+            options.target = targets[i]; /* one group is a row, too */
             c.counter.refuse = c.counter.calls + refuse;
             const qn_status status = qn_export_create(c.ctx, w, &options, &made, NULL);
             is_last = c.counter.calls < c.counter.refuse;
@@ -162,6 +162,36 @@ static void test_no_memory(void **state)
             counted_destroy(&c);
         }
     }
+}
+
+/* Codes 1 and 2 are byte 0x21; a tail of K is padded; what has no zero points has none; blocks
+ * divide the groups. DequantizeLinear has signed codes, two to a byte across rows. */
+static void test_onnx(void **state)
+{
+    qn_ctx *ctx = ctx_make(1);
+    uint8_t codes[4 * 24];
+    qn_export_info info;
+    (void)state;
+    for (size_t i = 0; i < sizeof codes; i++)
+        codes[i] = (uint8_t)(1 + i % 2);
+    qn_weight *w = uniform_make(ctx, "int4:pc", 4, 24, codes, 0.3f);
+    qn_export *made = export_make(ctx, w, "onnx");
+    assert_int_equal(qn_export_count(made), 2);
+    const qn_entry *b = entry_of(made, "_Q4");
+    assert_true(b->tensor.rank == 3 && b->tensor.shape[1] == 1 && b->tensor.shape[2] == 16);
+    const uint8_t *bytes = b->tensor.data;
+    assert_true(bytes[0] == 0x21 && bytes[11] == 0x21 && bytes[12] == 0x88 && bytes[15] == 0x88);
+    qn_export_info_init(&info);
+    assert_ok(qn_export_query(made, &info));
+    assert_string_equal(info.kind, "MatMulNBits");
+    qn_export_destroy(made);
+    made = export_make(ctx, w, "onnx:qdq");
+    const qn_entry *q = entry_of(made, "_quantized");
+    assert_string_equal(q->dtype, "INT4");
+    assert_true(q->bytes == 48 && ((const uint8_t *)q->tensor.data)[0] == 0xa9);
+    qn_export_destroy(made);
+    qn_weight_destroy(w);
+    qn_ctx_destroy(ctx);
 }
 
 /* ---- GGUF files ------------------------------------------------------------------------------ */
@@ -299,8 +329,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_words),     cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_gguf),
-        cmocka_unit_test(test_long_name), cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_onnx),
+        cmocka_unit_test(test_gguf),      cmocka_unit_test(test_long_name),
+        cmocka_unit_test(test_compare),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,7 +138,7 @@ class Exports(Case):
         quern("convert", "ct", "-o", "back", "--to", "gptq_v2")
         self.assertEqual(tensors_of("back/model.safetensors"), tensors_of("m/model.safetensors"))
         self.complains("convert", "m", "-o", "a", "--to", "awq", status=3,
-                       says=["act-order", "gptq, gptq_v2, ct, quern could hold it"])
+                       says=["act-order", "gptq, gptq_v2, ct, onnx, quern could hold it"])
         self.assertEqual(sorted(os.listdir(".")), ["back", "ct", "m"])
 
     def test_gguf(self):

@@ -196,13 +196,13 @@ def check_bnb(folder):
 def check_refusals(_):
     w, *_ = make(4, 64, 64, 32, True, least=0)
     refused("zero point 0 is outside", w.export, "gptq")
-    refused("awq, gptq_v2, ct, gguf, quern could hold it", w.export, "gptq")
+    refused("awq, gptq_v2, ct, gguf, onnx, quern could hold it", w.export, "gptq")
     w = Weight("int4:g32:off", draw.integers(0, 16, (8, 32), dtype="u1"), np.full((8, 1), 0.25),
                offset=np.full((8, 1), 0.3))
     refused("row 0, group 0: offset 0.3", w.export, "awq")
     w = Weight("int4:g32", draw.integers(0, 16, (8, 32), dtype="u1"), np.full((8, 1), 0.1))
     refused("scale 0.1", w.export, "awq")
-    refused("; ct, quern could hold it", w.export, "awq")
+    refused("; ct, onnx, quern could hold it", w.export, "awq")
     refused("no block of any type", w.export, "gguf")
     w, *_ = make(4, 8, 64, 32, True, True)
     refused("act-order", w.export, "awq")
@@ -212,7 +212,7 @@ def check_refusals(_):
     w, *_ = make(8, 32, 64, 32, True)
     refused("codes of 8 bits", w.export, "awq")
     refused("do not divide", lambda: w.export("gptq", group=24))
-    refused("no such target", w.export, "onnx")
+    refused("no such target", w.export, "onnx9")
     w = Weight("int4:g32", draw.integers(0, 16, (8, 32), dtype="u1"), np.full((8, 1), 0.5),
                prescale=np.full(32, 0.5))
     for target in ("awq", "gptq", "gptq_v2", "ct", "bnb", "gguf"):

@@ -215,14 +215,18 @@ static const struct qni_exporter *find_exporter(const char *target)
 }
 
 /* What no target has. */
-static qn_status check_any(const struct qn_weight *w, qn_error *err)
+static qn_status check_any(const struct qni_exporter *exporter, const struct qn_weight *w,
+                           qn_error *err)
 {
     if (w->prescale != NULL)
         return qni_fail(err, QN_E_FORMAT,
                         "it scales its input by column (a prescale), which only quern's own files "
                         "hold");
-    if (w->kh != 1 || w->kw != 1 || w->conv_groups != 1 || w->format.blocks != QN_BLOCKS_RUN)
-        return qni_fail(err, QN_E_FORMAT, "it is a convolution, which only quern's own files hold");
+    const bool is_conv = w->kh != 1 || w->kw != 1 || w->conv_groups != 1;
+    if (w->format.blocks != QN_BLOCKS_RUN || (is_conv && !exporter->takes_convolutions))
+        return qni_fail(err, QN_E_FORMAT, "it is a convolution, which %s hold",
+                        w->format.blocks == QN_BLOCKS_RUN ? "ONNX and quern's own files"
+                                                          : "only quern's own files");
     if (w->n < 1 || w->k < 1)
         return qni_fail(err, QN_E_SHAPE, "it is empty");
     return QN_OK;
@@ -237,7 +241,8 @@ static void name_others(const struct qn_export *asked, const struct qni_exporter
         struct qn_export x = {.ctx = asked->ctx, .w = asked->w};
         qn_export_options_init(&x.options);
         x.options.target = exporters[i]->name;
-        if (exporters[i] == refused || exporters[i]->check(&x, NULL) != QN_OK)
+        if (exporters[i] == refused || check_any(exporters[i], x.w, NULL) != QN_OK ||
+            exporters[i]->check(&x, NULL) != QN_OK)
             continue;
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s, ", exporters[i]->name);
     }
@@ -251,8 +256,8 @@ static qn_status make(struct qn_export *x, qn_error *err)
     const struct qni_exporter *exporter = find_exporter(x->options.target);
     if (exporter == NULL)
         return qni_fail(err, QN_E_ARGUMENT,
-                        "no such target; awq, gptq, gptq_v2, ct, bnb and gguf are");
-    qn_status status = check_any(x->w, &inner);
+                        "no such target; awq, gptq, gptq_v2, ct, bnb, gguf and onnx are");
+    qn_status status = check_any(exporter, x->w, &inner);
     if (status == QN_OK) {
         status = exporter->check(x, &inner);
         if (status != QN_OK)

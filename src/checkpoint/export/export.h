@@ -49,6 +49,7 @@ struct qn_export {
 
 struct qni_exporter {
     const char *name;
+    bool takes_convolutions;
     qn_status (*check)(struct qn_export *x, qn_error *err);
     qn_status (*write)(struct qn_export *x, qn_error *err);
 };
