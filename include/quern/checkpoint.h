@@ -361,6 +361,21 @@ QN_API size_t qn_checkpoint_provenance(const qn_checkpoint *checkpoint, int64_t 
 QN_API qn_status qn_checkpoint_load(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
                                     int64_t first, int64_t n, qn_weight **weight,
                                     qn_load_facts *facts, qn_error *err);
+/** Columns [first_k, first_k + k) of rows [first_n, first_n + n). n, k -1: all that follow. */
+typedef struct qn_rectangle {
+    int64_t first_n, n, first_k, k;
+} qn_rectangle;
+/**
+ * A rectangle of module i: as qn_checkpoint_load() and then qn_weight_slice() make it. Of the
+ * files only its bytes are read, in whole pages, where its columns fall on whole words, blocks or
+ * bytes of codes and on groups: GGUF, GPTQ without act-order, AWQ "gemm", compressed-tensors, int8,
+ * fp8, and quern's own files without act-order. Of others all columns of these rows are read; of
+ * scales in blocks of rows, and zeros that are packed along rows, all rows of these columns.
+ * @return as qn_checkpoint_load(), and as qn_weight_slice().
+ */
+QN_API qn_status qn_checkpoint_load_part(const qn_ctx *ctx, const qn_checkpoint *checkpoint,
+                                         int64_t i, const qn_rectangle *range, qn_weight **weight,
+                                         qn_load_facts *facts, qn_error *err);
 /** A tensor of any of the files by its name there. @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND. */
 QN_API qn_status qn_checkpoint_tensor(const qn_checkpoint *checkpoint, const char *name,
                                       qn_entry *entry);

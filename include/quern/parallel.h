@@ -12,6 +12,7 @@
 #define QUERN_PARALLEL_H
 
 #include "base.h"
+#include "checkpoint.h"
 #include "context.h"
 #include "ops.h"
 #include "weights.h"
@@ -99,6 +100,17 @@ QN_API qn_status qn_weight_shard(const qn_ctx *ctx, const qn_weight *weight, qn_
 QN_API qn_status qn_weight_shard_columns(const qn_weight *weight, int32_t rank, int32_t n_ranks,
                                          int32_t *columns, int64_t capacity, int64_t *count,
                                          qn_error *err);
+
+/**
+ * A rank's shard of module i of a checkpoint, as qn_checkpoint_load() and then qn_weight_shard()
+ * make it; by column of experts the shard of each one, one below the other. Of the files only the
+ * bytes of the shard are read, as qn_checkpoint_load_part() says; row shards of weights with
+ * act-order are cut from the whole, which is in memory meanwhile.
+ * @return as qn_checkpoint_load() and as qn_weight_shard().
+ */
+QN_API qn_status qn_checkpoint_load_shard(const qn_ctx *ctx, const qn_checkpoint *checkpoint,
+                                          int64_t i, qn_split split, int32_t rank, int32_t n_ranks,
+                                          qn_weight **shard, qn_error *err);
 
 /* ------------------------------------------------------------------------------------- products */
 

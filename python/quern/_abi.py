@@ -563,6 +563,15 @@ class qn_load_facts(Structure):
     ]
 
 
+class qn_rectangle(Structure):
+    _fields_ = [
+        ("first_n", c_int64),
+        ("n", c_int64),
+        ("first_k", c_int64),
+        ("k", c_int64),
+    ]
+
+
 class qn_export_options(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -871,6 +880,10 @@ FUNCTIONS = {
         c_int32,
         [c_void_p, c_void_p, c_int64, c_int64, c_int64, POINTER(c_void_p), POINTER(qn_load_facts),
          POINTER(qn_error)]),
+    "qn_checkpoint_load_part": (
+        c_int32,
+        [c_void_p, c_void_p, c_int64, POINTER(qn_rectangle), POINTER(c_void_p),
+         POINTER(qn_load_facts), POINTER(qn_error)]),
     "qn_checkpoint_tensor": (c_int32, [c_void_p, c_char_p, POINTER(qn_entry)]),
     "qn_checkpoint_forget": (None, [c_void_p, c_int64]),
     "qn_output_check": (c_int32, [c_char_p, c_int32, POINTER(qn_error)]),
@@ -951,6 +964,10 @@ FUNCTIONS = {
     "qn_weight_shard_columns": (
         c_int32,
         [c_void_p, c_int32, c_int32, POINTER(c_int32), c_int64, POINTER(c_int64),
+         POINTER(qn_error)]),
+    "qn_checkpoint_load_shard": (
+        c_int32,
+        [c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32, POINTER(c_void_p),
          POINTER(qn_error)]),
     "qn_parallel_args_init_sized": (c_int32, [POINTER(qn_parallel_args), c_size_t]),
     "qn_parallel_plan": (

@@ -3,6 +3,7 @@
  * what importers may ask. Which tensors make a module is in import/; how paths become files in
  * gather.c. */
 #include "checkpoint.h"
+#include "cut.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -750,9 +751,55 @@ static qn_status load_rows(const qn_ctx *ctx, const struct qni_module *m,
     return QN_OK;
 }
 
-qn_status qn_checkpoint_load(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
-                             int64_t first, int64_t n, qn_weight **weight, qn_load_facts *facts,
-                             qn_error *err)
+/* The part of a module: cut where it lies, or, where that cannot be, from whole rows. */
+static qn_status load_cut(const qn_ctx *ctx, const struct qni_module *m, struct qni_found *found,
+                          const qn_rectangle *r, struct qni_rounding *rounding, qn_weight **weight,
+                          qn_error *err)
+{
+    struct qni_cut cut;
+    qn_weight *rows = NULL;
+    bool is_cut = false;
+    memset(&cut, 0, sizeof cut);
+    if (r->first_k == 0 && r->k == found->parts.k)
+        return load_rows(ctx, m, found, r->first_n, r->n, rounding, weight, err);
+    if (found->parts.kh * found->parts.kw > 1 || found->parts.conv_groups > 1)
+        return qni_fail(err, QN_E_UNSUPPORTED, "a convolution's columns are not cut");
+    qn_status status =
+        qni_cut_module(&ctx->allocator, importers[m->importer], r, found, &cut, &is_cut, err);
+    if (status == QN_OK)
+        status = load_rows(ctx, m, found, is_cut ? cut.first : r->first_n, r->n, rounding,
+                           is_cut ? weight : &rows, err);
+    if (status == QN_OK && !is_cut)
+        status = qn_weight_slice(ctx, rows, 0, r->n, r->first_k, r->k, weight, err);
+    qn_weight_destroy(rows);
+    qni_cut_free(&cut);
+    return status;
+}
+
+static qn_status check_range(const struct qni_module *m, const struct qni_found *found,
+                             qn_rectangle *r, qn_error *err)
+{
+    char shown[QNI_SHOWN];
+    const int64_t all = found->parts.n, all_k = found->parts.k;
+    if (r->first_n < 0 || r->first_n > all || r->n < -1 || r->n > all - r->first_n)
+        return qni_fail(err, QN_E_ARGUMENT, "'%s': rows %lld and on, %lld of them, of %lld",
+                        qni_shown(shown, m->name), (long long)r->first_n, (long long)r->n,
+                        (long long)all);
+    if (r->first_k < 0 || r->first_k > all_k || r->k < -1 || r->k > all_k - r->first_k)
+        return qni_fail(err, QN_E_ARGUMENT, "'%s': columns %lld and on, %lld of them, of %lld",
+                        qni_shown(shown, m->name), (long long)r->first_k, (long long)r->k,
+                        (long long)all_k);
+    r->n = r->n < 0 ? all - r->first_n : r->n;
+    r->k = r->k < 0 ? all_k - r->first_k : r->k;
+    if (found->parts.conv_groups > 1 && r->n != all)
+        return qni_fail(err, QN_E_UNSUPPORTED, "'%s': a convolution of groups loads as a whole",
+                        qni_shown(shown, m->name));
+    return QN_OK;
+}
+
+qn_status qn_checkpoint_load_part(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
+                                  const qn_rectangle *range, qn_weight **weight,
+                                  qn_load_facts *facts, qn_error *err)
 {
     struct qni_found found;
     struct qni_rounding rounding = {0, 0};
@@ -760,22 +807,16 @@ qn_status qn_checkpoint_load(const qn_ctx *ctx, const qn_checkpoint *checkpoint,
     char shown[QNI_SHOWN];
     if (weight != NULL)
         *weight = NULL;
-    if (ctx == NULL || weight == NULL || !is_module(checkpoint, i))
-        return qni_fail(err, QN_E_ARGUMENT, "qn_checkpoint_load: ctx, weight or module is missing");
+    if (ctx == NULL || range == NULL || weight == NULL || !is_module(checkpoint, i))
+        return qni_fail(err, QN_E_ARGUMENT, "ctx, range, weight or module is missing");
     const struct qni_module *m = &checkpoint->modules[i];
     if (m->importer < 0)
         return qni_fail(err, QN_E_DTYPE, "'%s' is a plain tensor; qn_checkpoint_tensor() gives it",
                         qni_shown(shown, m->name));
     QNI_TRY(find_module(checkpoint, m, &found, err));
-    const int64_t all = found.parts.n;
-    if (first < 0 || first > all || n < -1 || n > all - first)
-        return qni_fail(err, QN_E_ARGUMENT, "'%s': rows %lld and on, %lld of them, of %lld",
-                        qni_shown(shown, m->name), (long long)first, (long long)n, (long long)all);
-    n = n < 0 ? all - first : n;
-    if (found.parts.conv_groups > 1 && n != all)
-        return qni_fail(err, QN_E_UNSUPPORTED, "'%s': a convolution of groups loads as a whole",
-                        qni_shown(shown, m->name));
-    const qn_status status = load_rows(ctx, m, &found, first, n, &rounding, weight, &inner);
+    qn_rectangle own_range = *range;
+    QNI_TRY(check_range(m, &found, &own_range, err));
+    const qn_status status = load_cut(ctx, m, &found, &own_range, &rounding, weight, &inner);
     if (status != QN_OK)
         return qni_fail_at(err, status, inner.offset, "'%s': %s", qni_shown(shown, m->name),
                            inner.text);
@@ -783,7 +824,15 @@ qn_status qn_checkpoint_load(const qn_ctx *ctx, const qn_checkpoint *checkpoint,
     if (facts != NULL && qni_sized_write(facts, &own, sizeof own) != QN_OK) {
         qn_weight_destroy(*weight);
         *weight = NULL;
-        return qni_fail(err, QN_E_ARGUMENT, "qn_checkpoint_load: facts was not initialised");
+        return qni_fail(err, QN_E_ARGUMENT, "facts was not initialised");
     }
     return QN_OK;
+}
+
+qn_status qn_checkpoint_load(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
+                             int64_t first, int64_t n, qn_weight **weight, qn_load_facts *facts,
+                             qn_error *err)
+{
+    const qn_rectangle rows = {first, n, 0, -1};
+    return qn_checkpoint_load_part(ctx, checkpoint, i, &rows, weight, facts, err);
 }

@@ -10,6 +10,7 @@
 #include "../base/size.h"
 #include "../base/sized.h"
 #include "../quant/canonical.h"
+#include "cut.h"
 #include "describe.h"
 #include "parts.h"
 
@@ -177,18 +178,26 @@ qn_status qn_file_weight_info(const qn_file *file, const char *name, qn_weight_p
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-static void load_zeros(const qn_entry *entry, int32_t *out, size_t count)
+/* Element i of a matrix in a file, whose rows may lie apart. */
+static const uint8_t *element_at(const qn_tensor *t, int64_t i)
 {
-    const uint8_t *from = entry->tensor.data;
-    for (size_t i = 0; i < count; i++) {
+    const int64_t columns = t->shape[1];
+    return (const uint8_t *)t->data +
+           (size_t)(i / columns * t->stride[0] + i % columns) * qn_dtype_bytes(t->dtype);
+}
+
+static void load_zeros(const qn_entry *entry, int32_t *out, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *const from = element_at(&entry->tensor, i);
         int16_t wide;
         if (entry->tensor.dtype == QN_I8) {
-            out[i] = (int8_t)from[i];
+            out[i] = (int8_t)*from;
         } else if (entry->tensor.dtype == QN_I16) {
-            memcpy(&wide, from + 2 * i, sizeof wide);
+            memcpy(&wide, from, sizeof wide);
             out[i] = wide;
         } else {
-            memcpy(&out[i], from + 4 * i, sizeof *out);
+            memcpy(&out[i], from, sizeof *out);
         }
     }
 }
@@ -212,7 +221,7 @@ static qn_status load_codes(const qn_ctx *ctx, const qn_entry *entry, const qn_w
 {
     if (w->n == 0 || w->k == 0)
         return QN_OK;
-    const struct code_rows c = {entry->tensor.data, (size_t)entry->tensor.shape[1], w};
+    const struct code_rows c = {entry->tensor.data, (size_t)entry->tensor.stride[0], w};
     const int64_t bad = qni_parallel_rows(&ctx->threads, w->n, load_row, &c);
     if (bad >= 0)
         return qni_fail_at(err, QN_E_VALUE, entry->offset + bad * (int64_t)c.row_bytes,
@@ -223,23 +232,24 @@ static qn_status load_codes(const qn_ctx *ctx, const qn_entry *entry, const qn_w
 /* Types and shapes were compared before. */
 static void load_floats(const qn_entry *entry, float *out)
 {
-    qn_tensor to = entry->tensor;
-    to.data = out;
-    to.dtype = QN_F32;
+    const qn_tensor *const t = &entry->tensor;
+    const qn_tensor to = t->rank == 2 ? qn_tensor_2d(out, QN_F32, t->shape[0], t->shape[1])
+                                      : qn_tensor_1d(out, QN_F32, t->shape[0]);
     qn_entry_copy(entry, &to);
 }
 
-static void load_subs(const qn_entry *entry, int16_t *out, size_t count)
+static void load_subs(const qn_entry *entry, int16_t *out, int64_t count)
 {
-    const uint8_t *from = entry->tensor.data;
-    for (size_t i = 0; i < count; i++)
-        out[i] = entry->tensor.dtype == QN_I8 ? (int8_t)from[i] : (int16_t)from[i];
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *const from = element_at(&entry->tensor, i);
+        out[i] = entry->tensor.dtype == QN_I8 ? (int8_t)*from : (int16_t)*from;
+    }
 }
 
 /* Two levels, and the scales and minima that they make. */
 static void load_supers(const qn_entry *entry, qn_weight *w)
 {
-    const size_t count = (size_t)(w->n * w->n_groups);
+    const int64_t count = w->n * w->n_groups;
     load_floats(&entry[QNI_PART_SUPER_SCALE], w->super_scale);
     load_subs(&entry[QNI_PART_SUB_SCALE], w->sub_scale, count);
     if (w->sub_min != NULL) {
@@ -265,7 +275,7 @@ static qn_status load_arrays(const qn_ctx *ctx, const struct found *found, qn_we
             w->scale[i] *= unit;
     }
     if (w->zero != NULL)
-        load_zeros(&entry[QNI_PART_ZERO], w->zero, (size_t)(w->n * w->n_groups));
+        load_zeros(&entry[QNI_PART_ZERO], w->zero, w->n * w->n_groups);
     if (found->has[QNI_PART_OFFSET])
         load_floats(&entry[QNI_PART_OFFSET], w->offset);
     if (w->perm != NULL && w->k > 0)
@@ -275,20 +285,80 @@ static qn_status load_arrays(const qn_ctx *ctx, const struct found *found, qn_we
     return qni_weight_check(ctx, w, err);
 }
 
-qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char *name,
-                              qn_weight **weight, qn_error *err)
+/* ---- a part of a weight ---------------------------------------------------------------------- */
+
+bool qni_file_can_cut(const struct qni_found *found, int64_t first_k, int64_t k)
+{
+    const qn_weight_parts *const p = &found->parts;
+    const int64_t end = first_k + k, group = p->format.group;
+    int64_t unit = group > 0 ? group : 1;
+    if (group > 0 && p->format.superblock > 0)
+        unit *= p->format.superblock;
+    return !found->has_perm && p->kh * p->kw <= 1 && p->conv_groups <= 1 && k > 0 &&
+           first_k % unit == 0 && (end % unit == 0 || end == p->k) &&
+           first_k * p->format.bits % 8 == 0 && (k * p->format.bits % 8 == 0 || end == p->k);
+}
+
+/* Columns [first, first + count) of rows [row, row + rows) of a matrix. */
+static void narrow_part(qn_tensor *t, int64_t row, int64_t rows, int64_t first, int64_t count)
+{
+    t->data = (uint8_t *)t->data + (size_t)(row * t->stride[0] + first) * qn_dtype_bytes(t->dtype);
+    t->shape[0] = rows;
+    t->shape[1] = count;
+}
+
+/* What is found becomes a view of its part. The range was checked. */
+static void narrow(struct found *f, const qn_rectangle *r)
+{
+    const int64_t group = f->plan.format.group > 0 ? f->plan.format.group : f->plan.k;
+    const int64_t g = group > 0 ? r->first_k / group : 0;
+    const bool is_whole_k = r->first_k == 0 && r->k == f->plan.k;
+    const int64_t n_groups = is_whole_k || f->plan.n_groups <= 1
+                                 ? f->plan.n_groups
+                                 : qni_ceil_div(r->first_k + r->k, group) - g;
+    const int64_t super = qni_max(f->plan.format.superblock, 1);
+    for (int32_t i = 0; i < QNI_N_PARTS; i++) {
+        qn_tensor *const t = &f->entry[i].tensor;
+        if (!f->has[i])
+            continue;
+        if (i == QNI_PART_PRESCALE) {
+            t->data = (float *)t->data + r->first_k;
+            t->shape[0] = r->k;
+        }
+        if (t->rank != 2)
+            continue;
+        if (is_whole_k)
+            narrow_part(t, r->first_n, r->n, 0, t->shape[1]);
+        else if (i == QNI_PART_CODES)
+            narrow_part(t, r->first_n, r->n, r->first_k * f->plan.format.bits / 8,
+                        (int64_t)qni_codes_bytes((size_t)r->k, f->plan.format.bits));
+        else if (i == QNI_PART_SUPER_SCALE || i == QNI_PART_SUPER_MIN)
+            narrow_part(t, r->first_n, r->n, g / super, qni_ceil_div(n_groups, super));
+        else
+            narrow_part(t, r->first_n, r->n, f->plan.n_groups <= 1 ? 0 : g, n_groups);
+    }
+    f->plan.n = f->parts.n = r->n;
+    f->plan.k = f->parts.k = r->k;
+    f->plan.n_groups = n_groups;
+}
+
+qn_status qni_file_load_range(const qn_ctx *ctx, const qn_file *file, const char *name,
+                              const qn_rectangle *range, qn_weight **weight, qn_error *err)
 {
     struct found found;
     float table[256];
     qn_error inner = {QN_OK, -1, ""};
     qn_weight *w = NULL;
-    if (ctx == NULL || file == NULL || name == NULL || weight == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "qn_file_load_weight: an argument is NULL");
     *weight = NULL;
     qn_status status = find_weight(file, name, &found, &inner);
     for (int32_t i = 0; status == QN_OK && i < QNI_N_PARTS; i++)
         if (found.has[i])
             status = qni_file_check_loaded(file, &found.entry[i], &inner);
+    if (status == QN_OK && range != NULL &&
+        (range->first_n + range->n > found.plan.n || range->first_k + range->k > found.plan.k))
+        status = qni_fail(&inner, QN_E_CORRUPT, "the file was changed since it was opened");
+    if (status == QN_OK && range != NULL)
+        narrow(&found, range);
     if (status == QN_OK && found.plan.has_table) {
         load_floats(&found.entry[QNI_PART_TABLE], table); /* 2^bits entries, at most 256 */
         found.parts.table = table;
@@ -306,4 +376,12 @@ qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char
     }
     *weight = w;
     return QN_OK;
+}
+
+qn_status qn_file_load_weight(const qn_ctx *ctx, const qn_file *file, const char *name,
+                              qn_weight **weight, qn_error *err)
+{
+    if (ctx == NULL || file == NULL || name == NULL || weight == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "qn_file_load_weight: an argument is NULL");
+    return qni_file_load_range(ctx, file, name, NULL, weight, err);
 }

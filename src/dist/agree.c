@@ -20,7 +20,7 @@ qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, const char *
     if (comm->n_ranks == 1)
         return status;
     const qn_status told = comm->all_reduce(comm->arg, &failed, 1, QN_I32, QN_REDUCE_MAX,
-                                            status == QN_OK ? err : NULL);
+                                            qni_parallel_told(status, err));
     if (status != QN_OK || told != QN_OK)
         return status != QN_OK ? status : told;
     if (failed == 0)

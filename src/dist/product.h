@@ -69,6 +69,12 @@ qn_status qni_parallel_check_comm(const qn_comm *given, qn_comm *own, qn_error *
 int64_t qni_parallel_chunk(const struct qn_parallel *p);
 qn_status qni_parallel_lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err);
 
+/* Where an exchange's sentence goes: nowhere on a rank that has a failure of its own to tell. */
+static inline qn_error *qni_parallel_told(qn_status own, qn_error *err)
+{
+    return own == QN_OK ? err : NULL;
+}
+
 /* All ranks tell each other `status`. QN_OK if all are; the rank's own status if that is not; else
  * QN_E_PEER. what: for the sentence. */
 qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, const char *what,

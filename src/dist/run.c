@@ -101,17 +101,17 @@ static void *begin_block(uint8_t *block, qn_status status)
     return block + QNI_BLOCK_HEAD;
 }
 
-/* QN_OK if no rank's block says that it failed; own: this rank's status, which goes first. */
-static qn_status check_blocks(const struct parallel_run *r, qn_status own)
+/* QN_OK if no rank's block says that it failed. */
+static qn_status check_blocks(const struct parallel_run *r)
 {
-    for (int32_t rank = 0; own == QN_OK && rank < r->p->comm.n_ranks; rank++) {
+    for (int32_t rank = 0; rank < r->p->comm.n_ranks; rank++) {
         struct block_head head;
         memcpy(&head, block_of(r, r->p->scratch.recv, rank), sizeof head);
         if (head.status != QN_OK)
-            own = qni_fail(r->err, QN_E_PEER,
-                           "rank %d failed during the run, and its own error says why", rank);
+            return qni_fail(r->err, QN_E_PEER,
+                            "rank %d failed during the run, and its own error says why", rank);
     }
-    return own;
+    return QN_OK;
 }
 
 static qn_status gather_blocks(const struct parallel_run *r, qn_status own)
@@ -119,13 +119,14 @@ static qn_status gather_blocks(const struct parallel_run *r, qn_status own)
     const struct qn_parallel *const p = r->p;
     const qn_comm *const c = &p->comm;
     uint8_t *const send = r->scratch + p->scratch.send, *const recv = r->scratch + p->scratch.recv;
+    qn_status told = QN_OK;
     if (c->n_ranks == 1)
         memcpy(recv, send, p->block_bytes);
-    else if (own == QN_OK)
-        QNI_TRY(c->all_gather(c->arg, send, p->block_bytes, recv, r->err));
     else
-        (void)c->all_gather(c->arg, send, p->block_bytes, recv, NULL);
-    return check_blocks(r, own);
+        told = c->all_gather(c->arg, send, p->block_bytes, recv, qni_parallel_told(own, r->err));
+    if (own != QN_OK || told != QN_OK)
+        return own != QN_OK ? own : told;
+    return check_blocks(r);
 }
 
 /* data[count] is where all_reduce counts the ranks that failed. */
@@ -141,7 +142,7 @@ static qn_status reduce(const struct parallel_run *r, void *data, size_t count, 
     memcpy(flag, dtype == QN_F32 ? (const void *)&failed_f32 : (const void *)&failed,
            sizeof failed);
     const qn_status told =
-        c->all_reduce(c->arg, data, count + 1, dtype, how, own == QN_OK ? r->err : NULL);
+        c->all_reduce(c->arg, data, count + 1, dtype, how, qni_parallel_told(own, r->err));
     if (own != QN_OK || told != QN_OK)
         return own != QN_OK ? own : told;
     int32_t any;
@@ -372,10 +373,10 @@ static qn_status add_by_columns(const struct parallel_run *r, int64_t row, int64
     }
     const qn_status told =
         c->all_to_all(c->arg, r->scratch + p->scratch.send, p->block_bytes,
-                      r->scratch + p->scratch.recv, status == QN_OK ? r->err : NULL);
+                      r->scratch + p->scratch.recv, qni_parallel_told(status, r->err));
     if (status != QN_OK || told != QN_OK)
         return status != QN_OK ? status : told;
-    QNI_TRY(check_blocks(r, QN_OK));
+    QNI_TRY(check_blocks(r));
     n = columns_of_rank(p, c->rank, &first);
     add_in_order(r, begin_block(r->scratch + p->scratch.send, QN_OK), (size_t)(rows * n));
     QNI_TRY(gather_blocks(r, QN_OK));
@@ -480,7 +481,7 @@ static qn_status agree(const struct parallel_run *r, qn_status status)
     if (c->n_ranks == 1 || r->p->is_trusted)
         return status;
     const qn_status told = c->all_reduce(c->arg, say, 5, QN_I32, QN_REDUCE_MAX,
-                                         status == QN_OK ? r->err : NULL);
+                                         qni_parallel_told(status, r->err));
     if (status != QN_OK || told != QN_OK)
         return status != QN_OK ? status : told;
     if (say[0] != 0)
@@ -552,11 +553,9 @@ qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args,
 
 /* ---- sums of given parts --------------------------------------------------------------------- */
 
-/* A plan of nothing but the exchange. */
+/* A plan of nothing but the exchange, over p->comm. */
 static qn_status plan_sum(const qn_parallel_sum_args *args, struct qn_parallel *p, qn_error *err)
 {
-    memset(p, 0, sizeof *p);
-    QNI_TRY(qni_parallel_check_comm(args->comm, &p->comm, err));
     if (args->v.rank != 2 || args->v.shape[0] < 0 || args->v.shape[1] < 0 ||
         args->v.shape[0] > INT32_MAX || args->v.shape[1] > INT32_MAX)
         return qni_fail(err, QN_E_SHAPE, "v has rank %d, or a side that is no int32: it is [m, n]",
@@ -585,6 +584,8 @@ qn_status qn_parallel_sum_scratch(const qn_parallel_sum_args *args, size_t *byte
         return qni_fail(err, QN_E_ARGUMENT, "bytes is NULL: there is no place for the result");
     qn_parallel_sum_args_init(&own);
     QNI_TRY(qni_sized_read(&own, sizeof own, args, err));
+    memset(&p, 0, sizeof p);
+    QNI_TRY(qni_parallel_check_comm(own.comm, &p.comm, err));
     QNI_TRY(plan_sum(&own, &p, err));
     *bytes = p.scratch.bytes;
     return QN_OK;
@@ -616,6 +617,7 @@ qn_status qn_parallel_sum(const qn_ctx *ctx, const qn_parallel_sum_args *args, v
     if (ctx == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "ctx is NULL");
     QNI_TRY(qni_sized_read(&own, sizeof own, args, err));
+    memset(&p, 0, sizeof p);
     QNI_TRY(qni_parallel_check_comm(own.comm, &p.comm, err));
     const qn_status planned = plan_sum(&own, &p, err);
     p.ctx = ctx;

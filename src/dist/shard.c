@@ -27,28 +27,32 @@ qn_status qn_shard_range(int64_t extent, int64_t unit, int32_t rank, int32_t n_r
     return QN_OK;
 }
 
+/* What k is dealt out in. */
+static int64_t unit_of_k(const qn_format *f)
+{
+    const int64_t unit = f->group > 0 ? f->group : 1;
+    return f->group > 0 && f->superblock > 0 ? unit * f->superblock : unit;
+}
+
 /* The positions along k that a rank has, in the order of codes. */
 static qn_status range_of_k(const struct qn_weight *w, int32_t rank, int32_t n_ranks,
                             int64_t *first, int64_t *count, qn_error *err)
 {
-    const qn_format *f = &w->format;
     if (w->k != w->ci || w->conv_groups > 1)
         return qni_fail(err, QN_E_UNSUPPORTED,
                         "a convolution's weight is cut by column, along its outputs only");
-    int64_t unit = f->group > 0 ? f->group : 1;
-    if (f->group > 0 && f->superblock > 0)
-        unit *= f->superblock;
-    return qn_shard_range(w->k, unit, rank, n_ranks, first, count);
+    return qn_shard_range(w->k, unit_of_k(&w->format), rank, n_ranks, first, count);
 }
 
-static qn_status check(const void *ctx, const qn_weight *weight, const void *to, int32_t rank,
+/* from: a weight, or a checkpoint. */
+static qn_status check(const void *ctx, const void *from, const void *to, int32_t rank,
                        int32_t n_ranks, qn_error *err)
 {
-    if (ctx == NULL || weight == NULL || to == NULL)
+    if (ctx == NULL || from == NULL || to == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "%s is NULL",
-                        ctx == NULL      ? "ctx"
-                        : weight == NULL ? "weight"
-                                         : "the place for the result");
+                        ctx == NULL    ? "ctx"
+                        : from == NULL ? "the weight or checkpoint"
+                                       : "the place for the result");
     if (n_ranks < 1 || rank < 0 || rank >= n_ranks)
         return qni_fail(err, QN_E_ARGUMENT, "rank %d of %d: ranks are 0 to n_ranks - 1", rank,
                         n_ranks);
@@ -100,4 +104,84 @@ qn_status qn_weight_shard_columns(const qn_weight *weight, int32_t rank, int32_t
     for (int64_t i = 0; i < n; i++)
         columns[i] = is_cut_by_position(weight) ? weight->perm[first + i] : (int32_t)(first + i);
     return QN_OK;
+}
+
+/* ---- from a checkpoint ----------------------------------------------------------------------- */
+
+struct source {
+    const qn_ctx *ctx;
+    const qn_checkpoint *checkpoint;
+    int64_t i;
+};
+
+static qn_status load(const struct source *s, int64_t first_n, int64_t n, int64_t first_k,
+                      int64_t k, qn_weight **weight, qn_error *err)
+{
+    const qn_rectangle range = {first_n, n, first_k, k};
+    return qn_checkpoint_load_part(s->ctx, s->checkpoint, s->i, &range, weight, NULL, err);
+}
+
+/* The same outputs of every expert, one below the other. */
+static qn_status load_experts(const struct source *s, const qn_module *m, int64_t first,
+                              int64_t count, qn_weight **shard, qn_error *err)
+{
+    const size_t bytes = (size_t)m->experts * sizeof(qn_weight *);
+    qn_weight **const each = qni_alloc_zero(&s->ctx->allocator, bytes);
+    qn_status status = QN_OK;
+    if (each == NULL)
+        return qni_fail(err, QN_E_MEMORY, "no memory for a list of %lld experts",
+                        (long long)m->experts);
+    for (int64_t e = 0; status == QN_OK && e < m->experts; e++)
+        status = load(s, e * (m->n / m->experts) + first, count, 0, -1, &each[e], err);
+    if (status == QN_OK)
+        status = qn_weight_concat(s->ctx, (int32_t)m->experts, (const qn_weight *const *)each,
+                                  shard, err);
+    for (int64_t e = 0; e < m->experts; e++)
+        qn_weight_destroy(each[e]);
+    qni_free(&s->ctx->allocator, each, bytes);
+    return status;
+}
+
+static qn_status load_whole(const struct source *s, qn_split split, int32_t rank, int32_t n_ranks,
+                            qn_weight **shard, qn_error *err)
+{
+    qn_weight *whole = NULL;
+    qn_status status = load(s, 0, -1, 0, -1, &whole, err);
+    if (status == QN_OK)
+        status = qn_weight_shard(s->ctx, whole, split, rank, n_ranks, shard, err);
+    qn_weight_destroy(whole);
+    return status;
+}
+
+static qn_status load_shard(const struct source *s, const qn_module *m, qn_split split,
+                            int32_t rank, int32_t n_ranks, qn_weight **shard, qn_error *err)
+{
+    int64_t first, count;
+    /* What qn_weight_shard() cuts otherwise, or refuses, it sees as a whole. */
+    if (m->conv_groups > 1 || (split == QN_SPLIT_ROW && (m->has_perm || m->kh * m->kw > 1)))
+        return load_whole(s, split, rank, n_ranks, shard, err);
+    if (split == QN_SPLIT_ROW) {
+        QNI_TRY(qn_shard_range(m->k, unit_of_k(&m->format), rank, n_ranks, &first, &count));
+        return load(s, 0, -1, first, count, shard, err);
+    }
+    const int64_t experts = qni_max(1, m->experts);
+    QNI_TRY(qn_shard_range(m->n / experts, 1, rank, n_ranks, &first, &count));
+    return experts > 1 ? load_experts(s, m, first, count, shard, err)
+                       : load(s, first, count, 0, -1, shard, err);
+}
+
+qn_status qn_checkpoint_load_shard(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
+                                   qn_split split, int32_t rank, int32_t n_ranks, qn_weight **shard,
+                                   qn_error *err)
+{
+    const struct source s = {.ctx = ctx, .checkpoint = checkpoint, .i = i};
+    qn_module m;
+    if (shard != NULL)
+        *shard = NULL;
+    QNI_TRY(check(ctx, checkpoint, shard, rank, n_ranks, err));
+    if (split != QN_SPLIT_COLUMN && split != QN_SPLIT_ROW)
+        return qni_fail(err, QN_E_ARGUMENT, "split is %d: see qn_split", split);
+    qn_module_init(&m);
+    QNI_TRY(qn_checkpoint_module(checkpoint, i, &m, err));
+    return load_shard(&s, &m, split, rank, n_ranks, shard, err);
 }

@@ -353,6 +353,12 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
     return QN_OK;
 }
 
+/* The zeros of the others are packed, or padded, along k. */
+static bool can_cut(const struct qni_found *found)
+{
+    return found->fact[LAYOUT] == GEMM;
+}
+
 const struct qni_importer qni_import_awq = {
     .name = "awq",
     .parts = {".qweight", ".qzeros", ".scales", ".scaled_zeros"},
@@ -360,4 +366,6 @@ const struct qni_importer qni_import_awq = {
     .heads = heads,
     .find = find,
     .load = load,
+    .along_k = {1, 1, 1},
+    .can_cut = can_cut,
 };

@@ -284,4 +284,5 @@ const struct qni_importer qni_import_ct_packed = {
     .named = ".weight",
     .find = find,
     .load = load,
+    .along_k = {2, 2, 2},
 };

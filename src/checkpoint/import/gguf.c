@@ -320,4 +320,5 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
 }
 
 const struct qni_importer qni_import_gguf = {
-    .name = "gguf", .parts = {""}, .named = "", .heads = heads, .find = find, .load = load};
+    .name = "gguf", .parts = {""}, .named = "", .heads = heads, .find = find, .load = load,
+    .along_k = {2}};

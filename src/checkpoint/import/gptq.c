@@ -419,4 +419,5 @@ const struct qni_importer qni_import_gptq = {
     .named = ".weight",
     .find = find,
     .load = load,
+    .along_k = {1, 1, 1},
 };

@@ -53,7 +53,8 @@ struct qni_found {
     struct qni_tensor part[QNI_MOST_PARTS]; /* in the order of the importer's list */
     int64_t fact[8];                        /* the importer's own, from find for load */
     float table[256];
-    const qn_file *file;    /* of quern: where it lies, and its name */
+    const qn_file *file;         /* of quern: where it lies, its name, */
+    int64_t first_k;             /* and the first of parts.k columns; 0 of a whole weight */
     const struct qni_link *link; /* of graphs: what the node says */
     char stem[QNI_STEM];
     struct qni_notes notes;
@@ -79,6 +80,12 @@ struct qni_importer {
                       qn_error *err);
     qn_status (*load)(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
                       struct qn_weight *w, struct qni_rounding *rounding, qn_error *err);
+    /* Of each part, the dimension that its codes, or its values for each group, run along: 1: the
+     * first, 2: the last, 0: none. All 0: parts are not cut along k (cut.h). What load takes from
+     * parts that can be cut it takes from their shapes, not from fact[]. */
+    int8_t along_k[QNI_MOST_PARTS];
+    /* NULL: always. */
+    bool (*can_cut)(const struct qni_found *found);
 };
 
 #define QNI_IMPORTER(name) extern const struct qni_importer qni_import_##name;

@@ -14,7 +14,7 @@
 #include "import.h"
 
 enum { WEIGHT, SCALE, SCALE_INV, ZERO, INPUT_SCALE, INPUT_ZERO };
-enum { BLOCK_ROWS, BLOCKS }; /* found->fact: 0, or the rows of a block and blocks a row */
+enum { BLOCK_ROWS }; /* found->fact: 0, or the rows of a block */
 
 static bool is_matrix_of(const struct qni_tensor *t, qn_dtype dtype)
 {
@@ -114,7 +114,6 @@ static qn_status find_blocks(const qn_checkpoint *c, struct qni_found *f, qn_err
     if (!qni_import_is_float(t->dtype))
         return qni_fail(err, QN_E_DTYPE, "its scale is no matrix of f16, bf16 or f32");
     f->fact[BLOCK_ROWS] = rows;
-    f->fact[BLOCKS] = t->shape[1];
     f->parts.format.group = columns;
     f->parts.format.scale_dtype = t->dtype;
     qni_note(&f->notes, "group: blocks of %lld x %lld, %s; each row holds its block's scale",
@@ -168,7 +167,8 @@ static void take_row(const void *arg, int64_t row, struct qni_rounding *rounding
         codes[i] = (uint8_t)(from[i] + half);
     for (int64_t g = 0; g < w->n_groups; g++) {
         const int64_t at = row * w->n_groups + g;
-        const int64_t s = rows > 0 ? n / rows * f->fact[BLOCKS] + g : qni_import_scale_at(w, n, g);
+        const int64_t s =
+            rows > 0 ? n / rows * f->part[SCALE].shape[1] + g : qni_import_scale_at(w, n, g);
         w->scale[at] = qni_import_float(&f->part[SCALE], s);
         if (w->zero != NULL)
             w->zero[at] = (int32_t)qni_import_int(&f->part[ZERO], s);
@@ -193,6 +193,7 @@ const struct qni_importer qni_import_int8 = {
     .heads = heads_int8,
     .find = find_int8,
     .load = load,
+    .along_k = {2, 2, 0, 2},
 };
 
 const struct qni_importer qni_import_fp8 = {
@@ -203,4 +204,5 @@ const struct qni_importer qni_import_fp8 = {
     .heads = heads_fp8,
     .find = find_fp8,
     .load = load,
+    .along_k = {2, 2, 0, 2},
 };

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quern's own weights, so that everything that works on a checkpoint works on a quern file as well:
- * <name>.codes with a description among the metadata (docs/formats.md). All of it is read by
- * qn_file_load_weight(); rows are cut from the whole. */
+ * <name>.codes with a description among the metadata (docs/formats.md). load.c reads the rows and
+ * columns that are asked for. */
 #include <stdio.h>
 #include <string.h>
 
 #include "../../base/error.h"
+#include "../cut.h"
 #include "../file.h"
 #include "import.h"
 
@@ -41,41 +42,44 @@ static qn_status find(const qn_checkpoint *c, const char *stem, struct qni_found
 }
 
 /* Both levels of the scales, where the weight has them. */
-static void copy_levels(struct qn_weight *w, const struct qn_weight *whole, int64_t first)
+static void copy_levels(struct qn_weight *w, const struct qn_weight *part)
 {
     const size_t groups = (size_t)(w->n * w->n_groups), supers = (size_t)(w->n * w->n_supers);
-    if (w->super_scale == NULL || whole->super_scale == NULL)
+    if (w->super_scale == NULL || part->super_scale == NULL)
         return;
-    memcpy(w->super_scale, whole->super_scale + first * w->n_supers, supers * sizeof(float));
-    memcpy(w->sub_scale, whole->sub_scale + first * w->n_groups, groups * sizeof(int16_t));
-    if (w->super_min == NULL || whole->super_min == NULL)
+    memcpy(w->super_scale, part->super_scale, supers * sizeof(float));
+    memcpy(w->sub_scale, part->sub_scale, groups * sizeof(int16_t));
+    if (w->super_min == NULL || part->super_min == NULL)
         return;
-    memcpy(w->super_min, whole->super_min + first * w->n_supers, supers * sizeof(float));
-    memcpy(w->sub_min, whole->sub_min + first * w->n_groups, groups * sizeof(int16_t));
+    memcpy(w->super_min, part->super_min, supers * sizeof(float));
+    memcpy(w->sub_min, part->sub_min, groups * sizeof(int16_t));
 }
 
 static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
                       struct qn_weight *w, struct qni_rounding *rounding, qn_error *err)
 {
-    qn_weight *whole = NULL;
-    QNI_TRY(qn_file_load_weight(ctx, found->file, found->stem, &whole, err));
+    const qn_rectangle range = {first, w->n, found->first_k, w->k};
+    qn_weight *part = NULL;
+    if (w->n == 0)
+        return QN_OK;
+    QNI_TRY(qni_file_load_range(ctx, found->file, found->stem, &range, &part, err));
     const size_t groups = (size_t)(w->n * w->n_groups);
-    if (whole->n_groups != w->n_groups || whole->k != w->k || first + w->n > whole->n) {
-        qn_weight_destroy(whole);
+    if (part->n_groups != w->n_groups || part->k != w->k || part->n != w->n) {
+        qn_weight_destroy(part);
         return qni_fail(err, QN_E_CORRUPT, "the file was changed since it was opened");
     }
-    memcpy(w->codes, whole->codes + first * w->k, (size_t)(w->n * w->k));
-    memcpy(w->scale, whole->scale + first * w->n_groups, groups * sizeof(float));
-    if (w->zero != NULL && whole->zero != NULL)
-        memcpy(w->zero, whole->zero + first * w->n_groups, groups * sizeof(int32_t));
-    if (w->offset != NULL && whole->offset != NULL)
-        memcpy(w->offset, whole->offset + first * w->n_groups, groups * sizeof(float));
-    if (w->perm != NULL && whole->perm != NULL)
-        memcpy(w->perm, whole->perm, (size_t)w->k * sizeof(int32_t));
-    if (w->prescale != NULL && whole->prescale != NULL)
-        memcpy(w->prescale, whole->prescale, (size_t)w->k * sizeof(float));
-    copy_levels(w, whole, first);
-    qn_weight_destroy(whole);
+    memcpy(w->codes, part->codes, (size_t)(w->n * w->k));
+    memcpy(w->scale, part->scale, groups * sizeof(float));
+    if (w->zero != NULL && part->zero != NULL)
+        memcpy(w->zero, part->zero, groups * sizeof(int32_t));
+    if (w->offset != NULL && part->offset != NULL)
+        memcpy(w->offset, part->offset, groups * sizeof(float));
+    if (w->perm != NULL && part->perm != NULL)
+        memcpy(w->perm, part->perm, (size_t)w->k * sizeof(int32_t));
+    if (w->prescale != NULL && part->prescale != NULL)
+        memcpy(w->prescale, part->prescale, (size_t)w->k * sizeof(float));
+    copy_levels(w, part);
+    qn_weight_destroy(part);
     rounding->groups += w->n * w->n_groups;
     return QN_OK;
 }
