@@ -111,6 +111,7 @@ struct image_item {
     float *w, *line[3], *c, *wide;
     int64_t ld; /* of w and c */
     const float *scale, *bias;
+    const int32_t *sum_bias;
     float *w_scale; /* int8-static */
     void *words;
 };
@@ -325,6 +326,7 @@ static void run_columns(const struct image_item *p, int64_t row, int64_t end, in
         .x_scale = op->quant.x_scale,
         .scale = p->scale,
         .bias = p->bias,
+        .sum_bias = p->sum_bias,
         .is_relu = run->is_relu,
         .most = run->finish.act == QN_ACT_RELU6 ? 6.0f : INFINITY,
         .y = p->c,
@@ -363,7 +365,10 @@ static void run_item(struct image_item *p, int64_t item)
     qni_image_weights_expand(run->op->w[0], p->output / QNI_PANEL, qni_ceil_div(p->n, QNI_PANEL),
                              &run->list, p->w, p->ld, p->w_scale);
     p->scale = read_vector(p, &run->op->epilogue.col_scale, p->line[0]);
-    p->bias = read_vector(p, &run->op->epilogue.bias, p->line[1]);
+    const qn_tensor *bias = &run->op->epilogue.bias;
+    const void *line = read_vector(p, bias, p->line[1]);
+    p->bias = bias->dtype == QN_I32 ? NULL : line;
+    p->sum_bias = bias->dtype == QN_I32 ? line : NULL;
     for (int64_t j = 0; j < ow; j += cut->columns)
         run_columns(p, row, qni_min(row + run->band, run->op->conv.oh), j,
                     qni_min(cut->columns, ow - j));

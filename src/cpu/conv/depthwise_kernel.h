@@ -61,9 +61,11 @@ struct qni_depthwise_image {
     const float *w; /* [taps, n], w_tap elements from tap to tap */
     int64_t w_tap;
     /* int8-static: x and w are integers, sums exact; they are multiplied by w_scale ([n]), and
-     * what is -0 becomes +0, then by x_scale. NULL: float. */
+     * what is -0 becomes +0, then by x_scale. NULL: float. sum_bias ([n], or NULL) is added to the
+     * sums before, in int32. */
     const float *w_scale;
     float x_scale;
+    const int32_t *sum_bias;
     const float *scale, *bias; /* [n] sums are multiplied, then added to; NULL: not */
     bool is_relu;              /* then: v > 0 ? v : +0, and most where that is less */
     float most;

@@ -52,6 +52,7 @@ struct direct_run {
     struct qni_part part;
     int32_t kind;
     int32_t has_bias; /* in f32, and the kernel's to add */
+    const int32_t *sum_bias; /* in int32, and taken away with the zero points; else NULL */
     bool turns;       /* bytes, and y lies in planes */
     uint8_t flip;     /* of the bytes of x: 0x80 for u8 */
     int64_t taps[QNI_DIRECT_TAPS];
@@ -462,15 +463,21 @@ static void finish_words(const struct direct_run *r, const struct qni_slab *slab
 
 /* ---- channels -------------------------------------------------------------------------------- */
 
-/* Can any code of n outputs be unbounded (is_bounded in kernel.h)? dot: no sum times x's scale is
- * more. */
-static bool may_be_unbounded(const float *scale, const float *bias, int64_t n, float dot,
-                             float y_inv)
+static float size_of(float v)
 {
+    return qni_float_of(qni_bits_of(v) & 0x7fffffffu);
+}
+
+/* Can any code of n outputs be unbounded (is_bounded in kernel.h)? dot: no sum times x's scale is
+ * more; sum_bias: added to the sums, or NULL. */
+static bool may_be_unbounded(const struct direct_run *r, const float *scale, const float *bias,
+                             const int32_t *sum_bias, int64_t n, float dot)
+{
+    const float y_inv = r->epilogue.finish.y_inv, x_scale = size_of(r->epilogue.x_scale);
     uint32_t unbounded = 0; /* NaN are */
     for (int64_t j = 0; j < n; j++) {
-        const float size = qni_float_of(qni_bits_of(scale[j]) & 0x7fffffffu) * dot +
-                           qni_float_of(qni_bits_of(bias[j]) & 0x7fffffffu);
+        const float sum = sum_bias != NULL ? size_of((float)sum_bias[j]) * x_scale : 0.0f;
+        const float size = size_of(scale[j]) * (dot + sum) + size_of(bias[j]);
         unbounded |= (uint32_t) !(size * y_inv < 0x1p21f);
     }
     return unbounded != 0;
@@ -492,6 +499,13 @@ static void describe_lanes(const struct direct_run *r, int64_t lane, int64_t at,
         to->zero[at + j] = x_zero * sums[lane + j];
 }
 
+/* A bias of int32 is taken away as a zero point is, with its sign changed: the same sums. */
+static void describe_sum_bias(const int32_t *sum_bias, int64_t n, int32_t *zero)
+{
+    for (int64_t j = 0; j < n; j++)
+        zero[j] = (int32_t)((uint32_t)zero[j] - (uint32_t)sum_bias[j]);
+}
+
 /* Scales, biases and zero points of `blocks` blocks; true if all codes are bounded (kernel.h).
  * Plain loops, since small layers have many outputs for their rows. */
 static bool describe_outputs(const struct direct_run *r, const struct qni_slab *slab, int64_t block,
@@ -510,8 +524,11 @@ static bool describe_outputs(const struct direct_run *r, const struct qni_slab *
     if (r->has_bias)
         memcpy(bias, (const float *)r->op->epilogue.bias.data + slab->output + at,
                (size_t)n * sizeof *bias);
+    const int32_t *const sum_bias = r->sum_bias == NULL ? NULL : r->sum_bias + slab->output + at;
+    if (sum_bias != NULL)
+        describe_sum_bias(sum_bias, n, to->zero + at);
     const float dot = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
-    return !may_be_unbounded(scale, bias, n, dot, r->epilogue.finish.y_inv);
+    return !may_be_unbounded(r, scale, bias, sum_bias, n, dot);
 }
 
 /* Words of one block, 256 rows at a time (all of them if lines stay whole), through the common
@@ -657,7 +674,7 @@ static void multiply_blocks(const struct direct_run *r, struct direct_worker *h,
         .kind = r->kind,
         .scale = scratch->scale + 32 * block,
         .zero = scratch->zero + 32 * block,
-        .has_zero = qni_op_x_zero(r->op) != 0,
+        .has_zero = qni_op_x_zero(r->op) != 0 || r->sum_bias != NULL,
         .column = r->turns ? 0 : h->slab.output + 32 * block,
         .n = qni_min(32 * blocks, h->slab.outputs - 32 * block),
         .bias = scratch->bias + 32 * block,
@@ -669,7 +686,8 @@ static void multiply_blocks(const struct direct_run *r, struct direct_worker *h,
         .is_u8 = f->y_dtype == QN_U8,
         .is_bounded = h->is_bounded,
         .is_tall = s->is_tall,
-        .is_near = qni_op_x_zero(r->op) == 0 && r->op->k <= 256 && s->steps <= QNI_DIRECT_NEAR,
+        .is_near = qni_op_x_zero(r->op) == 0 && r->sum_bias == NULL && r->op->k <= 256 &&
+                   s->steps <= QNI_DIRECT_NEAR,
         .c = scratch->c,
         .scratch = scratch->kernel,
     };
@@ -756,9 +774,20 @@ static int32_t kind_of(const struct direct_run *r)
     if (bytes && (r->op->conv.ys[1] == 1 || qni_direct_turns(r->op)) && e->residual.rank == 0 &&
         e->row_scale.rank == 0 && e->col_scale.rank == 0 &&
         (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) && !f->has_clamp &&
-        (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32)))
+        (e->bias.rank == 0 || r->sum_bias != NULL || e->bias.dtype == QN_F32))
         return QNI_DIRECT_BYTES;
     return QNI_DIRECT_FLOATS;
+}
+
+/* The bias of int32 that can go with the zero points of x, where sums do not leave as they are: it
+ * follows the outputs without gaps, and no zero points of weights are the epilogue's. */
+static const int32_t *sum_bias_of(const struct direct_run *r)
+{
+    const qn_tensor *bias = &r->op->epilogue.bias;
+    return bias->rank == 1 && bias->dtype == QN_I32 && bias->stride[0] == 1 &&
+                   r->op->y.dtype != QN_I32 && !r->epilogue.has_zeros
+               ? bias->data
+               : NULL;
 }
 
 static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
@@ -774,9 +803,12 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);
     r.part = (struct qni_part){.w = op->w[0], .n_panels = op->w[0]->head->panels, .n = op->n};
     r.part.n_rows = op->m;
+    r.sum_bias = sum_bias_of(&r);
+    if (r.sum_bias != NULL)
+        r.epilogue.raw = 0;
     r.kind = kind_of(&r);
     r.turns = r.kind == QNI_DIRECT_BYTES && qni_direct_turns(op);
-    r.has_bias = r.kind == QNI_DIRECT_BYTES && op->epilogue.bias.rank != 0;
+    r.has_bias = r.kind == QNI_DIRECT_BYTES && op->epilogue.bias.rank != 0 && r.sum_bias == NULL;
     if (r.kind != QNI_DIRECT_BYTES)
         r.shape.blocks_per_call = 1;
     r.flip = op->x.dtype == QN_U8 ? 0x80 : 0;

@@ -234,8 +234,8 @@ static const char *image_refusal(const struct qni_op *op, bool is_codes)
     if (is_static && (head->k > QNI_EXACT_TAPS || head->n_groups > 1 ||
                       head->section[QNI_SECTION_OFFSET].bytes != 0))
         return "given codes: weights of one group without offsets";
-    if (qni_op_is_raw(op))
-        return "adds no int32";
+    if (op->y.dtype == QN_I32 || qni_op_has_raw_zeros(op))
+        return "gives no int32 sums";
     if (op->kind != QNI_CONV)
         return "serves no transposed convolutions";
     if (op->conv.xs[1] != 1 || op->conv.ys[1] != 1 || op->conv.co != 1)
@@ -251,6 +251,8 @@ static const char *image_refusal(const struct qni_op *op, bool is_codes)
 static const char *codes_refusal(const struct qni_op *op)
 {
     const struct qni_conv *g = &op->conv;
+    if (qni_op_is_raw(op))
+        return "adds no int32";
     if (qn_dtype_bytes(op->x.dtype) != 1 || qn_dtype_bytes(op->y.dtype) != 1)
         return "x and y: i8 or u8";
     if (g->kh != 3 || g->kw != 3 || g->dilation[0] != 1 || g->dilation[1] != 1 || g->stride[1] > 2)

@@ -231,9 +231,23 @@ QNI_NOINLINE static vec finish_floats(const struct qni_depthwise_image *m, int64
     return total;
 }
 
-static vec finish(const struct qni_depthwise_image *m, int64_t channel, int64_t n, const vec *sums,
+/* Sums of integers are exact in floats, and so they stay until the bias is added in int32. */
+QNI_NOINLINE static void add_sum_bias(const struct qni_depthwise_image *m, int64_t channel,
+                                      int64_t n, vec *sums)
+{
+    uvec bias;
+    memcpy(&bias, m->sum_bias + channel, sizeof bias);
+    for (int64_t i = 0; i < n; i++) {
+        const ivec sum = (ivec)((uvec)__builtin_convertvector(sums[i], ivec) + bias);
+        sums[i] = __builtin_convertvector(sum, vec);
+    }
+}
+
+static vec finish(const struct qni_depthwise_image *m, int64_t channel, int64_t n, vec *sums,
                   uint8_t *y)
 {
+    if (m->sum_bias != NULL)
+        add_sum_bias(m, channel, n, sums);
     const int64_t bytes = y_bytes_of(m), step = m->y_column * bytes;
     y += channel * bytes;
     if (bytes > 1)

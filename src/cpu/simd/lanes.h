@@ -11,6 +11,7 @@
 
 typedef float vec QNI_VECTOR(4 * LANES);
 typedef int32_t ivec QNI_VECTOR(4 * LANES);
+typedef uint32_t uvec QNI_VECTOR(4 * LANES);
 
 QNI_TEMPLATE vec load(const float *at)
 {
