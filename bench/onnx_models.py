@@ -23,6 +23,8 @@ import zipfile
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import numpy as np
+import onnx
+import onnx.version_converter
 import onnxruntime
 
 import quern
@@ -92,15 +94,26 @@ class Pictures:
         return self.left.pop() if self.left else None
 
 
+def first_opset(data):
+    return min(one.version for one in onnx.load_from_string(data).opset_import
+               if one.domain in ("", "ai.onnx"))
+
+
 def static_int8(data, name, shape):
     """The model with QuantizeLinear and DequantizeLinear around its operators."""
     import logging
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
-        paths = [os.path.join(folder, one) for one in ("floats.onnx", "codes.onnx")]
-        with open(paths[0], "wb") as file:
-            file.write(data)
+        paths = [os.path.join(folder, one) for one in ("given.onnx", "floats.onnx", "codes.onnx")]
+        # Opset 13 is the first whose scales may be one an output.
+        onnx.save(onnx.version_converter.convert_version(onnx.load_from_string(data), 13)
+                  if first_opset(data) < 13 else onnx.load_from_string(data), paths[0])
+        # Constants become initializers, and batch normalization goes into the weights: without
+        # that, weights that come out of Constant nodes are quantized in every run.
+        quant_pre_process(paths[0], paths[1], skip_symbolic_shape=True)
+        del paths[0]
         # Seven bits: on CPUs without VNNI ONNX Runtime's own products of eight saturate.
         quantize_static(paths[0], paths[1], Pictures(name, shape), quant_format=QuantFormat.QDQ,
                         per_channel=True, reduce_range=True, activation_type=QuantType.QUInt8,

@@ -51,6 +51,8 @@ enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };
 enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_INTS = 2, ORT_ATTRIBUTE_FLOAT = 3,
        ORT_ATTRIBUTE_STRING = 5 };
 enum { ORT_HARDWARE_CPU = 0 };
+/* OrtEpDataLayout: where the channels of an image lie. */
+enum { ORT_CHANNELS_FIRST = 0, ORT_CHANNELS_LAST = 1 };
 enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
 
 struct ort_api_base {
@@ -102,8 +104,11 @@ struct ort_provider {
                                   const struct ort_node **, size_t, struct ort_compute **,
                                   struct ort_node **);
     void (*release_computes)(struct ort_provider *, struct ort_compute **, size_t);
-    ort_function preferred_layout, should_convert_layout, set_dynamic_options, on_run_start,
-        on_run_end, create_allocator, create_stream, compatibility;
+    struct ort_status *(*preferred_layout)(struct ort_provider *, int *);
+    struct ort_status *(*should_convert_layout)(struct ort_provider *, const char *, const char *,
+                                                int, int *);
+    ort_function set_dynamic_options, on_run_start, on_run_end, create_allocator, create_stream,
+        compatibility;
 };
 
 /* OrtNodeFusionOptions. */

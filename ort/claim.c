@@ -64,7 +64,8 @@ bool claim_concerns(const struct graph *g, const struct settings *settings, int3
 {
     const struct graph_node *node = &g->nodes[number];
     return is_integers(node) || node_is(node, "", "DynamicQuantizeLinear") ||
-           node_is(node, "com.microsoft", "MatMulNBits") || floats_concern(g, settings, number);
+           node_is(node, "com.microsoft", "MatMulNBits") || floats_concern(g, settings, number) ||
+           (settings->channels_last && node_is(node, "", "MaxPool"));
 }
 
 bool claim_find(const struct graph *g, const struct settings *settings, int32_t node,
@@ -81,6 +82,8 @@ bool claim_find(const struct graph *g, const struct settings *settings, int32_t 
         c->y_type = ORT_U8;
         return true;
     }
+    if (node_is(anchor, "", "MaxPool"))
+        return claim_pool(g, c);
     if (is_integers(anchor))
         found = claim_integers(g, c);
     else if (node_is(anchor, "com.microsoft", "MatMulNBits"))

@@ -8,7 +8,7 @@
 #include "graph.h"
 #include "settings.h"
 
-enum claim_kind { CLAIM_QUANTIZE, CLAIM_MATMUL, CLAIM_CONV, CLAIM_CONV_TRANSPOSE };
+enum claim_kind { CLAIM_QUANTIZE, CLAIM_POOL, CLAIM_MATMUL, CLAIM_CONV, CLAIM_CONV_TRANSPOSE };
 
 /* How the codes of a weight lie in the model. */
 enum weight_order {
@@ -56,6 +56,7 @@ struct claim {
     int32_t n_axes;              /* 1 or 2 */
     int64_t groups, kernel[2], stride[2], dilation[2], pad[4], out_pad[2];
     bool pads_same, pads_upper;
+    bool channels_last;          /* x, y and the residual are [n, h, w, channels]. */
     char reason[200];            /* Why an operator of ours is not claimed. */
 };
 
@@ -81,6 +82,10 @@ bool claim_floats(const struct graph *graph, const struct settings *settings, st
 bool floats_concern(const struct graph *graph, const struct settings *settings, int32_t node);
 /* Attributes of a convolution, by the shape of its weights. */
 bool claim_geometry(const struct graph *graph, struct claim *claim);
+/* pads and auto_pad of an image of n_axes. */
+bool claim_padding(const struct graph *graph, struct claim *claim, const struct graph_node *node);
+/* MaxPool. */
+bool claim_pool(const struct graph *graph, struct claim *claim);
 /* Whatever follows that an epilogue can do. */
 void claim_epilogue(const struct graph *graph, struct claim *claim);
 

@@ -20,7 +20,7 @@ bool value_by_channel(const struct graph *g, const struct claim *c, int32_t valu
     }
     if (v->rank > rank)
         return false;
-    int32_t channel = c->kind == CLAIM_MATMUL ? rank - 1 : 1;
+    int32_t channel = c->kind == CLAIM_MATMUL || c->channels_last ? rank - 1 : 1;
     for (int32_t i = 0; i < v->rank; i++)
         if (v->shape[i] != 1 && (i + rank - v->rank != channel || v->shape[i] != c->n))
             return false;

@@ -174,6 +174,20 @@ static void take_codes(const struct graph *g, struct claim *c)
     c->strategy = QN_STRATEGY_INT8_STATIC;
 }
 
+/* A zero point that changes nothing: none, or a constant of zeros of i32. */
+static bool is_absent_or_zeros(const struct graph *g, int32_t value)
+{
+    struct tensor t;
+    if (value < 0)
+        return true;
+    if (!graph_constant(g, value, &t) || t.type != ORT_I32)
+        return false;
+    for (int64_t i = 0; i < t.count; i++)
+        if (((const int32_t *)t.data)[i] != 0)
+            return false;
+    return true;
+}
+
 /* The bias operand: floats, or codes of 32 bits, which are in units of x's and the weights'
  * scales. */
 static bool take_bias(const struct graph *g, struct claim *c, int32_t value)
@@ -182,9 +196,10 @@ static bool take_bias(const struct graph *g, struct claim *c, int32_t value)
         return true;
     if (is_dequantized(g, value)) {
         const struct graph_node *node = producer(g, value);
-        int32_t codes = node_input(node, 0), zero = node_input(node, 2);
+        int32_t codes = node_input(node, 0);
         if (!c->x_is_codes || c->w_block != 0 || codes < 0 || !g->values[codes].is_constant ||
-            g->values[codes].type != ORT_I32 || value_count(g, codes) != c->n || zero >= 0 ||
+            g->values[codes].type != ORT_I32 || value_count(g, codes) != c->n ||
+            !is_absent_or_zeros(g, node_input(node, 2)) ||
             !is_ours_alone(g, value) || !claim_add(c, g->values[value].producer))
             return claim_refuse(c, "its bias is dequantized in another way than x and the weights");
         c->sum_bias = codes;

@@ -19,7 +19,7 @@ static bool small(const int64_t *values, int32_t count, int64_t low)
     return true;
 }
 
-static bool padding(const struct graph *g, struct claim *c, const struct graph_node *node)
+bool claim_padding(const struct graph *g, struct claim *c, const struct graph_node *node)
 {
     char automatic[16];
     int64_t pads[4] = {0, 0, 0, 0};
@@ -47,6 +47,7 @@ bool claim_geometry(const struct graph *g, struct claim *c)
     const struct graph_node *node = &g->nodes[c->anchor];
     const struct graph_value *w = &g->values[c->w];
     bool transposed = strcmp(node->op, "ConvTranspose") == 0;
+    c->channels_last = node->channels_last;
     int64_t strides[2] = {1, 1}, dilations[2] = {1, 1}, out_pad[2] = {0, 0};
     c->kind = transposed ? CLAIM_CONV_TRANSPOSE : CLAIM_CONV;
     c->order = transposed ? ORDER_IOHW : ORDER_OIHW;
@@ -75,7 +76,7 @@ bool claim_geometry(const struct graph *g, struct claim *c)
         return claim_refuse(c, "weights of a shape that is not possible");
     c->n = transposed ? w->shape[1] * c->groups : w->shape[0];
     c->k = (transposed ? w->shape[0] / c->groups : w->shape[1]) * c->kernel[0] * c->kernel[1];
-    if (!padding(g, c, node))
+    if (!claim_padding(g, c, node))
         return false;
     /* Phases of few outputs fill a sixteenth of a panel: slower than floats. */
     if (transposed && c->n / c->groups < 4)

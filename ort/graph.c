@@ -105,6 +105,10 @@ static struct ort_status *read_nodes(struct graph *g, const struct ort_node *con
         node->ort = nodes[i];
         ORT_TRY(g->api->operator_type(node->ort, &node->op));
         ORT_TRY(g->api->operator_domain(node->ort, &node->domain));
+        /* Where the runtime puts operators whose images it has turned for us. */
+        node->channels_last = strcmp(node->domain, "com.ms.internal.nhwc") == 0;
+        if (node->channels_last || strcmp(node->domain, "ai.onnx") == 0)
+            node->domain = "";
         ORT_TRY(read_operands(g, node, false));
         ORT_TRY(read_operands(g, node, true));
     }
@@ -185,8 +189,7 @@ int32_t node_output(const struct graph_node *node, int32_t i)
 
 bool node_is(const struct graph_node *node, const char *domain, const char *op)
 {
-    const char *own = strcmp(node->domain, "ai.onnx") == 0 ? "" : node->domain;
-    return strcmp(node->op, op) == 0 && strcmp(own, domain) == 0;
+    return strcmp(node->op, op) == 0 && strcmp(node->domain, domain) == 0;
 }
 
 static const struct ort_attribute *attribute(const struct graph *g, const struct graph_node *node,

@@ -26,6 +26,7 @@ struct graph_node {
     const struct ort_node *ort;
     const char *op;
     const char *domain;
+    bool channels_last; /* x and y of this convolution are images with channels last. */
     int32_t n_inputs, n_outputs;
     int32_t *inputs, *outputs;
 };
@@ -49,7 +50,7 @@ int32_t graph_find(const struct graph *graph, const char *name);
 /* Input or output i of a node, -1 where there is none. */
 int32_t node_input(const struct graph_node *node, int32_t i);
 int32_t node_output(const struct graph_node *node, int32_t i);
-/* domain "" is ONNX's own. */
+/* domain "" is ONNX's own; images may lie either way. */
 bool node_is(const struct graph_node *node, const char *domain, const char *op);
 
 /* Attributes; the default where the node has none. ints: how many were read, at most max. */

@@ -134,7 +134,7 @@ static struct ort_status *pack(struct program *p, const struct graph *g)
 {
     const struct claim *c = &p->claim;
     struct worker *worker = NULL;
-    if (c->kind == CLAIM_QUANTIZE)
+    if (c->kind == CLAIM_QUANTIZE || c->kind == CLAIM_POOL)
         return NULL;
     const struct weights_factor times = merge_scales(p, g);
     ORT_TRY(worker_take(p->workers, NULL, &worker));
@@ -148,7 +148,7 @@ struct ort_status *program_build(struct workers *workers, const struct graph *g,
                                  const struct claim *claim, const struct program_names *names,
                                  struct program **program)
 {
-    static const char *const kinds[] = {"DynamicQuantizeLinear", "a product", "a convolution",
+    static const char *const kinds[] = {"DynamicQuantizeLinear", "a pool", "a product", "a convolution",
                                         "a transposed convolution"};
     struct program *p = calloc(1, sizeof *p);
     if (p == NULL)

@@ -43,6 +43,32 @@ static void tell_claim(const struct provider *self, const struct graph *g, const
     tell(self, text);
 }
 
+static bool is_pool(const struct graph *g, int32_t node)
+{
+    return node_is(&g->nodes[node], "", "MaxPool");
+}
+
+/* Does a claim lie before or behind this pool, with nothing between them that minds how images
+ * lie? Only there is it worth more than the runtime's own. */
+static bool is_between_claims(const struct graph *g, const bool *taken, int32_t pool)
+{
+    enum { FAR = 6 };
+    if (g->nodes[pool].channels_last)
+        return true;
+    int32_t back = node_input(&g->nodes[pool], 0), ahead = node_output(&g->nodes[pool], 0);
+    for (int32_t i = 0; i < FAR && back >= 0 && g->values[back].producer >= 0; i++) {
+        if (taken[g->values[back].producer])
+            return true;
+        back = node_input(&g->nodes[g->values[back].producer], 0);
+    }
+    for (int32_t i = 0; i < FAR && ahead >= 0 && g->values[ahead].reader >= 0; i++) {
+        if (taken[g->values[ahead].reader])
+            return true;
+        ahead = node_output(&g->nodes[g->values[ahead].reader], 0);
+    }
+    return false;
+}
+
 static struct ort_status *claim_all(const struct provider *self, const struct graph *g,
                                     struct ort_support *support, bool *taken)
 {
@@ -50,8 +76,11 @@ static struct ort_status *claim_all(const struct provider *self, const struct gr
     const struct ort_node *nodes[CLAIM_MAX_NODES];
     struct claim claim;
     int32_t n_claims = 0, n_nodes = 0;
-    for (int32_t i = 0; i < g->n_nodes; i++) {
-        if (taken[i] || !claim_concerns(g, &self->settings, i))
+    /* Pools after all others. */
+    for (int32_t at = 0; at < 2 * g->n_nodes; at++) {
+        const int32_t i = at % g->n_nodes;
+        if (taken[i] || !claim_concerns(g, &self->settings, i) ||
+            is_pool(g, i) != (at >= g->n_nodes) || (is_pool(g, i) && !is_between_claims(g, taken, i)))
             continue;
         bool claimed = claim_find(g, &self->settings, i, &claim);
         for (int32_t j = 0; claimed && j < claim.n_nodes; j++)
@@ -192,6 +221,27 @@ static void release_computes(struct ort_provider *ort, struct ort_compute **comp
     }
 }
 
+/* Images with channels last: the order in which convolutions read whole rows of channels. The
+ * runtime turns x and y of the convolutions that were claimed, moves the turns through what lies
+ * between them, and asks once more what is claimed. */
+static struct ort_status *preferred_layout(struct ort_provider *ort, int *layout)
+{
+    *layout = ((const struct provider *)ort)->settings.channels_last ? ORT_CHANNELS_LAST
+                                                                     : ORT_CHANNELS_FIRST;
+    return NULL;
+}
+
+static struct ort_status *should_convert_layout(struct ort_provider *ort, const char *domain,
+                                                const char *op, int layout, int *answer)
+{
+    (void)ort;
+    (void)domain;
+    *answer = layout == ORT_CHANNELS_LAST &&
+              (strcmp(op, "Conv") == 0 || strcmp(op, "ConvTranspose") == 0 ||
+               strcmp(op, "QLinearConv") == 0 || strcmp(op, "MaxPool") == 0);
+    return NULL;
+}
+
 static const char *name(const struct ort_provider *ort)
 {
     (void)ort;
@@ -214,6 +264,8 @@ struct ort_status *provider_create(const struct ort_api *api, const struct ort_l
     self->ort.get_capability = get_capability;
     self->ort.compile = compile;
     self->ort.release_computes = release_computes;
+    self->ort.preferred_layout = preferred_layout;
+    self->ort.should_convert_layout = should_convert_layout;
     self->api = api;
     self->logger = logger;
     self->settings = *settings;

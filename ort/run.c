@@ -2,6 +2,7 @@
 /* One run of a program: shapes of y, operands into an epilogue, one call of the library. */
 #include "program.h"
 
+#include "pool.h"
 #include "quantize.h"
 
 #include <math.h>
@@ -233,7 +234,9 @@ static struct ort_status *run_conv(struct call *call)
     args.w = p->w;
     args.x = qn_tensor_make((void *)x->data, dtype_of(x->type), x->rank, x->shape);
     args.y.dtype = dtype_of(c->y_type);
-    const int64_t size[2] = {c->n_axes == 2 ? x->shape[2] : 1, x->shape[x->rank - 1]};
+    args.image = c->channels_last ? QN_NHWC : QN_NCHW;
+    const int64_t *axes = x->shape + (c->channels_last ? 1 : 2);
+    const int64_t size[2] = {c->n_axes == 2 ? axes[0] : 1, axes[c->n_axes - 1]};
     for (int32_t i = 0; i < 2; i++) {
         args.stride[i] = (int32_t)c->stride[i];
         args.dilation[i] = (int32_t)c->dilation[i];
@@ -328,9 +331,9 @@ struct ort_status *program_run(const struct program *p, struct ort_run *run)
 {
     struct call call = {.p = p, .run = run};
     ORT_TRY(worker_take(p->workers, run, &call.worker));
-    struct ort_status *status = p->claim.kind == CLAIM_QUANTIZE
-                                    ? quantize_run(p, run, call.worker)
-                                    : run_product(&call);
+    struct ort_status *status = p->claim.kind == CLAIM_QUANTIZE ? quantize_run(p, run, call.worker)
+                                : p->claim.kind == CLAIM_POOL   ? pool_run(p, run, call.worker)
+                                                                : run_product(&call);
     worker_return(call.worker);
     return status;
 }

@@ -53,6 +53,13 @@ struct ort_status *settings_read(const struct ort_api *api,
                                 "option log is '%s': 0 or 1 is possible", text);
         s->log = text[0] == '1';
     }
+    s->channels_last = true;
+    if (option(api, options, "layout", text, sizeof text)) {
+        if (strcmp(text, "nhwc") != 0 && strcmp(text, "nchw") != 0)
+            return runtime_fail(api, ORT_INVALID_ARGUMENT,
+                                "option layout is '%s': nhwc or nchw is possible", text);
+        s->channels_last = strcmp(text, "nhwc") == 0;
+    }
     if (option(api, options, "strategy", text, sizeof text)) {
         ORT_TRY(runtime_check(api, "option strategy",
                               qn_strategy_parse(text, &s->strategy, &error), &error));

@@ -15,6 +15,7 @@ struct settings {
     qn_strategy strategy;  /* Of float x and quantized weights. */
     bool has_strategy;     /* Said, not the default. */
     char quantize[48];     /* Format for float weights; "" leaves them to ONNX Runtime. */
+    bool channels_last;    /* Images may be turned: [n, h, w, channels]. */
     bool log;              /* Tell what is claimed and why the rest is not, as warnings. */
 };
 

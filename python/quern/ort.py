@@ -26,7 +26,7 @@ LIBRARY = "libquern_ort.so"
 
 _lock = threading.Lock()
 _STRATEGIES = ("float", "int8-row", "int8-block", "dense")
-_OPTIONS = ("threads", "cut", "strategy", "quantize", "log")
+_OPTIONS = ("threads", "cut", "strategy", "quantize", "layout", "log")
 
 
 def library() -> str:
@@ -105,6 +105,8 @@ def _checked(options: dict[str, Any]) -> dict[str, str]:
                              "possible")
         if name == "quantize":
             parse(text)
+        if name == "layout" and text not in ("nhwc", "nchw"):
+            raise ValueError(f"quern: option layout is '{text}': nhwc or nchw is possible")
         if name == "log" and text not in ("0", "1"):
             raise ValueError(f"quern: option log is '{text}': 0 or 1 is possible")
         made[name] = text

@@ -359,6 +359,73 @@ class AllCodes(Case):
             "Conv DequantizeLinear DequantizeLinear QuantizeLinear"] * 3)
 
 
+class Images(Case):
+    """Convolutions with a pool between them: channels last from the first to the last."""
+
+    def network(self, kind, codes=True, bias=False, **pool):
+        zero = np.array(130 if kind == "u8" else 3, np.uint8 if kind == "u8" else np.int8)
+        constants = {"s": scale(.05), "z": zero, "zw": np.zeros(16, np.int8),
+                     "zb": np.zeros(16, np.int32)}
+        nodes, last = [node("DequantizeLinear", "x s z", "x_f")], "x_f"
+        for name, ci in (("a", 8), ("b", 16)):
+            constants[f"w{name}"] = self.codes(16, ci, 3, 3, kind="i8")
+            constants[f"c{name}"] = (np.abs(self.floats(16)) / 400 + scale(.001))
+            constants[f"b{name}"] = self.rng.integers(-3000, 3000, 16).astype(np.int32)
+            constants[f"d{name}"] = constants[f"c{name}"] * constants["s"]
+            nodes += [node("DequantizeLinear", f"w{name} c{name} zw", f"{name}_w", axis=0)]
+            if bias:
+                nodes += [node("DequantizeLinear", f"b{name} d{name} zb", f"{name}_b", axis=0)]
+            nodes += [node("Conv", f"{last} {name}_w" + f" {name}_b" * bias, f"{name}_f",
+                           pads=[1, 1, 1, 1]),
+                      node("Relu", f"{name}_f", f"{name}_r")]
+            last = f"{name}_r"
+            if codes or name == "b":
+                nodes += [node("QuantizeLinear", f"{last} s z", f"{name}_q"),
+                          node("DequantizeLinear", f"{name}_q s z", f"{name}_x")]
+                last = f"{name}_x"
+            if name == "a":
+                nodes += [node("MaxPool", last, "p", **pool)]
+                last = "p"
+                nodes += [node("QuantizeLinear", "p s z", "p_q"),
+                          node("DequantizeLinear", "p_q s z", "p_x")]
+                last = "p_x"
+        nodes += [node("Identity", last, "y")]
+        x = self.codes(2, 8, 13, 11, kind=kind)
+        return model(nodes, {"x": x}, "y:f32", constants), {"x": x}
+
+    POOLS = ({"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+             {"kernel_shape": [2, 2], "strides": [2, 2]},
+             {"kernel_shape": [2, 3], "auto_pad": "SAME_LOWER", "strides": [2, 1]},
+             {"kernel_shape": [3, 2], "auto_pad": "SAME_UPPER", "strides": [1, 2]})
+
+    def test_pools(self):
+        for kind, codes, pool in itertools.product(("u8", "i8"), (True, False), self.POOLS):
+            with self.subTest(kind=kind, codes=codes, **pool):
+                made, feeds = self.network(kind, codes, **pool)
+                for layout in ("nhwc", "nchw"):
+                    session = self.agree(made, feeds, layout=layout)
+                    found = claims(session)
+                    if found is not None and layout == "nhwc":
+                        self.assertEqual(sum("MaxPool" in one for one in found), 1, found)
+                        self.assertEqual(sum("Conv" in one for one in found), 2, found)
+
+    def test_a_bias_with_zero_points_of_zero(self):
+        made, feeds = self.network("u8", True, True, **self.POOLS[0])
+        found = claims(self.agree(made, feeds))
+        if found is not None:
+            self.assertEqual(sum("Conv" in one for one in found), 2, found)
+
+    def test_a_pool_alone_is_left(self):
+        x = self.floats(1, 4, 9, 9)
+        made = model([node("MaxPool", "x", "y", kernel_shape=[3, 3])], {"x": x}, "y:f32", {})
+        self.assertIn(claims(self.agree(made, {"x": x})), (None, []))
+
+    def test_a_pool_that_is_not_served(self):
+        for more in ({"dilations": [2, 2]}, {"ceil_mode": 1, "strides": [2, 2]}):
+            made, feeds = self.network("u8", kernel_shape=[2, 2], **more)
+            self.agree(made, feeds)
+
+
 class OnLoad(Case):
     """Float weights, quantized when the session is made."""
 

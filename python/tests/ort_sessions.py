@@ -110,6 +110,7 @@ class Sessions(Case):
     BAD = (({"threads": "-1"}, "option threads is '-1'"),
            ({"threads": "many"}, "option threads is 'many'"),
            ({"cut": "5000"}, "option cut is '5000'"),
+           ({"layout": "chw"}, "option layout is 'chw': nhwc or nchw"),
            ({"log": "yes"}, "option log is 'yes': 0 or 1"),
            ({"strategy": "fast"}, "strategy"),
            ({"strategy": "int8-static"}, "option strategy is .?int8-static"),
