@@ -148,8 +148,8 @@ struct ort_status *program_build(struct workers *workers, const struct graph *g,
                                  const struct claim *claim, const struct program_names *names,
                                  struct program **program)
 {
-    static const char *const kinds[] = {"DynamicQuantizeLinear", "a pool", "a product", "a convolution",
-                                        "a transposed convolution"};
+    static const char *const kinds[] = {"DynamicQuantizeLinear", "a pool", "a product",
+                                        "a convolution", "a transposed convolution"};
     struct program *p = calloc(1, sizeof *p);
     if (p == NULL)
         return runtime_no_memory(g->api);

@@ -80,7 +80,8 @@ static struct ort_status *claim_all(const struct provider *self, const struct gr
     for (int32_t at = 0; at < 2 * g->n_nodes; at++) {
         const int32_t i = at % g->n_nodes;
         if (taken[i] || !claim_concerns(g, &self->settings, i) ||
-            is_pool(g, i) != (at >= g->n_nodes) || (is_pool(g, i) && !is_between_claims(g, taken, i)))
+            is_pool(g, i) != (at >= g->n_nodes) ||
+            (is_pool(g, i) && !is_between_claims(g, taken, i)))
             continue;
         bool claimed = claim_find(g, &self->settings, i, &claim);
         for (int32_t j = 0; claimed && j < claim.n_nodes; j++)
