@@ -368,6 +368,10 @@ if(QN_PYTHON)
     --archive $<TARGET_FILE:quern_static> --shared $<TARGET_FILE:quern>)
   quern_tree_test(tree.names ${QN_PYTHON} tools/check_names.py
     --archive $<TARGET_FILE:quern_static> --shared $<TARGET_FILE:quern>)
+  if(TARGET quern-check AND TARGET quern_cli)
+    quern_tree_test(tree.kernels ${QN_PYTHON} tools/find_kernel.py --check
+      --tests $<TARGET_FILE:quern-check> --command $<TARGET_FILE:quern_cli>)
+  endif()
   quern_tree_test(tree.sizes ${QN_PYTHON} tools/check_sizes.py
     --archive $<TARGET_FILE:quern_static>)
   quern_tree_test(tree.docs ${QN_PYTHON} tools/gen_docs.py --check)

@@ -35,6 +35,19 @@ DOWN = {
     "ort": {"include"},
     "test/api": {"include", "test/harness"},
 }
+# Inside an area folders have an order, too: each may include what stands before it. What they all
+# agree on stands first: headers of the area's own folder and the contracts of kernels.
+SHARED = re.compile(
+    r"src/cpu/(backend\.h|layouts\.(h|inc)|\w+/(\w+_)?kernel\.h|\w+/(kernels|isa)\.inc)$|"
+    r"src/cuda/([^/]+\.(h|cuh|inc)|matmul/\w+\.inc)$|"
+    r"src/checkpoint/([^/]+\.h|import/import(\.h|ers\.inc))$")
+INSIDE = {
+    "src/cpu": ("shared", "src/cpu/simd", "src/cpu/rows", "src/cpu/matmul", "src/cpu/conv",
+                "src/cpu"),
+    "src/cuda": ("shared", "src/cuda/rows", "src/cuda/conv", "src/cuda/matmul", "src/cuda"),
+    "src/checkpoint": ("shared", "src/checkpoint/import", "src/checkpoint/export",
+                       "src/checkpoint"),
+}
 # Tests and benchmarks look inside; nothing looks inside them.
 ANYWHERE = ("test", "bench", "fuzz", "lab")
 
@@ -93,6 +106,20 @@ def resolve(root, path, name, angled):
     return None
 
 
+def check_inside(path, target):
+    """Why path may not include target of the same area, or None."""
+    order = INSIDE.get(area_of(path))
+    if order is None or area_of(target) != area_of(path):
+        return None
+    rooms = ["shared" if SHARED.match(p) else os.path.dirname(p) for p in (path, target)]
+    for room in rooms:
+        if room not in order:
+            return f"{room} has no place in its area (tools/check_layers.py: INSIDE)"
+    if order.index(rooms[0]) >= order.index(rooms[1]):
+        return None
+    return f"{os.path.dirname(target)} stands above it (tools/check_layers.py: INSIDE)"
+
+
 def check_include(path, name, target):
     """Why path may not include name (target: the file of the tree, or None), or None if it may."""
     area = area_of(path)
@@ -120,7 +147,7 @@ def check_include(path, name, target):
     if area in DOWN:
         if to != area and to not in DOWN[area]:
             return f"{area} may not include {to}"
-        return None
+        return check_inside(path, target)
     if area.split("/")[0] in ANYWHERE:
         return None
     return f"{area} has no place in the order of layers (tools/check_layers.py: DOWN)"

@@ -120,6 +120,22 @@ class Layers(Planted):
                 else:
                     os.remove(os.path.join(self.root, path))
 
+    def test_order_inside(self):
+        """Folders of src/cpu have an order; contracts of kernels stand below all of them."""
+        self.write("src/cpu/matmul/driver.h", "")
+        self.write("src/cpu/conv/conv.h", "")
+        for path, target, fine in (("src/cpu/conv/conv.c", "../matmul/driver.h", True),
+                                   ("src/cpu/rows/a.c", "../matmul/kernel.h", True),
+                                   ("src/cpu/rows/a.c", "../matmul/driver.h", False),
+                                   ("src/cpu/matmul/a.c", "../conv/conv.h", False)):
+            with self.subTest(path=path, target=target):
+                self.write(path, f'#include "{target}"\n')
+                if fine:
+                    self.passes("check_layers.py")
+                else:
+                    self.finds("check_layers.py", path, "stands above it")
+                os.remove(os.path.join(self.root, path))
+
     def test_named_in_one_file(self):
         for body in ("malloc(1);", "free(p);", "calloc(1, 1);"):
             with self.subTest(body=body):

@@ -3,12 +3,12 @@
 #include "backend.h"
 
 #include "conv/conv.h"
+#include "fp8.h"
 #include "layouts.h"
 #include "matmul/driver.h"
 #include "matmul/grouped.h"
 #include "rows/combine_rows.h"
 #include "rows/finish.h"
-#include "rows/fp8.h"
 #include "rows/quantize_rows.h"
 
 qn_status qni_cpu_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice,

@@ -33,7 +33,7 @@ struct qni_cpu_choice {
     /* prepared rows, shared by all threads */
     size_t shared_bytes;
     size_t thread_bytes; /* private scratch of each */
-    size_t fp8_bytes;    /* of rows as f32: rows/fp8.h */
+    size_t fp8_bytes;    /* of rows as f32: fp8.h */
     size_t scratch_bytes;
 };
 

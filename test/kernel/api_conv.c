@@ -3,6 +3,7 @@
  * asymmetric padding, strides, dilations, groups, depthwise, 1 x 1; every strategy and format. */
 #include <string.h>
 
+#include "../../src/cpu/conv/kernel.h"
 #include "suites.h"
 #include "sweep.h"
 
@@ -11,6 +12,7 @@ struct conv_case {
     qn_strategy strategy;
     bool transpose;
     int32_t data, shape;
+    const struct qni_conv_kernel *row; /* this row alone, with a shape that it serves; NULL: any */
 };
 
 /* From here on shapes have whole steps of 64 channels and enough outputs for a tile: convolutions
@@ -120,6 +122,42 @@ static struct geometry draw_grouped(struct check *c, int32_t shape)
     return g;
 }
 
+/* What a row serves that was asked for by name. */
+static struct geometry draw_for_row(struct check *c, const struct qni_conv_kernel *row)
+{
+    struct check_random *r = &c->random;
+    struct geometry g = {.batch = CHECK_OF(r, 1, 1, 2, 3), .groups = 1, .kh = 3, .kw = 3};
+    g.h = check_random_in(r, 6, 14);
+    g.w = check_random_in(r, 6, 17);
+    g.ci = CHECK_OF(r, 32, 64, 96, 160);
+    g.co = CHECK_OF(r, 8, 16, 24, 40, 65);
+    if (row->algorithm == QNI_CONV_TOOM) {
+        g.ci = CHECK_OF(r, 3, 4);
+        g.kh = g.kw = 7;
+        g.w += 8; /* lines of four outputs and more */
+    } else if (!qni_conv_is_direct(row->algorithm)) {
+        g.groups = CHECK_OF(r, 2, 3, 4, 8);
+        g.ci = CHECK_OF(r, 4, 8, 16);
+        g.co = CHECK_OF(r, 3, 4, 8, 12, 16);
+    }
+    return g;
+}
+
+static void window_for_row(struct check *c, const struct qni_conv_kernel *row, qn_conv_args *args)
+{
+    const int32_t pad = row->algorithm == QNI_CONV_TOOM ? 3 : 1;
+    const bool in_squares = qni_conv_in_squares(row->algorithm);
+    int32_t stride = in_squares ? 1 : (int32_t)check_random_in(&c->random, 1, 2);
+    if (pad == 3)
+        stride = 2;
+    args->image = QN_NHWC;
+    for (int d = 0; d < 2; d++) {
+        args->stride[d] = stride;
+        args->dilation[d] = 1;
+        args->pad[d] = args->pad[d + 2] = pad;
+    }
+}
+
 /* The channels of a group, groups and taps. Every fourth shape is depthwise, every fourth 1 x 1. */
 static struct geometry draw_geometry(struct check *c, int32_t shape)
 {
@@ -226,7 +264,9 @@ static void conv_case(struct check *c, const void *arg)
 {
     const struct conv_case *cc = arg;
     struct check_random *r = &c->random;
-    const struct geometry g = draw_geometry(c, cc->shape);
+    const struct geometry g =
+        cc->row != NULL ? draw_for_row(c, cc->row) : draw_geometry(c, cc->shape);
+    const bool is_plain = cc->row != NULL; /* weights as every row of the table reads them */
     const bool is_static = cc->strategy == QN_STRATEGY_INT8_STATIC;
     const struct check_weight_options o = {
         .format = cc->format->format,
@@ -236,8 +276,8 @@ static void conv_case(struct check *c, const void *arg)
         .kw = g.kw,
         .conv_groups = (int32_t)g.groups,
         .data = cc->data,
-        .perm = check_random_chance(r, 10),
-        .prescale = !is_static && check_random_chance(r, 15),
+        .perm = !is_plain && check_random_chance(r, 10),
+        .prescale = !is_plain && !is_static && check_random_chance(r, 15),
         .f16_scales = check_random_chance(r, 40),
         .small = sweep_draw_small(c, cc->strategy, cc->data),
     };
@@ -248,7 +288,9 @@ static void conv_case(struct check *c, const void *arg)
     qn_conv_args_init(&args);
     args.strategy = cc->strategy;
     args.image = (qn_image)check_random_in(r, QN_NCHW, QN_NHWC);
-    if (cc->shape >= FIRST_SHAPE && cc->shape < RAGGED_SHAPE)
+    if (is_plain)
+        window_for_row(c, cc->row, &args);
+    else if (cc->shape >= FIRST_SHAPE && cc->shape < RAGGED_SHAPE)
         first_window(c, &args);
     else if (cc->shape >= DEPTHWISE_SHAPE && check_random_chance(r, 75))
         even_window(c, &g, &args);
@@ -274,7 +316,7 @@ static void conv_case(struct check *c, const void *arg)
     struct sweep s = {.args = &args, .n_experts = 1, .weights = &weight, .data = cc->data};
     s.calls = cc->transpose ? &sweep_conv_transpose2d : &sweep_conv2d;
     s.x_block = CHECK_OF(r, 0, 0, 32, 64);
-    s.layout = sweep_draw_layout(c, cc->strategy);
+    s.layout = is_plain ? NULL : sweep_draw_layout(c, cc->strategy);
     if (sweep_is_int8(cc->strategy) && !check_weight_is_integer(&weight))
         s.refusal = QN_E_UNSUPPORTED;
     check_about(
@@ -295,7 +337,10 @@ static void conv_case(struct check *c, const void *arg)
     sweep_use(&s, &args.y);
     sweep_use(&s, &args.x);
     sweep_use_epilogue(&s, &args.epilogue);
-    sweep_run(c, &s);
+    if (cc->row != NULL)
+        sweep_run_row(c, &s, cc->row->row.name);
+    else
+        sweep_run(c, &s);
 }
 
 static const qn_strategy strategies[5] = {QN_STRATEGY_FLOAT, QN_STRATEGY_INT8_ROW,
@@ -316,7 +361,8 @@ static void enumerate(struct check_suite *suite, const struct check_options *opt
                 /* Mostly float's rows: only for what is chosen otherwise. */
                 if (strategies[s] == QN_STRATEGY_DENSE && (f + shape) % 4 != 0)
                     continue;
-                const struct conv_case cc = {&formats[f], strategies[s], transpose, data, shape};
+                const struct conv_case cc = {&formats[f], strategies[s], transpose,
+                                             data,        shape,         NULL};
                 check_case(suite, conv_case, &cc, "%s/%s/%s/%d", qn_strategy_name(strategies[s]),
                            formats[f].name, check_data_names[data], shape);
             }
@@ -330,8 +376,8 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
     for (int32_t f = 0; f < n_formats; f++)
         for (int32_t i = 0; i < shapes / 4; i++) {
             const qn_strategy strategy = strategies[(i + f) % 4];
-            const struct conv_case cc = {&formats[f], strategy, false, (i / 4 + f) % CHECK_N_DATA,
-                                         GROUPED_SHAPE + i};
+            const struct conv_case cc = {
+                &formats[f], strategy, false, (i / 4 + f) % CHECK_N_DATA, GROUPED_SHAPE + i, NULL};
             check_case(suite, conv_case, &cc, "grouped/%s/%s/%s/%d", qn_strategy_name(strategy),
                        formats[f].name, check_data_names[cc.data], i);
         }
@@ -339,33 +385,33 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
         if (strcmp(formats[f].name, "int8:pc") != 0 && strcmp(formats[f].name, "int4:pc") != 0)
             continue;
         for (int32_t i = 0; i < shapes; i++) {
-            const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
-                                         i % CHECK_N_DATA, DIRECT_SHAPE + i};
+            const struct conv_case cc = {&formats[f],      QN_STRATEGY_INT8_STATIC, false,
+                                         i % CHECK_N_DATA, DIRECT_SHAPE + i,        NULL};
             check_case(suite, conv_case, &cc, "direct/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 2 * shapes; i++) {
-            const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
-                                         i % CHECK_N_DATA, FIRST_SHAPE + i};
+            const struct conv_case cc = {&formats[f],      QN_STRATEGY_INT8_STATIC, false,
+                                         i % CHECK_N_DATA, FIRST_SHAPE + i,         NULL};
             check_case(suite, conv_case, &cc, "first/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 2 * shapes; i++) {
-            const struct conv_case cc = {&formats[f], QN_STRATEGY_INT8_STATIC, false,
-                                         i % CHECK_N_DATA, RAGGED_SHAPE + i};
+            const struct conv_case cc = {&formats[f],      QN_STRATEGY_INT8_STATIC, false,
+                                         i % CHECK_N_DATA, RAGGED_SHAPE + i,        NULL};
             check_case(suite, conv_case, &cc, "ragged/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 3 * shapes; i++) {
-            const struct conv_case cc = {&formats[f], strategies[i % 4], false, i % CHECK_N_DATA,
-                                         GROUPED_SHAPE + shapes + i};
+            const struct conv_case cc = {&formats[f],      strategies[i % 4],          false,
+                                         i % CHECK_N_DATA, GROUPED_SHAPE + shapes + i, NULL};
             check_case(suite, conv_case, &cc, "groups/%s/%s/%s/%d",
                        qn_strategy_name(strategies[i % 4]), formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 4 * shapes; i++) {
-            const struct conv_case cc = {&formats[f], strategies[i % 4], false, i % CHECK_N_DATA,
-                                         DEPTHWISE_SHAPE + i};
+            const struct conv_case cc = {&formats[f],      strategies[i % 4],   false,
+                                         i % CHECK_N_DATA, DEPTHWISE_SHAPE + i, NULL};
             check_case(suite, conv_case, &cc, "depthwise/%s/%s/%s/%d",
                        qn_strategy_name(strategies[i % 4]), formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
@@ -376,4 +422,37 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
 void check_api_conv_transpose2d(struct check_suite *suite, const struct check_options *options)
 {
     enumerate(suite, options, true);
+}
+
+/* Every row of the table of convolutions, but for groups of one channel (depthwise_rows.c). */
+static void enumerate_rows(struct check_suite *suite, const struct check_options *options,
+                           bool of_groups)
+{
+    const struct check_format *formats;
+    const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 6 : 36;
+    const struct qni_conv_kernel *k;
+    for (int32_t i = 0; (k = qni_conv_kernel_at(i)) != NULL; i++) {
+        if (qni_conv_is_depthwise(k->algorithm) || (k->row.needs & ~options->isa) != 0 ||
+            qni_conv_is_direct(k->algorithm) == of_groups)
+            continue;
+        const char *const wanted = k->row.layout == QNI_LAYOUT_Q4N16 ? "int4:pc" : "int8:pc";
+        for (int32_t f = 0; f < n_formats; f++)
+            for (int32_t shape = 0; strcmp(formats[f].name, wanted) == 0 && shape < shapes;
+                 shape++) {
+                const int32_t data = shape % CHECK_N_DATA;
+                const struct conv_case cc = {&formats[f], k->strategy, false, data, shape, k};
+                check_case(suite, conv_case, &cc, "%s/%s/%d", k->row.name, check_data_names[data],
+                           shape);
+            }
+    }
+}
+
+void check_conv_rows(struct check_suite *suite, const struct check_options *options)
+{
+    enumerate_rows(suite, options, false);
+}
+
+void check_groups_rows(struct check_suite *suite, const struct check_options *options)
+{
+    enumerate_rows(suite, options, true);
 }

@@ -7,7 +7,7 @@
 
 #include "../../src/base/half.h"
 #include "../../src/cpu/conv/kernel.h"
-#include "suites.h"
+#include "depthwise_images.h"
 
 struct image_case {
     const struct qni_conv_kernel *row;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every depthwise row of src/cpu/conv/kernels.inc that reads a ring, on its own, through nothing
  * but its contract in conv/depthwise_kernel.h: each output (vector, lane) is compared with the
- * reference's product of one row and one output. */
+ * reference's product of one row and one output. Rows of whole images: depthwise_images.c. */
 #include <math.h>
 #include <string.h>
 
 #include "../../src/cpu/conv/kernel.h"
+#include "depthwise_images.h"
 #include "suites.h"
 
 struct row_case {
@@ -213,4 +214,5 @@ void check_depthwise_rows(struct check_suite *suite, const struct check_options 
                            shape);
             }
     }
+    check_depthwise_images(suite, options);
 }

@@ -483,6 +483,20 @@ void sweep_run(struct check *c, struct sweep *s)
     }
 }
 
+void sweep_run_row(struct check *c, struct sweep *s, const char *kernel)
+{
+    struct check_expected expected = {0};
+    struct session t = {.c = c, .s = s, .mask = c->options->isa, .expected = &expected};
+    t.ctx = check_context(c, t.mask, c->options->threads > 0 ? c->options->threads : 2);
+    if (pack(&t)) {
+        s->op.x_block = x_block_of(&t);
+        check_expect(c, &s->op, s->data, &expected);
+        if (check_status(c, kernel, run_plan(&t, t.ctx, kernel, kernel), QN_OK, NULL))
+            check_y(c, &expected, kernel, "alone");
+    }
+    unpack_all(&t);
+}
+
 /* -------------------------------------------------------------------------------------- drawing */
 
 bool sweep_is_int8(qn_strategy s)

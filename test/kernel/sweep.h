@@ -39,6 +39,8 @@ struct sweep {
 void sweep_use(struct sweep *s, qn_tensor *operand);
 void sweep_use_epilogue(struct sweep *s, qn_epilogue *epilogue);
 void sweep_run(struct check *c, struct sweep *s);
+/* One row alone, with all features: it must not refuse. */
+void sweep_run_row(struct check *c, struct sweep *s, const char *kernel);
 
 /* An epilogue of random parts for a y of m rows, n columns (rank 2) or an image. n_experts > 1:
  * bias and col_scale may be by expert. one_unit: an i32 bias is allowed (int8-static). */

@@ -650,18 +650,6 @@ struct qni_row_source qni_source_of_matrix(const qn_tensor *x)
     return s;
 }
 
-struct qni_row_sink qni_sink_of_matrix(const qn_tensor *y, const qn_tensor *residual)
-{
-    struct qni_row_sink s = {
-        .y = y->data, .dtype = y->dtype, .size = {1, INT64_MAX}, .stride = {0, 0, y->stride[0], 1}};
-    if (residual->rank != 0) {
-        s.residual = residual->data;
-        s.residual_stride[2] = residual->stride[0];
-        s.residual_stride[3] = 1;
-    }
-    return s;
-}
-
 qn_status qni_matmul_select(const qn_ctx *ctx, const struct qni_op *op,
                             struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg)
 {

@@ -23,6 +23,18 @@ static struct qni_row_sink merge(struct qni_row_sink s)
     return s;
 }
 
+struct qni_row_sink qni_sink_of_matrix(const qn_tensor *y, const qn_tensor *residual)
+{
+    struct qni_row_sink s = {
+        .y = y->data, .dtype = y->dtype, .size = {1, INT64_MAX}, .stride = {0, 0, y->stride[0], 1}};
+    if (residual->rank != 0) {
+        s.residual = residual->data;
+        s.residual_stride[2] = residual->stride[0];
+        s.residual_stride[3] = 1;
+    }
+    return s;
+}
+
 struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_rows *rows,
                                       const struct qni_row_sink *sink)
 {

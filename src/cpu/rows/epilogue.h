@@ -6,9 +6,11 @@
 #ifndef QNI_CPU_ROWS_EPILOGUE_H
 #define QNI_CPU_ROWS_EPILOGUE_H
 
-#include "../matmul/driver.h"
+#include "../../base/size.h"
+#include "../../quant/op.h"
 #include "../matmul/kernel.h"
 #include "kernel.h"
+#include "sink.h"
 
 /* The epilogue of an operation, made once a run. */
 struct qni_epilogue {

@@ -8,9 +8,21 @@
 #include <string.h>
 
 #include "../../base/size.h"
-#include "fp8.h"
 
 enum { PIECE = 1024, ROWS_PER_ITEM = 4 };
+
+struct qni_scaling qni_fp8_scaling_of(const struct qni_range *range)
+{
+    struct qni_scaling s = {0.0f, 0.0f, 0.0f, 0.0f};
+    const float amax = qni_float_of((uint32_t)range->amax);
+    if (range->amax >= 0x7f800000) {
+        s.scale = qni_float_of(QNI_NAN_F32);
+    } else if (amax >= 0x1p-120f) {
+        s.scale = amax / 448.0f;
+        s.inv = 448.0f / amax;
+    }
+    return s;
+}
 
 struct job {
     const qn_quantize_rows_args *args;
@@ -51,8 +63,7 @@ static void quantize_block(const void *job, int64_t row, int64_t block, int64_t 
         j->rows->range(floats(j, x + (size_t)i * element, now, buffer), now, &range);
     }
     const bool is_e4m3 = a->codes.dtype == QN_E4M3;
-    struct qni_scaling s =
-        is_e4m3 ? qni_fp8_scaling_of(&range) : qni_scaling_of(&range, symmetric);
+    struct qni_scaling s = is_e4m3 ? qni_fp8_scaling_of(&range) : qni_scaling_of(&range, symmetric);
     int32_t sum = 0;
     if (is_e4m3 && s.inv == 0.0f)
         memset(codes, 0, (size_t)n);

@@ -20,4 +20,7 @@ void qni_rows_quantize(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 /* The same with integer zero points, or scales that are given. */
 void qni_rows_quantize_linear(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 
+/* One scale for floats with these extremes: amax / 448, and 448 / amax. */
+struct qni_scaling qni_fp8_scaling_of(const struct qni_range *range);
+
 #endif

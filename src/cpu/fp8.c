@@ -6,8 +6,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "../../base/size.h"
-#include "rows.h"
+#include "../base/size.h"
+#include "rows/quantize_rows.h"
+#include "rows/rows.h"
 
 enum { ALIGNMENT = 16 /* floats */, ROWS_PER_ITEM = 4 };
 
@@ -41,26 +42,12 @@ qn_status qni_fp8_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_
 {
     QNI_TRY(select_inner(ctx, op, choice, tell, arg));
     const int64_t rows = qni_max(op->x.shape[0], op->m);
-    choice->fp8_bytes =
-        qni_round_up((size_t)rows * (size_t)row_length(op) * sizeof(float), 64);
+    choice->fp8_bytes = qni_round_up((size_t)rows * (size_t)row_length(op) * sizeof(float), 64);
     choice->scratch_bytes += choice->fp8_bytes;
     return QN_OK;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
-
-struct qni_scaling qni_fp8_scaling_of(const struct qni_range *range)
-{
-    struct qni_scaling s = {0.0f, 0.0f, 0.0f, 0.0f};
-    const float amax = qni_float_of((uint32_t)range->amax);
-    if (range->amax >= 0x7f800000) {
-        s.scale = qni_float_of(QNI_NAN_F32);
-    } else if (amax >= 0x1p-120f) {
-        s.scale = amax / 448.0f;
-        s.inv = 448.0f / amax;
-    }
-    return s;
-}
 
 struct job {
     const struct qni_op *op;
@@ -100,8 +87,8 @@ static void round_block(const struct job *j, float *v, int64_t n)
 static void take_row(const struct job *j, int64_t row)
 {
     const struct qni_op *op = j->op;
-    const uint8_t *const x = (const uint8_t *)op->x.data +
-                             (size_t)(row * op->x.stride[0]) * qn_dtype_bytes(op->x.dtype);
+    const uint8_t *const x =
+        (const uint8_t *)op->x.data + (size_t)(row * op->x.stride[0]) * qn_dtype_bytes(op->x.dtype);
     float *const to = j->to + row * j->ld;
     const bool is_given = op->x.dtype == QN_E4M3;
     if (!is_given)
@@ -114,8 +101,8 @@ static void take_row(const struct job *j, int64_t row)
         }
         float scale = op->quant.x_scale;
         if (op->strategy != QN_STRATEGY_FP8_STATIC)
-            scale = ((const float *)op->x_scales.data)[row * op->x_scales.stride[0] +
-                                                       at / j->block];
+            scale =
+                ((const float *)op->x_scales.data)[row * op->x_scales.stride[0] + at / j->block];
         j->rows->from_e4m3(to + at, x + at, scale, n);
     }
 }

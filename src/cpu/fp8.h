@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products with x of e4m3 on the CPU: rows are quantized as docs/numerics.md says ("fp8"), and what
  * the codes stand for, as f32, goes through a float product. */
-#ifndef QNI_CPU_ROWS_FP8_H
-#define QNI_CPU_ROWS_FP8_H
+#ifndef QNI_CPU_FP8_H
+#define QNI_CPU_FP8_H
 
-#include "../../quant/op.h"
-#include "../backend.h"
-#include "kernel.h"
+#include "../quant/op.h"
+#include "backend.h"
 
 qn_status qni_fp8_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice,
                          qni_refusal_fn tell, void *arg);
 qn_status qni_fp8_run(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_cpu_choice *choice, void *scratch);
-
-/* One scale for floats with these extremes: amax / 448, and 448 / amax. */
-struct qni_scaling qni_fp8_scaling_of(const struct qni_range *range);
 
 #endif
