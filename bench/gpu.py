@@ -46,6 +46,14 @@ SETS = [
     ("fp8-block", "fp8:g128", "fp8-block", False, (1, 16, 64, 256, 1024, 4096)),
     ("w8a16-fp8", "fp8:pc", "float", False, (1, 4, 16)),
     ("int8-pdl", "int4:g128:f16", "int8-block", True, (1, 16)),
+    ("zp", "int4:g128:zp", "float", False, (1, 4, 16, 64, 1024)),
+    ("nf4", "nf4:g64", "float", False, (1, 4, 16, 32, 64, 1024)),
+    ("mxfp4", "mxfp4", "float", False, (1, 4, 16, 32, 64, 1024)),
+    ("nvfp4", "nvfp4", "float", False, (1, 4, 16, 32)),
+    ("q4_k", "q4_k", "float", False, (1, 4, 16, 32, 64, 1024)),
+    ("q6_k", "q6_k", "float", False, (1, 4, 16, 32)),
+    ("mxfp4-pdl", "mxfp4", "float", True, (1, 4, 16)),
+    ("nf4-pdl", "nf4:g64", "float", True, (1, 4, 16)),
 ]
 # Shapes and rows that no table was made for.
 ODD_SHAPES, ODD_ROWS = "13824x5120,3584x18944", "1,3,16,24,200,3000"

@@ -225,15 +225,25 @@ static void kernel_case(struct check *c, const void *arg)
     }
 }
 
-/* Few rows of x times weights that give every multiprocessor panels in fours. */
+static void wide_case(struct check_suite *suite, const struct row *row, int32_t problem, int64_t m)
+{
+    const struct kernel_case wide = {row, m, 4096 - 40 * (problem % 2), problem, false};
+    check_case(suite, kernel_case, &wide, "%s/%lldx%lldx%lld", row->name, (long long)m,
+               (long long)wide.n, (long long)problems[problem].k);
+}
+
+/* Few rows of x times weights that give every multiprocessor panels in fours; and more rows than
+ * the kernel works on at a time, where it takes them. */
 static void wide_cases(struct check_suite *suite, const struct row *row)
 {
-    for (int32_t i = N_PROBLEMS; i < N_PROBLEMS + N_WIDE; i++)
-        for (int64_t m = row->m_max; m > row->m_max / 2; m -= (row->m_max + 4) / 5) {
-            const struct kernel_case wide = {row, m, 4096 - 40 * (i % 2), i, false};
-            check_case(suite, kernel_case, &wide, "%s/%lldx%lldx%lld", row->name, (long long)m,
-                       (long long)wide.n, (long long)problems[i].k);
+    for (int32_t i = N_PROBLEMS; i < N_PROBLEMS + N_WIDE; i++) {
+        for (int64_t m = row->mr; m > row->mr / 2; m -= (row->mr + 4) / 5)
+            wide_case(suite, row, i, m);
+        if (row->m_max > row->mr) {
+            wide_case(suite, row, i, row->mr + 1);
+            wide_case(suite, row, i, row->m_max);
         }
+    }
 }
 
 /* Weights rounded on the way: scales of f16 have a way of their own, groups of pairs of blocks a

@@ -245,12 +245,13 @@ static int64_t vectors_pay_from(const struct qni_matmul_kernel *k, const struct 
 /* Tiles of int8 are stored and their sums scaled once a segment, which costs as much as 128
  * positions of products: of at most four units that are groups, too, two segments are added at a
  * time, others of one or two units pay where both halves of a block have rows. Codebooks pay from 3
- * rows on (blocks of one unit from 4), nibbles in groups of 128 and longer from 6, in groups of 64
- * from 8, blocks of bytes from 5, and long bytes, or blocks of one unit, from 8. */
+ * rows on (blocks of one unit from 4 where x has blocks, too), long nibbles from 6, in groups of
+ * 128 from 7, in groups of 64 from 8, blocks of bytes from 5, and long bytes, or blocks of one
+ * unit, from 8. */
 static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                               const struct qni_row_layout *l)
 {
-    enum { LONG = 4, ROWS = 17, NIBBLES = 14, RUNS = 9, RUNS_OF_BYTES = 8 };
+    enum { LONG = 4, ROWS = 17, NIBBLES = 14, RUNS = 9, RUNS_OF_BYTES = 8, RUNS_OF_128 = 7 };
     const int64_t units = l->cut.segment_units;
     const bool is_row = k->reads == QNI_READS_Q8;
     const bool nibbles = k->layout == QNI_LAYOUT_Q4N16; /* vectors do more of these at a time */
@@ -260,7 +261,7 @@ static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qn
     if (!in_runs)
         return units <= 2 ? ROWS : NIBBLES;
     if (nibbles && units == LONG)
-        return k->m_min;
+        return RUNS_OF_128;
     if (nibbles)
         return RUNS + (units == 1 ? 1 + !is_row : units == 2 ? -1 : 0);
     if (k->layout == QNI_LAYOUT_Q8N16 && (is_row || units == 1))

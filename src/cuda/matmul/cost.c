@@ -28,7 +28,7 @@ static int32_t is_int8(const struct qni_cuda_kernel *k)
            qni_cuda_reads_e4m3(k->reads);
 }
 
-static int32_t bits_of(const struct qni_cuda_kernel *k)
+int32_t qni_cuda_bits_of(const struct qni_cuda_kernel *k)
 {
     return k->layout == QNI_CUDA_Q4FRAG || k->layout == QNI_CUDA_T4FRAG ? 4 : 8;
 }
@@ -37,7 +37,7 @@ static int32_t bits_of(const struct qni_cuda_kernel *k)
 static bool is_of(const struct qni_cuda_costs *c, const struct qni_cuda_kernel *k)
 {
     return c->family == k->family && c->mr == k->mr && c->is_int8 == is_int8(k) &&
-           c->bits == bits_of(k);
+           c->bits == qni_cuda_bits_of(k);
 }
 
 /* How well a shipped line fits: of this GPU before any; then its mr, then its bits. -1: it does
@@ -46,7 +46,7 @@ static int32_t fits(const struct qni_cuda_costs *c, const struct qni_cuda_facts 
                     const struct qni_cuda_kernel *k)
 {
     if (c->family != k->family || c->is_int8 != is_int8(k) || (c->sm != facts->sm && c->sm != 0) ||
-        (c->bits != bits_of(k) && c->bits != 0))
+        (c->bits != qni_cuda_bits_of(k) && c->bits != 0))
         return -1;
     return 4 * (c->sm != 0) + 2 * (c->mr == k->mr) + (c->bits != 0);
 }
@@ -82,7 +82,7 @@ static struct qni_cuda_costs shipped_for(const struct qni_cuda_facts *facts,
     found.family = k->family;
     found.mr = k->mr;
     found.is_int8 = is_int8(k);
-    found.bits = bits_of(k);
+    found.bits = qni_cuda_bits_of(k);
     return found;
 }
 
@@ -166,15 +166,19 @@ static double turns_of(const struct qni_cuda_facts *facts, const struct qni_op *
  * prefill_t4_sm90a.cu. */
 static double table_products(const struct qni_op *op, const struct qni_cuda_kernel *kernel)
 {
+    if (kernel->family == QNI_CUDA_FAMILY_TILE && kernel->layout == QNI_CUDA_T8FRAG)
+        return 3.2;
     const int32_t code = op->w[0]->head->format.code;
     const bool is_f16 = kernel->reads == QNI_CUDA_READS_F16;
     if (kernel->layout != QNI_CUDA_T4FRAG || (!is_f16 && kernel->reads != QNI_CUDA_READS_BF16))
         return 1.0;
     const double pieces = code == QN_CODE_IQ4_NL || code == QN_CODE_E2M1 ? 1.0 : is_f16 ? 2.0 : 3.0;
+    if (kernel->family == QNI_CUDA_FAMILY_DECODE && kernel->sm_exact)
+        return 2.0;
     if (kernel->family == QNI_CUDA_FAMILY_DECODE) /* its look-ups (decode_float_rows.cuh) */
         return pieces > 2.0 ? 3.8 : pieces > 1.0 ? 2.2 : 1.4;
     if (kernel->family == QNI_CUDA_FAMILY_TILE) /* 36, 46 and 55 us, 4096 x 4096, 64 rows */
-        return pieces > 2.0 ? 4.4 : pieces > 1.0 ? 3.6 : 2.7;
+        return pieces > 2.0 ? 5.0 : pieces > 1.0 ? 4.0 : 2.7;
     return 1.5 * pieces;
 }
 
@@ -213,6 +217,16 @@ static double quads_us(const struct qni_cuda_kernel *kernel)
     return is_quads && is_slow ? 1.0 : 0.0;
 }
 
+/* Its products of more rows, too: of the blocks of 14336 x 4096 one takes 19 and 30 ns with 16 and
+ * 32 rows of f16, 34 and 71 of bf16. */
+static double quads_steps(const struct qni_cuda_kernel *kernel, int64_t m)
+{
+    enum { FEW = 16 };
+    if (kernel->family != QNI_CUDA_FAMILY_DECODE || !kernel->sm_exact)
+        return 1.0;
+    return kernel->reads == QNI_CUDA_READS_F16 ? (m <= FEW ? 1.5 : 2.5) : m <= FEW ? 2.8 : 3.9;
+}
+
 /* What comes before the product: rows are sorted by expert, and nothing is read meanwhile; they are
  * prepared (read, written, and read again, at four fifths of the rated speed); or the kernel
  * quantizes them itself. */
@@ -226,6 +240,15 @@ static double before_us(const struct qni_cuda_facts *facts, const struct qni_op 
     if (facts->sm == 90 && qni_cuda_quantizes_x(op, kernel, m))
         return 0.5;
     return routing + 2.0 + 2.5 * x_bytes(op, m) / rated_bandwidth(facts) * 1e6;
+}
+
+/* Tiles of floats scale sums after every group, and add offsets: with groups of 32, 64 rows of 4096
+ * x 4096 take 25 and 50 us on an H200, where longer groups take 15. */
+static double tile_ends(const struct qni_packed_head *head)
+{
+    if (head->n_groups <= 1 || head->group_units > 1 || head->format.code != QN_CODE_INT)
+        return 1.0;
+    return qni_packed_has_offsets(head) ? 3.9 : 1.8;
 }
 
 /* What decode kernels of floats, but those of Hopper, read of x out of the second level cache: all
@@ -252,20 +275,27 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
         (double)qni_ceil_div(head->units, 2) * (is_stacked ? 1.0 : apart * (double)planes);
     const double y = (double)m * (double)op->n * (double)qn_dtype_bytes(op->y.dtype);
     const double x = x_bytes(op, m);
+    const double passes = passes_of(op, kernel, m);
+    /* Decode kernels are launched again for more rows than they hold. */
+    const bool again = kernel->family == QNI_CUDA_FAMILY_DECODE && op->kind != QNI_GROUPED;
     /* wgmma's sums are scaled after every group: 1.5 times the time at 64 positions, 2.1 at 32. */
     const bool is_prefill = kernel->family == QNI_CUDA_FAMILY_PREFILL && head->n_groups > 1;
+    const double shifted = is_prefill && qni_packed_has_offsets(head) ? 2.1 : 1.0;
     const double ends = is_int8(kernel)                             ? int8_ends(op, kernel)
+                        : kernel->family == QNI_CUDA_FAMILY_TILE    ? tile_ends(head)
                         : !is_prefill || head->group_units % 4 == 0 ? 1.0
-                        : head->group_units % 2 == 0                ? 1.5
-                                                                    : 2.1;
+                        : head->group_units % 2 == 0                ? 1.5 * shifted
+                                                                    : 2.1 * shifted;
     /* Weights that are rounded in f32: four instructions more for a pair (prefill_round.cuh). */
     const bool by_f32 = kernel->family == QNI_CUDA_FAMILY_ROUNDED && !qni_cuda_rounds_by_f16(op);
     return (struct qni_cuda_terms){
-        .bytes = passes_of(op, kernel, m) * weight_bytes(head) + x + y +
+        .bytes = passes * weight_bytes(head) + x + y +
                  (op->kind == QNI_GROUPED ? 0.0 : reread_bytes(facts, kernel, x)),
         .steps = ends * (by_f32 ? 1.2 : 1.0) * table_products(op, kernel) *
+                 quads_steps(kernel, m) *
                  turns_of(facts, op, kernel, costs, m) * blocks,
-        .before_us = before_us(facts, op, kernel, m) + quads_us(kernel),
+        .before_us = before_us(facts, op, kernel, m) + quads_us(kernel) +
+                     (again ? (passes - 1.0) * costs->t0_us : 0.0),
     };
 }
 
@@ -312,7 +342,7 @@ static bool is_first(const struct qni_cuda_kernel *rows, int32_t at)
     struct qni_cuda_costs line = {.family = rows[at].family,
                                   .mr = rows[at].mr,
                                   .is_int8 = is_int8(&rows[at]),
-                                  .bits = bits_of(&rows[at])};
+                                  .bits = qni_cuda_bits_of(&rows[at])};
     for (int32_t i = 0; i < at; i++)
         if (is_of(&line, &rows[i]))
             return false;
@@ -363,7 +393,7 @@ qn_status qni_cuda_cost_set(struct qni_cuda *cuda, const struct qni_cuda_kernel 
     for (int32_t r = 0; r < n_rows; r++) {
         const struct qni_cuda_kernel *row = &rows[r];
         if (!runs_on(facts, row) || row->mr != cost->rows || is_int8(row) != cost->is_int8 ||
-            bits_of(row) != cost->bits ||
+            qni_cuda_bits_of(row) != cost->bits ||
             strncmp(families[row->family], cost->family, sizeof cost->family) != 0)
             continue;
         int32_t at = 0;

@@ -415,8 +415,8 @@ static int32_t launch_shift(const struct qni_cuda_product *p,
     return launch_fine<FORMAT, MT, QNI_CUDA_SHIFT_NONE>(p, experts, launch, mr);
 }
 template <int FORMAT, int MT>
-static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
-                      const struct qni_cuda_launch *launch)
+static int32_t launch_rows(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
+                           const struct qni_cuda_launch *launch)
 {
     enum { MANY = IS_BF16(FORMAT) ? FORMAT | PLANES : FORMAT, MR = 8 * MT };
     if (p->x.planes == 1)
@@ -425,6 +425,26 @@ static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_ex
     return lines <= 8    ? launch_shift<FORMAT, 1>(p, experts, launch, MR)
            : lines <= 16 ? launch_shift<FORMAT, 2>(p, experts, launch, MR)
                          : launch_shift<MANY, MT>(p, experts, launch, MR);
+}
+
+/* More rows than the kernel holds: one launch after another, the later ones with weights that may
+ * still be in the second level cache. */
+template <int FORMAT, int MT>
+static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
+                      const struct qni_cuda_launch *launch)
+{
+    enum { ROWS = 8 * MT };
+    if (p->routes.tiles != NULL || p->m <= ROWS)
+        return launch_rows<FORMAT, MT>(p, experts, launch);
+    int32_t status = 0;
+    for (int64_t row = 0; row < p->m && status == 0; row += ROWS) {
+        struct qni_cuda_product some = *p;
+        some.m = p->m - row < ROWS ? p->m - row : ROWS;
+        some.row += row;
+        some.x.a = (const uint8_t *)p->x.a + row * p->x.lda;
+        status = launch_rows<FORMAT, MT>(&some, experts, launch);
+    }
+    return status;
 }
 
 #define QNI_DECODE_ROWS(name, format, mt)                                                          \

@@ -778,7 +778,7 @@ template <int FORMAT>
 static int32_t start_shift(const struct qni_cuda_product *p, const struct qni_cuda_launch *launch,
                            quad_plan *e)
 {
-    if constexpr (!IS_T4(FORMAT)) /* those have none: select.c */
+    if constexpr ((FORMAT & (T4 | E4M3)) == 0) /* those have none: select.c */
         if (p->w.shift == QNI_CUDA_SHIFT_ZERO)
             return start_span<FORMAT, QNI_CUDA_SHIFT_ZERO>(p, launch, e);
     return start_span<FORMAT, QNI_CUDA_SHIFT_NONE>(p, launch, e);

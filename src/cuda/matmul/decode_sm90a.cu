@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel of decode_quads.cuh for integers of 4 and 8 bits. */
+/* The kernel of decode_quads.cuh for integers of 4 and 8 bits and e4m3. */
 #include "decode_quads.cuh"
 
 #define DECODE_KERNEL(name, format)                                                                \
@@ -12,3 +12,5 @@ DECODE_KERNEL(qni_matmul_f16_q4frag_mr32_sm90a, F16_Q4)
 DECODE_KERNEL(qni_matmul_bf16_q4frag_mr32_sm90a, BF16_Q4)
 DECODE_KERNEL(qni_matmul_f16_q8frag_mr32_sm90a, F16_Q8)
 DECODE_KERNEL(qni_matmul_bf16_q8frag_mr32_sm90a, BF16_Q8)
+DECODE_KERNEL(qni_matmul_f16_t8frag_mr32_sm90a, F16_E4M3)
+DECODE_KERNEL(qni_matmul_bf16_t8frag_mr32_sm90a, BF16_E4M3)

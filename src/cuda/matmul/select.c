@@ -139,7 +139,7 @@ static bool fits_quads(const struct qni_cuda_kernel *k, const struct qni_op *op,
     p.x.columns = p.w.units * QNI_CUDA_UNIT;
     p.m = qni_max(m, 1);
     return op->kind != QNI_GROUPED &&
-           quads_plan(&unused, &p, k->layout == QNI_CUDA_Q8FRAG ? 8 : 4, facts->multiprocessors,
+           quads_plan(&unused, &p, qni_cuda_bits_of(k), facts->multiprocessors,
                       (qni_cuda_shared_kb(facts->sm) - 1) * 1024);
 }
 
