@@ -107,6 +107,73 @@ def onnx(nodes, tensors):
     return proto(7, b"".join(proto(1, n) for n in nodes) + b"".join(proto(5, t) for t in tensors))
 
 
+class Flat:
+    """A flatbuffer, from the root on: every table before what it leads to."""
+
+    def __init__(self):
+        self.data = bytearray(8)
+        struct.pack_into("<I", self.data, 0, self.table(4, {}))
+
+    def table(self, fields, values):
+        """All fields have four bytes; values: field to number, bytes of four, or None for a place
+        that lead() fills."""
+        start = len(self.data)
+        there = [4 + 4 * i if i in values or not values else 0 for i in range(fields)]
+        self.data += struct.pack(f"<HH{fields}H", 4 + 2 * fields, 4 + 4 * fields, *there)
+        self.data += bytes(-len(self.data) % 4)
+        table = len(self.data)
+        self.data += struct.pack("<i", table - start) + bytes(4 * fields)
+        for i, value in values.items():
+            raw = value if isinstance(value, bytes) else struct.pack("<i", value or 0)
+            self.data[table + 4 + 4 * i:table + 8 + 4 * i] = raw
+        return table
+
+    def lead(self, table, field, to=None):
+        """The field leads to a table, or to what comes next."""
+        at = table + 4 + 4 * field
+        struct.pack_into("<I", self.data, at, (to or len(self.data)) - at)
+
+    def vector(self, table, field, count, raw):
+        self.data += bytes(-len(self.data) % 4)
+        self.lead(table, field)
+        self.data += struct.pack("<I", count) + raw + bytes(-len(raw) % 4)
+
+
+def mnn_stream(codes, bits, wide=False, table=None):
+    """IDSTQuan's buffer of codes [n, k], the highest bit first."""
+    half = 1 << (bits - 1)
+    table = range(-half, half) if table is None else table
+    text = "".join(f"{u:0{bits}b}" for row in codes for u in row)
+    text += "0" * (-len(text) % 8)
+    stream = bytes(int(text[i:i + 8], 2) for i in range(0, len(text), 8))
+    return (b"\2" + struct.pack("<II" if wide else "<HH", len(codes), len(codes[0])) +
+            bytes([len(table) & 255]) + struct.pack(f"{len(table)}b", *table) + stream)
+
+
+def mnn(name, outputs, buffer, alpha, bits=4, least=-8, asymmetric=True, kernel=(1, 1), groups=1,
+        kind=1, inputs=0, op=12, wide=False, bias=None):
+    """A model of one convolution."""
+    f = Flat()
+    net = struct.unpack_from("<I", f.data, 0)[0]
+    f.data += bytes(-len(f.data) % 4)
+    f.lead(net, 3)
+    ops = len(f.data)
+    f.data += struct.pack("<II", 1, 0)
+    main = f.table(6, {1: b"\x09\0\0\0", 2: None, 3: None, 5: op})
+    struct.pack_into("<I", f.data, ops + 4, main - ops - 4)
+    f.vector(main, 3, len(name), name.encode() + b"\0")
+    conv = f.table(4, {0: None, 2: None, 3: None})
+    f.lead(main, 2, conv)
+    f.lead(conv, 0, f.table(12, {2: kernel[1], 3: kernel[0], 9: groups, 10: outputs, 11: inputs}))
+    f.vector(conv, 2, outputs, floats(*(bias if bias is not None else [0] * outputs)))
+    quan = f.table(12, {0: None, 1: None, 2: kind, 4: floats(1), 7: bits, 8: least,
+                        9: int(asymmetric), **({11: b"\1\0\0\0"} if wide else {})})
+    f.lead(conv, 3, quan)
+    f.vector(quan, 0, len(buffer), buffer)
+    f.vector(quan, 1, len(alpha), floats(*alpha))
+    return bytes(f.data)
+
+
 ONE = b"\0\x3c"  # f16
 INT4 = {"config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "group_size": 8}}}}
 STATE = b'{"shape":[2,6],"blocksize":4}'
@@ -163,6 +230,14 @@ CORPUS = {
                        ("f", 6, floats(1.5)), ("t", 7, b"\1")]),
         **{f"type{kind}": gguf([("w.weight", [k, 1], kind, b"\1" * size)])
            for kind, (k, size) in BLOCKS.items()},
+    },
+    "fuzz_mnn": {
+        "int4": mnn("c", 2, mnn_stream([[2, 1, 3, 4], [5, 6, 7, 8]], 4), [-1, 0.2, 0, 1]),
+        "blocks": mnn("c", 1, mnn_stream([[1] * 8], 2), [1, 2], 2, -2, False, (2, 2), kind=1),
+        "int8": mnn("c", 2, bytes(range(8)), [1, 2], 8, -128, False, kind=4),
+        "table": mnn("c", 1, mnn_stream([[0, 1, 2, 2]], 2, True, (-3, 0, 7)), [1], 2, 0, False,
+                     wide=True),
+        "half": mnn("c", 1, ONE * 4, [1], kind=3),
     },
     "fuzz_onnx": {  # fuzz_onnx puts the version and the producer in front
         "nbits": onnx([onnx_node("MatMulNBits", ["x", "b", "s", "z", "g"], "com.microsoft", K=20,

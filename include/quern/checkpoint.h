@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files: reading tensors (safetensors, npy, GGUF, ONNX), checkpoints of other programs, writing
- * tensors safely, and keeping weights in them.
+/* Files: reading tensors (safetensors, npy, GGUF, ONNX, MNN), checkpoints of other programs,
+ * writing tensors safely, and keeping weights in them.
  *
  * Readers map the file and trust nothing in it. Writers work on "<path>.part" and rename at the
  * end, so a reader never sees half a file. A quern file is a safetensors file: docs/formats.md says
@@ -26,8 +26,9 @@ enum {
     QN_FILE_NPY = 2,
     QN_FILE_GGUF = 3,
     QN_FILE_ONNX = 4,
-    QN_FILE_ONNX_DATA = 5 /**< External data of an ONNX model, as qn_checkpoint_open() opens them:
+    QN_FILE_ONNX_DATA = 5, /**< External data of an ONNX model, as qn_checkpoint_open() opens them:
                                the model says what is in them. */
+    QN_FILE_MNN = 6
 };
 
 /** A tensor of a file. Texts and data belong to the file. */

@@ -100,6 +100,9 @@ qn_status qni_gguf_read(qn_file *file, qn_error *err);
 qn_status qni_onnx_read(qn_file *file, qn_error *err);
 /* Do the bytes begin as an ONNX model does? */
 bool qni_onnx_is(const uint8_t *bytes, size_t size);
+qn_status qni_mnn_read(qn_file *file, qn_error *err);
+/* Are the bytes a flatbuffer with a list of operators where MNN has it? */
+bool qni_mnn_is(const uint8_t *bytes, size_t size);
 /* Fill a file that is mapped already with those of graph->externals from `first` on that lie where
  * the first does. @return QN_OK; QN_E_CORRUPT: a tensor leaves the file; QN_E_MEMORY. */
 qn_status qni_onnx_fill_data(const qn_file *graph, size_t first, qn_file *file, qn_error *err);

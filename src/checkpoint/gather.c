@@ -296,7 +296,7 @@ static qn_status configure(const qn_ctx *ctx, qn_checkpoint *c, const char *fold
 static qn_status add_folder(const qn_ctx *ctx, qn_checkpoint *c, const char *folder, qn_error *err)
 {
     static const char *const endings[] = {".safetensors.index.json", ".safetensors", ".gguf",
-                                          ".onnx"};
+                                          ".onnx", ".mnn"};
     static const char *const preferred[] = {"model.safetensors.index.json", "model.safetensors"};
     char name[QNI_PATH], path[QNI_PATH], shown[QNI_SHOWN_PATH];
     size_t prefix = 0;
@@ -306,7 +306,7 @@ static qn_status add_folder(const qn_ctx *ctx, qn_checkpoint *c, const char *fol
             QNI_TRY(qni_path_inside(folder, preferred[i], path, err));
             return add_single(ctx, c, path, err);
         }
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 5; i++) {
         int32_t count = 0;
         QNI_TRY(qni_path_only(folder, endings[i], name, &count, err));
         if (count == 0)
@@ -320,7 +320,7 @@ static qn_status add_folder(const qn_ctx *ctx, qn_checkpoint *c, const char *fol
         QNI_TRY(qni_path_inside(folder, name, path, err));
         return add_single(ctx, c, path, err);
     }
-    return qni_fail(err, QN_E_NOT_FOUND, "%s: no safetensors, GGUF or ONNX file in the folder",
+    return qni_fail(err, QN_E_NOT_FOUND, "%s: no safetensors, GGUF, ONNX or MNN file in the folder",
                     qni_shown_path(shown, folder));
 }
 

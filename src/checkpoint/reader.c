@@ -228,13 +228,17 @@ static qn_status read_any(qn_file *file, qn_error *err)
         file->kind = QN_FILE_ONNX;
         return qni_onnx_read(file, err);
     }
+    if (qni_mnn_is(bytes, size)) {
+        file->kind = QN_FILE_MNN;
+        return qni_mnn_read(file, err);
+    }
     file->kind = QN_FILE_SAFETENSORS;
     const qn_status status = qni_safetensors_read(file, err);
     const char *foreign = qni_foreign_kind(bytes, size);
     /* A safetensors file may begin with any of these bytes, so they only explain a failure. */
     if (status == QN_E_CORRUPT && foreign != NULL && err != NULL && err->offset <= 8)
-        return qni_fail_at(err, QN_E_CORRUPT, 0, "no safetensors, npy, GGUF or ONNX file but %s",
-                           foreign);
+        return qni_fail_at(err, QN_E_CORRUPT, 0,
+                           "no safetensors, npy, GGUF, ONNX or MNN file but %s", foreign);
     return status;
 }
 
@@ -250,8 +254,7 @@ static qn_status read_mapped(const struct qni_allocator *a, struct qni_mapping *
     }
     f->allocator = *a;
     f->mapping = mapping;
-    qn_status status =
-        graph != NULL ? qni_onnx_fill_data(graph, first, f, err) : read_any(f, err);
+    qn_status status = graph != NULL ? qni_onnx_fill_data(graph, first, f, err) : read_any(f, err);
     if (status == QN_OK)
         status = index_file(f, err);
     if (status == QN_OK && f->kind == QN_FILE_SAFETENSORS)

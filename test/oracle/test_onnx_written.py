@@ -81,7 +81,7 @@ def case(rng, folder, form, target, extra):
 
 
 def convolution(rng, folder, form):
-    co, ci, kh, kw = (int(v) for v in rng.integers(1, 6, 4))
+    co, ci, kh, kw = (int(v) for v in rng.integers(2, 6, 4))
     paths = {key: os.path.join(folder, "conv." + key) for key in ("npy", "st", "onnx")}
     np.save(paths["npy"], rng.standard_normal((co, ci, kh, kw)).astype("f4"))
     quern("quantize", paths["npy"], "-o", paths["st"], "-f", form, "-q", "--force")

@@ -13,7 +13,7 @@ import tempfile
 try:
     import numpy as np
     sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../fuzz"))
-    from make_corpus import onnx, onnx_node, onnx_tensor
+    from make_corpus import mnn, mnn_stream, onnx, onnx_node, onnx_tensor
     from packers import awq_fast, awq_gemm, awq_width, gptq, save, stream
     from test_compressed import save_raw
 except ImportError as missing:
@@ -374,11 +374,24 @@ def trap_24_round_half_to_even():
 
 
 def trap_25_mnn():
-    """High half first, a stream from the highest bit, float offsets: MNN files are not read."""
-    try:
-        refuse_file(b"\x20\0\0\0MNN\0" + bytes(64), "")
-    except SystemExit as error:
-        raise AssertionError("an MNN file was opened") from error
+    """High half first, a stream from the highest bit, minima that make float offsets, blocks of
+    channels and all their taps."""
+    def values(*args, **keys):
+        with open(folder("m.mnn"), "wb") as file:
+            file.write(mnn("w", *args, **keys))
+        with Checkpoint(folder("m.mnn")) as c:
+            return c.values("w.weight")[0]
+
+    # minimum -1 of scale 0.2 is offset 0.6: 2 and 1 of byte 0x21 are -0.6 and -0.8
+    w = values(1, mnn_stream([[2, 1]], 4), [-1, 0.2])
+    assert np.allclose(w, [[-0.6, -0.8]], atol=1e-7), w
+    w = values(1, mnn_stream([[1, 2, 3, 4, 5, 6, 7, 0]], 3), [-4, 1], bits=3, least=-4)
+    is_equal(w, [[-3, -2, -1, 0, 1, 2, 3, -4]])
+    # [channel, tap] of two channels and two taps, a block a channel; ours is [tap, channel]
+    w = values(1, mnn_stream([[9, 10, 11, 12]], 4), [1, 100], asymmetric=False, kernel=(1, 2))
+    is_equal(w, [[1, 300, 2, 400]])
+    w = values(1, mnn_stream([[0, 2, 1, 0]], 2, table=(-3, 0, 7)), [2], asymmetric=False)
+    is_equal(w, [[-6, 14, 0, -6]])
 
 
 def trap_26_mx_nan_and_nvfp4_divides():
