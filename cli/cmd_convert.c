@@ -93,6 +93,18 @@ struct job {
 
 /* ---------------------------------------------------------------------------------- one module */
 
+/* What loading came to: counted, and a refusal where --exact says so. */
+static int take_facts(const struct job *job, struct item *item, const qn_load_facts *facts)
+{
+    item->groups = facts->groups;
+    item->rounded = facts->rounded;
+    if (!job->is_exact || facts->rounded == 0)
+        return 0;
+    return complain(EXIT_INPUT, "leave out --exact, or exclude it",
+                    "%s: %lld of %lld groups have an offset or scale that f32 does not hold",
+                    item->name, (long long)facts->rounded, (long long)facts->groups);
+}
+
 static int load(const struct job *job, struct item *item, qn_weight **weight)
 {
     qn_load_facts facts;
@@ -102,37 +114,67 @@ static int load(const struct job *job, struct item *item, qn_weight **weight)
         qn_checkpoint_load(job->ctx, job->model, item->module, 0, -1, weight, &facts, &err);
     if (status != QN_OK)
         return imports_complain(status, &err);
-    item->groups = facts.groups;
-    item->rounded = facts.rounded;
-    if (!job->is_exact || facts.rounded == 0)
-        return 0;
-    qn_weight_destroy(*weight);
-    *weight = NULL;
-    return complain(EXIT_INPUT, "leave out --exact, or exclude it",
-                    "%s: %lld of %lld groups have an offset or scale that f32 does not hold",
-                    item->name, (long long)facts.rounded, (long long)facts.groups);
+    const int failed = take_facts(job, item, &facts);
+    if (failed != 0) {
+        qn_weight_destroy(*weight);
+        *weight = NULL;
+    }
+    return failed;
 }
 
-static qn_status declare_packed(struct job *job, struct item *item, qn_weight *weight,
-                                qn_error *err)
+/* The canonical weight is never in memory as a whole. */
+static int load_packed(const struct job *job, struct item *item, qn_packed **packed)
 {
-    qn_packed *packed = NULL;
-    qn_status status = qn_pack(job->ctx, weight, NULL, &packed, err);
-    qn_weight_destroy(weight);
-    if (status == QN_OK && job->writer != NULL)
-        status = qn_writer_add_packed(job->writer, item->name, packed, &item->index, err);
-    qn_packed_destroy(packed);
-    return status;
+    const qn_module_part whole = {item->module, 0, -1};
+    qn_load_facts facts;
+    qn_error err = {0};
+    qn_load_facts_init(&facts);
+    const qn_status status =
+        qn_checkpoint_pack(job->ctx, job->model, 1, &whole, NULL, packed, &facts, &err);
+    if (status != QN_OK)
+        return imports_complain(status, &err);
+    const int failed = take_facts(job, item, &facts);
+    if (failed != 0) {
+        qn_packed_destroy(*packed);
+        *packed = NULL;
+    }
+    return failed;
 }
 
-static qn_status put_packed(const struct job *job, const struct item *item, qn_error *err)
+static void count_weight(struct job *job, const struct item *item)
+{
+    job->weights++;
+    job->groups += item->groups;
+    job->rounded += item->rounded;
+}
+
+static int declare_packed(struct job *job, struct item *item)
 {
     qn_packed *packed = NULL;
-    qn_status status = qn_pack(job->ctx, item->weight, NULL, &packed, err);
-    if (status == QN_OK)
-        status = qn_writer_put_packed(job->writer, item->index, job->ctx, packed, err);
+    qn_error err = {0};
+    const int failed = load_packed(job, item, &packed);
+    if (failed != 0)
+        return failed;
+    count_weight(job, item);
+    const qn_status status =
+        job->writer == NULL
+            ? QN_OK
+            : qn_writer_add_packed(job->writer, item->name, packed, &item->index, &err);
     qn_packed_destroy(packed);
-    return status;
+    return status == QN_OK ? 0 : complain_status(item->name, status, &err);
+}
+
+static int write_packed(const struct job *job, struct item *item)
+{
+    qn_packed *packed = NULL;
+    qn_error err = {0};
+    const int failed = load_packed(job, item, &packed);
+    if (failed != 0)
+        return failed;
+    const qn_status status =
+        qn_writer_put_packed(job->writer, item->index, job->ctx, packed, &err);
+    qn_packed_destroy(packed);
+    return status == QN_OK ? 0 : complain_output(job->out, status, &err);
 }
 
 static int declare_weight(struct job *job, struct item *item)
@@ -143,13 +185,7 @@ static int declare_weight(struct job *job, struct item *item)
     const int failed = load(job, item, &weight);
     if (failed != 0)
         return failed;
-    job->weights++;
-    job->groups += item->groups;
-    job->rounded += item->rounded;
-    if (job->to_packed) {
-        const qn_status declared = declare_packed(job, item, weight, &err);
-        return declared == QN_OK ? 0 : complain_status(item->name, declared, &err);
-    }
+    count_weight(job, item);
     qn_weight_parts_init(&parts);
     qn_status status = qn_weight_view(weight, &parts);
     if (job->writer != NULL && status == QN_OK)
@@ -183,13 +219,15 @@ static int write_one(const struct job *job, struct item *item)
     qn_error err = {0};
     qn_entry e;
     qn_status status = QN_OK;
-    if (item->is_weight) {
+    if (job->to_packed) {
+        const int failed = write_packed(job, item);
+        if (failed != 0)
+            return failed;
+    } else if (item->is_weight) {
         const int failed = item->weight == NULL ? load(job, item, &item->weight) : 0;
         if (failed != 0)
             return failed;
-        status = job->to_packed
-                     ? put_packed(job, item, &err)
-                     : qn_writer_put_weight(job->writer, item->index, item->weight, &err);
+        status = qn_writer_put_weight(job->writer, item->index, item->weight, &err);
         qn_weight_destroy(item->weight);
         item->weight = NULL;
     } else {
@@ -239,6 +277,7 @@ static int declare_all(struct job *job)
         struct item *item = &job->items[i];
         progress_what(&job->progress, item->name);
         status = is_stopped()      ? EXIT_STOPPED
+                 : job->to_packed  ? declare_packed(job, item)
                  : item->is_weight ? declare_weight(job, item)
                                    : declare_tensor(job, item);
         progress_set(&job->progress, job->progress.done + (double)item->bytes);

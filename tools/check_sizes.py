@@ -30,13 +30,16 @@ ARCHIVE_BYTES = 17 << 18
 FOLDERS = ("include", "src", "cli", "ort", "test", "bench", "fuzz", "examples", "tools", "cmake",
            "python")
 ENDINGS = ctext.C_ENDINGS + (".py", ".sh", ".cmake")
+# As long as what it lists: gen_docs.py writes it out of the headers, nobody reads it from top to
+# bottom.
+GENERATED = {"python/quern/_abi.py"}
 
 
 def check_file(root, path):
     text = ctext.read(root, path)
     lines = text.split("\n")
     problems = []
-    if len(lines) - 1 > FILE_LINES:
+    if len(lines) - 1 > FILE_LINES and path not in GENERATED:
         problems.append(f"{path}: {len(lines) - 1} lines, the limit is {FILE_LINES}: split it")
     for number, line in enumerate(lines, 1):
         if len(line) > COLUMNS:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a checkpoint to a model: configuration, tokenizer, weights. A weight goes from the file to
- * its packed form one at a time, so that memory holds the model once; q, k, v and gate, up become
- * one product where their formats agree (qn_weight_concat() rounds nothing). */
+ * its packed form without anything of its size in between, so that memory holds the model once; q,
+ * k, v and gate, up become one product where their formats agree, which rounds nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,82 +110,122 @@ static bool quantize_here(struct loading *l, const char *name, qn_weight **weigh
     return status == QN_OK || complain("%s: %s", name, err.text);
 }
 
-static bool load_weight(struct loading *l, const char *name, qn_weight **weight)
+/* Where a matrix is; n, k: its shape. is_plain: it is not quantized in the file. */
+static bool find_matrix(const struct loading *l, const char *name, qn_module_part *part, int64_t *n,
+                        int64_t *k, bool *is_plain)
 {
-    const int64_t i = qn_checkpoint_find(l->checkpoint, name);
+    qn_entry entry;
     qn_module module;
     qn_error err = {QN_OK, -1, ""};
     qn_module_init(&module);
-    if (i < 0)
+    *part = (qn_module_part){qn_checkpoint_find(l->checkpoint, name), 0, -1};
+    if (part->module < 0)
         return complain("there is no weight '%s'", name);
-    if (qn_checkpoint_module(l->checkpoint, i, &module, &err) != QN_OK)
+    if (qn_checkpoint_module(l->checkpoint, part->module, &module, &err) != QN_OK)
         return complain("%s: %s", name, err.text);
-    if (module.role == QN_ROLE_TENSOR)
-        return quantize_here(l, name, weight);
-    if (qn_checkpoint_load(l->model->ctx, l->checkpoint, i, 0, -1, weight, NULL, &err) != QN_OK)
-        return complain("%s: %s", name, err.text);
-    qn_checkpoint_forget(l->checkpoint, i);
+    *is_plain = module.role == QN_ROLE_TENSOR;
+    *n = module.n;
+    *k = module.k;
+    if (*is_plain && (qn_checkpoint_tensor(l->checkpoint, name, &entry) != QN_OK ||
+                      entry.tensor.rank != 2))
+        return complain("'%s' is no matrix", name);
+    if (*is_plain) {
+        *n = entry.tensor.shape[0];
+        *k = entry.tensor.shape[1];
+    }
+    return true;
+}
+
+static bool keep(struct loading *l, qn_status status, const qn_error *err, const qn_packed *packed)
+{
+    qn_packed_info info;
+    qn_packed_info_init(&info);
+    if (status != QN_OK)
+        return complain("%s", err->text);
+    qn_packed_query(packed, &info);
+    l->model->weight_bytes += (double)info.bytes;
     return true;
 }
 
 static bool pack(struct loading *l, qn_weight *weight, qn_packed **packed)
 {
     qn_error err = {QN_OK, -1, ""};
-    qn_packed_info info;
-    qn_packed_info_init(&info);
     const qn_status status = qn_pack(l->model->ctx, weight, NULL, packed, &err);
     qn_weight_destroy(weight);
-    if (status != QN_OK)
-        return complain("%s", err.text);
-    qn_packed_query(*packed, &info);
-    l->model->weight_bytes += (double)info.bytes;
-    return true;
+    return keep(l, status, &err, *packed);
 }
 
-static int64_t outputs_of(const qn_weight *weight, int64_t *k)
+/* Quantized matrices of the file, joined along n: from its pages into the order of the kernels. */
+static qn_status pack_straight(struct loading *l, int32_t count, const qn_module_part *parts,
+                               qn_packed **packed, qn_error *err)
 {
-    qn_weight_parts parts;
-    qn_weight_parts_init(&parts);
-    qn_weight_view(weight, &parts);
-    *k = parts.k;
-    return parts.n;
+    const qn_status status = qn_checkpoint_pack(l->model->ctx, l->checkpoint, count, parts, NULL,
+                                                packed, NULL, err);
+    for (int32_t i = 0; status == QN_OK && i < count; i++)
+        qn_checkpoint_forget(l->checkpoint, parts[i].module);
+    return status;
+}
+
+/* One matrix, whatever it is in the file. */
+static bool load_matrix(struct loading *l, const char *name, const qn_module_part *part,
+                        bool is_plain, qn_packed **packed)
+{
+    qn_error err = {QN_OK, -1, ""};
+    qn_weight *weight = NULL;
+    if (is_plain)
+        return quantize_here(l, name, &weight) && pack(l, weight, packed);
+    const qn_status status = pack_straight(l, 1, part, packed, &err);
+    return keep(l, status, &err, *packed);
+}
+
+/* Plain matrices, quantized here and joined. */
+static bool quantize_joined(struct loading *l, int32_t count, char name[][NAME], qn_packed **packed)
+{
+    qn_weight *part[MAX_PARTS] = {NULL}, *joined = NULL;
+    bool is_good = true;
+    for (int32_t i = 0; is_good && i < count; i++)
+        is_good = quantize_here(l, name[i], &part[i]);
+    is_good = is_good && (qn_weight_concat(l->model->ctx, count, (const qn_weight *const *)part,
+                                           &joined, NULL) == QN_OK ||
+                          complain("'%s' and those beside it cannot be joined", name[0]));
+    for (int32_t i = 0; i < count; i++)
+        qn_weight_destroy(part[i]);
+    return is_good && pack(l, joined, packed);
 }
 
 /* Several weights as one product if that is exact, else side by side. n: outputs of each. */
 static bool load_projection(struct loading *l, const struct names *names, int32_t count,
                             int32_t layer, const int32_t *n, int32_t k, struct projection *p)
 {
-    char name[NAME];
-    qn_weight *part[MAX_PARTS] = {NULL}, *joined = NULL;
-    bool is_good = true;
+    char name[MAX_PARTS][NAME];
+    qn_module_part part[MAX_PARTS];
+    qn_error err = {QN_OK, -1, ""};
+    bool is_plain[MAX_PARTS];
+    int32_t plain = 0;
     p->k = k;
-    for (int32_t i = 0; is_good && i < count; i++) {
-        int64_t has_k = 0;
-        is_good = load_weight(l, name_of(l, &names[i], layer, "weight", name), &part[i]);
-        const int64_t has_n = is_good ? outputs_of(part[i], &has_k) : 0;
-        if (is_good && (has_n != n[i] || has_k != k))
-            is_good = complain("%s is [%lld, %lld], not [%d, %d]", name, (long long)has_n,
-                               (long long)has_k, n[i], k);
+    for (int32_t i = 0; i < count; i++) {
+        int64_t has_n, has_k;
+        if (!find_matrix(l, name_of(l, &names[i], layer, "weight", name[i]), &part[i], &has_n,
+                         &has_k, &is_plain[i]))
+            return false;
+        if (has_n != n[i] || has_k != k)
+            return complain("%s is [%lld, %lld], not [%d, %d]", name[i], (long long)has_n,
+                            (long long)has_k, n[i], k);
+        plain += is_plain[i];
         p->column[i] = p->n;
         p->n += n[i];
     }
-    if (is_good && count > 1 &&
-        qn_weight_concat(l->model->ctx, count, (const qn_weight *const *)part, &joined, NULL) ==
-            QN_OK) {
-        for (int32_t i = 0; i < count; i++)
-            qn_weight_destroy(part[i]);
-        p->n_parts = 1;
-        return pack(l, joined, &p->w[0]);
-    }
+    p->n_parts = 1;
+    if (plain == count)
+        return quantize_joined(l, count, name, &p->w[0]);
+    if (plain == 0 && pack_straight(l, count, part, &p->w[0], &err) == QN_OK)
+        return keep(l, QN_OK, NULL, p->w[0]);
     for (int32_t i = 0; i < count; i++) {
-        if (is_good && pack(l, part[i], &p->w[i]))
-            p->n_parts = i + 1;
-        else if (!is_good)
-            qn_weight_destroy(part[i]);
-        else
-            is_good = false;
+        if (!load_matrix(l, name[i], &part[i], is_plain[i], &p->w[i]))
+            return false;
+        p->n_parts = i + 1;
     }
-    return is_good;
+    return true;
 }
 
 /* ---- all together ---------------------------------------------------------------------------- */
@@ -240,19 +280,17 @@ static bool load_all(struct loading *l)
     model->layers = calloc((size_t)c->n_layers, sizeof *model->layers);
     if (model->layers == NULL)
         return complain("no memory");
-    qn_weight *table = NULL;
-    int64_t k = 0;
-    if (!load_weight(l, name_of(l, &embedding_names, 0, "weight", name), &table))
+    qn_module_part table;
+    int64_t n = 0, k = 0;
+    bool is_plain = false;
+    if (!find_matrix(l, name_of(l, &embedding_names, 0, "weight", name), &table, &n, &k, &is_plain))
         return false;
-    const int64_t n = outputs_of(table, &k);
     /* There may be rows of padding behind the vocabulary. */
-    if (n < model->tokenizer->count || n > 1 << 24 || k != c->width) {
-        qn_weight_destroy(table);
+    if (n < model->tokenizer->count || n > 1 << 24 || k != c->width)
         return complain("the vocabulary has %d tokens of width %d, but %s is [%lld, %lld]",
                         model->tokenizer->count, c->width, name, (long long)n, (long long)k);
-    }
     c->vocabulary = (int32_t)n;
-    if (!pack(l, table, &model->embedding))
+    if (!load_matrix(l, name, &table, is_plain, &model->embedding))
         return false;
     if (qn_checkpoint_find(l->checkpoint, name_of(l, &head_names, 0, "weight", name)) >= 0) {
         is_good = load_projection(l, &head_names, 1, 0, &c->vocabulary, c->width, &model->head);

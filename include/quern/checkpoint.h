@@ -377,6 +377,26 @@ typedef struct qn_rectangle {
 QN_API qn_status qn_checkpoint_load_part(const qn_ctx *ctx, const qn_checkpoint *checkpoint,
                                          int64_t i, const qn_rectangle *range, qn_weight **weight,
                                          qn_load_facts *facts, qn_error *err);
+/** Rows [first, first + n) of a module; n -1: all from `first`. */
+typedef struct qn_module_part {
+    int64_t module;
+    int64_t first, n;
+} qn_module_part;
+
+/**
+ * Modules straight to packed weights: one, some of its rows, or several that are joined along n as
+ * qn_weight_concat() joins them (q, k and v; gate and up; experts). The bytes are those of
+ * qn_checkpoint_load(), qn_weight_concat() and qn_pack(), whatever the number of threads; but the
+ * canonical weight is never in memory as a whole: beside the packed weights the call needs up to
+ * 32 MiB (or 16 rows). Convolutions of groups, and packing for a GPU, need one module's canonical
+ * weight. options: NULL for the defaults. facts: may be NULL.
+ * @return as qn_checkpoint_load(), qn_weight_concat() and qn_pack(). An error in a module's data is
+ *         that of its first rows that have one.
+ */
+QN_API qn_status qn_checkpoint_pack(const qn_ctx *ctx, const qn_checkpoint *checkpoint,
+                                    int32_t count, const qn_module_part *parts,
+                                    const qn_pack_options *options, qn_packed **packed,
+                                    qn_load_facts *facts, qn_error *err);
 /** A tensor of any of the files by its name there. @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND. */
 QN_API qn_status qn_checkpoint_tensor(const qn_checkpoint *checkpoint, const char *name,
                                       qn_entry *entry);

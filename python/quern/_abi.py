@@ -573,6 +573,14 @@ class qn_rectangle(Structure):
     ]
 
 
+class qn_module_part(Structure):
+    _fields_ = [
+        ("module", c_int64),
+        ("first", c_int64),
+        ("n", c_int64),
+    ]
+
+
 class qn_export_options(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -885,6 +893,10 @@ FUNCTIONS = {
         c_int32,
         [c_void_p, c_void_p, c_int64, POINTER(qn_rectangle), POINTER(c_void_p),
          POINTER(qn_load_facts), POINTER(qn_error)]),
+    "qn_checkpoint_pack": (
+        c_int32,
+        [c_void_p, c_void_p, c_int32, POINTER(qn_module_part), POINTER(qn_pack_options),
+         POINTER(c_void_p), POINTER(qn_load_facts), POINTER(qn_error)]),
     "qn_checkpoint_tensor": (c_int32, [c_void_p, c_char_p, POINTER(qn_entry)]),
     "qn_checkpoint_forget": (None, [c_void_p, c_int64]),
     "qn_output_check": (c_int32, [c_char_p, c_int32, POINTER(qn_error)]),

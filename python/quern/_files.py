@@ -13,7 +13,7 @@ from ._arrays import view
 from ._context import Context, default_context
 from ._format import number_of
 from ._library import check, lib, new_error, sized, text_of
-from ._weight import Packed, Weight
+from ._weight import Packed, Weight, pack_options
 
 _PACKED_KEY = "quern.packed."
 _KINDS = {_abi.QN_FILE_SAFETENSORS: "safetensors", _abi.QN_FILE_NPY: "npy",
@@ -21,7 +21,8 @@ _KINDS = {_abi.QN_FILE_SAFETENSORS: "safetensors", _abi.QN_FILE_NPY: "npy",
 _GPTQ_ZEROS = {"found": _abi.QN_GPTQ_ZEROS_FOUND, "v1": _abi.QN_GPTQ_ZEROS_V1,
                "v1-wrap": _abi.QN_GPTQ_ZEROS_V1_WRAP, "v2": _abi.QN_GPTQ_ZEROS_V2}
 # Tensors that a weight is kept in; the weight stands for them.
-_PARTS = (".codes", ".scale", ".unit", ".zero", ".offset", ".perm", ".prescale", ".table")
+_PARTS = (".codes", ".scale", ".unit", ".zero", ".offset", ".perm", ".prescale", ".table",
+          ".super_scale", ".super_min", ".sub_scale", ".sub_min")
 
 
 def _path(path: Any) -> bytes:
@@ -170,6 +171,54 @@ class Checkpoint(Mapping[str, Any]):
         if kind == "packed":
             return Packed(made.value, self.ctx, self)
         return Weight(made.value, self.ctx)
+
+    def shape_of(self, name: str) -> tuple[int, int]:
+        """Outputs and inputs of a quantized module of somebody else's format, or of quern's own;
+        nothing is loaded."""
+        kind, place = self._place(name)
+        if kind == "packed":
+            found = self[name]
+            return int(found.shape[0]), int(found.shape[1])
+        if kind == "weight":
+            place = lib.qn_checkpoint_find(self._ptr, name.encode())
+        module, error = sized(_abi.qn_module), new_error()
+        check(lib.qn_checkpoint_module(self._ptr, -1 if place is None else place,
+                                       ctypes.byref(module), ctypes.byref(error)), error)
+        return int(module.n), int(module.k)
+
+    def pack(self, *names: str, layout: Optional[str] = None, x_block: int = 0,
+             sums: bool = True) -> Packed:
+        """The weight of that name, packed; of several names, joined along n as Weight.concat()
+        joins them. Of modules the canonical weight is never in memory as a whole.
+
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+        >>> save(path, {"w": quantize(np.ones((64, 128), np.float32), "int4:g32")})
+        >>> load(path).pack("w").shape
+        (64, 128)
+        """
+        if not names:
+            raise errors.ArgumentError("pack() wants the name of a weight")
+        places = [self._place(name) for name in names]
+        if len(places) == 1 and places[0][0] == "packed":
+            found: Packed = self[names[0]]
+            return found
+        for name, (kind, _) in zip(names, places):
+            if kind not in ("module", "weight"):
+                raise errors.DtypeError(f"{name!r} is {'packed' if kind == 'packed' else 'plain'}, "
+                                        "no quantized weight")
+        modules = [place if kind == "module" else lib.qn_checkpoint_find(self._ptr, name.encode())
+                   for name, (kind, place) in zip(names, places)]
+        parts = (_abi.qn_module_part * len(names))(*((at, 0, -1) for at in modules))
+        options = pack_options(layout, x_block, sums)
+        made, error = ctypes.c_void_p(), new_error()
+        check(lib.qn_checkpoint_pack(self.ctx._ptr, self._ptr, len(names), parts,
+                                     ctypes.byref(options), ctypes.byref(made), None,
+                                     ctypes.byref(error)), error)
+        assert made.value is not None
+        for at in modules:
+            lib.qn_checkpoint_forget(self._ptr, at)
+        return Packed(made.value, self.ctx)
 
     def _entry(self, name: str) -> _abi.qn_entry:
         if self.kind_of(name) != "tensor":

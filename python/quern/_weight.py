@@ -51,6 +51,17 @@ def _host(values: Any, name: str) -> Any:
     return values
 
 
+# What scale (and a minimum) is made of, where the format has super-blocks.
+_LEVELS = ("super_scale", "super_min", "sub_scale", "sub_min")
+
+
+def pack_options(layout: Optional[str], x_block: int, sums: bool) -> Any:
+    options = sized(_abi.qn_pack_options)
+    options.layout = layout.encode() if layout is not None else None
+    options.x_block, options.without_sums = x_block, 0 if sums else 1
+    return options
+
+
 class Weight(_Handle):
     """A quantized weight in canonical form: w[n, k] = scale * code + offset, group by group.
 
@@ -76,10 +87,14 @@ class Weight(_Handle):
     @classmethod
     def from_parts(cls, codes: Any, scale: Any, format: str, *, zero: Any = None,
                    offset: Any = None, perm: Any = None, prescale: Any = None, table: Any = None,
+                   super_scale: Any = None, super_min: Any = None, sub_scale: Any = None,
+                   sub_min: Any = None,
                    kernel_size: tuple[int, int] = (1, 1), conv_groups: int = 1,
                    ctx: Optional[Context] = None) -> Weight:
         """Check and copy parts: codes [n, k] u8 (code + 2^(bits-1) for integers, the index of a
-        table else), scale, zero, offset [n, groups], perm, prescale [k], table [2^bits].
+        table else), scale, zero, offset [n, groups], perm, prescale [k], table [2^bits]. Of
+        formats with super-blocks super_scale, super_min [n, supers] and sub_scale, sub_min [n,
+        groups] i16 make scale and offset, which may then be None.
 
         >>> import numpy as np
         >>> w = Weight.from_parts(np.full((1, 4), 9, np.uint8), [[0.5]], "int4:pc")
@@ -98,6 +113,7 @@ class Weight(_Handle):
         parts.conv_groups = conv_groups
         taps = max(1, parts.kh * parts.kw)
         groups = lib.qn_format_groups(ctypes.byref(parts.format), parts.k, parts.k // taps)
+        supers = -(-groups // max(1, parts.format.superblock))
         keep = [found]
         parts.codes = found.ctypes.data
         for name, values, dtype, shape in (
@@ -106,7 +122,11 @@ class Weight(_Handle):
                 ("offset", offset, np.float32, (parts.n, groups)),
                 ("perm", perm, np.int32, (parts.k,)),
                 ("prescale", prescale, np.float32, (parts.k,)),
-                ("table", table, np.float32, (1 << parts.format.bits,))):
+                ("table", table, np.float32, (1 << parts.format.bits,)),
+                ("super_scale", super_scale, np.float32, (parts.n, supers)),
+                ("super_min", super_min, np.float32, (parts.n, supers)),
+                ("sub_scale", sub_scale, np.int16, (parts.n, groups)),
+                ("sub_min", sub_min, np.int16, (parts.n, groups))):
             if values is None:
                 continue
             array = np.ascontiguousarray(_host(values, name), dtype=dtype)
@@ -134,7 +154,8 @@ class Weight(_Handle):
     def __reduce__(self) -> Any:
         return _weight_from, (np.array(self.codes), _plain(self.scale), self.format, {
             "zero": _plain(self.zero), "offset": _plain(self.offset), "perm": _plain(self.perm),
-            "prescale": _plain(self.prescale),
+            "prescale": _plain(self.prescale), **{
+                name: _plain(getattr(self, name)) for name in _LEVELS},
             "table": _plain(self.table) if self._parts.format.code == _abi.QN_CODE_TABLE else None,
             "kernel_size": self.kernel_size, "conv_groups": self.conv_groups})
 
@@ -261,9 +282,7 @@ class Weight(_Handle):
         refuses asymmetric int8 activations. into: a writable buffer at a multiple of 64 (shared
         memory, an mmap), which then holds the packed weights; by default new memory."""
         ctx = ctx or self.ctx
-        options = sized(_abi.qn_pack_options)
-        options.layout = layout.encode() if layout is not None else None
-        options.x_block, options.without_sums = x_block, 0 if sums else 1
+        options = pack_options(layout, x_block, sums)
         made, error = ctypes.c_void_p(), new_error()
         if into is None:
             check(lib.qn_pack(ctx._ptr, self._ptr, ctypes.byref(options), ctypes.byref(made),

@@ -81,7 +81,7 @@ class _FolderSource(Source):
         return self._packed[found]  # an embedding and its head share one
 
     def read(self, found: str) -> Any:
-        return self.checkpoint[found]
+        return self.checkpoint.pack(found)
 
     def tensor(self, name: str) -> torch.Tensor:
         found = self._found(name)
@@ -140,10 +140,10 @@ class _GgufSource(_FolderSource):
         return torch.arange(n).view(heads, n // heads // 2, 2).transpose(1, 2).reshape(-1)
 
     def read(self, found: str) -> Any:
-        weight = self.checkpoint[found]
-        order = self._order(found, weight.shape[0])
+        order = self._order(found, self.checkpoint.shape_of(found)[0])
         if order is None:
-            return weight
+            return self.checkpoint.pack(found)
+        weight = self.checkpoint[found]
         rows = [weight.slice(slice(i, i + 1)) for i in order.tolist()]
         return Weight.concat(rows)
 

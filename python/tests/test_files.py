@@ -191,6 +191,16 @@ class Files(unittest.TestCase):
         self.assertIn("group: 32, config.json", found.provenance("up.weight"))
         wanted = (codes.astype(np.float32) - 8) * np.repeat(scales.astype(np.float32), 32, 0)
         np.testing.assert_array_equal(found["up.weight"].dequantize(), wanted.T)
+        self.assertEqual(found.shape_of("up.weight"), (16, 64))
+        packed = found.pack("up.weight")
+        np.testing.assert_array_equal(packed.data, found["up.weight"].pack().data)
+        twice = found.pack("up.weight", "up.weight", x_block=32, sums=False)
+        self.assertEqual((twice.shape, twice.has_sums, twice.x_block), ((32, 64), False, 32))
+        np.testing.assert_array_equal(twice.unpack().dequantize(), np.concatenate([wanted.T] * 2))
+        with self.assertRaisesRegex(errors.DtypeError, "'norm.weight' is plain"):
+            found.pack("up.weight", "norm.weight")
+        with self.assertRaisesRegex(errors.ArgumentError, "the name of a weight"):
+            found.pack()
         with self.assertRaisesRegex(errors.ArgumentError, "'found', 'v1'"):
             quern.load(self.folder, gptq_zeros="v3")
 

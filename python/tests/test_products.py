@@ -317,19 +317,43 @@ class Weights(unittest.TestCase):
     def test_round_trips(self):
         samples = normal(64, 64)
         for how in ({"format": "int4:g32:zp"}, {"format": "nf4:g64"}, {"format": "q4_k"},
+                    {"format": "q6_k"},
                     {"format": "int4:g32", "method": "gptq", "samples": samples,
                      "act_order": True},
                     {"format": "int4:g32", "prescale": np.full(64, 0.5)}):
-            weight = quern.quantize(normal(8, 256 if how["format"] == "q4_k" else 64), **how)
+            weight = quern.quantize(normal(8, 256 if how["format"].endswith("k") else 64), **how)
             for other in (pickle.loads(pickle.dumps(weight)), copy.deepcopy(weight),
                           weight.pack().unpack(),
                           pickle.loads(pickle.dumps(weight.pack())).unpack()):
                 self.assertEqual(other.format, weight.format)
-                for part in ("codes", "scale", "zero", "offset", "perm", "prescale"):
+                for part in ("codes", "scale", "zero", "offset", "perm", "prescale",
+                             "super_scale", "super_min", "sub_scale", "sub_min"):
                     a, b = getattr(weight, part), getattr(other, part)
                     self.assertEqual(a is None, b is None, part)
                     if a is not None:
                         np.testing.assert_array_equal(a, b)
+
+    def test_two_levels(self):
+        """Parts with both levels of the scales, which make scales and minima."""
+        for name in ("q4_k", "q3_k"):
+            weight = quern.quantize(normal(8, 512), name)
+            levels = {part: getattr(weight, part)
+                      for part in ("super_scale", "super_min", "sub_scale", "sub_min")}
+            made = quern.Weight.from_parts(weight.codes, None, name, **levels)
+            for part in ("codes", "scale", "offset", *levels):
+                a, b = getattr(weight, part), getattr(made, part)
+                self.assertEqual(a is None, b is None, part)
+                if a is not None:
+                    np.testing.assert_array_equal(a, b)
+        with self.assertRaisesRegex(quern.errors.ShapeError, "sub_scale has the shape"):
+            quern.Weight.from_parts(weight.codes, None, name, super_scale=levels["super_scale"],
+                                    sub_scale=levels["sub_scale"][:, 1:])
+        wrong = np.array(weight.scale)
+        wrong[3, 1] *= 2
+        with self.assertRaisesRegex(quern.errors.BadValueError,
+                                    "row 3, group 1 is not the product"):
+            quern.Weight.from_parts(weight.codes, wrong, name,
+                                    **{k: v for k, v in levels.items() if v is not None})
 
     def test_slices_and_joins(self):
         weight = quern.quantize(normal(8, 128), "int4:g32")

@@ -114,6 +114,21 @@ class Layers(unittest.TestCase):
                 for one in (other, copied, unpickled):
                     self.assertTrue(torch.equal(one(x), y))
 
+    def test_two_levels_are_kept(self):
+        """A state_dict of K-quants has both levels of the scales, and gives them back."""
+        for format in ("q4_k", "q6_k"):
+            weight = quern.quantize(torch.randn(16, 256), format)
+            layer, other = qt.Linear(weight), qt.Linear(quern.quantize(torch.ones(16, 256), format))
+            state = layer.state_dict()
+            self.assertNotIn("weight.scale", state)
+            other.load_state_dict(state)
+            for part in ("codes", "scale", "offset", "super_scale", "super_min", "sub_scale",
+                         "sub_min"):
+                a, b = getattr(weight, part), getattr(other.packed.unpack(), part)
+                self.assertEqual(a is None, b is None, part)
+                if a is not None:
+                    self.assertTrue((a == b).all(), part)
+
     @staticmethod
     def made(layer):
         if isinstance(layer, nn.Linear):

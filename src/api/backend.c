@@ -85,6 +85,7 @@ static const struct qni_backend cpu = {
     .pack_bytes = qni_cpu_pack_bytes,
     .pack = qni_cpu_pack,
     .pack_into = qni_cpu_pack_into,
+    .pack_source = qni_cpu_pack_source,
     .unpack = qni_cpu_unpack,
     .layout_name = qni_cpu_layout_name,
     .packed_check = qni_cpu_packed_check,

@@ -11,6 +11,7 @@
 #include "../cuda/backend.h"
 #include "../quant/canonical.h"
 #include "../quant/op.h"
+#include "../quant/pack.h"
 #include "../quant/packed.h"
 
 /* What a backend chose for an operation. Plain data that a plan holds by value. */
@@ -80,6 +81,10 @@ struct qni_backend {
     qn_status (*pack_into)(const qn_ctx *ctx, const struct qn_weight *w,
                            const qn_pack_options *options, void *buffer, size_t buffer_bytes,
                            struct qn_packed **packed, qn_error *err);
+    /* Of a weight that comes block by block; NULL: not possible. */
+    qn_status (*pack_source)(const qn_ctx *ctx, struct qni_weight_source *source,
+                             const qn_pack_options *options, struct qn_packed **packed,
+                             qn_error *err);
     qn_status (*unpack)(const qn_ctx *ctx, const struct qn_packed *packed,
                         struct qn_weight **weight, qn_error *err);
     const char *(*layout_name)(int32_t i);
@@ -98,6 +103,10 @@ struct qni_backend {
     /* The epilogue of op for the values x; op has no weights. NULL: this device has none. */
     qn_status (*finish)(const qn_ctx *ctx, const struct qni_op *op, qn_error *err);
 };
+
+/* What the caller wants of packing, checked; options may be NULL (weight.c). */
+qn_status qni_read_pack_options(const qn_pack_options *options, qn_pack_options *own,
+                                qn_error *err);
 
 /* NULL: no such kind of device was built in. */
 const struct qni_backend *qni_backend_of(int32_t device_kind);

@@ -7,12 +7,9 @@
 #include "../base/sized.h"
 #include "backend.h"
 
-static qn_status read_options(const qn_ctx *ctx, const qn_weight *weight,
-                              const qn_pack_options *options, qn_pack_options *own, qn_error *err)
+qn_status qni_read_pack_options(const qn_pack_options *options, qn_pack_options *own, qn_error *err)
 {
     qn_pack_options_init(own);
-    if (ctx == NULL || weight == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "%s is NULL", ctx == NULL ? "ctx" : "weight");
     if (options != NULL)
         QNI_TRY(qni_sized_read(own, sizeof *own, options, err));
     if (own->x_block < 0)
@@ -22,6 +19,14 @@ static qn_status read_options(const qn_ctx *ctx, const qn_weight *weight,
     if ((own->without_sums != 0 && own->without_sums != 1) || own->reserved != 0)
         return qni_fail(err, QN_E_ARGUMENT, "without_sums is 0 or 1, and reserved is 0");
     return QN_OK;
+}
+
+static qn_status read_options(const qn_ctx *ctx, const qn_weight *weight,
+                              const qn_pack_options *options, qn_pack_options *own, qn_error *err)
+{
+    if (ctx == NULL || weight == NULL)
+        return qni_fail(err, QN_E_ARGUMENT, "%s is NULL", ctx == NULL ? "ctx" : "weight");
+    return qni_read_pack_options(options, own, err);
 }
 
 qn_status qn_pack_bytes(const qn_ctx *ctx, const qn_weight *weight, const qn_pack_options *options,

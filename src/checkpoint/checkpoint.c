@@ -3,7 +3,6 @@
  * what importers may ask. Which tensors make a module is in import/; how paths become files in
  * gather.c. */
 #include "checkpoint.h"
-#include "cut.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -530,7 +529,7 @@ qn_status qn_checkpoint_tensor(const qn_checkpoint *checkpoint, const char *name
                    : qn_file_find(checkpoint->files[checkpoint->refs[ref].file], name, entry);
 }
 
-static bool is_module(const qn_checkpoint *c, int64_t i)
+bool qni_checkpoint_has(const qn_checkpoint *c, int64_t i)
 {
     return c != NULL && i >= 0 && i < (int64_t)c->n_modules;
 }
@@ -601,8 +600,13 @@ static void show_use(const struct qni_link *link, struct qni_found *found)
                                                  : "io");
 }
 
-static qn_status find_module(const qn_checkpoint *c, const struct qni_module *m,
-                             struct qni_found *found, qn_error *err)
+const struct qni_importer *qni_checkpoint_importer(const struct qni_module *m)
+{
+    return m->importer < 0 ? NULL : importers[m->importer];
+}
+
+qn_status qni_checkpoint_find_module(const qn_checkpoint *c, const struct qni_module *m,
+                                     struct qni_found *found, qn_error *err)
 {
     char stem[QNI_STEM], shown[QNI_SHOWN];
     qn_error inner = {QN_OK, -1, ""};
@@ -676,10 +680,10 @@ qn_status qn_checkpoint_module(const qn_checkpoint *checkpoint, int64_t i, qn_mo
 {
     struct qni_found found;
     qn_module own;
-    if (!is_module(checkpoint, i) || module == NULL)
+    if (!qni_checkpoint_has(checkpoint, i) || module == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "qn_checkpoint_module: no such module");
     const struct qni_module *m = &checkpoint->modules[i];
-    const qn_status status = find_module(checkpoint, m, &found, err);
+    const qn_status status = qni_checkpoint_find_module(checkpoint, m, &found, err);
     qn_module_init(&own);
     show_module(checkpoint, m, &found, &own);
     if (qni_sized_write(module, &own, sizeof own) != QN_OK)
@@ -694,9 +698,9 @@ size_t qn_checkpoint_provenance(const qn_checkpoint *checkpoint, int64_t i, char
     qn_error err = {QN_OK, -1, ""};
     if (capacity > 0 && text != NULL)
         text[0] = 0;
-    if (!is_module(checkpoint, i))
+    if (!qni_checkpoint_has(checkpoint, i))
         return 0;
-    if (find_module(checkpoint, &checkpoint->modules[i], &found, &err) != QN_OK)
+    if (qni_checkpoint_find_module(checkpoint, &checkpoint->modules[i], &found, &err) != QN_OK)
         qni_note(&found.notes, "refused: %s", err.text);
     if (capacity > 0 && text != NULL) {
         const size_t length = found.notes.used < capacity ? found.notes.used : capacity - 1;
@@ -709,7 +713,7 @@ size_t qn_checkpoint_provenance(const qn_checkpoint *checkpoint, int64_t i, char
 void qn_checkpoint_forget(const qn_checkpoint *checkpoint, int64_t i)
 {
     char stem[QNI_STEM];
-    if (!is_module(checkpoint, i))
+    if (!qni_checkpoint_has(checkpoint, i))
         return;
     const qn_checkpoint *c = checkpoint;
     const struct qni_module *m = &c->modules[i];
@@ -723,116 +727,4 @@ void qn_checkpoint_forget(const qn_checkpoint *checkpoint, int64_t i)
             continue;
         qni_mapping_forget(c->files[c->refs[ref].file]->mapping, e->offset, e->bytes);
     }
-}
-
-/* ---- loading --------------------------------------------------------------------------------- */
-
-static qn_status load_rows(const qn_ctx *ctx, const struct qni_module *m,
-                           const struct qni_found *found, int64_t first, int64_t n,
-                           struct qni_rounding *rounding, qn_weight **weight, qn_error *err)
-{
-    qn_weight_parts parts = found->parts;
-    qn_weight *w = NULL;
-    parts.n = n;
-    QNI_TRY(
-        qni_weight_alloc(&ctx->allocator, &parts, found->has_perm, found->has_prescale, &w, err));
-    qn_status status = found->has_supers && qni_may_have_supers(&w->format, w->n, w->n_groups)
-                           ? qni_weight_alloc_supers(w, err)
-                           : QN_OK;
-    if (status == QN_OK)
-        status = importers[m->importer]->load(ctx, found, first, w, rounding, err);
-    if (status == QN_OK)
-        status = qni_weight_check(ctx, w, err);
-    if (status != QN_OK) {
-        qn_weight_destroy(w);
-        return status;
-    }
-    *weight = w;
-    return QN_OK;
-}
-
-/* The part of a module: cut where it lies, or, where that cannot be, from whole rows. */
-static qn_status load_cut(const qn_ctx *ctx, const struct qni_module *m, struct qni_found *found,
-                          const qn_rectangle *r, struct qni_rounding *rounding, qn_weight **weight,
-                          qn_error *err)
-{
-    struct qni_cut cut;
-    qn_weight *rows = NULL;
-    bool is_cut = false;
-    memset(&cut, 0, sizeof cut);
-    if (r->first_k == 0 && r->k == found->parts.k)
-        return load_rows(ctx, m, found, r->first_n, r->n, rounding, weight, err);
-    if (found->parts.kh * found->parts.kw > 1 || found->parts.conv_groups > 1)
-        return qni_fail(err, QN_E_UNSUPPORTED, "a convolution's columns are not cut");
-    qn_status status =
-        qni_cut_module(&ctx->allocator, importers[m->importer], r, found, &cut, &is_cut, err);
-    if (status == QN_OK)
-        status = load_rows(ctx, m, found, is_cut ? cut.first : r->first_n, r->n, rounding,
-                           is_cut ? weight : &rows, err);
-    if (status == QN_OK && !is_cut)
-        status = qn_weight_slice(ctx, rows, 0, r->n, r->first_k, r->k, weight, err);
-    qn_weight_destroy(rows);
-    qni_cut_free(&cut);
-    return status;
-}
-
-static qn_status check_range(const struct qni_module *m, const struct qni_found *found,
-                             qn_rectangle *r, qn_error *err)
-{
-    char shown[QNI_SHOWN];
-    const int64_t all = found->parts.n, all_k = found->parts.k;
-    if (r->first_n < 0 || r->first_n > all || r->n < -1 || r->n > all - r->first_n)
-        return qni_fail(err, QN_E_ARGUMENT, "'%s': rows %lld and on, %lld of them, of %lld",
-                        qni_shown(shown, m->name), (long long)r->first_n, (long long)r->n,
-                        (long long)all);
-    if (r->first_k < 0 || r->first_k > all_k || r->k < -1 || r->k > all_k - r->first_k)
-        return qni_fail(err, QN_E_ARGUMENT, "'%s': columns %lld and on, %lld of them, of %lld",
-                        qni_shown(shown, m->name), (long long)r->first_k, (long long)r->k,
-                        (long long)all_k);
-    r->n = r->n < 0 ? all - r->first_n : r->n;
-    r->k = r->k < 0 ? all_k - r->first_k : r->k;
-    if (found->parts.conv_groups > 1 && r->n != all)
-        return qni_fail(err, QN_E_UNSUPPORTED, "'%s': a convolution of groups loads as a whole",
-                        qni_shown(shown, m->name));
-    return QN_OK;
-}
-
-qn_status qn_checkpoint_load_part(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
-                                  const qn_rectangle *range, qn_weight **weight,
-                                  qn_load_facts *facts, qn_error *err)
-{
-    struct qni_found found;
-    struct qni_rounding rounding = {0, 0};
-    qn_error inner = {QN_OK, -1, ""};
-    char shown[QNI_SHOWN];
-    if (weight != NULL)
-        *weight = NULL;
-    if (ctx == NULL || range == NULL || weight == NULL || !is_module(checkpoint, i))
-        return qni_fail(err, QN_E_ARGUMENT, "ctx, range, weight or module is missing");
-    const struct qni_module *m = &checkpoint->modules[i];
-    if (m->importer < 0)
-        return qni_fail(err, QN_E_DTYPE, "'%s' is a plain tensor; qn_checkpoint_tensor() gives it",
-                        qni_shown(shown, m->name));
-    QNI_TRY(find_module(checkpoint, m, &found, err));
-    qn_rectangle own_range = *range;
-    QNI_TRY(check_range(m, &found, &own_range, err));
-    const qn_status status = load_cut(ctx, m, &found, &own_range, &rounding, weight, &inner);
-    if (status != QN_OK)
-        return qni_fail_at(err, status, inner.offset, "'%s': %s", qni_shown(shown, m->name),
-                           inner.text);
-    const qn_load_facts own = {sizeof own, rounding.groups, rounding.rounded};
-    if (facts != NULL && qni_sized_write(facts, &own, sizeof own) != QN_OK) {
-        qn_weight_destroy(*weight);
-        *weight = NULL;
-        return qni_fail(err, QN_E_ARGUMENT, "facts was not initialised");
-    }
-    return QN_OK;
-}
-
-qn_status qn_checkpoint_load(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
-                             int64_t first, int64_t n, qn_weight **weight, qn_load_facts *facts,
-                             qn_error *err)
-{
-    const qn_rectangle rows = {first, n, 0, -1};
-    return qn_checkpoint_load_part(ctx, checkpoint, i, &rows, weight, facts, err);
 }

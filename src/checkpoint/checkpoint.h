@@ -53,6 +53,13 @@ qn_status qni_checkpoint_add(qn_checkpoint *c, qn_file *file, qn_error *err);
 /* The configuration's text. name: of its file, a static text. */
 qn_status qni_checkpoint_configure(qn_checkpoint *c, const char *name, const char *text,
                                    size_t size, qn_error *err);
+/* Is there a module i? c may be NULL. */
+bool qni_checkpoint_has(const qn_checkpoint *c, int64_t i);
+/* NULL: a plain tensor. */
+const struct qni_importer *qni_checkpoint_importer(const struct qni_module *m);
+/* What the importer finds; of a plain tensor its part alone. @return as qn_checkpoint_module(). */
+qn_status qni_checkpoint_find_module(const qn_checkpoint *c, const struct qni_module *m,
+                                     struct qni_found *found, qn_error *err);
 /* Tables of tensors and modules, from the files. */
 qn_status qni_checkpoint_index(qn_checkpoint *c, qn_error *err);
 

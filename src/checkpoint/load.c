@@ -225,7 +225,8 @@ static qn_status load_codes(const qn_ctx *ctx, const qn_entry *entry, const qn_w
     const int64_t bad = qni_parallel_rows(&ctx->threads, w->n, load_row, &c);
     if (bad >= 0)
         return qni_fail_at(err, QN_E_VALUE, entry->offset + bad * (int64_t)c.row_bytes,
-                           "row %lld of its .codes does not end in zeros", (long long)bad);
+                           "row %lld of its .codes does not end in zeros",
+                           (long long)(w->first_row + bad));
     return QN_OK;
 }
 
@@ -368,8 +369,11 @@ qn_status qni_file_load_range(const qn_ctx *ctx, const qn_file *file, const char
                                   found.plan.has_prescale, &w, &inner);
     if (status == QN_OK && found.plan.has_supers)
         status = qni_weight_alloc_supers(w, &inner);
-    if (status == QN_OK)
+    if (status == QN_OK) {
+        w->first_row = range == NULL ? 0 : range->first_n;
         status = load_arrays(ctx, &found, w, &inner);
+        w->first_row = 0;
+    }
     if (status != QN_OK) {
         qn_weight_destroy(w);
         return name_weight(name, status, &inner, err);

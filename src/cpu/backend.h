@@ -57,6 +57,10 @@ qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
 qn_status qni_cpu_pack_into(const qn_ctx *ctx, const struct qn_weight *w,
                             const qn_pack_options *options, void *buffer, size_t buffer_bytes,
                             struct qn_packed **packed, qn_error *err);
+struct qni_weight_source; /* src/quant/pack.h */
+qn_status qni_cpu_pack_source(const qn_ctx *ctx, struct qni_weight_source *source,
+                              const qn_pack_options *options, struct qn_packed **packed,
+                              qn_error *err);
 void qni_cpu_packed_rows(const qn_ctx *ctx, const struct qn_packed *packed,
                          const struct qni_row_lookup *rows);
 const char *qni_cpu_layout_name(int32_t i);

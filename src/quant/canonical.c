@@ -230,10 +230,12 @@ static qn_status check_arrays(const qn_weight_parts *p, qn_error *err)
     return QN_OK;
 }
 
-static qn_status check_groups(const qn_weight_parts *p, int64_t n_groups, qn_error *err)
+static qn_status check_groups(const qn_weight_parts *p, const struct qn_weight *w, qn_error *err)
 {
+    const int64_t n_groups = w->n_groups;
     for (int64_t i = 0; i < p->n * n_groups; i++) {
-        const long long row = (long long)(i / n_groups), group = (long long)(i % n_groups);
+        const long long row = (long long)(w->first_row + i / n_groups);
+        const long long group = (long long)(i % n_groups);
         if (!isfinite(p->scale[i]))
             return qni_fail(err, QN_E_VALUE, "the scale of row %lld, group %lld is not finite", row,
                             group);
@@ -268,14 +270,15 @@ static qn_status check_sub(const struct qn_weight *w, int64_t row, int64_t g, qn
         return qni_fail(err, QN_E_VALUE,
                         "the integer scale %d or minimum %d of row %lld, group %lld is out of "
                         "range for %d bits",
-                        (int)sc, (int)mn, (long long)row, (long long)g, (int)w->format.superbits);
+                        (int)sc, (int)mn, (long long)(w->first_row + row), (long long)g,
+                        (int)w->format.superbits);
     if (qni_bits_of(w->scale[at]) != qni_bits_of(qni_product_scale(w, row, g)) ||
         (w->sub_min != NULL &&
          qni_bits_of(w->offset[at]) != qni_bits_of(qni_product_min(w, row, g))))
         return qni_fail(err, QN_E_VALUE,
                         "the scale or minimum of row %lld, group %lld is not the product of its "
                         "two levels",
-                        (long long)row, (long long)g);
+                        (long long)(w->first_row + row), (long long)g);
     return QN_OK;
 }
 
@@ -290,7 +293,8 @@ static qn_status check_supers(const struct qn_weight *w, qn_error *err)
             if (from != NULL && (!isfinite(from[i]) || !is_of_type(type, from[i])))
                 return qni_fail(err, QN_E_VALUE,
                                 "the common %s of row %lld, super-block %lld is no finite %s",
-                                m == 0 ? "scale" : "minimum", (long long)(i / w->n_supers),
+                                m == 0 ? "scale" : "minimum",
+                                (long long)(w->first_row + i / w->n_supers),
                                 (long long)(i % w->n_supers), qn_dtype_name(type));
         }
     for (int64_t row = 0; row < w->n; row++)
@@ -341,7 +345,8 @@ static bool take_row(const void *arg, int64_t row)
 }
 
 /* Bad is every byte of more than its bits, and those E4M3 codes that are no number. */
-static qn_status take_codes(const qn_ctx *ctx, const qn_weight_parts *p, uint8_t *to, qn_error *err)
+static qn_status take_codes(const qn_ctx *ctx, const qn_weight_parts *p, int64_t first_row,
+                            uint8_t *to, qn_error *err)
 {
     const bool is_e4m3 = p->format.code == QN_CODE_E4M3;
     const uint8_t mask = (uint8_t)(is_e4m3 ? 0x7fu : 0xffu << p->format.bits);
@@ -353,7 +358,7 @@ static qn_status take_codes(const qn_ctx *ctx, const qn_weight_parts *p, uint8_t
         const uint8_t code = p->codes[bad * p->k + at];
         if (is_bad_code(code, mask, is_e4m3))
             return qni_fail(err, QN_E_VALUE, "the code %d at row %lld, position %lld is %s",
-                            (int)code, (long long)bad, (long long)at,
+                            (int)code, (long long)(first_row + bad), (long long)at,
                             is_e4m3 ? "NaN" : "out of range");
     }
     return QN_OK;
@@ -435,7 +440,8 @@ static qn_status check_row_values(const struct qn_weight *w, int64_t row, qn_err
             return qni_fail(err, QN_E_VALUE,
                             "the weight at row %lld, position %lld is beyond f32 (scale %g, value "
                             "%g, zero %g, offset %g); scale the layer down",
-                            (long long)row, (long long)p, scale, value, zero, offset);
+                            (long long)(w->first_row + row), (long long)p, scale, value, zero,
+                            offset);
     }
     return QN_OK;
 }
@@ -480,7 +486,7 @@ static qn_status copy_groups(struct qn_weight *w, const qn_weight_parts *p, qn_e
         copy(w->offset, p->offset, group_bytes(w));
     filled.scale = w->scale;
     filled.offset = w->offset;
-    QNI_TRY(check_groups(&filled, w->n_groups, err));
+    QNI_TRY(check_groups(&filled, w, err));
     return check_supers(w, err);
 }
 
@@ -506,7 +512,7 @@ qn_status qn_weight_create(const qn_ctx *ctx, const qn_weight_parts *parts, qn_w
     copy(w->perm, p.perm, column_bytes(w));
     copy(w->prescale, p.prescale, column_bytes(w));
     if (status == QN_OK)
-        status = take_codes(ctx, &p, w->codes, err);
+        status = take_codes(ctx, &p, 0, w->codes, err);
     if (status == QN_OK && w->perm != NULL)
         status = check_perm(w->perm, w->k, err);
     if (status == QN_OK)
@@ -524,9 +530,9 @@ qn_status qni_weight_check(const qn_ctx *ctx, struct qn_weight *w, qn_error *err
     qn_weight_parts p;
     qn_weight_parts_init(&p);
     QNI_TRY(qn_weight_view(w, &p));
-    QNI_TRY(check_groups(&p, w->n_groups, err));
+    QNI_TRY(check_groups(&p, w, err));
     QNI_TRY(check_supers(w, err));
-    QNI_TRY(take_codes(ctx, &p, NULL, err));
+    QNI_TRY(take_codes(ctx, &p, w->first_row, NULL, err));
     QNI_TRY(check_columns(&p, err));
     if (w->perm != NULL)
         QNI_TRY(check_perm(w->perm, w->k, err));

@@ -16,6 +16,8 @@ struct qn_weight {
     int64_t n, k, ci; /* k == kh * kw * ci */
     int32_t kh, kw, conv_groups;
     int64_t n_groups;
+    int64_t first_row; /* of a module's rows that are loaded in pieces: where these begin, which
+                          sentences about rows count from */
     uint8_t *codes; /* [n, k]: signed code + 2^(bits-1), or the table index */
     float *scale;   /* [n, n_groups] */
     int32_t *zero;  /* [n, n_groups] or NULL */

@@ -100,6 +100,15 @@ static bool zeros_fit_i8(const struct qn_weight *w)
     return true;
 }
 
+struct qni_pack_widths qni_pack_measure(const struct qn_weight *w)
+{
+    const int64_t groups = w->n * w->n_groups;
+    struct qni_pack_widths fit = {.zeros = zeros_fit_i8(w), .scales = fits_f16(w->scale, groups)};
+    fit.minima = w->format.shift != QN_SHIFT_MIN || fits_f16(w->offset, groups);
+    fit.shifts = fit.scales && shifts_fit_f16(w); /* with scales of f32 nobody asks */
+    return fit;
+}
+
 static void plan_codes(struct qni_pack *p)
 {
     const struct qn_weight *w = p->w;
@@ -177,7 +186,7 @@ static qn_status plan_sections(struct qni_pack *p, bool with_sums, qn_error *err
     return QN_OK;
 }
 
-static void plan_words(struct qni_pack *p)
+static void plan_words(struct qni_pack *p, const struct qni_pack_widths *fit)
 {
     const struct qn_weight *w = p->w;
     struct qni_packed_head *h = &p->head;
@@ -193,22 +202,30 @@ static void plan_words(struct qni_pack *p)
     h->kh = w->kh;
     h->kw = w->kw;
     h->conv_groups = w->conv_groups;
-    h->zero_dtype = zeros_fit_i8(w) ? QN_I8 : QN_I32;
+    h->zero_dtype = fit->zeros ? QN_I8 : QN_I32;
     if (w->format.shift == QN_SHIFT_MIN && w->super_scale == NULL)
-        h->zero_dtype = fits_f16(w->offset, w->n * w->n_groups) ? QN_F16 : QN_F32;
-    const bool shifts_fit = !qni_packed_has_offsets(h) || shifts_fit_f16(w);
-    h->scale_dtype = shifts_fit && fits_f16(w->scale, w->n * w->n_groups) ? QN_F16 : QN_F32;
+        h->zero_dtype = fit->minima ? QN_F16 : QN_F32;
+    const bool shifts_fit = !qni_packed_has_offsets(h) || fit->shifts;
+    h->scale_dtype = shifts_fit && fit->scales ? QN_F16 : QN_F32;
 }
 
 qn_status qni_pack_plan(const struct qni_packing *packing, const struct qn_weight *w,
                         const qn_pack_options *options, struct qni_pack *p, qn_error *err)
+{
+    const struct qni_pack_widths fit = qni_pack_measure(w);
+    return qni_pack_plan_widths(packing, w, &fit, options, p, err);
+}
+
+qn_status qni_pack_plan_widths(const struct qni_packing *packing, const struct qn_weight *w,
+                               const struct qni_pack_widths *fit, const qn_pack_options *options,
+                               struct qni_pack *p, qn_error *err)
 {
     memset(p, 0, sizeof *p);
     p->packing = packing;
     p->w = w;
     QNI_TRY(choose_layout(p, options->layout, err));
     plan_codes(p);
-    plan_words(p);
+    plan_words(p, fit);
     p->row_cut = qni_cut_make(&w->format, w->k, w->ci, w->n_groups, QNI_ROW_SEGMENT_UNITS);
     const int64_t group = qni_max(1, p->row_cut.group_len);
     const int64_t block = options->x_block > 0 ? options->x_block : 128;
@@ -239,6 +256,7 @@ struct job {
     bool with_codes;
     uint8_t *blob;
     const struct qni_run *runs;
+    int64_t first; /* output that the weight's first row is */
 };
 
 size_t qni_pack_codes_bytes(const struct qni_packed_head *head)
@@ -448,18 +466,25 @@ static void write_scales(const struct job *job, int64_t panel, const int64_t out
         }
 }
 
-static void write_panels(void *arg, int32_t task)
+/* Panels [panel, end). */
+static void write_panels(const struct job *job, int64_t panel, int64_t end)
 {
-    const struct job *job = arg;
-    const int64_t first = (int64_t)task * PANELS_PER_TASK;
-    const int64_t end = qni_min(first + PANELS_PER_TASK, job->p->head.panels);
-    for (int64_t panel = first; panel < end; panel++) {
+    for (; panel < end; panel++) {
         int64_t outputs[QNI_PANEL];
-        for (int64_t j = 0; j < QNI_PANEL; j++)
-            outputs[j] = qni_output_of(&job->p->head, panel, j);
+        for (int64_t j = 0; j < QNI_PANEL; j++) {
+            const int64_t output = qni_output_of(&job->p->head, panel, j);
+            outputs[j] = output < 0 ? -1 : output - job->first;
+        }
         write_codes(job, panel, outputs);
         write_scales(job, panel, outputs);
     }
+}
+
+static void run_task(void *arg, int32_t task)
+{
+    const struct job *job = arg;
+    const int64_t first = (int64_t)task * PANELS_PER_TASK;
+    write_panels(job, first, qni_min(first + PANELS_PER_TASK, job->p->head.panels));
 }
 
 /* What lies between the sections; the codebook's section may be longer than the codebook. */
@@ -496,16 +521,43 @@ static void write_small_sections(const struct job *job)
                (size_t)w->k * sizeof *w->prescale);
 }
 
+static struct job begin_job(const struct qni_pack *pack, bool with_codes, uint8_t *blob)
+{
+    struct job job = {pack, with_codes, blob, NULL, 0};
+    job.runs = section_of(&job, QNI_SECTION_RUNS);
+    return job;
+}
+
+static void write_head(const struct job *job)
+{
+    memcpy(job->blob, &job->p->head, sizeof job->p->head);
+    write_gaps(job);
+    write_small_sections(job);
+}
+
 void qni_pack_write(const struct qni_threads *threads, const struct qni_pack *pack, bool with_codes,
                     uint8_t *blob)
 {
-    struct job job = {pack, with_codes, blob, NULL};
-    memcpy(blob, &pack->head, sizeof pack->head);
-    write_gaps(&job);
-    write_small_sections(&job);
-    job.runs = section_of(&job, QNI_SECTION_RUNS);
-    qni_parallel(threads, (int32_t)qni_ceil_div(pack->head.panels, PANELS_PER_TASK), write_panels,
+    struct job job = begin_job(pack, with_codes, blob);
+    write_head(&job);
+    qni_parallel(threads, (int32_t)qni_ceil_div(pack->head.panels, PANELS_PER_TASK), run_task,
                  &job);
+}
+
+void qni_pack_write_head(const struct qni_pack *pack, uint8_t *blob)
+{
+    const struct job job = begin_job(pack, true, blob);
+    write_head(&job);
+}
+
+void qni_pack_write_rows(const struct qni_pack *pack, const struct qn_weight *rows, int64_t first,
+                         uint8_t *blob)
+{
+    struct qni_pack own = *pack;
+    own.w = rows;
+    struct job job = begin_job(&own, true, blob);
+    job.first = first;
+    write_panels(&job, first / QNI_PANEL, qni_ceil_div(first + rows->n, QNI_PANEL));
 }
 
 /* ---- the whole of it ------------------------------------------------------------------------- */
@@ -518,13 +570,12 @@ static void release(struct qn_packed *packed)
     qni_free(&allocator, packed, sizeof *packed);
 }
 
-static qn_status write_packed(const qn_ctx *ctx, const struct qni_pack *p, uint8_t *blob,
-                              void *owner, struct qn_packed **packed, qn_error *err)
+qn_status qni_pack_adopt(const qn_ctx *ctx, uint8_t *blob, void *owner, struct qn_packed **packed,
+                         qn_error *err)
 {
     struct qn_packed *const out = qni_alloc_zero(&ctx->allocator, sizeof *out);
     if (out == NULL)
         return qni_fail(err, QN_E_MEMORY, "out of memory");
-    qni_pack_write(&ctx->threads, p, true, blob);
     out->allocator = ctx->allocator;
     out->device = (qn_device){QN_CPU, 0};
     out->head = (const struct qni_packed_head *)(const void *)blob;
@@ -534,6 +585,13 @@ static qn_status write_packed(const qn_ctx *ctx, const struct qni_pack *p, uint8
     out->owner = owner;
     *packed = out;
     return QN_OK;
+}
+
+static qn_status write_packed(const qn_ctx *ctx, const struct qni_pack *p, uint8_t *blob,
+                              void *owner, struct qn_packed **packed, qn_error *err)
+{
+    qni_pack_write(&ctx->threads, p, true, blob);
+    return qni_pack_adopt(ctx, blob, owner, packed, err);
 }
 
 qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,

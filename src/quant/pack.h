@@ -67,14 +67,31 @@ struct qni_pack {
     uint8_t padding;             /* as stored */
 };
 
+/* Which of a weight's numbers the narrow types hold, all of them exactly: zero points int8; minima,
+ * offsets and scales f16. Of several weights, below each other, each is true where it is of all. */
+struct qni_pack_widths {
+    bool zeros, minima, shifts, scales;
+};
+struct qni_pack_widths qni_pack_measure(const struct qn_weight *w);
+
 /* QN_E_LAYOUT; QN_E_MEMORY: beyond the address space. */
 qn_status qni_pack_plan(const struct qni_packing *packing, const struct qn_weight *w,
                         const qn_pack_options *options, struct qni_pack *pack, qn_error *err);
+/* The same where the widths are known: no array of w with an entry by row is looked at. */
+qn_status qni_pack_plan_widths(const struct qni_packing *packing, const struct qn_weight *w,
+                               const struct qni_pack_widths *fit, const qn_pack_options *options,
+                               struct qni_pack *pack, qn_error *err);
 /* Write every byte of the planned blob. Without codes: for a backend that makes them elsewhere,
  * with their sums, which become zero; the section of the codes is left out, and what lies behind
  * moves up to its place. */
 void qni_pack_write(const struct qni_threads *threads, const struct qni_pack *pack, bool with_codes,
                     uint8_t *blob);
+/* The same piece by piece: all that is not by output, and then outputs [first, first + rows->n),
+ * first being a multiple of QNI_PANEL and rows->n too but at the end, of a weight without groups of
+ * outputs. Threads may write different rows at once. */
+void qni_pack_write_head(const struct qni_pack *pack, uint8_t *blob);
+void qni_pack_write_rows(const struct qni_pack *pack, const struct qn_weight *rows, int64_t first,
+                         uint8_t *blob);
 /* The bytes of the codes' section with its padding: what a blob without codes lacks. */
 size_t qni_pack_codes_bytes(const struct qni_packed_head *head);
 
@@ -82,6 +99,30 @@ size_t qni_pack_codes_bytes(const struct qni_packed_head *head);
 qn_status qni_pack_host(const qn_ctx *ctx, const struct qni_packing *packing,
                         const struct qn_weight *w, const qn_pack_options *options,
                         struct qn_packed **packed, qn_error *err);
+
+/* A complete blob as packed weights, whose memory they free if it is given as the owner. */
+qn_status qni_pack_adopt(const qn_ctx *ctx, uint8_t *blob, void *owner, struct qn_packed **packed,
+                         qn_error *err);
+
+/* Where the rows of a weight come from that is never in memory as a whole. */
+struct qni_weight_source {
+    const struct qn_weight *like; /* its format, k, what is by column and which arrays it has; one
+                                     convolution group; its rows are not looked at */
+    int64_t n;
+    /* Room for n rows. */
+    qn_status (*make)(const struct qni_weight_source *source, const qn_ctx *ctx, int64_t n,
+                      struct qn_weight **rows, qn_error *err);
+    /* Rows [first, first + rows->n), by the calling thread. What it counts is added to counts. */
+    qn_status (*fill)(const struct qni_weight_source *source, int64_t first, struct qn_weight *rows,
+                      int64_t counts[2], qn_error *err);
+    int64_t counts[2]; /* out: of all rows */
+};
+/* Pack them, into memory of the context, block by block: beside the result there are as many blocks
+ * as threads, of 16 to 128 rows and together of 32 MiB at most if 16 rows a thread allow that. The
+ * same bytes as of the whole weight. An error is that of the first block that has one. */
+qn_status qni_pack_source(const qn_ctx *ctx, const struct qni_packing *packing,
+                          struct qni_weight_source *source, const qn_pack_options *options,
+                          struct qn_packed **packed, qn_error *err);
 
 /* Both, into memory of the caller's, which is 64-byte aligned. QN_E_SCRATCH: it is too small. */
 qn_status qni_pack_host_into(const qn_ctx *ctx, const struct qni_packing *packing,

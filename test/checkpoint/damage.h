@@ -42,6 +42,15 @@ static inline qn_status use_checkpoint(const qn_ctx *ctx, const uint8_t *bytes, 
         if (importer != NULL)
             assert_string_equal(m.importer, importer);
         qn_weight_destroy(weight);
+        /* Straight to packed weights it is refused where it is refused here. */
+        const qn_module_part part = {i, 0, -1};
+        qn_packed *packed = NULL;
+        const qn_status packs = qn_checkpoint_pack(ctx, c, 1, &part, NULL, &packed, NULL, &err);
+        assert_true((packs == QN_OK) == (packed != NULL));
+        assert_true((packs == QN_OK) == (status == QN_OK) || packs == QN_E_MEMORY ||
+                    status == QN_E_MEMORY);
+        qn_packed_destroy(packed);
+        status = status == QN_OK ? packs : status;
     }
     qn_checkpoint_close(c);
     return status;

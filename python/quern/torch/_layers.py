@@ -47,7 +47,8 @@ def context_of(device: Any) -> Context:
 
 # ------------------------------------------------------------------------------ weights as tensors
 
-_PARTS = ("scale", "zero", "offset", "perm", "prescale", "table")
+_LEVELS = ("super_scale", "super_min", "sub_scale", "sub_min")
+_PARTS = ("scale", "zero", "offset", "perm", "prescale", "table", *_LEVELS)
 
 
 def _tensors_of(weight: Weight, x_block: int, has_sums: bool) -> Iterator[tuple[str, torch.Tensor]]:
@@ -59,6 +60,8 @@ def _tensors_of(weight: Weight, x_block: int, has_sums: bool) -> Iterator[tuple[
         codes = codes[:, 0::2] | codes[:, 1::2] << 4
     yield "codes", torch.from_numpy(np.ascontiguousarray(codes))
     for part in _PARTS:
+        if part in ("scale", "offset") and weight.super_scale is not None:
+            continue  # products of the levels
         values = getattr(weight, part)
         if values is not None and (part != "table" or
                                    weight._parts.format.code == _abi.QN_CODE_TABLE):
@@ -79,7 +82,7 @@ def _weight_of(tensors: dict[str, torch.Tensor]) -> tuple[Weight, dict[str, Any]
         both = np.empty((n, 2 * codes.shape[1]), np.uint8)
         both[:, 0::2], both[:, 1::2] = codes & 15, codes >> 4
         codes = both[:, :k]
-    scale = parts.pop("scale")
+    scale = None if "super_scale" in parts else parts.pop("scale")
     return Weight.from_parts(codes, scale, facts["format"], ctx=default_context(),
                              kernel_size=tuple(facts["kernel_size"]),
                              conv_groups=facts["conv_groups"], **parts), facts

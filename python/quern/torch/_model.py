@@ -313,7 +313,8 @@ class Source:
         return self.checkpoint.kind_of(name) if name in self.checkpoint else None
 
     def weight(self, name: str) -> Any:
-        return self.checkpoint[name]
+        """Packed, without the canonical weight in between where the checkpoint's rows are ours."""
+        return self.checkpoint.pack(name)
 
     def tensor(self, name: str) -> torch.Tensor:
         entry = self.checkpoint._entry(name)

@@ -127,6 +127,13 @@ qn_status qni_cpu_pack_into(const qn_ctx *ctx, const struct qn_weight *w,
     return qni_pack_host_into(ctx, &qni_cpu_packing, w, options, buffer, buffer_bytes, packed, err);
 }
 
+qn_status qni_cpu_pack_source(const qn_ctx *ctx, struct qni_weight_source *source,
+                              const qn_pack_options *options, struct qn_packed **packed,
+                              qn_error *err)
+{
+    return qni_pack_source(ctx, &qni_cpu_packing, source, options, packed, err);
+}
+
 qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,
                          struct qn_weight **weight, qn_error *err)
 {
