@@ -24,6 +24,8 @@ from quern_checkpoint import Checkpoint, Error, context, lib, must # noqa: E402
 
 N, K = (int(v) for v in sys.argv[1:3]) if len(sys.argv) > 2 else (4096, 14336)
 GROUP, ROUNDS = 128, 5
+WAYS = {"canonical": "to canonical", "packed": "to packed by way of it",
+        "straight": "straight to packed"}
 
 
 def models(root):
@@ -65,13 +67,19 @@ def reading(array):
     return time.perf_counter() - begin
 
 
-def load(c, name, packs):
+def load(c, name, how):
+    """Seconds of making a canonical weight, packed weights by way of it, or straight."""
     weight, packed, error = ctypes.c_void_p(), ctypes.c_void_p(), Error()
+    part = (ctypes.c_int64 * 3)(c.index(name), 0, -1)
     begin = time.perf_counter()
-    must(lib.qn_checkpoint_load(context, c.handle, ctypes.c_int64(c.index(name)), ctypes.c_int64(0),
-                                ctypes.c_int64(-1), ctypes.byref(weight), None,
-                                ctypes.byref(error)), error)
-    if packs:
+    if how == "straight":
+        must(lib.qn_checkpoint_pack(context, c.handle, 1, part, None, ctypes.byref(packed), None,
+                                    ctypes.byref(error)), error)
+    else:
+        must(lib.qn_checkpoint_load(context, c.handle, ctypes.c_int64(c.index(name)),
+                                    ctypes.c_int64(0), ctypes.c_int64(-1), ctypes.byref(weight),
+                                    None, ctypes.byref(error)), error)
+    if how == "packed":
         must(lib.qn_pack(context, weight, None, ctypes.byref(packed), ctypes.byref(error)), error)
     took = time.perf_counter() - begin
     lib.qn_weight_destroy(weight)
@@ -86,17 +94,15 @@ def main():
         for what, path, name in models(root):
             with Checkpoint(path) as c:
                 size = c.module(name).bytes
-                shares = {False: [], True: []}
+                shares = {how: [] for how in WAYS}
                 for _ in range(ROUNDS + 1):
                     rate = large.nbytes / reading(large)
-                    for packs in (False, True):
-                        shares[packs].append(size / load(c, name, packs) / rate)
+                    for how in WAYS:
+                        shares[how].append(size / load(c, name, how) / rate)
                 shares = {k: sorted(v[1:]) for k, v in shares.items()} # the first is a warm-up
-                print(f"{what} {N} x {K}, {size / 1e6:.0f} MB: to canonical "
-                      f"{shares[False][ROUNDS // 2]:.2f} of the bandwidth, to packed "
-                      f"{shares[True][ROUNDS // 2]:.2f} (medians of {ROUNDS}; "
-                      f"{shares[False][0]:.2f} to {shares[False][-1]:.2f}, "
-                      f"{shares[True][0]:.2f} to {shares[True][-1]:.2f})")
+                print(f"{what} {N} x {K}, {size / 1e6:.0f} MB; the memory {rate / 1e9:.0f} GB/s:",
+                      ", ".join(f"{WAYS[how]} {v[ROUNDS // 2]:.3f} ({v[0]:.3f} to {v[-1]:.3f})"
+                                for how, v in shares.items()), flush=True)
 
 
 if __name__ == "__main__":

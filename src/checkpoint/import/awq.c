@@ -252,11 +252,38 @@ static void take_gemm_word(const struct source *x, int64_t row)
     }
 }
 
+/* The same for the columns of four words, where k is a multiple of 16: 16 rows of the file are two
+ * blocks of 16 x 16 bytes, of low and of high half-bytes. */
+static void take_gemm_words(const struct source *x, int64_t row)
+{
+    static const int32_t column[2][4] = {{0, 4, 1, 5}, {2, 6, 3, 7}}; /* of a word's bytes */
+    const struct qni_tensor *q = &x->f->part[QWEIGHT];
+    const int64_t k = x->w->k, stride = q->shape[1] * 4;
+    const uint8_t *from = q->data + (x->first + row) / 8 * 4;
+    for (int64_t p = 0; p < k; p += 16, from += 16 * stride)
+        for (int32_t half = 0; half < 2; half++) {
+            qni_codes16 block[16];
+            for (int64_t i = 0; i < 16; i++) {
+                memcpy(&block[i], from + i * stride, sizeof block[i]);
+                block[i] = (half == 0 ? block[i] : block[i] >> 4) & 15;
+            }
+            qni_transpose16(block);
+            for (int64_t i = 0; i < 16; i++)
+                memcpy(x->w->codes + (row + i / 4 * 8 + column[half][i % 4]) * k + p, &block[i],
+                       sizeof block[i]);
+        }
+}
+
 static void take_gemm(const struct source *x, int64_t row, int64_t rows)
 {
     const struct qni_tensor *q = &x->f->part[QWEIGHT];
     struct qn_weight *w = x->w;
     for (int64_t i = row; i < row + rows;) {
+        if ((x->first + i) % 8 == 0 && i + 32 <= row + rows && w->k % 16 == 0) {
+            take_gemm_words(x, i);
+            i += 32;
+            continue;
+        }
         if ((x->first + i) % 8 == 0 && i + 8 <= row + rows) {
             take_gemm_word(x, i);
             i += 8;

@@ -313,6 +313,25 @@ struct columns {
 };
 enum { TILE = 16 }; /* columns whose words share a cache line */
 
+/* A tile of 4 bits in words of 32: four words of four columns are turned, and are 32 codes of
+ * each. */
+static void take_nibbles(const struct columns *x, int64_t row)
+{
+    const struct qni_found *f = x->f;
+    const int64_t k = x->w->k, stride = f->parts.n * 4;
+    const uint8_t *from = f->part[QWEIGHT].data + (x->first + row) * 4;
+    uint8_t *codes = x->w->codes + row * k;
+    for (int64_t p = 0; p < k; p += 32, from += 4 * stride)
+        for (int64_t j = 0; j < TILE; j += 4) {
+            qni_words4 words[4];
+            for (int64_t i = 0; i < 4; i++)
+                memcpy(&words[i], from + i * stride + 4 * j, sizeof words[i]);
+            qni_transpose_words(words);
+            for (int64_t i = 0; i < 4; i++)
+                qni_split_codes((qni_codes16)words[i], codes + (j + i) * k + p);
+        }
+}
+
 /* A column's words, one below the other, become bytes at the end of its row of codes, and are
  * unpacked towards the beginning: reading stays ahead of writing. */
 static void take_codes(const struct columns *x, int64_t row, int64_t rows)
@@ -320,6 +339,10 @@ static void take_codes(const struct columns *x, int64_t row, int64_t rows)
     const struct qni_found *f = x->f;
     struct qn_weight *w = x->w;
     const size_t k = (size_t)w->k, word = (size_t)f->fact[WORD] / 8;
+    if (w->format.bits == 4 && word == 4 && rows == TILE && w->k % 32 == 0) {
+        take_nibbles(x, row);
+        return;
+    }
     const int32_t bits = w->format.bits;
     const size_t packed = qni_codes_bytes(k, bits), stride = (size_t)f->parts.n * word;
     const uint8_t *from = f->part[QWEIGHT].data + (size_t)(x->first + row) * word;

@@ -58,4 +58,65 @@ static inline void qni_transpose_bytes(uint64_t x[8])
     }
 }
 
+/* ---- blocks of codes of 4 bits, by vectors --------------------------------------------------- */
+
+typedef uint8_t qni_codes16 QNI_VECTOR(16);
+typedef uint32_t qni_words4 QNI_VECTOR(16);
+
+/* Bytes of a and b in turn: of their first halves, and of their second ones. */
+static inline qni_codes16 qni_interleave_low(qni_codes16 a, qni_codes16 b)
+{
+    return QNI_PICK(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+static inline qni_codes16 qni_interleave_high(qni_codes16 a, qni_codes16 b)
+{
+    return QNI_PICK(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+
+/* Byte j of x[i] goes to byte i of x[j]. Four rounds interleave the first half of the vectors
+ * with the second one: each moves a bit of the vector's number to the byte's. */
+static inline void qni_transpose16(qni_codes16 x[16])
+{
+    qni_codes16 t[16];
+    for (int32_t i = 0; i < 8; i++) {
+        t[2 * i] = qni_interleave_low(x[i], x[i + 8]);
+        t[2 * i + 1] = qni_interleave_high(x[i], x[i + 8]);
+    }
+    for (int32_t i = 0; i < 8; i++) {
+        x[2 * i] = qni_interleave_low(t[i], t[i + 8]);
+        x[2 * i + 1] = qni_interleave_high(t[i], t[i + 8]);
+    }
+    for (int32_t i = 0; i < 8; i++) {
+        t[2 * i] = qni_interleave_low(x[i], x[i + 8]);
+        t[2 * i + 1] = qni_interleave_high(x[i], x[i + 8]);
+    }
+    for (int32_t i = 0; i < 8; i++) {
+        x[2 * i] = qni_interleave_low(t[i], t[i + 8]);
+        x[2 * i + 1] = qni_interleave_high(t[i], t[i + 8]);
+    }
+}
+
+/* Word j of x[i] goes to word i of x[j]. */
+static inline void qni_transpose_words(qni_words4 x[4])
+{
+    const qni_words4 a = QNI_PICK(x[0], x[1], 0, 4, 1, 5);
+    const qni_words4 b = QNI_PICK(x[0], x[1], 2, 6, 3, 7);
+    const qni_words4 c = QNI_PICK(x[2], x[3], 0, 4, 1, 5);
+    const qni_words4 d = QNI_PICK(x[2], x[3], 2, 6, 3, 7);
+    x[0] = QNI_PICK(a, c, 0, 1, 4, 5);
+    x[1] = QNI_PICK(a, c, 2, 3, 6, 7);
+    x[2] = QNI_PICK(b, d, 0, 1, 4, 5);
+    x[3] = QNI_PICK(b, d, 2, 3, 6, 7);
+}
+
+/* The 32 codes of 16 bytes, low halves first. */
+static inline void qni_split_codes(qni_codes16 bytes, uint8_t *codes)
+{
+    const qni_codes16 low = bytes & 15, high = bytes >> 4;
+    const qni_codes16 first = qni_interleave_low(low, high);
+    const qni_codes16 second = qni_interleave_high(low, high);
+    memcpy(codes, &first, sizeof first);
+    memcpy(codes + 16, &second, sizeof second);
+}
+
 #endif
