@@ -216,6 +216,11 @@ static void put_choice(struct writer *w, const qn_ctx *ctx, const struct qni_op 
         (long long)f.block_n, f.n_threads, f.n_threads == 1 ? "" : "s");
     put(w, "scratch: %zu bytes (%zu shared, %zu for each thread)\n", f.scratch_bytes,
         f.shared_bytes, f.thread_bytes);
+    if (f.predicted_us > 0.0) {
+        put(w, "predicted: ");
+        put_real(w, f.predicted_us, "us");
+        put(w, "\n");
+    }
 }
 
 static void put_roofline(struct writer *w, const qn_ctx *ctx, const struct qni_op *op)

@@ -24,6 +24,7 @@ struct qni_cpu_choice {
     /* The row that runs instead where data rule row i out; NULL: they cannot. */
     const struct qni_matmul_kernel *stand_in[QNI_MAX_CHOICES];
     const struct qni_matmul_kernel *main; /* the row for the largest m */
+    double predicted_us;                  /* by the cost model; 0: it has no line of main */
     /* rows of x prepared and multiplied at once */
     int64_t block_m;
     int64_t panels_per_task;

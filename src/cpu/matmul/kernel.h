@@ -190,7 +190,7 @@ struct qni_matmul_kernel {
     qni_matmul_kernel_fn *fn;
     uint64_t needs; /* QN_ISA_ bits */
     int32_t reads, layout;
-    int32_t m_min; /* fewest rows for which the row is the best choice */
+    int32_t m_min; /* tiles: fewest rows that they serve; else 1: cost.h tells */
     int32_t mr;    /* rows it works on at a time; jobs are multiples of it where
                                  possible */
     int32_t numerics;

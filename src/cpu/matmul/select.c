@@ -5,6 +5,7 @@
 
 #include "../../base/compiler.h"
 #include "../../quant/reasons.h"
+#include "cost.h"
 #include "product.h"
 
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
@@ -149,6 +150,21 @@ static const char *rounding_refusal(const struct qni_op *op)
     return NULL;
 }
 
+/* Splitting the outliers of rows pays for long sums, of codes that are mostly near zero: given ones
+ * may lie anywhere. */
+static const char *outlier_refusal(const struct qni_matmul_kernel *k, const struct qni_op *op)
+{
+    enum { LONG = 8 };
+    const struct qni_cut cut = qni_cut_of(op->w[0]->head, k->reads);
+    if ((k->traits & QNI_SPLITS_ROW_OUTLIERS) == 0 || op->kernel != NULL)
+        return NULL;
+    if (cut.n_segments > 1 || cut.segment_units <= LONG)
+        return "splits outliers from rows, which pays for long sums";
+    if (op->strategy != QN_STRATEGY_INT8_ROW)
+        return "splits outliers from rows, which given codes would have everywhere";
+    return NULL;
+}
+
 /* Why a row cannot serve, or NULL if it can; whether another is better is not asked. */
 static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_op *op,
                            const qn_ctx *ctx, int32_t layout)
@@ -172,7 +188,8 @@ static const char *refusal(const struct qni_matmul_kernel *k, const struct qni_o
         return "multiplies integers, and the codebook is looked up as floats";
     if (needs_integers && !has_integer_table(op->w[0]))
         return "multiplies integers, which the values of the codebook are not";
-    return bf16_refusal(k, op, ctx);
+    const char *const outliers = outlier_refusal(k, op);
+    return outliers != NULL ? outliers : bf16_refusal(k, op, ctx);
 }
 
 /* ---- choices --------------------------------------------------------------------------------- */
@@ -208,40 +225,6 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
     return from <= rows_of_made(k, l) ? from : INT64_MAX;
 }
 
-/* AVX2 without an int8 dot product: splitting rows pays for long sums, codes unpacked once for all
- * rows from their m_min on. */
-static int64_t bytes_pay_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
-{
-    enum { LONG = 8 };
-    const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
-    const bool is_long = l.cut.n_segments == 1 && l.cut.segment_units > LONG;
-    /* Given codes may lie anywhere, most of them far from zero. */
-    const bool is_near = op->strategy == QN_STRATEGY_INT8_ROW;
-    if (k->traits & QNI_SPLITS_ROW_OUTLIERS)
-        return is_long && is_near ? k->m_min : INT64_MAX;
-    return k->m_min;
-}
-
-/* Vectors pay from the first row on, but where those of fewer lanes do something else: on AVX2 a
- * row of x meets long groups of nibbles as integers (x86_avx2_float.c) and a few rows share units
- * of short groups, which on AVX-512 are half padding; and its products of bytes take nibbles as
- * they lie, which AVX-VNNI pays for only where several rows share what it makes of them. */
-static int64_t vectors_pay_from(const struct qni_matmul_kernel *k, const struct qni_row_layout *l)
-{
-    enum { LONG = 4, SHARED = 7 };
-    const int64_t units = l->cut.segment_units;
-    if (k->needs == QN_ISA_AVX512 && k->reads == QNI_READS_F32) {
-        if (k->layout == QNI_LAYOUT_Q4N16 && l->cut.group_units >= LONG)
-            return 2;
-        if (k->layout == QNI_LAYOUT_T4N16 && l->halves)
-            return 2;
-        return k->layout == QNI_LAYOUT_Q8N16 && l->halves ? SHARED : k->m_min;
-    }
-    if (k->needs != QN_ISA_AVX_VNNI || k->layout != QNI_LAYOUT_Q4N16)
-        return k->m_min;
-    return units == 1 || (units > LONG && k->reads == QNI_READS_Q8) ? 3 : 2;
-}
-
 /* Tiles of int8 are stored and their sums scaled once a segment, which costs as much as 128
  * positions of products: of at most four units that are groups, too, two segments are added at a
  * time, others of one or two units pay where both halves of a block have rows. Codebooks pay from 3
@@ -269,85 +252,147 @@ static int64_t tiles_pay_from(const struct qni_matmul_kernel *k, const struct qn
     return k->m_min + (k->layout == QNI_LAYOUT_T4N16 && units == 1 && !is_row);
 }
 
-/* Fewest rows that a kernel pays for, by measurements (quern-rows tells where another would be
- * faster). f32 rows need no preparing for vectors, others do either way: for those tiles of bf16
- * pay a row earlier; and short groups of bytes, half of which would be padding, hold vectors up
- * less. */
-static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op)
+/* Is it a kernel of tiles (AMX)? The cost model has no line of those: they serve from so many rows
+ * on. */
+static bool has_tiles(const struct qni_matmul_kernel *k)
 {
-    enum { TILES = 32, PLANES = 3, PADDED = 4, PADDED_PLANES = 12 };
-    if (k->needs == QN_ISA_PORTABLE)
-        return k->m_min;
-    if (qni_cuts_bytes(k) && k->m_min > 1)
-        return bytes_pay_from(k, op);
-    const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, k);
-    if (k->mr < TILES || k->m_min <= 1)
-        return vectors_pay_from(k, &l);
-    if (k->traits & QNI_MAKES_WEIGHTS)
-        return making_pays_from(k, op, &l);
-    if (k->reads == QNI_READS_BF16 && l.halves && k->layout == QNI_LAYOUT_Q8N16)
-        return l.planes == 1 ? PADDED : PADDED_PLANES;
-    if (k->reads == QNI_READS_BF16 && k->layout == QNI_LAYOUT_Q4N16 &&
-        (l.cut.n_segments == 1 || l.cut.group_units == 2))
-        return 1;
-    if (k->reads == QNI_READS_BF16)
-        return k->m_min - (l.planes < PLANES && l.cut.group_units > 1);
-    return tiles_pay_from(k, op, &l);
+    return !qni_matmul_has_cost((int32_t)(k - kernels));
 }
 
-/* The row that runs where data rule k out, or NULL if they cannot: the best one that serves any m.
- * It is needed even if the caller names k. */
-static const struct qni_matmul_kernel *stand_in_for(const struct qni_matmul_kernel *k,
-                                                    const struct qni_op *op, const qn_ctx *ctx)
+/* Fewest rows that tiles pay for, by measurements (quern-rows tells where another would be faster).
+ * f32 rows need no preparing for vectors, others do either way: for those tiles of bf16 pay a row
+ * earlier; and short groups of bytes, half of which would be padding, hold vectors up less. */
+static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
+                         const struct qni_row_layout *l)
 {
+    enum { PLANES = 3, PADDED = 4, PADDED_PLANES = 12 };
+    if (k->traits & QNI_MAKES_WEIGHTS)
+        return making_pays_from(k, op, l);
+    if (k->reads == QNI_READS_BF16 && l->halves && k->layout == QNI_LAYOUT_Q8N16)
+        return l->planes == 1 ? PADDED : PADDED_PLANES;
+    if (k->reads == QNI_READS_BF16 && k->layout == QNI_LAYOUT_Q4N16 &&
+        (l->cut.n_segments == 1 || l->cut.group_units == 2))
+        return 1;
+    if (k->reads == QNI_READS_BF16)
+        return k->m_min - (l->planes < PLANES && l->cut.group_units > 1);
+    return tiles_pay_from(k, op, l);
+}
+
+/* The rows that can serve an operation, in the order of the table. */
+struct candidates {
+    int32_t n, index[N_KERNELS];
+    struct qni_row_layout layout[N_KERNELS];
+    int64_t tiles_from[N_KERNELS]; /* 0: the cost model has a line */
+};
+
+static void find_candidates(const qn_ctx *ctx, const struct qni_op *op, struct candidates *c)
+{
+    const struct qni_layout *const layout = qni_layout_find(op->w[0]->head->layout);
+    bool has_vectors = false;
+    c->n = 0;
+    if (operation_refusal(op) != NULL || layout == NULL)
+        return;
+    for (int32_t i = 0; i < N_KERNELS; i++) {
+        const struct qni_matmul_kernel *const k = &kernels[i];
+        /* Portable C costs more than any vectors. */
+        if ((has_vectors && k->needs == QN_ISA_PORTABLE) ||
+            refusal(k, op, ctx, layout->layout) != NULL)
+            continue;
+        struct qni_row_layout *const l = &c->layout[c->n];
+        *l = qni_row_layout_of(op, op->w[0]->head, k);
+        c->tiles_from[c->n] = has_tiles(k) ? pays_from(k, op, l) : 0;
+        has_vectors = has_vectors || !has_tiles(k);
+        c->index[c->n++] = i;
+    }
+}
+
+/* The candidate for m rows: the first one of tiles that m rows pay for, else that of the least
+ * cost. Without: traits of rows that are passed over. -1: none. */
+static int32_t best_of(const struct candidates *c, int64_t m, int32_t without)
+{
+    int32_t best = c->n == 1 ? 0 : -1;
+    double least = 0.0;
+    for (int32_t i = 0; i < c->n && c->n > 1; i++) {
+        if ((kernels[c->index[i]].traits & without) != 0)
+            continue;
+        if (c->tiles_from[i] != 0) {
+            if (c->tiles_from[i] <= m)
+                return i;
+            continue;
+        }
+        const double cost = qni_matmul_cost(c->index[i], &c->layout[i], m);
+        if (best < 0 || cost < least) {
+            best = i;
+            least = cost;
+        }
+    }
+    return best;
+}
+
+/* The row that runs where data rule row k of the choice out, or NULL if they cannot. It is needed
+ * even if the caller names k. */
+static const struct qni_matmul_kernel *stand_in_for(const struct qni_matmul_kernel *k,
+                                                    const struct qni_op *op, const qn_ctx *ctx,
+                                                    int64_t m)
+{
+    struct candidates all;
     struct qni_op any = *op;
     any.kernel = NULL;
     if ((k->traits & QNI_SPLITS_ROW_OUTLIERS) == 0)
         return NULL;
-    for (int32_t i = 0; i < N_KERNELS; i++)
-        if (refusal(&kernels[i], &any, ctx, k->layout) == NULL && pays_from(&kernels[i], &any) <= 1)
-            return &kernels[i];
-    return NULL;
+    find_candidates(ctx, &any, &all);
+    const int32_t best = best_of(&all, m, QNI_SPLITS_ROW_OUTLIERS);
+    return best < 0 ? NULL : &kernels[all.index[best]];
 }
 
-/* Among the rows that can serve: for each m the first of the list with m_min <= m. */
+/* Numbers of rows at which the answer may change: a few that are far enough apart, those from which
+ * tiles pay, and the most there will be. Returns the next one after m. */
+static int64_t next_rows(const struct candidates *c, int64_t m, int64_t part_m)
+{
+    static const int64_t rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512};
+    int64_t next = qni_max(part_m, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        next = rows[i] > m ? qni_min(next, rows[i]) : next;
+    for (int32_t i = 0; i < c->n; i++)
+        next = c->tiles_from[i] > m ? qni_min(next, c->tiles_from[i]) : next;
+    return next;
+}
+
+/* Appends row k from m rows on; where the list is full, it takes the place of the last one. */
+static void append_choice(struct qni_cpu_choice *c, const struct qni_matmul_kernel *k, int64_t m)
+{
+    if (c->n_choices > 0 && c->kernel[c->n_choices - 1] == k)
+        return;
+    if (c->n_choices < QNI_MAX_CHOICES)
+        c->n_choices++;
+    c->m_from[c->n_choices - 1] = c->n_choices == 1 ? 0 : m;
+    c->kernel[c->n_choices - 1] = k;
+}
+
+/* For each number of rows the best candidate. */
 static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, int64_t part_m,
                         struct qni_cpu_choice *c)
 {
-    const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
-    const char *general = operation_refusal(op);
-    int64_t m = 0;
+    struct candidates all;
+    find_candidates(ctx, op, &all);
     c->n_choices = 0;
-    while (general == NULL && layout != NULL && c->n_choices < QNI_MAX_CHOICES) {
-        const struct qni_matmul_kernel *best = NULL;
-        int64_t next = INT64_MAX; /* the next m at which the answer may change */
-        for (int32_t i = 0; i < N_KERNELS; i++) {
-            const struct qni_matmul_kernel *k = &kernels[i];
-            if (refusal(k, op, ctx, layout->layout) != NULL)
-                continue;
-            const int64_t from = pays_from(k, op);
-            const bool reaches = m >= from || from <= 1 || op->kernel != NULL;
-            if (best == NULL && reaches)
-                best = k;
-            else if (!reaches)
-                next = qni_min(next, from);
-        }
-        if (best == NULL && next == INT64_MAX)
-            break;
-        const bool repeats = c->n_choices > 0 && c->kernel[c->n_choices - 1] == best;
-        if (best != NULL && !repeats) {
-            c->m_from[c->n_choices] = c->n_choices == 0 ? 0 : m;
-            c->kernel[c->n_choices++] = best;
-        }
-        if (next > part_m && best != NULL)
-            break;
-        m = next;
+    int32_t best = -1;
+    for (int64_t m = 0; all.n > 0 && (m == 0 || m < part_m);) {
+        m = next_rows(&all, m, part_m);
+        best = best_of(&all, m, 0);
+        if (best >= 0)
+            append_choice(c, &kernels[all.index[best]], m);
     }
     if (c->n_choices == 0)
         return QN_E_UNSUPPORTED;
     for (int32_t i = 0; i < c->n_choices; i++)
-        c->stand_in[i] = stand_in_for(c->kernel[i], op, ctx);
+        c->stand_in[i] = stand_in_for(c->kernel[i], op, ctx,
+                                      i + 1 < c->n_choices ? c->m_from[i] : qni_max(part_m, 1));
     c->main = c->kernel[c->n_choices - 1];
+    const bool is_plain = op->kind == QNI_MATMUL || op->kind == QNI_GROUPED;
+    if (is_plain && !has_tiles(c->main))
+        c->predicted_us = qni_matmul_predict(all.index[best], &all.layout[best], op,
+                                             qni_max(op->m, 1), ctx->threads.n_threads);
     return QN_OK;
 }
 
@@ -365,8 +410,7 @@ static void tell_refusals(const qn_ctx *ctx, const struct qni_op *op,
             continue;
         const char *why = general != NULL ? general : refusal(&kernels[i], op, ctx, layout->layout);
         if (why == NULL)
-            why = pays_from(&kernels[i], op) > op->m ? "pays only for more rows"
-                                                     : "a better kernel serves these rows";
+            why = "a kernel that costs less serves these rows";
         tell(arg, kernels[i].name, why);
     }
 }

@@ -62,6 +62,7 @@ struct unpacked_scratch {
     int32_t sums[ROWS][LANES]; /* of the segment that goes on */
 };
 _Static_assert(sizeof(struct unpacked_scratch) <= 65536, "the scratch of the rows in kernels.inc");
+_Static_assert(offsetof(struct unpacked_scratch, sums[QNI_SMALL_ROWS]) <= 28928, "for few rows");
 
 /* One row x the panels of a chunk. */
 struct row_by_panels {

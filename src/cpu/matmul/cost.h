@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a kernel would cost: the model by which select.c chooses among the kernels of vectors, with
+ * the constants of tuning.inc. Pure: it knows the kernel, how rows of x are cut, and m. The number
+ * of outputs and that of threads divide out, so that a share of the columns gets the kernel of all
+ * of them. */
+#ifndef QNI_CPU_MATMUL_COST_H
+#define QNI_CPU_MATMUL_COST_H
+
+#include "prepare.h"
+
+/* Is there a line for row i of kernels.inc? Tiles of AMX have none. */
+bool qni_matmul_has_cost(int32_t i);
+/* Picoseconds of row i for m rows of x and a panel of outputs. */
+double qni_matmul_cost(int32_t i, const struct qni_row_layout *layout, int64_t m);
+/* Microseconds of a product: t0 + max( bytes / bandwidth, panels x cost / threads ). */
+double qni_matmul_predict(int32_t i, const struct qni_row_layout *layout, const struct qni_op *op,
+                          int64_t m, int32_t n_threads);
+
+#endif
