@@ -8,6 +8,7 @@
 #include "measure.h"
 #include "peers.h"
 #include "problem.h"
+#include "ranks.h"
 #include "term.h"
 
 static const struct option_row own[] = {
@@ -20,6 +21,9 @@ static const struct option_row own[] = {
     {"peers", 0, NULL, "also time other libraries, in turn with ours, and compare"},
     {"peer", 0, "NAME,...", "these of the other libraries alone, as in onednn,openblas"},
     {"peer-folder", 0, "FOLDER", "where their programs are (default: peers, beside the command)"},
+    {"parallel", 0, "column|row|block",
+     "over the processes of mpirun: outputs cut, k cut, or the two products of a feed-forward "
+     "block"},
     {"json", 0, NULL, "one JSON object a line"},
     {NULL, 0, NULL, NULL},
 };
@@ -37,6 +41,9 @@ static const struct example examples[] = {
      "--pad 1 --weights int8:pc"},
     {"beside other libraries",
      "quern bench --n 4096 --k 4096 --m 1,32,512 --weights int8:pc --strategy int8-row --peers"},
+    {"a layer over four processes",
+     "mpirun -np 4 quern bench --parallel row --n 4096 --k 14336 --m 1,128 --weights int8:pc "
+     "--strategy int8-row"},
     {"portable kernels against plain loops", "quern bench --n 1024 --k 1024 --m 16 --isa portable "
                                              "--plain"},
     {NULL, NULL},
@@ -59,8 +66,15 @@ const struct command command_bench = {
         "With --peers, programs of other libraries (bench/peer.h; 'make bench-peers' builds them) "
         "get the same x and weights, as many copies and as many threads, and are timed in turn "
         "with ours in short stretches; ours / theirs is the ratio of the medians. They may do what "
-        "suits them before the time begins: reorder weights, and quantize them to their formats.",
-    .tables = {options_problem, own, options_context, options_tuning, options_common},
+        "suits them before the time begins: reorder weights, and quantize them to their formats."
+        "\n\n"
+        "With --parallel, mpirun starts several of this command, which share one product: strong "
+        "scaling (the problem as given) and weak (as many times n, or k, as there are processes). "
+        "Product is each process's own part alone, exchange what all takes longer than that, "
+        "predicted what latency and bandwidth, which are measured first, let one expect of it. "
+        "Times are medians, of the slowest process; nobody else may compute meanwhile.",
+    .tables = {options_problem, own, options_ranks, options_context, options_tuning,
+               options_common},
     .examples = examples,
     .max_operands = 0,
     .shows_plans = 1,
@@ -524,6 +538,8 @@ static int run(const struct args *args)
         list_layers();
         return EXIT_GOOD;
     }
+    if (args_has(args, "parallel"))
+        return bench_parallel(args, args_text(args, "parallel", ""));
     struct bench b = {.min_time = 0.5, .device = args_text(args, "device", "cpu")};
     b.is_json = args_has(args, "json");
     b.is_warm = args_has(args, "warm");

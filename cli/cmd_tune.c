@@ -11,6 +11,7 @@
 #include "fit.h"
 #include "problem.h"
 #include "term.h"
+#include "ranks.h"
 #include "tuning.h"
 
 static const struct option_row own[] = {
@@ -20,6 +21,7 @@ static const struct option_row own[] = {
     {"weights", 'w', "SPEC,...", "formats to measure with (default int4:g128,int8:pc)"},
     {"dry-run", 0, NULL, "measure and report; write nothing"},
     {"json", 0, NULL, "one JSON object a line: what was measured, then the constants"},
+    {"comm", 0, NULL, "measure exchanges between the processes of mpirun instead"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -28,6 +30,7 @@ static const struct example examples[] = {
     {"how good are the library's constants?", "quern tune --dry-run"},
     {"and for groups of 32 and zero points?", "quern tune --dry-run -q --weights q4_0,int4:g64:zp"},
     {"keep them somewhere else", "quern tune --device cuda:1 -o gpu1.json"},
+    {"what lies between two processes", "mpirun -np 2 quern tune --comm"},
     {NULL, NULL},
 };
 
@@ -47,8 +50,10 @@ const struct command command_tune = {
         "ones, and how far predictions are from the times, typically and at most. Below stands in "
         "how many cases the model chose the fastest kernel or one within 10 % of it.\n\n"
         "The file is written when all is measured; Ctrl-C leaves things as they were. It holds "
-        "one entry for each GPU by name. Nothing else may run on the GPU meanwhile.",
-    .tables = {own, options_common},
+        "one entry for each GPU by name. Nothing else may run on the GPU meanwhile.\n\n"
+        "With --comm, nothing of a GPU: latency and bandwidth between the processes that mpirun "
+        "has started, for qn_comm.latency_s and .bytes_per_s.",
+    .tables = {own, options_ranks, options_common},
     .examples = examples,
     .max_operands = 0,
     .shows_plans = 1,
@@ -623,6 +628,8 @@ static int read_weights(struct tune *t, char *list)
 
 static int run(const struct args *args)
 {
+    if (args_has(args, "comm"))
+        return tune_comm(args);
     struct tune t = {.is_quick = args_has(args, "quick"), .is_json = args_has(args, "json")};
     char *path = NULL;
     if (!args_has(args, "dry-run")) {

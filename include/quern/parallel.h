@@ -54,6 +54,9 @@ typedef struct qn_comm {
     qn_all_reduce_fn all_reduce;
     qn_all_to_all_fn all_to_all; /**< NULL (default), or for ordered sums over more than two ranks:
                                       they then move 2 blocks instead of n_ranks. */
+    double latency_s;   /**< Seconds of an exchange of few bytes among all ranks, and ... */
+    double bytes_per_s; /**< ... bytes a second that a rank receives of many, as `quern tune --comm`
+                             measures them; 0 (default): unknown. For predictions alone. */
 } qn_comm;
 static inline void qn_comm_init(qn_comm *comm)
 {
@@ -172,9 +175,13 @@ QN_API qn_status qn_parallel_plan(const qn_ctx *ctx, const qn_parallel_args *arg
 QN_API void qn_parallel_destroy(qn_parallel *plan);
 /** Scratch of a run of at most the planned m, aligned to 64 bytes. */
 QN_API size_t qn_parallel_scratch_bytes(const qn_parallel *plan);
+/** Seconds that a run of the planned m spends in exchanges, by comm->latency_s and bytes_per_s; 0
+ * where these are unknown, nothing is exchanged, or plan is NULL. */
+QN_API double qn_parallel_predict(const qn_parallel *plan);
 /**
- * Split, what is exchanged and how many bytes of it, whose bits come out; then what
- * qn_plan_explain() says of the rank's own product. Like qn_plan_explain().
+ * Split, what is exchanged and how many bytes of it, how long that takes if it can be predicted,
+ * whose bits come out; then what qn_plan_explain() says of the rank's own product. Like
+ * qn_plan_explain().
  */
 QN_API size_t qn_parallel_explain(const qn_parallel *plan, char *text, size_t capacity);
 /**

@@ -658,6 +658,8 @@ class qn_comm(Structure):
         ("all_gather", qn_all_gather_fn),
         ("all_reduce", qn_all_reduce_fn),
         ("all_to_all", qn_all_to_all_fn),
+        ("latency_s", c_double),
+        ("bytes_per_s", c_double),
     ]
 
 
@@ -988,6 +990,7 @@ FUNCTIONS = {
         [c_void_p, POINTER(qn_parallel_args), POINTER(c_void_p), POINTER(qn_error)]),
     "qn_parallel_destroy": (None, [c_void_p]),
     "qn_parallel_scratch_bytes": (c_size_t, [c_void_p]),
+    "qn_parallel_predict": (c_double, [c_void_p]),
     "qn_parallel_explain": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "qn_parallel_run": (
         c_int32,

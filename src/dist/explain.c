@@ -22,6 +22,34 @@ static void say(struct words *w, const char *format, ...)
     w->length += n > 0 ? (size_t)n : 0;
 }
 
+/* What a rank receives, and in how many exchanges: of reduced sums, twice what others have of each
+ * part (they come in, and their sums go out). */
+static void measure_exchange(const struct qn_parallel *p, double *bytes, double *exchanges)
+{
+    const double chunks = (double)((p->m + p->chunk - 1) / p->chunk);
+    const double others = (double)(p->comm.n_ranks - 1);
+    const double sums = 4.0 * (double)p->m * (double)p->n;
+    const double reduced = 2.0 * others / (double)p->comm.n_ranks;
+    const double asked = p->is_trusted ? 0.0 : 1.0; /* whether all are in this run */
+    *bytes = *exchanges = 0.0;
+    if (p->exchange == QNI_EXCHANGE_NOTHING || p->comm.n_ranks == 1)
+        return;
+    *exchanges = asked + chunks * (p->by_columns ? 2.0 : 1.0) + (p->is_quantized ? 1.0 : 0.0);
+    if (p->exchange == QNI_EXCHANGE_INT32 || p->exchange == QNI_EXCHANGE_FAST)
+        *bytes = reduced * (sums + (p->is_quantized ? 4.0 * (double)p->m : 0.0));
+    else
+        *bytes = others * (double)p->block_bytes * chunks * (p->by_columns ? 2.0 : 1.0);
+}
+
+double qn_parallel_predict(const qn_parallel *plan)
+{
+    double bytes, exchanges;
+    if (plan == NULL || !(plan->comm.latency_s > 0.0) || !(plan->comm.bytes_per_s > 0.0))
+        return 0.0;
+    measure_exchange(plan, &bytes, &exchanges);
+    return exchanges * plan->comm.latency_s + bytes / plan->comm.bytes_per_s;
+}
+
 static void say_exchange(struct words *w, const struct qn_parallel *p)
 {
     const double blocks = (double)p->block_bytes * (double)((p->m + p->chunk - 1) / p->chunk);
@@ -33,13 +61,15 @@ static void say_exchange(struct words *w, const struct qn_parallel *p)
                "  bits      those of one process\n");
         return;
     case QNI_EXCHANGE_Y:
-        say(w, "  exchange  finished outputs are gathered: %.0f bytes to each rank\n"
-               "  bits      those of one process\n",
+        say(w,
+            "  exchange  finished outputs are gathered: %.0f bytes to each rank\n"
+            "  bits      those of one process\n",
             others * blocks);
         return;
     case QNI_EXCHANGE_INT32:
-        say(w, "  exchange  %sint32 sums by all_reduce: %.0f bytes\n"
-               "  bits      those of one process: integer sums have no order\n",
+        say(w,
+            "  exchange  %sint32 sums by all_reduce: %.0f bytes\n"
+            "  bits      those of one process: integer sums have no order\n",
             p->is_quantized ? "the largest |x| of each row, then " : "", sums);
         return;
     case QNI_EXCHANGE_ORDERED:
@@ -55,8 +85,9 @@ static void say_exchange(struct words *w, const struct qn_parallel *p)
                 : "");
         return;
     default:
-        say(w, "  exchange  f32 sums by the caller's all_reduce: %.0f bytes\n"
-               "  bits      as the caller's all_reduce adds\n",
+        say(w,
+            "  exchange  f32 sums by the caller's all_reduce: %.0f bytes\n"
+            "  bits      as the caller's all_reduce adds\n",
             sums);
     }
 }
@@ -79,6 +110,10 @@ size_t qn_parallel_explain(const qn_parallel *plan, char *text, size_t capacity)
         say(&w, "  weights   %lld of %lld columns, %lld outputs\n", (long long)plan->own_k,
             (long long)plan->k, (long long)plan->n);
     say_exchange(&w, plan);
+    if (qn_parallel_predict(plan) > 0.0)
+        say(&w, "  time      %.1f us of exchanges (%.1f us each, %.3g GB/s)\n",
+            qn_parallel_predict(plan) * 1e6, plan->comm.latency_s * 1e6,
+            plan->comm.bytes_per_s / 1e9);
     say(&w, "  rows      %lld at most, %lld at once; scratch %zu bytes\nthe rank's own product:\n",
         (long long)plan->m, (long long)plan->chunk, plan->scratch.bytes);
     const size_t left = w.length < capacity ? capacity - w.length : 0;

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# mpi.sh ROOT LIBQUERN.SO: quern/mpi.h with every MPI there is: the example of a block compiles
-# without a warning as C, and has the bits of one process on 1 to 4 ranks.
+# mpi.sh ROOT LIBQUERN.SO [QUERN]: quern/mpi.h with every MPI there is: the example of a block
+# compiles without a warning as C, and has the bits of one process on 1 to 4 ranks; so have the
+# products of the command, with the file that joins it to that MPI.
 set -u
-root=$1 library=$2
+root=$1 library=$2 quern=${3:-}
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 ran=0 failed=0
@@ -36,6 +37,36 @@ for mpi in openmpi mpich; do
         fi
         ran=$((ran + 1))
     done
+    if [ -z "$quern" ] || [ ! -e "$(dirname "$quern")/quern-$mpi.so" ]; then
+        continue
+    fi
+    for way in column row block; do
+        timeout 100 "mpirun.$mpi" -np 2 "$quern" bench --parallel $way --n 96 --k 160 --m 3 \
+            --weights int8:pc --strategy int8-row --threads 1 --min-time 0.01 --json \
+            >"$scratch/out" 2>&1
+        rc=$?
+        if [ $rc -ne 0 ] || [ "$(grep -c '"ranks":2' "$scratch/out")" != 2 ] ||
+            ! grep -q '"scaling":"strong".*"same_y":"yes"' "$scratch/out"; then
+            echo "$mpi bench --parallel $way: status $rc"
+            cat "$scratch/out"
+            failed=1
+        fi
+    done
+    timeout 100 "mpirun.$mpi" -np 2 "$quern" tune --comm --json >"$scratch/out" 2>&1
+    rc=$?
+    if [ $rc -ne 0 ] || ! grep -q '"latency_s":.*"bytes_per_s":' "$scratch/out"; then
+        echo "$mpi tune --comm: status $rc"
+        cat "$scratch/out"
+        failed=1
+    fi
+    # What one process refuses ends all.
+    if timeout 100 "mpirun.$mpi" -np 2 "$quern" bench --parallel row --op conv2d --n 8 --ci 8 \
+        --size 8x8 --weights int8:pc >"$scratch/out" 2>&1 ||
+        ! grep -q 'products of matrices' "$scratch/out"; then
+        echo "$mpi bench --parallel of a convolution:"
+        cat "$scratch/out"
+        failed=1
+    fi
 done
 [ $ran -gt 0 ] || [ $failed -ne 0 ] || exit 77
 echo "$ran runs"

@@ -198,8 +198,8 @@ static const char *one_case(struct ranks *ranks, void *arg)
     void *part = NULL;
     if (c->split == QN_SPLIT_ROW) {
         int64_t n_columns = 0;
-        TRY_OK(qn_weight_shard_columns(whole, ranks->rank, ranks->n, columns, c->k, &n_columns,
-                                       &err));
+        TRY_OK(
+            qn_weight_shard_columns(whole, ranks->rank, ranks->n, columns, c->k, &n_columns, &err));
         if (n_columns != parts.k)
             return COMPLAIN("the shard has k %lld and %lld columns", (long long)parts.k,
                             (long long)n_columns);
@@ -246,8 +246,7 @@ static const char *one_case(struct ranks *ranks, void *arg)
             const float a = y_value(c, y, i), b = y_value(c, expected, i);
             if (!(fabsf(a - b) <= slack + 0.02f * fabsf(b)))
                 wrong = COMPLAIN("%s %s: y[%lld] is %g, one process has %g", c->format,
-                                 qn_strategy_name(c->strategy), (long long)i, (double)a,
-                                 (double)b);
+                                 qn_strategy_name(c->strategy), (long long)i, (double)a, (double)b);
         }
         uint8_t *const all = take(y_bytes * (size_t)ranks->n);
         TRY_OK(ranks_all_gather(ranks, y, y_bytes, all, &err));
@@ -292,8 +291,8 @@ static void on_all_counts(struct cases *all)
         ranks_run(n, all_cases, all);
 }
 
-static const char *const formats[] = {"int8:pc",   "int4:g32", "int4:g128:zp", "nf4:g64",
-                                      "int8:g64",  "fp8:pc",   "int3:g32:off", "q4_k"};
+static const char *const formats[] = {"int8:pc",  "int4:g32", "int4:g128:zp", "nf4:g64",
+                                      "int8:g64", "fp8:pc",   "int3:g32:off", "q4_k"};
 enum { N_FORMATS = (int)(sizeof formats / sizeof *formats) };
 
 /* Codebooks that hold no integers have no int8 products. */
@@ -342,20 +341,21 @@ static void test_row_of_int8_has_the_bits_of_one_process(void **state)
     static const char *const exact[] = {"int8:pc", "int4:pc", "int8:pt", "int6:pc"};
     for (int32_t f = 0; f < 4; f++)
         for (int32_t e = 0; e < 4; e++)
-            all.c[all.n++] =
-                (struct parallel_case){.format = exact[f],
-                                       .strategy = e == 3 ? QN_STRATEGY_INT8_STATIC
-                                                          : QN_STRATEGY_INT8_ROW,
-                                       .split = QN_SPLIT_ROW,
-                                       .m = 1 + 4 * e,
-                                       .n = 35,
-                                       .k = 231 + 64 * f,
-                                       .x = e == 3 ? QN_I8 : e == 1 ? QN_BF16 : QN_F32,
-                                       .y = e == 2 ? QN_BF16 : QN_F32,
-                                       .act_order = f == 1,
-                                       .is_trusted = e == 1,
-                                       .epilogue = e > 0,
-                                       .same_bits = 1};
+            all.c[all.n++] = (struct parallel_case){.format = exact[f],
+                                                    .strategy = e == 3 ? QN_STRATEGY_INT8_STATIC
+                                                                       : QN_STRATEGY_INT8_ROW,
+                                                    .split = QN_SPLIT_ROW,
+                                                    .m = 1 + 4 * e,
+                                                    .n = 35,
+                                                    .k = 231 + 64 * f,
+                                                    .x = e == 3   ? QN_I8
+                                                         : e == 1 ? QN_BF16
+                                                                  : QN_F32,
+                                                    .y = e == 2 ? QN_BF16 : QN_F32,
+                                                    .act_order = f == 1,
+                                                    .is_trusted = e == 1,
+                                                    .epilogue = e > 0,
+                                                    .same_bits = 1};
     all.c[all.n++] = (struct parallel_case){.format = "int8:pc:zp",
                                             .strategy = QN_STRATEGY_INT8_STATIC,
                                             .split = QN_SPLIT_ROW,
@@ -416,8 +416,8 @@ static const char *share_experts(struct ranks *ranks, void *arg)
     int32_t ids[TOKENS], own_ids[TOKENS], n_mine = 0;
     qn_error err;
     for (int32_t e = 0; e < EXPERTS; e++) {
-        all[e] = packed_make(ctx, c->format, (struct shape){.n = N, .k = K}, 40 + (uint64_t)e,
-                             NULL);
+        all[e] =
+            packed_make(ctx, c->format, (struct shape){.n = N, .k = K}, 40 + (uint64_t)e, NULL);
         if (e % ranks->n == ranks->rank)
             mine[n_mine++] = all[e];
     }
@@ -573,6 +573,36 @@ static const char *differ(struct ranks *ranks, void *arg)
     return NULL;
 }
 
+/* An exchange of few bytes takes 1 ms here, and 1000 bytes a second come in. Two exchanges: of
+ * whether all are there, and of a block, or of sums, twice half of them. */
+static const char *predict(struct ranks *ranks, void *arg)
+{
+    const qn_sum_order order = *(qn_sum_order *)arg;
+    struct scene s;
+    qn_parallel *plan = NULL;
+    static char text[32768];
+    scene_make(&s, ranks, QN_SPLIT_ROW);
+    s.args.sum_order = order;
+    s.comm.latency_s = 1e-3;
+    s.comm.bytes_per_s = 1000.0;
+    if (qn_parallel_plan(s.ctx, &s.args, &plan, NULL) != QN_OK)
+        return COMPLAIN("planning %d", order);
+    const double sums = 4.0 * M * N, block = 64.0 + (double)((M * N * 4 + 63) / 64 * 64);
+    const double bytes = order == QN_SUM_FAST ? sums : block;
+    const double expected = 2e-3 + bytes / 1000.0, got = qn_parallel_predict(plan);
+    (void)qn_parallel_explain(plan, text, sizeof text);
+    if (got < expected * 0.999 || got > expected * 1.001 || strstr(text, "us of exchanges") == NULL)
+        return COMPLAIN("%g s instead of %g", got, expected);
+    return NULL;
+}
+
+static void test_the_time_of_exchanges_is_predicted(void **state)
+{
+    (void)state;
+    for (qn_sum_order order = QN_SUM_ORDERED; order <= QN_SUM_FAST; order++)
+        ranks_run(2, predict, &order);
+}
+
 static void test_ranks_that_differ_are_named(void **state)
 {
     (void)state;
@@ -617,7 +647,7 @@ static const char *refuse_a_run(struct ranks *ranks, void *arg)
         if (ranks->rank == 1 && way == 6)
             bad.prepared = scratch;
         const qn_status status = qn_parallel_run(plan, &args, scratch, given, &err);
-        const bool is_right = way == 2          ? status == QN_E_PEER
+        const bool is_right = way == 2           ? status == QN_E_PEER
                               : ranks->rank == 1 ? status != QN_OK && status != QN_E_PEER
                                                  : status == QN_E_PEER;
         if (!is_right || err.status != status)
@@ -785,6 +815,7 @@ static void test_bad_arguments(void **state)
     assert_non_null(strstr(text, "in order of rank"));
     assert_non_null(strstr(text, "own product"));
     assert_true(qn_parallel_explain(plan, text, 10) > 10 && strlen(text) == 9);
+    assert_true(qn_parallel_predict(plan) == 0.0 && qn_parallel_predict(NULL) == 0.0);
     assert_error(qn_parallel_run(NULL, &s.args, NULL, 0, &err), QN_E_ARGUMENT, "plan is NULL");
     assert_error(qn_parallel_run(plan, &s.args, NULL, 0, &err), QN_E_SCRATCH, "scratch has 0");
     qn_parallel_destroy(plan);
@@ -840,6 +871,7 @@ int main(void)
         cmocka_unit_test(test_row_of_int8_has_the_bits_of_one_process),
         cmocka_unit_test(test_row_in_order_is_the_same_on_all_ranks),
         cmocka_unit_test(test_experts_over_ranks),
+        cmocka_unit_test(test_the_time_of_exchanges_is_predicted),
         cmocka_unit_test(test_ranks_that_differ_are_named),
         cmocka_unit_test(test_a_refused_run_ends_on_all_ranks),
         cmocka_unit_test(test_a_killed_rank_ends_the_others),
