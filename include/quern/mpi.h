@@ -26,6 +26,7 @@ extern "C" {
 struct qn_mpi {
     MPI_Comm comm;  /**< A duplicate: messages of the program never meet those of quern. */
     double limit_s; /**< Longest wait of one exchange; 0: without end. */
+    MPI_Request begun; /**< What qn_mpi_all_gather_begin() has started. */
 };
 
 static inline qn_status qn_mpi_fail_(qn_error *err, const char *what, const char *why)
@@ -75,6 +76,24 @@ static inline qn_status qn_mpi_all_gather(void *arg, const void *send, size_t by
                         MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
                                        mpi->comm, &request),
                         &request, "MPI_Iallgather", err);
+}
+
+static inline qn_status qn_mpi_all_gather_begin(void *arg, const void *send, size_t bytes,
+                                                void *recv, qn_error *err)
+{
+    struct qn_mpi *const mpi = (struct qn_mpi *)arg;
+    if (bytes > 0x7fffffffu)
+        return qn_mpi_fail_(err, "MPI_Iallgather", ": a block has more than 2^31 - 1 bytes");
+    if (MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, mpi->comm,
+                       &mpi->begun) != MPI_SUCCESS)
+        return qn_mpi_fail_(err, "MPI_Iallgather", ": it does not start");
+    return QN_OK;
+}
+
+static inline qn_status qn_mpi_wait(void *arg, qn_error *err)
+{
+    struct qn_mpi *const mpi = (struct qn_mpi *)arg;
+    return qn_mpi_wait_(mpi, MPI_SUCCESS, &mpi->begun, "MPI_Iallgather", err);
 }
 
 static inline qn_status qn_mpi_all_to_all(void *arg, const void *send, size_t bytes, void *recv,
@@ -129,6 +148,8 @@ static inline qn_status qn_mpi_open(struct qn_mpi *mpi, MPI_Comm comm, double li
     to->all_gather = qn_mpi_all_gather;
     to->all_reduce = qn_mpi_all_reduce;
     to->all_to_all = qn_mpi_all_to_all;
+    to->all_gather_begin = qn_mpi_all_gather_begin;
+    to->wait = qn_mpi_wait;
     return QN_OK;
 }
 

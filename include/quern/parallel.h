@@ -41,6 +41,9 @@ typedef qn_status (*qn_all_reduce_fn)(void *arg, void *data, size_t count, qn_dt
 typedef qn_status (*qn_all_to_all_fn)(void *arg, const void *send, size_t bytes, void *recv,
                                       qn_error *err);
 
+/** Waits for what all_gather_begin has started. */
+typedef qn_status (*qn_wait_fn)(void *arg, qn_error *err);
+
 /**
  * How this process talks to the others. All ranks make the same calls in the same order. After a
  * failure the ranks no longer agree on what comes next: a qn_comm that failed must not be used
@@ -57,6 +60,10 @@ typedef struct qn_comm {
     double latency_s;   /**< Seconds of an exchange of few bytes among all ranks, and ... */
     double bytes_per_s; /**< ... bytes a second that a rank receives of many, as `quern tune --comm`
                              measures them; 0 (default): unknown. For predictions alone. */
+    qn_all_gather_fn all_gather_begin; /**< NULL (default), or for overlap: starts what all_gather
+                                            does and returns at once; one is under way at a time,
+                                            and its blocks stay until ... */
+    qn_wait_fn wait;                   /**< ... this says that it is done. Both or none. */
 } qn_comm;
 static inline void qn_comm_init(qn_comm *comm)
 {

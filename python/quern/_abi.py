@@ -162,6 +162,7 @@ qn_cuda_call_fn = CFUNCTYPE(c_int32, c_void_p, c_int32)
 qn_all_gather_fn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)
 qn_all_reduce_fn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_int32, c_int32, c_void_p)
 qn_all_to_all_fn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)
+qn_wait_fn = CFUNCTYPE(c_int32, c_void_p, c_void_p)
 
 
 class qn_error(Structure):
@@ -660,6 +661,8 @@ class qn_comm(Structure):
         ("all_to_all", qn_all_to_all_fn),
         ("latency_s", c_double),
         ("bytes_per_s", c_double),
+        ("all_gather_begin", qn_all_gather_fn),
+        ("wait", qn_wait_fn),
     ]
 
 

@@ -216,8 +216,11 @@ qn_status qni_parallel_lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err)
     bool fits = qni_size_mul(rows, columns * element, &p->block_bytes);
     p->block_bytes = blocks && fits ? QNI_BLOCK_HEAD + qni_round_up(p->block_bytes, 64) : 0;
     fits = fits && add_part(&at, sums ? rows * (size_t)p->n + 1 : 0, sizeof(float), &s->sums);
-    fits = fits && add_part(&at, p->by_columns ? ranks : blocks, p->block_bytes, &s->send);
-    fits = fits && add_part(&at, ranks, p->block_bytes, &s->recv);
+    p->overlaps = blocks && !p->by_columns && p->comm.n_ranks > 1 && p->chunk < p->m &&
+                  p->comm.all_gather_begin != NULL;
+    const size_t turns = p->overlaps ? 2 : 1; /* a chunk's blocks, and the next one's */
+    fits = fits && add_part(&at, p->by_columns ? ranks : turns * blocks, p->block_bytes, &s->send);
+    fits = fits && add_part(&at, turns * ranks, p->block_bytes, &s->recv);
     fits = fits && add_part(&at, p->is_quantized ? (size_t)p->m + 1 : 0, sizeof(int32_t), &s->amax);
     fits = fits && add_part(&at, p->is_quantized ? rows : 0, (size_t)p->own_k, &s->codes);
     fits = fits && add_part(&at, 1, qn_plan_scratch_bytes(p->product), &s->product);
@@ -262,6 +265,10 @@ qn_status qni_parallel_check_comm(const qn_comm *given, qn_comm *own, qn_error *
     if (own->n_ranks > 1 && (own->all_gather == NULL || own->all_reduce == NULL))
         return qni_fail(err, QN_E_ARGUMENT, "comm: %s is NULL",
                         own->all_gather == NULL ? "all_gather" : "all_reduce");
+    if ((own->all_gather_begin == NULL) != (own->wait == NULL))
+        return qni_fail(err, QN_E_ARGUMENT, "comm: %s is NULL and %s is not",
+                        own->wait == NULL ? "wait" : "all_gather_begin",
+                        own->wait == NULL ? "all_gather_begin" : "wait");
     return QN_OK;
 }
 

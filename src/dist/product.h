@@ -36,6 +36,7 @@ struct qn_parallel {
     enum qni_exchange exchange;
     int32_t is_quantized; /* INT32: x is quantized to int8 rows here, by what all ranks have */
     int32_t by_columns;   /* ORDERED: each rank adds some columns of all ranks (all_to_all) */
+    int32_t overlaps;     /* blocks of a chunk are gathered while the next chunk is computed */
     int32_t is_trusted;
     qn_sum_order sum_order;
     int64_t m;               /* most rows of a run */

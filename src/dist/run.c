@@ -26,6 +26,7 @@ struct parallel_run {
     uint8_t *scratch;
     int64_t m;
     qn_error *err;
+    size_t turn; /* of overlapping chunks: 0, 1, 0, ... */
 };
 
 /* ---- parts of tensors ------------------------------------------------------------------------ */
@@ -101,12 +102,23 @@ static void *begin_block(uint8_t *block, qn_status status)
     return block + QNI_BLOCK_HEAD;
 }
 
+static uint8_t *sent(const struct parallel_run *r)
+{
+    return r->scratch + r->p->scratch.send + r->turn * r->p->block_bytes;
+}
+
+static uint8_t *received(const struct parallel_run *r, int32_t rank)
+{
+    const size_t ranks = (size_t)r->p->comm.n_ranks;
+    return block_of(r, r->p->scratch.recv + r->turn * ranks * r->p->block_bytes, rank);
+}
+
 /* QN_OK if no rank's block says that it failed. */
 static qn_status check_blocks(const struct parallel_run *r)
 {
     for (int32_t rank = 0; rank < r->p->comm.n_ranks; rank++) {
         struct block_head head;
-        memcpy(&head, block_of(r, r->p->scratch.recv, rank), sizeof head);
+        memcpy(&head, received(r, rank), sizeof head);
         if (head.status != QN_OK)
             return qni_fail(r->err, QN_E_PEER,
                             "rank %d failed during the run, and its own error says why", rank);
@@ -118,7 +130,7 @@ static qn_status gather_blocks(const struct parallel_run *r, qn_status own)
 {
     const struct qn_parallel *const p = r->p;
     const qn_comm *const c = &p->comm;
-    uint8_t *const send = r->scratch + p->scratch.send, *const recv = r->scratch + p->scratch.recv;
+    uint8_t *const send = sent(r), *const recv = received(r, 0);
     qn_status told = QN_OK;
     if (c->n_ranks == 1)
         memcpy(recv, send, p->block_bytes);
@@ -196,7 +208,7 @@ static void place_outputs(const struct parallel_run *r, int64_t row, int64_t row
     const size_t element = qn_dtype_bytes(r->args->y.dtype);
     int64_t first = 0;
     for (int32_t rank = 0; rank < p->comm.n_ranks; rank++) {
-        const uint8_t *const block = block_of(r, p->scratch.recv, rank);
+        const uint8_t *const block = received(r, rank);
         int64_t n; /* how many outputs that rank has: behind the status */
         memcpy(&n, block + sizeof(int64_t), sizeof n);
         for (int64_t i = 0; n > 0 && i < rows; i++)
@@ -206,19 +218,6 @@ static void place_outputs(const struct parallel_run *r, int64_t row, int64_t row
     }
 }
 
-static qn_status gather_outputs(const struct parallel_run *r, int64_t row, int64_t rows)
-{
-    const struct qn_parallel *const p = r->p;
-    uint8_t *const send = r->scratch + p->scratch.send;
-    const qn_tensor y =
-        qn_tensor_2d(send + QNI_BLOCK_HEAD, r->args->y.dtype, rows, p->own_n);
-    const qn_status status = multiply(r, row, rows, &y);
-    begin_block(send, status);
-    memcpy(send + sizeof(int64_t), &p->own_n, sizeof p->own_n);
-    QNI_TRY(gather_blocks(r, status));
-    place_outputs(r, row, rows);
-    return QN_OK;
-}
 
 /* ---- row: int32 sums ------------------------------------------------------------------------- */
 
@@ -329,23 +328,84 @@ static qn_status add_int32(const struct parallel_run *r, const int32_t *amax, in
 static void add_in_order(const struct parallel_run *r, float *sums, size_t count)
 {
     for (int32_t rank = 0; rank < r->p->comm.n_ranks; rank++) {
-        const uint8_t *const block = block_of(r, r->p->scratch.recv, rank) + QNI_BLOCK_HEAD;
+        const uint8_t *const block = received(r, rank) + QNI_BLOCK_HEAD;
         const float *const from = (const float *)(const void *)block;
         for (size_t i = 0; i < count; i++)
             sums[i] = rank == 0 ? from[i] : sums[i] + from[i];
     }
 }
 
-static qn_status add_gathered(const struct parallel_run *r, int64_t row, int64_t rows)
+/* ---- blocks that all gather: finished outputs, or f32 sums ----------------------------------- */
+
+/* The rank's own block of some rows. */
+static qn_status compute_block(const struct parallel_run *r, int64_t row, int64_t rows)
 {
     const struct qn_parallel *const p = r->p;
-    uint8_t *const send = r->scratch + p->scratch.send;
-    const qn_tensor y = qn_tensor_2d(send + QNI_BLOCK_HEAD, QN_F32, rows, p->n);
+    const bool is_y = p->exchange == QNI_EXCHANGE_Y;
+    uint8_t *const send = sent(r);
+    const qn_tensor y =
+        is_y ? qn_tensor_2d(send + QNI_BLOCK_HEAD, r->args->y.dtype, rows, p->own_n)
+             : qn_tensor_2d(send + QNI_BLOCK_HEAD, QN_F32, rows, p->n);
     const qn_status status = multiply(r, row, rows, &y);
     begin_block(send, status);
-    QNI_TRY(gather_blocks(r, status));
+    if (is_y)
+        memcpy(send + sizeof(int64_t), &p->own_n, sizeof p->own_n);
+    return status;
+}
+
+/* y of these rows, from the blocks of all ranks. */
+static qn_status use_blocks(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    if (p->exchange == QNI_EXCHANGE_Y) {
+        place_outputs(r, row, rows);
+        return QN_OK;
+    }
     add_in_order(r, (float *)(void *)(r->scratch + p->scratch.sums), (size_t)(rows * p->n));
     return finish(r, row, rows);
+}
+
+static qn_status gather_chunk(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const qn_status status = compute_block(r, row, rows);
+    QNI_TRY(gather_blocks(r, status));
+    return use_blocks(r, row, rows);
+}
+
+/* Waits for the blocks that are under way; own: this rank's status, which goes first. */
+static qn_status wait_for_blocks(const struct parallel_run *r, qn_status own)
+{
+    const qn_comm *const c = &r->p->comm;
+    const qn_status told = c->wait(c->arg, qni_parallel_told(own, r->err));
+    if (own != QN_OK || told != QN_OK)
+        return own != QN_OK ? own : told;
+    return check_blocks(r);
+}
+
+/* The same chunks, but that each one's blocks are under way while the next one is computed. A chunk
+ * is only begun when the one before it is known to be good on all ranks, so that all stop at the
+ * same one. */
+static qn_status gather_overlapped(const struct parallel_run *r)
+{
+    const struct qn_parallel *const p = r->p;
+    const qn_comm *const c = &p->comm;
+    struct parallel_run turns[2] = {*r, *r};
+    turns[1].turn = 1;
+    for (int64_t i = 0, row = 0; row < r->m; i++, row += p->chunk) {
+        const struct parallel_run *const now = &turns[i % 2], *const last = &turns[(i + 1) % 2];
+        const qn_status status = compute_block(now, row, qni_min(p->chunk, r->m - row));
+        if (i > 0)
+            QNI_TRY(wait_for_blocks(last, QN_OK));
+        QNI_TRY(c->all_gather_begin(c->arg, sent(now), p->block_bytes, received(now, 0),
+                                    qni_parallel_told(status, r->err)));
+        const qn_status used = status == QN_OK && i > 0 ? use_blocks(last, row - p->chunk, p->chunk)
+                                                        : status;
+        if (used != QN_OK || row + p->chunk >= r->m) {
+            QNI_TRY(wait_for_blocks(now, used));
+            return use_blocks(now, row, r->m - row);
+        }
+    }
+    return QN_OK;
 }
 
 /* Columns [first, first + n) of all outputs are added by this rank. */
@@ -356,7 +416,7 @@ static int64_t columns_of_rank(const struct qn_parallel *p, int32_t rank, int64_
 }
 
 /* Every rank sends each other the columns that that one adds, and gathers what was added: the same
- * sums as add_gathered(), for two blocks instead of one for each rank. */
+ * sums as of gathered blocks, for two blocks instead of one for each rank. */
 static qn_status add_by_columns(const struct parallel_run *r, int64_t row, int64_t rows)
 {
     const struct qn_parallel *const p = r->p;
@@ -381,7 +441,7 @@ static qn_status add_by_columns(const struct parallel_run *r, int64_t row, int64
     add_in_order(r, begin_block(r->scratch + p->scratch.send, QN_OK), (size_t)(rows * n));
     QNI_TRY(gather_blocks(r, QN_OK));
     for (int32_t rank = 0; rank < c->n_ranks; rank++) {
-        const uint8_t *const block = block_of(r, p->scratch.recv, rank) + QNI_BLOCK_HEAD;
+        const uint8_t *const block = received(r, rank) + QNI_BLOCK_HEAD;
         n = columns_of_rank(p, rank, &first);
         for (int64_t i = 0; n > 0 && i < rows; i++)
             memcpy(sums + i * p->n + first, block + (size_t)(i * n) * sizeof *sums,
@@ -500,14 +560,24 @@ static qn_status run_chunk(const struct parallel_run *r, const int32_t *amax, in
 {
     switch (r->p->exchange) {
     case QNI_EXCHANGE_Y:
-        return gather_outputs(r, row, rows);
+        return gather_chunk(r, row, rows);
     case QNI_EXCHANGE_INT32:
         return add_int32(r, amax, row, rows);
     case QNI_EXCHANGE_FAST:
         return add_fast(r, row, rows);
     default:
-        return r->p->by_columns ? add_by_columns(r, row, rows) : add_gathered(r, row, rows);
+        return r->p->by_columns ? add_by_columns(r, row, rows) : gather_chunk(r, row, rows);
     }
+}
+
+static qn_status run_chunks(const struct parallel_run *r, const int32_t *amax)
+{
+    const struct qn_parallel *const p = r->p;
+    if (p->overlaps && r->m > p->chunk)
+        return gather_overlapped(r);
+    for (int64_t row = 0; row < r->m; row += p->chunk)
+        QNI_TRY(run_chunk(r, amax, row, qni_min(p->chunk, r->m - row)));
+    return QN_OK;
 }
 
 static qn_status run(struct parallel_run *r, size_t scratch_bytes)
@@ -522,9 +592,7 @@ static qn_status run(struct parallel_run *r, size_t scratch_bytes)
         find_amax(r, amax);
         QNI_TRY(reduce(r, amax, (size_t)r->m, QN_I32, QN_REDUCE_MAX, QN_OK));
     }
-    for (int64_t row = 0; row < r->m; row += p->chunk)
-        QNI_TRY(run_chunk(r, amax, row, qni_min(p->chunk, r->m - row)));
-    return QN_OK;
+    return run_chunks(r, amax);
 }
 
 qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args, void *scratch,
@@ -626,7 +694,5 @@ qn_status qn_parallel_sum(const qn_ctx *ctx, const qn_parallel_sum_args *args, v
     struct parallel_run r = {
         .p = &p, .args = &to, .parts = &own.v, .scratch = scratch, .m = p.m, .err = err};
     QNI_TRY(agree(&r, planned == QN_OK ? check_sum(&r, scratch_bytes) : planned));
-    for (int64_t row = 0; row < r.m; row += p.chunk)
-        QNI_TRY(run_chunk(&r, NULL, row, qni_min(p.chunk, r.m - row)));
-    return QN_OK;
+    return run_chunks(&r, NULL);
 }

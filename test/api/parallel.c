@@ -501,30 +501,44 @@ struct scene {
     qn_parallel_args args;
 };
 
-static void scene_make(struct scene *s, struct ranks *ranks, qn_split split)
+static void scene_of(struct scene *s, struct ranks *ranks, qn_split split, int64_t m, int64_t n)
 {
     memset(s, 0, sizeof *s);
     s->ctx = ctx_make(1);
     s->comm = ranks_comm(ranks, true);
-    qn_weight *whole = weight_make(s->ctx, "int4:g32", (struct shape){.n = N, .k = K}, 3);
+    qn_weight *whole = weight_make(s->ctx, "int4:g32", (struct shape){.n = n, .k = K}, 3);
     qn_weight_parts parts;
     qn_weight_parts_init(&parts);
     assert_ok(qn_weight_shard(s->ctx, whole, split, ranks->rank, ranks->n, &s->shard, NULL));
     assert_ok(qn_weight_view(s->shard, &parts));
     assert_ok(qn_pack(s->ctx, s->shard, NULL, &s->packed, NULL));
     qn_weight_destroy(whole);
-    s->x = make_values(QN_F32, M * K, 4);
-    s->y = take(M * N * sizeof *s->y);
+    s->x = make_values(QN_F32, m * K, 4);
+    s->y = take((size_t)(m * n) * sizeof *s->y);
     qn_matmul_args_init(&s->matmul);
     s->matmul.w = s->packed;
     s->matmul.strategy = QN_STRATEGY_INT8_BLOCK;
-    s->matmul.x = qn_tensor_2d(s->x, QN_F32, M, parts.k);
-    s->matmul.y = qn_tensor_2d(s->y, QN_F32, M, N);
+    s->matmul.x = qn_tensor_2d(s->x, QN_F32, m, parts.k);
+    s->matmul.y = qn_tensor_2d(s->y, QN_F32, m, n);
     qn_parallel_args_init(&s->args);
     s->args.comm = &s->comm;
     s->args.matmul = &s->matmul;
     s->args.split = split;
     s->args.gather_y = split == QN_SPLIT_COLUMN;
+}
+
+static void scene_make(struct scene *s, struct ranks *ranks, qn_split split)
+{
+    scene_of(s, ranks, split, M, N);
+}
+
+static void scene_free(struct scene *s)
+{
+    qn_packed_destroy(s->packed);
+    qn_weight_destroy(s->shard);
+    qn_ctx_destroy(s->ctx);
+    free(s->x);
+    free(s->y);
 }
 
 /* What rank 1 does otherwise than the others, and a word of what rank 0 is told. */
@@ -571,6 +585,82 @@ static const char *differ(struct ranks *ranks, void *arg)
     if (ranks->rank == 0 && (status != QN_E_PEER || strstr(err.text, word) == NULL))
         return COMPLAIN("%s: rank 0 was told '%s', which does not say '%s'", what, err.text, word);
     return NULL;
+}
+
+/* ---- overlap --------------------------------------------------------------------------------- */
+
+/* Chunks are of 64 rows: 1 MiB of 4096 sums each. */
+enum { WIDE_N = 4096, WIDE_M = 3 * 64 + 5 };
+
+static const char *overlap(struct ranks *ranks, void *arg)
+{
+    const qn_split split = *(qn_split *)arg;
+    const size_t bytes = (size_t)WIDE_M * WIDE_N * sizeof(float);
+    struct scene s;
+    float *const expected = take(bytes);
+    scene_of(&s, ranks, split, WIDE_M, WIDE_N);
+    s.comm.all_to_all = NULL;
+    for (int32_t with = 0; with < 2; with++) {
+        qn_parallel *plan = NULL;
+        qn_error err = {QN_OK, -1, ""};
+        s.comm.all_gather_begin = with ? ranks_begin : NULL;
+        s.comm.wait = with ? ranks_wait : NULL;
+        if (qn_parallel_plan(s.ctx, &s.args, &plan, &err) != QN_OK)
+            return COMPLAIN("planning: %s", err.text);
+        const size_t scratch_bytes = qn_parallel_scratch_bytes(plan);
+        void *const scratch = take(scratch_bytes + 64);
+        memset(s.y, 0x5a, bytes);
+        if (qn_parallel_run(plan, &s.args, scratch, scratch_bytes, &err) != QN_OK)
+            return COMPLAIN("overlap %d: %s", with, err.text);
+        if (with && memcmp(s.y, expected, bytes) != 0)
+            return COMPLAIN("overlap changes y");
+        memcpy(expected, s.y, bytes);
+        if (ranks->n_begun != (with ? 4 : 0) || ranks->begun.recv_to != NULL)
+            return COMPLAIN("%d chunks were begun", ranks->n_begun);
+        free(scratch);
+        qn_parallel_destroy(plan);
+    }
+    scene_free(&s);
+    free(expected);
+    return NULL;
+}
+
+static const char *overlap_until_lost(struct ranks *ranks, void *arg)
+{
+    struct scene s;
+    qn_parallel *plan = NULL;
+    qn_error err = {QN_OK, -1, ""};
+    ranks->limit_ms = 30000;
+    scene_of(&s, ranks, *(qn_split *)arg, WIDE_M, WIDE_N);
+    s.comm.all_to_all = NULL;
+    s.comm.all_gather_begin = ranks_begin;
+    s.comm.wait = ranks_wait;
+    qn_status status = qn_parallel_plan(s.ctx, &s.args, &plan, &err);
+    const size_t bytes = qn_parallel_scratch_bytes(plan);
+    void *const scratch = take(bytes + 64);
+    while (status == QN_OK)
+        status = qn_parallel_run(plan, &s.args, scratch, bytes, &err);
+    return status == QN_E_PEER && err.status == QN_E_PEER
+               ? NULL
+               : COMPLAIN("%s: %s", qn_status_name(status), err.text);
+}
+
+static void test_overlap_has_the_same_bits(void **state)
+{
+    (void)state;
+    uint64_t seed = 78;
+    for (qn_split split = QN_SPLIT_COLUMN; split <= QN_SPLIT_ROW; split++) {
+        for (int32_t n = 2; n <= 3; n++)
+            ranks_run(n, overlap, &split);
+        for (int32_t i = 0; i < 5; i++) {
+            pid_t children[MOST_RANKS];
+            ranks_start(2, overlap_until_lost, &split, children);
+            usleep(20000 + draw(&seed) % 60000);
+            kill(children[i % 2], SIGKILL);
+            for (int32_t r = 0; r < 2; r++)
+                ranks_expect(children[r], r, r == i % 2);
+        }
+    }
 }
 
 /* An exchange of few bytes takes 1 ms here, and 1000 bytes a second come in. Two exchanges: of
@@ -791,6 +881,10 @@ static void test_bad_arguments(void **state)
     comm.rank = 1;
     assert_error(qn_parallel_plan(s.ctx, &args, &plan, &err), QN_E_ARGUMENT, "rank 1 of 1");
     comm.n_ranks = 2;
+    comm.wait = ranks_wait;
+    assert_error(qn_parallel_plan(s.ctx, &args, &plan, &err), QN_E_ARGUMENT,
+                 "all_gather_begin is NULL");
+    comm.wait = NULL;
     comm.all_reduce = NULL;
     assert_error(qn_parallel_plan(s.ctx, &args, &plan, &err), QN_E_ARGUMENT, "all_reduce is NULL");
     args = s.args;
@@ -871,6 +965,7 @@ int main(void)
         cmocka_unit_test(test_row_of_int8_has_the_bits_of_one_process),
         cmocka_unit_test(test_row_in_order_is_the_same_on_all_ranks),
         cmocka_unit_test(test_experts_over_ranks),
+        cmocka_unit_test(test_overlap_has_the_same_bits),
         cmocka_unit_test(test_the_time_of_exchanges_is_predicted),
         cmocka_unit_test(test_ranks_that_differ_are_named),
         cmocka_unit_test(test_a_refused_run_ends_on_all_ranks),

@@ -23,6 +23,12 @@ struct ranks {
     int32_t rank, n;
     int socket[MOST_RANKS]; /* to each other rank; -1: to this one */
     int32_t limit_ms;
+    struct {
+        const void *send_from;
+        size_t bytes;
+        void *recv_to;
+    } begun;         /* what wait does; recv_to NULL: nothing is under way */
+    int32_t n_begun;
 };
 
 static inline int64_t ranks_now_ms(void)
@@ -132,6 +138,30 @@ static inline qn_status ranks_all_reduce(void *arg, void *data, size_t count, qn
     }
     free(all);
     return status;
+}
+
+/* The latest moment at which the blocks may be there: what is changed meanwhile shows. */
+static inline qn_status ranks_begin(void *arg, const void *send_from, size_t bytes, void *recv_to,
+                                    qn_error *err)
+{
+    struct ranks *const c = arg;
+    if (c->begun.recv_to != NULL)
+        return ranks_fail(err, c->rank, "begins twice");
+    c->begun.send_from = send_from;
+    c->begun.bytes = bytes;
+    c->begun.recv_to = recv_to;
+    c->n_begun++;
+    return QN_OK;
+}
+
+static inline qn_status ranks_wait(void *arg, qn_error *err)
+{
+    struct ranks *const c = arg;
+    void *const to = c->begun.recv_to;
+    if (to == NULL)
+        return ranks_fail(err, c->rank, "waits for nothing");
+    c->begun.recv_to = NULL;
+    return ranks_swap(c, c->begun.send_from, 0, c->begun.bytes, to, err);
 }
 
 static inline qn_comm ranks_comm(struct ranks *c, bool with_all_to_all)
