@@ -63,7 +63,7 @@ extern const struct command command_info, command_demo, command_quantize, comman
 extern const struct option_row options_common[];  /* --help, --color */
 extern const struct option_row options_context[]; /* --device, --isa, --threads */
 extern const struct option_row options_tuning[];  /* --tuning */
-extern const struct option_row options_ranks[];   /* --mpi, --limit */
+extern const struct option_row options_ranks[];   /* --join-mpi, --limit */
 extern const struct option_row options_problem[]; /* the shape and types of bench and explain */
 
 struct given {

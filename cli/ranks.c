@@ -11,7 +11,7 @@
 #include "ranks.h"
 
 const struct option_row options_ranks[] = {
-    {"mpi", 0, "FILE",
+    {"join-mpi", 0, "FILE",
      "the file that joins this command to an MPI (default: quern-openmpi.so or quern-mpich.so "
      "beside the command, by the mpirun that started it)"},
     {"limit", 0, "SECONDS", "longest wait for another process (default 60)"},
@@ -58,7 +58,7 @@ static int load(const char *path, double limit, struct ranks *ranks)
         return complain(EXIT_LIBRARY, "build quern where that MPI is", "%s", dlerror());
     if (symbol_of(library, "quern_ranks_open", &open) == NULL ||
         symbol_of(library, "quern_ranks_close", &ranks->close) == NULL)
-        return complain(EXIT_LIBRARY, "--mpi takes quern-openmpi.so, quern-mpich.so or their like",
+        return complain(EXIT_LIBRARY, "--join-mpi takes quern-openmpi.so, quern-mpich.so or their like",
                         "%s: no file that joins quern to an MPI", path);
     const qn_status status = open(limit, &ranks->comm, &err);
     return status == QN_OK ? 0 : complain_status("MPI", status, &err);
@@ -69,7 +69,7 @@ int ranks_open(const struct args *args, struct ranks *ranks)
     const char *const name = getenv("OMPI_COMM_WORLD_SIZE") != NULL ? "quern-openmpi.so"
                              : getenv("PMI_SIZE") != NULL           ? "quern-mpich.so"
                                                                     : NULL;
-    const char *const given = args_text(args, "mpi", NULL);
+    const char *const given = args_text(args, "join-mpi", NULL);
     double limit = 60;
     memset(ranks, 0, sizeof *ranks);
     qn_comm_init(&ranks->comm);
@@ -80,7 +80,7 @@ int ranks_open(const struct args *args, struct ranks *ranks)
     if (path == NULL)
         return complain(EXIT_LIBRARY,
                         "install the MPI's compiler (Debian: libopenmpi-dev, libmpich-dev) and "
-                        "build again, or give --mpi",
+                        "build again, or give --join-mpi",
                         "%s is not beside the command", name);
     status = load(path, limit, ranks);
     free(path);
