@@ -58,7 +58,8 @@ static int load(const char *path, double limit, struct ranks *ranks)
         return complain(EXIT_LIBRARY, "build quern where that MPI is", "%s", dlerror());
     if (symbol_of(library, "quern_ranks_open", &open) == NULL ||
         symbol_of(library, "quern_ranks_close", &ranks->close) == NULL)
-        return complain(EXIT_LIBRARY, "--join-mpi takes quern-openmpi.so, quern-mpich.so or their like",
+        return complain(EXIT_LIBRARY,
+                        "--join-mpi takes quern-openmpi.so, quern-mpich.so or their like",
                         "%s: no file that joins quern to an MPI", path);
     const qn_status status = open(limit, &ranks->comm, &err);
     return status == QN_OK ? 0 : complain_status("MPI", status, &err);
