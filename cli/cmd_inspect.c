@@ -575,14 +575,18 @@ static int inspect_file(const struct args *args, qn_ctx *ctx, const char *path, 
     return status;
 }
 
-/* A file that makes no checkpoint may yet be one that can be looked at. */
-static int inspect_alone(const struct args *args, qn_ctx *ctx, const char *path)
+/* A file that makes no checkpoint, as `why` says, may yet be one that can be looked at; but a graph
+ * without its data is none. */
+static int inspect_alone(const struct args *args, qn_ctx *ctx, const char *path,
+                         const qn_error *why)
 {
     qn_error err = {0};
     qn_file *file = NULL;
     const qn_status opened = input_open(ctx, path, &file, &err);
-    const int status =
-        opened == QN_OK ? inspect_file(args, ctx, path, file) : complain_status(path, opened, &err);
+    const int is_graph = opened == QN_OK && qn_file_get_kind(file) == QN_FILE_ONNX;
+    const int status = is_graph          ? complain_status(path, why->status, why)
+                       : opened == QN_OK ? inspect_file(args, ctx, path, file)
+                                         : complain_status(path, opened, &err);
     qn_file_close(file);
     return status;
 }
@@ -603,7 +607,7 @@ static int run(const struct args *args)
     else if (status == 0 && model != NULL)
         status = inspect_file(args, ctx, path, qn_checkpoint_file(model, 0));
     else if (status == 0)
-        status = inspect_alone(args, ctx, path);
+        status = inspect_alone(args, ctx, path, &err);
     qn_checkpoint_close(model);
     qn_ctx_destroy(ctx);
     return status;

@@ -65,4 +65,17 @@ static inline void fuzz_checkpoint(qn_file *file, const char *config, size_t con
     qn_checkpoint_close(c);
 }
 
+/* Bytes as a file of a container: what opens has its tensors inside, and its weights load or are
+ * refused. */
+static inline void fuzz_container(const uint8_t *data, size_t size)
+{
+    uint8_t *copy = fuzz_copy(data, size);
+    qn_file *file = fuzz_open(copy, size);
+    if (file != NULL) {
+        fuzz_touch(file, copy, size);
+        fuzz_checkpoint(file, NULL, 0);
+    }
+    free(copy);
+}
+
 #endif

@@ -10,7 +10,7 @@
  * file's. Elements of 4 and 2 bits are packed from the lowest bit of each byte on; in the int32
  * field every number is one byte of them.
  *
- *     0a 04 "test" within a TensorProto: field 1 (0a >> 3) ... 4 bytes. */
+ *     42 01 77 within a TensorProto: field 8 (0x42 >> 3), one byte, "w": its name. */
 #include "onnx.h"
 
 #include "../base/context.h"

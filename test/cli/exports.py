@@ -182,6 +182,22 @@ class Exports(Case):
                          tensors_of("r/model.safetensors")
                          ["model.layers.0.self_attn.q_proj.weight"][2])
 
+    def test_onnx(self):
+        """A model of nodes, its data beside it, and nothing left over; all equal to the source."""
+        model("m")
+        quern("convert", "m", "-o", "m.onnx", "--to", "onnx", "--external-data")
+        self.assertTrue(os.path.exists("m.onnx.data") and not os.path.exists("m.onnx.part"))
+        self.assertLess(os.path.getsize("m.onnx"), os.path.getsize("m.onnx.data"))
+        self.assertIn(b"MatMulNBits", read("m.onnx"))
+        quern("compare", "m", "m.onnx")
+        quern("verify", "m.onnx")
+        self.complains("convert", "m.onnx", "-o", "n.onnx", "--to", "onnx", status=3,
+                       says="an ONNX model already")
+        quern("convert", "m.onnx", "-o", "back", "--to", "gptq_v2", "--config", "m")
+        quern("compare", "m", "back")
+        os.truncate("m.onnx.data", os.path.getsize("m.onnx.data") - 1)
+        self.complains("inspect", "m.onnx", status=3, says="truncated")
+
     def test_refusals(self):
         model("m")
         self.complains("convert", "m", "-o", "x", "--to", "onnx9", status=2, says="no such format")
