@@ -270,11 +270,12 @@ static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op 
         return making_pays_from(k, op, l);
     if (k->reads == QNI_READS_BF16 && l->halves && k->layout == QNI_LAYOUT_Q8N16)
         return l->planes == 1 ? PADDED : PADDED_PLANES;
-    if (k->reads == QNI_READS_BF16 && k->layout == QNI_LAYOUT_Q4N16 &&
-        (l->cut.n_segments == 1 || l->cut.group_units == 2))
+    if (k->reads == QNI_READS_BF16 && k->layout == QNI_LAYOUT_Q4N16 && l->cut.group_units > 1)
         return 1;
+    if (k->reads == QNI_READS_BF16 && k->layout == QNI_LAYOUT_Q8N16)
+        return k->m_min - (l->planes == 1 && l->cut.group_units > 1);
     if (k->reads == QNI_READS_BF16)
-        return k->m_min - (l->planes < PLANES && l->cut.group_units > 1);
+        return k->m_min - (l->planes < PLANES);
     return tiles_pay_from(k, op, l);
 }
 

@@ -174,9 +174,12 @@ static double table_products(const struct qni_op *op, const struct qni_cuda_kern
         return 1.0;
     const double pieces = code == QN_CODE_IQ4_NL || code == QN_CODE_E2M1 ? 1.0 : is_f16 ? 2.0 : 3.0;
     if (kernel->family == QNI_CUDA_FAMILY_DECODE && kernel->sm_exact)
-        return 2.0;
-    if (kernel->family == QNI_CUDA_FAMILY_DECODE) /* its look-ups (decode_float_rows.cuh) */
-        return pieces > 2.0 ? 3.8 : pieces > 1.0 ? 2.2 : 1.4;
+        return pieces > 1.0 ? 2.8 : 2.2;
+    if (kernel->family == QNI_CUDA_FAMILY_DECODE) /* 14336 x 4096, 8 rows and 16 */
+        return kernel->mr <= 8 ? (pieces > 2.0 ? 5.5 : pieces > 1.0 ? 3.5 : 2.9)
+               : pieces > 2.0  ? 6.6
+               : pieces > 1.0  ? 5.2
+                               : 4.0;
     if (kernel->family == QNI_CUDA_FAMILY_TILE) /* 36, 46 and 55 us, 4096 x 4096, 64 rows */
         return pieces > 2.0 ? 5.0 : pieces > 1.0 ? 4.0 : 2.7;
     return 1.5 * pieces;
@@ -224,7 +227,7 @@ static double quads_steps(const struct qni_cuda_kernel *kernel, int64_t m)
     enum { FEW = 16 };
     if (kernel->family != QNI_CUDA_FAMILY_DECODE || !kernel->sm_exact)
         return 1.0;
-    return kernel->reads == QNI_CUDA_READS_F16 ? (m <= FEW ? 1.5 : 2.5) : m <= FEW ? 2.8 : 3.9;
+    return kernel->reads == QNI_CUDA_READS_F16 ? (m <= FEW ? 1.3 : 2.5) : m <= FEW ? 2.8 : 3.9;
 }
 
 /* What comes before the product: rows are sorted by expert, and nothing is read meanwhile; they are
