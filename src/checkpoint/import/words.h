@@ -77,22 +77,13 @@ static inline qni_codes16 qni_interleave_high(qni_codes16 a, qni_codes16 b)
  * with the second one: each moves a bit of the vector's number to the byte's. */
 static inline void qni_transpose16(qni_codes16 x[16])
 {
-    qni_codes16 t[16];
-    for (int32_t i = 0; i < 8; i++) {
-        t[2 * i] = qni_interleave_low(x[i], x[i + 8]);
-        t[2 * i + 1] = qni_interleave_high(x[i], x[i + 8]);
-    }
-    for (int32_t i = 0; i < 8; i++) {
-        x[2 * i] = qni_interleave_low(t[i], t[i + 8]);
-        x[2 * i + 1] = qni_interleave_high(t[i], t[i + 8]);
-    }
-    for (int32_t i = 0; i < 8; i++) {
-        t[2 * i] = qni_interleave_low(x[i], x[i + 8]);
-        t[2 * i + 1] = qni_interleave_high(x[i], x[i + 8]);
-    }
-    for (int32_t i = 0; i < 8; i++) {
-        x[2 * i] = qni_interleave_low(t[i], t[i + 8]);
-        x[2 * i + 1] = qni_interleave_high(t[i], t[i + 8]);
+    for (int32_t round = 0; round < 4; round++) {
+        qni_codes16 from[16];
+        memcpy(from, x, sizeof from);
+        for (int32_t i = 0; i < 8; i++) {
+            x[2 * i] = qni_interleave_low(from[i], from[i + 8]);
+            x[2 * i + 1] = qni_interleave_high(from[i], from[i + 8]);
+        }
     }
 }
 
