@@ -169,13 +169,15 @@ static double plain_int8(const qn_weight_parts *w, const int8_t *x, int64_t m, f
     return seconds_now() - begin;
 }
 
-/* Seconds of the plain loops on one thread; 0 where there are none: convolutions, codebooks. */
+/* Seconds of the plain loops on one thread; 0 where there are none: convolutions, codebooks,
+ * floats. */
 static double time_plain(const struct workload *w)
 {
     qn_weight_parts parts;
     qn_weight_parts_init(&parts);
     qn_weight_view(w->weights[0], &parts);
-    if (w->p.op != OP_MATMUL || parts.table != NULL || w->y_elements == 0)
+    if (w->p.op != OP_MATMUL || parts.table != NULL || parts.format.code == QN_CODE_FLOAT ||
+        w->y_elements == 0)
         return 0;
     float *y = must_alloc(sizeof *y * (size_t)w->y_elements);
     int8_t *codes = must_alloc((size_t)w->x_elements);

@@ -320,8 +320,10 @@ struct weight_stats {
 static void weight_stats(const qn_weight_parts *p, struct weight_stats *s)
 {
     memset(s, 0, sizeof *s);
-    s->n_codes = 1 << p->format.bits;
     const int64_t n = p->n * p->k, n_scales = p->n * p->n_groups;
+    if (p->format.code == QN_CODE_FLOAT)
+        return; /* neither codes nor scales */
+    s->n_codes = 1 << p->format.bits;
     for (int64_t i = 0; i < n; i++)
         s->codes[p->codes[i]]++;
     for (int i = 0; i < s->n_codes && n > 0; i++) {
@@ -389,6 +391,8 @@ static cJSON *weight_json(const struct weight_line *w)
 
 static void add_stats(cJSON *o, const qn_weight_parts *p, const struct weight_stats *s)
 {
+    if (p->format.code == QN_CODE_FLOAT)
+        return;
     cJSON *codes = cJSON_AddArrayToObject(o, "codes");
     for (int i = 0; i < s->n_codes; i++)
         cJSON_AddItemToArray(codes, cJSON_CreateNumber(s->codes[i]));
@@ -439,11 +443,16 @@ static int show_weight(struct view *v, const struct weight_line *line)
         print_styled(BOLD, line->name);
         printf("  %s  ", geometry(&p, text));
         qn_format_print(&p.format, text, sizeof text);
-        printf("%s  %s, %.2f bits a weight (entropy of codes %.2f)%s%s\n", text,
-               human_bytes((double)line->bytes, a), bits_per_weight(line), stats.entropy,
-               p.perm != NULL ? ", columns permuted" : "", p.prescale != NULL ? ", prescaled" : "");
-        draw_codes(&p, &stats);
-        draw_spread("scale", &stats.scale);
+        printf("%s  %s, %.2f bits a weight", text, human_bytes((double)line->bytes, a),
+               bits_per_weight(line));
+        if (stats.n_codes > 0)
+            printf(" (entropy of codes %.2f)", stats.entropy);
+        printf("%s%s\n", p.perm != NULL ? ", columns permuted" : "",
+               p.prescale != NULL ? ", prescaled" : "");
+        if (stats.n_codes > 0) {
+            draw_codes(&p, &stats);
+            draw_spread("scale", &stats.scale);
+        }
         if (stats.has_shift)
             draw_spread(p.zero != NULL ? "zero" : "offset", &stats.shift);
     }

@@ -80,6 +80,8 @@ void random_weight_row(uint64_t seed, int64_t row, int64_t k, uint16_t *out);
 void random_activations(uint64_t seed, int64_t n, int64_t columns, float *out);
 uint64_t random_next(uint64_t *state);
 float bf16_value(uint16_t bits);
+/* What a weight's code at [n, k] stands for, before its scale. */
+double code_value(const qn_weight_parts *w, int64_t at);
 
 /* ------------------------------------------------------------------------------------ workload */
 

@@ -25,21 +25,42 @@ static int64_t group_of(const qn_weight_parts *w, int64_t position)
     return w->format.blocks == QN_BLOCKS_CHANNELS ? position % ci / group : position / group;
 }
 
+static double half_value(uint16_t h)
+{
+    const int exponent = h >> 10 & 31, digits = h & 1023;
+    const double size =
+        exponent == 0 ? ldexp(digits, -24) : ldexp(1024 + digits, exponent - 25); /* finite */
+    return h >> 15 != 0 ? -size : size;
+}
+
+double code_value(const qn_weight_parts *w, int64_t at)
+{
+    float whole;
+    uint16_t half;
+    if (w->format.code != QN_CODE_FLOAT)
+        return w->table != NULL ? (double)w->table[w->codes[at]]
+                                : w->codes[at] - (1 << (w->format.bits - 1));
+    if (w->format.scale_dtype == QN_F32) {
+        memcpy(&whole, w->codes + 4 * at, sizeof whole);
+        return (double)whole;
+    }
+    memcpy(&half, w->codes + 2 * at, sizeof half);
+    return w->format.scale_dtype == QN_F16 ? half_value(half) : (double)bf16_value(half);
+}
+
 /* `count` positions from p on, which are of one group. */
 static void weight_piece(const qn_weight_parts *w, int64_t row, int64_t p, int64_t count,
                          double *out, double *size)
 {
-    const uint8_t *codes = w->codes + row * w->k;
-    const int32_t middle = 1 << (w->format.bits - 1);
     const int64_t g = row * w->n_groups + group_of(w, p);
     const double scale = (double)w->scale[g];
-    const double from_zero = w->format.shift == QN_SHIFT_MIN ? middle : 0;
+    const double from_zero = w->format.shift == QN_SHIFT_MIN ? 1 << (w->format.bits - 1) : 0;
     const double offset = w->zero != NULL     ? -scale * w->zero[g]
                           : w->offset != NULL ? (double)w->offset[g] + from_zero * scale
                                               : 0;
     for (int64_t end = p + count; p < end; p++) {
         const int64_t at = w->perm != NULL ? w->perm[p] : p;
-        const double value = w->table != NULL ? (double)w->table[codes[p]] : codes[p] - middle;
+        const double value = code_value(w, row * w->k + p);
         out[at] = scale * value + offset;
         if (size != NULL)
             size[at] = fabs(scale * value) + fabs(offset);

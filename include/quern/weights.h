@@ -4,6 +4,7 @@
  * A canonical weight is W[n, k] of small codes with groups along k:
  *     value(code) = code                        integer codes, signed, in [-2^(bits-1), 2^(bits-1))
  *                 = table[code]                 codebooks, code in [0, 2^bits)
+ *                 = the number itself           floats: all scales are 1
  *     w[n, p] = scale[n, g] * (value - zero[n, g])        or
  *     w[n, p] = scale[n, g] * value + offset[n, g]        or
  *     w[n, p] = scale[n, g] * (value + 2^(bits-1)) + offset[n, g]    (a minimum: codes from 0)
@@ -25,19 +26,20 @@ extern "C" {
 /** What a code means. */
 typedef int32_t qn_code;
 enum {
-    QN_CODE_INT = 1,   /**< Integers of 2 to 8 bits. */
-    QN_CODE_NF4 = 2,   /**< bitsandbytes' NormalFloat 4. */
-    QN_CODE_IQ4_NL = 3,/**< ggml's non-linear 4-bit table of integers. */
-    QN_CODE_E2M1 = 4,  /**< FP4: 0, .5, 1, 1.5, 2, 3, 4, 6 and negatives. */
-    QN_CODE_E4M3 = 5,  /**< FP8 E4M3FN weights, 8 bits. */
-    QN_CODE_TABLE = 6  /**< A table given by the caller, 2^bits entries. */
+    QN_CODE_INT = 1,    /**< Integers of 2 to 8 bits. */
+    QN_CODE_NF4 = 2,    /**< bitsandbytes' NormalFloat 4. */
+    QN_CODE_IQ4_NL = 3, /**< ggml's non-linear 4-bit table of integers. */
+    QN_CODE_E2M1 = 4,   /**< FP4: 0, .5, 1, 1.5, 2, 3, 4, 6 and negatives. */
+    QN_CODE_E4M3 = 5,   /**< FP8 E4M3FN weights, 8 bits. */
+    QN_CODE_TABLE = 6,  /**< A table given by the caller, 2^bits entries. */
+    QN_CODE_FLOAT = 7   /**< Not quantized: numbers of scale_dtype, which is f32, f16 or bf16. */
 };
 
 /** How a group is shifted. */
 typedef int32_t qn_shift;
 enum {
     QN_SHIFT_NONE = 0,
-    QN_SHIFT_ZERO = 1,  /**< Integer zero point. */
+    QN_SHIFT_ZERO = 1,   /**< Integer zero point. */
     QN_SHIFT_OFFSET = 2, /**< f32 offset. */
     QN_SHIFT_MIN = 3     /**< f32 minimum: the offset of codes that count from 0. Integers only. */
 };
@@ -55,8 +57,9 @@ enum { QN_GROUP_PER_CHANNEL = -1, QN_GROUP_PER_TENSOR = -2 };
 /** A weight format as values. A plain struct; copy freely. Frozen layout. */
 typedef struct qn_format {
     qn_code code;
-    int32_t bits;         /**< 2 to 8; 4 for the FP4 and NF4 tables, 8 for E4M3. */
-    int64_t group;        /**< Positive, or QN_GROUP_PER_CHANNEL, QN_GROUP_PER_TENSOR. */
+    int32_t bits;  /**< 2 to 8; 4 for the FP4 and NF4 tables, 8 for E4M3; 16 or 32 for
+                               floats. */
+    int64_t group; /**< Positive, or QN_GROUP_PER_CHANNEL, QN_GROUP_PER_TENSOR. */
     qn_blocks blocks;
     qn_shift shift;
     qn_dtype scale_dtype; /**< Scales (and offsets) are rounded to this on quantizing: f32, f16,
@@ -71,7 +74,7 @@ typedef struct qn_format {
  * The small language for weights: int4:g128, int4:g128:zp, int4:g64:off, int8:pc, int8:pt,
  * int3:g32, int4:c64 (blocks of 64 input channels x all taps), nf4:g64, fp8:pc, e2m1:g32:e8m0,
  * int4:g32:off:f16, and the names q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs
- * mxfp4 nvfp4.
+ * mxfp4 nvfp4, and f32 f16 bf16 for weights that are not quantized.
  * docs/formats.md has the grammar.
  * @return QN_OK; QN_E_FORMAT: err names the word that is wrong and what is possible.
  */
@@ -95,22 +98,23 @@ typedef struct qn_weight qn_weight;
 typedef struct qn_weight_parts {
     size_t size;
     qn_format format;
-    int64_t n;               /**< Outputs (all convolution groups together), at most 2^31 - 1; at
+    int64_t n;             /**< Outputs (all convolution groups together), at most 2^31 - 1; at
                                   most 2^24 where k is 0. */
-    int64_t k;               /**< Reduction: kh * kw * ci, at most 2^31 - 1. */
-    int32_t kh, kw;          /**< 1, 1 for matmul (default). */
-    int32_t conv_groups;     /**< Default 1. n is divisible by it. */
-    int32_t reserved;        /**< 0. */
-    const uint8_t *codes;    /**< [n, k], one byte each: code + 2^(bits-1) for integers, the table
-                                  index else. */
-    const float *scale;      /**< [n, n_groups]; per tensor: n_groups = 1 and the value repeats. */
-    const int32_t *zero;     /**< [n, n_groups] for QN_SHIFT_ZERO, in the scale of signed codes;
+    int64_t k;             /**< Reduction: kh * kw * ci, at most 2^31 - 1. */
+    int32_t kh, kw;        /**< 1, 1 for matmul (default). */
+    int32_t conv_groups;   /**< Default 1. n is divisible by it. */
+    int32_t reserved;      /**< 0. */
+    const uint8_t *codes;  /**< [n, k], one byte each: code + 2^(bits-1) for integers, the table
+                                  index else. Floats: the numbers, bits / 8 bytes each. */
+    const float *scale;    /**< [n, n_groups]; per tensor: n_groups = 1 and the value repeats.
+                                  Floats: NULL, or all 1. */
+    const int32_t *zero;   /**< [n, n_groups] for QN_SHIFT_ZERO, in the scale of signed codes;
                                   else NULL. */
     const float *offset;   /**< [n, n_groups] for QN_SHIFT_OFFSET and _MIN; else NULL. */
-    const int32_t *perm;     /**< [k] or NULL: position p reads column perm[p]; a permutation. */
-    const float *prescale;   /**< [k] or NULL, by column. */
-    const float *table;      /**< [2^bits] for QN_CODE_TABLE (read back for every codebook). */
-    int64_t n_groups;        /**< Filled by qn_weight_view(); ignored on the way in. */
+    const int32_t *perm;   /**< [k] or NULL: position p reads column perm[p]; a permutation. */
+    const float *prescale; /**< [k] or NULL, by column. */
+    const float *table;    /**< [2^bits] for QN_CODE_TABLE (read back for every codebook). */
+    int64_t n_groups;      /**< Filled by qn_weight_view(); ignored on the way in. */
     /* Where scales come from in formats with super-blocks, s = g / format.superblock. All NULL: it
      * is not known. With them scale (and the offset of QN_SHIFT_MIN) may be left NULL; else they
      * must be the products, bit for bit. */
@@ -252,25 +256,25 @@ typedef bool (*qn_progress_fn)(void *arg, int64_t done, int64_t total);
 typedef struct qn_quantize_options {
     size_t size;
     qn_format format;
-    qn_method method;           /**< Default RTN. */
-    qn_range range;             /**< Default NARROW; the ggml names use their own. */
-    int32_t kh, kw;             /**< Geometry of a convolution; default 1. */
-    int32_t conv_groups;        /**< Default 1. */
-    int32_t act_order;          /**< GPTQ: columns by falling importance; needs k > 0. Default 0. */
-    const float *importance;    /**< [k] or NULL: weights of the squared error (mean of x^2 by
+    qn_method method;         /**< Default RTN. */
+    qn_range range;           /**< Default NARROW; the ggml names use their own. */
+    int32_t kh, kw;           /**< Geometry of a convolution; default 1. */
+    int32_t conv_groups;      /**< Default 1. */
+    int32_t act_order;        /**< GPTQ: columns by falling importance; needs k > 0. Default 0. */
+    const float *importance;  /**< [k] or NULL: weights of the squared error (mean of x^2 by
                                      column). SEARCH, and GPTQ with search_scales. */
-    const qn_tensor *hessian;   /**< [k, k] f32 or f64, sum of x x^T; or NULL. GPTQ. */
-    const qn_tensor *samples;   /**< [samples, k] f32/f16/bf16 activations to make the Hessian from;
+    const qn_tensor *hessian; /**< [k, k] f32 or f64, sum of x x^T; or NULL. GPTQ. */
+    const qn_tensor *samples; /**< [samples, k] f32/f16/bf16 activations to make the Hessian from;
                                      or NULL. GPTQ. */
-    double damping;             /**< GPTQ: fraction of the mean diagonal added; default 0.01. */
-    const float *prescale;      /**< [k] or NULL: stored with the weight; W is divided by it before
+    double damping;           /**< GPTQ: fraction of the mean diagonal added; default 0.01. */
+    const float *prescale;    /**< [k] or NULL: stored with the weight; W is divided by it before
                                      quantizing. */
-    qn_progress_fn progress;    /**< NULL: silence. Called from the calling thread. */
+    qn_progress_fn progress;  /**< NULL: silence. Called from the calling thread. */
     void *progress_arg;
-    int32_t search_scales;      /**< GPTQ: 1 (default): scales (and shifts) as SEARCH finds them;
+    int32_t search_scales; /**< GPTQ: 1 (default): scales (and shifts) as SEARCH finds them;
                                      without importance a column counts as much as in GPTQ's own
                                      error. 0: from the range of the group, as RTN's. */
-    int32_t reserved;           /**< 0. */
+    int32_t reserved;      /**< 0. */
 } qn_quantize_options;
 
 static inline void qn_quantize_options_init(qn_quantize_options *options)
@@ -286,9 +290,11 @@ QN_API qn_status qn_quantize_options_init_sized(qn_quantize_options *options, si
 /**
  * Quantize dense weights [n, k] (for a convolution [n, kh, kw, ci] flattened), f32, f16 or bf16;
  * rows may be strided. Deterministic whatever the number of threads.
+ * To f32, f16 and bf16 each weight is rounded once, to the nearest, ties to even; method is RTN.
  * @return QN_OK; QN_E_ARGUMENT; QN_E_FORMAT; QN_E_SHAPE; QN_E_DTYPE; QN_E_STRIDE; QN_E_VALUE: a NaN
  *         or infinity in the weights (err names row and column), weights whose nearest codes are
- *         beyond f32 (from 2^127 on, as the format rounds), or a Hessian that is not positive;
+ *         beyond f32 (from 2^127 on, as the format rounds) or whose nearest f16 or bf16 is
+ *         infinite, or a Hessian that is not positive;
  *         QN_E_MEMORY; QN_E_CANCELLED; QN_E_VERSION.
  */
 QN_API qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense,
@@ -319,11 +325,11 @@ typedef struct qn_packed qn_packed;
 
 typedef struct qn_pack_options {
     size_t size;
-    const char *layout;     /**< NULL (default): the best for the context; or a name from
+    const char *layout;   /**< NULL (default): the best for the context; or a name from
                                  qn_layout_name(). */
-    int64_t x_block;        /**< Block of the int8-block strategy; 0 (default): the weight's group,
+    int64_t x_block;      /**< Block of the int8-block strategy; 0 (default): the weight's group,
                                  at most 128. */
-    int32_t without_sums;   /**< 1: leave out column sums (smaller; asymmetric int8 activations then
+    int32_t without_sums; /**< 1: leave out column sums (smaller; asymmetric int8 activations then
                                  refuse). */
     int32_t reserved;
 } qn_pack_options;
@@ -343,7 +349,7 @@ typedef struct qn_packed_info {
     int32_t kh, kw, conv_groups;
     qn_device device;
     const char *layout;
-    size_t bytes;            /**< All that the packed weights hold. */
+    size_t bytes; /**< All that the packed weights hold. */
     int64_t x_block;
     int32_t has_sums, has_perm, has_prescale;
 } qn_packed_info;
@@ -395,8 +401,8 @@ QN_API qn_status qn_packed_copy(const qn_ctx *ctx, const qn_packed *packed, void
  *         another device or instruction set; QN_E_MEMORY.
  */
 QN_API qn_status qn_packed_from_memory(const qn_ctx *ctx, const void *data, size_t bytes,
-                                       qn_release_fn release, void *release_arg,
-                                       qn_packed **packed, qn_error *err);
+                                       qn_release_fn release, void *release_arg, qn_packed **packed,
+                                       qn_error *err);
 /** NULL is legal. Unmaps a file if the weights came from one. */
 QN_API void qn_packed_destroy(qn_packed *packed);
 QN_API qn_status qn_packed_query(const qn_packed *packed, qn_packed_info *info);

@@ -92,7 +92,8 @@ class Weight(_Handle):
                    kernel_size: tuple[int, int] = (1, 1), conv_groups: int = 1,
                    ctx: Optional[Context] = None) -> Weight:
         """Check and copy parts: codes [n, k] u8 (code + 2^(bits-1) for integers, the index of a
-        table else), scale, zero, offset [n, groups], perm, prescale [k], table [2^bits]. Of
+        table else; of f32, f16 and bf16 the bytes of the numbers, [n, k * bits / 8]), scale (None
+        for these), zero, offset [n, groups], perm, prescale [k], table [2^bits]. Of
         formats with super-blocks super_scale, super_min [n, supers] and sub_scale, sub_min [n,
         groups] i16 make scale and offset, which may then be None.
 
@@ -109,6 +110,8 @@ class Weight(_Handle):
             raise errors.DtypeError("codes is no matrix of uint8: code + 2^(bits-1) for integers, "
                                     "the index of a table else")
         parts.n, parts.k = found.shape
+        if parts.format.code == _abi.QN_CODE_FLOAT:
+            parts.k //= parts.format.bits // 8
         parts.kh, parts.kw = kernel_size
         parts.conv_groups = conv_groups
         taps = max(1, parts.kh * parts.kw)
@@ -122,7 +125,7 @@ class Weight(_Handle):
                 ("offset", offset, np.float32, (parts.n, groups)),
                 ("perm", perm, np.int32, (parts.k,)),
                 ("prescale", prescale, np.float32, (parts.k,)),
-                ("table", table, np.float32, (1 << parts.format.bits,)),
+                ("table", table, np.float32, (1 << min(parts.format.bits, 8),)),
                 ("super_scale", super_scale, np.float32, (parts.n, supers)),
                 ("super_min", super_min, np.float32, (parts.n, supers)),
                 ("sub_scale", sub_scale, np.int16, (parts.n, groups)),
@@ -192,8 +195,12 @@ class Weight(_Handle):
 
     @property
     def codes(self) -> Any:
-        """[n, k] u8: code + 2^(bits-1) for integers, the index of a table else. Not a copy."""
-        return self._array(self._parts.codes or 0, self.shape, _abi.QN_U8)
+        """[n, k] u8: code + 2^(bits-1) for integers, the index of a table else; of f32, f16 and
+        bf16 the bytes of the numbers, [n, k * bits / 8]. Not a copy."""
+        n, k = self.shape
+        if self._parts.format.code == _abi.QN_CODE_FLOAT:
+            k *= self._parts.format.bits // 8
+        return self._array(self._parts.codes or 0, (n, k), _abi.QN_U8)
 
     @property
     def scale(self) -> Any:

@@ -169,13 +169,19 @@ static qn_status put_codes(struct qni_sink *sink, const qn_weight *w, qn_error *
 {
     /* Multiples of 8 codes are whole bytes; a piece fits the buffer. */
     const int64_t piece = QNI_WRITER_BUFFER / 8 * 8;
+    const bool is_float = qni_is_float_format(&w->format);
+    const int64_t row_bytes = (int64_t)qni_code_row_bytes(w); /* one a code, or of floats */
+    const int32_t bits = is_float ? 8 : w->format.bits;
     for (int64_t row = 0; row < w->n; row++)
-        for (int64_t at = 0; at < w->k; at += piece) {
-            const size_t step = (size_t)qni_min(piece, w->k - at);
-            uint8_t *room = qni_sink_room(sink, qni_codes_bytes(step, w->format.bits), err);
+        for (int64_t at = 0; at < row_bytes; at += piece) {
+            const size_t step = (size_t)qni_min(piece, row_bytes - at);
+            uint8_t *room = qni_sink_room(sink, qni_codes_bytes(step, bits), err);
             if (room == NULL)
                 return QN_E_WRITE;
-            qni_codes_pack(w->codes + row * w->k + at, step, w->format.bits, room);
+            if (is_float)
+                memcpy(room, w->codes + row * row_bytes + at, step);
+            else
+                qni_codes_pack(w->codes + row * row_bytes + at, step, bits, room);
         }
     return QN_OK;
 }

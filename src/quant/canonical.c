@@ -19,12 +19,12 @@ enum { MAX_ZERO = 1 << 22 };
 
 static size_t table_bytes(const qn_format *f)
 {
-    return f->code == QN_CODE_INT ? 0 : sizeof(float) << f->bits;
+    return qni_has_table(f) ? sizeof(float) << f->bits : 0;
 }
 
 static size_t code_bytes(const struct qn_weight *w)
 {
-    return (size_t)w->n * (size_t)w->k;
+    return (size_t)w->n * qni_code_row_bytes(w);
 }
 
 static size_t group_bytes(const struct qn_weight *w)
@@ -121,12 +121,12 @@ static bool alloc_arrays(struct qn_weight *w, bool with_perm, bool with_prescale
         w->perm = qni_alloc(a, column_bytes(w));
     if (with_prescale)
         w->prescale = qni_alloc(a, column_bytes(w));
-    if (f->code != QN_CODE_INT)
+    if (qni_has_table(f))
         w->table = qni_alloc(a, table_bytes(f));
     return w->codes != NULL && w->scale != NULL &&
            (w->zero != NULL) == (f->shift == QN_SHIFT_ZERO) && (w->offset != NULL) == has_offset &&
            (w->perm != NULL) == with_perm && (w->prescale != NULL) == with_prescale &&
-           (w->table != NULL) == (f->code != QN_CODE_INT);
+           (w->table != NULL) == qni_has_table(f);
 }
 
 qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts *geometry,
@@ -160,6 +160,8 @@ qn_status qni_weight_alloc(const struct qni_allocator *a, const qn_weight_parts 
     if (w->table != NULL)
         memcpy(w->table, f->code == QN_CODE_TABLE ? geometry->table : qni_code_table(f->code),
                table_bytes(f));
+    for (int64_t i = 0; qni_is_float_format(f) && i < w->n; i++)
+        w->scale[i] = 1.0f;
     *weight = w;
     return QN_OK;
 }
@@ -217,9 +219,10 @@ static qn_status check_arrays(const qn_weight_parts *p, qn_error *err)
     const bool makes_min = has_supers && p->offset == NULL && qni_has_sub_min(&p->format);
     const bool wants_offset =
         p->format.shift == QN_SHIFT_OFFSET || (p->format.shift == QN_SHIFT_MIN && !makes_min);
-    const bool has_codes = p->n > 0 && p->k > 0;
+    const bool has_codes = p->n > 0 && p->k > 0, is_float = qni_is_float_format(&p->format);
     QNI_TRY(check_supers_given(p, err));
-    if ((p->codes == NULL && has_codes) || (p->scale == NULL && p->n > 0 && !has_supers))
+    if ((p->codes == NULL && has_codes) ||
+        (p->scale == NULL && p->n > 0 && !has_supers && !is_float))
         return qni_fail(err, QN_E_ARGUMENT, "codes or scales are missing");
     if ((p->zero != NULL) != wants_zero && (p->n > 0 || !wants_zero))
         return qni_fail(err, QN_E_ARGUMENT, "zero points are %s",
@@ -239,6 +242,11 @@ static qn_status check_groups(const qn_weight_parts *p, const struct qn_weight *
         if (!isfinite(p->scale[i]))
             return qni_fail(err, QN_E_VALUE, "the scale of row %lld, group %lld is not finite", row,
                             group);
+        if (qni_is_float_format(&p->format) && qni_bits_of(p->scale[i]) != 0x3f800000)
+            return qni_fail(err, QN_E_VALUE,
+                            "the scale of row %lld is %g; weights that are not quantized have "
+                            "none, or 1",
+                            row, (double)p->scale[i]);
         if (p->offset != NULL && !isfinite(p->offset[i]))
             return qni_fail(err, QN_E_VALUE, "the offset of row %lld, group %lld is not finite",
                             row, group);
@@ -344,11 +352,52 @@ static bool take_row(const void *arg, int64_t row)
     return true;
 }
 
+/* Rows of floats: the same. */
+struct float_rows {
+    const uint8_t *from;
+    uint8_t *to; /* or NULL */
+    int64_t k;
+    qn_dtype dtype;
+};
+
+static bool is_finite_at(const struct float_rows *f, int64_t at)
+{
+    return isfinite(qni_load_float(f->from, f->dtype, at));
+}
+
+static bool take_float_row(const void *arg, int64_t row)
+{
+    const struct float_rows *const f = arg;
+    const size_t bytes = (size_t)f->k * qn_dtype_bytes(f->dtype);
+    bool is_good = true;
+    for (int64_t p = row * f->k; p < (row + 1) * f->k; p++)
+        is_good &= is_finite_at(f, p);
+    if (is_good && f->to != NULL)
+        memcpy(f->to + (size_t)row * bytes, f->from + (size_t)row * bytes, bytes);
+    return is_good;
+}
+
+static qn_status take_floats(const qn_ctx *ctx, const qn_weight_parts *p, uint8_t *to,
+                             qn_error *err)
+{
+    const struct float_rows f = {p->codes, to, p->k, p->format.scale_dtype};
+    const int64_t bad = p->k == 0 ? -1 : qni_parallel_rows(&ctx->threads, p->n, take_float_row, &f);
+    for (int64_t at = 0; bad >= 0 && at < p->k; at++)
+        if (!is_finite_at(&f, bad * p->k + at))
+            return qni_fail(err, QN_E_VALUE, "the weight at row %lld, position %lld is %s",
+                            (long long)bad, (long long)at,
+                            isnan(qni_load_float(f.from, f.dtype, bad * p->k + at)) ? "NaN"
+                                                                                    : "infinite");
+    return QN_OK;
+}
+
 /* Bad is every byte of more than its bits, and those E4M3 codes that are no number. */
 static qn_status take_codes(const qn_ctx *ctx, const qn_weight_parts *p, int64_t first_row,
                             uint8_t *to, qn_error *err)
 {
     const bool is_e4m3 = p->format.code == QN_CODE_E4M3;
+    if (qni_is_float_format(&p->format))
+        return take_floats(ctx, p, to, err);
     const uint8_t mask = (uint8_t)(is_e4m3 ? 0x7fu : 0xffu << p->format.bits);
     const struct code_rows c = {p->codes, to, p->k, mask, is_e4m3};
     if (p->k == 0 || (mask == 0 && to == NULL))
@@ -408,7 +457,7 @@ static double origin(const struct qn_weight *w, int64_t i)
 /* The largest magnitude of value - zero, and of what kernels make on the way: value, zero. */
 static double largest_value(const struct qn_weight *w)
 {
-    double largest = ldexp(1.0, w->format.bits - 1);
+    double largest = ldexp(1.0, w->format.bits - 1); /* of integers */
     for (int32_t i = 0; w->table != NULL && i < 1 << w->format.bits; i++)
         largest = i == 0 ? fabs((double)w->table[0]) : fmax(largest, fabs((double)w->table[i]));
     return largest;
@@ -449,6 +498,8 @@ static qn_status check_row_values(const struct qn_weight *w, int64_t row, qn_err
 qn_status qni_weight_check_values(const struct qn_weight *w, qn_error *err)
 {
     const double largest = largest_value(w);
+    if (qni_is_float_format(&w->format))
+        return QN_OK; /* they are finite */
     for (int64_t row = 0; row < w->n && w->k > 0; row++) {
         bool safe = true;
         for (int64_t g = 0; g < w->n_groups && safe; g++)
@@ -571,10 +622,9 @@ qn_status qn_weight_view(const qn_weight *weight, qn_weight_parts *parts)
  * (24 + 24 bits), and the sum with an f32 offset up to one rounding of double. */
 void qni_weight_row(const struct qn_weight *w, int64_t row, double *out)
 {
-    const uint8_t *codes = w->codes + row * w->k;
     for (int64_t p = 0; p < w->k; p++) {
         const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
-        const double value = qni_code_value(w, codes[p]);
+        const double value = qni_position_value(w, row, p);
         const double zero = origin(w, i);
         const double offset = w->offset != NULL ? w->offset[i] : 0.0;
         out[p] = (double)w->scale[i] * (value - zero) + offset;

@@ -6,9 +6,11 @@
 #define QNI_QUANT_CANONICAL_H
 
 #include <quern/weights.h>
+#include <string.h>
 
 #include "../base/alloc.h"
 #include "../base/exact.h"
+#include "../base/half.h"
 
 struct qn_weight {
     struct qni_allocator allocator;
@@ -18,8 +20,8 @@ struct qn_weight {
     int64_t n_groups;
     int64_t first_row; /* of a module's rows that are loaded in pieces: where these begin, which
                           sentences about rows count from */
-    uint8_t *codes; /* [n, k]: signed code + 2^(bits-1), or the table index */
-    float *scale;   /* [n, n_groups] */
+    uint8_t *codes; /* [n, k]: signed code + 2^(bits-1), or the table index; floats: the numbers */
+    float *scale;   /* [n, n_groups]; floats: all 1 */
     int32_t *zero;  /* [n, n_groups] or NULL */
     float *offset;  /* [n, n_groups] or NULL */
     /* What scale (and a minimum) is made of, or all NULL: quern/weights.h. */
@@ -28,7 +30,7 @@ struct qn_weight {
     int16_t *sub_scale, *sub_min;   /* [n, n_groups] */
     int32_t *perm;                  /* [k] or NULL */
     float *prescale;                /* [k] or NULL */
-    float *table;                   /* [2^bits] for every codebook, NULL for integers */
+    float *table;                   /* [2^bits] for every codebook, else NULL */
 };
 
 /* Is there a weight of n outputs and k columns? Both fit int32, and rows without columns, which
@@ -48,10 +50,53 @@ static inline int64_t qni_group_of(const qn_format *f, int64_t p, int64_t ci)
     return f->blocks == QN_BLOCKS_CHANNELS ? p % ci / f->group : p / f->group;
 }
 
-/* The value a stored code stands for, before scale: an integer for QN_CODE_INT. */
+static inline bool qni_is_float_format(const qn_format *f)
+{
+    return f->code == QN_CODE_FLOAT;
+}
+
+static inline bool qni_has_table(const qn_format *f)
+{
+    return f->code != QN_CODE_INT && f->code != QN_CODE_FLOAT;
+}
+
+/* Bytes of a position in the canonical form. */
+static inline size_t qni_code_bytes(const qn_format *f)
+{
+    return f->code == QN_CODE_FLOAT ? (size_t)f->bits / 8 : 1;
+}
+
+/* Bytes of a row of the canonical form. */
+static inline size_t qni_code_row_bytes(const struct qn_weight *w)
+{
+    return (size_t)w->k * qni_code_bytes(&w->format);
+}
+
+/* The i-th number of an array of floats of a type. */
+static inline float qni_load_float(const void *at, qn_dtype dtype, int64_t i)
+{
+    uint32_t word;
+    uint16_t half;
+    if (dtype == QN_F32) {
+        memcpy(&word, (const uint8_t *)at + 4 * i, sizeof word);
+        return qni_float_of(word);
+    }
+    memcpy(&half, (const uint8_t *)at + 2 * i, sizeof half);
+    return dtype == QN_F16 ? qni_f32_from_f16(half) : qni_f32_from_bf16(half);
+}
+
+/* The value a stored code stands for, before scale: an integer for QN_CODE_INT. Not of floats. */
 static inline float qni_code_value(const struct qn_weight *w, uint8_t code)
 {
     return w->table != NULL ? w->table[code] : (float)((int32_t)code - (1 << (w->format.bits - 1)));
+}
+
+/* The same of position p of a row, floats too. */
+static inline float qni_position_value(const struct qn_weight *w, int64_t row, int64_t p)
+{
+    const int64_t at = row * w->k + p;
+    return qni_is_float_format(&w->format) ? qni_load_float(w->codes, w->format.scale_dtype, at)
+                                           : qni_code_value(w, w->codes[at]);
 }
 
 /* The offset of a group in the form kernels use, w = scale * value + offset: fl(-zero * scale), or

@@ -59,6 +59,9 @@ qn_status qni_coder_init(struct qni_coder *c, const qn_format *format, qn_range 
         return qni_fail(err, QN_E_FORMAT,
                         "nothing can be quantized to a table of one's own; the tables nf4, iq4_nl, "
                         "e2m1 and fp8 can be used");
+    if (format->code == QN_CODE_FLOAT)
+        return qni_fail(err, QN_E_FORMAT, "%s has no scales to find: its values are not quantized",
+                        qn_dtype_name(format->scale_dtype));
     if (range < QN_RANGE_NARROW || range > QN_RANGE_FULL)
         return qni_fail(err, QN_E_ARGUMENT, "range %d is none of QN_RANGE_NARROW, _HALF, _FULL",
                         (int)range);

@@ -38,7 +38,8 @@ static inline bool qni_coder_has_offset(const struct qni_coder *c)
     return c->format.shift == QN_SHIFT_OFFSET || c->format.shift == QN_SHIFT_MIN;
 }
 
-/* @return QN_OK; QN_E_FORMAT: also for QN_CODE_TABLE, which nothing can be quantized to. */
+/* @return QN_OK; QN_E_FORMAT: also for QN_CODE_TABLE, which nothing can be quantized to, and for
+ * floats. */
 qn_status qni_coder_init(struct qni_coder *c, const qn_format *format, qn_range range,
                          qn_error *err);
 

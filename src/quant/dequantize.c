@@ -47,6 +47,11 @@ void qni_decode_span(const struct qn_weight *w, int64_t row, int64_t first, int6
 {
     const uint8_t *codes = w->codes + row * w->k;
     const qn_format *f = &w->format;
+    if (qni_is_float_format(f)) {
+        for (int64_t p = 0; p < n; p++)
+            out[p] = qni_load_float(w->codes, f->scale_dtype, row * w->k + first + p);
+        return;
+    }
     /* A run of positions in one group: channel blocks begin anew in every tap. */
     const bool is_channels = f->blocks == QN_BLOCKS_CHANNELS;
     const int64_t span = is_channels ? w->ci : w->k;
@@ -67,10 +72,9 @@ void qni_decode_span(const struct qn_weight *w, int64_t row, int64_t first, int6
 /* Positions are decoded where their columns are; neighbours in codes are strangers in out. */
 static void decode_permuted(const struct qn_weight *w, int64_t row, float *out)
 {
-    const uint8_t *codes = w->codes + row * w->k;
     for (int64_t p = 0; p < w->k; p++) {
         const int64_t i = row * w->n_groups + qni_group_of(&w->format, p, w->ci);
-        out[w->perm[p]] = decode(w, i, qni_code_value(w, codes[p]));
+        out[w->perm[p]] = decode(w, i, qni_position_value(w, row, p));
     }
 }
 

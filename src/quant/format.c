@@ -69,9 +69,15 @@ int64_t qn_format_groups(const qn_format *format, int64_t k, int64_t ci)
 
 static qn_status check_code(const qn_format *f, qn_error *err)
 {
-    if (f->code < QN_CODE_INT || f->code > QN_CODE_TABLE)
-        return qni_fail(err, QN_E_FORMAT, "code %d is none of QN_CODE_INT to QN_CODE_TABLE",
+    if (f->code < QN_CODE_INT || f->code > QN_CODE_FLOAT)
+        return qni_fail(err, QN_E_FORMAT, "code %d is none of QN_CODE_INT to QN_CODE_FLOAT",
                         (int)f->code);
+    if (f->code == QN_CODE_FLOAT && find_named(f) == NULL)
+        return qni_fail(err, QN_E_FORMAT,
+                        "floats are f32, f16 or bf16, of 32 and 16 bits, one group per tensor "
+                        "and no shift");
+    if (f->code == QN_CODE_FLOAT)
+        return QN_OK;
     const bool is_fp4 =
         f->code == QN_CODE_NF4 || f->code == QN_CODE_IQ4_NL || f->code == QN_CODE_E2M1;
     const int32_t lo = is_fp4 ? 4 : f->code == QN_CODE_E4M3 ? 8 : 2;
@@ -200,7 +206,7 @@ size_t qn_format_print(const qn_format *format, char *text, size_t capacity)
 
 static const char *const possible_bases =
     "int2 to int8, nf4, iq4nl, e2m1, fp8, table2 to table8, or a name: q4_0 q4_1 q5_0 q5_1 q8_0 "
-    "q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 nvfp4";
+    "q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 nvfp4 f32 f16 bf16";
 static const char *const possible_words =
     "g<n> (groups of n), c<n> (blocks of n input channels), pc (per channel), pt (per tensor), zp, "
     "off, min, f32, f16, bf16, e8m0, e4m3, s<groups>x<bits>";

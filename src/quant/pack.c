@@ -30,15 +30,19 @@ const struct qni_layout *qni_packing_find(const struct qni_packing *packing, con
     return NULL;
 }
 
-static bool holds(const struct qni_layout *layout, const struct qn_weight *w)
+bool qni_layout_holds(const struct qni_layout *layout, const qn_format *format)
 {
-    return (layout->is_table != 0) == (w->table != NULL) && w->format.bits <= layout->code_bits;
+    if (qni_is_float_format(format) || layout->floats != 0)
+        return qni_is_float_format(format) && layout->floats == format->scale_dtype;
+    return (layout->is_table != 0) == qni_has_table(format) && format->bits <= layout->code_bits;
 }
 
 static qn_status choose_layout(struct qni_pack *p, const char *wish, qn_error *err)
 {
     const struct qni_packing *packing = p->packing;
-    const char *const what = p->w->table != NULL ? "a codebook" : "integers";
+    const char *const what = p->w->table != NULL                  ? "a codebook"
+                             : qni_is_float_format(&p->w->format) ? "floats"
+                                                                  : "integers";
     const int32_t bits = p->w->format.bits;
     if (wish != NULL) {
         p->layout = qni_packing_find(packing, wish);
@@ -46,13 +50,13 @@ static qn_status choose_layout(struct qni_pack *p, const char *wish, qn_error *e
             return qni_fail(err, QN_E_LAYOUT,
                             "there is no %s layout \"%.24s\"; qn_layout_name() lists them",
                             packing->device, wish);
-        if (!holds(p->layout, p->w))
+        if (!qni_layout_holds(p->layout, &p->w->format))
             return qni_fail(err, QN_E_LAYOUT, "layout %s holds %s; these weights are %s of %d bits",
                             p->layout->name, p->layout->codes, what, (int)bits);
         return QN_OK;
     }
     for (int32_t i = 0; (p->layout = qni_packing_layout(packing, i)) != NULL; i++)
-        if (holds(p->layout, p->w))
+        if (qni_layout_holds(p->layout, &p->w->format))
             return QN_OK;
     return qni_fail(err, QN_E_LAYOUT, "no %s layout holds %s of %d bits", packing->device, what,
                     (int)bits);
@@ -112,6 +116,8 @@ struct qni_pack_widths qni_pack_measure(const struct qn_weight *w)
 static void plan_codes(struct qni_pack *p)
 {
     const struct qn_weight *w = p->w;
+    if (qni_is_float_format(&w->format))
+        return; /* neither codes nor sums of them */
     const int32_t n = 1 << w->format.bits;
     int8_t table8[16];
     p->half = n / 2;
@@ -389,6 +395,28 @@ static void write_rows(const struct qni_pack *p, const uint8_t *const rows[QNI_P
         }
 }
 
+/* Floats of a panel: bits as they are, padding 0. */
+static void write_floats(const struct job *job, int64_t panel, const int64_t outputs[QNI_PANEL])
+{
+    const struct qni_pack *p = job->p;
+    const qn_dtype floats = p->layout->floats;
+    const size_t unit_bytes = qni_packed_unit_bytes(p->layout->code_bits);
+    const size_t each = qn_dtype_bytes(floats), step = qni_float_step(floats);
+    uint8_t *const to = (uint8_t *)section_of(job, QNI_SECTION_CODES) +
+                        (size_t)(panel * p->head.units) * unit_bytes;
+    memset(to, 0, (size_t)p->head.units * unit_bytes);
+    for (int32_t r = 0; r < p->head.n_runs; r++)
+        for (int64_t i = 0; i < job->runs[r].len; i++) {
+            const int64_t at = job->runs[r].dst + i, src = job->runs[r].src + i;
+            uint8_t *const place = to + (size_t)(at / QNI_UNIT) * unit_bytes +
+                                   p->packing->float_place(floats, at % QNI_UNIT);
+            for (int64_t j = 0; j < QNI_PANEL; j++)
+                if (outputs[j] >= 0)
+                    memcpy(place + (size_t)j * step,
+                           p->w->codes + (size_t)(outputs[j] * p->w->k + src) * each, each);
+        }
+}
+
 static void write_codes(const struct job *job, int64_t panel, const int64_t outputs[QNI_PANEL])
 {
     const struct qni_pack *p = job->p;
@@ -475,7 +503,10 @@ static void write_panels(const struct job *job, int64_t panel, int64_t end)
             const int64_t output = qni_output_of(&job->p->head, panel, j);
             outputs[j] = output < 0 ? -1 : output - job->first;
         }
-        write_codes(job, panel, outputs);
+        if (job->p->layout->floats != 0)
+            write_floats(job, panel, outputs);
+        else
+            write_codes(job, panel, outputs);
         write_scales(job, panel, outputs);
     }
 }

@@ -15,8 +15,9 @@
 struct qni_layout {
     const char *name;
     int32_t layout;    /* the backend's number for it */
-    int32_t code_bits; /* as stored: 4 or 8 */
+    int32_t code_bits; /* as stored: 4 or 8; of floats 16 or 32 */
     int32_t is_table;  /* codes go through a codebook */
+    qn_dtype floats;   /* the type of numbers that are not quantized; else 0 */
     const char *codes; /* what it holds, in words */
 };
 
@@ -34,6 +35,13 @@ typedef void qni_store_codes_fn(const struct qni_unit_codes *units, int32_t code
 typedef void qni_store_rows_fn(const uint8_t *const rows[QNI_PANEL], int64_t n, int32_t code_bits,
                                uint8_t add, uint8_t *out, int32_t (*sums)[QNI_PANEL]);
 typedef void qni_load_codes_fn(const uint8_t *in, int32_t code_bits, struct qni_unit_codes *units);
+/* Floats: where in a unit a position of the first output is, in bytes; those of the other outputs
+ * follow it, qni_float_step() apart. */
+typedef size_t qni_float_place_fn(qn_dtype floats, int64_t position);
+static inline size_t qni_float_step(qn_dtype floats)
+{
+    return floats == QN_F16 ? 2 : 4;
+}
 
 /* What packing must know of a backend. */
 struct qni_packing {
@@ -46,7 +54,11 @@ struct qni_packing {
     qni_store_codes_fn *store;
     qni_store_rows_fn *store_rows; /* NULL: unit by unit */
     qni_load_codes_fn *load;
+    qni_float_place_fn *float_place; /* NULL: no layout has floats */
 };
+
+/* Can the layout hold weights of this format? */
+bool qni_layout_holds(const struct qni_layout *layout, const qn_format *format);
 
 /* NULL past the end, or for an unknown name. */
 const struct qni_layout *qni_packing_layout(const struct qni_packing *packing, int32_t i);

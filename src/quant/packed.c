@@ -99,11 +99,12 @@ static qn_status check_sizes(const struct qni_packed_head *h, qn_error *err)
     int64_t lanes, scales, codes, sums;
     if (!qni_i64_mul(h->panels, QNI_PANEL, &lanes) || !qni_i64_mul(lanes, h->n_groups, &scales) ||
         !qni_i64_mul(lanes, h->n_segments, &sums) || !qni_i64_mul(lanes, h->units, &codes) ||
-        !qni_i64_mul(codes, QNI_UNIT, &codes))
+        !qni_i64_mul(codes, QNI_UNIT, &codes) || codes > INT64_MAX / 4)
         return corrupt(err, "the weights exceed the address space");
     const uint64_t least = (uint64_t)codes / 8 * (uint64_t)f->bits;
     const uint64_t bytes = h->section[QNI_SECTION_CODES].bytes;
-    if (bytes < least || bytes > (uint64_t)codes)
+    const uint64_t most = qni_is_float_format(f) ? least : (uint64_t)codes;
+    if (bytes < least || bytes > most)
         return corrupt(err, "the codes do not have the size that n and k demand");
     if (!takes(h, QNI_SECTION_SCALE, scales, scale) ||
         !takes(h, QNI_SECTION_OFFSET, qni_packed_has_offsets(h) ? scales : 0, scale) ||
@@ -116,8 +117,8 @@ static qn_status check_sizes(const struct qni_packed_head *h, qn_error *err)
         return corrupt(err, "the permutation or the prescale does not have k entries");
     if (!takes(h, QNI_SECTION_RUNS, h->n_runs, sizeof(struct qni_run)))
         return corrupt(err, "the runs do not have the size of their number");
-    if (f->code == QN_CODE_INT ? h->section[QNI_SECTION_TABLE].bytes != 0
-                               : h->section[QNI_SECTION_TABLE].bytes < sizeof(float) << f->bits)
+    if (!qni_has_table(f) ? h->section[QNI_SECTION_TABLE].bytes != 0
+                          : h->section[QNI_SECTION_TABLE].bytes < sizeof(float) << f->bits)
         return corrupt(err, "the codebook is too short, or the codes need none");
     return QN_OK;
 }

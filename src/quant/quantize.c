@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../base/error.h"
+#include "../base/half.h"
 #include "../base/size.h"
 #include "../base/sized.h"
 #include "quantize.h"
@@ -152,6 +153,38 @@ static void quantize_rows(struct qni_job *job, int64_t first, int64_t last, void
     }
 }
 
+/* Floats: the nearest number of the type, ties to even. */
+static bool round_float(const struct qn_weight *w, float x, uint8_t *to)
+{
+    const qn_dtype dtype = w->format.scale_dtype;
+    uint16_t half;
+    if (dtype == QN_F32) {
+        memcpy(to, &x, sizeof x);
+        return isfinite(x);
+    }
+    half = dtype == QN_F16 ? qni_f16_from_f32(x) : qni_bf16_from_f32(x);
+    memcpy(to, &half, sizeof half);
+    return isfinite(qni_load_float(to, dtype, 0));
+}
+
+static void round_rows(struct qni_job *job, int64_t first, int64_t last, void *scratch)
+{
+    const struct qn_weight *w = job->w;
+    const size_t each = qni_code_bytes(&w->format);
+    float *x = scratch, *spare = x + w->k;
+    for (int64_t row = first; row < last; row++) {
+        uint8_t *to = w->codes + (size_t)row * qni_code_row_bytes(w);
+        bool is_good = true;
+        qni_job_read(job, row, x, spare);
+        for (int64_t i = 0; i < w->k; i++, to += each)
+            is_good &= round_float(w, x[i], to);
+        if (!is_good) {
+            qni_job_mark_bad(job, row);
+            return;
+        }
+    }
+}
+
 /* ---- the job ---- */
 
 static qn_status read_options(const qn_quantize_options *from, qn_quantize_options *o,
@@ -169,6 +202,11 @@ static qn_status read_options(const qn_quantize_options *from, qn_quantize_optio
                         (int)o->search_scales);
     if (o->reserved != 0)
         return qni_fail(err, QN_E_ARGUMENT, "reserved is not 0");
+    if (qni_is_float_format(&o->format) && o->method != QN_METHOD_RTN)
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "weights become %s by rounding each of them: QN_METHOD_RTN; there are no "
+                        "scales to search",
+                        qn_dtype_name(o->format.scale_dtype));
     return QN_OK;
 }
 
@@ -238,7 +276,7 @@ static qn_status prepare(struct qni_job *job, const qn_quantize_options *o, qn_e
     QNI_TRY(make_position(job, err));
     for (int64_t p = 0; w->perm != NULL && p < w->k; p++)
         w->perm[p] = (int32_t)p;
-    if (w->n == 0 || w->k == 0)
+    if (w->n == 0 || w->k == 0 || qni_is_float_format(&w->format))
         return QN_OK;
     job->searches =
         job->method == QN_METHOD_SEARCH || (job->method == QN_METHOD_GPTQ && o->search_scales != 0);
@@ -246,6 +284,19 @@ static qn_status prepare(struct qni_job *job, const qn_quantize_options *o, qn_e
         QNI_TRY(qni_gptq_prepare(job, o, err)); /* orders columns */
     QNI_TRY(make_importance(job, o->importance, err));
     return qni_whole_prepare(job, err);
+}
+
+/* x: the row, prescaled. */
+static void fail_to_round(const struct qni_job *job, int64_t row, const float *x, qn_error *err)
+{
+    const struct qn_weight *w = job->w;
+    uint8_t unused[4];
+    int64_t column = 0;
+    while (column + 1 < w->k && round_float(w, x[column], unused))
+        column++;
+    qni_fail(err, QN_E_VALUE, "the weight at row %lld, column %lld is %g, too large for %s",
+             (long long)row, (long long)column, (double)x[column],
+             qn_dtype_name(w->format.scale_dtype));
 }
 
 /* The row is read again: the message costs nothing where nothing is wrong. */
@@ -270,6 +321,8 @@ static qn_status explain_bad_row(struct qni_job *job, qn_error *err)
             qni_fail(err, QN_E_VALUE,
                      "the weight at row %lld, column %lld overflows when divided by its prescale",
                      (long long)row, (long long)column);
+        else if (qni_is_float_format(&w->format))
+            fail_to_round(job, row, x, err);
         else if (job->method == QN_METHOD_GPTQ)
             qni_fail(err, QN_E_VALUE,
                      "a scale of row %lld is too large for the type %s, or what the Hessian makes "
@@ -292,7 +345,7 @@ static int64_t rows_per_item(int64_t k)
 static qn_status run(struct qni_job *job, qn_error *err)
 {
     const struct qn_weight *w = job->w;
-    if (w->n == 0)
+    if (w->n == 0 || (w->k == 0 && qni_is_float_format(&w->format)))
         return QN_OK;
     if (w->k == 0) { /* per channel there is a group all the same */
         const struct qni_params none = {.scale = 0.0f};
@@ -303,8 +356,8 @@ static qn_status run(struct qni_job *job, qn_error *err)
     if (job->method == QN_METHOD_GPTQ && atomic_load(&job->bad_row) == w->n)
         QNI_TRY(qni_gptq_run(job, err));
     else if (atomic_load(&job->bad_row) == w->n)
-        QNI_TRY(qni_job_run(job, quantize_rows, rows_per_item(w->k),
-                            (size_t)w->k * (2 * sizeof(float) + 1), err));
+        QNI_TRY(qni_job_run(job, qni_is_float_format(&w->format) ? round_rows : quantize_rows,
+                            rows_per_item(w->k), (size_t)w->k * (2 * sizeof(float) + 1), err));
     return atomic_load(&job->bad_row) < w->n ? explain_bad_row(job, err) : QN_OK;
 }
 
@@ -327,7 +380,8 @@ qn_status qn_quantize(const qn_ctx *ctx, const qn_tensor *dense, const qn_quanti
     if (ctx == NULL || dense == NULL || weight == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "ctx, dense or weight is NULL");
     QNI_TRY(read_options(options, &o, err));
-    QNI_TRY(qni_coder_init(&job.coder, &o.format, o.range, err));
+    if (!qni_is_float_format(&o.format))
+        QNI_TRY(qni_coder_init(&job.coder, &o.format, o.range, err));
     QNI_TRY(qni_dense_open(dense, "the tensor of weights", &job.dense, err));
     QNI_TRY(check_columns(&o, job.dense.k, err));
     job.method = o.method;

@@ -138,6 +138,31 @@ static void decode_codes(const struct packed_job *job, int64_t panel, int64_t ro
     }
 }
 
+/* A row of floats, which lie each at a place of its own. */
+static void float_row(void *arg, int32_t i)
+{
+    const struct packed_job *job = arg;
+    const struct qni_packed_head *h = job->packed->head;
+    const struct qni_run *runs = qni_section(job->packed, QNI_SECTION_RUNS);
+    const qn_dtype floats = job->layout->floats;
+    const struct target t = target_of(job->rows, i, qni_section(job->packed, QNI_SECTION_PERM),
+                                      qni_section(job->packed, QNI_SECTION_PRESCALE));
+    const size_t unit_bytes = qni_packed_unit_bytes(job->layout->code_bits);
+    int64_t row;
+    const int64_t panel = qni_panel_of(h, qni_row_id(job->rows, i), &row);
+    const uint8_t *const from = (const uint8_t *)qni_section(job->packed, QNI_SECTION_CODES) +
+                                (size_t)(panel * h->units) * unit_bytes +
+                                (size_t)row * qni_float_step(floats);
+    for (int32_t r = 0; r < h->n_runs; r++)
+        for (int64_t p = 0; p < runs[r].len; p++) {
+            const int64_t at = runs[r].dst + p;
+            const float value = qni_load_float(from + (size_t)(at / QNI_UNIT) * unit_bytes +
+                                                   job->packing->float_place(floats, at % QNI_UNIT),
+                                               floats, 0);
+            store(&t, runs[r].src + p, 1, &value);
+        }
+}
+
 static void packed_row(void *arg, int32_t i)
 {
     const struct packed_job *job = arg;
@@ -180,5 +205,6 @@ void qni_packed_rows(const qn_ctx *ctx, const struct qni_packing *packing,
                              .rows = rows};
     for (int32_t lane = 0; lane < QNI_PANEL; lane++)
         job.lane_of[packing->lanes[lane]] = lane;
-    qni_parallel(&ctx->threads, (int32_t)rows->count, packed_row, &job);
+    qni_parallel(&ctx->threads, (int32_t)rows->count,
+                 job.layout->floats != 0 ? float_row : packed_row, &job);
 }

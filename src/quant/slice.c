@@ -42,7 +42,9 @@ static void copy_rows(struct qn_weight *to, int64_t at, const struct qn_weight *
     if (n == 0)
         return;
     if (from->k > 0)
-        memcpy(to->codes + at * to->k, from->codes + first * from->k, (size_t)(n * from->k));
+        memcpy(to->codes + (size_t)at * qni_code_row_bytes(to),
+               from->codes + (size_t)first * qni_code_row_bytes(from),
+               (size_t)n * qni_code_row_bytes(from));
     memcpy(to->scale + in, from->scale + out, groups * sizeof(float));
     if (from->zero != NULL)
         memcpy(to->zero + in, from->zero + out, groups * sizeof(int32_t));
@@ -170,10 +172,14 @@ static bool keeps_supers(const struct qn_weight *w, const struct positions *p)
 static void gather_groups(struct qn_weight *to, const struct qn_weight *w, int64_t first_n,
                           const struct positions *p)
 {
+    const size_t each = qni_code_bytes(&w->format);
     for (int64_t row = 0; row < to->n; row++) {
-        const uint8_t *codes = w->codes + (first_n + row) * w->k;
-        for (int64_t i = 0; i < p->k; i++)
-            to->codes[row * p->k + i] = codes[p->of[i]];
+        const uint8_t *codes = w->codes + (size_t)(first_n + row) * qni_code_row_bytes(w);
+        uint8_t *const in_row = to->codes + (size_t)row * qni_code_row_bytes(to);
+        for (int64_t i = 0; i < p->k && each == 1; i++)
+            in_row[i] = codes[p->of[i]];
+        for (int64_t i = 0; i < p->k && each > 1; i++)
+            memcpy(in_row + (size_t)i * each, codes + (size_t)p->of[i] * each, each);
         for (int64_t g = 0; g < p->n_groups; g++) {
             const int64_t in = row * to->n_groups + g;
             const int64_t out = (first_n + row) * w->n_groups + p->group[g];

@@ -43,8 +43,9 @@ static qn_status check_sections(const struct qni_packed_head *h, const struct qn
                           4, err));
     QNI_TRY(check_section(h, QNI_SECTION_GROUP_SUMS, "group sums",
                           has_sums && !same_segments ? lanes * row_cut->n_segments : 0, 4, err));
+    const bool has_integers = !is_table && layout->floats == 0;
     QNI_TRY(check_section(h, QNI_SECTION_COUNTS, "counts",
-                          has_counts || !is_table ? row_cut->n_segments : 0, 4, err));
+                          has_counts || has_integers ? row_cut->n_segments : 0, 4, err));
     QNI_TRY(check_section(h, QNI_SECTION_TABLE, "codebook",
                           !is_table                ? 0
                           : layout->code_bits == 4 ? 16
@@ -141,9 +142,8 @@ qn_status qni_packed_check(const struct qni_packing *packing, const struct qn_pa
         return qni_fail(err, QN_E_LAYOUT,
                         "the weights are packed in layout \"%.23s\", which is none of the %s's",
                         h->layout, packing->device);
-    const bool is_table = h->format.code != QN_CODE_INT;
     const int64_t groups = qn_format_groups(&h->format, h->k, h->ci);
-    if ((layout->is_table != 0) != is_table || h->format.bits > layout->code_bits)
+    if (!qni_layout_holds(layout, &h->format))
         return qni_fail(err, QN_E_CORRUPT,
                         "layout %s cannot hold the format that the packed "
                         "weights name",
@@ -210,6 +210,27 @@ static bool unpack_codes(const struct unpack *u, int64_t panel, const int64_t ou
     return seen < (uint32_t)n; /* a negative code has high bits */
 }
 
+static void unpack_floats(const struct unpack *u, int64_t panel, const int64_t outputs[QNI_PANEL])
+{
+    const struct qni_packed_head *h = u->packed->head;
+    const struct qni_run *runs = qni_section(u->packed, QNI_SECTION_RUNS);
+    const qn_dtype floats = u->layout->floats;
+    const size_t unit_bytes = qni_packed_unit_bytes(u->layout->code_bits);
+    const size_t each = qn_dtype_bytes(floats), step = qni_float_step(floats);
+    const uint8_t *const from = (const uint8_t *)qni_section(u->packed, QNI_SECTION_CODES) +
+                                (size_t)(panel * h->units) * unit_bytes;
+    for (int32_t r = 0; r < h->n_runs; r++)
+        for (int64_t i = 0; i < runs[r].len; i++) {
+            const int64_t at = runs[r].dst + i, to = runs[r].src + i;
+            const uint8_t *const place = from + (size_t)(at / QNI_UNIT) * unit_bytes +
+                                         u->packing->float_place(floats, at % QNI_UNIT);
+            for (int64_t j = 0; j < QNI_PANEL; j++)
+                if (outputs[j] >= 0)
+                    memcpy(u->w->codes + (size_t)(outputs[j] * h->k + to) * each,
+                           place + (size_t)j * step, each);
+        }
+}
+
 static void unpack_levels(const struct unpack *u, const uint8_t *panel, int64_t j, int64_t g,
                           int64_t lane)
 {
@@ -266,7 +287,9 @@ static void unpack_panels(void *arg, int32_t task)
         int64_t outputs[QNI_PANEL];
         for (int64_t j = 0; j < QNI_PANEL; j++)
             outputs[j] = qni_output_of(u->packed->head, panel, j);
-        if (!unpack_codes(u, panel, outputs))
+        if (u->layout->floats != 0)
+            unpack_floats(u, panel, outputs);
+        else if (!unpack_codes(u, panel, outputs))
             u->bad[task] = 1;
         unpack_scales(u, panel, outputs);
     }

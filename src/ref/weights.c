@@ -11,6 +11,8 @@
 
 double qni_ref_value(const struct qn_weight *w, int64_t row, int64_t p)
 {
+    if (w->format.code == QN_CODE_FLOAT)
+        return qni_ref_get(w->codes, w->format.scale_dtype, row * w->k + p);
     const uint8_t code = w->codes[row * w->k + p];
     if (w->format.code == QN_CODE_INT)
         return (double)code - (double)(1 << (w->format.bits - 1));

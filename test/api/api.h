@@ -183,10 +183,21 @@ static inline qn_weight *weight_make(const qn_ctx *ctx, const char *spec, struct
     p.conv_groups = s.groups > 0 ? s.groups : 1;
     const size_t codes = (size_t)(s.n * s.k);
     const size_t groups = (size_t)(s.n * qn_format_groups(&p.format, s.k, s.k / (p.kh * p.kw)));
-    uint8_t *code = take(codes);
+    uint8_t *code = take(4 * codes);
     float *scale = take(groups * sizeof *scale), *offset = take(groups * sizeof *offset);
     int32_t *zero = take(groups * sizeof *zero);
-    for (size_t i = 0; i < codes; i++) {
+    const bool is_float = p.format.code == QN_CODE_FLOAT;
+    const size_t each = is_float ? (size_t)p.format.bits / 8 : 1;
+    for (size_t i = 0; i < codes && is_float; i++) { /* halves and quarters: exact in each type */
+        static const uint16_t f16[4] = {0x3800, 0xb400, 0x3c00, 0};
+        static const uint16_t bf16[4] = {0x3f00, 0xbe80, 0x3f80, 0};
+        const uint32_t which = draw(&seed) % 4u, word = (uint32_t)bf16[which] << 16;
+        if (each == 4)
+            memcpy(code + 4 * i, &word, 4);
+        else
+            memcpy(code + 2 * i, p.format.scale_dtype == QN_F16 ? f16 + which : bf16 + which, 2);
+    }
+    for (size_t i = 0; i < codes && !is_float; i++) {
         code[i] = (uint8_t)(draw(&seed) & ((1u << p.format.bits) - 1u));
         if (p.format.code == QN_CODE_E4M3 && (code[i] & 0x7fu) == 0x7fu)
             code[i] ^= 1u; /* not NaN */
@@ -198,7 +209,7 @@ static inline qn_weight *weight_make(const qn_ctx *ctx, const char *spec, struct
         offset[i] = 0.01f * draw_real(&seed);
     }
     p.codes = code;
-    p.scale = scale;
+    p.scale = is_float ? NULL : scale;
     p.zero = p.format.shift == QN_SHIFT_ZERO ? zero : NULL;
     p.offset = p.format.shift >= QN_SHIFT_OFFSET ? offset : NULL;
     qn_weight *weight = NULL;

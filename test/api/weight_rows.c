@@ -66,9 +66,9 @@ static float *dequantized(const qn_weight *w, bool apply_prescale)
 }
 
 static const char *const specs[] = {
-    "int4:g32", "int4:g32:zp", "int4:g24:off", "int8:pc", "int3:g40", "nf4:g64",
-    "fp8:pc",   "int5:pt",     "q4_0",         "mxfp4",   "q4_1",     "int4:g24:min",
-    "q2_k",     "q3_k",        "q4_k",         "q5_k",    "q6_k",     "iq4_xs"};
+    "int4:g32", "int4:g32:zp", "int4:g24:off", "int8:pc", "int3:g40",     "nf4:g64", "fp8:pc",
+    "int5:pt",  "q4_0",        "mxfp4",        "q4_1",    "int4:g24:min", "q2_k",    "q3_k",
+    "q4_k",     "q5_k",        "q6_k",         "iq4_xs",  "f32",          "f16",     "bf16"};
 enum { N_SPECS = (int)(sizeof specs / sizeof *specs) };
 
 /* ---- rows ---- */

@@ -22,7 +22,8 @@ static void expect_same(const qn_weight *a, const qn_weight *b)
     assert_int_equal(p.conv_groups, q.conv_groups);
     assert_int_equal(p.n_groups, q.n_groups);
     const size_t groups = (size_t)(p.n * p.n_groups) * 4, columns = (size_t)p.k * 4;
-    assert_memory_equal(p.codes, q.codes, (size_t)(p.n * p.k));
+    const int64_t each = p.format.code == QN_CODE_FLOAT ? p.format.bits / 8 : 1;
+    assert_memory_equal(p.codes, q.codes, (size_t)(p.n * p.k * each));
     assert_memory_equal(p.scale, q.scale, groups);
     assert_int_equal(p.zero == NULL, q.zero == NULL);
     assert_int_equal(p.offset == NULL, q.offset == NULL);

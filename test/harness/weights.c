@@ -34,6 +34,11 @@ const char *const check_data_names[CHECK_N_DATA] = {"exact", "extreme", "normal"
         .superbits = integers                                                                      \
     }
 
+#define FLOATS(b, t)                                                                               \
+    {                                                                                              \
+        .code = QN_CODE_FLOAT, .bits = b, .group = QN_GROUP_PER_TENSOR, .scale_dtype = t           \
+    }
+
 static const struct check_format formats[] = {
     {"int4:g32", INT(4, 32, QN_SHIFT_NONE)},
     {"int4:g32:zp", INT(4, 32, QN_SHIFT_ZERO)},
@@ -83,6 +88,9 @@ static const struct check_format formats[] = {
     {"table4:g32", CODES(QN_CODE_TABLE, 4, 32)},
     {"table3:g20", CODES(QN_CODE_TABLE, 3, 20)},
     {"table8:g64", CODES(QN_CODE_TABLE, 8, 64)},
+    {"f32", FLOATS(32, QN_F32)},
+    {"f16", FLOATS(16, QN_F16)},
+    {"bf16", FLOATS(16, QN_BF16)},
 };
 
 int32_t check_formats(const struct check_format **list)
@@ -96,6 +104,8 @@ bool check_weight_is_integer(const struct check_weight *weight)
     const qn_format *f = &weight->w.format;
     if (f->code == QN_CODE_INT || f->code == QN_CODE_E2M1)
         return true;
+    if (f->code == QN_CODE_FLOAT)
+        return false;
     bool whole = f->bits <= 4;
     for (int i = 0; whole && i < 1 << f->bits; i++) {
         const float v = weight->table[i];
@@ -191,6 +201,34 @@ static float draw_scale(struct check *c, int32_t data, bool f16)
         s = extreme_f32[check_random_in(&c->random, 0,
                                         sizeof extreme_f32 / sizeof *extreme_f32 - 1)];
     return f16 ? qni_f32_from_f16(qni_f16_from_f32(s)) : s;
+}
+
+/* A weight that is not quantized. Exact: a multiple of 1/4 of at most 8 bits. Extreme: what x of
+ * 2^127 and a prescale make no infinity of, subnormal numbers, or zeros. */
+static float draw_float(struct check *c, const struct check_weight_options *o)
+{
+    static const float extreme[] = {0.0f,      -0.0f,      1.0f,     -0.75f,    0x1p-24f,
+                                    -0x1p-14f, 0x1.8p-20f, 65504.0f, -65504.0f, 0x1.fcp7f};
+    static const float wide[] = {0x1p-149f, -0x1.8p-130f, 0x1p-126f, 0x1p40f, -0x1p60f};
+    if (o->data == CHECK_EXACT)
+        return (float)check_random_in(&c->random, -255, 255) * 0.25f;
+    if (o->data == CHECK_NORMAL)
+        return (float)(0.02 * check_random_normal(&c->random));
+    if (o->small)
+        return draw_small_scale(c, o->format.scale_dtype == QN_F16);
+    if (o->format.scale_dtype != QN_F16 && check_random_chance(&c->random, 30))
+        return wide[check_random_in(&c->random, 0, sizeof wide / sizeof *wide - 1)];
+    return extreme[check_random_in(&c->random, 0, sizeof extreme / sizeof *extreme - 1)];
+}
+
+static void store_float(struct qn_weight *w, int64_t at, float v)
+{
+    const qn_dtype dtype = w->format.scale_dtype;
+    const uint16_t half = dtype == QN_F16 ? qni_f16_from_f32(v) : qni_bf16_from_f32(v);
+    if (dtype == QN_F32)
+        memcpy(w->codes + 4 * at, &v, sizeof v);
+    else
+        memcpy(w->codes + 2 * at, &half, sizeof half);
 }
 
 static int64_t groups_of(const qn_format *f, int64_t k, int64_t ci)
@@ -290,7 +328,8 @@ void check_weight_make(struct check *c, const struct check_weight_options *o,
     w->ci = o->k / (o->kh * o->kw);
     w->n_groups = groups_of(&o->format, o->k, w->ci);
     const size_t n_groups = (size_t)(w->n * w->n_groups), k = (size_t)w->k;
-    w->codes = check_memory(c, "codes of the canonical weight", (size_t)w->n * k, 1);
+    const size_t each = qni_code_bytes(&o->format);
+    w->codes = check_memory(c, "codes of the canonical weight", (size_t)w->n * k * each, each);
     w->scale = check_memory(c, "scale of the canonical weight", n_groups * sizeof(float), 4);
     if (o->format.shift == QN_SHIFT_ZERO)
         w->zero = check_memory(c, "zero of the canonical weight", n_groups * sizeof(int32_t), 4);
@@ -302,13 +341,20 @@ void check_weight_make(struct check *c, const struct check_weight_options *o,
         w->perm = check_memory(c, "perm of the canonical weight", k * sizeof(int32_t), 4);
     if (o->prescale)
         w->prescale = check_memory(c, "prescale of the canonical weight", k * sizeof(float), 4);
-    if (o->format.code != QN_CODE_INT) {
+    if (qni_has_table(&o->format)) {
         w->table = weight->table;
         fill_table(c, &o->format, o->data, weight->table);
     }
     for (int64_t i = 0; i < w->n * w->k; i++)
-        w->codes[i] = draw_code(c, weight, o->data);
-    if (o->format.superblock > 0)
+        if (each > 1)
+            store_float(w, i, draw_float(c, o));
+        else
+            w->codes[i] = draw_code(c, weight, o->data);
+    for (int64_t i = 0; each > 1 && i < w->n * w->n_groups; i++)
+        w->scale[i] = 1.0f;
+    if (each > 1)
+        ;
+    else if (o->format.superblock > 0)
         fill_supers(c, o, w);
     else
         fill_groups(c, o, weight);

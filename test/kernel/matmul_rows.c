@@ -63,6 +63,21 @@ static bool is_table(const struct qni_matmul_kernel *k)
     return k->layout == QNI_LAYOUT_T4N16 || k->layout == QNI_LAYOUT_T8N16;
 }
 
+/* The type of weights that are not quantized, or 0. */
+static qn_dtype floats_of(const struct qni_matmul_kernel *k)
+{
+    return k->layout == QNI_LAYOUT_F32N16   ? QN_F32
+           : k->layout == QNI_LAYOUT_H16N16 ? QN_F16
+           : k->layout == QNI_LAYOUT_B16N16 ? QN_BF16
+                                            : 0;
+}
+
+static size_t unit_bytes_of(const struct qni_matmul_kernel *k)
+{
+    const qn_dtype floats = floats_of(k);
+    return floats != 0 ? QNI_UNIT * QNI_PANEL * qn_dtype_bytes(floats) : is_nibble(k) ? 256 : 512;
+}
+
 /* Float rows on bf16 tiles want codes that bf16 holds: integers, directly or by table8. */
 static bool wants_integers(const struct qni_matmul_kernel *k)
 {
@@ -90,6 +105,11 @@ static qn_format draw_format(struct check *c, const struct qni_matmul_kernel *ke
     f.group =
         CHECK_OF(r, 32, 32, 64, 128, 7, 16, 16, 48, 96, 100, QN_GROUP_PER_CHANNEL, k > 0 ? k : 1);
     f.shift = (qn_shift)check_random_in(r, QN_SHIFT_NONE, QN_SHIFT_OFFSET);
+    if (floats_of(kernel) != 0)
+        return (qn_format){.code = QN_CODE_FLOAT,
+                           .bits = 8 * (int32_t)qn_dtype_bytes(floats_of(kernel)),
+                           .group = QN_GROUP_PER_TENSOR,
+                           .scale_dtype = floats_of(kernel)};
     switch (kernel->layout) {
     case QNI_LAYOUT_Q4N16:
         f.bits = (int32_t)CHECK_OF(r, 2, 3, 4, 4, 4);
@@ -119,6 +139,11 @@ static void blank_rows(struct check_weight *weight, int64_t first)
 {
     struct qn_weight *w = &weight->w;
     uint8_t blank = 0;
+    if (w->format.code == QN_CODE_FLOAT) {
+        const size_t row = (size_t)w->k * qni_code_bytes(&w->format);
+        memset(w->codes + (size_t)first * row, 0, (size_t)(w->n - first) * row);
+        return;
+    }
     if (w->format.code == QN_CODE_INT)
         blank = (uint8_t)(1 << (w->format.bits - 1));
     else
@@ -196,7 +221,7 @@ static void draw(struct check *c, const struct row_case *rc, struct drawn *d)
     struct check_weight_options o = {
         .n = 16 * d->panels, .k = d->k, .kh = 1, .kw = 1, .conv_groups = 1};
     o.format = draw_format(c, kernel, d->k);
-    if (d->k == 1025 && d->m >= 2 * mr && check_random_chance(r, 50)) {
+    if (d->k == 1025 && d->m >= 2 * mr && floats_of(kernel) == 0 && check_random_chance(r, 50)) {
         o.format.group = 32; /* 33 units: the last is alone, and no offsets come after it */
         o.format.shift = QN_SHIFT_NONE;
     }
@@ -281,6 +306,37 @@ static void put_code(const struct drawn *d, uint8_t *codes, int64_t row, int64_t
     }
     uint8_t *byte = &unit[in_unit % 16 / 4 * 64 + lane * 4 + in_unit % 4];
     *byte = in_unit < 16 ? (uint8_t)((*byte & 0xf0) | u) : (uint8_t)((*byte & 0x0f) | (u << 4));
+}
+
+/* As kernel.h draws it. */
+static void put_float(const struct drawn *d, uint8_t *codes, int64_t row, int64_t position,
+                      const uint8_t *bytes)
+{
+    const qn_dtype floats = floats_of(d->kernel);
+    const size_t each = qn_dtype_bytes(floats);
+    const int64_t lane = row % QNI_PANEL, p = position % QNI_UNIT;
+    const int64_t vector = p / 4 * 2 + p % 2, half = p % 4 / 2; /* of bf16 */
+    const int64_t at =
+        floats == QN_BF16 ? vector * 32 + lane * 2 + half : p * QNI_PANEL + lane; /* elements */
+    memcpy(codes + row / QNI_PANEL * (int64_t)d->tile.codes_stride +
+               position / QNI_UNIT * (int64_t)unit_bytes_of(d->kernel) + at * (int64_t)each,
+           bytes, each);
+}
+
+static void pack_floats(struct check *c, struct drawn *d)
+{
+    const struct qn_weight *w = &d->weight.w;
+    const size_t each = qni_code_bytes(&w->format);
+    d->tile.codes_stride = (size_t)d->tile.units * unit_bytes_of(d->kernel);
+    const size_t bytes = d->tile.codes_stride * (size_t)d->panels;
+    uint8_t *codes = check_memory(c, "codes", bytes, 64);
+    memset(codes, 0, bytes);
+    for (int64_t row = 0; row < w->n; row++)
+        for (int64_t q = 0; q < w->k; q++)
+            put_float(d, codes, row, d->packed_at[q],
+                      w->codes + (size_t)(row * w->k + d->segments.order[q]) * each);
+    check_memory_freeze(codes);
+    d->tile.codes = codes;
 }
 
 static void pack_codes(struct check *c, struct drawn *d)
@@ -368,7 +424,10 @@ static void pack_weights(struct check *c, struct drawn *d)
 {
     const struct qn_weight *w = &d->weight.w;
     struct qni_matmul_tile *t = &d->tile;
-    pack_codes(c, d);
+    if (floats_of(d->kernel) != 0)
+        pack_floats(c, d);
+    else
+        pack_codes(c, d);
     t->scale_is_f16 = d->f16_scales;
     t->scale = pack_scales(c, d, "scale", false);
     if (w->zero != NULL || w->offset != NULL)

@@ -48,7 +48,8 @@ static void compare_parts(struct check *c, const char *who, const qn_weight *wei
     const int64_t groups = w->n * w->n_groups;
     const size_t k = (size_t)w->k;
     compare_array(c, who, "codes", p.codes != NULL, true,
-                  p.codes != NULL && memcmp(p.codes, w->codes, (size_t)w->n * k) == 0);
+                  p.codes != NULL && memcmp(p.codes, w->codes,
+                                            (size_t)w->n * k * qni_code_bytes(&w->format)) == 0);
     compare_array(c, who, "scale", p.scale != NULL, true, same_floats(p.scale, w->scale, groups));
     compare_array(c, who, "zero", p.zero != NULL, w->zero != NULL,
                   p.zero != NULL && w->zero != NULL &&

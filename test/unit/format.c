@@ -130,10 +130,10 @@ static void wrong_formats_are_named(void **state)
 static void names_are_listed(void **state)
 {
     (void)state;
-    static const char *const names[] = {"q4_0",   "q4_1",   "q5_0",  "q5_1", "q8_0",
-                                        "q2_k",   "q3_k",   "q4_k",  "q5_k", "q6_k",
-                                        "iq4_nl", "iq4_xs", "mxfp4", "nvfp4"};
-    for (int32_t i = 0; i < 14; i++) {
+    static const char *const names[] = {"q4_0",  "q4_1",  "q5_0", "q5_1", "q8_0",   "q2_k",
+                                        "q3_k",  "q4_k",  "q5_k", "q6_k", "iq4_nl", "iq4_xs",
+                                        "mxfp4", "nvfp4", "f32",  "f16",  "bf16"};
+    for (int32_t i = 0; i < 17; i++) {
         qn_format f;
         char text[16];
         assert_string_equal(qn_format_name(i), names[i]);
@@ -141,7 +141,7 @@ static void names_are_listed(void **state)
         assert_int_equal(qn_format_print(&f, text, sizeof text), strlen(names[i]));
         assert_string_equal(text, names[i]);
     }
-    assert_null(qn_format_name(14));
+    assert_null(qn_format_name(17));
     assert_null(qn_format_name(-1));
 }
 

@@ -35,11 +35,20 @@ static inline struct qn_weight *random_weight(const qn_ctx *ctx, const char *spe
     const bool columns = with_columns && p.k > 0;
     if (qni_weight_alloc(&ctx->allocator, &p, columns, columns, &w, NULL) != QN_OK)
         return NULL;
-    for (int64_t i = 0; i < w->n * w->k; i++)
+    const bool is_float = qni_is_float_format(&w->format);
+    for (int64_t i = 0; i < w->n * w->k && is_float; i++) {
+        const float v = (float)unit_in(&seed, -999, 999) * 0x1p-8f;
+        const uint16_t f16 = qni_f16_from_f32(v), bf16 = qni_bf16_from_f32(v);
+        if (w->format.bits == 32)
+            memcpy(w->codes + 4 * i, &v, sizeof v);
+        else
+            memcpy(w->codes + 2 * i, w->format.scale_dtype == QN_F16 ? &f16 : &bf16, sizeof f16);
+    }
+    for (int64_t i = 0; i < w->n * w->k && !is_float; i++)
         do
             w->codes[i] = (uint8_t)unit_in(&seed, 0, (1 << w->format.bits) - 1);
         while (w->format.code == QN_CODE_E4M3 && (w->codes[i] & 127) == 127);
-    for (int64_t i = 0; i < w->n * w->n_groups; i++) {
+    for (int64_t i = 0; i < w->n * w->n_groups && !is_float; i++) {
         w->scale[i] = (float)unit_in(&seed, 1, 1024) * (f16_scales ? 0x1p-12f : 0.1f);
         if (w->offset != NULL)
             w->offset[i] = (float)unit_in(&seed, -1024, 1024) * (f16_scales ? 0x1p-12f : 0.1f);
@@ -63,7 +72,7 @@ static const char *const random_specs[] = {
     "e2m1:g32",   "e2m1:g16:off", "fp8:pc",       "fp8:g128",    "table4:g32",   "table3:g20",
     "table8:g64", "q4_0",         "q4_1",         "q5_1",        "q8_0",         "q4_k",
     "q6_k",       "mxfp4",        "nvfp4",        "int4:g1:zp",  "int4:g48:zp",  "int4:c16:off",
-    "int8:c5:zp",
+    "int8:c5:zp", "f32",          "f16",          "bf16",
 };
 enum { N_RANDOM_SPECS = (int)(sizeof random_specs / sizeof *random_specs) };
 

@@ -218,6 +218,10 @@ static const struct qni_exporter *find_exporter(const char *target)
 static qn_status check_any(const struct qni_exporter *exporter, const struct qn_weight *w,
                            qn_error *err)
 {
+    if (qni_is_float_format(&w->format))
+        return qni_fail(err, QN_E_FORMAT,
+                        "it is not quantized: write it as a plain tensor of type %s",
+                        qn_dtype_name(w->format.scale_dtype));
     if (w->prescale != NULL)
         return qni_fail(err, QN_E_FORMAT,
                         "it scales its input by column (a prescale), which only quern's own files "

@@ -68,7 +68,7 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
         qn_weight_destroy(part);
         return qni_fail(err, QN_E_CORRUPT, "the file was changed since it was opened");
     }
-    memcpy(w->codes, part->codes, (size_t)(w->n * w->k));
+    memcpy(w->codes, part->codes, (size_t)w->n * qni_code_row_bytes(w));
     memcpy(w->scale, part->scale, groups * sizeof(float));
     if (w->zero != NULL && part->zero != NULL)
         memcpy(w->zero, part->zero, groups * sizeof(int32_t));

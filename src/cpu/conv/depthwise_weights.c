@@ -24,7 +24,7 @@ static struct qni_tap tap_of(const struct qni_op *op, const struct qni_axis axis
     const float *prescale = qni_section(op->w[0], QNI_SECTION_PRESCALE);
     const int64_t column = perm != NULL ? perm[canonical] : canonical;
     struct qni_tap tap = {.position = position,
-                          .code = qni_code_place(position, layout->code_bits),
+                          .code = qni_code_place(position, layout),
                           .prescale = prescale != NULL ? prescale[column] : 1.0f};
     tap.at[0] = (int32_t)(column / op->conv.kw);
     tap.at[1] = (int32_t)(column % op->conv.kw);

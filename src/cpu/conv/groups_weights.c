@@ -19,7 +19,7 @@ bool qni_groups_order(const struct qni_op *op, qn_strategy strategy,
     const struct qni_run *runs = qni_section(w, QNI_SECTION_RUNS);
     const int32_t *perm = qni_section(w, QNI_SECTION_PERM);
     const float *prescale = qni_section(w, QNI_SECTION_PRESCALE);
-    const int32_t bits = qni_layout_find(head->layout)->code_bits;
+    const struct qni_layout *const layout = qni_layout_find(head->layout);
     const struct qni_cut cut = qni_cut_of(head, qni_conv_reads(strategy));
     const bool is_float = strategy == QN_STRATEGY_FLOAT;
     const bool is_whole = is_float || cut.n_segments == 1;
@@ -45,7 +45,7 @@ bool qni_groups_order(const struct qni_op *op, qn_strategy strategy,
             if ((!is_whole && column != n) || (!is_float && n - from >= most))
                 return false;
             if (places != NULL) {
-                const struct qni_code_place code = qni_code_place(position, bits);
+                const struct qni_code_place code = qni_code_place(position, layout);
                 places[n].bytes = code.bytes;
                 places[n].shift = code.shift;
                 places[n].scale = (int32_t)(position / QNI_UNIT / cut.group_units);
@@ -132,6 +132,25 @@ static void forget(const struct qni_groups_shape *s, const struct qni_groups_wei
         memset(to->sums, 0, facts);
 }
 
+/* What helpers make of codes, of weights that are floats. */
+static void put_floats(const struct qni_groups_panel *p, qn_dtype floats, int64_t lanes)
+{
+    const size_t step = qni_float_step(floats);
+    for (int64_t v = 0; v < p->vectors; v++)
+        for (int64_t i = 0; i < p->k; i++) {
+            const struct qni_groups_place *const place = &p->places[i];
+            float *const to = p->to + (v * p->k + place->at) * lanes;
+            for (int64_t j = 0; j < lanes; j++) {
+                const size_t output = (size_t)(v * lanes + j / p->groups);
+                if (j % p->groups == p->group)
+                    to[j] = place->prescale *
+                            qni_load_float(p->codes + place->bytes + output * step, floats, 0);
+                else if (p->group == 0)
+                    to[j] = 0.0f;
+            }
+        }
+}
+
 void qni_groups_weights_make(const struct qni_op *op, const struct qni_groups_shape *s,
                              const struct qni_conv_kernel *kernel,
                              const struct qni_groups_place *places, int64_t block,
@@ -176,6 +195,10 @@ void qni_groups_weights_make(const struct qni_op *op, const struct qni_groups_sh
                 .to = (float *)(void *)((uint8_t *)to->w +
                                         (size_t)(vector * s->positions * s->lanes) * s->element),
             };
+            if (layout->floats != 0) {
+                put_floats(&job, layout->floats, s->lanes);
+                continue;
+            }
             if (is_float)
                 read_rows(w, panel, to->rows, offset);
             else

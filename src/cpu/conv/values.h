@@ -15,10 +15,16 @@ struct qni_code_place {
     int64_t bytes; /* from the codes of a panel to the 16 words that hold its codes */
     int32_t shift; /* ... and where in them */
 };
-static inline struct qni_code_place qni_code_place(int64_t position, int32_t code_bits)
+static inline struct qni_code_place qni_code_place(int64_t position,
+                                                   const struct qni_layout *layout)
 {
+    const int32_t code_bits = layout->code_bits;
     const int64_t unit = position / QNI_UNIT, at = position % QNI_UNIT;
     const int64_t vectors = code_bits == 4 ? 4 : 8, vector = at / 4 % vectors;
+    if (layout->floats != 0)
+        return (struct qni_code_place){unit * (int64_t)qni_layout_unit_bytes(layout->layout) +
+                                           (int64_t)qni_layout_float_place(layout->floats, at),
+                                       0};
     const struct qni_code_place place = {
         (unit * vectors + vector) * QNI_PANEL * 4,
         (int32_t)(8 * (at % 4) + (at / 4 == vector ? 0 : 4)),
@@ -45,6 +51,7 @@ static inline void qni_read_scales(const void *section, qn_dtype dtype, int64_t 
 /* What a stored code stands for: value = table[code], or code - bias. */
 struct qni_values {
     const float *table;
+    qn_dtype floats; /* or it is a number of this type */
     float bias;
     float times; /* 2: E2M1 where integers are wanted; the scales are halved then */
 };
@@ -52,7 +59,7 @@ struct qni_values {
 static inline struct qni_values qni_values_of(const qn_packed *w, const struct qni_layout *layout,
                                               bool is_float)
 {
-    struct qni_values v = {qni_section(w, QNI_SECTION_TABLE),
+    struct qni_values v = {qni_section(w, QNI_SECTION_TABLE), layout->floats,
                            layout->code_bits == 4 ? 8.0f : 128.0f, 1.0f};
     int8_t table8[16];
     if (v.table != NULL && !is_float)
@@ -72,6 +79,14 @@ QNI_TEMPLATE void qni_code_values(const uint8_t *codes, int32_t code_bits,
                                   qni_floats16 *out)
 {
     qni_codes16 lanes;
+    if (v->floats != 0) {
+        const size_t step = qni_float_step(v->floats);
+        float value[QNI_PANEL];
+        for (int32_t j = 0; j < QNI_PANEL; j++)
+            value[j] = qni_load_float(codes + place->bytes + (size_t)j * step, v->floats, 0);
+        memcpy(out, value, sizeof *out);
+        return;
+    }
     memcpy(&lanes, codes + place->bytes, sizeof lanes);
     lanes = lanes >> place->shift & (code_bits == 4 ? 15 : 255);
     if (v->table == NULL) {

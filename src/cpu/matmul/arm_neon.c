@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Armv8-A without dot products: int8 and f32 activations x 4- and 8-bit weights. Contract:
- * kernel.h.
+/* Armv8-A without dot products: int8 and f32 activations x 4- and 8-bit weights, and f32 x weights
+ * that are floats. Contract: kernel.h.
  *
  * int8: smull gives 8 products of 16 bits (128 * 128 fits), sadalp adds neighbours into 32 bits: no
  * step can overflow. A vector of codes is 4 outputs x 4 positions, so that each output ends as two
@@ -163,4 +163,74 @@ void qni_matmul_f32_q8n16_mr4_neon(const struct qni_matmul_tile *t)
 void qni_matmul_f32_t8n16_mr4_neon(const struct qni_matmul_tile *t)
 {
     f32_tile(t, BYTES, true);
+}
+
+/* ---- weights that are floats ----------------------------------------------------------------- */
+
+enum { HALVES, BRAINS, FLOATS };
+
+/* Quarter q of the outputs, four positions. */
+QNI_TEMPLATE void floats_of(const uint8_t *at, const int q, const int kind, float32x4_t v[4])
+{
+    for (int b = 0; b < 4 && kind == FLOATS; b++)
+        v[b] = vreinterpretq_f32_u8(vld1q_u8(at + 64 * b + 16 * q));
+    for (int b = 0; b < 4 && kind == HALVES; b++)
+        v[b] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at + 32 * b + 8 * q)));
+    for (int b = 0; b < 2 && kind == BRAINS; b++) {
+        const uint32x4_t pair = vreinterpretq_u32_u8(vld1q_u8(at + 64 * b + 16 * q));
+        v[b] = vreinterpretq_f32_u32(vshlq_n_u32(pair, 16));
+        v[b + 2] = vreinterpretq_f32_u32(vandq_u32(pair, vdupq_n_u32(0xffff0000u)));
+    }
+}
+
+/* mr rows of one panel. */
+QNI_TEMPLATE void float_rows(const struct qni_matmul_tile *t, int64_t panel, int64_t row,
+                             const int mr, const int kind)
+{
+    const int64_t four_bytes = kind == FLOATS ? 256 : 128;
+    const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
+    const uint8_t *const end = codes + t->codes_stride;
+    const float *a[4];
+    struct qni_f32x16 sum[4];
+    for (int i = 0; i < mr; i++) {
+        a[i] = (const float *)(const void *)((const char *)t->a + (size_t)(row + i) * t->lda);
+        for (int q = 0; q < 4; q++)
+            sum[i].v[q] = vdupq_n_f32(0);
+    }
+    for (int64_t p = 0; codes < end; codes += four_bytes, p += 4)
+        for (int q = 0; q < 4; q++) {
+            float32x4_t w[4];
+            floats_of(codes, q, kind, w);
+            for (int b = 0; b < 4; b++)
+                for (int i = 0; i < mr; i++)
+                    sum[i].v[q] = vfmaq_n_f32(sum[i].v[q], w[b], a[i][p + b]);
+        }
+    for (int i = 0; i < mr; i++)
+        for (int q = 0; q < 4; q++)
+            vst1q_f32(t->c + (size_t)(row + i) * t->ldc + (size_t)panel * QNI_PANEL + 4 * q,
+                      sum[i].v[q]);
+}
+
+QNI_TEMPLATE void float_tile(const struct qni_matmul_tile *t, const int kind)
+{
+    for (int64_t panel = 0; panel < t->n_panels; panel++) {
+        int64_t row = 0;
+        for (; row + 4 <= t->m; row += 4)
+            float_rows(t, panel, row, 4, kind);
+        for (; row < t->m; row++)
+            float_rows(t, panel, row, 1, kind);
+    }
+}
+
+void qni_matmul_f32_h16n16_mr4_neon(const struct qni_matmul_tile *t)
+{
+    float_tile(t, HALVES);
+}
+void qni_matmul_f32_b16n16_mr4_neon(const struct qni_matmul_tile *t)
+{
+    float_tile(t, BRAINS);
+}
+void qni_matmul_f32_f32n16_mr4_neon(const struct qni_matmul_tile *t)
+{
+    float_tile(t, FLOATS);
 }

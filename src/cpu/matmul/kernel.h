@@ -21,6 +21,11 @@
  *                  low nibble = position 4 r + b, high nibble = position 16 + 4 r + b, of output j
  *   Q8N16, T8N16   512 bytes: vector r of 64 bytes, r = 0..7, lane j, byte b = position 4 r + b of
  *                  output j
+ *   F32N16         2048 bytes: position p is 16 f32, one an output
+ *   H16N16         1024 bytes: position p is 16 f16
+ *   B16N16         1024 bytes: vectors of 64 bytes, lane j two bf16 of output j: vector 2 r has the
+ *                  positions 4 r and 4 r + 2, vector 2 r + 1 those behind them, 4 r + 1 and 4 r + 3
+ * Floats have no scale: the section is there, all 1, and kernels need not read it.
  * Integer codes of 2 and 3 bits are stored as those of 4 bits, 5 to 7 as those of 8. T layouts go
  * through a table.
  *
@@ -57,7 +62,10 @@ enum {
     QNI_LAYOUT_T4N16 = 1,
     QNI_LAYOUT_Q8N16 = 2,
     QNI_LAYOUT_T8N16 = 3,
-    QNI_N_LAYOUTS = 4,
+    QNI_LAYOUT_H16N16 = 4,
+    QNI_LAYOUT_B16N16 = 5,
+    QNI_LAYOUT_F32N16 = 6,
+    QNI_N_LAYOUTS = 7,
     QNI_LAYOUT_ROWS = -1 /* any: the driver expands them */
 };
 enum { QNI_NUMERICS_EXACT = 0, QNI_NUMERICS_BOUND = 1 };

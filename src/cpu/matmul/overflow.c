@@ -76,14 +76,27 @@ struct codes {
     const uint8_t *at; /* of the panel */
     const float *table;
     int32_t is_nibble, zero;
+    qn_dtype floats; /* or 0 */
 };
+
+/* The float of position p of a unit and output j. */
+static double float_at(const struct codes *c, int64_t unit, int32_t p, int32_t j)
+{
+    const size_t unit_bytes = (size_t)QNI_UNIT * QNI_PANEL * qn_dtype_bytes(c->floats);
+    const uint8_t *const at = c->at + (size_t)unit * unit_bytes +
+                              qni_layout_float_place(c->floats, p) +
+                              (size_t)j * qni_float_step(c->floats);
+    return (double)qni_load_float(at, c->floats, 0);
+}
 
 /* dot[j] += sum over a unit of x * value. */
 static void add_unit(const struct codes *c, int64_t unit, const double x[QNI_UNIT],
                      double dot[QNI_PANEL])
 {
     const uint8_t *const at = c->at + unit * (c->is_nibble ? 256 : 512);
-    for (int32_t p = 0; p < QNI_UNIT; p++) {
+    for (int32_t i = 0; i < QNI_UNIT * QNI_PANEL && c->floats != 0; i++)
+        dot[i % QNI_PANEL] += x[i / QNI_PANEL] * float_at(c, unit, i / QNI_PANEL, i % QNI_PANEL);
+    for (int32_t p = 0; p < QNI_UNIT && c->floats == 0; p++) {
         const int32_t q = c->is_nibble ? p % 16 : p, shift = c->is_nibble && p >= 16 ? 4 : 0;
         const uint8_t *const words = at + q / 4 * 64 + q % 4;
         for (int32_t j = 0; j < QNI_PANEL; j++) {
@@ -179,6 +192,7 @@ static void sum_panel(const qn_packed *w, int64_t panel, const float *x, bool ro
     c.table = has_table ? qni_section(w, QNI_SECTION_TABLE) : NULL;
     c.is_nibble = l == QNI_LAYOUT_Q4N16 || l == QNI_LAYOUT_T4N16;
     c.zero = c.is_nibble ? 8 : 128;
+    c.floats = layout->floats;
     memset(sum, 0, QNI_PANEL * sizeof *sum);
     for (int64_t g = 0, unit = 0; g < cut.n_groups; g++) {
         const int64_t end = qni_min(unit + cut.group_units, cut.units);

@@ -86,8 +86,8 @@ static void load_unit(const uint8_t *in, int32_t code_bits, struct qni_unit_code
         }
 }
 
-#define QNI_LAYOUT(name, layout, code_bits, is_table, codes)                                       \
-    {name, QNI_LAYOUT_##layout, code_bits, is_table, codes},
+#define QNI_LAYOUT(name, layout, code_bits, is_table, floats, codes)                               \
+    {name, QNI_LAYOUT_##layout, code_bits, is_table, floats, codes},
 static const struct qni_layout layouts[] = {
 #include "../layouts.inc"
 };
@@ -102,6 +102,7 @@ const struct qni_packing qni_cpu_packing = {
     .store = store_unit,
     .store_rows = store_rows,
     .load = load_unit,
+    .float_place = qni_layout_float_place,
 };
 
 qn_status qni_cpu_pack_bytes(const qn_ctx *ctx, const struct qn_weight *w,

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* f32 activations x packed codes in portable C. Contract and operand layouts: kernel.h.
+/* f32 activations x packed codes, or weights that are floats, in portable C. Contract and operand
+ * layouts: kernel.h.
  *
  * Two ways, by the number of rows.
  *   few rows    codes become floats in registers, four outputs at a time, and meet the activations
  *               at once:  y = sum over groups of  scale * (sum a * value) + offset * (sum a).
  *   more rows   a chunk of a panel is made floats, scale and offset included, and multiplied with
  *               all rows of the job like any dense matrix:  y = sum a * fma(scale, value, offset).
- * Codebooks take the second way only: looking a value up costs more than storing it.
+ * Codebooks take the second way only: looking a value up costs more than storing it. So do floats.
  *
  * Rounding: values are exact in f32 (integers of 8 bits, table entries), so that each way has one
  * rounding a weight or group besides those of the products and sums.
@@ -18,7 +19,15 @@
 #include "../simd/portable.h"
 #include "kernel.h"
 
-enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2, BYTE_TABLE = 3 };
+enum {
+    NIBBLES = 0,
+    NIBBLE_TABLE = 1,
+    BYTES = 2,
+    BYTE_TABLE = 3,
+    HALVES = 4, /* floats: f16 */
+    BRAINS = 5, /* bf16 */
+    FLOATS = 6
+};
 enum {
     FEW = 2,         /* rows of the first way: 16 registers hold their sums */
     MR = 3,          /* rows of the second: 12 sums in registers */
@@ -165,10 +174,36 @@ QNI_TEMPLATE void expand_position(float *w, const uint8_t *words, const int b, c
     }
 }
 
+/* Floats are as they are; those of 16 bits become wider. */
+QNI_TEMPLATE void expand_floats(struct dense *d, const uint8_t *at, int64_t units, const int kind)
+{
+    for (int64_t p = 0; p < units * QNI_UNIT && kind != BRAINS; p++)
+        for (int j = 0; j < QNI_PANEL; j++, at += kind == FLOATS ? 4 : 2) {
+            uint16_t half;
+            if (kind == FLOATS) {
+                memcpy(&d->w[p][j], at, sizeof d->w[p][j]);
+                continue;
+            }
+            memcpy(&half, at, sizeof half);
+            d->w[p][j] = qni_f32_from_f16(half);
+        }
+    for (int64_t p = 0; p < units * QNI_UNIT && kind == BRAINS; p += p % 4 == 1 ? 3 : 1)
+        for (int j = 0; j < QNI_PANEL; j++, at += 4) { /* p and p + 2 */
+            uint16_t pair[2];
+            memcpy(pair, at, sizeof pair);
+            d->w[p][j] = qni_f32_from_bf16(pair[0]);
+            d->w[p + 2][j] = qni_f32_from_bf16(pair[1]);
+        }
+}
+
 QNI_TEMPLATE void expand(struct dense *d, const uint8_t *codes, int64_t units,
                          const struct group *g, const int kind)
 {
     const bool nibbles = kind == NIBBLES || kind == NIBBLE_TABLE;
+    if (kind >= HALVES) {
+        expand_floats(d, codes, units, kind);
+        return;
+    }
     for (int64_t u = 0; u < units; u++) {
         float(*const w)[QNI_PANEL] = d->w + u * QNI_UNIT;
         for (int r = 0; r < (nibbles ? 4 : 8); r++, codes += 64)
@@ -228,7 +263,10 @@ static void multiply(const struct qni_matmul_tile *t, const struct dense *d, int
 
 QNI_TEMPLATE void more_rows(const struct qni_matmul_tile *t, int64_t panel, const int kind)
 {
-    const int64_t unit_bytes = kind == NIBBLES || kind == NIBBLE_TABLE ? 256 : 512;
+    const int64_t unit_bytes = kind == FLOATS                            ? 2048
+                               : kind >= HALVES                          ? 1024
+                               : kind == NIBBLES || kind == NIBBLE_TABLE ? 256
+                                                                         : 512;
     const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride;
     struct dense d;
     struct group group;
@@ -279,4 +317,16 @@ void qni_matmul_f32_q8n16_mr3_scalar(const struct qni_matmul_tile *t)
 void qni_matmul_f32_t8n16_mr3_scalar(const struct qni_matmul_tile *t)
 {
     tile(t, BYTE_TABLE);
+}
+void qni_matmul_f32_h16n16_mr3_scalar(const struct qni_matmul_tile *t)
+{
+    tile(t, HALVES);
+}
+void qni_matmul_f32_b16n16_mr3_scalar(const struct qni_matmul_tile *t)
+{
+    tile(t, BRAINS);
+}
+void qni_matmul_f32_f32n16_mr3_scalar(const struct qni_matmul_tile *t)
+{
+    tile(t, FLOATS);
 }

@@ -80,7 +80,8 @@ static bool has_bf16_table(const struct qn_packed *w)
 static bool multiplies_integers(const struct qn_packed *w)
 {
     const struct qni_layout *layout = qni_layout_find(w->head->layout);
-    return layout != NULL && layout->layout != QNI_LAYOUT_T8N16 && has_integer_table(w);
+    return layout != NULL && layout->floats == 0 && layout->layout != QNI_LAYOUT_T8N16 &&
+           has_integer_table(w);
 }
 
 static bool has_section(const struct qni_op *op, int32_t section)
@@ -96,6 +97,8 @@ static const char *operation_refusal(const struct qni_op *op)
     const bool is_float = op->strategy == QN_STRATEGY_FLOAT || op->strategy == QN_STRATEGY_DENSE;
     const bool sums = has_section(op, QNI_SECTION_SUMS) || op->k == 0 || op->n == 0;
     const int32_t x_zero = qni_op_x_zero(op);
+    if (!is_float && layout != NULL && layout->floats != 0)
+        return "int8 strategies multiply integers, and the weights are not quantized";
     if (!is_float && !multiplies_integers(op->w[0]))
         return "int8 strategies multiply integers, which the values of the codebook are not";
     if (layout != NULL && layout->layout == QNI_LAYOUT_T8N16 &&

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* f32 activations x 4- and 8-bit weights with AVX2 and FMA. Contract and operand layouts: kernel.h.
+/* f32 activations x 4- and 8-bit weights, and weights that are floats, with AVX2 and FMA. Contract
+ * and operand layouts: kernel.h.
  *
  * Few rows: codes become floats in registers and meet the activations at once; scale and offset
  * enter once a group:   y = sum over groups of  scale * (sum a * value) + offset * (sum a).
@@ -29,7 +30,10 @@ enum {
     NIBBLE_SHORT = 2, /* a codebook of bf16 */
     BYTES = 3,
     BYTE_E4M3 = 4,
-    BYTE_TABLE = 5
+    BYTE_TABLE = 5,
+    HALVES = 6, /* floats: f16 */
+    BRAINS = 7, /* bf16 */
+    FLOATS = 8
 };
 enum {
     MR = 6,       /* rows of a block: 12 sums in registers */
@@ -65,6 +69,15 @@ QNI_TEMPLATE bool are_nibbles(const int kind)
 QNI_TEMPLATE bool are_integers(const int kind)
 {
     return kind == NIBBLES || kind == BYTES;
+}
+/* Bytes of a vector of kernel.h, or of four positions of floats; of a unit. */
+QNI_TEMPLATE int64_t vector_bytes(const int kind)
+{
+    return kind == FLOATS ? 256 : kind >= HALVES ? 128 : 64;
+}
+QNI_TEMPLATE int64_t unit_bytes_of(const int kind)
+{
+    return (are_nibbles(kind) ? 4 : 8) * vector_bytes(kind);
 }
 static inline int64_t at_most(int64_t a, int64_t b)
 {
@@ -181,6 +194,25 @@ QNI_TEMPLATE void from_e4m3(__m256i codes, __m256 *v)
         v[b] = _mm256_mul_ps(v[b], _mm256_set1_ps(256));
 }
 
+/* Four positions of half h of the outputs. */
+QNI_TEMPLATE void floats_of(const uint8_t *at, const int h, const int kind, __m256 *v)
+{
+    QNI_UNROLL
+    for (int b = 0; b < 4 && kind == FLOATS; b++)
+        v[b] = _mm256_loadu_ps((const float *)(const void *)(at + 64 * b + 32 * h));
+    QNI_UNROLL
+    for (int b = 0; b < 4 && kind == HALVES; b++)
+        v[b] =
+            _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(at + 32 * b + 16 * h)));
+    QNI_UNROLL
+    for (int b = 0; b < 2 && kind == BRAINS; b++) {
+        const __m256i pair = load_codes(at + 64 * b, h);
+        const __m256i high = _mm256_set1_epi32((int)0xffff0000);
+        v[b] = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+        v[b + 2] = _mm256_castsi256_ps(_mm256_and_si256(pair, high));
+    }
+}
+
 /* Four positions of 8 outputs. */
 QNI_TEMPLATE void values_of(__m256i codes, const int part, const struct table *t, const int kind,
                             __m256 *v)
@@ -209,7 +241,7 @@ QNI_TEMPLATE void values_of(__m256i codes, const int part, const struct table *t
  * codes. */
 QNI_TEMPLATE int few_of(const int kind)
 {
-    return kind == BYTES ? MR : kind == NIBBLES ? 2 : FEW;
+    return kind == BYTES || kind >= HALVES ? MR : kind == NIBBLES ? 2 : FEW;
 }
 
 /* Sums of a group. One or two rows have two chains, so that none waits for its multiply-adds. */
@@ -360,7 +392,10 @@ QNI_TEMPLATE void add_vector(struct sums *s, const uint8_t *codes, const float *
     QNI_UNROLL
     for (int h = 0; h < 2; h++) {
         __m256 v[4];
-        values_of(load_codes(codes, h), part, t, kind, v);
+        if (kind >= HALVES)
+            floats_of(codes, h, kind, v);
+        else
+            values_of(load_codes(codes, h), part, t, kind, v);
         QNI_UNROLL
         for (int b = 0; b < 4; b++)
             QNI_UNROLL
@@ -384,9 +419,11 @@ QNI_TEMPLATE void add_vectors(struct sums *s, const uint8_t *codes, const float 
         }
         return;
     }
-    for (int r = 0; r < 4; r++) {
-        _mm_prefetch((const char *)codes + 64 * r + AHEAD, _MM_HINT_T0);
-        add_vector(s, codes + 64 * r, a, p + 4 * r, part, t, mr, kind);
+    for (int r = 0; r < 4; r++, codes += vector_bytes(kind)) {
+        QNI_UNROLL
+        for (int line = 0; line < vector_bytes(kind); line += 64)
+            _mm_prefetch((const char *)codes + line + AHEAD, _MM_HINT_T0);
+        add_vector(s, codes, a, p + 4 * r, part, t, mr, kind);
     }
 }
 
@@ -431,7 +468,7 @@ QNI_TEMPLATE void few_rows(const struct stretch *n, int64_t panel, int64_t row, 
                            const int kind)
 {
     const struct qni_matmul_tile *t = n->t;
-    const int64_t unit_bytes = are_nibbles(kind) ? 256 : 512, first = n->group * t->group_units;
+    const int64_t unit_bytes = unit_bytes_of(kind), first = n->group * t->group_units;
     const uint8_t *codes =
         t->codes + (size_t)panel * t->codes_stride + (size_t)(first * unit_bytes);
     float *const to = t->c + (size_t)row * t->ldc + panel * QNI_PANEL;
@@ -462,7 +499,7 @@ QNI_TEMPLATE void few_rows(const struct stretch *n, int64_t panel, int64_t row, 
             if (are_nibbles(kind))
                 add_vectors(&s, codes, a, p + 16, 1, n->table, mr, kind);
             else
-                add_vectors(&s, codes + 256, a, p + 16, 0, n->table, mr, kind);
+                add_vectors(&s, codes + unit_bytes / 2, a, p + 16, 0, n->table, mr, kind);
         }
         const int64_t at = panel * t->n_groups + n->group + g;
         QNI_UNROLL
@@ -730,13 +767,18 @@ QNI_TEMPLATE void expand(float (*w)[QNI_PANEL], const uint8_t *codes, ptrdiff_t 
                          const int kind)
 {
     const int vectors = halves || are_nibbles(kind) ? 4 : 8;
-    for (int r = 0; r < vectors; r++, codes += 64) {
-        _mm_prefetch((const char *)codes + ahead, _MM_HINT_T1);
+    for (int r = 0; r < vectors; r++, codes += vector_bytes(kind)) {
+        QNI_UNROLL
+        for (int line = 0; line < vector_bytes(kind); line += 64)
+            _mm_prefetch((const char *)codes + line + ahead, _MM_HINT_T1);
         QNI_UNROLL
         for (int h = 0; h < 2; h++) {
             const __m256i words = load_codes(codes, h);
             __m256 v[4];
-            values_of(words, 0, table, kind, v);
+            if (kind >= HALVES)
+                floats_of(codes, h, kind, v);
+            else
+                values_of(words, 0, table, kind, v);
             QNI_UNROLL
             for (int b = 0; b < 4; b++)
                 _mm256_store_ps(&w[4 * r + b][8 * h],
@@ -756,7 +798,7 @@ QNI_TEMPLATE void expand(float (*w)[QNI_PANEL], const uint8_t *codes, ptrdiff_t 
 QNI_TEMPLATE void make(const struct span *n, int64_t panel, ptrdiff_t ahead, const int kind)
 {
     const struct qni_matmul_tile *t = n->t;
-    const int64_t unit_bytes = are_nibbles(kind) ? 256 : 512;
+    const int64_t unit_bytes = unit_bytes_of(kind);
     const int64_t unit_positions = positions_of(t);
     const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride + n->unit * unit_bytes;
     float(*w)[QNI_PANEL] = n->s->w;
@@ -844,7 +886,7 @@ static void multiply(const struct span *n, int64_t panel)
 QNI_TEMPLATE void one_span(const struct span *n, const int kind)
 {
     const struct qni_matmul_tile *t = n->t;
-    const int64_t bytes = (int64_t)t->codes_stride, unit_bytes = are_nibbles(kind) ? 256 : 512;
+    const int64_t bytes = (int64_t)t->codes_stride, unit_bytes = unit_bytes_of(kind);
     copy_rows(n);
     for (int64_t panel = 0; panel < t->n_panels; panel++) {
         /* Codes of the next panel, or of the next span of the first one. */
@@ -875,7 +917,10 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     struct table table;
     load_table(&table, t->table, kind);
     /* Two blocks of few rows of integers take less than as many of weights that are made. */
-    const int64_t most = kind == NIBBLES ? 2 * (MR - 1) : kind == BYTES ? 2 * MR : FEW;
+    const int64_t most = kind == NIBBLES  ? 2 * (MR - 1)
+                         : kind == BYTES  ? 2 * MR
+                         : kind >= HALVES ? MR
+                                          : FEW;
     const bool is_few = t->m <= most;
     if (kind == NIBBLES && few_digits(t, t->scratch, AHEAD))
         return;
@@ -916,4 +961,16 @@ void qni_matmul_f32_t8n16_mr6_avx2(const struct qni_matmul_tile *t)
         tile(t, BYTE_E4M3);
     else
         tile(t, BYTE_TABLE);
+}
+void qni_matmul_f32_h16n16_mr6_avx2(const struct qni_matmul_tile *t)
+{
+    tile(t, HALVES);
+}
+void qni_matmul_f32_b16n16_mr6_avx2(const struct qni_matmul_tile *t)
+{
+    tile(t, BRAINS);
+}
+void qni_matmul_f32_f32n16_mr6_avx2(const struct qni_matmul_tile *t)
+{
+    tile(t, FLOATS);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* f32 activations x 4- and 8-bit weights with AVX-512. Contract and operand layouts: kernel.h.
+/* f32 activations x 4- and 8-bit weights, and weights that are floats, with AVX-512. Contract and
+ * operand layouts: kernel.h.
  *
  * A lane of 4 packed bytes is one output; the codes of one position are made 16 floats, one an
  * output, and multiplied with a broadcast activation. Nibbles need two instructions for it: a
@@ -12,7 +13,8 @@
  *
  * Few rows: the inner sums are f32 without scale: one multiplication a group and output, not one a
  * weight. Two panels and up to six rows are in registers at a time (12 group sums, 12 results, 2
- * weights, the table).
+ * weights, the table). Weights that are floats have neither scales nor groups: there all of twelve
+ * rows are sums, and fewer passes over the weights are made.
  * Many rows: spans of k of two panels are made dense floats, fma(scale, value, offset), and
  * fourteen rows at a time are multiplied with them:
  *
@@ -27,8 +29,17 @@
 #include "../simd/avx512.h"
 #include "kernel.h"
 
-enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2, BYTE_TABLE = 3, BYTE_E4M3 = 4 };
-enum { MR = 6, NR = 2, AHEAD = 2048 };
+enum {
+    NIBBLES = 0,
+    NIBBLE_TABLE = 1,
+    BYTES = 2,
+    BYTE_TABLE = 3,
+    BYTE_E4M3 = 4,
+    HALVES = 5, /* floats: f16 */
+    BRAINS = 6, /* bf16 */
+    FLOATS = 7
+};
+enum { MR = 6, NR = 2, FLOAT_MR = 12, AHEAD = 2048 };
 enum {
     MANY = 14,
     LINE = 16,  /* floats */
@@ -85,6 +96,47 @@ QNI_TEMPLATE void from_e4m3(__m512i codes, __m512 *v)
     QNI_UNROLL
     for (int b = 0; b < 4; b++)
         v[b] = _mm512_mul_ps(v[b], _mm512_set1_ps(256));
+}
+
+QNI_TEMPLATE bool are_nibbles(const int kind)
+{
+    return kind == NIBBLES || kind == NIBBLE_TABLE;
+}
+
+/* Bytes of a vector of kernel.h, or of four positions of floats; vectors of a unit. */
+QNI_TEMPLATE int64_t vector_bytes(const int kind)
+{
+    return kind == FLOATS ? 256 : kind >= HALVES ? 128 : 64;
+}
+QNI_TEMPLATE int64_t vectors_of(const int kind)
+{
+    return are_nibbles(kind) ? 4 : 8;
+}
+QNI_TEMPLATE int64_t unit_bytes_of(const int kind)
+{
+    return vectors_of(kind) * vector_bytes(kind);
+}
+
+/* Four positions of 16 outputs, of kinds that make them together. */
+QNI_TEMPLATE void four_of(const uint8_t *codes, const int kind, __m512 *v)
+{
+    if (kind == BYTE_E4M3) {
+        from_e4m3(_mm512_loadu_si512(codes), v);
+        return;
+    }
+    QNI_UNROLL
+    for (int b = 0; b < 4 && kind == FLOATS; b++)
+        v[b] = _mm512_loadu_ps(codes + 64 * b);
+    QNI_UNROLL
+    for (int b = 0; b < 4 && kind == HALVES; b++)
+        v[b] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(codes + 32 * b)));
+    QNI_UNROLL
+    for (int b = 0; b < 2 && kind == BRAINS; b++) {
+        const __m512i pair = _mm512_loadu_si512(codes + 64 * b);
+        const __m512i high = _mm512_set1_epi32((int)0xffff0000);
+        v[b] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+        v[b + 2] = _mm512_castsi512_ps(_mm512_and_si512(pair, high));
+    }
 }
 
 struct table {
@@ -168,7 +220,7 @@ struct where {
 QNI_TEMPLATE void block(const struct qni_matmul_tile *t, struct where at, const int mr,
                         const int nr, const int kind)
 {
-    const bool nibbles = kind == NIBBLES || kind == NIBBLE_TABLE;
+    const bool nibbles = are_nibbles(kind);
     const int64_t vectors = nibbles ? 4 : 8;
     struct operand o;
     o.table256 = t->table;
@@ -257,6 +309,70 @@ QNI_TEMPLATE void rows_of(const struct qni_matmul_tile *t, int64_t panel, const 
     }
 }
 
+/* ---- few rows of floats ---------------------------------------------------------------------- */
+
+/* mr rows x 2 panels, all of k. Rows and panels past the end stand for the last one, and are not
+ * stored. */
+QNI_TEMPLATE void float_block(const struct qni_matmul_tile *t, struct where at, const int mr,
+                              const int kind)
+{
+    const int64_t rows = t->m - at.row, panels = t->n_panels - at.panel;
+    const int64_t end = (int64_t)t->codes_stride;
+    const float *a[FLOAT_MR];
+    const uint8_t *codes[NR];
+    __m512 sum[FLOAT_MR][NR];
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++) {
+        const int64_t row = at.row + (i < rows ? i : rows - 1);
+        a[i] = (const float *)(const void *)((const char *)t->a + (size_t)row * t->lda);
+        sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+    }
+    QNI_UNROLL
+    for (int j = 0; j < NR; j++)
+        codes[j] = t->codes + (size_t)(at.panel + (j < panels ? j : 0)) * t->codes_stride;
+    for (int64_t bytes = 0, p = 0; bytes < end; bytes += vector_bytes(kind), p += 4) {
+        const int64_t ahead = bytes + AHEAD + (bytes + AHEAD >= end ? (NR - 1) * end : 0);
+        QNI_UNROLL
+        for (int j = 0; j < NR; j++) {
+            __m512 w[4];
+            four_of(codes[j] + bytes, kind, w);
+            QNI_UNROLL
+            for (int line = 0; line < vector_bytes(kind); line += 64)
+                _mm_prefetch((const char *)codes[j] + ahead + line, _MM_HINT_T0);
+            QNI_UNROLL
+            for (int b = 0; b < 4; b++)
+                QNI_UNROLL
+            for (int i = 0; i < mr; i++)
+                sum[i][j] = _mm512_fmadd_ps(w[b], _mm512_set1_ps(a[i][p + b]), sum[i][j]);
+        }
+    }
+    QNI_UNROLL
+    for (int i = 0; i < mr; i++)
+        QNI_UNROLL
+    for (int j = 0; j < NR; j++)
+        if (i < rows && j < panels)
+            _mm512_storeu_ps(t->c + (size_t)(at.row + i) * t->ldc +
+                                 (size_t)(at.panel + j) * QNI_PANEL,
+                             sum[i][j]);
+}
+
+/* At most FLOAT_MR rows. */
+QNI_TEMPLATE void few_floats(const struct qni_matmul_tile *t, const int kind)
+{
+    for (struct where at = {0, 0}; at.panel < t->n_panels; at.panel += NR) {
+        if (t->m == 1)
+            float_block(t, at, 1, kind);
+        else if (t->m == 2)
+            float_block(t, at, 2, kind);
+        else if (t->m <= 4)
+            float_block(t, at, 4, kind);
+        else if (t->m <= 8)
+            float_block(t, at, 8, kind);
+        else
+            float_block(t, at, FLOAT_MR, kind);
+    }
+}
+
 /* ---- many rows ------------------------------------------------------------------------------- */
 
 /* Rows are copied, a span of k at a time: where they lie, often a multiple of 4 KiB apart, those of
@@ -299,18 +415,24 @@ static void copy_rows(const struct span *n)
 QNI_TEMPLATE void expand(__m512 *w, const uint8_t *codes, ptrdiff_t ahead, __m512 scale,
                          __m512 offset, const struct table *table, bool halves, const int kind)
 {
-    const bool nibbles = kind == NIBBLES || kind == NIBBLE_TABLE;
+    const bool nibbles = are_nibbles(kind);
     const int vectors = halves || nibbles ? 4 : 8;
-    for (int r = 0; r < vectors; r++, codes += 64) {
+    for (int r = 0; r < vectors; r++, codes += vector_bytes(kind)) {
         const __m512i v = _mm512_loadu_si512(codes);
-        __m512 e4m3[4];
-        _mm_prefetch((const char *)codes + ahead, _MM_HINT_T1);
-        if (kind == BYTE_E4M3)
-            from_e4m3(v, e4m3);
+        __m512 four[4];
+        QNI_UNROLL
+        for (int line = 0; line < vector_bytes(kind); line += 64)
+            _mm_prefetch((const char *)codes + line + ahead, _MM_HINT_T1);
+        if (kind >= BYTE_E4M3)
+            four_of(codes, kind, four);
         QNI_UNROLL
         for (int b = 0; b < 4; b++) {
+            if (kind >= HALVES) {
+                w[NR * (4 * r + b)] = four[b];
+                continue;
+            }
             const __m512 low =
-                kind == BYTE_E4M3 ? e4m3[b] : value16(v, 8 * b, kind, table->nibbles, table->bytes);
+                kind == BYTE_E4M3 ? four[b] : value16(v, 8 * b, kind, table->nibbles, table->bytes);
             w[NR * (4 * r + b)] = _mm512_fmadd_ps(scale, low, offset);
             if (!nibbles || halves)
                 continue;
@@ -324,7 +446,7 @@ QNI_TEMPLATE void expand(__m512 *w, const uint8_t *codes, ptrdiff_t ahead, __m51
 QNI_TEMPLATE void make(const struct span *n, int64_t panel, int j, ptrdiff_t ahead, const int kind)
 {
     const struct qni_matmul_tile *t = n->t;
-    const int64_t unit_bytes = kind == NIBBLES || kind == NIBBLE_TABLE ? 256 : 512;
+    const int64_t unit_bytes = unit_bytes_of(kind);
     const int64_t unit_positions = t->halves ? QNI_UNIT / 2 : QNI_UNIT;
     const uint8_t *codes = t->codes + (size_t)panel * t->codes_stride + n->unit * unit_bytes;
     __m512 *w = &n->s->w[0][j];
@@ -416,7 +538,7 @@ QNI_TEMPLATE void one_span(const struct span *n, const int kind)
 {
     const struct qni_matmul_tile *t = n->t;
     const int64_t pairs = (t->n_panels + 1) / 2, bytes = (int64_t)t->codes_stride;
-    const int64_t unit_bytes = kind == NIBBLES || kind == NIBBLE_TABLE ? 256 : 512;
+    const int64_t unit_bytes = unit_bytes_of(kind);
     copy_rows(n);
     for (int64_t pair = 0; pair < pairs; pair++) {
         const int64_t panel = 2 * pair;
@@ -453,6 +575,8 @@ QNI_TEMPLATE void many_rows(const struct qni_matmul_tile *t, const int kind)
  * and stored, they cost more, and tables of 256 values so much that once is best. */
 static bool are_many(const struct qni_matmul_tile *t, const int kind)
 {
+    if (kind >= HALVES && !t->halves)
+        return t->m > FLOAT_MR;
     return t->m > (kind == BYTE_TABLE || t->halves ? MR : 2 * MR);
 }
 
@@ -461,6 +585,10 @@ QNI_TEMPLATE void tile(const struct qni_matmul_tile *t, const int kind)
     int64_t panel = 0;
     if (are_many(t, kind)) {
         many_rows(t, kind);
+        return;
+    }
+    if (kind >= HALVES) {
+        few_floats(t, kind);
         return;
     }
     for (; panel + NR <= t->n_panels; panel += NR)
@@ -487,4 +615,16 @@ void qni_matmul_f32_t8n16_mr6_avx512(const struct qni_matmul_tile *t)
         tile(t, BYTE_E4M3);
     else
         tile(t, BYTE_TABLE);
+}
+void qni_matmul_f32_h16n16_mr12_avx512(const struct qni_matmul_tile *t)
+{
+    tile(t, HALVES);
+}
+void qni_matmul_f32_b16n16_mr12_avx512(const struct qni_matmul_tile *t)
+{
+    tile(t, BRAINS);
+}
+void qni_matmul_f32_f32n16_mr12_avx512(const struct qni_matmul_tile *t)
+{
+    tile(t, FLOATS);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planes of bf16 x 4- and 8-bit weights with AVX-512 BF16. Contract and operand layouts: kernel.h.
+/* Planes of bf16 x 4- and 8-bit weights, or weights of bf16, with AVX-512 BF16. Contract and
+ * operand layouts: kernel.h.
  *
  * vdpbf16ps multiplies pairs: lane j of a vector holds two neighbouring positions of output j, the
  * other operand the same two positions of x in every lane. A code of at most 8 bits is exact in
@@ -14,7 +15,8 @@
  * A vector of nibble codes is four vectors of pairs: vpermw, which looks only at the low five bits
  * of each half of a lane, finds bf16 in a table that holds the 16 values twice: the low nibbles of
  * bytes 0 and 2 at no shift, of 1 and 3 at 8, the high ones at 4 and 12; x comes in that order,
- * too. Bytes are converted through f32, whose upper half is the bf16. Six rows x two panels are in
+ * too. Bytes are converted through f32, whose upper half is the bf16. Weights of bf16 are pairs as
+ * they lie. Six rows x two panels are in
  * registers, as in x86_avx512.c.
  *
  * Bound: bytes of the codes / bandwidth for few rows, then 2 m n k / (64 operations times the
@@ -28,13 +30,25 @@
 #include "../simd/bf16.h"
 #include "kernel.h"
 
-enum { NIBBLES = 0, BYTES = 1 };
+enum { NIBBLES = 0, BYTES = 1, BRAINS = 2 /* weights of bf16 */ };
 enum { MR = 6, NR = 2, AHEAD = 2048 };
+
+/* Vectors of a unit; pairs of a vector. */
+QNI_TEMPLATE int64_t vectors_of(const int kind)
+{
+    return kind == NIBBLES ? 4 : kind == BYTES ? 8 : 16;
+}
+QNI_TEMPLATE int pairs_of(const int kind)
+{
+    return kind == NIBBLES ? 4 : kind == BYTES ? 2 : 1;
+}
 
 /* The q-th pair of positions of a vector of codes: bytes q and q + 2, or, of nibbles, the low ones
  * at 0 and 2, the high ones at 1 and 3. */
 QNI_TEMPLATE __m512i pair_of(__m512i codes, const int q, const int kind, __m512i table)
 {
+    if (kind == BRAINS)
+        return codes;
     if (kind == NIBBLES)
         return _mm512_permutexvar_epi16(q == 0   ? codes
                                         : q == 1 ? _mm512_srli_epi16(codes, 4)
@@ -68,9 +82,9 @@ static inline __m512bh pair_of_x(const uint16_t *a)
 QNI_TEMPLATE void add_vector(const struct operand *o, int64_t unit, int64_t r, const int mr,
                              const int nr, const int kind, const bool one_plane, __m512 (*sum)[NR])
 {
-    const int64_t at = (unit * (kind == NIBBLES ? 4 : 8) + r) * 64, p = 4 * r;
+    const int64_t at = (unit * vectors_of(kind) + r) * 64, p = (kind == BRAINS ? 2 : 4) * r;
     const size_t a = (size_t)(unit * (one_plane ? 1 : o->planes)) * o->step;
-    const int pairs = kind == NIBBLES ? 4 : 2;
+    const int pairs = pairs_of(kind);
     const int32_t planes = one_plane ? 1 : o->planes;
     __m512i codes[NR];
     QNI_UNROLL
@@ -148,7 +162,7 @@ QNI_TEMPLATE void end_group(const struct qni_matmul_tile *t, struct where at, in
 QNI_TEMPLATE void block(const struct qni_matmul_tile *t, struct where at, const int mr,
                         const int nr, const int kind, const bool one_plane)
 {
-    const int64_t vectors = kind == NIBBLES ? 4 : 8;
+    const int64_t vectors = vectors_of(kind);
     const struct operand o = operand_of(t, at, mr, nr, kind);
     __m512 acc[MR][NR], sum[MR][NR];
     QNI_UNROLL
@@ -212,6 +226,8 @@ static void several_planes(const struct qni_matmul_tile *t, int kind)
         for (at.row = 0; at.row < t->m; at.row++)
             if (kind == NIBBLES)
                 block(t, at, 1, 1, NIBBLES, false);
+            else if (kind == BRAINS)
+                block(t, at, 1, 1, BRAINS, false);
             else
                 block(t, at, 1, 1, BYTES, false);
 }
@@ -244,4 +260,8 @@ void qni_matmul_bf16_t4n16_mr6_bf16512(const struct qni_matmul_tile *t)
 void qni_matmul_bf16_q8n16_mr6_bf16512(const struct qni_matmul_tile *t)
 {
     tile(t, BYTES);
+}
+void qni_matmul_bf16_b16n16_mr6_bf16512(const struct qni_matmul_tile *t)
+{
+    tile(t, BRAINS);
 }
