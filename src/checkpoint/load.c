@@ -213,8 +213,8 @@ static bool load_row(const void *arg, int64_t row)
     const struct code_rows *const c = arg;
     const qn_weight *const w = c->w;
     if (qni_is_float_format(&w->format)) {
-        memcpy(w->codes + (size_t)row * c->row_bytes, c->from + (size_t)row * c->row_bytes,
-               c->row_bytes);
+        const size_t bytes = qni_code_row_bytes(w);
+        memcpy(w->codes + (size_t)row * bytes, c->from + (size_t)row * c->row_bytes, bytes);
         return true;
     }
     return qni_codes_unpack(c->from + (size_t)row * c->row_bytes, (size_t)w->k, w->format.bits,
