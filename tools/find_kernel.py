@@ -26,6 +26,7 @@ CONTRACTS = {"matmul": "src/cpu/matmul/kernel.h", "conv": "src/cpu/conv/direct_k
              "groups": "src/cpu/conv/groups_kernel.h",
              "depthwise": "src/cpu/conv/depthwise_kernel.h"}
 FORMATS = {"q4n16": "int4", "t4n16": "iq4nl", "q8n16": "int8", "t8n16": "fp8", "rows": "int8"}
+FLOATS = {"h16n16": "f16", "b16n16": "bf16", "f32n16": "f32"}
 STATIC = "--strategy int8-static --y i8"
 IMAGE = "--op conv2d --image nhwc --size 28x28 --kernel-size 3x3 --pad 1"
 
@@ -56,13 +57,14 @@ def source(root, folder, parts):
 
 
 def matmul_options(facts, parts):
-    bits = FORMATS[parts["layout"]]
     group = ":pc" if parts["reads"] == "q8" else ":g128"
+    layout = parts["layout"]
+    weights = FLOATS.get(layout) or FORMATS[layout] + group
     strategy = {"f32": "float", "bf16": "float", "q8": "int8-row", "q8b": "int8-block"}
     is_dense = "dense" in parts["variant"]
     rows_of_x = max(int(facts["mr"]), int(facts["m_min"]))
     x = " --x bf16" if parts["reads"] == "bf16" else ""
-    return (f"--n 1024 --k 1024 --m {rows_of_x} --weights {bits}{group} --strategy "
+    return (f"--n 1024 --k 1024 --m {rows_of_x} --weights {weights} --strategy "
             f"{'dense' if is_dense else strategy[parts['reads']]}{x}")
 
 
@@ -105,7 +107,8 @@ def places(root, row):
     defined = source(root, os.path.dirname(path), parts)
     suite = f'"rows.{op}"' in ctext.read(root, "test/kernel/suites.inc")
     layout = parts["layout"].upper()
-    page = "docs/layouts.md" if layout == "ROWS" or layout[1:] in ("4N16", "8N16") else None
+    drawn = layout == "ROWS" or layout[1:] in ("4N16", "8N16", "16N16", "32N16")
+    page = "docs/layouts.md" if drawn else None
     results = recorded(root, name)
     return [("row", f"{path}:{line}"),
             ("source", f"{defined[0]}:{defined[1]}" if defined else None),
