@@ -439,7 +439,7 @@ static int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_ex
     int32_t status = 0;
     for (int64_t row = 0; row < p->m && status == 0; row += ROWS) {
         struct qni_cuda_product some = *p;
-        some.m = p->m - row < ROWS ? p->m - row : ROWS;
+        some.m = p->m - row < ROWS ? p->m - row : (int32_t)ROWS;
         some.row += row;
         some.x.a = (const uint8_t *)p->x.a + row * p->x.lda;
         status = launch_rows<FORMAT, MT>(&some, experts, launch);
