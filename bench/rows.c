@@ -226,11 +226,15 @@ static qn_weight *weight_of(const qn_ctx *ctx, const char *format, int64_t n, in
     if (qn_format_parse(format, &parts.format, &err) != QN_OK)
         stop(format, err.text);
     const int64_t groups = n * qn_format_groups(&parts.format, k, k);
-    uint8_t *const codes = memory((size_t)(n * k));
+    const bool is_float = parts.format.code == QN_CODE_FLOAT;
+    const int64_t each = is_float ? parts.format.bits / 8 : 1;
+    uint8_t *const codes = memory((size_t)(n * k * each));
     float *const scale = memory((size_t)groups * sizeof *scale);
     float *const offset = memory((size_t)groups * sizeof *offset);
     int32_t *const zero = memory((size_t)groups * sizeof *zero);
-    for (int64_t i = 0; i < n * k; i++) {
+    for (int64_t i = 0; i < n * k * each && is_float; i++) /* one small number of either sign */
+        codes[i] = i % each == each - 1 ? (uint8_t)(0x3c | (draw(&seed) & 0x80)) : 0;
+    for (int64_t i = 0; i < n * k && !is_float; i++) {
         codes[i] = (uint8_t)(draw(&seed) & ((1u << parts.format.bits) - 1u));
         codes[i] ^= parts.format.code == QN_CODE_E4M3 && (codes[i] & 0x7fu) == 0x7fu;
     }
@@ -242,7 +246,7 @@ static qn_weight *weight_of(const qn_ctx *ctx, const char *format, int64_t n, in
     parts.n = n;
     parts.k = k;
     parts.codes = codes;
-    parts.scale = scale;
+    parts.scale = is_float ? NULL : scale;
     parts.zero = parts.format.shift == QN_SHIFT_ZERO ? zero : NULL;
     parts.offset = parts.format.shift >= QN_SHIFT_OFFSET ? offset : NULL;
     if (qn_weight_create(ctx, &parts, &weight, &err) != QN_OK)

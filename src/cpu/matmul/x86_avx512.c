@@ -13,8 +13,9 @@
  *
  * Few rows: the inner sums are f32 without scale: one multiplication a group and output, not one a
  * weight. Two panels and up to six rows are in registers at a time (12 group sums, 12 results, 2
- * weights, the table). Weights that are floats have neither scales nor groups: there all of twelve
- * rows are sums, and fewer passes over the weights are made.
+ * weights, the table). Weights that are floats have neither scales nor groups: there all
+ * of eight rows are sums, and one pass over the weights is made. (With twelve there are too few
+ * registers for the addresses of rows: as many rows took longer than sixteen.)
  * Many rows: spans of k of two panels are made dense floats, fma(scale, value, offset), and
  * fourteen rows at a time are multiplied with them:
  *
@@ -39,7 +40,7 @@ enum {
     BRAINS = 6, /* bf16 */
     FLOATS = 7
 };
-enum { MR = 6, NR = 2, FLOAT_MR = 12, AHEAD = 2048 };
+enum { MR = 6, NR = 2, FLOAT_MR = 8, AHEAD = 2048 };
 enum {
     MANY = 14,
     LINE = 16,  /* floats */
@@ -366,8 +367,8 @@ QNI_TEMPLATE void few_floats(const struct qni_matmul_tile *t, const int kind)
             float_block(t, at, 2, kind);
         else if (t->m <= 4)
             float_block(t, at, 4, kind);
-        else if (t->m <= 8)
-            float_block(t, at, 8, kind);
+        else if (t->m <= 6)
+            float_block(t, at, 6, kind);
         else
             float_block(t, at, FLOAT_MR, kind);
     }
@@ -616,15 +617,15 @@ void qni_matmul_f32_t8n16_mr6_avx512(const struct qni_matmul_tile *t)
     else
         tile(t, BYTE_TABLE);
 }
-void qni_matmul_f32_h16n16_mr12_avx512(const struct qni_matmul_tile *t)
+void qni_matmul_f32_h16n16_mr8_avx512(const struct qni_matmul_tile *t)
 {
     tile(t, HALVES);
 }
-void qni_matmul_f32_b16n16_mr12_avx512(const struct qni_matmul_tile *t)
+void qni_matmul_f32_b16n16_mr8_avx512(const struct qni_matmul_tile *t)
 {
     tile(t, BRAINS);
 }
-void qni_matmul_f32_f32n16_mr12_avx512(const struct qni_matmul_tile *t)
+void qni_matmul_f32_f32n16_mr8_avx512(const struct qni_matmul_tile *t)
 {
     tile(t, FLOATS);
 }
