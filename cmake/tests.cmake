@@ -372,8 +372,12 @@ if(QN_PYTHON)
     quern_tree_test(tree.kernels ${QN_PYTHON} tools/find_kernel.py --check
       --tests $<TARGET_FILE:quern-check> --command $<TARGET_FILE:quern_cli>)
   endif()
-  quern_tree_test(tree.sizes ${QN_PYTHON} tools/check_sizes.py
-    --archive $<TARGET_FILE:quern_static>)
+  # The limit is that of the library without CUDA.
+  set(library_of_cpus)
+  if(NOT QN_CUDA_BUILT)
+    set(library_of_cpus --archive $<TARGET_FILE:quern_static>)
+  endif()
+  quern_tree_test(tree.sizes ${QN_PYTHON} tools/check_sizes.py ${library_of_cpus})
   quern_tree_test(tree.docs ${QN_PYTHON} tools/gen_docs.py --check)
   quern_tree_test(tree.links ${QN_PYTHON} tools/check_links.py)
 endif()

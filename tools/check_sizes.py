@@ -4,7 +4,8 @@
 
     check_sizes.py [--root DIR] [--archive libquern.a]
 
-Functions, files, parameters, columns; with --archive the static library without debug information.
+Functions, files, parameters, columns; with --archive the static library of a build
+without CUDA, less its debug information.
 Exit status 1 and one line per finding when a limit is passed.
 """
 import argparse
@@ -66,11 +67,6 @@ def check_archive(archive):
     with tempfile.TemporaryDirectory() as folder:
         stripped = os.path.join(folder, "stripped.a")
         subprocess.run(("strip", "--strip-debug", "-o", stripped, archive), check=True)
-        # Machine code of several GPUs is another matter.
-        members = subprocess.run(("ar", "t", stripped), check=True, capture_output=True, text=True)
-        of_gpu = [name for name in members.stdout.split() if name.endswith(".cu.o")]
-        if of_gpu:
-            subprocess.run(("ar", "d", stripped, *of_gpu), check=True)
         size = os.path.getsize(stripped)
     print(f"static library: {size} bytes of at most {ARCHIVE_BYTES}")
     if size > ARCHIVE_BYTES:

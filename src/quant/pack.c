@@ -402,6 +402,8 @@ static void write_floats(const struct job *job, int64_t panel, const int64_t out
     const qn_dtype floats = p->layout->floats;
     const size_t unit_bytes = qni_packed_unit_bytes(p->layout->code_bits);
     const size_t each = qn_dtype_bytes(floats), step = qni_float_step(floats);
+    if (p->head.units == 0) /* k = 0: there is no section */
+        return;
     uint8_t *const to = (uint8_t *)section_of(job, QNI_SECTION_CODES) +
                         (size_t)(panel * p->head.units) * unit_bytes;
     memset(to, 0, (size_t)p->head.units * unit_bytes);

@@ -261,7 +261,8 @@ static void test_bad_rows(void **state)
     assert_null(packed);
     assert_error(qn_checkpoint_pack(ctx, c, 1, &late, NULL, &packed, NULL, &err), QN_E_VALUE,
                  "the scale of row 222, group 1 is not finite");
-    assert_error(qn_checkpoint_load(ctx, c, 0, 200, -1, &weight, NULL, &err), QN_E_VALUE,
+    qn_weight *loaded = NULL;
+    assert_error(qn_checkpoint_load(ctx, c, 0, 200, -1, &loaded, NULL, &err), QN_E_VALUE,
                  "the scale of row 222, group 1 is not finite");
     assert_error(qn_checkpoint_pack(ctx, c, 1, &beyond, NULL, &packed, NULL, &err), QN_E_ARGUMENT,
                  "of 300");
@@ -274,6 +275,7 @@ static void test_bad_rows(void **state)
     assert_error(qn_checkpoint_pack(ctx, NULL, 1, &whole, NULL, &packed, NULL, &err),
                  QN_E_ARGUMENT, "NULL");
     qn_checkpoint_close(c);
+    qn_weight_destroy(weight);
     free(bytes);
     qn_ctx_destroy(ctx);
     folder_remove(folder);
