@@ -169,6 +169,10 @@ if(cmocka_FOUND)
         target_compile_definitions(${program} PRIVATE QN_TEST_LIBRARY="$<TARGET_FILE:quern>")
         target_link_libraries(${program} PRIVATE ${CMAKE_DL_LIBS})
       endif()
+      if(name STREQUAL "nccl") # over threads: a NCCL and a CUDA of its own
+        target_include_directories(${program} SYSTEM BEFORE PRIVATE
+          ${PROJECT_SOURCE_DIR}/test/api/fake_nccl)
+      endif()
       if(name STREQUAL "cli_fit") # a pure part of the command
         target_sources(${program} PRIVATE cli/fit.c)
         target_link_libraries(${program} PRIVATE m)

@@ -30,6 +30,8 @@ compile() { # compiler language flags...
                 continue
             fi
         fi
+        # What the tests have in the place of NCCL and CUDA.
+        [ "$name" != nccl.h ] || include="-isystem $root/test/api/fake_nccl"
         printf '#include <quern/%s>\n#include <quern/%s>\n' "$name" "$name" >"$scratch/one$ending"
         # shellcheck disable=SC2086
         if ! "$compiler" "$@" $include -I"$root/include" -fsyntax-only "$scratch/one$ending"; then
@@ -48,5 +50,15 @@ for compiler in g++ clang++; do
     # shellcheck disable=SC2086
     compile $compiler .cc -std=c++11 $strict
 done
+# With CUDA's own runtime, as C++ for nvcc; NCCL's header is that of the tests.
+if PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then
+    mkdir "$scratch/nccl" && cp "$root/test/api/fake_nccl/nccl.h" "$scratch/nccl/"
+    printf '#include <quern/nccl.h>\nint main() { return 0; }\n' >"$scratch/one.cu"
+    if ! PATH=$PATH:/usr/local/cuda/bin nvcc -Werror all-warnings -c -o "$scratch/one.o" \
+        -I"$root/include" -isystem "$scratch/nccl" "$scratch/one.cu"; then
+        echo "nccl.h does not compile with nvcc"
+        failed=1
+    fi
+fi
 [ $compiled -gt 0 ] || { echo "no compiler, no header: nothing was checked"; failed=1; }
 exit $failed
