@@ -38,7 +38,7 @@ DOWN = {
 # Inside an area folders have an order, too: each may include what stands before it. What they all
 # agree on stands first: headers of the area's own folder and the contracts of kernels.
 SHARED = re.compile(
-    r"src/cpu/(backend\.h|layouts\.(h|inc)|\w+/(\w+_)?kernel\.h|\w+/(kernels|isa)\.inc)$|"
+    r"src/cpu/(backend\.h|layouts\.(h|inc)|\w+/((\w+_)?kernel|cut)\.h|\w+/(kernels|isa)\.inc)$|"
     r"src/cuda/([^/]+\.(h|cuh|inc)|matmul/\w+\.inc)$|"
     r"src/checkpoint/([^/]+\.h|import/import(\.h|ers\.inc))$")
 INSIDE = {

@@ -42,6 +42,10 @@ static void cpu_facts(const union qni_choice *choice, struct qni_choice_facts *f
     facts->stand_in = c->n_choices > 0 && c->stand_in[c->n_choices - 1] != NULL
                           ? qni_cpu_kernel_name(c->stand_in[c->n_choices - 1])
                           : NULL;
+    facts->stand_in_when = c->conv != NULL
+                               ? "scales or biases are too large for it, or a run has another "
+                                 "activation"
+                               : "rows of x have too many outliers";
     facts->scratch_bytes = c->scratch_bytes;
     facts->shared_bytes = c->shared_bytes;
     facts->thread_bytes = c->thread_bytes;

@@ -28,7 +28,8 @@ struct qni_choice_facts {
     const char *note;    /* more about how it is done; NULL */
     int32_t n_threads;
     int32_t is_fallback;
-    const char *stand_in; /* runs where data rule `kernel` out; NULL: they cannot */
+    const char *stand_in;      /* runs where data rule `kernel` out; NULL: they cannot */
+    const char *stand_in_when; /* which data, in words; only with stand_in */
     size_t scratch_bytes, shared_bytes, thread_bytes;
     int64_t block_m, block_n; /* rows and outputs of one piece of work */
     int32_t n_kernels;        /* rows in use, by rising m */

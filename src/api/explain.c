@@ -205,7 +205,7 @@ static void put_choice(struct writer *w, const qn_ctx *ctx, const struct qni_op 
     for (int32_t i = 0; i < f.n_kernels && f.n_kernels > 1; i++)
         put(w, "  from m = %lld: %s\n", (long long)f.m_from[i], f.kernels[i]);
     if (f.stand_in != NULL)
-        put(w, "  where rows of x have too many outliers: %s\n", f.stand_in);
+        put(w, "  where %s: %s\n", f.stand_in_when, f.stand_in);
     if (f.machine != NULL) {
         put(w, "rows prepared at once: %lld\nscratch: %zu bytes on the device\n",
             (long long)f.block_m, f.scratch_bytes);

@@ -244,7 +244,8 @@ static qn_status compare_geometry(const struct qni_op *a, const struct qni_op *b
                       memcmp(p->stride, q->stride, sizeof p->stride) == 0 &&
                       memcmp(p->dilation, q->dilation, sizeof p->dilation) == 0 &&
                       memcmp(p->pad, q->pad, sizeof p->pad) == 0 &&
-                      (p->xs[1] == 1) == (q->xs[1] == 1); /* pixels in one piece, or planes */
+                      (p->xs[1] == 1) == (q->xs[1] == 1) && /* pixels in one piece, or planes */
+                      (p->ys[1] == 1) == (q->ys[1] == 1);
     if (!same)
         return qni_fail(err, QN_E_SHAPE,
                         "the image, or how the kernel steps over it, is another "

@@ -11,6 +11,8 @@
 #include "../quant/op.h"
 #include "../quant/packed.h"
 #include "../quant/rows.h"
+#include "conv/cut.h"
+#include "matmul/cut.h"
 
 struct qni_matmul_kernel; /* a row of matmul/kernels.inc */
 struct qni_conv_kernel;   /* a row of conv/kernels.inc */
@@ -31,6 +33,10 @@ struct qni_cpu_choice {
     int32_t n_threads;
     int32_t is_fallback;
     const struct qni_conv_kernel *conv; /* a row of the table of convolutions; NULL: of matmul */
+    union {
+        struct qni_conv_cut conv;       /* conv is not NULL */
+        struct qni_product_cut product; /* conv is NULL */
+    } cut;
     /* prepared rows, shared by all threads */
     size_t shared_bytes;
     size_t thread_bytes; /* private scratch of each */

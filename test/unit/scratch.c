@@ -52,7 +52,7 @@ static void check_plan(const qn_plan *plan, const struct scene *s, const char *w
 {
     const struct qni_cpu_choice *const c = &plan->choice.cpu;
     const size_t most = allowed(plan, s->m);
-    const size_t shared = (size_t)s->m * qni_shared_row_bytes(&plan->op, c);
+    const size_t shared = (size_t)s->m * c->cut.product.shared_row_bytes;
     if (c->thread_bytes > most || c->shared_bytes > shared)
         fail_msg(
             "%s, isa %s, %s, %lld x %lld x %lld, %s, x %s, %d threads: %s asks for %zu bytes a "

@@ -13,15 +13,21 @@ qn_status qni_conv_select(const qn_ctx *ctx, const struct qni_op *op, struct qni
 void qni_conv_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
                   void *scratch);
 
+/* The row that runs where data rule this one out, or NULL: they cannot (select.c). */
+const struct qni_conv_kernel *qni_conv_stand_in(const qn_ctx *ctx,
+                                                const struct qni_conv_kernel *kernel);
+
 /* The best row of the table that serves, or NULL. tell (may be NULL) hears why the others do not.
  * Pure (select.c). */
 const struct qni_conv_kernel *qni_conv_choose(const qn_ctx *ctx, const struct qni_op *op,
                                               qni_refusal_fn tell, void *arg);
 
-/* An algorithm's loops. plan: choice->conv is the row; it says how the work is cut and how much
- * scratch all threads share and each has of its own. A run may have other strides and a smaller
- * batch than its plan, so it cuts its work again, by the same function of shape and strides. */
+/* An algorithm's loops. cut makes every decision of a run; plan says from choice->cut how much
+ * scratch all threads share and each has of its own, whatever the run's strides and however much
+ * smaller its batch; run follows choice->cut. */
 struct qni_conv_driver {
+    void (*cut)(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,
+                struct qni_conv_cut *cut);
     void (*plan)(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice);
     void (*run)(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
                 void *scratch);

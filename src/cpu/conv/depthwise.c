@@ -36,11 +36,8 @@ struct depthwise_run {
     struct qni_axis axis[2];
     struct qni_phase phase[2];
     struct qni_tap_list list;
-    struct qni_ring ring;
-    struct qni_places places;
-    int64_t block;                   /* outputs of a piece */
-    int64_t n_blocks, n_bands, band; /* band: rows */
-    int64_t n_items;
+    struct qni_ring_cut cut;
+    int64_t n_bands, n_items;
     bool raw;                      /* the kernel gives int32 sums */
     struct qni_finish_step finish; /* but for what differs from line to line */
     bool is_finished;              /* it does more than to store f32 */
@@ -92,7 +89,7 @@ static int64_t advance_of(const struct depthwise_run *run)
 static void load_strip(const struct depthwise_item *p, const struct qni_input_row *row,
                        int64_t first, int64_t step, float *dst)
 {
-    const struct qni_ring *r = &p->run->ring;
+    const struct qni_ring *r = &p->run->cut.ring;
     const int64_t per_channel = p->run->op->conv.co;
     const struct qni_lane_block block = {p->output, per_channel, p->n, r->vector};
     /* A tile may be narrower than the widest one. */
@@ -107,7 +104,7 @@ static void load_strip(const struct depthwise_item *p, const struct qni_input_ro
 static void load_row(const struct depthwise_item *p, int64_t iy, float *dst)
 {
     const struct depthwise_run *run = p->run;
-    const struct qni_ring *r = &run->ring;
+    const struct qni_ring *r = &run->cut.ring;
     const struct qni_input_row row = input_row(p, iy);
     const int64_t advance = advance_of(run), moved = advance * p->column;
     for (int64_t i = 0; i < r->n_strips; i++, dst += r->strip) {
@@ -121,7 +118,7 @@ static void load_row(const struct depthwise_item *p, int64_t iy, float *dst)
 /* Where the inputs of a tap begin for the outputs of a tile: floats into a ring row. */
 static int64_t tap_offset(const struct depthwise_run *run, const struct qni_tap *tap)
 {
-    const struct qni_ring *r = &run->ring;
+    const struct qni_ring *r = &run->cut.ring;
     if (r->is_apart)
         return tap->at[1] * r->strip;
     const int64_t column = tap->base[1] - run->list.lo[1];
@@ -134,7 +131,7 @@ static int64_t tap_offset(const struct depthwise_run *run, const struct qni_tap 
 static const float *ring_row(const struct depthwise_item *p, int32_t tap, int64_t jy)
 {
     const struct depthwise_run *run = p->run;
-    const struct qni_ring *r = &run->ring;
+    const struct qni_ring *r = &run->cut.ring;
     int64_t iy;
     if (!qni_axis_base(&run->axis[0], &run->phase[0], tap, &iy))
         return NULL;
@@ -152,7 +149,7 @@ static const float *ring_row(const struct depthwise_item *p, int32_t tap, int64_
 
 static void begin_tile(const struct depthwise_item *p)
 {
-    const struct qni_ring *r = &p->run->ring;
+    const struct qni_ring *r = &p->run->cut.ring;
     for (int64_t i = 0; i < r->n_slots; i++)
         p->tags[i] = -1;
 }
@@ -182,7 +179,7 @@ static void multiply(const struct depthwise_item *p, int64_t panel, int64_t colu
                      int64_t ldc)
 {
     const struct depthwise_run *run = p->run;
-    const struct qni_ring *r = &run->ring;
+    const struct qni_ring *r = &run->cut.ring;
     const struct qni_lane_weights *const w = r->by_pixel ? &p->one : &p->panels[panel];
     for (int32_t t = 0; panel > 0 && t < run->list.n_taps; t++)
         if (p->in[t] != NULL)
@@ -234,10 +231,10 @@ void qni_read_vector(const qn_tensor *t, int64_t first, int64_t step, int64_t n,
 static const void *fill_line(const struct depthwise_item *p, float *line, const qn_tensor *t)
 {
     const struct depthwise_run *run = p->run;
-    const int64_t n = run->ring.by_pixel ? run->ring.tile : p->n;
+    const int64_t n = run->cut.ring.by_pixel ? run->cut.ring.tile : p->n;
     if (t->rank == 0)
         return NULL;
-    qni_read_vector(t, p->output, run->ring.by_pixel ? 0 : 1, n, line);
+    qni_read_vector(t, p->output, run->cut.ring.by_pixel ? 0 : 1, n, line);
     return line;
 }
 
@@ -245,7 +242,7 @@ static const void *fill_line(const struct depthwise_item *p, float *line, const 
 static bool is_direct(const struct depthwise_item *p)
 {
     const struct qni_op *op = p->run->op;
-    return !p->run->ring.by_pixel && op->y.dtype == QN_F32 && op->conv.ys[1] == 1 &&
+    return !p->run->cut.ring.by_pixel && op->y.dtype == QN_F32 && op->conv.ys[1] == 1 &&
            p->n % QNI_PANEL == 0 && op->epilogue.residual.rank == 0;
 }
 
@@ -273,10 +270,10 @@ static void begin_lines(struct depthwise_item *p)
     p->is_direct = is_direct(p);
     if (step.w_scale == NULL)
         return;
-    const int64_t n = run->ring.by_pixel ? run->ring.tile : p->n;
+    const int64_t n = run->cut.ring.by_pixel ? run->cut.ring.tile : p->n;
     for (int64_t i = 0; i < n; i++)
-        p->line[1][i] =
-            run->ring.by_pixel ? p->one.scale[0] : p->panels[i / QNI_PANEL].scale[i % QNI_PANEL];
+        p->line[1][i] = run->cut.ring.by_pixel ? p->one.scale[0]
+                                               : p->panels[i / QNI_PANEL].scale[i % QNI_PANEL];
 }
 
 /* Output (jy, jx) in an image of these strides. */
@@ -293,7 +290,7 @@ static void finish_line(const struct depthwise_item *p, float *v, int64_t jy, in
 {
     const struct depthwise_run *run = p->run;
     const struct qni_op *op = run->op;
-    const bool by_pixel = run->ring.by_pixel;
+    const bool by_pixel = run->cut.ring.by_pixel;
     const int64_t along = by_pixel ? run->phase[1].step : 1;
     const qn_tensor *residual = &op->epilogue.residual;
     struct qni_scale_step scale = p->scale;
@@ -330,10 +327,10 @@ static void find_inputs(const struct depthwise_item *p, int64_t jy)
 static void run_row(const struct depthwise_item *p, int64_t jy)
 {
     const struct depthwise_run *run = p->run;
-    const struct qni_ring *r = &run->ring;
+    const struct qni_ring *r = &run->cut.ring;
     const int64_t column = r->is_apart ? r->vector : advance_of(run) * r->vector;
     find_inputs(p, jy);
-    if (run->ring.by_pixel) {
+    if (run->cut.ring.by_pixel) {
         multiply(p, 0, column, p->c, QNI_DEPTHWISE_LANES);
         finish_line(p, p->c, jy, p->column, p->columns);
         return;
@@ -358,7 +355,7 @@ static void run_tiles(struct depthwise_item *p)
     const struct depthwise_run *run = p->run;
     begin_lines(p);
     for (p->column = 0; p->column < run->phase[1].count; p->column += p->columns) {
-        p->columns = qni_min(run->ring.tile, run->phase[1].count - p->column);
+        p->columns = qni_min(run->cut.ring.tile, run->phase[1].count - p->column);
         begin_tile(p);
         for (int64_t jy = p->row; jy < p->end; jy++)
             run_row(p, jy);
@@ -368,17 +365,18 @@ static void run_tiles(struct depthwise_item *p)
 static void run_item(struct depthwise_item *p, int64_t item)
 {
     const struct depthwise_run *run = p->run;
-    const int64_t block = item / run->n_bands % run->n_blocks;
-    const int64_t output = block * run->block, n = qni_min(run->block, run->op->n - output);
-    p->image = item / run->n_bands / run->n_blocks;
-    p->row = item % run->n_bands * run->band;
-    p->end = qni_min(p->row + run->band, run->phase[0].count);
+    const struct qni_ring_cut *const cut = &run->cut;
+    const int64_t block = item / run->n_bands % cut->n_blocks;
+    const int64_t output = block * cut->block, n = qni_min(cut->block, run->op->n - output);
+    p->image = item / run->n_bands / cut->n_blocks;
+    p->row = item % run->n_bands * cut->band;
+    p->end = qni_min(p->row + cut->band, run->phase[0].count);
     for (int64_t i = 0; i * QNI_PANEL < n; i++)
         qni_lane_weights_expand(run->op->w[0], output / QNI_PANEL + i, &run->list,
                                 run->kernel->strategy, &p->panels[i]);
     p->output = output;
     p->n = n;
-    if (!run->ring.by_pixel) {
+    if (!run->cut.ring.by_pixel) {
         run_tiles(p);
         return;
     }
@@ -393,7 +391,7 @@ static void run_thread(void *arg, int32_t thread)
 {
     struct depthwise_run *run = arg;
     const struct qni_packed_head *head = run->op->w[0]->head;
-    const struct qni_places *at = &run->places;
+    const struct qni_ring_places *at = &run->cut.places;
     uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
     struct depthwise_item p = {.run = run};
     p.in = (const float **)(void *)(memory + at->in);
@@ -409,8 +407,8 @@ static void run_thread(void *arg, int32_t thread)
                                           memory + at->panels + i * qni_lane_weights_bytes(head));
     p.one = qni_lane_weights_at(head, !run->raw, memory + at->one);
     p.ring = (float *)(void *)(memory + at->ring);
-    memset(p.ring + run->ring.n_slots * qni_ring_slot(&run->ring), 0,
-           (size_t)qni_ring_slot(&run->ring) * sizeof(float));
+    memset(p.ring + run->cut.ring.n_slots * qni_ring_slot(&run->cut.ring), 0,
+           (size_t)qni_ring_slot(&run->cut.ring) * sizeof(float));
     p.c = (float *)(void *)(memory + at->c);
     for (int32_t i = 0; i < 4; i++)
         p.line[i] = (float *)(void *)(memory + at->line[i]);
@@ -444,40 +442,18 @@ bool qni_finish_is_store(const struct qni_finish_step *finish)
     return finish->act == QN_ACT_NONE && !finish->has_clamp;
 }
 
-/* Are there enough pixels next to each other to fill the lanes? */
-static bool is_by_pixel(const struct qni_op *op, const struct qni_phase *x)
-{
-    return op->conv.xs[1] != 1 && x->count >= 2 * QNI_DEPTHWISE_LANES;
-}
-
-/* Bands are high enough that reading the rows between them twice does not matter, and there are
- * a few pieces for every thread where the work allows it. */
-static void cut(struct depthwise_run *run, int32_t n_threads)
-{
-    const struct qni_op *op = run->op;
-    const int64_t rows = run->phase[0].count;
-    run->block = run->ring.by_pixel ? QNI_PANEL : QNI_LANE_BLOCK;
-    run->n_blocks = qni_ceil_div(op->n, run->block);
-    const int64_t wanted = qni_ceil_div(4 * (int64_t)n_threads, op->conv.batch * run->n_blocks);
-    const int64_t least = qni_min(rows, 4 * (int64_t)run->axis[0].taps);
-    run->band = qni_max(qni_ceil_div(rows, wanted), least);
-    run->n_bands = qni_ceil_div(rows, run->band);
-    run->n_items = op->conv.batch * run->n_blocks * run->n_bands;
-}
-
 static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct depthwise_run *run,
                       const struct qni_cpu_choice *choice, uint8_t *scratch)
 {
     const bool keep_dead = run->kernel->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric;
     run->list =
         qni_tap_list_make(op, run->axis, run->phase, run->kernel->strategy, keep_dead, scratch);
-    run->ring = qni_ring_of(op, is_by_pixel(op, &run->phase[1]));
-    run->places = qni_places_of(op, &run->ring);
     for (int32_t t = 0; t < run->list.n_taps; t++) {
         struct qni_tap *tap = &run->list.taps[t];
         tap->offset = tap->is_live ? tap_offset(run, tap) : 0;
     }
-    cut(run, choice->n_threads);
+    run->n_bands = qni_ceil_div(run->phase[0].count, run->cut.band);
+    run->n_items = op->conv.batch * run->cut.n_blocks * run->n_bands;
     run->scratch = scratch + choice->shared_bytes;
     run->scratch_bytes = choice->thread_bytes;
     atomic_init(&run->next, 0);
@@ -491,6 +467,7 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
         .op = op,
         .kernel = choice->conv,
         .rows = qni_rows_for(ctx->isa),
+        .cut = choice->cut.conv.of.ring,
         .axis = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)},
         .raw = qni_op_is_raw(op),
         .finish = qni_finish_of(op),
@@ -507,16 +484,21 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
         }
 }
 
-/* The larger scratch of the two kinds of rings: strides of x decide between them. */
+static void cut(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,
+                struct qni_conv_cut *cut)
+{
+    (void)kernel;
+    cut->of.ring = qni_ring_cut_of(op, ctx->threads.n_threads);
+}
+
 static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
 {
-    const struct qni_ring lanes = qni_ring_of(op, false), pixels = qni_ring_of(op, true);
-    const size_t a = qni_places_of(op, &lanes).end, b = qni_places_of(op, &pixels).end;
+    const struct qni_ring_cut *const cut = &choice->cut.conv.of.ring;
     (void)ctx;
-    choice->block_m = lanes.tile;
+    choice->block_m = cut->ring.tile;
     choice->panels_per_task = QNI_LANE_BLOCK / QNI_PANEL;
-    choice->thread_bytes = qni_round_up(a > b ? a : b, 64);
+    choice->thread_bytes = qni_round_up(cut->places.end, 64);
     choice->shared_bytes = qni_tap_list_bytes(op->w[0]->head);
 }
 
-const struct qni_conv_driver qni_ring_driver = {plan, run_all};
+const struct qni_conv_driver qni_ring_driver = {cut, plan, run_all};

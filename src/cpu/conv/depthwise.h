@@ -7,6 +7,7 @@
 #include "../backend.h"
 #include "../layouts.h"
 #include "../rows/kernel.h"
+#include "cut.h"
 #include "geometry.h"
 #include "kernel.h"
 #include "values.h"
@@ -100,45 +101,18 @@ bool qni_finish_is_store(const struct qni_finish_step *finish);
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* How channels that lie together are cut: depthwise_image.c. */
-struct qni_image_cut {
-    int64_t block, n_blocks; /* channels; the last block has up to 15 more */
-    int64_t columns;         /* of a call: about equal */
-    int64_t wide_rows;       /* of y, for which x of 16 bits is widened at once; 0: impossible */
-    int64_t wide_columns;    /* the same; fewer than `columns` where that is seldom done */
-    size_t wide;
-    size_t w, line[3], words, c, end; /* private scratch of a thread */
-};
 /* is_codes: for an algorithm that reads codes. */
-struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes);
+struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes, int32_t n_threads);
 /* What the kernel leaves to do is bounding at most, as it can. */
 bool qni_image_is_store(const struct qni_op *op);
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 
-/* A ring of rows of x as floats: n_slots rows, and one of zeros behind them. */
-struct qni_ring {
-    bool by_pixel;  /* lanes are pixels */
-    bool is_apart;  /* a strip for each horizontal tap */
-    bool is_cyclic; /* row iy lives in slot iy mod n_slots; else in that of the tap that reads it */
-    int64_t tile;   /* outputs along a row */
-    int64_t vector; /* floats from column to column */
-    int64_t strip;  /* floats from strip to strip: taps if apart, else residues */
-    int64_t n_strips;
-    int64_t strip_columns;
-    int64_t n_slots;
-};
-struct qni_ring qni_ring_of(const struct qni_op *op, bool by_pixel);
+struct qni_ring_cut qni_ring_cut_of(const struct qni_op *op, int32_t n_threads);
 /* Floats of a row. */
 static inline int64_t qni_ring_slot(const struct qni_ring *r)
 {
     return (int64_t)qni_round_up((size_t)(r->strip * r->n_strips), 16);
 }
-
-/* Where the private scratch of a thread has what. */
-struct qni_places {
-    size_t in, rows, prescale, tags, panels, one, ring, c, line[4], end;
-};
-struct qni_places qni_places_of(const struct qni_op *op, const struct qni_ring *r);
 
 #endif

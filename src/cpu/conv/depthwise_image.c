@@ -53,7 +53,23 @@ static int64_t reach_of(const struct qni_op *op, int axis, int64_t outputs)
     return (outputs - 1) * g->stride[axis] + (taps - 1) * g->dilation[axis] + 1;
 }
 
-struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes)
+/* Rows of outputs of an item: high enough that reading the rows between two bands twice does not
+ * matter, and a few items for every thread where the work allows it. */
+static void cut_rows(const struct qni_op *op, bool is_codes, int32_t n_threads,
+                     struct qni_image_cut *cut)
+{
+    const struct qni_conv *c = &op->conv;
+    const int64_t blocks = qni_max(1, c->batch * cut->n_blocks);
+    const int64_t wanted = qni_ceil_div(4 * (int64_t)n_threads, blocks);
+    const int64_t least = qni_min(c->oh, 4 * (int64_t)c->kh);
+    cut->band = qni_max(qni_ceil_div(c->oh, wanted), qni_max(least, 1));
+    cut->n_bands = qni_ceil_div(c->oh, cut->band);
+    if (is_codes && cut->n_bands > 0) /* 7 and 7 rows rather than 12 and 2 */
+        cut->band = qni_ceil_div(c->oh, cut->n_bands);
+    cut->n_items = blocks * cut->n_bands;
+}
+
+struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes, int32_t n_threads)
 {
     const struct qni_packed_head *head = op->w[0]->head;
     struct qni_image_cut cut;
@@ -62,6 +78,7 @@ struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes)
     cut.block = (int64_t)qni_round_up((size_t)qni_ceil_div(op->n, blocks), QNI_PANEL);
     cut.n_blocks = qni_max(1, (op->n + cut.block - LEAST) / cut.block);
     cut.columns = qni_ceil_div(op->conv.ow, qni_ceil_div(op->conv.ow, columns_of(op, is_codes)));
+    cut_rows(op, is_codes, n_threads, &cut);
     const size_t ld = (size_t)(cut.block + QNI_PANEL);
     size_t at = 0;
     cut.w = at;
@@ -90,7 +107,8 @@ struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes)
 
 struct image_run {
     const struct qni_op *op;
-    const struct qni_conv_kernel *kernel;
+    const struct qni_conv_kernel *kernel, *stand_in; /* of the plan */
+    bool serves; /* the kernel can do what this run's activation asks for */
     const struct qni_rows *rows;
     struct qni_tap_list list;
     struct qni_image_cut cut;
@@ -98,7 +116,6 @@ struct image_run {
     bool is_direct;                /* the kernel writes into y */
     bool is_relu;                  /* having done that, too */
     bool is_store;                 /* and that is all */
-    int64_t band, n_bands, n_items;
     uint8_t *scratch;
     size_t scratch_bytes; /* of a thread */
     _Atomic int64_t next;
@@ -238,7 +255,7 @@ static void widen(const struct image_item *p, struct qni_depthwise_image *m, int
     m->x_column = p->n;
 }
 
-/* All that m says, from floats and without a bound for scales. */
+/* All that m says by the row that stands in, which reads floats and has no bound for scales. */
 static void run_wide(const struct image_item *p, const struct qni_depthwise_image *m)
 {
     const struct qni_image_cut *cut = &p->run->cut;
@@ -251,7 +268,7 @@ static void run_wide(const struct image_item *p, const struct qni_depthwise_imag
             cut_image.first[1] += j * m->stride[1];
             cut_image.y = (uint8_t *)m->y + i * m->y_row + j * m->y_column;
             widen(p, &cut_image, cut_image.out[0]);
-            qni_depthwise_q8_rows_image_scalar(&cut_image);
+            p->run->stand_in->fn.image(&cut_image);
         }
 }
 
@@ -294,8 +311,11 @@ static void run_rows(const struct image_item *p, struct qni_depthwise_image *m, 
         if (run->is_direct)
             m->y = (uint8_t *)op->y.data +
                    (size_t)place_of(p, op->conv.ys, row + i, column) * qn_dtype_bytes(op->y.dtype);
-        if (!QNI_LIKELY(run->kernel->fn.image(m)))
+        const bool is_good = run->serves && run->kernel->fn.image(m);
+        if (!QNI_LIKELY(is_good))
             recompute_rows(p, m, row + i, column);
+        if (run->stand_in != NULL)
+            qni_op_note(op, is_good ? QNI_RAN_KERNEL : QNI_RAN_STAND_IN);
         if (!run->is_store)
             finish_row(p, m->y, m->y_column, row + i, column, m->out[1]);
     }
@@ -357,8 +377,8 @@ static void run_item(struct image_item *p, int64_t item)
 {
     const struct image_run *run = p->run;
     const struct qni_image_cut *cut = &run->cut;
-    const int64_t rest = item / run->n_bands, block = rest % cut->n_blocks;
-    const int64_t row = item % run->n_bands * run->band, ow = run->op->conv.ow;
+    const int64_t rest = item / cut->n_bands, block = rest % cut->n_blocks;
+    const int64_t row = item % cut->n_bands * cut->band, ow = run->op->conv.ow;
     p->image = rest / cut->n_blocks;
     p->output = block * cut->block;
     p->n = block + 1 < cut->n_blocks ? cut->block : run->op->n - p->output;
@@ -370,7 +390,7 @@ static void run_item(struct image_item *p, int64_t item)
     p->bias = bias->dtype == QN_I32 ? NULL : line;
     p->sum_bias = bias->dtype == QN_I32 ? line : NULL;
     for (int64_t j = 0; j < ow; j += cut->columns)
-        run_columns(p, row, qni_min(row + run->band, run->op->conv.oh), j,
+        run_columns(p, row, qni_min(row + cut->band, run->op->conv.oh), j,
                     qni_min(cut->columns, ow - j));
 }
 
@@ -390,7 +410,7 @@ static void run_thread(void *arg, int32_t thread)
         .ld = run->cut.block + QNI_PANEL,
     };
     p.w_scale = is_static(run) ? p.line[2] : NULL;
-    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->n_items;)
+    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->cut.n_items;)
         run_item(&p, i);
 }
 
@@ -413,8 +433,9 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     struct image_run run = {
         .op = op,
         .kernel = kernel,
+        .stand_in = choice->cut.conv.stand_in,
         .rows = qni_rows_for(ctx->isa),
-        .cut = qni_image_cut_of(op, kernel->algorithm == QNI_CONV_CODES),
+        .cut = choice->cut.conv.of.image,
         .finish = qni_finish_of(op),
         .scratch = (uint8_t *)scratch + choice->shared_bytes,
         .scratch_bytes = choice->thread_bytes,
@@ -423,29 +444,29 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     /* Kernels of floats store no codes. */
     run.is_store = qni_image_is_store(op) &&
                    (kernel->strategy != QN_STRATEGY_FLOAT || qn_dtype_bytes(op->y.dtype) > 1);
+    run.serves = run.is_store || kernel->algorithm != QNI_CONV_CODES;
     run.is_relu = run.is_store && run.finish.act != QN_ACT_NONE;
     run.is_direct = op->epilogue.residual.rank == 0 && (run.is_store || op->y.dtype == QN_F32);
-    const int64_t wanted =
-        qni_ceil_div(4 * (int64_t)choice->n_threads, op->conv.batch * run.cut.n_blocks);
-    const int64_t least = qni_min(op->conv.oh, 4 * (int64_t)op->conv.kh);
-    run.band = qni_max(qni_ceil_div(op->conv.oh, wanted), least);
-    run.n_bands = qni_ceil_div(op->conv.oh, run.band);
-    if (is_of_codes(&run)) /* 7 and 7 rows rather than 12 and 2 */
-        run.band = qni_ceil_div(op->conv.oh, run.n_bands);
-    run.n_items = op->conv.batch * run.cut.n_blocks * run.n_bands;
     atomic_init(&run.next, 0);
-    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run.n_items), run_thread, &run);
+    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run.cut.n_items), run_thread,
+                 &run);
+}
+
+static void cut(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,
+                struct qni_conv_cut *cut)
+{
+    const bool is_codes = kernel->algorithm == QNI_CONV_CODES;
+    cut->of.image = qni_image_cut_of(op, is_codes, ctx->threads.n_threads);
 }
 
 static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
 {
-    const bool is_codes = choice->conv->algorithm == QNI_CONV_CODES;
-    const struct qni_image_cut cut = qni_image_cut_of(op, is_codes);
+    const struct qni_image_cut *const cut = &choice->cut.conv.of.image;
     (void)ctx;
-    choice->block_m = cut.columns;
-    choice->panels_per_task = (int32_t)(cut.block / QNI_PANEL);
-    choice->thread_bytes = qni_round_up(cut.end, 64);
+    choice->block_m = cut->columns;
+    choice->panels_per_task = (int32_t)(cut->block / QNI_PANEL);
+    choice->thread_bytes = qni_round_up(cut->end, 64);
     choice->shared_bytes = qni_tap_list_bytes(op->w[0]->head);
 }
 
-const struct qni_conv_driver qni_image_driver = {plan, run_all};
+const struct qni_conv_driver qni_image_driver = {cut, plan, run_all};

@@ -51,10 +51,10 @@ struct direct_run {
     struct qni_epilogue epilogue;
     struct qni_part part;
     int32_t kind;
-    int32_t has_bias; /* in f32, and the kernel's to add */
+    int32_t has_bias;        /* in f32, and the kernel's to add */
     const int32_t *sum_bias; /* in int32, and taken away with the zero points; else NULL */
-    bool turns;       /* bytes, and y lies in planes */
-    uint8_t flip;     /* of the bytes of x: 0x80 for u8 */
+    bool turns;              /* bytes, and y lies in planes */
+    uint8_t flip;            /* of the bytes of x: 0x80 for u8 */
     int64_t taps[QNI_DIRECT_TAPS];
     uint8_t *scratch;
     size_t thread_bytes;
@@ -265,11 +265,10 @@ static void bring_rows(const struct direct_run *r, const struct qni_slab *slab, 
     b->a = scratch->a;
     if (s->rows_are == QNI_ROWS_OF_COLUMNS) {
         const struct qni_columns_to to = {(uint8_t *)scratch->a, scratch->line,
-                                          r->kernel->helpers.direct->images};
-        const struct qni_columns columns = qni_columns_of(r->op);
+                                          r->kernel->helpers.direct->images, &s->image_columns};
         qni_columns_gather(r->op, r->flip, b->image, b->line, b->n_lines, &to);
         for (int64_t t = 0; t < s->n_taps; t++)
-            taps[t] = t * columns.per_unit / r->op->conv.stride[1] * s->pixel;
+            taps[t] = t * s->image_columns.per_unit / r->op->conv.stride[1] * s->pixel;
         return;
     }
     if (s->rows_are == QNI_ROWS_IN_PLACE && s->gathers) {
@@ -281,7 +280,7 @@ static void bring_rows(const struct direct_run *r, const struct qni_slab *slab, 
     } else if (s->rows_are == QNI_ROWS_IN_PLANES) {
         copy_groups(r, slab, b, (uint8_t *)scratch->a);
         place_taps(r, b, taps);
-    } else if (!s->gathers && qni_has_runs(r->op, s->pixel)) {
+    } else if (s->has_runs) {
         const struct qni_runs_to to = {(uint8_t *)scratch->a, s->pixel, scratch->line,
                                        r->kernel->helpers.direct->images->runs};
         qni_runs_gather(r->op, r->flip, b->row, b->rows, &to);
@@ -630,7 +629,7 @@ static void bring_outputs(const struct direct_run *r, int64_t block, int64_t blo
         if (parts)
             part_taps(s, s->run * r->op->conv.ci, panel, to);
         else if (moves)
-            qni_columns_order(r->op, panel, to);
+            qni_columns_order(r->op, &s->image_columns, panel, to);
     }
 }
 
@@ -754,8 +753,7 @@ static void work(void *arg, int32_t worker)
     struct direct_worker h;
     const int64_t n = r->shape.n_items, owned = owned_items(n, r->n_workers);
     h.ready = h.numbered = h.slab_index = -1;
-    qni_direct_scratch_in(r->op, &r->shape, r->scratch + (size_t)worker * r->thread_bytes,
-                          &h.scratch);
+    h.scratch = qni_direct_scratch_in(&r->shape, r->scratch + (size_t)worker * r->thread_bytes);
     for (int64_t i = worker * owned; i < (worker + 1) * owned; i++)
         do_item(r, &h, i);
     int64_t item;
@@ -797,7 +795,7 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     memset(&r, 0, sizeof r);
     r.op = op;
     r.kernel = choice->conv;
-    r.shape = qni_direct_shape_of(ctx, op, r.kernel->algorithm);
+    r.shape = choice->cut.conv.of.direct;
     r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
     r.sink = qni_conv_sink(op, &r.patches);
     r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);
@@ -819,13 +817,18 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     qni_parallel(&ctx->threads, (int32_t)r.n_workers, work, &r);
 }
 
-static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
+static void cut(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,
+                struct qni_conv_cut *cut)
 {
-    const int32_t algorithm = choice->conv->algorithm;
-    const struct qni_direct_shape shape = qni_direct_shape_of(ctx, op, algorithm);
-    choice->block_m = shape.band_rows;
-    choice->panels_per_task = 2 * shape.blocks_per_item;
-    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, algorithm);
+    cut->of.direct = qni_direct_shape_of(ctx, op, kernel->algorithm);
 }
 
-const struct qni_conv_driver qni_direct_driver = {plan, run_all};
+static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
+{
+    const struct qni_direct_shape *const s = &choice->cut.conv.of.direct;
+    choice->block_m = s->band_rows;
+    choice->panels_per_task = 2 * s->blocks_per_item;
+    choice->thread_bytes = qni_direct_scratch_bytes(ctx, op, choice->conv->algorithm, s);
+}
+
+const struct qni_conv_driver qni_direct_driver = {cut, plan, run_all};

@@ -25,9 +25,9 @@ struct qni_columns qni_columns_of(const struct qni_op *op)
     return s;
 }
 
-size_t qni_columns_bytes(const struct qni_op *op)
+size_t qni_columns_bytes(const struct qni_columns *columns)
 {
-    return N_LINES * qni_columns_of(op).line_bytes + QNI_COLUMNS_PANEL;
+    return N_LINES * columns->line_bytes + QNI_COLUMNS_PANEL;
 }
 
 /* Row y of an image as a line. */
@@ -54,19 +54,19 @@ void qni_columns_gather(const struct qni_op *op, uint8_t flip, int64_t image, in
                         int64_t lines, const struct qni_columns_to *to)
 {
     const struct qni_conv *c = &op->conv;
-    const struct qni_columns s = qni_columns_of(op);
+    const struct qni_columns *const s = to->columns;
     int64_t row_of[LINES]; /* of the image: lines are kept while outputs need them */
     uint8_t *line[N_LINES];
     for (int i = 0; i < N_LINES; i++)
-        line[i] = to->scratch + (size_t)i * s.line_bytes;
+        line[i] = to->scratch + (size_t)i * s->line_bytes;
     for (int i = 0; i < LINES; i++)
         row_of[i] = -1;
-    memset(line[PAD_LINE], (uint8_t)op->quant.x_zero ^ flip, s.line_bytes);
-    memset(line[ZERO_LINE], 0, s.line_bytes);
+    memset(line[PAD_LINE], (uint8_t)op->quant.x_zero ^ flip, s->line_bytes);
+    memset(line[ZERO_LINE], 0, s->line_bytes);
     struct qni_direct_columns columns = {
-        .depth = s.depth, .stride = c->stride[1], .units = s.units, .dst = to->dst};
+        .depth = s->depth, .stride = c->stride[1], .units = s->units, .dst = to->dst};
     const uint8_t *const x = (const uint8_t *)op->x.data + image * c->xs[0];
-    for (; lines > 0; lines--, y++, columns.dst += s.units * QNI_DIRECT_STEP) {
+    for (; lines > 0; lines--, y++, columns.dst += s->units * QNI_DIRECT_STEP) {
         for (int32_t ky = 0; ky < LINES; ky++) {
             const int64_t iy = y * c->stride[0] + ky - c->pad[0];
             const bool outside = iy < 0 || iy >= c->h;
@@ -75,7 +75,7 @@ void qni_columns_gather(const struct qni_op *op, uint8_t flip, int64_t image, in
                 continue;
             }
             if (row_of[iy % LINES] != iy)
-                make_line(op, &s, flip, x + iy * c->xs[2], to->images->pixels, line[iy % LINES]);
+                make_line(op, s, flip, x + iy * c->xs[2], to->images->pixels, line[iy % LINES]);
             row_of[iy % LINES] = iy;
             columns.line[ky] = line[iy % LINES];
         }
@@ -85,13 +85,13 @@ void qni_columns_gather(const struct qni_op *op, uint8_t flip, int64_t image, in
 
 /* A dword of a unit is a pixel: at most four positions of the patch, one after the other, which two
  * dwords of it hold. */
-void qni_columns_order(const struct qni_op *op, const uint8_t *patches, uint8_t *units)
+void qni_columns_order(const struct qni_op *op, const struct qni_columns *s, const uint8_t *patches,
+                       uint8_t *units)
 {
     const struct qni_conv *c = &op->conv;
-    const struct qni_columns s = qni_columns_of(op);
     const uint32_t real = c->ci == 4 ? ~0u : (1u << (8 * c->ci)) - 1u;
-    for (int32_t kx = 0; kx < s.n_taps * s.per_unit; kx++)
-        for (int32_t ky = 0; ky < s.depth; ky++, units += 64) {
+    for (int32_t kx = 0; kx < s->n_taps * s->per_unit; kx++)
+        for (int32_t ky = 0; ky < s->depth; ky++, units += 64) {
             uint32_t low[16], high[16] = {0};
             if (kx >= c->kw || ky >= c->kh) {
                 memset(units, 0, 64);

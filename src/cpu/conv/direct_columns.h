@@ -13,27 +13,24 @@
 #ifndef QNI_CPU_CONV_DIRECT_COLUMNS_H
 #define QNI_CPU_CONV_DIRECT_COLUMNS_H
 
+#include "cut.h"
 #include "geometry.h"
 #include "direct_kernel.h"
 
-struct qni_columns {
-    int32_t depth, per_unit, n_taps; /* depth 0: not that kind of image */
-    int64_t units;                   /* of a line of outputs */
-    size_t line_bytes;
-};
-
 struct qni_columns qni_columns_of(const struct qni_op *op);
 /* Scratch of a call. */
-size_t qni_columns_bytes(const struct qni_op *op);
+size_t qni_columns_bytes(const struct qni_columns *columns);
 /* Units [y * units, (y + lines) * units) of an image: to dst, and up to 16 units behind it. */
 struct qni_columns_to {
     uint8_t *dst, *scratch;
     const struct qni_direct_images *images;
+    const struct qni_columns *columns;
 };
 void qni_columns_gather(const struct qni_op *op, uint8_t flip, int64_t image, int64_t y,
                         int64_t lines, const struct qni_columns_to *to);
 /* A panel of values (kernel.h) in the order of patches to that of units. */
-void qni_columns_order(const struct qni_op *op, const uint8_t *patches, uint8_t *units);
+void qni_columns_order(const struct qni_op *op, const struct qni_columns *columns,
+                       const uint8_t *patches, uint8_t *units);
 /* Bytes of such a panel in the order of patches at most. */
 enum { QNI_COLUMNS_PANEL = 8 * 8 * 4 * 16 };
 

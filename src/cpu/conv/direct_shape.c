@@ -550,6 +550,7 @@ static struct qni_direct_shape tiled_shape(const struct qni_op *op)
     const struct qni_columns columns = qni_columns_of(op);
     struct qni_direct_shape s;
     memset(&s, 0, sizeof s);
+    s.image_columns = columns;
     s.slabs = qni_slabs_of(op);
     s.moves = qni_slabs_move(op);
     s.side = 1;
@@ -611,6 +612,45 @@ static struct qni_direct_shape tiled_shape(const struct qni_op *op)
     return s;
 }
 
+/* ---- scratch --------------------------------------------------------------------------------- */
+
+/* The parts of a thread's scratch, in the order of struct qni_direct_scratch's names below. */
+static void place_scratch(const struct qni_op *op, struct qni_direct_shape *s)
+{
+    const size_t panel = s->gathers ? s->panel_bytes : (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
+    const size_t rows = (size_t)s->most_rows, words = (size_t)s->n_blocks * 32 * sizeof(float);
+    const struct qni_patches p = qni_patches_of(op, NULL, 0, 0, false);
+    const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
+    const size_t line = s->rows_are == QNI_ROWS_OF_COLUMNS ? qni_columns_bytes(&s->image_columns)
+                        : qni_direct_parts_taps(op, s)     ? panel
+                        : s->moves                         ? qni_slab_panel_bytes(op)
+                        : planes                           ? 0
+                        : s->has_runs                      ? qni_runs_bytes(op)
+                                                           : qni_patches_line_bytes(&p);
+    /* The last row of a plane reads as many bytes as others do. */
+    const size_t behind = s->run != 0 ? (size_t)(s->tap_steps * QNI_DIRECT_STEP) : 0;
+    const size_t bytes[QNI_DIRECT_PARTS] = {
+        s->gathers ? QNI_DIRECT_SCRATCH_GATHERS : QNI_DIRECT_SCRATCH,
+        (size_t)(s->in_squares ? s->n_blocks : s->unpacked_blocks) * 2 * panel,
+        s->most_a_bytes + behind,
+        rows * sizeof(int64_t),
+        s->gathers ? rows * sizeof(int64_t) : 0,
+        rows * sizeof(uint8_t *),
+        (size_t)op->n + 64,
+        (s->whole_lines ? rows : QNI_DIRECT_WORDS) * 32 * sizeof(float),
+        sizeof(struct qni_epilogue_scratch),
+        line,
+        words,
+        words,
+        words,
+        rows * sizeof(int32_t),
+        planes ? s->most_a_bytes / (size_t)s->pixel * sizeof(int32_t) : 0,
+        qni_direct_turns(op) ? rows * 32 + TURNED_BYTES : 0};
+    s->scratch_at[0] = 0;
+    for (int i = 0; i < QNI_DIRECT_PARTS; i++)
+        s->scratch_at[i + 1] = s->scratch_at[i] + qni_round_up(bytes[i], 64);
+}
+
 struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_op *op,
                                             int32_t algorithm)
 {
@@ -639,71 +679,38 @@ struct qni_direct_shape qni_direct_shape_of(const qn_ctx *ctx, const struct qni_
     choose_order(op, &s);
     most_of(op, &s);
     s.n_items = s.slabs.count * s.n_bands * s.items_per_band;
+    s.has_runs = !gathers && s.rows_are == QNI_ROWS_OF_PATCHES && qni_has_runs(op, s.pixel);
+    place_scratch(op, &s);
     return s;
 }
 
-/* ---- scratch --------------------------------------------------------------------------------- */
-
-size_t qni_direct_scratch_in(const struct qni_op *op, const struct qni_direct_shape *s,
-                             uint8_t *memory, struct qni_direct_scratch *scratch)
+struct qni_direct_scratch qni_direct_scratch_in(const struct qni_direct_shape *s, uint8_t *memory)
 {
-    const size_t panel = s->gathers ? s->panel_bytes : (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
-    const size_t rows = (size_t)s->most_rows, words = (size_t)s->n_blocks * 32 * sizeof(float);
-    const struct qni_patches p = qni_patches_of(op, NULL, 0, 0, false);
-    const bool planes = s->rows_are == QNI_ROWS_IN_PLANES;
-    const size_t line = s->rows_are == QNI_ROWS_OF_COLUMNS          ? qni_columns_bytes(op)
-                        : qni_direct_parts_taps(op, s)              ? panel
-                        : s->moves                                  ? qni_slab_panel_bytes(op)
-                        : planes                                    ? 0
-                        : !s->gathers && qni_has_runs(op, s->pixel) ? qni_runs_bytes(op)
-                                                                    : qni_patches_line_bytes(&p);
-    /* The last row of a plane reads as many bytes as others do. */
-    const size_t behind = s->run != 0 ? (size_t)(s->tap_steps * QNI_DIRECT_STEP) : 0;
-    const size_t bytes[] = {s->gathers ? QNI_DIRECT_SCRATCH_GATHERS : QNI_DIRECT_SCRATCH,
-                            (size_t)(s->in_squares ? s->n_blocks : s->unpacked_blocks) * 2 * panel,
-                            s->most_a_bytes + behind,
-                            rows * sizeof(int64_t),
-                            s->gathers ? rows * sizeof(int64_t) : 0,
-                            rows * sizeof(uint8_t *),
-                            (size_t)op->n + 64,
-                            (s->whole_lines ? rows : QNI_DIRECT_WORDS) * 32 * sizeof(float),
-                            sizeof(struct qni_epilogue_scratch),
-                            line,
-                            words,
-                            words,
-                            words,
-                            rows * sizeof(int32_t),
-                            planes ? s->most_a_bytes / (size_t)s->pixel * sizeof(int32_t) : 0,
-                            qni_direct_turns(op) ? rows * 32 + TURNED_BYTES : 0};
-    enum { PARTS = sizeof bytes / sizeof *bytes };
-    size_t at[PARTS + 1] = {0};
-    for (int i = 0; i < PARTS; i++)
-        at[i + 1] = at[i] + qni_round_up(bytes[i], 64);
-    if (memory == NULL)
-        return at[PARTS];
-    scratch->kernel = memory + at[0];
-    scratch->b = memory + at[1];
-    scratch->a = (int8_t *)memory + at[2];
-    scratch->real = (int64_t *)(void *)(memory + at[3]);
-    scratch->at = (int64_t *)(void *)(memory + at[4]);
-    scratch->y = (uint8_t **)(void *)(memory + at[5]);
-    scratch->nowhere = memory + at[6];
-    scratch->c = (float *)(void *)(memory + at[7]);
-    scratch->epilogue = (struct qni_epilogue_scratch *)(void *)(memory + at[8]);
-    scratch->line = memory + at[9];
-    scratch->scale = (float *)(void *)(memory + at[10]);
-    scratch->bias = (float *)(void *)(memory + at[11]);
-    scratch->zero = (int32_t *)(void *)(memory + at[12]);
-    scratch->sums = (int32_t *)(void *)(memory + at[13]);
-    scratch->pixels = (int32_t *)(void *)(memory + at[14]);
-    scratch->turned = memory + at[15];
-    return at[PARTS];
+    const size_t *const at = s->scratch_at;
+    return (struct qni_direct_scratch){
+        .kernel = memory + at[0],
+        .b = memory + at[1],
+        .a = (int8_t *)memory + at[2],
+        .real = (int64_t *)(void *)(memory + at[3]),
+        .at = (int64_t *)(void *)(memory + at[4]),
+        .y = (uint8_t **)(void *)(memory + at[5]),
+        .nowhere = memory + at[6],
+        .c = (float *)(void *)(memory + at[7]),
+        .epilogue = (struct qni_epilogue_scratch *)(void *)(memory + at[8]),
+        .line = memory + at[9],
+        .scale = (float *)(void *)(memory + at[10]),
+        .bias = (float *)(void *)(memory + at[11]),
+        .zero = (int32_t *)(void *)(memory + at[12]),
+        .sums = (int32_t *)(void *)(memory + at[13]),
+        .pixels = (int32_t *)(void *)(memory + at[14]),
+        .turned = memory + at[15],
+    };
 }
 
-size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int32_t algorithm)
+size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int32_t algorithm,
+                                const struct qni_direct_shape *shape)
 {
-    struct qni_direct_shape s = qni_direct_shape_of(ctx, op, algorithm);
-    size_t most = qni_direct_scratch_in(op, &s, NULL, NULL);
+    size_t most = shape->scratch_at[QNI_DIRECT_PARTS];
     if (op->conv.xs[1] != 1 && op->conv.h * op->conv.w > 1)
         return most;
     /* Pixels without gaps, and pixels and rows with them. */
@@ -713,8 +720,8 @@ size_t qni_direct_scratch_bytes(const qn_ctx *ctx, const struct qni_op *op, int3
         any.conv.xs[3] = op->conv.groups * op->conv.ci + gap;
         any.conv.xs[2] = op->conv.w * any.conv.xs[3] + gap;
         any.conv.xs[0] = op->conv.h * any.conv.xs[2] + gap;
-        s = qni_direct_shape_of(ctx, &any, algorithm);
-        const size_t bytes = qni_direct_scratch_in(&any, &s, NULL, NULL);
+        const struct qni_direct_shape s = qni_direct_shape_of(ctx, &any, algorithm);
+        const size_t bytes = s.scratch_at[QNI_DIRECT_PARTS];
         most = bytes > most ? bytes : most;
     }
     return most;

@@ -21,18 +21,12 @@
 
 #include "../../base/size.h"
 #include "../../quant/op.h"
+#include "cut.h"
 #include "direct_kernel.h"
 
 /* Weights of groups that lie apart, of few rows: a call more costs more than that they leave the
  * first cache (32 groups by 20, 40 and 80 KiB: 0.80, 0.73 and 0.66 of the time of slabs). */
 enum { QNI_APART_BYTES = 80 * 1024 };
-
-struct qni_slabs {
-    int64_t groups, count;     /* groups of a slab; the last one may have fewer */
-    int64_t channels, outputs; /* of a whole one */
-    int64_t pixel;             /* channels, rounded up to whole steps */
-    bool is_apart;             /* groups are convolved on their own, in one call */
-};
 struct qni_slabs qni_slabs_of(const struct qni_op *op);
 /* Steps of a run of so many bytes, all alike and of whole dwords; 0 if there is no such number. */
 int64_t qni_even_steps(int64_t run);

@@ -364,8 +364,7 @@ static void run_thread(void *arg, int32_t thread)
     p.c = (float *)(void *)(memory + s->c);
     p.kernel = memory + s->kernel;
     p.epilogue = (struct qni_epilogue_scratch *)(void *)(memory + s->epilogue);
-    const int64_t n_items = s->n_blocks * run->op->conv.batch * s->n_bands;
-    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < n_items;)
+    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < s->n_items;)
         run_item(&p, i);
 }
 
@@ -428,24 +427,32 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
         .scratch = (uint8_t *)scratch + choice->shared_bytes,
         .scratch_bytes = choice->thread_bytes,
     };
-    run.s = qni_groups_shape_of(op, run.kernel);
+    run.s = choice->cut.conv.of.groups;
     run.is_direct = run.s.is_dense && op->y.dtype == QN_F32 && op->conv.ys[1] == 1 &&
                     op->epilogue.residual.rank == 0;
     run.is_bytes = writes_bytes(&run);
     make_tables(&run, scratch);
     atomic_init(&run.next, 0);
-    const int64_t n_items = run.s.n_blocks * op->conv.batch * run.s.n_bands;
-    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, n_items), run_thread, &run);
+    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run.s.n_items), run_thread,
+                 &run);
+}
+
+static void cut(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,
+                struct qni_conv_cut *cut)
+{
+    (void)ctx;
+    cut->of.groups = qni_groups_shape_of(op, kernel);
 }
 
 static void plan(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice)
 {
-    const struct qni_groups_shape s = qni_groups_shape_of(op, choice->conv);
+    const struct qni_groups_shape *const s = &choice->cut.conv.of.groups;
     (void)ctx;
-    choice->block_m = s.band * s.columns;
-    choice->panels_per_task = qni_ceil_div(s.block * s.outputs, QNI_PANEL);
-    choice->shared_bytes = s.shared_end;
-    choice->thread_bytes = s.thread_end;
+    (void)op;
+    choice->block_m = s->band * s->columns;
+    choice->panels_per_task = qni_ceil_div(s->block * s->outputs, QNI_PANEL);
+    choice->shared_bytes = s->shared_end;
+    choice->thread_bytes = s->thread_end;
 }
 
-const struct qni_conv_driver qni_groups_driver = {plan, run_all};
+const struct qni_conv_driver qni_groups_driver = {cut, plan, run_all};

@@ -58,6 +58,7 @@ static void choose_band(const struct qni_op *op, struct qni_groups_shape *s)
     s->n_bands = qni_ceil_div(c->oh, fit);
     s->band = qni_ceil_div(c->oh, s->n_bands);
     s->n_bands = qni_ceil_div(c->oh, s->band);
+    s->n_items = s->n_blocks * c->batch * s->n_bands;
     s->height = qni_groups_reach(op, s, 0, s->band);
 }
 

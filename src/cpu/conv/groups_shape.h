@@ -5,25 +5,9 @@
 
 #include "values.h"
 #include "../../quant/op.h"
+#include "cut.h"
 #include "kernel.h"
 
-struct qni_groups_shape {
-    /* sets (kernel.h), and how many there are in a block, whose weights are made at once */
-    int64_t lanes, groups_of_set, vectors, sets, block, n_blocks;
-    int64_t inputs, outputs; /* of a set */
-    bool is_dense;           /* outputs of all sets fill their vectors */
-    bool in_squares;         /* kernel.h */
-    int64_t positions;       /* of the weights of an output: k, or those of squares */
-    size_t element;          /* bytes of an element of x and w: floats or words */
-    /* outputs of a call */
-    int64_t band, n_bands, columns;
-    int64_t width, height; /* inputs that a call reads */
-    /* what all calls share: places in shared scratch */
-    int64_t n_taps, n_segments;
-    size_t taps, segments, results, inputs_at, places, shared_end;
-    /* what a thread has: places in its own */
-    size_t w, scale, offset, sums, rows, x, line, buffer, c, kernel, epilogue, thread_end;
-};
 struct qni_groups_shape qni_groups_shape_of(const struct qni_op *op,
                                             const struct qni_conv_kernel *kernel);
 

@@ -147,6 +147,7 @@ void qni_patches_run(const qn_ctx *ctx, const struct qni_op *op,
                 .sink = qni_conv_sink(op, &p),
                 .parts = parts,
                 .n_parts = op->conv.groups,
+                .has_own_weights = live,
             };
             qni_product_run(ctx, op, choice, &product, rest);
         }

@@ -251,7 +251,7 @@ static const char *image_refusal(const struct qni_op *op, bool is_codes)
         return "channels do not lie together";
     if (op->n < QNI_DEPTHWISE_LANES)
         return "fewer than 16 channels";
-    if (op->x.dtype != QN_F32 && qni_image_cut_of(op, is_codes).wide_rows == 0)
+    if (op->x.dtype != QN_F32 && qni_image_cut_of(op, is_codes, 1).wide_rows == 0)
         return "taps lie too far apart to widen what they read";
     return NULL;
 }
@@ -326,6 +326,18 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
     return why;
 }
 
+const struct qni_conv_kernel *qni_conv_stand_in(const qn_ctx *ctx,
+                                                const struct qni_conv_kernel *kernel)
+{
+    const struct qni_conv_kernel *k = kernels;
+    if (kernel->algorithm != QNI_CONV_CODES)
+        return NULL;
+    while (k->algorithm != QNI_CONV_IMAGE || k->strategy != kernel->strategy ||
+           (k->row.needs & ~ctx->isa) != 0)
+        k++; /* the portable row serves everywhere */
+    return k;
+}
+
 const struct qni_conv_kernel *qni_conv_choose(const qn_ctx *ctx, const struct qni_op *op,
                                               qni_refusal_fn tell, void *arg)
 {
@@ -336,7 +348,7 @@ const struct qni_conv_kernel *qni_conv_choose(const qn_ctx *ctx, const struct qn
         const char *why = refusal(ctx, op, k);
         if (why == NULL && chosen == NULL)
             chosen = k;
-        else if (tell != NULL)
+        else if (tell != NULL && (chosen == NULL || k != qni_conv_stand_in(ctx, chosen)))
             tell(arg, k->row.name, why != NULL ? why : "a better row serves");
     }
     return chosen;

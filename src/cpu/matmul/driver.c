@@ -22,6 +22,9 @@ struct product_run {
     const struct qni_cpu_choice *choice;
     const struct qni_product *product;
     const struct qni_rows *rows;
+    const struct qni_product_cut *cut;    /* of the choice */
+    const struct qni_row_layout *layouts; /* of the kernels of the choice: the cut's, or own */
+    struct qni_row_layout own[QNI_MAX_CHOICES];
     struct qni_product_shape shape;
     struct qni_epilogue epilogue;
     int64_t block; /* rows of a unit */
@@ -31,7 +34,6 @@ struct product_run {
     int64_t items_per_rows, items_per_unit;
     uint8_t *shared, *private;
     size_t thread_bytes;
-    size_t shared_row_bytes;
     /* Of the wave: units [first_unit, end_unit), their rows in shared memory. */
     int64_t first_unit, end_unit, first_row;
     int64_t rows_per_piece, pieces_per_unit;
@@ -79,7 +81,7 @@ static struct unit find_unit(const struct product_run *r, int64_t index, struct 
     const int32_t i = qni_choice_index(r->choice, part->n_rows);
     u.kernel = r->choice->kernel[i];
     u.stand_in = r->choice->stand_in[i];
-    u.layout = qni_row_layout_of(r->op, part->w->head, u.kernel);
+    u.layout = r->layouts[i];
     return u;
 }
 
@@ -439,9 +441,7 @@ static void cut_items(struct product_run *r, int64_t rows)
 static void private_scratch(struct product_run *r, int32_t worker, struct qni_thread_scratch *s,
                             struct qni_row_scratch *rows)
 {
-    qni_thread_scratch(r->op, &r->shape, r->choice, r->private + (size_t)worker * r->thread_bytes,
-                       s);
-    s->unit = -1;
+    *s = qni_thread_scratch_in(r->cut, r->private + (size_t)worker * r->thread_bytes);
     *rows = qni_row_scratch_in(r->op, &r->shape, s->made, s->floats);
 }
 
@@ -482,7 +482,8 @@ static struct qni_prepared shared_rows(const struct product_run *r, const struct
     if (are_ready(r))
         return qni_prepared_range(r->op, &u->layout, u->row, u->rows);
     return qni_prepared_in(
-        &u->layout, r->shared + (size_t)(u->before - r->first_row) * r->shared_row_bytes, u->rows);
+        &u->layout, r->shared + (size_t)(u->before - r->first_row) * r->cut->shared_row_bytes,
+        u->rows);
 }
 
 static void prepare_pieces(void *arg, int32_t worker)
@@ -541,7 +542,7 @@ static void fork(struct product_run *r, int64_t n_items, qn_task_fn work)
 
 static void run_shared(struct product_run *r)
 {
-    const int64_t capacity = (int64_t)(r->choice->shared_bytes / r->shared_row_bytes);
+    const int64_t capacity = (int64_t)(r->choice->shared_bytes / r->cut->shared_row_bytes);
     const int64_t row_elements = r->op->w[0]->head->units * QNI_UNIT;
     struct cursor cursor = {0, 0, 0};
     r->rows_per_piece = qni_max(1, qni_min(32768 / qni_max(row_elements, 1), 16));
@@ -594,7 +595,13 @@ static void measure(struct product_run *r)
         r->shape.part_m = qni_max(r->shape.part_m, part->n_rows);
         r->shape.n_panels = qni_max(r->shape.n_panels, part->n_panels);
     }
-    r->block = qni_min(qni_unit_rows(r->ctx, r->op, &r->shape, r->choice), r->choice->block_m);
+    const struct qni_product_shape *const planned = &r->cut->shape;
+    const bool is_planned = r->shape.part_m == planned->part_m &&
+                            r->shape.n_parts == planned->n_parts &&
+                            r->shape.n_panels == planned->n_panels;
+    r->block = r->choice->block_m;
+    if (!is_planned) /* fewer rows */
+        r->block = qni_min(qni_unit_rows(r->ctx, &r->shape, r->choice), r->block);
     for (int64_t i = 0; i < p->n_parts; i++)
         r->n_units += units_of(r, &p->parts[i]);
 }
@@ -615,7 +622,13 @@ void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
     r.shared = scratch;
     r.private = (uint8_t *)scratch + qni_round_up(choice->shared_bytes, 64);
     r.thread_bytes = choice->thread_bytes;
-    r.shared_row_bytes = qni_shared_row_bytes(op, choice);
+    r.cut = &choice->cut.product;
+    r.layouts = r.cut->layout;
+    if (product->has_own_weights) {
+        for (int32_t i = 0; i < choice->n_choices; i++)
+            r.own[i] = qni_row_layout_of(op, product->parts->w->head, choice->kernel[i]);
+        r.layouts = r.own;
+    }
     measure(&r);
     if (r.n_units == 0)
         return;

@@ -47,17 +47,8 @@ struct qni_product {
     struct qni_row_source source;
     struct qni_row_sink sink;
     const struct qni_part *parts;
-    int64_t n_parts; /* empty parts are legal */
-};
-
-/* What a product will look like at most: enough to choose kernels and to size scratch. */
-struct qni_product_shape {
-    int64_t m;      /* rows of all parts together (a convolution: rows times groups) */
-    int64_t part_m; /* rows of the largest part */
-    int64_t n_parts;
-    int64_t n_panels;    /* of a part */
-    int32_t is_made;     /* the source has a fill */
-    size_t source_bytes; /* its scratch_bytes */
+    int64_t n_parts;      /* empty parts are legal */
+    bool has_own_weights; /* parts are of weights with fewer taps than those of the operation */
 };
 
 /* The source of a plain matrix. */

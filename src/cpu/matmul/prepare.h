@@ -13,19 +13,6 @@
 #include "../layouts.h"
 #include "driver.h"
 
-/* How the rows of a product are prepared for a kernel. */
-struct qni_row_layout {
-    int32_t reads, planes;
-    int32_t halves; /* groups have at most 16 positions */
-    struct qni_cut cut;
-    int64_t units;       /* of a row: those of the cut, or half as many, of two groups each */
-    size_t lda;          /* bytes of a row */
-    size_t ld_segment;   /* elements; 0: no facts */
-    int32_t n_facts;     /* arrays of [rows, ld_segment] */
-    int32_t is_identity; /* what is prepared has the order of columns, without padding */
-    int32_t is_short;    /* padding is behind all columns, and the kernel takes rows without it */
-};
-
 /* For the weights of this head, which are those of op or a part of them. */
 struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qni_packed_head *head,
                                         const struct qni_matmul_kernel *kernel);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a product is cut: the numbers that selecting (for scratch) and running agree on. All of it
- * follows from the operation, the shape and the context. */
+/* How a product is cut (cut.h): the numbers of a tile, a unit and a thread. All of it follows from
+ * the operation, the shape and the context. */
 #ifndef QNI_CPU_MATMUL_PRODUCT_H
 #define QNI_CPU_MATMUL_PRODUCT_H
 
@@ -44,16 +44,23 @@ static inline int64_t qni_kernel_panels(const struct qni_matmul_kernel *kernel, 
 }
 
 /* Rows of a unit. Depends on the shape of the product alone; a call takes no more than its plan,
- * which was made for the most rows. */
-int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_op *op,
-                      const struct qni_product_shape *shape, const struct qni_cpu_choice *choice);
+ * which was made for the most rows. The layouts of choice->cut are made. */
+int64_t qni_unit_rows(const qn_ctx *ctx, const struct qni_product_shape *shape,
+                      const struct qni_cpu_choice *choice);
+
+/* Rows that a unit of a kernel has at most which makes weights: once for all of them. */
+int64_t qni_rows_of_made(const struct qni_matmul_kernel *kernel,
+                         const struct qni_row_layout *layout);
 
 /* As few pieces as those of so many rows, but even ones, multiples of mr. */
 int64_t qni_even_rows(int64_t m, int64_t rows, int64_t mr);
 
-/* Bytes of a prepared row in shared scratch, all facts and alignment included: the largest over the
- * kernels of the choice. */
-size_t qni_shared_row_bytes(const struct qni_op *op, const struct qni_cpu_choice *choice);
+/* Fill choice->cut.product for kernels that are chosen: layouts first, and the scratch of a thread
+ * when block_m is known, too. */
+void qni_product_cut_layouts(const struct qni_op *op, const struct qni_product_shape *shape,
+                             struct qni_cpu_choice *choice);
+void qni_product_cut_scratch(const struct qni_op *op, const struct qni_product_shape *shape,
+                             struct qni_cpu_choice *choice);
 
 /* The private scratch of a thread. Rows are prepared before they are multiplied, so `floats` lies
  * where tile, epilogue and kernel do, and after_tile where the last two. */
@@ -67,9 +74,7 @@ struct qni_thread_scratch {
     int64_t unit; /* whose rows the kernel met last, by the rows before it, and what it keeps */
     int32_t kept;
 };
-/* Bytes; places it in memory if that is not NULL. */
-size_t qni_thread_scratch(const struct qni_op *op, const struct qni_product_shape *shape,
-                          const struct qni_cpu_choice *choice, uint8_t *memory,
-                          struct qni_thread_scratch *scratch);
+/* In memory of cut->end bytes. */
+struct qni_thread_scratch qni_thread_scratch_in(const struct qni_product_cut *cut, uint8_t *memory);
 
 #endif
