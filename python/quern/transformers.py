@@ -4,6 +4,10 @@
     model = quern.transformers.from_pretrained("folder-or-file.gguf", strategy="int8-block")
     model.generate(**tokenizer("Once", return_tensors="pt"))
 
+or by transformers itself, whose quantizer "quern" this module registers:
+
+    AutoModelForCausalLM.from_pretrained(folder, quantization_config=QuernConfig())
+
 Every checkpoint is read that quern reads (docs/checkpoints.md), whatever made it: the packages that
 its maker needs are not. docs/transformers.md is the manual.
 """
@@ -13,27 +17,29 @@ import contextlib
 import os
 import re
 import shutil
+import tempfile
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 
 try:
     import transformers as _hf
     from transformers.quantizers import auto as _auto
-    from transformers.quantizers.base import HfQuantizer
+    from transformers.quantizers.base import HfQuantizer, get_keys_to_not_convert
     from transformers.utils.quantization_config import QuantizationConfigMixin
 except ImportError as _why:
     raise ImportError(f"quern.transformers needs transformers, which cannot be imported ({_why})"
                       ) from None
 import torch
+from safetensors import safe_open
 
 from . import errors
 from ._files import load, save
-from ._format import STRATEGIES, number_of
+from ._format import STRATEGIES, number_of, parse
 from ._weight import Packed, Weight
 from .torch._layers import Embedding, Layer
-from .torch._model import Source, fill
+from .torch._model import Source, fill, put, quantize_
 
-__all__ = ["from_pretrained", "save_pretrained"]
+__all__ = ["QuernConfig", "from_pretrained", "save_pretrained"]
 
 
 # ------------------------------------------------------------------------- names of a checkpoint
@@ -161,27 +167,131 @@ class _GgufSource(_FolderSource):
 
 
 class QuernConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """What config.json says of a model whose layers quern.torch.quantize_() has made."""
+    """For quantization_config= of transformers' own from_pretrained().
 
-    def __init__(self, **how: Any) -> None:
+        AutoModelForCausalLM.from_pretrained("Llama-AWQ", quantization_config=QuernConfig())
+        AutoModelForCausalLM.from_pretrained("Llama", quantization_config=QuernConfig("int4:g128"))
+
+    Weights of a folder that are quantized, by whatever, get quern's layers; others are quantized to
+    `format` when they have been loaded, but for the head and modules_to_not_convert (names, or the
+    ends of names). strategy, gptq_zeros: as of from_pretrained(). A folder that quern has written
+    needs no such argument once quern.transformers is imported.
+    """
+
+    def __init__(self, format: Optional[str] = None, strategy: str = "float",
+                 gptq_zeros: str = "found",
+                 modules_to_not_convert: Optional[Sequence[str]] = None) -> None:
+        number_of(STRATEGIES, strategy, "strategy")
+        if format is not None:
+            parse(format)
         self.quant_method = "quern"
-        self.strategy = how.get("strategy", "float")
+        self.format, self.strategy, self.gptq_zeros = format, strategy, gptq_zeros
+        self.modules_to_not_convert = modules_to_not_convert
+        self.written: Optional[dict[str, Any]] = None  # what config.json says
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False,
+                  **given: Any) -> Any:
+        made = cls(strategy=config_dict.get("strategy", "float")).of(config_dict)
+        return (made, given) if return_unused_kwargs else made
+
+    def of(self, written: Any) -> QuernConfig:
+        """The same for a checkpoint of which config.json says this."""
+        self.written = written if isinstance(written, dict) else written.to_dict()
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """What config.json says of the model when it is saved."""
+        if self.written is not None:
+            return dict(self.written)
+        return {name: value for name, value in self.__dict__.items()
+                if value is not None and name not in ("written", "gptq_zeros")}
+
+
+class _Waiting(torch.nn.Module):
+    """Stands for a layer with quantized weights while transformers loads all others."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = (layer,)  # in a tuple it is no child, and has no names in the state_dict
 
 
 class QuernHfQuantizer(HfQuantizer):  # type: ignore[misc]
-    """Gives transformers the tensors of the checkpoint back when the model is saved."""
+    """Gives models quern's layers as transformers loads them, and the checkpoint's tensors back
+    when they are saved."""
 
     requires_calibration = False
 
     def __init__(self, quantization_config: Any, source: Optional[_FolderSource] = None,
                  **how: Any) -> None:
         self.quantization_config = quantization_config
-        self.pre_quantized, self.source = True, source
+        self.pre_quantized, self.source = how.get("pre_quantized", True), source
         self.modules_to_not_convert: list[str] = []
         self.layers: dict[str, Any] = {}
+        self.device_map: Any = None
+        self.ignored: Any = None  # what the model itself does not mind in a checkpoint
+
+    def _process_model_before_weight_loading(self, model: Any, **how: Any) -> Any:
+        """Layers with quantized weights are taken out: transformers knows nothing of their names
+        in the checkpoint."""
+        config, files = self.quantization_config, how.get("checkpoint_files") or []
+        self.device_map = how.get("device_map")
+        waiting: dict[str, Any] = {}
+        if files and all(name.endswith(".safetensors") for name in files):
+            path = files[0] if len(files) == 1 else os.path.dirname(files[0])
+            folder = os.path.dirname(files[0])
+            if os.path.exists(os.path.join(folder, "config.json")):
+                path = folder
+            source = _FolderSource(load(path, gptq_zeros=config.gptq_zeros), model)
+            waiting = {name: layer for name, layer in model.named_modules() if name
+                       and source.kind(f"{name}.weight") in ("weight", "packed")}
+        if not waiting and config.format is None:
+            raise errors.ArgumentError(
+                "no layer's weights are quantized there: QuernConfig(\"int4:g128\") quantizes "
+                "them as soon as they are loaded")
+        if not waiting:
+            return model
+        if config.format is not None:
+            raise errors.ArgumentError(f"the weights of {path} are quantized already: there "
+                                       f"QuernConfig() has no format, and not {config.format!r}")
+        self.source, self.pre_quantized = source, True
+        put(model, {id(layer): _Waiting(layer) for layer in waiting.values()})
+        model.all_tied_weights_keys = {
+            one: other for one, other in model.all_tied_weights_keys.items()
+            if not {one.rpartition(".")[0], other.rpartition(".")[0]} & set(waiting)}
+        self.ignored = model._keys_to_ignore_on_load_unexpected
+        model._keys_to_ignore_on_load_unexpected = {".*"}  # fill() tells what is missing
+        return model
+
+    def _process_model_after_weight_loading(self, model: Any, **how: Any) -> Any:
+        config = self.quantization_config
+        if self.source is None:
+            kept = config.modules_to_not_convert
+            kept = get_keys_to_not_convert(model) if kept is None else kept
+            quantize_(model, config.format, strategy=config.strategy,
+                      filter=lambda name, layer: not isinstance(layer, torch.nn.Embedding)
+                      and not any(f".{name}".endswith(f".{one}") for one in kept))
+            return model
+        model._keys_to_ignore_on_load_unexpected = self.ignored
+        put(model, {id(layer): layer.layer[0] for layer in model.modules()
+                    if isinstance(layer, _Waiting)})
+        done = fill(model, self.source, config.strategy, strict=True)
+        for name in done:
+            model.get_submodule(name).to(self._device(name))
+        self.layers = {name: model.get_submodule(name).held for name in done}
+        return model
+
+    def _device(self, name: str) -> Any:
+        """Where the device map puts a layer: by its name, or by the longest part of it."""
+        places = self.device_map
+        if not isinstance(places, dict):
+            return "cpu" if places is None else places
+        while name and name not in places:
+            name = name.rpartition(".")[0]
+        return places.get(name, "cpu")
 
     def is_serializable(self, *_: Any, **__: Any) -> bool:
-        return self.source is not None and not isinstance(self.source, _GgufSource)
+        return not isinstance(self.source, _GgufSource)
 
     @property
     def is_trainable(self) -> bool:
@@ -202,7 +312,13 @@ class QuernHfQuantizer(HfQuantizer):  # type: ignore[misc]
         return set(self.layers)
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
-        assert self.source is not None
+        if self.source is None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "model.safetensors")
+                _write(model, path)
+                with safe_open(path, "pt") as file:
+                    return ({name: file.get_tensor(name) for name in file.keys()},
+                            dict(file.metadata() or {}))
         state = _raw_tensors(self.source.checkpoint.path)
         layers = self.unchanged(model)
         for name, value in model.state_dict().items():
@@ -215,10 +331,18 @@ class QuernHfQuantizer(HfQuantizer):  # type: ignore[misc]
 
 
 def _register() -> None:
-    """Once; a second interpreter of torch's would find the first one's."""
-    if "quern" not in _auto.AUTO_QUANTIZER_MAPPING:
-        _auto.AUTO_QUANTIZATION_CONFIG_MAPPING["quern"] = QuernConfig
-        _auto.AUTO_QUANTIZER_MAPPING["quern"] = QuernHfQuantizer
+    """Once; a second interpreter of torch's would find the first one's. transformers refuses to
+    read what one program has quantized with the quantizer of another, which quern's is for."""
+    if "quern" in _auto.AUTO_QUANTIZER_MAPPING:
+        return
+    _auto.AUTO_QUANTIZATION_CONFIG_MAPPING["quern"] = QuernConfig
+    _auto.AUTO_QUANTIZER_MAPPING["quern"] = QuernHfQuantizer
+    plain = _auto.AutoHfQuantizer.merge_quantization_configs
+
+    def merge(_: Any, found: Any, given: Any) -> Any:
+        return given.of(found) if isinstance(given, QuernConfig) else plain(found, given)
+
+    _auto.AutoHfQuantizer.merge_quantization_configs = classmethod(merge)
 
 
 _register()
@@ -226,7 +350,6 @@ _register()
 
 def _raw_tensors(path: Any) -> dict[str, torch.Tensor]:
     """All tensors of a folder or file as they are kept."""
-    from safetensors.torch import load_file
     path = os.fspath(path)
     if os.path.isdir(path):
         names = sorted(n for n in os.listdir(path) if n.endswith(".safetensors"))
@@ -234,8 +357,9 @@ def _raw_tensors(path: Any) -> dict[str, torch.Tensor]:
     else:
         files = [path]
     made: dict[str, torch.Tensor] = {}
-    for file in files:
-        made.update(load_file(file))
+    for name in files:
+        with safe_open(name, "pt") as file:
+            made.update({key: file.get_tensor(key) for key in file.keys()})
     return made
 
 
@@ -319,7 +443,7 @@ def from_pretrained(path: Any, *, strategy: str = "float", auto: Any = None,
         if isinstance(layer, Embedding):
             layer.dtype = dtype
     if done:
-        hook = QuernHfQuantizer(QuernConfig(strategy=strategy), source)
+        hook = QuernHfQuantizer(QuernConfig(strategy=strategy), source=source)
         hook.layers = {name: model.get_submodule(name).held for name in done}
         model.hf_quantizer = hook
         if quantization is not None:
@@ -349,13 +473,23 @@ def save_pretrained(model: Any, folder: Any, *, quern_file: bool = False) -> Non
     hook = getattr(model, "hf_quantizer", None)
     hook = hook if isinstance(hook, QuernHfQuantizer) else None
     if hook is not None and not quern_file:
-        assert hook.source is not None
         if not isinstance(hook.source, _GgufSource):
             model.save_pretrained(folder)
             return
         _copy_gguf(model, hook, folder)
         return
     os.makedirs(folder, exist_ok=True)
+    _write(model, os.path.join(folder, "model.safetensors"))
+    settings = model.config.__class__.from_dict(model.config.to_dict())
+    settings.quantization_config = {"quant_method": "quern"}
+    settings.architectures = [type(model).__name__]
+    settings.save_pretrained(folder)
+    if hasattr(model, "generation_config"):
+        model.generation_config.save_pretrained(folder)
+
+
+def _write(model: Any, path: str) -> None:
+    """A quern file of the model as it is."""
     values: dict[str, Any] = {}
     tied: dict[int, str] = {}
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Layer)}
@@ -370,13 +504,7 @@ def save_pretrained(model: Any, folder: Any, *, quern_file: bool = False) -> Non
             continue
         seen.add(id(value))
         values[name] = value.detach().cpu().contiguous()
-    save(os.path.join(folder, "model.safetensors"), values, overwrite=True)
-    settings = model.config.__class__.from_dict(model.config.to_dict())
-    settings.quantization_config = {"quant_method": "quern"}
-    settings.architectures = [type(model).__name__]
-    settings.save_pretrained(folder)
-    if hasattr(model, "generation_config"):
-        model.generation_config.save_pretrained(folder)
+    save(path, values, overwrite=True)
 
 
 def _copy_gguf(model: Any, hook: QuernHfQuantizer, folder: str) -> None:

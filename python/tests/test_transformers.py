@@ -195,6 +195,7 @@ class Transformers(unittest.TestCase):
     def setUp(self):
         warnings.simplefilter("ignore")
         transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
         self.place = tempfile.TemporaryDirectory()
         self.addCleanup(self.place.cleanup)
         self.folder = os.path.join(self.place.name, "model")
@@ -237,6 +238,70 @@ class Transformers(unittest.TestCase):
                 with torch.no_grad():
                     self.assertTrue(torch.equal(qh.from_pretrained(again)(self.ids).logits,
                                                 ours(self.ids).logits))
+
+    def by_transformers(self, folder, **how):
+        """The model by transformers' own call; nothing that it says of missing or unknown tensors
+        may concern ours."""
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **how)
+
+    def test_by_transformers_itself(self):
+        for kind in FORMATS:
+            for family in ("llama", "qwen2"):
+                with self.subTest(f"{kind}, {family}"):
+                    folder = f"{self.folder}-{kind}-{family}"
+                    dense = small(family, tied=family == "qwen2")
+                    write_folder(dense, folder, kind)
+                    ours, told = self.by_transformers(
+                        folder, quantization_config=qh.QuernConfig(), output_loading_info=True)
+                    self.assertFalse(told["missing_keys"] or told["unexpected_keys"] or
+                                     told["mismatched_keys"] or told["error_msgs"], told)
+                    self.compare(dense, ours)
+                    self.check_saved(ours, folder)
+        rough = self.by_transformers(f"{self.folder}-awq-llama", quantization_config=qh.QuernConfig(
+            strategy="int8-block"))
+        self.assertEqual({m.strategy for m in rough.modules() if isinstance(m, qt.Layer)},
+                         {"int8-block"})
+
+    def test_quantized_by_transformers_itself(self):
+        """Dense weights are quantized when they are loaded; saved, they need no argument."""
+        for tied in (False, True):
+            folder = f"{self.folder}-{tied}"
+            dense = small("llama", tied)
+            dense.save_pretrained(folder)
+            ours = self.by_transformers(folder, quantization_config=qh.QuernConfig(
+                "int8:g32", strategy="int8-block", modules_to_not_convert=["lm_head", "q_proj"]))
+            self.assertEqual(sum(isinstance(m, qt.Layer) for m in ours.modules()), 12)
+            with torch.no_grad():
+                logits, want = ours(self.ids).logits, dense(self.ids).logits
+            self.assertLess((logits - want).norm() / want.norm(), 0.05)
+            self.assertGreater((logits - want).norm(), 0)
+            for i, save in enumerate((ours.save_pretrained,
+                                      lambda to: qh.save_pretrained(ours, to))):
+                save(f"{folder}-{i}")
+                again = self.by_transformers(f"{folder}-{i}")
+                self.assertEqual({m.strategy for m in again.modules() if isinstance(m, qt.Layer)},
+                                 {"int8-block"})
+                with torch.no_grad():
+                    self.assertTrue(torch.equal(again(self.ids).logits, logits))
+        ours = self.by_transformers(folder, quantization_config=qh.QuernConfig("int8:g32"))
+        self.assertEqual(sum(isinstance(m, qt.Layer) for m in ours.modules()), 14)
+
+    def test_bad_by_transformers_itself(self):
+        dense = small("llama")
+        dense.save_pretrained(self.folder)
+        write_folder(dense, f"{self.folder}-gptq", "gptq")
+        state = load_file(f"{self.folder}-gptq/model.safetensors")
+        for kind, words, folder, config in (
+                (errors.ArgumentError, "no layer's weights are quantized", self.folder, ()),
+                (errors.ArgumentError, "quantized already", f"{self.folder}-gptq", ("int4:g32",)),
+                (errors.FormatError, "int9", self.folder, ("int9:g3",)),
+                (errors.ArgumentError, "strategy", self.folder, ("int4:g32", "int9"))):
+            with self.subTest(words), self.assertRaisesRegex(kind, words):
+                self.by_transformers(folder, quantization_config=qh.QuernConfig(*config))
+        del state["model.layers.1.mlp.up_proj.scales"]
+        save_file(state, f"{self.folder}-gptq/model.safetensors", {"format": "pt"})
+        with self.assertRaisesRegex(errors.QuernError, "model.layers.1.mlp.up_proj"):
+            self.by_transformers(f"{self.folder}-gptq", quantization_config=qh.QuernConfig())
 
     def test_what_was_trained_is_saved(self):
         write_folder(small("llama"), self.folder, "gptq")
