@@ -7,16 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention.h"
 #include "model.h"
 
 struct session {
     struct model *model;
     qn_strategy strategy;
     int32_t longest, block, length;
-    float *keys, *values; /* [layer][kv head][longest][head_dim] */
+    float *keys, *values; /* [layer][kv head], each as attention.h has it */
     float *x, *h, *qkv, *mixed, *gate_up, *gated, *logits;
     float *turns[2];          /* cos, sin pairs of a block: global and local positions */
-    float *scores;            /* [tasks][longest] */
     void *scratch, *prepared; /* prepared: rows of x that several products read */
     size_t scratch_bytes, prepared_bytes;
 };
@@ -84,14 +84,15 @@ static void turns_make(const struct session *s, int32_t m, float base, float fac
 {
     const int32_t half = s->model->config.head_dim / 2;
     const float *factors = s->model->rope_factors;
-    for (int32_t i = 0; i < m; i++)
-        for (int32_t j = 0; j < half; j++) {
-            const double slow = factors != NULL ? (double)factors[j] : 1.0;
-            const double angle = (double)(s->length + i) / (double)factor / slow *
-                                 pow((double)base, -(double)j / (double)half);
+    for (int32_t j = 0; j < half; j++) {
+        const double slow = factors != NULL ? (double)factors[j] : 1.0;
+        const double a_position = pow((double)base, -(double)j / (double)half);
+        for (int32_t i = 0; i < m; i++) {
+            const double angle = (double)(s->length + i) / (double)factor / slow * a_position;
             turns[2 * (i * half + j)] = (float)cos(angle);
             turns[2 * (i * half + j) + 1] = (float)sin(angle);
         }
+    }
 }
 
 static void rotate(const struct config *c, const float *turns, float *head)
@@ -108,8 +109,8 @@ static void rotate(const struct config *c, const float *turns, float *head)
 static float *cache_of(const struct session *s, float *cache, int32_t layer, int32_t kv_head)
 {
     const struct config *c = &s->model->config;
-    return cache + ((size_t)layer * (size_t)c->kv_heads + (size_t)kv_head) * (size_t)s->longest *
-                       (size_t)c->head_dim;
+    return cache + ((size_t)layer * (size_t)c->kv_heads + (size_t)kv_head) *
+                       attention_cache_floats(s->longest, c->head_dim);
 }
 
 /* One token: heads are normalised and turned, its key and value go to the cache. */
@@ -129,85 +130,47 @@ static void position_task(void *arg, int32_t i)
             normalize(c, row + h * d, weight, NULL, d, row + h * d);
         rotate(c, turns, row + h * d);
     }
-    for (int32_t h = 0; h < c->kv_heads; h++) {
-        const size_t at = (size_t)(w->first + i) * (size_t)d, bytes = (size_t)d * sizeof(float);
-        memcpy(cache_of(s, s->keys, w->index, h) + at, row + (c->heads + h) * d, bytes);
-        memcpy(cache_of(s, s->values, w->index, h) + at, row + (n_turned + h) * d, bytes);
-    }
+    for (int32_t h = 0; h < c->kv_heads; h++)
+        attention_put(cache_of(s, s->keys, w->index, h), cache_of(s, s->values, w->index, h),
+                      w->first + i, d, row + (c->heads + h) * d, row + (n_turned + h) * d);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Compilers make a version of these loops for each instruction set they are worth it for. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
-#define VERSIONS __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
-#else
-#define VERSIONS
-#endif
-
-/* scores[t] = q . keys[t] for t in [0, n); returns the largest. */
-VERSIONS static float score_all(const float *q, const float *keys, int32_t n, int32_t d,
-                                float scale, float *scores)
-{
-    float most = -INFINITY;
-    for (int32_t t = 0; t < n; t++) {
-        const float *k = keys + (size_t)t * (size_t)d;
-        float part[16] = {0}, sum = 0.0f;
-        int32_t i = 0;
-        for (; i + 16 <= d; i += 16)
-            for (int32_t j = 0; j < 16; j++)
-                part[j] += q[i + j] * k[i + j];
-        for (; i < d; i++)
-            sum += q[i] * k[i];
-        for (int32_t j = 0; j < 16; j++)
-            sum += part[j];
-        scores[t] = sum * scale;
-        most = scores[t] > most ? scores[t] : most;
-    }
-    return most;
-}
-
-/* out = sum of weights[t] * values[t], four positions at a time. */
-VERSIONS static void mix(const float *weights, const float *values, int32_t n, int32_t d,
-                         float *out)
-{
-    int32_t t = 0;
-    memset(out, 0, (size_t)d * sizeof *out);
-    for (; t + 4 <= n; t += 4) {
-        const float *v = values + (size_t)t * (size_t)d;
-        const float a = weights[t], b = weights[t + 1], c = weights[t + 2], e = weights[t + 3];
-        for (int32_t i = 0; i < d; i++)
-            out[i] += (a * v[i] + b * v[d + i]) + (c * v[2 * d + i] + e * v[3 * d + i]);
-    }
-    for (; t < n; t++)
-        for (int32_t i = 0; i < d; i++)
-            out[i] += weights[t] * values[(size_t)t * (size_t)d + (size_t)i];
-}
-
-/* Item: one head, one token of the block; tasks take items of one head in turn. */
-static void attention_task(void *arg, int32_t task)
+/* Item: one head of keys and ATTENTION_ROWS queries that read it: of a token's heads, then of the
+ * next token's. */
+static void attention_task(void *arg, int32_t item)
 {
     const struct work *w = arg;
     const struct session *s = w->s;
     const struct config *c = &s->model->config;
-    const int32_t d = c->head_dim, head = task, kv = head / (c->heads / c->kv_heads);
-    const float *keys = cache_of(s, s->keys, w->index, kv);
-    const float *values = cache_of(s, s->values, w->index, kv);
-    float *scores = s->scores + (size_t)task * (size_t)s->longest;
-    for (int32_t i = 0; i < w->m; i++) {
-        const int32_t end = w->first + i + 1;
-        const int32_t from = w->is_local && end > c->window ? end - c->window : 0;
-        const size_t skip = (size_t)from * (size_t)d;
-        const float *q = s->qkv + (size_t)i * (size_t)w->layer->qkv.n + head * d;
-        float *out = s->mixed + ((size_t)i * (size_t)c->heads + (size_t)head) * (size_t)d;
-        const float most = score_all(q, keys + skip, end - from, d, c->attention_scale, scores);
-        float sum = 0.0f;
-        for (int32_t t = 0; t < end - from; t++)
-            sum += scores[t] = expf(scores[t] - most);
-        mix(scores, values + skip, end - from, d, out);
-        for (int32_t j = 0; j < d; j++)
-            out[j] /= sum;
+    const int32_t d = c->head_dim, sharing = c->heads / c->kv_heads;
+    const int32_t n_rows = w->m * sharing, items = (n_rows + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
+    /* The last tokens read most positions, so that they are begun first. */
+    const int32_t kv = item % c->kv_heads,
+                  begin = (items - 1 - item / c->kv_heads) * ATTENTION_ROWS;
+    struct attention a = {.keys = cache_of(s, s->keys, w->index, kv),
+                          .values = cache_of(s, s->values, w->index, kv),
+                          .head_dim = d,
+                          .scale = c->attention_scale};
+    for (int32_t r = 0; r < ATTENTION_ROWS; r++) {
+        const int32_t row = begin + r < n_rows ? begin + r : n_rows - 1;
+        const int32_t token = row / sharing, head = kv * sharing + row % sharing;
+        const int32_t end = w->first + token + 1;
+        a.end[r] = end;
+        a.begin[r] = w->is_local && end > c->window ? end - c->window : 0;
+        a.q[r] = s->qkv + (size_t)token * (size_t)w->layer->qkv.n + head * d;
+        a.out[r] = s->mixed + ((size_t)token * (size_t)c->heads + (size_t)head) * (size_t)d;
     }
+    attention_rows(&a);
+}
+
+static void attention(struct work *w)
+{
+    const struct config *c = &w->s->model->config;
+    const int32_t n_rows = w->m * (c->heads / c->kv_heads);
+    qn_parallel_for(w->s->model->ctx, (n_rows + ATTENTION_ROWS - 1) / ATTENTION_ROWS * c->kv_heads,
+                    attention_task, w);
 }
 
 /* ---- the gated network ----------------------------------------------------------------------- */
@@ -393,7 +356,7 @@ static bool run_layer(struct session *s, int32_t index, int32_t m)
     if (!project(s, &l->qkv, s->h, m, NULL, s->qkv))
         return false;
     qn_parallel_for(model->ctx, m, position_task, &w);
-    qn_parallel_for(model->ctx, c->heads, attention_task, &w);
+    attention(&w);
     if (!project(s, &l->out, s->mixed, m, posts ? NULL : s->x, posts ? s->h : s->x))
         return false;
     if (posts)
@@ -512,7 +475,8 @@ struct session *session_create(struct model *model, const struct session_options
     s->longest = options->longest;
     s->block = options->block < options->longest ? options->block : options->longest;
     const size_t m = (size_t)s->block, width = (size_t)c->width, d = (size_t)c->head_dim;
-    const size_t cache = (size_t)c->n_layers * (size_t)c->kv_heads * (size_t)s->longest * d;
+    const size_t cache =
+        (size_t)c->n_layers * (size_t)c->kv_heads * attention_cache_floats(s->longest, c->head_dim);
     s->keys = floats(cache);
     s->values = floats(cache);
     s->x = floats(m * width);
@@ -524,9 +488,8 @@ struct session *session_create(struct model *model, const struct session_options
     s->logits = floats((size_t)c->vocabulary);
     s->turns[0] = floats(m * d);
     s->turns[1] = floats(m * d);
-    s->scores = floats((size_t)c->heads * (size_t)s->longest);
     const bool has_all = s->keys && s->values && s->x && s->h && s->qkv && s->mixed && s->gate_up &&
-                         s->gated && s->logits && s->turns[0] && s->turns[1] && s->scores;
+                         s->gated && s->logits && s->turns[0] && s->turns[1];
     if (has_all && plan_all(s)) {
         s->scratch = aligned_alloc(64, (s->scratch_bytes + 64) / 64 * 64);
         s->prepared = aligned_alloc(64, (s->prepared_bytes + 64) / 64 * 64);
@@ -543,7 +506,7 @@ void session_destroy(struct session *s)
     if (s == NULL)
         return;
     float *const memory[] = {s->keys,  s->values, s->x,        s->h,        s->qkv,    s->mixed,
-                             s->gated, s->logits, s->turns[0], s->turns[1], s->scores, s->gate_up};
+                             s->gated, s->logits, s->turns[0], s->turns[1], s->gate_up};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         free(memory[i]);
     free(s->scratch);
