@@ -136,8 +136,9 @@ enum {
 };
 
 /**
- * A product that all ranks compute together. Ranks with the same arguments but for w, x (row), y
- * and the data of tensors make one product; what differs is found by qn_parallel_plan().
+ * A product that all ranks compute together, or products of experts (grouped). Ranks with the
+ * same arguments but for w, x (row), y and the data of tensors make one product; what differs is
+ * found by qn_parallel_plan().
  *
  * matmul, by split:
  *   column   w: the rank's outputs. x: all of x, the same on all ranks. bias, col_scale: of the
@@ -145,20 +146,25 @@ enum {
  *   row      w: the rank's columns. x: [m, k of the rank]. y, bias, residual, scales: of all n
  *            outputs, the same on all ranks; they count once. Every rank gets all of y.
  *
+ * grouped: likewise, with a shard of every expert on each rank; bias and col_scale may be of each
+ * expert. ids tell the experts, the same ones on all ranks; rows of a negative id are left
+ * untouched, and offsets and batches are refused.
+ *
  * Prepared rows of x (qn_prepare()) are for column products that gather nothing.
  */
 typedef struct qn_parallel_args {
     size_t size;
     const qn_comm *comm;          /**< Borrowed by a plan until it is destroyed. */
-    const qn_matmul_args *matmul;
+    const qn_matmul_args *matmul; /**< The product, or NULL with ... */
     qn_split split;
-    int32_t gather_y;             /**< Column: 1: every rank gets all of y. Default 0: nothing is
+    int32_t gather_y;       /**< Column: 1: every rank gets all of y. Default 0: nothing is
                                        exchanged. */
-    qn_sum_order sum_order;       /**< Row. */
-    int32_t is_trusted;           /**< 1: a run does not ask first whether all ranks are in it with
+    qn_sum_order sum_order; /**< Row. */
+    int32_t is_trusted;     /**< 1: a run does not ask first whether all ranks are in it with
                                        the same m and good arguments, which takes one short
                                        exchange. A rank that calls otherwise may then leave the
                                        others waiting for their callback's time limit. */
+    const qn_grouped_args *grouped; /**< ... this: products of experts. Default NULL. */
 } qn_parallel_args;
 static inline void qn_parallel_args_init(qn_parallel_args *args)
 {
@@ -199,6 +205,86 @@ QN_API size_t qn_parallel_explain(const qn_parallel *plan, char *text, size_t ca
  */
 QN_API qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args,
                                  void *scratch, size_t scratch_bytes, qn_error *err);
+
+/* -------------------------------------------------------------------------- experts, each whole */
+
+/**
+ * Products of experts, each of which one rank has, for tokens of all ranks: rows of x are sent to
+ * the rank of their expert, multiplied there, and what comes out is sent back. Rank r has experts
+ * qn_shard_range(n_experts, 1, r, n_ranks), in grouped->w; grouped->n_experts is their number,
+ * which may be 0. x, y, ids (of all experts) and x_rows are the rank's own tokens, as many as it
+ * has; all else is the same on all ranks. bias and col_scale: [n], or [experts of the rank, n].
+ * What belongs to rows of y (residual, row_scale, factor) is not sent and refused:
+ * qn_combine_rows() adds it.
+ * int8 strategies have the bits of one process; float ones may choose a kernel by how many rows
+ * meet, and differ within their bound.
+ */
+typedef struct qn_parallel_experts_args {
+    size_t size;
+    const qn_comm *comm;            /**< With all_to_all; without it all_gather moves n_ranks times
+                                         as much. */
+    const qn_grouped_args *grouped; /**< Told by ids. */
+    int32_t n_experts;              /**< Of all ranks. */
+    int32_t reserved;               /**< 0. */
+    int64_t n, k;                   /**< Outputs and columns of each expert, which a rank without
+                                         experts cannot see. */
+    int64_t piece;                  /**< Rows that one rank sends another at once; more rows take
+                                         more rounds. Scratch is for n_ranks * piece rows. The same
+                                         on all ranks; default 64. */
+} qn_parallel_experts_args;
+static inline void qn_parallel_experts_args_init(qn_parallel_experts_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+    args->piece = 64;
+}
+QN_API qn_status qn_parallel_experts_args_init_sized(qn_parallel_experts_args *args, size_t size);
+/** Scratch of a call, aligned to 64 bytes, for any number of tokens. Data are not looked at; asks
+ * no rank. @return as qn_grouped_scratch(). */
+QN_API qn_status qn_parallel_experts_scratch(const qn_ctx *ctx,
+                                             const qn_parallel_experts_args *args, size_t *bytes,
+                                             qn_error *err);
+/**
+ * On all ranks at once, also those without tokens or experts. Nothing is allocated. For the CPU.
+ * @return as qn_grouped(), and QN_E_PEER: another rank failed or differs, or what the callbacks
+ *         return. Where any rank's arguments are bad no rank has touched y; what fails later may
+ *         leave y half written.
+ */
+QN_API qn_status qn_parallel_experts(const qn_ctx *ctx, const qn_parallel_experts_args *args,
+                                     void *scratch, size_t scratch_bytes, qn_error *err);
+
+/* ------------------------------------------------------------------------------- convolutions */
+
+/**
+ * A convolution that is cut along its outputs: column shards of qn_weight_shard(). x: what the
+ * rank's weights read, that is all channels, or, of weights with convolution groups, those of the
+ * rank's groups. bias and col_scale: of the rank's outputs. y and residual: with the rank's
+ * channels, or with gather_y all of them, on every rank. The bits of one process.
+ */
+typedef struct qn_parallel_conv_args {
+    size_t size;
+    const qn_comm *comm;
+    const qn_conv_args *conv;
+    int32_t is_transposed; /**< 1: qn_conv_transpose2d(). */
+    int32_t gather_y;      /**< 1: every rank gets all channels. Default 0: nothing is exchanged. */
+    int32_t is_trusted;    /**< As of qn_parallel_args. */
+    int32_t conv_groups;   /**< With gather_y: groups of the whole weights; default 1. */
+} qn_parallel_conv_args;
+static inline void qn_parallel_conv_args_init(qn_parallel_conv_args *args)
+{
+    qn_zero_(args, sizeof *args);
+    args->size = sizeof *args;
+    args->conv_groups = 1;
+}
+QN_API qn_status qn_parallel_conv_args_init_sized(qn_parallel_conv_args *args, size_t size);
+/** Scratch of a call, aligned to 64 bytes. Data are not looked at; asks no rank.
+ * @return as qn_conv2d_scratch(). */
+QN_API qn_status qn_parallel_conv_scratch(const qn_ctx *ctx, const qn_parallel_conv_args *args,
+                                          size_t *bytes, qn_error *err);
+/** On all ranks at once. Nothing is allocated. For the CPU.
+ * @return as qn_conv2d(), and as qn_parallel_run(). */
+QN_API qn_status qn_parallel_conv(const qn_ctx *ctx, const qn_parallel_conv_args *args,
+                                  void *scratch, size_t scratch_bytes, qn_error *err);
 
 /* ----------------------------------------------------------------------------------------- sums */
 

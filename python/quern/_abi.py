@@ -676,6 +676,32 @@ class qn_parallel_args(Structure):
         ("gather_y", c_int32),
         ("sum_order", c_int32),
         ("is_trusted", c_int32),
+        ("grouped", POINTER(qn_grouped_args)),
+    ]
+
+
+class qn_parallel_experts_args(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("comm", POINTER(qn_comm)),
+        ("grouped", POINTER(qn_grouped_args)),
+        ("n_experts", c_int32),
+        ("reserved", c_int32),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("piece", c_int64),
+    ]
+
+
+class qn_parallel_conv_args(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("comm", POINTER(qn_comm)),
+        ("conv", POINTER(qn_conv_args)),
+        ("is_transposed", c_int32),
+        ("gather_y", c_int32),
+        ("is_trusted", c_int32),
+        ("conv_groups", c_int32),
     ]
 
 
@@ -999,6 +1025,20 @@ FUNCTIONS = {
     "qn_parallel_run": (
         c_int32,
         [c_void_p, POINTER(qn_parallel_args), c_void_p, c_size_t, POINTER(qn_error)]),
+    "qn_parallel_experts_args_init_sized": (c_int32, [POINTER(qn_parallel_experts_args), c_size_t]),
+    "qn_parallel_experts_scratch": (
+        c_int32,
+        [c_void_p, POINTER(qn_parallel_experts_args), POINTER(c_size_t), POINTER(qn_error)]),
+    "qn_parallel_experts": (
+        c_int32,
+        [c_void_p, POINTER(qn_parallel_experts_args), c_void_p, c_size_t, POINTER(qn_error)]),
+    "qn_parallel_conv_args_init_sized": (c_int32, [POINTER(qn_parallel_conv_args), c_size_t]),
+    "qn_parallel_conv_scratch": (
+        c_int32,
+        [c_void_p, POINTER(qn_parallel_conv_args), POINTER(c_size_t), POINTER(qn_error)]),
+    "qn_parallel_conv": (
+        c_int32,
+        [c_void_p, POINTER(qn_parallel_conv_args), c_void_p, c_size_t, POINTER(qn_error)]),
     "qn_parallel_sum_args_init_sized": (c_int32, [POINTER(qn_parallel_sum_args), c_size_t]),
     "qn_parallel_sum_scratch": (
         c_int32,

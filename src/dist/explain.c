@@ -109,6 +109,8 @@ size_t qn_parallel_explain(const qn_parallel *plan, char *text, size_t capacity)
     else
         say(&w, "  weights   %lld of %lld columns, %lld outputs\n", (long long)plan->own_k,
             (long long)plan->k, (long long)plan->n);
+    if (plan->n_experts > 0)
+        say(&w, "  experts   %d, of which each rank has such a part\n", plan->n_experts);
     say_exchange(&w, plan);
     if (qn_parallel_predict(plan) > 0.0)
         say(&w, "  time      %.1f us of exchanges (%.1f us each, %.3g GB/s)\n",

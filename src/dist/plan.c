@@ -17,11 +17,11 @@
 
 /* Facts that must be the same on all ranks: always, or of a row product alone. */
 #define FACTS(always, row)                                                                         \
-    always(split) always(gather_y) always(sum_order) always(is_trusted) always(strategy)           \
-    always(m) always(x_type) always(y_type) always(symmetric) always(x_zero) always(x_scale)       \
-    always(act) always(clamp_lo) always(clamp_hi) always(y_scale) always(y_zero)                   \
-    always(residual_after) always(bias_type) always(residual_type) always(has_row_scale)           \
-    always(has_col_scale) row(n)
+    always(split) always(gather_y) always(sum_order) always(is_trusted) always(strategy) always(m) \
+        always(x_type) always(y_type) always(symmetric) always(x_zero) always(x_scale) always(act) \
+            always(clamp_lo) always(clamp_hi) always(y_scale) always(y_zero)                       \
+                always(residual_after) always(bias_type) always(residual_type)                     \
+                    always(has_row_scale) always(has_col_scale) always(n_experts) row(n)
 #define NAME(fact) FACT_##fact,
 enum { FACTS(NAME, NAME) FACT_k, FACT_is_exact, FACT_scales, N_FACTS };
 #undef NAME
@@ -33,16 +33,16 @@ struct fact_name {
     int32_t row_only;
 };
 #define ALWAYS(fact) {#fact, 0},
-#define ROW(fact) {#fact, 1},
+#define ROW(fact)    {#fact, 1},
 static const struct fact_name fact_names[] = {FACTS(ALWAYS, ROW)};
 enum { N_COMPARED = (int)(sizeof fact_names / sizeof *fact_names) };
 
 /* A digest of the weights' scales (FNV-1a): int32 sums of ranks belong together only if all ranks
  * have the same. */
-static int64_t digest(const void *data, size_t bytes)
+static int64_t digest(int64_t before, const void *data, size_t bytes)
 {
     const uint8_t *at = data;
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = (uint64_t)before ^ 0xcbf29ce484222325u;
     for (size_t i = 0; i < bytes; i++)
         hash = (hash ^ at[i]) * 0x100000001b3u;
     return (int64_t)hash;
@@ -50,9 +50,10 @@ static int64_t digest(const void *data, size_t bytes)
 
 /* Can the rank's int32 sums be added to those of others, so that what one process computes comes
  * out? docs/numerics.md: weights of one group, in one segment, and shifts that are integers. */
-static bool is_exact_here(const qn_matmul_args *a, const struct qn_parallel_args *args)
+static bool is_exact_weight(const qn_packed *w, const qn_matmul_args *a,
+                            const struct qn_parallel_args *args)
 {
-    const struct qni_packed_head *const head = a->w->head;
+    const struct qni_packed_head *const head = w->head;
     const bool is_raw = a->y.dtype == QN_I32 || a->epilogue.bias.dtype == QN_I32;
     if (head->n_groups > 1 || head->format.code != QN_CODE_INT ||
         head->section[QNI_SECTION_PRESCALE].bytes != 0)
@@ -63,14 +64,45 @@ static bool is_exact_here(const qn_matmul_args *a, const struct qn_parallel_args
            (a->strategy == QN_STRATEGY_INT8_ROW || a->strategy == QN_STRATEGY_INT8_STATIC);
 }
 
+/* The weights of all experts, or the one there is. */
+static const qn_packed *weight_of(const struct qni_parallel_job *job, int32_t i)
+{
+    return job->is_grouped ? job->grouped.w[i] : job->all.w;
+}
+
+static int32_t count_weights(const struct qni_parallel_job *job)
+{
+    return job->is_grouped ? job->grouped.n_experts : 1;
+}
+
+static bool is_exact_here(const struct qni_parallel_job *job, const struct qn_parallel_args *args)
+{
+    bool is_exact = true;
+    for (int32_t i = 0; i < count_weights(job); i++)
+        is_exact = is_exact && is_exact_weight(weight_of(job, i), &job->all, args);
+    return is_exact;
+}
+
+static int64_t digest_scales(const struct qni_parallel_job *job)
+{
+    int64_t hash = 0;
+    for (int32_t i = 0; i < count_weights(job); i++) {
+        const qn_packed *const w = weight_of(job, i);
+        hash = digest(hash, qni_section(w, QNI_SECTION_SCALE),
+                      w->head->section[QNI_SECTION_SCALE].bytes);
+    }
+    return hash;
+}
+
 static int64_t bits_of(float f)
 {
     return (int64_t)qni_bits_of(f);
 }
 
 static void state(struct statement *s, const struct qn_parallel_args *args,
-                  const qn_matmul_args *a)
+                  const struct qni_parallel_job *job)
 {
+    const qn_matmul_args *const a = &job->all;
     const qn_epilogue *const e = &a->epilogue;
     const struct qni_packed_head *const head = a->w->head;
     int64_t *const of = s->of;
@@ -79,7 +111,8 @@ static void state(struct statement *s, const struct qn_parallel_args *args,
     of[FACT_sum_order] = args->sum_order;
     of[FACT_is_trusted] = args->is_trusted;
     of[FACT_strategy] = a->strategy;
-    of[FACT_m] = a->x.shape[0];
+    of[FACT_m] = a->y.shape[0];
+    of[FACT_n_experts] = job->is_grouped ? job->grouped.n_experts : 0;
     of[FACT_n] = head->n;
     of[FACT_k] = head->k;
     of[FACT_x_type] = a->x.dtype;
@@ -97,10 +130,8 @@ static void state(struct statement *s, const struct qn_parallel_args *args,
     of[FACT_residual_type] = qni_is_none(&e->residual) ? 0 : e->residual.dtype;
     of[FACT_has_row_scale] = !qni_is_none(&e->row_scale);
     of[FACT_has_col_scale] = !qni_is_none(&e->col_scale);
-    of[FACT_is_exact] = args->split == QN_SPLIT_ROW && is_exact_here(a, args);
-    of[FACT_scales] = of[FACT_is_exact] ? digest(qni_section(a->w, QNI_SECTION_SCALE),
-                                                 head->section[QNI_SECTION_SCALE].bytes)
-                                        : 0;
+    of[FACT_is_exact] = args->split == QN_SPLIT_ROW && is_exact_here(job, args);
+    of[FACT_scales] = of[FACT_is_exact] ? digest_scales(job) : 0;
 }
 
 /* ---- what all stated ------------------------------------------------------------------------- */
@@ -130,8 +161,8 @@ static bool fits_int32(const struct qn_parallel *p, const qn_matmul_args *a, boo
     const bool is_static = a->strategy == QN_STRATEGY_INT8_STATIC;
     const int64_t zero = is_static ? a->quant.x_zero - (a->x.dtype == QN_U8 ? 128 : 0) : 0;
     const int64_t x = qni_max(127 - zero, zero + 128);
-    const int64_t w = ((int64_t)1 << (head->format.bits - 1)) +
-                      (head->format.shift == QN_SHIFT_ZERO ? 127 : 0);
+    const int64_t w =
+        ((int64_t)1 << (head->format.bits - 1)) + (head->format.shift == QN_SHIFT_ZERO ? 127 : 0);
     return p->k <= INT32_MAX / (x * w) && (is_raw || p->k <= SEGMENT);
 }
 
@@ -153,12 +184,12 @@ static qn_status choose_exchange(struct qn_parallel *p, const struct statement *
                         "int32 sums or biases of a row product need the same integer weights of "
                         "one group an output on all ranks, and a k (%lld) whose sums int32 holds",
                         (long long)p->k);
-    p->exchange = is_exact                           ? QNI_EXCHANGE_INT32
+    p->exchange = is_exact                         ? QNI_EXCHANGE_INT32
                   : args->sum_order == QN_SUM_FAST ? QNI_EXCHANGE_FAST
-                                                     : QNI_EXCHANGE_ORDERED;
+                                                   : QNI_EXCHANGE_ORDERED;
     p->is_quantized = is_exact && a->strategy == QN_STRATEGY_INT8_ROW;
-    p->by_columns = p->exchange == QNI_EXCHANGE_ORDERED && p->comm.n_ranks > 2 &&
-                    p->comm.all_to_all != NULL;
+    p->by_columns =
+        p->exchange == QNI_EXCHANGE_ORDERED && p->comm.n_ranks > 2 && p->comm.all_to_all != NULL;
     return QN_OK;
 }
 
@@ -228,27 +259,33 @@ qn_status qni_parallel_lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err)
     return fits ? QN_OK : qni_fail(err, QN_E_SHAPE, "the exchange leaves the address space");
 }
 
-static void keep_scales(struct qn_parallel *p, const qn_packed *w)
+static void keep_scales(struct qn_parallel *p, const qn_packed *w, float *to)
 {
     const void *const scale = qni_section(w, QNI_SECTION_SCALE);
     for (int64_t j = 0; scale != NULL && j < p->n; j++)
-        p->w_scale[j] = w->head->scale_dtype == QN_F16
-                            ? qni_f32_from_f16(((const uint16_t *)scale)[j])
-                            : ((const float *)scale)[j];
+        to[j] = w->head->scale_dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)scale)[j])
+                                               : ((const float *)scale)[j];
 }
 
-static qn_status plan_own(struct qn_parallel *p, const qn_matmul_args *a, qn_error *err)
+static qn_status plan_own(struct qn_parallel *p, const struct qni_parallel_job *job, qn_error *err)
 {
+    const qn_matmul_args *const a = &job->all;
     p->chunk = qni_parallel_chunk(p);
     const qn_dtype sums = p->exchange == QNI_EXCHANGE_INT32 ? QN_I32 : QN_F32;
-    qn_tensor y = qn_tensor_2d(NULL, p->split == QN_SPLIT_ROW ? sums : a->y.dtype, p->chunk,
-                               p->own_n);
+    qn_tensor y =
+        qn_tensor_2d(NULL, p->split == QN_SPLIT_ROW ? sums : a->y.dtype, p->chunk, p->own_n);
     if (p->exchange == QNI_EXCHANGE_NOTHING)
         y = a->y;
-    const qn_matmul_args own = qni_parallel_product(p, a, 0, qni_min(p->chunk, p->m), &y);
-    QNI_TRY(qn_matmul_plan(p->ctx, &own, &p->product, err));
-    if (p->exchange == QNI_EXCHANGE_INT32)
-        keep_scales(p, a->w);
+    const int64_t rows = qni_min(p->chunk, p->m);
+    const qn_matmul_args own = qni_parallel_product(p, a, 0, rows, &y);
+    if (job->is_grouped) {
+        const qn_grouped_args g = qni_parallel_experts_of(job, &own, 0, rows);
+        QNI_TRY(qn_grouped_plan(p->ctx, &g, &p->product, err));
+    } else {
+        QNI_TRY(qn_matmul_plan(p->ctx, &own, &p->product, err));
+    }
+    for (int32_t i = 0; p->exchange == QNI_EXCHANGE_INT32 && i < count_weights(job); i++)
+        keep_scales(p, weight_of(job, i), p->w_scale + i * p->n);
     return qni_parallel_lay_out(p, a->y.dtype, err);
 }
 
@@ -273,12 +310,12 @@ qn_status qni_parallel_check_comm(const qn_comm *given, qn_comm *own, qn_error *
 }
 
 /* What can be said of the arguments without the other ranks. */
-static qn_status check_own(const qn_ctx *ctx, const qn_parallel_args *args, qn_matmul_args *a,
-                           qn_error *err)
+static qn_status check_own(const qn_ctx *ctx, const qn_parallel_args *args,
+                           struct qni_parallel_job *job, qn_error *err)
 {
-    struct qni_op op;
-    qn_matmul_args_init(a);
-    QNI_TRY(qni_sized_read(a, sizeof *a, args->matmul, err));
+    const qn_matmul_args *const a = &job->all;
+    QNI_TRY(qni_parallel_read(args, job, err));
+    QNI_TRY(qni_parallel_check_experts(job, err));
     if (ctx->device.kind != QN_CPU)
         return qni_fail(err, QN_E_UNSUPPORTED, "products over several ranks run on the CPU");
     QNI_TRY(qni_check_flag(args->gather_y, "gather_y", err));
@@ -292,8 +329,9 @@ static qn_status check_own(const qn_ctx *ctx, const qn_parallel_args *args, qn_m
                         "products over several ranks take neither prepared rows nor more of an "
                         "epilogue");
     if (args->split == QN_SPLIT_ROW && args->gather_y)
-        return qni_fail(err, QN_E_ARGUMENT, "gather_y is of column products: every rank of a row "
-                                            "product has all of y");
+        return qni_fail(err, QN_E_ARGUMENT,
+                        "gather_y is of column products: every rank of a row "
+                        "product has all of y");
     QNI_TRY(qni_parallel_check_prepared(args, a, err));
     /* Gathered outputs are more than the rank's own: checked when those of others are known. */
     qn_matmul_args plain = *a;
@@ -302,12 +340,12 @@ static qn_status check_own(const qn_ctx *ctx, const qn_parallel_args *args, qn_m
         plain.y = qn_tensor_2d(NULL, a->y.dtype, a->y.shape[0], a->w->head->n);
         plain.epilogue.residual = qn_tensor_none();
     }
-    return qni_validate_matmul(ctx, &plain, QNI_WITHOUT_DATA, &op, err);
+    return qni_parallel_validate(ctx, job, &plain, QNI_WITHOUT_DATA, err);
 }
 
 static qn_status check_gathered(const struct qn_parallel *p, const qn_matmul_args *a, qn_error *err)
 {
-    const int64_t shape[2] = {a->x.shape[0], p->n};
+    const int64_t shape[2] = {p->m, p->n};
     if (p->exchange != QNI_EXCHANGE_Y)
         return QN_OK;
     QNI_TRY(qni_check_shape(&a->y, "y", shape, err));
@@ -319,11 +357,13 @@ static qn_status check_gathered(const struct qn_parallel *p, const qn_matmul_arg
 }
 
 static qn_status make(const qn_ctx *ctx, const qn_comm *comm, const qn_parallel_args *args,
-                      const qn_matmul_args *a, const struct statement *all, qn_parallel **plan,
-                      qn_error *err)
+                      const struct qni_parallel_job *job, const struct statement *all,
+                      qn_parallel **plan, qn_error *err)
 {
+    const qn_matmul_args *const a = &job->all;
     const struct qni_packed_head *const head = a->w->head;
-    const size_t bytes = sizeof(qn_parallel) + (size_t)head->n * sizeof(float);
+    const size_t scales = (size_t)count_weights(job) * (size_t)head->n;
+    const size_t bytes = sizeof(qn_parallel) + scales * sizeof(float);
     qn_parallel *p = qni_alloc_zero(&ctx->allocator, bytes);
     if (p == NULL)
         return qni_fail(err, QN_E_MEMORY, "no memory for a plan of %zu bytes", bytes);
@@ -334,32 +374,33 @@ static qn_status make(const qn_ctx *ctx, const qn_comm *comm, const qn_parallel_
     p->split = args->split;
     p->sum_order = args->sum_order;
     p->is_trusted = args->is_trusted;
-    p->m = a->x.shape[0];
+    p->n_experts = job->is_grouped ? job->grouped.n_experts : 0;
+    p->m = a->y.shape[0];
     p->own_n = head->n;
     p->own_k = head->k;
     measure_ranks(p, all);
     QNI_TRY(choose_exchange(p, all, args, a, err));
     QNI_TRY(check_gathered(p, a, err));
-    return plan_own(p, a, err);
+    return plan_own(p, job, err);
 }
 
 static qn_status plan_together(const qn_ctx *ctx, const qn_comm *comm, const qn_parallel_args *args,
                                struct statement *all, qn_parallel **plan, qn_error *err)
 {
-    qn_matmul_args a;
+    struct qni_parallel_job job;
     struct statement own;
     memset(&own, 0, sizeof own);
-    qn_status status = check_own(ctx, args, &a, err);
+    qn_status status = check_own(ctx, args, &job, err);
     if (status == QN_OK && all == NULL)
         status = qni_fail(err, QN_E_MEMORY, "no memory to plan with");
     QNI_TRY(qni_parallel_agree(comm, status, "planning", err));
-    state(&own, args, &a);
+    state(&own, args, &job);
     if (comm->n_ranks == 1)
         *all = own;
     else
         QNI_TRY(comm->all_gather(comm->arg, &own, sizeof own, all, err));
     QNI_TRY(compare(all, comm->n_ranks, err)); /* says the same on every rank */
-    status = make(ctx, comm, args, &a, all, plan, err);
+    status = make(ctx, comm, args, &job, all, plan, err);
     return qni_parallel_agree(comm, status, "planning", err);
 }
 

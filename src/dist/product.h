@@ -20,11 +20,11 @@ enum { QNI_BLOCK_HEAD = 64 };
 
 /* Where the parts of a run's scratch begin, and how many bytes it has. */
 struct qni_parallel_scratch {
-    size_t sums;    /* [chunk, n] f32 or i32, and one element more that counts failures */
+    size_t sums;       /* [chunk, n] f32 or i32, and one element more that counts failures */
     size_t send, recv; /* blocks */
-    size_t amax;    /* [m + 1] i32: bits of each row's largest |x|; failures */
-    size_t codes;   /* [chunk, k] i8 */
-    size_t product; /* of the rank's own product */
+    size_t amax;       /* [m + 1] i32: bits of each row's largest |x|; failures */
+    size_t codes;      /* [chunk, k] i8 */
+    size_t product;    /* of the rank's own product */
     size_t bytes;
 };
 
@@ -38,18 +38,51 @@ struct qn_parallel {
     int32_t by_columns;   /* ORDERED: each rank adds some columns of all ranks (all_to_all) */
     int32_t overlaps;     /* blocks of a chunk are gathered while the next chunk is computed */
     int32_t is_trusted;
+    int32_t n_experts; /* 0: one product */
     qn_sum_order sum_order;
-    int64_t m;               /* most rows of a run */
-    int64_t n, k;            /* of the whole product */
-    int64_t own_n, first_n;  /* outputs of this rank's weights; column: which of n they are */
+    int64_t m;              /* most rows of a run */
+    int64_t n, k;           /* of the whole product */
+    int64_t own_n, first_n; /* outputs of this rank's weights; column: which of n they are */
     int64_t own_k;
-    int64_t widest;          /* outputs of the rank that has most; by_columns: added by a rank */
-    int64_t chunk;           /* rows that are exchanged at once */
-    size_t block_bytes;      /* of one rank */
+    int64_t widest;     /* outputs of the rank that has most; by_columns: added by a rank */
+    int64_t chunk;      /* rows that are exchanged at once */
+    size_t block_bytes; /* of one rank */
     qn_plan *product;
     struct qni_parallel_scratch scratch;
-    float w_scale[]; /* INT32: [n] scales of the weights */
+    float w_scale[]; /* INT32: [n] scales of the weights; [n_experts, n] */
 };
+
+/* What is computed: a product, or products of experts, of which `all` then has what both have, with
+ * the first expert's weights. */
+struct qni_parallel_job {
+    qn_matmul_args all;
+    qn_grouped_args grouped;
+    int32_t is_grouped;
+};
+
+/* From the caller's structs. */
+qn_status qni_parallel_read(const qn_parallel_args *args, struct qni_parallel_job *job,
+                            qn_error *err);
+/* Experts are told by ids, row by row. */
+qn_status qni_parallel_check_experts(const struct qni_parallel_job *job, qn_error *err);
+/* Products of experts with what `own`, one product, says; rows [row, row + rows) of the routing. */
+qn_grouped_args qni_parallel_experts_of(const struct qni_parallel_job *job,
+                                        const qn_matmul_args *own, int64_t row, int64_t rows);
+/* The expert of a row; negative: none. 0 of one product. */
+static inline int32_t qni_parallel_expert(const struct qni_parallel_job *job, int64_t row)
+{
+    return job == NULL || !job->is_grouped ? 0 : ((const int32_t *)job->grouped.ids.data)[row];
+}
+/* The row of x that a row of y reads. */
+static inline int64_t qni_parallel_x_row(const struct qni_parallel_job *job, int64_t row)
+{
+    return job == NULL || !job->is_grouped || job->grouped.x_rows.rank == 0
+               ? row
+               : ((const int32_t *)job->grouped.x_rows.data)[row];
+}
+/* Validation of the job, with this as its product. */
+qn_status qni_parallel_validate(const qn_ctx *ctx, const struct qni_parallel_job *job,
+                                const qn_matmul_args *own, int with_data, qn_error *err);
 
 /* The rank's own product of rows [row, row + rows) of args, to y. */
 qn_matmul_args qni_parallel_product(const struct qn_parallel *p, const qn_matmul_args *args,

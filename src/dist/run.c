@@ -21,8 +21,9 @@
 
 struct parallel_run {
     const struct qn_parallel *p;
-    const qn_matmul_args *args; /* of a sum of given parts: y and epilogue alone */
-    const qn_tensor *parts;     /* the parts; NULL: they are products */
+    const qn_matmul_args *args;         /* of a sum of given parts: y and epilogue alone */
+    const struct qni_parallel_job *job; /* NULL: a sum of given parts */
+    const qn_tensor *parts;             /* the parts; NULL: they are products */
     uint8_t *scratch;
     int64_t m;
     qn_error *err;
@@ -159,8 +160,7 @@ static qn_status reduce(const struct parallel_run *r, void *data, size_t count, 
         return own != QN_OK ? own : told;
     int32_t any;
     memcpy(&any, flag, sizeof any);
-    return any == 0 ? QN_OK
-                    : qni_fail(r->err, QN_E_PEER, "another rank failed during the run");
+    return any == 0 ? QN_OK : qni_fail(r->err, QN_E_PEER, "another rank failed during the run");
 }
 
 /* ---- the rank's own product ------------------------------------------------------------------ */
@@ -178,26 +178,68 @@ static qn_status multiply(const struct parallel_run *r, int64_t row, int64_t row
     own.error = r->err;
     if (p->is_quantized)
         own.x.data = r->scratch + p->scratch.codes;
-    return qn_matmul_run(p->product, &own, r->scratch + p->scratch.product,
-                         qn_plan_scratch_bytes(p->product));
+    void *const scratch = r->scratch + p->scratch.product;
+    if (p->n_experts == 0)
+        return qn_matmul_run(p->product, &own, scratch, qn_plan_scratch_bytes(p->product));
+    /* Rows of no expert are sent like the others, and used by nobody. */
+    for (int64_t i = 0; p->n > 0 && p->exchange != QNI_EXCHANGE_NOTHING && i < rows; i++)
+        if (qni_parallel_expert(r->job, row + i) < 0)
+            memset(at_element(y, i * y->stride[0]), 0,
+                   (size_t)y->shape[1] * qn_dtype_bytes(y->dtype));
+    const qn_grouped_args g = qni_parallel_experts_of(r->job, &own, row, rows);
+    return qn_grouped_run(p->product, &g, scratch, qn_plan_scratch_bytes(p->product));
 }
 
-/* The epilogue of rows of sums, which are of all outputs. */
-static qn_status finish(const struct parallel_run *r, int64_t row, int64_t rows)
+/* Bias or column scales of one expert, where each has its own. */
+static qn_tensor of_expert(const qn_tensor *t, int32_t expert)
+{
+    qn_tensor own = *t;
+    if (t->rank != 2)
+        return own;
+    own.rank = 1;
+    own.shape[0] = t->shape[1];
+    own.stride[0] = t->stride[1];
+    own.data = at_element(t, expert * t->stride[0]);
+    return own;
+}
+
+/* The epilogue of rows of sums, which are of all outputs, of one expert; sums: of the first of
+ * these rows. */
+static qn_status finish_rows(const struct parallel_run *r, float *sums, int64_t row, int64_t rows)
 {
     const struct qn_parallel *const p = r->p;
     const qn_epilogue *const from = &r->args->epilogue;
+    const int32_t expert = qni_parallel_expert(r->job, row);
     qn_finish_args f;
     qn_finish_args_init(&f);
-    f.v = qn_tensor_2d(r->scratch + p->scratch.sums, QN_F32, rows, p->n);
+    f.v = qn_tensor_2d(sums, QN_F32, rows, p->n);
     f.y = qni_parallel_rows_of(&r->args->y, row, rows);
     f.epilogue = *from;
     f.epilogue.row_scale = qni_parallel_rows_of(&from->row_scale, row, rows);
     f.epilogue.residual = qni_parallel_rows_of(&from->residual, row, rows);
+    f.epilogue.bias = of_expert(&from->bias, expert);
+    f.epilogue.col_scale = of_expert(&from->col_scale, expert);
     if (p->exchange == QNI_EXCHANGE_INT32 && from->bias.dtype == QN_I32)
         f.epilogue.bias = qn_tensor_none(); /* has been added to the integers */
     f.error = r->err;
     return qn_finish(p->ctx, &f);
+}
+
+/* The same of any rows: of experts in runs of one expert. */
+static qn_status finish(const struct parallel_run *r, int64_t row, int64_t rows)
+{
+    const struct qn_parallel *const p = r->p;
+    float *const sums = (float *)(void *)(r->scratch + p->scratch.sums);
+    if (p->n_experts == 0)
+        return finish_rows(r, sums, row, rows);
+    for (int64_t i = 0, end; i < rows; i = end) {
+        const int32_t expert = qni_parallel_expert(r->job, row + i);
+        for (end = i + 1; end < rows && qni_parallel_expert(r->job, row + end) == expert; end++)
+            continue;
+        if (expert >= 0)
+            QNI_TRY(finish_rows(r, sums + i * p->n, row + i, end - i));
+    }
+    return QN_OK;
 }
 
 /* ---- column: outputs are gathered ------------------------------------------------------------ */
@@ -212,12 +254,12 @@ static void place_outputs(const struct parallel_run *r, int64_t row, int64_t row
         int64_t n; /* how many outputs that rank has: behind the status */
         memcpy(&n, block + sizeof(int64_t), sizeof n);
         for (int64_t i = 0; n > 0 && i < rows; i++)
-            memcpy(at_element(&r->args->y, (row + i) * r->args->y.stride[0] + first),
-                   block + QNI_BLOCK_HEAD + (size_t)(i * n) * element, (size_t)n * element);
+            if (qni_parallel_expert(r->job, row + i) >= 0)
+                memcpy(at_element(&r->args->y, (row + i) * r->args->y.stride[0] + first),
+                       block + QNI_BLOCK_HEAD + (size_t)(i * n) * element, (size_t)n * element);
         first += n;
     }
 }
-
 
 /* ---- row: int32 sums ------------------------------------------------------------------------- */
 
@@ -238,10 +280,11 @@ static float value_at(const qn_tensor *x, int64_t row, int64_t column)
 static void find_amax(const struct parallel_run *r, int32_t *amax)
 {
     for (int64_t i = 0; i < r->m; i++) {
+        const int64_t row = qni_parallel_x_row(r->job, i);
         int32_t most = 0;
-        for (int64_t j = 0; j < r->p->own_k; j++) {
+        for (int64_t j = 0; qni_parallel_expert(r->job, i) >= 0 && j < r->p->own_k; j++) {
             const int32_t bits =
-                (int32_t)(qni_bits_of(value_at(&r->args->x, i, j)) & 0x7fffffffu);
+                (int32_t)(qni_bits_of(value_at(&r->args->x, row, j)) & 0x7fffffffu);
             most = bits > most ? bits : most;
         }
         amax[i] = most;
@@ -267,6 +310,7 @@ static void quantize(const struct parallel_run *r, const int32_t *amax, int64_t 
     const float magic = 0x1.8p23f; /* a sum with it is rounded to an integer, ties to even */
     int8_t *codes = (int8_t *)(r->scratch + p->scratch.codes);
     for (int64_t i = 0; i < rows; i++, codes += p->own_k) {
+        const int64_t x_row = qni_parallel_x_row(r->job, row + i);
         float inverse;
         (void)scale_of(amax[row + i], &inverse);
         if (inverse == 0.0f) {
@@ -274,7 +318,7 @@ static void quantize(const struct parallel_run *r, const int32_t *amax, int64_t 
             continue;
         }
         for (int64_t j = 0; j < p->own_k; j++)
-            codes[j] = (int8_t)((value_at(&r->args->x, row + i, j) * inverse + magic) - magic);
+            codes[j] = (int8_t)((value_at(&r->args->x, x_row, j) * inverse + magic) - magic);
     }
 }
 
@@ -282,11 +326,16 @@ static void quantize(const struct parallel_run *r, const int32_t *amax, int64_t 
 static void scale_sums(const struct parallel_run *r, const int32_t *amax, int64_t row, int64_t rows)
 {
     const struct qn_parallel *const p = r->p;
-    const qn_tensor *const bias = &r->args->epilogue.bias;
-    const bool is_biased = bias->rank != 0 && bias->dtype == QN_I32;
+    const bool is_biased =
+        r->args->epilogue.bias.rank != 0 && r->args->epilogue.bias.dtype == QN_I32;
     uint8_t *const sums = r->scratch + p->scratch.sums;
     for (int64_t i = 0; i < rows; i++) {
         float inverse, x_scale = r->args->quant.x_scale;
+        const int32_t expert = qni_parallel_expert(r->job, row + i);
+        if (expert < 0)
+            continue;
+        const float *const w_scale = p->w_scale + expert * p->n;
+        const qn_tensor bias = of_expert(&r->args->epilogue.bias, expert);
         if (p->is_quantized)
             x_scale = scale_of(amax[row + i], &inverse);
         for (int64_t j = 0; j < p->n; j++) {
@@ -294,9 +343,9 @@ static void scale_sums(const struct parallel_run *r, const int32_t *amax, int64_
             int32_t d;
             memcpy(&d, at, sizeof d);
             if (is_biased)
-                d = (int32_t)((uint32_t)d + (uint32_t)((const int32_t *)bias->data)[j]);
+                d = (int32_t)((uint32_t)d + (uint32_t)((const int32_t *)bias.data)[j]);
             /* fma(scale_w, d, +0): the sum with 0 makes -0 what it is there. */
-            const float v = (p->w_scale[j] * (float)d + 0.0f) * x_scale;
+            const float v = (w_scale[j] * (float)d + 0.0f) * x_scale;
             memcpy(at, &v, sizeof v);
         }
     }
@@ -314,8 +363,9 @@ static qn_status add_int32(const struct parallel_run *r, const int32_t *amax, in
     QNI_TRY(reduce(r, sums, (size_t)(rows * p->n), QN_I32, QN_REDUCE_SUM, status));
     if (r->args->y.dtype == QN_I32) {
         for (int64_t i = 0; i < rows && p->n > 0; i++)
-            memcpy(at_element(&r->args->y, (row + i) * r->args->y.stride[0]),
-                   sums + (size_t)(i * p->n) * sizeof(int32_t), (size_t)p->n * sizeof(int32_t));
+            if (qni_parallel_expert(r->job, row + i) >= 0)
+                memcpy(at_element(&r->args->y, (row + i) * r->args->y.stride[0]),
+                       sums + (size_t)(i * p->n) * sizeof(int32_t), (size_t)p->n * sizeof(int32_t));
         return QN_OK;
     }
     scale_sums(r, amax, row, rows);
@@ -343,9 +393,8 @@ static qn_status compute_block(const struct parallel_run *r, int64_t row, int64_
     const struct qn_parallel *const p = r->p;
     const bool is_y = p->exchange == QNI_EXCHANGE_Y;
     uint8_t *const send = sent(r);
-    const qn_tensor y =
-        is_y ? qn_tensor_2d(send + QNI_BLOCK_HEAD, r->args->y.dtype, rows, p->own_n)
-             : qn_tensor_2d(send + QNI_BLOCK_HEAD, QN_F32, rows, p->n);
+    const qn_tensor y = is_y ? qn_tensor_2d(send + QNI_BLOCK_HEAD, r->args->y.dtype, rows, p->own_n)
+                             : qn_tensor_2d(send + QNI_BLOCK_HEAD, QN_F32, rows, p->n);
     const qn_status status = multiply(r, row, rows, &y);
     begin_block(send, status);
     if (is_y)
@@ -398,8 +447,8 @@ static qn_status gather_overlapped(const struct parallel_run *r)
             QNI_TRY(wait_for_blocks(last, QN_OK));
         QNI_TRY(c->all_gather_begin(c->arg, sent(now), p->block_bytes, received(now, 0),
                                     qni_parallel_told(status, r->err)));
-        const qn_status used = status == QN_OK && i > 0 ? use_blocks(last, row - p->chunk, p->chunk)
-                                                        : status;
+        const qn_status used =
+            status == QN_OK && i > 0 ? use_blocks(last, row - p->chunk, p->chunk) : status;
         if (used != QN_OK || row + p->chunk >= r->m) {
             QNI_TRY(wait_for_blocks(now, used));
             return use_blocks(now, row, r->m - row);
@@ -475,8 +524,12 @@ static qn_status check_finish(const struct parallel_run *r)
     f.v.stride[0] = 0; /* one row, read many times */
     f.y = r->args->y;
     f.epilogue = r->args->epilogue;
-    if (p->exchange == QNI_EXCHANGE_INT32 && f.epilogue.bias.dtype == QN_I32)
+    /* Those of each expert have been validated with the experts. */
+    if ((p->exchange == QNI_EXCHANGE_INT32 && f.epilogue.bias.dtype == QN_I32) ||
+        f.epilogue.bias.rank == 2)
         f.epilogue.bias = qn_tensor_none();
+    if (f.epilogue.col_scale.rank == 2)
+        f.epilogue.col_scale = qn_tensor_none();
     return qni_validate_finish(p->ctx, &f, &op, r->err);
 }
 
@@ -511,14 +564,18 @@ static qn_status check_run(struct parallel_run *r, size_t scratch_bytes)
 {
     const struct qn_parallel *const p = r->p;
     const qn_matmul_args *const a = r->args;
-    struct qni_op op;
     QNI_TRY(check_scratch(r, scratch_bytes));
+    QNI_TRY(qni_parallel_check_experts(r->job, r->err));
+    if ((r->job->is_grouped ? r->job->grouped.n_experts : 0) != p->n_experts)
+        return qni_fail(r->err, QN_E_SHAPE, "there are %d experts; the plan is for %d",
+                        r->job->is_grouped ? r->job->grouped.n_experts : 0, p->n_experts);
     if (a->more != NULL || a->prepared != NULL)
         return qni_fail(r->err, QN_E_UNSUPPORTED,
                         "products over several ranks take neither prepared rows nor more of an "
                         "epilogue");
     QNI_TRY(qni_check_tensor(p->ctx, &a->x, "x", 2, ~0u, r->err));
-    r->m = a->x.shape[0];
+    QNI_TRY(qni_check_tensor(p->ctx, &a->y, "y", 2, ~0u, r->err));
+    r->m = p->n_experts > 0 ? a->y.shape[0] : a->x.shape[0];
     if (r->m > p->m)
         return qni_fail(r->err, QN_E_SHAPE, "there are %lld rows; the plan is for %lld at most",
                         (long long)r->m, (long long)p->m);
@@ -529,7 +586,7 @@ static qn_status check_run(struct parallel_run *r, size_t scratch_bytes)
         own.y = qni_parallel_columns_of(p, &a->y);
     if (p->exchange == QNI_EXCHANGE_Y)
         own.epilogue.residual = qni_parallel_columns_of(p, &a->epilogue.residual);
-    return qni_validate_matmul(p->ctx, &own, QNI_WITH_DATA, &op, r->err);
+    return qni_parallel_validate(p->ctx, r->job, &own, QNI_WITH_DATA, r->err);
 }
 
 /* All ranks are in this run with the same m and n. */
@@ -540,13 +597,14 @@ static qn_status agree(const struct parallel_run *r, qn_status status)
     int32_t say[5] = {status != QN_OK, m, -m, n, -n};
     if (c->n_ranks == 1 || r->p->is_trusted)
         return status;
-    const qn_status told = c->all_reduce(c->arg, say, 5, QN_I32, QN_REDUCE_MAX,
-                                         qni_parallel_told(status, r->err));
+    const qn_status told =
+        c->all_reduce(c->arg, say, 5, QN_I32, QN_REDUCE_MAX, qni_parallel_told(status, r->err));
     if (status != QN_OK || told != QN_OK)
         return status != QN_OK ? status : told;
     if (say[0] != 0)
-        return qni_fail(r->err, QN_E_PEER, "another rank's arguments are bad, and its own error "
-                                           "says why");
+        return qni_fail(r->err, QN_E_PEER,
+                        "another rank's arguments are bad, and its own error "
+                        "says why");
     if (say[1] != -say[2])
         return qni_fail(r->err, QN_E_PEER, "ranks have between %d and %d rows of x", -say[2],
                         say[1]);
@@ -599,21 +657,21 @@ qn_status qn_parallel_run(const qn_parallel *plan, const qn_parallel_args *args,
                           size_t scratch_bytes, qn_error *err)
 {
     qn_parallel_args own;
-    qn_matmul_args matmul;
+    struct qni_parallel_job job;
     qn_parallel_args_init(&own);
-    qn_matmul_args_init(&matmul);
     if (plan == NULL)
         return qni_fail(err, QN_E_ARGUMENT, "plan is NULL");
-    struct parallel_run r = {.p = plan, .args = &matmul, .scratch = scratch, .err = err};
+    struct parallel_run r = {
+        .p = plan, .args = &job.all, .job = &job, .scratch = scratch, .err = err};
     qn_status status = qni_sized_read(&own, sizeof own, args, err);
     if (status == QN_OK)
-        status = qni_sized_read(&matmul, sizeof matmul, own.matmul, err);
+        status = qni_parallel_read(&own, &job, err);
     if (status == QN_OK)
-        status = qni_parallel_check_prepared(&own, &matmul, err);
+        status = qni_parallel_check_prepared(&own, &job.all, err);
     if (status == QN_OK && (own.split != plan->split || own.sum_order != plan->sum_order ||
                             own.is_trusted != plan->is_trusted))
-        status = qni_fail(err, QN_E_ARGUMENT,
-                          "split, sum_order or is_trusted is not what was planned");
+        status =
+            qni_fail(err, QN_E_ARGUMENT, "split, sum_order or is_trusted is not what was planned");
     if (status == QN_OK)
         return run(&r, scratch_bytes);
     return plan->exchange == QNI_EXCHANGE_NOTHING ? status : agree(&r, status);
@@ -635,8 +693,8 @@ static qn_status plan_sum(const qn_parallel_sum_args *args, struct qn_parallel *
     p->sum_order = args->sum_order;
     p->is_trusted = args->is_trusted;
     p->exchange = args->sum_order == QN_SUM_FAST ? QNI_EXCHANGE_FAST : QNI_EXCHANGE_ORDERED;
-    p->by_columns = p->exchange == QNI_EXCHANGE_ORDERED && p->comm.n_ranks > 2 &&
-                    p->comm.all_to_all != NULL;
+    p->by_columns =
+        p->exchange == QNI_EXCHANGE_ORDERED && p->comm.n_ranks > 2 && p->comm.all_to_all != NULL;
     p->m = args->v.shape[0];
     p->n = p->own_n = args->v.shape[1];
     p->widest = qni_ceil_div(p->n, p->comm.n_ranks);

@@ -3,7 +3,8 @@
 #
 # mpi.sh ROOT LIBQUERN.SO [QUERN]: quern/mpi.h with every MPI there is: the example of a block
 # compiles without a warning as C, and has the bits of one process on 1 to 4 ranks; so have the
-# products of the command, with the file that joins it to that MPI.
+# products, experts and convolutions of the tests, and products of the command, with the file that
+# joins it to that MPI.
 set -u
 root=$1 library=$2 quern=${3:-}
 scratch=$(mktemp -d) || exit 1
@@ -36,6 +37,29 @@ for mpi in openmpi mpich; do
             failed=1
         fi
         ran=$((ran + 1))
+    done
+    # Every product of the tests over ranks, on this MPI in place of their own processes.
+    for name in parallel parallel_ops; do
+        pkg-config --exists cmocka || continue
+        # shellcheck disable=SC2046,SC2086
+        if ! "mpicc.$mpi" -std=gnu11 -O1 $include -Wall -Wextra -Werror -DQN_TEST_MPI \
+            -I"$root/include" -I"$root/test/api" "$root/test/api/$name.c" "$library" \
+            $(pkg-config --cflags --libs cmocka) -lm -Wl,-rpath,"$(dirname "$library")" \
+            -o "$scratch/$name"; then
+            failed=1
+            continue
+        fi
+        for n in 1 2 3 4; do
+            timeout 200 "mpirun.$mpi" -np $n "$scratch/$name" >"$scratch/out" 2>&1
+            rc=$?
+            if [ $rc -ne 0 ] || ! grep -q '[1-9][0-9]* cases on all ranks, 0 tests failed' \
+                "$scratch/out"; then
+                echo "$mpi -np $n $name: status $rc"
+                grep -v '^\[' "$scratch/out" | tail -20
+                failed=1
+            fi
+            ran=$((ran + 1))
+        done
     done
     if [ -z "$quern" ] || [ ! -e "$(dirname "$quern")/quern-$mpi.so" ]; then
         continue

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products over several processes: the bits of one, whatever is cut; failures end on all ranks. */
 #define _DEFAULT_SOURCE
+#ifdef QN_TEST_MPI
+#include "ranks_mpi.h"
+#else
 #include "ranks.h"
+#endif
 
 /* The tests of experts and of failures multiply M rows by an N x K weight. */
 enum { M = 4, N = 48, K = 256 };
@@ -532,7 +536,7 @@ static void scene_make(struct scene *s, struct ranks *ranks, qn_split split)
     scene_of(s, ranks, split, M, N);
 }
 
-static void scene_free(struct scene *s)
+static inline void scene_free(struct scene *s)
 {
     qn_packed_destroy(s->packed);
     qn_weight_destroy(s->shard);
@@ -587,6 +591,7 @@ static const char *differ(struct ranks *ranks, void *arg)
     return NULL;
 }
 
+#ifndef QN_TEST_MPI
 /* ---- overlap --------------------------------------------------------------------------------- */
 
 /* Chunks are of 64 rows: 1 MiB of 4096 sums each. */
@@ -662,6 +667,8 @@ static void test_overlap_has_the_same_bits(void **state)
         }
     }
 }
+
+#endif
 
 /* An exchange of few bytes takes 1 ms here, and 1000 bytes a second come in. Two exchanges: of
  * whether all are there, and of a block, or of sums, twice half of them. */
@@ -759,6 +766,7 @@ static void test_a_refused_run_ends_on_all_ranks(void **state)
             ranks_run(n, refuse_a_run, &split);
 }
 
+#ifndef QN_TEST_MPI
 /* Runs until a rank is gone; then a status must come, in time. */
 static const char *run_until_lost(struct ranks *ranks, void *arg)
 {
@@ -794,6 +802,8 @@ static void test_a_killed_rank_ends_the_others(void **state)
             ranks_expect(children[r], r, r == victim);
     }
 }
+
+#endif
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
@@ -965,11 +975,17 @@ int main(void)
         cmocka_unit_test(test_row_of_int8_has_the_bits_of_one_process),
         cmocka_unit_test(test_row_in_order_is_the_same_on_all_ranks),
         cmocka_unit_test(test_experts_over_ranks),
+#ifndef QN_TEST_MPI
         cmocka_unit_test(test_overlap_has_the_same_bits),
+        cmocka_unit_test(test_a_killed_rank_ends_the_others),
+#endif
         cmocka_unit_test(test_the_time_of_exchanges_is_predicted),
         cmocka_unit_test(test_ranks_that_differ_are_named),
         cmocka_unit_test(test_a_refused_run_ends_on_all_ranks),
-        cmocka_unit_test(test_a_killed_rank_ends_the_others),
     };
+#ifdef QN_TEST_MPI
+    return ranks_end(cmocka_run_group_tests(tests, NULL, NULL));
+#else
     return cmocka_run_group_tests(tests, NULL, NULL);
+#endif
 }
