@@ -17,7 +17,8 @@ static const struct option_row own[] = {
      "ct, bnb, gguf, onnx, or one kind alone: gguf:q4_0, ct:int-quantized, onnx:qdq"},
     {"external-data", 0, NULL, "onnx: the tensors in FILE.data (so in any case above 2^31 bytes)"},
     {"config", 0, "FOLDER",
-     "where config.json, the tokenizer and other files come from, if not from the model's folder"},
+     "where config.json, the tokenizer and other files come from, if not from the model's folder; "
+     "onnx: the model whose graph the weights go into"},
     {"group", 'g', "N", "columns a group, which must divide those of the model; -1: a row"},
     {"requantize", 0, NULL, "quantize anew what the format does not hold exactly"},
     {"format", 'f', "SPEC", "how, with --requantize: int4:g64:zp, q4_k, ..."},
@@ -59,7 +60,7 @@ const struct command command_convert = {
              "offsets that need more than 24 bits in extreme groups.\n\n"
              "With --to the same values are written for another program: a folder with a right "
              "quantization_config, the index and the other files of the model, a GGUF file, or an "
-             "ONNX model of one node a weight. It "
+             "ONNX model: of an ONNX model with its graph, else of one node a weight. It "
              "is read back and compared value by value before it gets its name. What the format "
              "does not hold exactly is refused with the value and the formats that do.",
     .tables = {own, options_imports, options_context, options_common},
@@ -156,10 +157,9 @@ static int declare_packed(struct job *job, struct item *item)
     if (failed != 0)
         return failed;
     count_weight(job, item);
-    const qn_status status =
-        job->writer == NULL
-            ? QN_OK
-            : qn_writer_add_packed(job->writer, item->name, packed, &item->index, &err);
+    const qn_status status = job->writer == NULL ? QN_OK
+                                                 : qn_writer_add_packed(job->writer, item->name,
+                                                                        packed, &item->index, &err);
     qn_packed_destroy(packed);
     return status == QN_OK ? 0 : complain_status(item->name, status, &err);
 }
@@ -171,8 +171,7 @@ static int write_packed(const struct job *job, struct item *item)
     const int failed = load_packed(job, item, &packed);
     if (failed != 0)
         return failed;
-    const qn_status status =
-        qn_writer_put_packed(job->writer, item->index, job->ctx, packed, &err);
+    const qn_status status = qn_writer_put_packed(job->writer, item->index, job->ctx, packed, &err);
     qn_packed_destroy(packed);
     return status == QN_OK ? 0 : complain_output(job->out, status, &err);
 }

@@ -14,8 +14,9 @@
 static const struct option_row own[] = {
     {"out", 'o', "FILE", "the file to write; with --to, the folder"},
     {"to", 0, "FORMAT",
-     "write another program's format: awq, gptq, gptq_v2, ct, bnb, gguf, gguf:q4_k, ... (default: "
-     "quern)"},
+     "write another program's format: awq, gptq, gptq_v2, ct, bnb, gguf, gguf:q4_k, onnx (of an "
+     "ONNX "
+     "model: within its graph), ... (default: quern)"},
     {"bits", 'b', "N", "bits of a code, 2 to 8 (default 4)"},
     {"group", 'g', "N", "weights that share a scale (default 128); pc: a channel, pt: the tensor"},
     {"scheme", 0, "sym|zp|off", "symmetric (default), integer zero point, or float offset"},
@@ -52,6 +53,7 @@ static const struct example examples[] = {
     {"a folder for vLLM and transformers, another for llama.cpp",
      "quern quantize llama/ -o llama-awq --to awq && quern quantize llama/ -o llama.gguf --to "
      "gguf:q4_k"},
+    {"an ONNX model within its graph", "quern quantize model.onnx -o model-int4.onnx --to onnx"},
     {"see first what would happen", "quern quantize llama/ --format int4:g64:zp -e '*embed*' -e "
                                     "'*lm_head*' --dry-run"},
     {"experts in one tensor, and GPT-2's order of axes",
@@ -69,10 +71,11 @@ static int run(const struct args *args);
 
 const struct command command_quantize = {
     .name = "quantize",
-    .summary = "quantize the weights of safetensors or npy files",
+    .summary = "quantize the weights of safetensors, npy or ONNX files",
     .operands = "FILE|FOLDER...",
     .about =
-        "Reads safetensors, npy, or a folder with a sharded model, quantizes its 2-d weights and "
+        "Reads safetensors, npy, ONNX, or a folder with a sharded model, quantizes its 2-d weights "
+        "and "
         "its 4-d convolution weights, copies everything else as it is, and writes a "
         "safetensors file with the codes and scales (docs/formats.md describes it).\n\n"
         "Without --all, embeddings, position tables, routers, norms and tiny matrices are copied, "
@@ -144,7 +147,9 @@ static int dense_of(const struct item *item, qn_tensor *dense, void **owned)
 
 static int quantize_one(struct job *job, const struct item *item)
 {
-    const struct recipe *r = &job->recipe;
+    struct recipe fitted = job->recipe;
+    fitted.format = item->format;
+    const struct recipe *r = &fitted;
     qn_quantize_options options;
     qn_quantize_options_init(&options);
     options.format = r->format;
@@ -215,14 +220,14 @@ static int copy_one(struct job *job, const struct item *item)
 static void tell(struct job *job, int64_t i)
 {
     const struct item *item = &job->items.at[i];
-    char shape[SHAPE_TEXT], a[HUMAN];
+    char shape[SHAPE_TEXT], a[HUMAN], format[FORMAT_TEXT];
+    qn_format_print(&item->format, format, sizeof format);
     if (term_is_tty(stderr))
         return; /* the bar is enough */
     progress_line(&job->progress, "[%lld/%lld] %s %s %s -> %s%s, %s/s", (long long)i + 1,
                   (long long)job->items.n, item->name,
                   shape_text(&item->tensor->entry.tensor, shape), item->tensor->entry.dtype,
-                  item->is_quantized ? "" : "copied: ",
-                  item->is_quantized ? job->recipe.format_text : item->reason,
+                  item->is_quantized ? "" : "copied: ", item->is_quantized ? format : item->reason,
                   human_bytes(progress_rate(&job->progress), a));
 }
 
@@ -351,7 +356,7 @@ static void report(const struct job *job, double took)
         cJSON_AddNumberToObject(o, "seconds_writing", job->writing);
         cJSON_AddStringToObject(o, "version", qn_version());
         cJSON_AddStringToObject(o, "commit", qn_commit());
-        cJSON_AddItemToObject(o, "plan", items_json(items, &job->recipe));
+        cJSON_AddItemToObject(o, "plan", items_json(items));
         json_print(o, 0);
         return;
     }
@@ -389,7 +394,7 @@ static int show_plan(const struct job *job)
         cJSON_AddStringToObject(o, "format", job->recipe.format_text);
         cJSON_AddNumberToObject(o, "bytes_before", job->items.bytes_in);
         cJSON_AddNumberToObject(o, "bytes_after", (double)(int64_t)job->items.bytes_out);
-        cJSON_AddItemToObject(o, "tensors", items_json(&job->items, &job->recipe));
+        cJSON_AddItemToObject(o, "tensors", items_json(&job->items));
         json_print(o, 0);
     } else {
         items_print(&job->items, &job->recipe);
@@ -478,6 +483,18 @@ static enum made find_made(const char *path, const char *words)
     return made;
 }
 
+static int is_onnx(const char *path)
+{
+    qn_ctx *ctx = NULL;
+    qn_file *file = NULL;
+    int is_onnx = 0;
+    if (qn_ctx_create(NULL, &ctx, NULL) == QN_OK && qn_file_open(ctx, path, &file, NULL) == QN_OK)
+        is_onnx = qn_file_get_kind(file) == QN_FILE_ONNX;
+    qn_file_close(file);
+    qn_ctx_destroy(ctx);
+    return is_onnx;
+}
+
 /* Quantize to a file beside the result, and export that. The file stays until the result is there,
  * so that nothing is quantized twice. */
 static int quantize_to(const struct args *args, const char *to)
@@ -504,6 +521,8 @@ static int quantize_to(const struct args *args, const char *to)
     if (status == 0 && found != SAME)
         status = quantize(&inner, words);
     struct export_request request = {.target = to, .source = made, .out = out, .is_all = 1};
+    if (strncmp(to, "onnx", 4) == 0 && is_onnx(args->operands[0]))
+        request.graph = args->operands[0];
     request.folder = is_several_files(args->operands[0]) ? args->operands[0] : NULL;
     if (status == 0)
         status = export_files(args, &request);

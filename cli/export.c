@@ -68,12 +68,16 @@ static int take_module(struct export *e, struct chosen *chosen, int64_t i)
     qn_error err = {0};
     qn_module_init(&m);
     const qn_status found = qn_checkpoint_module(e->model, i, &m, &err);
-    if (!e->is_all && chosen_refusal(chosen, m.name) != NULL)
-        return 0;
-    if (found != QN_OK)
-        return imports_complain(found, &err);
     struct piece *p = &e->pieces[e->n_pieces];
     *p = (struct piece){.module = i, .name = m.name, .bytes = (double)m.bytes};
+    if (!e->is_all && chosen_refusal(chosen, m.name) != NULL)
+        return 0;
+    if (e->graph != NULL && !graph_takes(e, &m, p))
+        return 0; /* the graph has it as it is */
+    if (found != QN_OK) {
+        free(p->target);
+        return imports_complain(found, &err);
+    }
     p->how = m.importer[0] != '\0' ? PIECE_EXPORT : PIECE_COPY;
     p->k = m.k;
     p->kh = m.kh;
@@ -82,7 +86,7 @@ static int take_module(struct export *e, struct chosen *chosen, int64_t i)
     p->activation = m.activation;
     p->input_scale = m.input_scale;
     p->input_zero = m.input_zero;
-    const int status = place_piece(e, p);
+    const int status = e->graph != NULL ? 0 : place_piece(e, p);
     if (status == 1) {
         free(p->target);
         return 0;
@@ -104,6 +108,11 @@ static int choose(struct export *e)
         status = take_module(e, &chosen, i);
     if (status == 0 && !e->is_all)
         status = chosen_check(&chosen, "module");
+    if (status == 0 && e->n_weights == 0 && e->graph != NULL)
+        status = complain(EXIT_INPUT,
+                          "'quern quantize' quantizes floats; 'quern convert --to "
+                          "onnx:qdq' and 'onnx' make one of each other",
+                          "%s: no weight of its graph is to become another", e->source);
     if (status == 0 && e->n_weights == 0)
         status = complain(EXIT_INPUT, "'quern quantize' makes some",
                           "%s: no quantized weight is left to convert", e->source);
@@ -340,8 +349,11 @@ static char *manifest_of(const struct export *e)
         free(words);
         words = more;
     }
+    const char *const paths[] = {e->source, e->graph_path};
     struct stat info;
-    if (stat(e->source, &info) == 0) {
+    for (int i = 0; i < 2 && paths[i] != NULL; i++) {
+        if (stat(paths[i], &info) != 0)
+            continue;
         char *more =
             must_print("%s\nof %lld.%09ld, %lld bytes\n", words, (long long)info.st_mtim.tv_sec,
                        info.st_mtim.tv_nsec, (long long)info.st_size);
@@ -490,9 +502,12 @@ static int verify(struct export *e)
     qn_error err = {0};
     char *path = e->to_file ? shard_path(e, 0) : must_copy(e->part);
     const qn_status status = qn_checkpoint_open(e->ctx, path, NULL, &e->made, &err);
+    const int carried = status == QN_OK ? export_verify_onnx(e, path) : 0;
     free(path);
     if (status != QN_OK)
         return complain_output(e->out, status, &err);
+    if (carried != 0)
+        return carried;
     return each_piece(e, "comparing", verify_piece);
 }
 
@@ -591,7 +606,14 @@ int export_check(const struct args *args, const char *target, const char *out)
     if (!to_file && access(out, F_OK) == 0)
         return complain(EXIT_USAGE, "remove it first, or choose another name",
                         "%s: is there already, and a folder is not replaced", out);
-    const qn_status status = to_file ? qn_output_check(out, args_has(args, "force"), &err) : QN_OK;
+    char *part = must_print("%s.part", out);
+    const int is_begun = path_is_folder(part); /* of an earlier run */
+    free(part);
+    if (is_begun && access(out, F_OK) == 0 && !args_has(args, "force"))
+        return complain(EXIT_USAGE, "choose another name, or --force to replace it",
+                        "%s: is there already", out);
+    const qn_status status =
+        to_file && !is_begun ? qn_output_check(out, args_has(args, "force"), &err) : QN_OK;
     return status == QN_OK ? 0 : complain_output(out, status, &err);
 }
 
@@ -602,8 +624,10 @@ static int open_source(struct export *e)
         return status;
     e->from_gguf = qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_GGUF;
     if (e->to_onnx && qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_ONNX)
-        return complain(EXIT_INPUT, "convert it to another format",
-                        "%s: an ONNX model already, whose graph would be lost", e->source);
+        e->graph_path = e->source;
+    status = graph_begin(e);
+    if (status != 0)
+        return status;
     if (e->folder == NULL && path_is_folder(e->source))
         e->folder = e->source;
     if (e->from_gguf)
@@ -631,6 +655,7 @@ int export_files(const struct args *args, const struct export_request *request)
                        .target = request->target,
                        .source = request->source,
                        .folder = request->folder,
+                       .graph_path = request->graph,
                        .group = request->group,
                        .is_all = request->is_all,
                        .out = request->out};
@@ -659,6 +684,7 @@ int export_files(const struct args *args, const struct export_request *request)
     if (status == 0) {
         stop_on_interrupt();
         status = plan(&e);
+        status = status == 0 ? graph_plan(&e) : status;
         if (status == EXIT_STOPPED)
             complain(status, "run it again", "stopped: nothing was written yet");
     }
@@ -671,6 +697,7 @@ int export_files(const struct args *args, const struct export_request *request)
             free(e.pieces[i].tensors[t].name);
         free(e.pieces[i].target);
     }
+    graph_end(&e);
     free(e.pieces);
     free(e.part);
     free(place);
@@ -686,6 +713,11 @@ int export_run(const struct args *args, const char *target)
     struct export_request request = {.target = target, .source = args->operands[0]};
     request.out = args_has(args, "dry-run") ? NULL : args_text(args, "out", NULL);
     request.folder = args_text(args, "config", NULL);
+    if (strncmp(target, "onnx", 4) == 0 && request.folder != NULL &&
+        !path_is_folder(request.folder)) {
+        request.graph = request.folder;
+        request.folder = NULL;
+    }
     const int status = args_int(args, "group", -1, 1 << 20, &request.group);
     return status == 0 ? export_files(args, &request) : status;
 }

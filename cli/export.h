@@ -5,6 +5,7 @@
 #ifndef CLI_EXPORT_H
 #define CLI_EXPORT_H
 
+#include "graph.h"
 #include "names.h"
 #include "output.h"
 #include "term.h"
@@ -38,6 +39,11 @@ struct piece { /* a module of the source on its way */
     int bits, is_symmetric, has_order, is_requantized;
     int64_t group, k; /* columns a group, -1: a row; columns */
     int32_t kh, kw, conv_groups;
+    /* Within a graph: what takes the weight, whether by DequantizeLinear, the type of its scales,
+     * whether there is just one. */
+    const struct graph_weight *weight;
+    int is_pair, is_one_scale;
+    qn_dtype scale_dtype;
 };
 
 struct export {
@@ -54,6 +60,10 @@ struct export {
     cJSON *config;
     struct piece *pieces;
     int64_t n_pieces, n_weights, n_dense;
+    struct graph *graph; /* of the ONNX model whose other nodes stay; NULL: there is none */
+    qn_checkpoint *graph_model; /* that model, for its external data */
+    const char *graph_path;
+    struct rewriting *rewriting;
     int64_t group; /* for all modules; 0: each its own */
     int n_shards;
     double bytes;
@@ -65,6 +75,7 @@ struct export {
 struct export_request {
     const char *target, *source, *out; /* out NULL: only look whether it can be held */
     const char *folder;                /* NULL: the source, if it is one */
+    const char *graph;                 /* an ONNX model whose graph is kept, or NULL */
     int64_t group;                     /* 0: the model's own */
     int is_all;                        /* --include and --exclude do not count */
 };
@@ -92,10 +103,41 @@ int export_read_config(struct export *e);
 int export_write_config(struct export *e);
 /* export_gguf.c: metadata of a GGUF target, into its writer. */
 int export_metadata(struct export *e, qn_writer *writer);
+/* export_graph.c: a model whose graph is kept. Open it. 0 or the exit status. */
+int graph_begin(struct export *e);
+void graph_end(struct export *e);
+/* Is the module a weight in the graph that is to become another? Fills in the piece. */
+int graph_takes(const struct export *e, const qn_module *module, struct piece *piece);
+/* A tensor of a pair in the order in which the nodes take it: new memory, to be freed, or NULL: as
+ * it is. */
+void *graph_turn(const struct piece *piece, qn_tensor *tensor, int bits);
+/* When all pieces are planned: what becomes of each node. 0 or the exit status. */
+int graph_plan(struct export *e);
+/* Do tensors that are carried along lie outside the model? */
+int graph_is_external(const struct export *e);
+/* Bytes of the graph beside the new tensors. Data that are carried along begin at `offset` of the
+ * file `location`. */
+uint64_t graph_bytes(const struct export *e, const char *location, uint64_t offset);
+/* What stands before the new tensors; all of the graph takes so many bytes. Then what stands after
+ * them, with external data. is_check: it is read from the files and compared instead. 0: it
+ * differs. */
+int graph_front(const struct export *e, uint64_t bytes, FILE *model, int is_check);
+int graph_back(const struct export *e, const char *location, uint64_t offset, FILE *model,
+               FILE *data, int is_check);
+
+/* export_onnx.c: a tensor's type as ONNX numbers it. Where its data begin in the file beside the
+ * model, and what the message of the tensor says of that. An attribute of a node, an integer. */
+int onnx_data_type(const struct tensor_plan *plan);
+uint64_t onnx_place(uint64_t offset);
+void onnx_put_place(struct message *tensor, const char *location, uint64_t offset, uint64_t bytes);
+void onnx_put_attribute(struct message *node, const char *name, int64_t value);
+
 /* export_onnx.c: the whole model at `path`, in the part folder, and its data beside it where they
  * are external; where these are. To be freed. */
 int export_write_onnx(struct export *e, const char *path);
 char *export_onnx_data(const struct export *e);
+/* Is what was carried along in it, byte by byte? 0 or the exit status. */
+int export_verify_onnx(struct export *e, const char *path);
 /* config.json from the metadata of a GGUF source. */
 cJSON *export_config_of_gguf(const struct export *e);
 

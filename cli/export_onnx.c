@@ -1,75 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quern convert --to onnx: a model with one node for each weight - MatMulNBits, or DequantizeLinear
  * before Gemm or Conv - from an input "x.NAME" to an output "y.NAME", and the plain tensors as
- * initializers. What comes between the weights only the program knows that made the model. More
- * than 2^31 bytes, or --external-data, lie in a file beside it. */
+ * initializers. What comes between the weights only the program knows that made the model; where
+ * that is an ONNX model itself, export_graph.c keeps its graph. More than 2^31 bytes, or
+ * --external-data, lie in a file beside it. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "export.h"
+#include "message.h"
 #include "whole.h"
-
-/* ----------------------------------------------------------------------------------- protobuf */
-
-struct message {
-    uint8_t *data;
-    size_t size, capacity;
-};
-
-static void put(struct message *m, const void *data, size_t size)
-{
-    if (m->size + size > m->capacity) {
-        m->capacity = 2 * m->capacity + size + 64;
-        m->data = must_grow(m->data, m->capacity);
-    }
-    if (size > 0)
-        memcpy(m->data + m->size, data, size);
-    m->size += size;
-}
-
-static void put_varint(struct message *m, uint64_t value)
-{
-    for (; value > 127; value >>= 7) {
-        const uint8_t byte = (uint8_t)(value & 127) | 128;
-        put(m, &byte, 1);
-    }
-    const uint8_t last = (uint8_t)value;
-    put(m, &last, 1);
-}
-
-static void put_number(struct message *m, uint32_t field, int64_t value)
-{
-    put_varint(m, field << 3);
-    put_varint(m, (uint64_t)value);
-}
-
-/* The beginning of a field of so many bytes. */
-static void put_head(struct message *m, uint32_t field, size_t size)
-{
-    put_varint(m, field << 3 | 2);
-    put_varint(m, size);
-}
-
-static void put_text(struct message *m, uint32_t field, const char *text)
-{
-    put_head(m, field, strlen(text));
-    put(m, text, strlen(text));
-}
-
-/* A message as a field; it is freed. */
-static void put_message(struct message *m, uint32_t field, struct message *inner)
-{
-    put_head(m, field, inner->size);
-    put(m, inner->data, inner->size);
-    free(inner->data);
-    *inner = (struct message){0};
-}
 
 /* -------------------------------------------------------------------------------------- tensors */
 
-static int data_type(const struct tensor_plan *plan)
+int onnx_data_type(const struct tensor_plan *plan)
 {
     static const int types[] = {
         [QN_F32] = 1,   [QN_U8] = 2,    [QN_I8] = 3,    [QN_U16] = 4,  [QN_I16] = 5,  [QN_I32] = 6,
@@ -81,9 +27,26 @@ static int data_type(const struct tensor_plan *plan)
 static void put_entry(struct message *m, const char *key, const char *value)
 {
     struct message pair = {0};
-    put_text(&pair, 1, key);
-    put_text(&pair, 2, value);
-    put_message(m, 13, &pair);
+    message_text(&pair, 1, key);
+    message_text(&pair, 2, value);
+    message_part(m, 13, &pair);
+}
+
+uint64_t onnx_place(uint64_t offset)
+{
+    enum { ALIGNMENT = 64 };
+    return (offset + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+void onnx_put_place(struct message *tensor, const char *location, uint64_t offset, uint64_t bytes)
+{
+    char text[32];
+    put_entry(tensor, "location", location);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)offset);
+    put_entry(tensor, "offset", text);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)bytes);
+    put_entry(tensor, "length", text);
+    message_number(tensor, 14, 1);
 }
 
 /* All of a TensorProto but the bytes of raw_data, which follow. location: of external data, NULL:
@@ -92,34 +55,28 @@ static struct message tensor_head(const struct tensor_plan *plan, const char *lo
                                   uint64_t offset)
 {
     struct message m = {0};
-    char text[32];
     for (int32_t i = 0; i < plan->rank; i++)
-        put_number(&m, 1, plan->shape[i]);
-    put_number(&m, 2, data_type(plan));
-    put_text(&m, 8, plan->name);
+        message_number(&m, 1, plan->shape[i]);
+    message_number(&m, 2, onnx_data_type(plan));
+    message_text(&m, 8, plan->name);
     if (location == NULL) {
-        put_head(&m, 9, plan->bytes);
+        message_head(&m, 9, plan->bytes);
         return m;
     }
-    put_entry(&m, "location", location);
-    snprintf(text, sizeof text, "%llu", (unsigned long long)offset);
-    put_entry(&m, "offset", text);
-    snprintf(text, sizeof text, "%llu", (unsigned long long)plan->bytes);
-    put_entry(&m, "length", text);
-    put_number(&m, 14, 1);
+    onnx_put_place(&m, location, offset, plan->bytes);
     return m;
 }
 
 /* ---------------------------------------------------------------------------------------- nodes */
 
-static void put_attribute(struct message *node, const char *name, int64_t value)
+void onnx_put_attribute(struct message *node, const char *name, int64_t value)
 {
     enum { INT = 2 };
     struct message m = {0};
-    put_text(&m, 1, name);
-    put_number(&m, 3, value);
-    put_number(&m, 20, INT);
-    put_message(node, 5, &m);
+    message_text(&m, 1, name);
+    message_number(&m, 3, value);
+    message_number(&m, 20, INT);
+    message_part(node, 5, &m);
 }
 
 /* An input or output: f32, dimensions by number, or by name where they are open. */
@@ -131,17 +88,17 @@ static void put_value(struct message *graph, uint32_t field, const char *lead, c
     for (int i = 0; i < rank; i++) {
         struct message dim = {0};
         if (open[i] != NULL)
-            put_text(&dim, 2, open[i]);
+            message_text(&dim, 2, open[i]);
         else
-            put_number(&dim, 1, shape[i]);
-        put_message(&dims, 1, &dim);
+            message_number(&dim, 1, shape[i]);
+        message_part(&dims, 1, &dim);
     }
-    put_number(&tensor, 1, 1);
-    put_message(&tensor, 2, &dims);
-    put_message(&type, 1, &tensor);
-    put_text(&value, 1, full);
-    put_message(&value, 2, &type);
-    put_message(graph, field, &value);
+    message_number(&tensor, 1, 1);
+    message_part(&tensor, 2, &dims);
+    message_part(&type, 1, &tensor);
+    message_text(&value, 1, full);
+    message_part(&value, 2, &type);
+    message_part(graph, field, &value);
     free(full);
 }
 
@@ -162,36 +119,39 @@ static void put_node(struct message *nodes, const struct piece *p)
     const struct tensor_plan *t = p->tensors;
     char *x = must_print("x.%s", p->target), *y = must_print("y.%s", p->target);
     char *w = must_print("w.%s", p->target);
-    put_text(&m, 1, x);
+    message_text(&m, 1, x);
     if (strcmp(p->kind, "MatMulNBits") == 0) {
         const int at = p->is_symmetric ? 2 : 3;
-        put_text(&m, 1, t[0].name);
-        put_text(&m, 1, t[1].name);
+        message_text(&m, 1, t[0].name);
+        message_text(&m, 1, t[1].name);
         if (!p->is_symmetric || p->has_order)
-            put_text(&m, 1, p->is_symmetric ? "" : t[2].name);
+            message_text(&m, 1, p->is_symmetric ? "" : t[2].name);
         if (p->has_order)
-            put_text(&m, 1, t[at].name);
-        put_attribute(&m, "K", p->k);
-        put_attribute(&m, "N", t[0].shape[0]);
-        put_attribute(&m, "bits", p->bits);
-        put_attribute(&m, "block_size", t[0].shape[2] * 8 / p->bits);
-        put_text(&m, 7, "com.microsoft");
+            message_text(&m, 1, t[at].name);
+        onnx_put_attribute(&m, "K", p->k);
+        onnx_put_attribute(&m, "N", t[0].shape[0]);
+        onnx_put_attribute(&m, "bits", p->bits);
+        onnx_put_attribute(&m, "block_size", t[0].shape[2] * 8 / p->bits);
+        message_text(&m, 7, "com.microsoft");
     } else {
         for (int i = 0; i < p->n_tensors; i++)
-            put_text(&pair, 1, t[i].name);
-        put_text(&pair, 2, w);
-        put_text(&pair, 4, "DequantizeLinear");
-        put_attribute(&pair, "axis", 0);
-        put_message(nodes, 1, &pair);
-        put_text(&m, 1, w);
-        put_attribute(&m, t[0].rank == 4 ? "group" : "transB", t[0].rank == 4 ? p->conv_groups : 1);
+            message_text(&pair, 1, t[i].name);
+        message_text(&pair, 2, w);
+        message_text(&pair, 4, "DequantizeLinear");
+        onnx_put_attribute(&pair, "axis", t[1].rank > 1);
+        if (t[1].rank > 1)
+            onnx_put_attribute(&pair, "block_size", p->group);
+        message_part(nodes, 1, &pair);
+        message_text(&m, 1, w);
+        onnx_put_attribute(&m, t[0].rank == 4 ? "group" : "transB",
+                           t[0].rank == 4 ? p->conv_groups : 1);
     }
-    put_text(&m, 2, y);
-    put_text(&m, 4,
-             strcmp(p->kind, "MatMulNBits") == 0 ? p->kind
-             : t[0].rank == 4                    ? "Conv"
-                                                 : "Gemm");
-    put_message(nodes, 1, &m);
+    message_text(&m, 2, y);
+    message_text(&m, 4,
+                 strcmp(p->kind, "MatMulNBits") == 0 ? p->kind
+                 : t[0].rank == 4                    ? "Conv"
+                                                     : "Gemm");
+    message_part(nodes, 1, &m);
     free(x);
     free(y);
     free(w);
@@ -199,84 +159,123 @@ static void put_node(struct message *nodes, const struct piece *p)
 
 /* ------------------------------------------------------------------------------------ the files */
 
+/* Where everything of the result lies. */
+struct places {
+    const char *location; /* of external data; NULL: all is in the model */
+    uint64_t tensors;     /* bytes of the graph that the new tensors take */
+    uint64_t end;         /* of their data, where they are external */
+};
+
 static struct {
     struct whole model, data;
-    const char *location; /* NULL: all in the model */
+    const char *location;
     uint64_t offset;
 } files;
 
 static int put_tensor(struct export *e, struct piece *piece, int i, const qn_tensor *tensor)
 {
+    static const uint8_t zeros[64];
     const struct tensor_plan *plan = &piece->tensors[i];
-    struct message head = tensor_head(plan, files.location, files.offset), key = {0};
+    const uint64_t place = files.location == NULL ? files.offset : onnx_place(files.offset);
+    struct message head = tensor_head(plan, files.location, place), key = {0};
     const size_t inside = files.location == NULL ? plan->bytes : 0;
     FILE *to = files.location == NULL ? files.model.file : files.data.file;
-    put_head(&key, 5, head.size + inside);
+    message_head(&key, 5, head.size + inside);
     fwrite(key.data, 1, key.size, files.model.file);
     fwrite(head.data, 1, head.size, files.model.file);
+    fwrite(zeros, 1, (size_t)(place - files.offset), to);
     fwrite(tensor->data, 1, plan->bytes, to);
-    files.offset += plan->bytes;
+    files.offset = place + plan->bytes;
     free(head.data);
     free(key.data);
     (void)e;
     return 0;
 }
 
-/* What initializers take of the graph, in bytes. */
-static uint64_t size_of_tensors(const struct export *e, const char *location)
+static struct places places_of(const struct export *e, const char *location)
 {
-    uint64_t total = 0, offset = 0;
+    struct places p = {.location = location};
     for (int64_t i = 0; i < e->n_pieces; i++)
         for (int t = 0; t < e->pieces[i].n_tensors; t++) {
             const struct tensor_plan *plan = &e->pieces[i].tensors[t];
-            struct message head = tensor_head(plan, location, offset), key = {0};
+            const uint64_t place = location == NULL ? p.end : onnx_place(p.end);
+            struct message head = tensor_head(plan, location, place), key = {0};
             const size_t inside = location == NULL ? plan->bytes : 0;
-            put_head(&key, 5, head.size + inside);
-            total += key.size + head.size + inside;
-            offset += plan->bytes;
+            message_head(&key, 5, head.size + inside);
+            p.tensors += key.size + head.size + inside;
+            p.end = place + plan->bytes;
             free(head.data);
             free(key.data);
         }
-    return total;
+    return p;
+}
+
+/* data: the path of external data, if there are to be any. */
+static struct places find_places(const struct export *e, const char *data)
+{
+    struct places p = places_of(e, NULL);
+    const uint64_t beside = e->graph != NULL ? graph_bytes(e, NULL, 0) : 0;
+    if (args_has(e->args, "external-data") || graph_is_external(e) ||
+        p.tensors + beside > INT32_MAX - (1 << 24))
+        p = places_of(e, strrchr(data, '/') + 1);
+    return p;
 }
 
 static void put_opset(struct message *m, const char *domain, int64_t version)
 {
     struct message opset = {0};
     if (domain[0] != '\0')
-        put_text(&opset, 1, domain);
-    put_number(&opset, 2, version);
-    put_message(m, 8, &opset);
+        message_text(&opset, 1, domain);
+    message_number(&opset, 2, version);
+    message_part(m, 8, &opset);
 }
 
-static int write_files(struct export *e, uint64_t tensors)
+static int write_tensors(struct export *e)
 {
-    enum { IR_VERSION = 10, OPSET = 21 };
-    struct message model = {0}, nodes = {0}, ends = {0};
     int status = 0;
-    for (int64_t i = 0; i < e->n_pieces; i++)
-        if (e->pieces[i].how == PIECE_EXPORT) {
-            put_node(&nodes, &e->pieces[i]);
-            put_values(&ends, &e->pieces[i]);
-        }
-    put_text(&nodes, 2, "quern");
-    put_number(&model, 1, IR_VERSION);
-    put_text(&model, 2, "quern");
-    put_opset(&model, "", OPSET);
-    put_opset(&model, "com.microsoft", 1);
-    put_head(&model, 7, nodes.size + tensors + ends.size);
-    fwrite(model.data, 1, model.size, files.model.file);
-    fwrite(nodes.data, 1, nodes.size, files.model.file);
     for (int64_t i = 0; i < e->n_pieces && status == 0; i++) {
         progress_what(&e->progress, e->pieces[i].name);
         status = is_stopped() ? EXIT_STOPPED : export_piece(e, &e->pieces[i], put_tensor);
         qn_checkpoint_forget(e->model, e->pieces[i].module);
         progress_set(&e->progress, e->progress.done + e->pieces[i].bytes);
     }
+    return status;
+}
+
+/* One node for each weight. */
+static int write_nodes(struct export *e, uint64_t tensors)
+{
+    enum { IR_VERSION = 10, OPSET = 21 };
+    struct message model = {0}, nodes = {0}, ends = {0};
+    for (int64_t i = 0; i < e->n_pieces; i++)
+        if (e->pieces[i].how == PIECE_EXPORT) {
+            put_node(&nodes, &e->pieces[i]);
+            put_values(&ends, &e->pieces[i]);
+        }
+    message_text(&nodes, 2, "quern");
+    message_number(&model, 1, IR_VERSION);
+    message_text(&model, 2, "quern");
+    put_opset(&model, "", OPSET);
+    put_opset(&model, "com.microsoft", 1);
+    message_head(&model, 7, nodes.size + tensors + ends.size);
+    fwrite(model.data, 1, model.size, files.model.file);
+    fwrite(nodes.data, 1, nodes.size, files.model.file);
+    const int status = write_tensors(e);
     fwrite(ends.data, 1, ends.size, files.model.file);
     free(model.data);
     free(nodes.data);
     free(ends.data);
+    return status;
+}
+
+/* Among the nodes of another model. What cannot be written shows when the files end. */
+static int write_graph(struct export *e, const struct places *p)
+{
+    const uint64_t beside = graph_bytes(e, p->location, p->end);
+    graph_front(e, p->tensors + beside, files.model.file, 0);
+    const int status = write_tensors(e);
+    if (status == 0)
+        graph_back(e, p->location, p->end, files.model.file, files.data.file, 0);
     return status;
 }
 
@@ -289,12 +288,9 @@ char *export_onnx_data(const struct export *e)
 int export_write_onnx(struct export *e, const char *path)
 {
     char *data = export_onnx_data(e);
+    const struct places places = find_places(e, data);
     memset(&files, 0, sizeof files);
-    uint64_t tensors = size_of_tensors(e, NULL);
-    if (args_has(e->args, "external-data") || tensors > INT32_MAX - (1 << 24)) {
-        files.location = strrchr(data, '/') + 1;
-        tensors = size_of_tensors(e, files.location);
-    }
+    files.location = places.location;
     int reason = whole_begin(&files.model, path), status = 0;
     if (reason == 0 && files.location != NULL) {
         reason = whole_begin(&files.data, data);
@@ -302,7 +298,7 @@ int export_write_onnx(struct export *e, const char *path)
             whole_end(&files.model, 0);
     }
     if (reason == 0) {
-        status = write_files(e, tensors);
+        status = e->graph != NULL ? write_graph(e, &places) : write_nodes(e, places.tensors);
         if (files.location != NULL)
             reason = whole_end(&files.data, status == 0);
         const int model = whole_end(&files.model, status == 0 && reason == 0);
@@ -312,4 +308,29 @@ int export_write_onnx(struct export *e, const char *path)
     if (status == 0 && reason != 0)
         status = complain(EXIT_LIBRARY, "make room", "%s: %s", path, strerror(reason));
     return status;
+}
+
+int export_verify_onnx(struct export *e, const char *path)
+{
+    if (e->graph == NULL)
+        return 0;
+    char *beside = export_onnx_data(e);
+    const struct places p = find_places(e, beside);
+    FILE *model = fopen(path, "rb");
+    FILE *data = p.location != NULL ? fopen(beside, "rb") : NULL;
+    int is_same = model != NULL && (p.location == NULL || data != NULL);
+    if (is_same)
+        is_same = graph_front(e, p.tensors + graph_bytes(e, p.location, p.end), model, 1) &&
+                  fseeko(model, (off_t)p.tensors, SEEK_CUR) == 0 &&
+                  (data == NULL || fseeko(data, (off_t)p.end, SEEK_SET) == 0) &&
+                  graph_back(e, p.location, p.end, model, data, 1) && fgetc(model) == EOF &&
+                  (data == NULL || fgetc(data) == EOF);
+    if (model != NULL)
+        fclose(model);
+    if (data != NULL)
+        fclose(data);
+    free(beside);
+    return is_same ? 0
+                   : complain(EXIT_DIFFERS, "the disk may be bad; run it again",
+                              "%s: what was written is not what was read back", path);
 }

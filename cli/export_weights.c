@@ -266,7 +266,8 @@ static int make_export(struct export *e, struct piece *piece, qn_weight **weight
     qn_export_options options;
     qn_error err = {0};
     qn_export_options_init(&options);
-    options.target = e->target;
+    options.target = e->graph == NULL ? e->target : piece->is_pair ? "onnx:qdq" : "onnx";
+    options.scale_dtype = e->graph == NULL ? QN_DTYPE_NONE : piece->scale_dtype;
     options.group = e->group;
     options.activation = piece->activation;
     options.input_scale = piece->input_scale;
@@ -292,6 +293,15 @@ static char *name_of(const struct export *e, const struct piece *piece, const ch
     return must_print("%.*s%s", (int)(has_tail ? length - tail : length), piece->target, ending);
 }
 
+/* A tensor of a vector may have become one of blocks. */
+static size_t bytes_of(const qn_tensor *t, int bits)
+{
+    size_t count = 1;
+    for (int32_t d = 0; d < t->rank; d++)
+        count *= (size_t)t->shape[d];
+    return (count * (size_t)bits + 7) / 8;
+}
+
 static int write_export(struct export *e, struct piece *piece, put_fn *put)
 {
     qn_weight *weight = NULL;
@@ -315,9 +325,15 @@ static int write_export(struct export *e, struct piece *piece, put_fn *put)
         const int is_block = entry.tensor.dtype == QN_DTYPE_NONE;
         qn_tensor t = entry.tensor;
         t.dtype = is_block ? QN_U8 : t.dtype;
+        void *turned = e->graph == NULL
+                           ? NULL
+                           : graph_turn(piece, &t, is_block ? 4 : 8 * (int)qn_dtype_bytes(t.dtype));
+        if (e->graph != NULL)
+            entry.bytes = bytes_of(&t, is_block ? 4 : 8 * (int)qn_dtype_bytes(t.dtype));
         status =
             give(e, piece, i, e->to_gguf ? must_copy(piece->target) : name_of(e, piece, entry.name),
                  &t, is_block ? entry.dtype : "", entry.bytes, put);
+        free(turned);
     }
     qn_export_destroy(made);
     return status;
@@ -344,17 +360,39 @@ static int compare_bytes(struct export *e, struct piece *piece, int i, const qn_
                     "%s: what was written is not what was read back", plan->name);
 }
 
+static int is_kept_in(const qn_checkpoint *model, int64_t module, const char *codes)
+{
+    qn_entry entry;
+    return qn_checkpoint_module_tensor(model, module, 0, &entry) == QN_OK &&
+           strcmp(entry.name, codes) == 0;
+}
+
+/* Modules of a graph are called as their nodes are, if their tensors have mere numbers. */
+static int64_t find_made(const struct export *e, const struct piece *piece)
+{
+    const int64_t likely = qn_checkpoint_find(e->made, piece->target);
+    if (is_kept_in(e->made, likely, piece->tensors[0].name))
+        return likely;
+    for (int64_t i = 0; i < qn_checkpoint_count(e->made); i++)
+        if (is_kept_in(e->made, i, piece->tensors[0].name))
+            return i;
+    return -1;
+}
+
 int export_verify(struct export *e, struct piece *piece)
 {
     qn_weight *source = NULL, *made = NULL;
     qn_weight_difference d;
     qn_error err = {0};
-    if (piece->how != PIECE_EXPORT || piece->is_requantized)
+    /* Of Gemm's alpha, too, the reader makes scales. */
+    const int is_scaled = piece->weight != NULL && piece->weight->has_alpha;
+    if (piece->how != PIECE_EXPORT || piece->is_requantized || is_scaled)
         return export_piece(e, piece, compare_bytes);
     const int failed = export_load(e, piece, &source);
     if (failed != 0)
         return failed;
-    const int64_t at = qn_checkpoint_find(e->made, piece->target);
+    const int64_t at =
+        e->graph != NULL ? find_made(e, piece) : qn_checkpoint_find(e->made, piece->target);
     qn_status status =
         at < 0 ? QN_E_NOT_FOUND : qn_checkpoint_load(e->ctx, e->made, at, 0, -1, &made, NULL, &err);
     qn_weight_difference_init(&d);

@@ -23,9 +23,11 @@ static int read_format(const struct args *args, struct recipe *r)
                             parts[i], format);
     }
     const char *const to = args_text(args, "to", "quern");
+    r->is_usual = format == NULL;
     const int is_exported = strcmp(to, "quern") != 0 && export_usual_format(to) != NULL;
-    if (is_exported && format == NULL && !args_has(args, parts[0]) && !args_has(args, parts[1]) &&
-        !args_has(args, parts[2]))
+    for (int i = 0; i < 3; i++)
+        r->is_usual = r->is_usual && !args_has(args, parts[i]);
+    if (is_exported && r->is_usual)
         format = export_usual_format(to);
     int64_t bits = 4;
     const char *group = args_text(args, "group", "128");
@@ -96,8 +98,14 @@ static int is_real(qn_dtype d)
     return d == QN_F32 || d == QN_F16 || d == QN_BF16;
 }
 
+/* What a graph does with the tensor; NULL: there is none, or nothing. */
+static const struct graph_weight *find_weight(const struct source *source, const struct item *item)
+{
+    return source->graph == NULL ? NULL : graph_find(source->graph, item->tensor->name);
+}
+
 /* Why a tensor cannot be quantized, or NULL. */
-static const char *refusal(const struct item *item)
+static const char *refusal(const struct source *source, const struct item *item)
 {
     const qn_tensor *t = &item->tensor->entry.tensor;
     if (!is_real(t->dtype))
@@ -108,6 +116,9 @@ static const char *refusal(const struct item *item)
     }
     if (item->axes.rank > 0)
         return NULL;
+    if (source->graph != NULL)
+        return find_weight(source, item) == NULL ? "no node of the graph has it as its weight"
+                                                 : "nodes take it in different ways";
     if (t->rank == 3)
         return "3-d: --axes NAME=oiw (Conv1d) or NAME=eoi (experts) quantizes it";
     if (t->rank == 4)
@@ -122,6 +133,7 @@ struct choice {
     const struct source *source;
     const struct recipe *recipe;
     int is_gpt2; /* c_attn or c_fc have the bias of [in, out] */
+    int is_kept; /* the result is the source's graph, from which all else is carried along */
 };
 
 /* Splits "PATTERN=VALUE" of an option; *pattern is to be freed. The value, or NULL after the error
@@ -196,7 +208,12 @@ static void find_axes(const struct choice *c, struct item *item)
 {
     static const char *const transposed[] = {"transpose", "Transpose", "deconv", "upconv", NULL};
     const qn_tensor *t = &item->tensor->entry.tensor;
-    if (item->axes.rank > 0 || (t->rank != 2 && t->rank != 4))
+    const struct graph_weight *w = find_weight(c->source, item);
+    if (item->axes.rank == 0 && w != NULL && w->is_float && !w->is_mixed && !w->differs) {
+        axes_parse(w->uses->axes, &item->axes);
+        item->axes_from = "graph";
+    }
+    if (item->axes.rank > 0 || c->source->graph != NULL || (t->rank != 2 && t->rank != 4))
         return;
     const int is_conv = t->rank == 4;
     const int64_t bias = bias_of(c->source, item->tensor->name);
@@ -233,9 +250,12 @@ static int read_groups(struct choice *c, struct item *item)
 {
     const qn_tensor *t = &item->tensor->entry.tensor;
     const int64_t o = axes_size(&item->axes, t, AXIS_O), i = axes_size(&item->axes, t, AXIS_I);
+    const struct graph_weight *w = find_weight(c->source, item);
     const char *text;
     int64_t groups = 1;
-    if (axes_are_transposed(&item->axes))
+    if (w != NULL && !w->is_mixed)
+        groups = w->uses->groups;
+    else if (axes_are_transposed(&item->axes))
         groups = o == 1 && bias_of(c->source, item->tensor->name) == i ? i : 1;
     else if (i == 1)
         groups = o;
@@ -272,18 +292,49 @@ static double bits_of(qn_dtype dtype)
 static double size_of(const struct item *item, const struct recipe *r)
 {
     const int64_t ci = item->k / ((int64_t)item->kh * item->kw);
-    const double groups = (double)qn_format_groups(&r->format, item->k, ci);
-    const double shift = r->format.shift == QN_SHIFT_ZERO     ? r->format.bits > 4 ? 16 : 8
-                         : r->format.shift >= QN_SHIFT_OFFSET ? bits_of(r->format.scale_dtype)
-                                                              : 0;
-    double bits = (double)item->n * (double)item->k * r->format.bits;
-    const double n_scales = r->format.group == QN_GROUP_PER_TENSOR ? 1 : (double)item->n * groups;
-    bits += n_scales * (bits_of(r->format.scale_dtype) + shift);
+    const qn_format *f = &item->format;
+    const double groups = (double)qn_format_groups(f, item->k, ci);
+    const double shift = f->shift == QN_SHIFT_ZERO     ? f->bits > 4 ? 16 : 8
+                         : f->shift >= QN_SHIFT_OFFSET ? bits_of(f->scale_dtype)
+                                                       : 0;
+    double bits = (double)item->n * (double)item->k * f->bits;
+    const double n_scales = f->group == QN_GROUP_PER_TENSOR ? 1 : (double)item->n * groups;
+    bits += n_scales * (bits_of(f->scale_dtype) + shift);
     if (r->prescale != PRESCALE_NONE)
         bits += 32.0 * (double)item->k;
     if (r->act_order)
         bits += 32.0 * (double)item->k;
     return bits / 8;
+}
+
+/* What the weight can have within its graph. Nodes have scales of the type of what they compute;
+ * where nobody asks for another format convolutions have 8 bits and one scale an output. Blocks of
+ * DequantizeLinear lie within a tap, and operator sets before 21 do not have them: then there is
+ * one scale an output, and one for all of a transposed convolution of groups. */
+static void fit_format(const struct choice *c, struct item *item)
+{
+    static const qn_format usual = {
+        .code = QN_CODE_INT, .bits = 8, .group = QN_GROUP_PER_CHANNEL, .scale_dtype = QN_F32};
+    const struct graph_weight *w = find_weight(c->source, item);
+    const int64_t taps = (int64_t)item->kh * item->kw, ci = item->k / taps;
+    const int is_conv = item->axes.at[AXIS_W] >= 0;
+    qn_format *f = &item->format;
+    *f = c->recipe->format;
+    if (!c->is_kept || w == NULL)
+        return;
+    if (is_conv && c->recipe->is_usual)
+        *f = usual;
+    const int is_pair =
+        is_conv || !w->is_plain || strchr(args_text(c->chosen.args, "to", ""), ':') != NULL;
+    const int has_blocks = c->source->graph->opset >= GRAPH_OPSET_OF_BLOCKS;
+    const int crosses =
+        f->group > 0 && is_conv && (taps > 1 || item->groups > 1) && ci % f->group != 0;
+    if (crosses || (is_pair && f->group > 0 && !has_blocks))
+        f->group = QN_GROUP_PER_CHANNEL;
+    if (!has_blocks && axes_are_transposed(&item->axes) && item->groups > 1)
+        f->group = QN_GROUP_PER_TENSOR;
+    if (item->tensor->entry.tensor.dtype != QN_F32)
+        f->scale_dtype = item->tensor->entry.tensor.dtype;
 }
 
 /* A name that --include gives in full, and an array that is a file of its own, are meant. */
@@ -321,7 +372,7 @@ static int choose_one(struct choice *c, struct item *item)
         item->reason = "of a weight that another program has quantized";
     if (status == 0 && item->reason == NULL) {
         find_axes(c, item);
-        item->reason = refusal(item);
+        item->reason = refusal(c->source, item);
     }
     if (status == 0 && item->reason == NULL)
         status = find_geometry(c, item);
@@ -333,12 +384,14 @@ static int choose_one(struct choice *c, struct item *item)
         return status;
     /* What another program has quantized is named when all is known (check_foreign). */
     const int is_named = item->scheme != NULL && !args_has(c->chosen.args, "copy-unknown");
-    if (item->reason != NULL && !is_named && item->tensor->entry.tensor.dtype == QN_DTYPE_NONE)
+    if (item->reason != NULL && !is_named && !c->is_kept &&
+        item->tensor->entry.tensor.dtype == QN_DTYPE_NONE)
         return complain(EXIT_INPUT, "this version of quern cannot copy it; take it out of the file",
                         "tensor '%s': it has type %s", name, item->tensor->entry.dtype);
     if (item->reason != NULL)
         return 0;
     item->is_quantized = 1;
+    fit_format(c, item);
     item->bytes_out = size_of(item, c->recipe);
     return 0;
 }
@@ -408,6 +461,8 @@ int items_choose(const struct args *args, const struct source *source, const str
                  struct items *items)
 {
     struct choice c = {.source = source, .recipe = recipe, .is_gpt2 = has_gpt2(source)};
+    const int is_plan = args_has(args, "dry-run");
+    c.is_kept = source->graph != NULL && strncmp(args_text(args, "to", ""), "onnx", 4) == 0;
     const size_t count = (size_t)source->n_tensors;
     int64_t capacity = 0;
     int status = chosen_begin(&c.chosen, args);
@@ -423,6 +478,11 @@ int items_choose(const struct args *args, const struct source *source, const str
         struct item *item = append(items, &capacity);
         item->tensor = order[i];
         status = choose_one(&c, item);
+        if (status == 0 && c.is_kept && !item->is_quantized && !is_plan) {
+            items->n_skipped += item->is_skipped;
+            items->n--; /* the graph carries it along */
+            continue;
+        }
         if (status == 0)
             split_experts(items, &capacity);
     }
@@ -453,7 +513,7 @@ void item_parts(const struct item *item, const struct recipe *r, qn_weight_parts
     static const int32_t some_perm;
     static const float some_prescale;
     qn_weight_parts_init(parts);
-    parts->format = r->format;
+    parts->format = item->format;
     parts->n = item->n;
     parts->k = item->k;
     parts->kh = item->kh;

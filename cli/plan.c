@@ -71,10 +71,11 @@ void items_print(const struct items *items, const struct recipe *r)
         {"after", '>', 0, 0},  {"axes", '<', 0, 0},  {"becomes", '<', 0, 0}, {NULL, 0, 0, 0},
     };
     struct table *t = table_create(columns);
-    char shape[SHAPE_TEXT], a[HUMAN];
+    char shape[SHAPE_TEXT], a[HUMAN], format[FORMAT_TEXT];
     for (int64_t i = 0; i < items->n; i++) {
         const struct item *item = &items->at[i];
         const qn_entry *e = &item->tensor->entry;
+        qn_format_print(&item->format, format, sizeof format);
         table_cell(t, PLAIN, "%s", item->name);
         table_cell(t, PLAIN, "%s", shape_text(&e->tensor, shape));
         table_cell(t, PLAIN, "%s", e->dtype);
@@ -88,9 +89,9 @@ void items_print(const struct items *items, const struct recipe *r)
             table_cell(t, DIM, "copied: %s%s%s%s", item->reason, item->scheme != NULL ? " (" : "",
                        item->scheme != NULL ? item->scheme : "", item->scheme != NULL ? ")" : "");
         else if (item->groups > 1)
-            table_cell(t, GREEN, "%s, %d groups", r->format_text, item->groups);
+            table_cell(t, GREEN, "%s, %d groups", format, item->groups);
         else
-            table_cell(t, GREEN, "%s", r->format_text);
+            table_cell(t, GREEN, "%s", format);
     }
     table_print(t);
     table_destroy(t);
@@ -102,8 +103,9 @@ void items_print(const struct items *items, const struct recipe *r)
     items_notes(items);
 }
 
-cJSON *items_json(const struct items *items, const struct recipe *r)
+cJSON *items_json(const struct items *items)
 {
+    char format[FORMAT_TEXT];
     cJSON *list = cJSON_CreateArray();
     for (int64_t i = 0; i < items->n; i++) {
         const struct item *item = &items->at[i];
@@ -116,7 +118,8 @@ cJSON *items_json(const struct items *items, const struct recipe *r)
         cJSON_AddStringToObject(o, "dtype", e->dtype);
         cJSON_AddBoolToObject(o, "quantized", item->is_quantized);
         if (item->is_quantized) {
-            cJSON_AddStringToObject(o, "format", r->format_text);
+            qn_format_print(&item->format, format, sizeof format);
+            cJSON_AddStringToObject(o, "format", format);
             cJSON_AddStringToObject(o, "axes", item->axes.text);
             cJSON_AddStringToObject(o, "axes_from", item->axes_from);
         } else {

@@ -6,14 +6,17 @@
 #include "axes.h"
 #include "source.h"
 
+enum { FORMAT_TEXT = 48 };
+
 struct recipe {
     qn_format format;
-    char format_text[48];
+    char format_text[FORMAT_TEXT];
     qn_method method;
     qn_range range;
     int act_order, plain_scales;
     double damping, alpha;
     enum { PRESCALE_NONE, PRESCALE_AWQ, PRESCALE_SMOOTH } prescale;
+    int is_usual; /* nobody has asked for this format */
 };
 
 struct item {
@@ -24,9 +27,10 @@ struct item {
     const char *reason;    /* why it is copied as it is */
     const char *scheme;    /* of what another program has quantized, or NULL */
     struct axes axes;      /* what the dimensions mean, and who says so: */
-    const char *axes_from; /* "option", "bias", "name", "assumed" */
+    const char *axes_from; /* "option", "graph", "bias", "name", "assumed" */
     int64_t expert, n, k;
     int32_t kh, kw, groups;
+    qn_format format; /* the recipe's, but for weights of a graph that cannot have it so */
     int64_t index;              /* in the writer */
     double bytes_in, bytes_out; /* as estimated */
 };
@@ -46,7 +50,7 @@ int items_choose(const struct args *args, const struct source *source, const str
 void items_free(struct items *items);
 /* The table of --dry-run. */
 void items_print(const struct items *items, const struct recipe *recipe);
-cJSON *items_json(const struct items *items, const struct recipe *recipe);
+cJSON *items_json(const struct items *items);
 
 /* Sentences: what was skipped by which rule, and weights whose axes are the usual ones because
  * nothing tells. */

@@ -45,6 +45,37 @@ static char *stem_of(const char *path)
     return stem;
 }
 
+static void add_tensors(struct source *s, const qn_file *file, const char *path)
+{
+    const int64_t count = qn_file_count(file);
+    s->tensors = must_grow(s->tensors, sizeof *s->tensors * (size_t)(s->n_tensors + count));
+    for (int64_t i = 0; i < count; i++) {
+        struct source_tensor *t = &s->tensors[s->n_tensors++];
+        t->file = file;
+        qn_file_entry(file, i, &t->entry);
+        t->name = t->entry.name[0] != '\0' ? t->entry.name : keep(s, stem_of(path));
+    }
+}
+
+/* An ONNX model with its external data, and what its nodes do with the tensors. */
+static int add_graph(struct source *s, qn_ctx *ctx, const char *path)
+{
+    const qn_file *file;
+    qn_error err = {0};
+    if (s->graph != NULL)
+        return complain(EXIT_USAGE, "take them one by one", "%s: a second ONNX model", path);
+    const qn_status status = qn_checkpoint_open(ctx, path, NULL, &s->model, &err);
+    if (status != QN_OK)
+        return complain_status(path, status, &err);
+    s->graph = must_alloc(sizeof *s->graph);
+    for (int64_t i = 0; (file = qn_checkpoint_file(s->model, i)) != NULL; i++) {
+        if (i > 0)
+            input_note(qn_file_path(file));
+        add_tensors(s, file, path);
+    }
+    return graph_open(s->graph, path);
+}
+
 static int add_file(struct source *s, qn_ctx *ctx, const char *path)
 {
     qn_error err = {0};
@@ -56,19 +87,15 @@ static int add_file(struct source *s, qn_ctx *ctx, const char *path)
     const qn_status status = input_open(ctx, path, &file, &err);
     if (status != QN_OK)
         return complain_status(path, status, &err);
+    if (qn_file_get_kind(file) == QN_FILE_ONNX) {
+        qn_file_close(file);
+        return add_graph(s, ctx, path);
+    }
     s->files = must_grow(s->files, sizeof *s->files * (size_t)(s->n_files + 1));
     s->paths = must_grow(s->paths, sizeof *s->paths * (size_t)(s->n_files + 1));
     s->files[s->n_files] = file;
     s->paths[s->n_files++] = must_copy(path);
-
-    const int64_t count = qn_file_count(file);
-    s->tensors = must_grow(s->tensors, sizeof *s->tensors * (size_t)(s->n_tensors + count));
-    for (int64_t i = 0; i < count; i++) {
-        struct source_tensor *t = &s->tensors[s->n_tensors++];
-        t->file = file;
-        qn_file_entry(file, i, &t->entry);
-        t->name = t->entry.name[0] != '\0' ? t->entry.name : keep(s, stem_of(path));
-    }
+    add_tensors(s, file, path);
     return 0;
 }
 
@@ -246,6 +273,9 @@ void source_close(struct source *s)
     free(s->paths);
     free(s->texts);
     free(s->tensors);
+    graph_close(s->graph);
+    free(s->graph);
+    qn_checkpoint_close(s->model);
     *s = (struct source){0};
 }
 

@@ -5,6 +5,7 @@
 #define CLI_SOURCE_H
 
 #include "cli.h"
+#include "graph.h"
 
 struct source_tensor {
     qn_entry entry;
@@ -20,6 +21,9 @@ struct source {
     int64_t n_tensors;
     char **texts;
     int n_texts;
+    /* Of an ONNX model, whose tensors may lie in several files: it, and its graph; else NULL. */
+    qn_checkpoint *model;
+    struct graph *graph;
 };
 
 /* Is there a folder of that name? */

@@ -35,7 +35,7 @@ enum {
 typedef struct qn_entry {
     const char *name;      /**< "" for npy. */
     qn_tensor tensor;      /**< Contiguous view of the mapped bytes; dtype QN_DTYPE_NONE if the
-                                library has no such type. */
+                                library has no such type: then data are `bytes` of the file's. */
     const char *dtype;     /**< As the file spells it. */
     int64_t offset;        /**< Byte of the file where the data begins; -1: the file has the numbers
                                 in another form (ONNX's repeated fields). */
@@ -352,6 +352,13 @@ QN_API qn_status qn_checkpoint_module(const qn_checkpoint *checkpoint, int64_t i
  * capacity > 0; returns the length it needs without the end. */
 QN_API size_t qn_checkpoint_provenance(const qn_checkpoint *checkpoint, int64_t i, char *text,
                                        size_t capacity);
+/**
+ * Tensor j of those that module i is kept in, the codes first. Also of a module that cannot be
+ * imported, as far as it is understood. Any thread.
+ * @return QN_OK; QN_E_ARGUMENT; QN_E_NOT_FOUND: past the last one.
+ */
+QN_API qn_status qn_checkpoint_module_tensor(const qn_checkpoint *checkpoint, int64_t i, int32_t j,
+                                             qn_entry *entry);
 /**
  * Rows [first, first + n) of module i as a canonical weight; n -1: all from `first`. Takes the
  * memory of these rows. The same bits whatever the number of threads. facts: may be NULL.

@@ -917,6 +917,7 @@ FUNCTIONS = {
     "qn_checkpoint_find": (c_int64, [c_void_p, c_char_p]),
     "qn_checkpoint_module": (c_int32, [c_void_p, c_int64, POINTER(qn_module), POINTER(qn_error)]),
     "qn_checkpoint_provenance": (c_size_t, [c_void_p, c_int64, c_char_p, c_size_t]),
+    "qn_checkpoint_module_tensor": (c_int32, [c_void_p, c_int64, c_int32, POINTER(qn_entry)]),
     "qn_checkpoint_load": (
         c_int32,
         [c_void_p, c_void_p, c_int64, c_int64, c_int64, POINTER(c_void_p), POINTER(qn_load_facts),

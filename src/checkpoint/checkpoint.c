@@ -691,6 +691,19 @@ qn_status qn_checkpoint_module(const qn_checkpoint *checkpoint, int64_t i, qn_mo
     return status;
 }
 
+qn_status qn_checkpoint_module_tensor(const qn_checkpoint *checkpoint, int64_t i, int32_t j,
+                                      qn_entry *entry)
+{
+    struct qni_found found;
+    if (!qni_checkpoint_has(checkpoint, i) || j < 0 || entry == NULL)
+        return QN_E_ARGUMENT;
+    qni_checkpoint_find_module(checkpoint, &checkpoint->modules[i], &found, NULL);
+    for (int32_t p = 0; p < QNI_MOST_PARTS; p++)
+        if (found.part[p].data != NULL && j-- == 0)
+            return qn_checkpoint_tensor(checkpoint, found.part[p].name, entry);
+    return QN_E_NOT_FOUND;
+}
+
 size_t qn_checkpoint_provenance(const qn_checkpoint *checkpoint, int64_t i, char *text,
                                 size_t capacity)
 {

@@ -452,10 +452,10 @@ static void show_entry(const qn_file *file, const struct qni_entry *from, qn_ent
         memcpy(entry->tensor.shape, from->shape, sizeof from->shape);
         qni_tensor_strides(&entry->tensor, from->is_fortran);
     }
-    if (from->dtype == QN_DTYPE_NONE)
-        return;
     const uint8_t *data = qni_entry_data(file, from);
     entry->tensor.data = (void *)(uintptr_t)data; /* read-only memory, as the contract says */
+    if (from->dtype == QN_DTYPE_NONE)
+        return;
     entry->is_aligned = (uintptr_t)data % qn_dtype_bytes(from->dtype) == 0;
 }
 

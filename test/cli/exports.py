@@ -192,7 +192,21 @@ class Exports(Case):
         quern("compare", "m", "m.onnx")
         quern("verify", "m.onnx")
         self.complains("convert", "m.onnx", "-o", "n.onnx", "--to", "onnx", status=3,
-                       says="an ONNX model already")
+                       says="no weight of its graph is to become another")
+        os.mkdir("n.onnx.part") # a run that was killed at once
+        quern("convert", "m.onnx", "-o", "n.onnx", "--to", "onnx:qdq", "--resume")
+        self.assertTrue(os.path.exists("n.onnx.data") and not os.path.exists("n.onnx.part"))
+        self.assertNotIn(b"MatMulNBits", read("n.onnx"))
+        self.assertEqual(read("n.onnx").count(b"DequantizeLinear"),
+                         2 * read("m.onnx").count(b"MatMulNBits"))
+        quern("compare", "m.onnx", "n.onnx")
+        self.complains("convert", "m.onnx", "-o", "n.onnx", "--to", "onnx:qdq", status=2,
+                       says="--force")
+        os.mkdir("n.onnx.part")
+        self.complains("convert", "m.onnx", "-o", "n.onnx", "--to", "onnx:qdq", status=2,
+                       says="--force")
+        quern("convert", "n.onnx", "-o", "o.onnx", "--to", "onnx")
+        quern("compare", "m.onnx", "o.onnx")
         quern("convert", "m.onnx", "-o", "back", "--to", "gptq_v2", "--config", "m")
         quern("compare", "m", "back")
         os.truncate("m.onnx.data", os.path.getsize("m.onnx.data") - 1)

@@ -6,14 +6,16 @@
  *     codes 1 2, 4 bits: byte 0x21.
  *
  * Convolutions, and matrices as "onnx:qdq", are what DequantizeLinear takes: INT8, or INT4 for up
- * to 4 bits, [N, K] or [N, channels, taps], with scales and zero points [N]. */
+ * to 4 bits, [N, K] or [N, channels, taps], with scales and zero points [N], or in blocks along the
+ * second dimension [N, K / block] or [N, channels / block, taps]. Scales are f32, or the type that
+ * is asked for. */
 #include <string.h>
 
 #include "../../base/error.h"
 #include "../../base/size.h"
 #include "export.h"
 
-static const qn_dtype scale_types[] = {QN_F32, QN_DTYPE_NONE};
+static const qn_dtype scale_types[] = {QN_F32, QN_F16, QN_BF16, QN_DTYPE_NONE};
 enum { LEAST_BLOCK = 16, USUAL_BLOCK = 128 };
 
 static bool is_conv(const struct qn_weight *w)
@@ -46,13 +48,14 @@ static qn_status check_pair(struct qn_export *x, qn_error *err)
         return qni_fail(err, QN_E_FORMAT,
                         "its columns are in another order (act-order), which "
                         "DequantizeLinear does not have");
-    if (w->format.group > 0 && w->n_groups > 1)
+    const int64_t ci = w->k / ((int64_t)w->kh * w->kw);
+    x->is_per_row = w->format.group <= 0 || w->n_groups == 1;
+    if (!x->is_per_row && ci != w->k && ci % w->format.group != 0)
         return qni_fail(err, QN_E_FORMAT,
-                        "it has groups of %lld; one scale an output or a tensor is held",
-                        (long long)w->format.group);
-    x->group = w->k;
-    x->groups = 1;
-    x->is_per_row = true;
+                        "its groups of %lld do not divide the %lld channels of a tap",
+                        (long long)w->format.group, (long long)ci);
+    x->group = x->is_per_row ? w->k : w->format.group;
+    x->groups = x->is_per_row ? 1 : w->n_groups;
     QNI_TRY(qni_export_zeros(x, 0, (1 << x->bits) - 1, err));
     return qni_export_scale_type(x, scale_types, err);
 }
@@ -61,6 +64,8 @@ static qn_status check(struct qn_export *x, qn_error *err)
 {
     const struct qn_weight *w = x->w;
     const char *asked = qni_export_asked(x);
+    if (x->options.scale_dtype == QN_DTYPE_NONE)
+        x->options.scale_dtype = QN_F32;
     QNI_TRY(qni_export_integers(x, err));
     if (asked[0] != 0 && strcmp(asked, "qdq") != 0)
         return qni_fail(err, QN_E_FORMAT, "'%s' is no kind of it; qdq is", asked);
@@ -106,7 +111,7 @@ static qn_status write_blocks(struct qn_export *x, qn_error *err)
     const struct qn_weight *w = x->w;
     const int64_t blob = x->group * x->bits / 8;
     struct qni_out *b = qni_export_add(x, endings[x->bits], QN_U8, w->n, x->groups * blob, err);
-    if (b == NULL || qni_export_add(x, "_scales", QN_F32, w->n, x->groups, err) == NULL)
+    if (b == NULL || qni_export_add(x, "_scales", x->scale_dtype, w->n, x->groups, err) == NULL)
         return QN_E_MEMORY;
     b->rank = 3;
     b->shape[1] = x->groups;
@@ -133,15 +138,21 @@ static void put_rows(struct qn_export *x, int64_t first, int64_t last)
 {
     const struct qn_weight *w = x->w;
     const int64_t taps = (int64_t)w->kh * w->kw, ci = w->k / taps;
+    const int64_t blocks = x->is_per_row ? 1 : qni_ceil_div(ci, x->group);
     int32_t zero = 0;
     for (int64_t n = first; n < last; n++) {
         for (int64_t p = 0; p < w->k; p++)
             qni_export_stream(x->out[0].data, n * w->k + p % ci * taps + p / ci, x->bits,
                               signed_bits(x, qni_export_code(x, n, p)));
-        qni_export_put_scale(x, x->out[1].data, n, w->scale[n * w->n_groups]);
-        qni_export_zero(w, n * w->n_groups, &zero);
-        if (!x->is_symmetric)
-            qni_export_stream(x->out[2].data, n, x->bits, (uint32_t)zero & ((1u << x->bits) - 1));
+        for (int64_t g = 0; g < x->groups; g++) {
+            const int64_t at = qni_export_at(x, n, g);
+            const int64_t to = n * x->groups + (g % blocks) * (x->groups / blocks) + g / blocks;
+            qni_export_put_scale(x, x->out[1].data, to, w->scale[at]);
+            qni_export_zero(w, at, &zero);
+            if (!x->is_symmetric)
+                qni_export_stream(x->out[2].data, to, x->bits,
+                                  (uint32_t)zero & ((1u << x->bits) - 1));
+        }
     }
 }
 
@@ -162,14 +173,22 @@ static qn_status write_pair(struct qn_export *x, qn_error *err)
 {
     const struct qn_weight *w = x->w;
     const int64_t taps = (int64_t)w->kh * w->kw;
-    struct qni_out *codes = add_codes(x, "_quantized", w->n, w->k, err);
-    if (codes == NULL || qni_export_add(x, "_scale", QN_F32, w->n, -1, err) == NULL ||
-        (!x->is_symmetric && add_codes(x, "_zero_point", w->n, 1, err) == NULL))
+    struct qni_out *made[3] = {add_codes(x, "_quantized", w->n, w->k, err)};
+    if (made[0] != NULL)
+        made[1] =
+            qni_export_add(x, "_scale", x->scale_dtype, w->n, x->is_per_row ? -1 : x->groups, err);
+    if (made[1] == NULL)
         return QN_E_MEMORY;
-    codes->rank = is_conv(w) ? 4 : 2;
-    codes->shape[1] = w->k / taps;
-    codes->shape[2] = is_conv(w) ? w->kh : 0;
-    codes->shape[3] = is_conv(w) ? w->kw : 0;
+    if (!x->is_symmetric && (made[2] = add_codes(x, "_zero_point", w->n, x->groups, err)) == NULL)
+        return QN_E_MEMORY;
+    for (int32_t i = 0; i < 3 && made[i] != NULL; i++) {
+        if (i > 0 && x->is_per_row)
+            continue;
+        made[i]->rank = is_conv(w) ? 4 : 2;
+        made[i]->shape[1] = (i == 0 ? w->k : x->groups) / taps;
+        made[i]->shape[2] = is_conv(w) ? w->kh : 0;
+        made[i]->shape[3] = is_conv(w) ? w->kw : 0;
+    }
     qni_export_rows(x, 2, put_rows);
     return QN_OK;
 }

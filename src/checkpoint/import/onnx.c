@@ -147,7 +147,7 @@ static qn_status find_blocks(struct qni_found *f, qn_error *err)
     const struct qni_tensor *w = &f->part[QNI_LINK_CODES], *s = &f->part[QNI_LINK_SCALE];
     const int64_t block = f->link->block;
     const int32_t axis = f->link->axis;
-    if (axis == output_axis(f->link) || axis > 1 || f->link->kind == QNI_LINK_TRANSPOSED)
+    if (axis == output_axis(f->link) || axis > 1)
         return qni_fail(err, QN_E_FORMAT,
                         "its scales are blocks of %lld along axis %d; those along the inputs are "
                         "held",
@@ -158,11 +158,14 @@ static qn_status find_blocks(struct qni_found *f, qn_error *err)
     if (!fits)
         return qni_fail(err, QN_E_SHAPE, "its scales have not the shape of blocks of %lld",
                         (long long)block);
-    if (f->fact[TAPS] > 1 && w->shape[1] % block != 0)
+    const bool is_transposed = f->link->kind == QNI_LINK_TRANSPOSED;
+    const int64_t groups = is_transposed ? f->parts.conv_groups : 1;
+    const int64_t channels = w->shape[axis] / groups;
+    if ((f->fact[TAPS] > 1 || groups > 1) && channels % block != 0)
         return qni_fail(err, QN_E_FORMAT, "blocks of %lld channels do not divide the %lld of a tap",
-                        (long long)block, (long long)w->shape[1]);
+                        (long long)block, (long long)channels);
     f->fact[BLOCK] = block;
-    f->fact[BLOCKS] = s->shape[axis];
+    f->fact[BLOCKS] = s->shape[axis] / groups;
     f->parts.format.group = block;
     qni_note(&f->notes, "group: %lld, block_size of DequantizeLinear", (long long)block);
     return QN_OK;
@@ -397,6 +400,9 @@ static int64_t scale_place(const struct qni_found *f, int64_t n, int64_t g)
         return 0;
     if (f->parts.format.group == QN_GROUP_PER_CHANNEL)
         return f->link->kind == QNI_LINK_TRANSPOSED ? n % f->fact[OUTPUTS] : n;
+    const int64_t outputs = f->fact[OUTPUTS], group = n / (outputs > 0 ? outputs : 1);
+    if (taps > 0 && f->link->kind == QNI_LINK_TRANSPOSED)
+        return ((group * blocks + g % blocks) * outputs + n % outputs) * taps + g / blocks;
     if (taps > 0)
         return (n * blocks + g % blocks) * taps + g / blocks;
     return f->link->is_rows ? n * blocks + g : g * f->parts.n + n;
