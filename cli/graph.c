@@ -392,7 +392,7 @@ const struct graph_weight *graph_find(const struct graph *g, const char *tensor)
                : bsearch(&wanted, g->weights, (size_t)g->n_weights, sizeof wanted, by_weight);
 }
 
-/* -------------------------------------------------------------------------------------- the file */
+/* ------------------------------------------------------------------------------------ the file */
 
 static int map(struct graph *g)
 {

@@ -172,7 +172,7 @@ static void test_types(void **state)
         assert_string_equal(entry.dtype, types[i].spelling);
         assert_int_equal(entry.tensor.dtype, types[i].dtype);
         assert_int_equal(entry.tensor.shape[1], 4);
-        assert_int_equal(entry.tensor.data == NULL, types[i].dtype == QN_DTYPE_NONE);
+        assert_memory_equal(entry.tensor.data, data, entry.bytes);
         if (types[i].dtype == QN_DTYPE_NONE)
             assert_status(qn_entry_copy(&entry, &entry.tensor), QN_E_DTYPE);
         qn_file_close(file);
