@@ -24,13 +24,13 @@ const struct qni_conv_kernel *qni_conv_choose(const qn_ctx *ctx, const struct qn
 
 /* An algorithm's loops. cut makes every decision of a run; plan says from choice->cut how much
  * scratch all threads share and each has of its own, whatever the run's strides and however much
- * smaller its batch; run follows choice->cut. */
+ * smaller its batch; run follows run->cut. */
+struct qni_conv_run;
 struct qni_conv_driver {
     void (*cut)(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,
                 struct qni_conv_cut *cut);
     void (*plan)(const qn_ctx *ctx, const struct qni_op *op, struct qni_cpu_choice *choice);
-    void (*run)(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
-                void *scratch);
+    void (*run)(struct qni_conv_run *run);
 };
 extern const struct qni_conv_driver qni_direct_driver; /* images of bytes, where they lie */
 extern const struct qni_conv_driver qni_groups_driver; /* groups of few channels */

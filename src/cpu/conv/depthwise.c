@@ -18,14 +18,11 @@
 #include "depthwise.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "../../base/compiler.h"
 #include "../../base/half.h"
-#include "../rows/epilogue.h"
-#include "../rows/rows.h"
-#include "conv.h"
+#include "driver.h"
 
 /* ---- one phase ------------------------------------------------------------------------------- */
 
@@ -37,14 +34,11 @@ struct depthwise_run {
     struct qni_phase phase[2];
     struct qni_tap_list list;
     struct qni_ring_cut cut;
-    int64_t n_bands, n_items;
+    int64_t n_bands;
     bool raw;                      /* the kernel gives int32 sums */
     struct qni_finish_step finish; /* but for what differs from line to line */
     bool is_finished;              /* it does more than to store f32 */
     size_t y_bytes;                /* of an element */
-    uint8_t *scratch;
-    size_t scratch_bytes; /* of a thread */
-    _Atomic int64_t next;
 };
 
 /* What a thread is at. */
@@ -387,12 +381,12 @@ static void run_item(struct depthwise_item *p, int64_t item)
     }
 }
 
-static void run_thread(void *arg, int32_t thread)
+static void run_thread(void *arg, struct qni_conv_worker *worker)
 {
-    struct depthwise_run *run = arg;
+    const struct depthwise_run *run = arg;
     const struct qni_packed_head *head = run->op->w[0]->head;
     const struct qni_ring_places *at = &run->cut.places;
-    uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
+    uint8_t *const memory = worker->memory;
     struct depthwise_item p = {.run = run};
     p.in = (const float **)(void *)(memory + at->in);
     p.rows = (const float **)(void *)(memory + at->rows);
@@ -412,65 +406,42 @@ static void run_thread(void *arg, int32_t thread)
     p.c = (float *)(void *)(memory + at->c);
     for (int32_t i = 0; i < 4; i++)
         p.line[i] = (float *)(void *)(memory + at->line[i]);
-    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->n_items;)
+    for (int64_t i; qni_conv_next(worker, &i);)
         run_item(&p, i);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
-
-struct qni_finish_step qni_finish_of(const struct qni_op *op)
-{
-    const qn_epilogue *e = &op->epilogue;
-    const float infinity = qni_float_of(0x7f800000u);
-    struct qni_finish_step finish = {
-        .residual_dtype = e->residual.dtype,
-        .residual_after = e->residual_after,
-        .act = e->act,
-        .has_clamp = e->clamp_lo > -infinity || e->clamp_hi < infinity,
-        .clamp_lo = e->clamp_lo,
-        .clamp_hi = e->clamp_hi,
-        .y_dtype = op->y.dtype,
-        .y_inv = 1.0f / e->y_scale,
-        .y_zero = e->y_zero,
-    };
-    qni_finish_add(&finish, &op->more);
-    return finish;
-}
 
 bool qni_finish_is_store(const struct qni_finish_step *finish)
 {
     return finish->act == QN_ACT_NONE && !finish->has_clamp;
 }
 
-static void run_phase(const qn_ctx *ctx, const struct qni_op *op, struct depthwise_run *run,
-                      const struct qni_cpu_choice *choice, uint8_t *scratch)
+static void run_phase(struct qni_conv_run *conv, struct depthwise_run *run)
 {
-    const bool keep_dead = run->kernel->strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric;
-    run->list =
-        qni_tap_list_make(op, run->axis, run->phase, run->kernel->strategy, keep_dead, scratch);
+    const struct qni_op *const op = conv->op;
+    const qn_strategy strategy = conv->kernel->strategy;
+    const bool keep_dead = strategy == QN_STRATEGY_INT8_BLOCK && !op->quant.symmetric;
+    run->list = qni_tap_list_make(op, run->axis, run->phase, strategy, keep_dead, conv->shared);
     for (int32_t t = 0; t < run->list.n_taps; t++) {
         struct qni_tap *tap = &run->list.taps[t];
         tap->offset = tap->is_live ? tap_offset(run, tap) : 0;
     }
     run->n_bands = qni_ceil_div(run->phase[0].count, run->cut.band);
-    run->n_items = op->conv.batch * run->cut.n_blocks * run->n_bands;
-    run->scratch = scratch + choice->shared_bytes;
-    run->scratch_bytes = choice->thread_bytes;
-    atomic_init(&run->next, 0);
-    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run->n_items), run_thread, run);
+    qni_conv_share(conv, op->conv.batch * run->cut.n_blocks * run->n_bands, false, run_thread, run);
 }
 
-static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
-                    void *scratch)
+static void run_all(struct qni_conv_run *conv)
 {
+    const struct qni_op *const op = conv->op;
     struct depthwise_run run = {
         .op = op,
-        .kernel = choice->conv,
-        .rows = qni_rows_for(ctx->isa),
-        .cut = choice->cut.conv.of.ring,
-        .axis = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)},
+        .kernel = conv->kernel,
+        .rows = conv->rows,
+        .cut = conv->cut->of.ring,
+        .axis = {conv->patches.axis[0], conv->patches.axis[1]},
         .raw = qni_op_is_raw(op),
-        .finish = qni_finish_of(op),
+        .finish = conv->epilogue.finish,
         .y_bytes = qn_dtype_bytes(op->y.dtype),
     };
     run.is_finished = !qni_finish_is_store(&run.finish);
@@ -480,7 +451,7 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
         for (int64_t px = 0; px < n_x; px++) {
             run.phase[0] = qni_axis_phase(&run.axis[0], py);
             run.phase[1] = qni_axis_phase(&run.axis[1], px);
-            run_phase(ctx, op, &run, choice, scratch);
+            run_phase(conv, &run);
         }
 }
 

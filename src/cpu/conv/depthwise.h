@@ -95,8 +95,7 @@ void qni_load_lanes(const struct qni_input_row *row, const struct qni_lane_block
 /* line[i] = element first + step * i of a vector of the epilogue: its value as f32, or an i32 as it
  * is. */
 void qni_read_vector(const qn_tensor *t, int64_t first, int64_t step, int64_t n, float *line);
-/* All but residual and y of the last step; does it more than to store f32? */
-struct qni_finish_step qni_finish_of(const struct qni_op *op);
+/* Does the last step no more than to store f32? */
 bool qni_finish_is_store(const struct qni_finish_step *finish);
 
 /* ---- images ---------------------------------------------------------------------------------- */

@@ -10,13 +10,11 @@
  * as lets the rows of x that one row of outputs reads stay in the first cache until the next row
  * of outputs; wide images are cut in columns for that. No output depends on the cut. */
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "../rows/rows.h"
-#include "conv.h"
 #include "depthwise.h"
+#include "driver.h"
 
 /* ---- the cut --------------------------------------------------------------------------------- */
 
@@ -116,9 +114,6 @@ struct image_run {
     bool is_direct;                /* the kernel writes into y */
     bool is_relu;                  /* having done that, too */
     bool is_store;                 /* and that is all */
-    uint8_t *scratch;
-    size_t scratch_bytes; /* of a thread */
-    _Atomic int64_t next;
 };
 
 /* What a thread is at. */
@@ -394,10 +389,10 @@ static void run_item(struct image_item *p, int64_t item)
                     qni_min(cut->columns, ow - j));
 }
 
-static void run_thread(void *arg, int32_t thread)
+static void run_thread(void *arg, struct qni_conv_worker *worker)
 {
-    struct image_run *run = arg;
-    uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
+    const struct image_run *run = arg;
+    uint8_t *const memory = worker->memory;
     struct image_item p = {
         .run = run,
         .w = (float *)(void *)(memory + run->cut.w),
@@ -410,46 +405,42 @@ static void run_thread(void *arg, int32_t thread)
         .ld = run->cut.block + QNI_PANEL,
     };
     p.w_scale = is_static(run) ? p.line[2] : NULL;
-    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < run->cut.n_items;)
+    for (int64_t i; qni_conv_next(worker, &i);)
         run_item(&p, i);
 }
 
 bool qni_image_is_store(const struct qni_op *op)
 {
-    const struct qni_finish_step finish = qni_finish_of(op);
+    const qn_epilogue *const e = &op->epilogue;
+    const bool has_clamp = e->clamp_lo > -INFINITY || e->clamp_hi < INFINITY;
     /* A residual may be y. */
-    return op->epilogue.residual.rank == 0 && !finish.has_clamp &&
-           (finish.act == QN_ACT_NONE || finish.act == QN_ACT_RELU || finish.act == QN_ACT_RELU6);
+    return e->residual.rank == 0 && !has_clamp &&
+           (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU || e->act == QN_ACT_RELU6);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
-                    void *scratch)
+static void run_all(struct qni_conv_run *conv)
 {
-    const struct qni_conv_kernel *const kernel = choice->conv;
-    const struct qni_axis axis[2] = {qni_conv_axis(op, 0), qni_conv_axis(op, 1)};
-    const struct qni_phase phase[2] = {qni_axis_phase(&axis[0], 0), qni_axis_phase(&axis[1], 0)};
+    const struct qni_op *const op = conv->op;
+    const struct qni_conv_kernel *const kernel = conv->kernel;
     struct image_run run = {
         .op = op,
         .kernel = kernel,
-        .stand_in = choice->cut.conv.stand_in,
-        .rows = qni_rows_for(ctx->isa),
-        .cut = choice->cut.conv.of.image,
-        .finish = qni_finish_of(op),
-        .scratch = (uint8_t *)scratch + choice->shared_bytes,
-        .scratch_bytes = choice->thread_bytes,
+        .stand_in = conv->stand_in,
+        .rows = conv->rows,
+        .cut = conv->cut->of.image,
+        .finish = conv->epilogue.finish,
     };
-    run.list = qni_tap_list_make(op, axis, phase, kernel->strategy, false, scratch);
+    run.list = qni_tap_list_make(op, conv->patches.axis, conv->patches.phase, kernel->strategy,
+                                 false, conv->shared);
     /* Kernels of floats store no codes. */
     run.is_store = qni_image_is_store(op) &&
                    (kernel->strategy != QN_STRATEGY_FLOAT || qn_dtype_bytes(op->y.dtype) > 1);
     run.serves = run.is_store || kernel->algorithm != QNI_CONV_CODES;
     run.is_relu = run.is_store && run.finish.act != QN_ACT_NONE;
     run.is_direct = op->epilogue.residual.rank == 0 && (run.is_store || op->y.dtype == QN_F32);
-    atomic_init(&run.next, 0);
-    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run.cut.n_items), run_thread,
-                 &run);
+    qni_conv_share(conv, run.cut.n_items, false, run_thread, &run);
 }
 
 static void cut(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,

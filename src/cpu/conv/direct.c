@@ -28,38 +28,32 @@
  * outputs and a range of channels, whichever should take less time: few outputs make poor tiles,
  * and large weights should be read once. An item is a band of outputs and a range of channels;
  * threads take items from a counter. Nothing here allocates. */
-#include <stdatomic.h>
 #include <string.h>
 
 #include "../../base/half.h"
 #include "../layouts.h"
 #include "../rows/epilogue.h"
 #include "../rows/rows.h"
-#include "conv.h"
 #include "direct_columns.h"
 #include "direct_runs.h"
 #include "direct_shape.h"
+#include "driver.h"
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 struct direct_run {
+    const struct qni_conv_run *conv;
     const struct qni_op *op;
     const struct qni_conv_kernel *kernel;
+    const struct qni_patches *patches;
     struct qni_direct_shape shape;
-    struct qni_patches patches;
-    struct qni_row_sink sink;
-    struct qni_epilogue epilogue;
+    struct qni_epilogue epilogue; /* but for the bias of int32 that the kernel takes away */
     struct qni_part part;
     int32_t kind;
     int32_t has_bias;        /* in f32, and the kernel's to add */
     const int32_t *sum_bias; /* in int32, and taken away with the zero points; else NULL */
     bool turns;              /* bytes, and y lies in planes */
     uint8_t flip;            /* of the bytes of x: 0x80 for u8 */
-    int64_t taps[QNI_DIRECT_TAPS];
-    uint8_t *scratch;
-    size_t thread_bytes;
-    int64_t n_workers;
-    atomic_llong next; /* of the items that have no owner */
 };
 
 /* Outputs whose inputs a thread has at hand. */
@@ -139,7 +133,7 @@ static void copy_pixels(const struct direct_run *r, int64_t channels, const uint
     const size_t n_bytes = (size_t)(n * pixel);
     if (channels < pixel)
         memset(at, 0, n_bytes);
-    r->patches.rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], n, channels, 1);
+    r->patches->rows->turn(at, (size_t)pixel, x, (size_t)c->xs[1], n, channels, 1);
     for (size_t i = 0; r->flip != 0 && i < n_bytes; i++)
         at[i] ^= r->flip;
 }
@@ -152,7 +146,7 @@ static void copy_line(const struct direct_run *r, int64_t channels, const uint8_
     const struct qni_conv *c = &r->op->conv;
     const int64_t stride = s->axis[1].stride, pixel = s->run != 0 ? c->ci : s->pixel;
     const int64_t n = s->columns * s->pixel / pixel;
-    const int pad = (uint8_t)(r->patches.pad ^ r->flip);
+    const int pad = (uint8_t)(r->patches->pad ^ r->flip);
     /* Elements [from, end) lie in x. */
     const int64_t from = qni_min(n, first >= 0 ? 0 : qni_ceil_div(-first, stride));
     const int64_t end = row == NULL || first >= c->w
@@ -181,11 +175,11 @@ static void copy_planes(const struct direct_run *r, int64_t channel, int64_t cha
                     const int64_t y = (b->line + j) * s->axis[0].stride + s->axis[0].first[py];
                     const uint8_t *row = NULL;
                     if (y >= 0 && y < c->h)
-                        row = r->patches.x + (b->image + i) * c->xs[0] + y * c->xs[2] +
+                        row = r->patches->x + (b->image + i) * c->xs[0] + y * c->xs[2] +
                               channel * c->xs[1];
                     copy_line(r, channels, row, s->axis[1].first[px], to);
                 }
-            fill(to, (uint8_t)(r->patches.pad ^ r->flip), behind);
+            fill(to, (uint8_t)(r->patches->pad ^ r->flip), behind);
             if (s->is_padded)
                 clear_tails(to, s->shared, channels, s->pixel);
             to += behind;
@@ -286,7 +280,7 @@ static void bring_rows(const struct direct_run *r, const struct qni_slab *slab, 
         qni_runs_gather(r->op, r->flip, b->row, b->rows, &to);
     } else {
         uint8_t *const a = (uint8_t *)scratch->a;
-        qni_patches_gather(&r->patches, b->row, b->rows, 0, a, (size_t)s->pixel, scratch->line);
+        qni_patches_gather(r->patches, b->row, b->rows, 0, a, (size_t)s->pixel, scratch->line);
         for (int64_t i = 0; r->flip != 0 && i < b->rows * s->pixel; i++)
             a[i] ^= r->flip;
     }
@@ -408,9 +402,10 @@ static void turn_rows(const struct direct_run *r, const struct band *b, int64_t 
     const struct qni_conv *c = &r->op->conv;
     const size_t ld = (size_t)(32 * r->shape.blocks_per_call);
     for (struct line l = {0}; next_line(r, b, &l);)
-        r->patches.rows->turn((uint8_t *)r->op->y.data + l.image * c->ys[0] + output * c->ys[1] +
-                                  l.y * c->ys[2] + l.skip,
-                              (size_t)c->ys[1], scratch->turned + (size_t)l.at * ld, ld, n, l.n, 1);
+        r->patches->rows->turn((uint8_t *)r->op->y.data + l.image * c->ys[0] + output * c->ys[1] +
+                                   l.y * c->ys[2] + l.skip,
+                               (size_t)c->ys[1], scratch->turned + (size_t)l.at * ld, ld, n, l.n,
+                               1);
 }
 
 /* Rows [row, row + rows) of a band are in scratch->c: those that are real go to y. */
@@ -462,26 +457,6 @@ static void finish_words(const struct direct_run *r, const struct qni_slab *slab
 
 /* ---- channels -------------------------------------------------------------------------------- */
 
-static float size_of(float v)
-{
-    return qni_float_of(qni_bits_of(v) & 0x7fffffffu);
-}
-
-/* Can any code of n outputs be unbounded (is_bounded in kernel.h)? dot: no sum times x's scale is
- * more; sum_bias: added to the sums, or NULL. */
-static bool may_be_unbounded(const struct direct_run *r, const float *scale, const float *bias,
-                             const int32_t *sum_bias, int64_t n, float dot)
-{
-    const float y_inv = r->epilogue.finish.y_inv, x_scale = size_of(r->epilogue.x_scale);
-    uint32_t unbounded = 0; /* NaN are */
-    for (int64_t j = 0; j < n; j++) {
-        const float sum = sum_bias != NULL ? size_of((float)sum_bias[j]) * x_scale : 0.0f;
-        const float size = size_of(scale[j]) * (dot + sum) + size_of(bias[j]);
-        unbounded |= (uint32_t) !(size * y_inv < 0x1p21f);
-    }
-    return unbounded != 0;
-}
-
 /* Scales and zero points of outputs [at, at + n) of a slab: of n lanes that follow each other. */
 static void describe_lanes(const struct direct_run *r, int64_t lane, int64_t at, int64_t n,
                            const struct qni_direct_scratch *to)
@@ -526,8 +501,7 @@ static bool describe_outputs(const struct direct_run *r, const struct qni_slab *
     const int32_t *const sum_bias = r->sum_bias == NULL ? NULL : r->sum_bias + slab->output + at;
     if (sum_bias != NULL)
         describe_sum_bias(sum_bias, n, to->zero + at);
-    const float dot = 255.0f * 128.0f * (float)r->op->k * r->epilogue.x_scale;
-    return !may_be_unbounded(r, scale, bias, sum_bias, n, dot);
+    return qni_conv_is_bounded(r->conv, scale, bias, sum_bias, 0.0f, n);
 }
 
 /* Words of one block, 256 rows at a time (all of them if lines stay whole), through the common
@@ -708,13 +682,6 @@ static void multiply_blocks(const struct direct_run *r, struct direct_worker *h,
         turn_rows(r, &h->b, h->slab.output + 32 * block, t.n, scratch);
 }
 
-/* Of each worker: all where there are few, three quarters where there are many. */
-static int64_t owned_items(int64_t items, int64_t workers)
-{
-    const int64_t each = items / workers;
-    return each < 4 ? each : each * 3 / 4;
-}
-
 static void do_item(const struct direct_run *r, struct direct_worker *h, int64_t item)
 {
     const struct qni_direct_shape *s = &r->shape;
@@ -745,36 +712,27 @@ static void do_item(const struct direct_run *r, struct direct_worker *h, int64_t
         multiply_blocks(r, h, i, qni_min(s->blocks_per_call, end - i));
 }
 
-/* Most items have an owner, the same in every call, whose caches may hold their part of x, y and
- * weights; the last ones go to whoever is free. */
-static void work(void *arg, int32_t worker)
+static void work(void *arg, struct qni_conv_worker *worker)
 {
-    struct direct_run *r = arg;
+    const struct direct_run *r = arg;
     struct direct_worker h;
-    const int64_t n = r->shape.n_items, owned = owned_items(n, r->n_workers);
     h.ready = h.numbered = h.slab_index = -1;
-    h.scratch = qni_direct_scratch_in(&r->shape, r->scratch + (size_t)worker * r->thread_bytes);
-    for (int64_t i = worker * owned; i < (worker + 1) * owned; i++)
-        do_item(r, &h, i);
-    int64_t item;
-    while ((item = (int64_t)atomic_fetch_add(&r->next, 1)) < n)
+    h.scratch = qni_direct_scratch_in(&r->shape, worker->memory);
+    for (int64_t item; qni_conv_next(worker, &item);)
         do_item(r, &h, item);
 }
 
 /* Can a kernel write y itself? */
 static int32_t kind_of(const struct direct_run *r)
 {
-    const qn_epilogue *e = &r->op->epilogue;
-    const struct qni_finish_step *f = &r->epilogue.finish;
-    const bool bytes = r->op->y.dtype == QN_I8 || r->op->y.dtype == QN_U8;
     if (r->epilogue.raw)
         return QNI_DIRECT_RAW;
-    if (bytes && (r->op->conv.ys[1] == 1 || qni_direct_turns(r->op)) && e->residual.rank == 0 &&
-        e->row_scale.rank == 0 && e->col_scale.rank == 0 &&
-        (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) && !f->has_clamp &&
-        (e->bias.rank == 0 || r->sum_bias != NULL || e->bias.dtype == QN_F32))
-        return QNI_DIRECT_BYTES;
-    return QNI_DIRECT_FLOATS;
+    const bool has_lines = r->op->conv.ys[1] == 1 || qni_direct_turns(r->op);
+    const bool has_f32 = r->op->epilogue.bias.dtype == QN_F32 || r->sum_bias != NULL;
+    return has_lines && (r->op->epilogue.bias.rank == 0 || has_f32) &&
+                   qni_conv_stores_bytes(r->conv, false)
+               ? QNI_DIRECT_BYTES
+               : QNI_DIRECT_FLOATS;
 }
 
 /* The bias of int32 that can go with the zero points of x, where sums do not leave as they are: it
@@ -788,17 +746,17 @@ static const int32_t *sum_bias_of(const struct direct_run *r)
                : NULL;
 }
 
-static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
-                    void *scratch)
+static void run_all(struct qni_conv_run *run)
 {
+    const struct qni_op *const op = run->op;
     struct direct_run r;
     memset(&r, 0, sizeof r);
+    r.conv = run;
     r.op = op;
-    r.kernel = choice->conv;
-    r.shape = choice->cut.conv.of.direct;
-    r.patches = qni_patches_of(op, qni_rows_for(ctx->isa), 0, 0, false);
-    r.sink = qni_conv_sink(op, &r.patches);
-    r.epilogue = qni_epilogue_make(op, qni_rows_for(ctx->isa), &r.sink);
+    r.kernel = run->kernel;
+    r.patches = &run->patches;
+    r.shape = run->cut->of.direct;
+    r.epilogue = run->epilogue;
     r.part = (struct qni_part){.w = op->w[0], .n_panels = op->w[0]->head->panels, .n = op->n};
     r.part.n_rows = op->m;
     r.sum_bias = sum_bias_of(&r);
@@ -810,11 +768,7 @@ static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni
     if (r.kind != QNI_DIRECT_BYTES)
         r.shape.blocks_per_call = 1;
     r.flip = op->x.dtype == QN_U8 ? 0x80 : 0;
-    r.scratch = scratch;
-    r.thread_bytes = choice->thread_bytes;
-    r.n_workers = qni_min(choice->n_threads, r.shape.n_items);
-    atomic_store(&r.next, owned_items(r.shape.n_items, r.n_workers) * r.n_workers);
-    qni_parallel(&ctx->threads, (int32_t)r.n_workers, work, &r);
+    qni_conv_share(run, r.shape.n_items, true, work, &r);
 }
 
 static void cut(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,

@@ -12,32 +12,24 @@
  * thread makes its weights once. Bits do not depend on the cut: each output is summed in the same
  * order wherever it lies. Nothing here allocates. */
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "../../base/compiler.h"
-#include "../rows/epilogue.h"
-#include "../rows/rows.h"
-#include "conv.h"
+#include "driver.h"
 #include "groups_shape.h"
-#include "patches.h"
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 struct groups_run {
+    const struct qni_conv_run *conv;
     const struct qni_op *op;
     const struct qni_conv_kernel *kernel;
-    const struct qni_rows *rows;
     struct qni_groups_shape s;
-    struct qni_epilogue epilogue;
     bool is_direct, is_raw; /* the kernel writes into y; it gives int32 sums */
     bool is_bytes;          /* words: the kernel writes bytes into y */
     const int64_t *taps;
     const int32_t *segments, *results, *inputs;
     const struct qni_groups_place *places;
-    uint8_t *scratch;
-    size_t scratch_bytes; /* of a thread */
-    _Atomic int64_t next;
 };
 
 /* What a thread is at. */
@@ -68,7 +60,7 @@ static void load_pixels(const struct groups_item *p, const uint8_t *at, int64_t 
     if (xs[1] != 1) {
         const size_t plane = (size_t)xs[1] * element;
         if (xs[3] == 1)
-            run->rows->turn(p->line, row, at, plane, n, channels, element);
+            run->conv->rows->turn(p->line, row, at, plane, n, channels, element);
         else
             for (int64_t i = 0; i < n; i++)
                 for (int64_t c = 0; c < channels; c++)
@@ -199,7 +191,7 @@ static void finish_groups(const struct groups_item *p, const struct qni_groups_t
             .c = c + i * t->c_row,
             .ldc = (size_t)t->c_column,
         };
-        qni_epilogue_run(&run->epilogue, &tile, p->epilogue);
+        qni_epilogue_run(&run->conv->epilogue, &tile, p->epilogue);
     }
 }
 
@@ -210,7 +202,8 @@ static void finish(const struct groups_item *p, const struct qni_groups_tile *t)
     if (run->is_bytes)
         return;
     const bool is_float = run->kernel->strategy == QN_STRATEGY_FLOAT;
-    if (is_float && run->is_direct && run->epilogue.is_store && run->epilogue.x_scale == 1.0f)
+    if (is_float && run->is_direct && run->conv->epilogue.is_store &&
+        run->conv->epilogue.x_scale == 1.0f)
         return; /* of int8 the epilogue looks for NaN */
     const int64_t per_call = run->is_raw ? 1 : s->is_dense ? p->groups : s->groups_of_set;
     for (int64_t i = 0; i < p->groups; i += per_call) {
@@ -233,14 +226,14 @@ static void set_bytes(const struct groups_item *p, struct qni_groups_tile *t)
 {
     const struct groups_run *run = p->run;
     const struct qni_conv *c = &run->op->conv;
-    const struct qni_finish_step *f = &run->epilogue.finish;
+    const struct qni_finish_step *f = &run->conv->epilogue.finish;
     const int64_t output = p->group * c->co;
     t->y = (uint8_t *)run->op->y.data + p->image * c->ys[0] + output + p->row * c->ys[2] +
            p->column * c->ys[3];
     t->c_row = c->ys[2];
     t->c_column = c->ys[3];
     t->bias = bias_of(run, output);
-    t->x_scale = run->epilogue.x_scale;
+    t->x_scale = run->conv->epilogue.x_scale;
     t->y_inv = f->y_inv;
     t->y_zero = f->y_zero;
     t->relu = f->act == QN_ACT_RELU;
@@ -294,26 +287,22 @@ static struct qni_groups_tile tile_of(const struct groups_item *p)
     return t;
 }
 
-/* Are all codes of the block's results bounded (kernel.h)? Each result of a set is compared
- * with the largest bias: a no costs a little time. */
+/* Are all codes of the block's results bounded (groups_kernel.h)? Scales are in the order of
+ * lanes, results in that of outputs: each scale is compared with the largest bias, and a no costs a
+ * little time. */
 static bool is_bounded(const struct groups_item *p)
 {
     const struct groups_run *run = p->run;
-    const struct qni_conv *c = &run->op->conv;
     const struct qni_groups_shape *s = &run->s;
-    const float *const scale = p->weights.scale, *const bias = bias_of(run, p->group * c->co);
-    const float dot = 255.0f * 128.0f * (float)run->op->k * run->epilogue.x_scale;
-    const int64_t n = p->groups * c->co, lanes = s->block * s->vectors * s->lanes;
+    const float *const bias = bias_of(run, p->group * run->op->conv.co);
+    const int64_t n = p->groups * run->op->conv.co, lanes = s->block * s->vectors * s->lanes;
     float most = 0.0f;
-    uint32_t unbounded = 0; /* NaN are */
     for (int64_t i = 0; bias != NULL && i < n; i++) {
-        unbounded |= (uint32_t) !(fabsf(bias[i]) < 0x1p100f);
+        if (!(fabsf(bias[i]) < 0x1p100f)) /* a NaN is not, either */
+            return false;
         most = fabsf(bias[i]) > most ? fabsf(bias[i]) : most;
     }
-    for (int64_t i = 0; i < qni_min(lanes, n); i++)
-        unbounded |=
-            (uint32_t) !((fabsf(scale[i]) * dot + most) * run->epilogue.finish.y_inv < 0x1p21f);
-    return unbounded == 0;
+    return qni_conv_is_bounded(run->conv, p->weights.scale, NULL, NULL, most, qni_min(lanes, n));
 }
 
 static void run_item(struct groups_item *p, int64_t item)
@@ -343,12 +332,12 @@ static void run_item(struct groups_item *p, int64_t item)
     }
 }
 
-static void run_thread(void *arg, int32_t thread)
+static void run_thread(void *arg, struct qni_conv_worker *worker)
 {
-    struct groups_run *run = arg;
+    const struct groups_run *run = arg;
     const struct qni_groups_shape *s = &run->s;
     const qn_strategy strategy = run->kernel->strategy;
-    uint8_t *memory = run->scratch + (size_t)thread * run->scratch_bytes;
+    uint8_t *const memory = worker->memory;
     const bool has_offset = run->op->w[0]->head->section[QNI_SECTION_OFFSET].bytes != 0;
     struct groups_item p = {.run = run, .made = -1, .line = memory + s->line};
     p.weights.w = (float *)(void *)(memory + s->w);
@@ -364,7 +353,7 @@ static void run_thread(void *arg, int32_t thread)
     p.c = (float *)(void *)(memory + s->c);
     p.kernel = memory + s->kernel;
     p.epilogue = (struct qni_epilogue_scratch *)(void *)(memory + s->epilogue);
-    for (int64_t i; (i = atomic_fetch_add(&run->next, 1)) < s->n_items;)
+    for (int64_t i; qni_conv_next(worker, &i);)
         run_item(&p, i);
 }
 
@@ -401,40 +390,24 @@ static void make_tables(struct groups_run *run, uint8_t *memory)
     run->places = places;
 }
 
-static bool writes_bytes(const struct groups_run *run)
+static void run_all(struct qni_conv_run *run)
 {
-    const qn_epilogue *e = &run->op->epilogue;
-    const bool bytes = run->op->y.dtype == QN_I8 || run->op->y.dtype == QN_U8;
-    return run->kernel->algorithm == QNI_CONV_WORDS && bytes && !run->is_raw && run->s.is_dense &&
-           run->op->conv.ys[1] == 1 && e->residual.rank == 0 && e->row_scale.rank == 0 &&
-           e->col_scale.rank == 0 && (e->act == QN_ACT_NONE || e->act == QN_ACT_RELU) &&
-           !run->epilogue.finish.has_clamp &&
-           (e->bias.rank == 0 || (e->bias.rank == 1 && e->bias.dtype == QN_F32));
-}
-
-static void run_all(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
-                    void *scratch)
-{
-    const struct qni_rows *const rows = qni_rows_for(ctx->isa);
-    const struct qni_patches patches = qni_patches_of(op, rows, 0, 0, false);
-    const struct qni_row_sink sink = qni_conv_sink(op, &patches);
-    struct groups_run run = {
+    const struct qni_op *const op = run->op;
+    const bool is_raw = qni_op_is_raw(op), is_near = op->conv.ys[1] == 1;
+    const struct qni_groups_shape *const s = &run->cut->of.groups;
+    struct groups_run own = {
+        .conv = run,
         .op = op,
-        .kernel = choice->conv,
-        .rows = rows,
-        .epilogue = qni_epilogue_make(op, rows, &sink),
-        .is_raw = qni_op_is_raw(op),
-        .scratch = (uint8_t *)scratch + choice->shared_bytes,
-        .scratch_bytes = choice->thread_bytes,
+        .kernel = run->kernel,
+        .s = *s,
+        .is_raw = is_raw,
+        .is_direct =
+            s->is_dense && is_near && op->y.dtype == QN_F32 && op->epilogue.residual.rank == 0,
+        .is_bytes = s->is_dense && is_near && run->kernel->algorithm == QNI_CONV_WORDS &&
+                    op->epilogue.bias.rank <= 1 && qni_conv_stores_bytes(run, is_raw),
     };
-    run.s = choice->cut.conv.of.groups;
-    run.is_direct = run.s.is_dense && op->y.dtype == QN_F32 && op->conv.ys[1] == 1 &&
-                    op->epilogue.residual.rank == 0;
-    run.is_bytes = writes_bytes(&run);
-    make_tables(&run, scratch);
-    atomic_init(&run.next, 0);
-    qni_parallel(&ctx->threads, (int32_t)qni_min(choice->n_threads, run.s.n_items), run_thread,
-                 &run);
+    make_tables(&own, run->shared);
+    qni_conv_share(run, s->n_items, false, run_thread, &own);
 }
 
 static void cut(const qn_ctx *ctx, const struct qni_op *op, const struct qni_conv_kernel *kernel,
