@@ -93,7 +93,7 @@ enum { STEPS = 8 };
                                 _mm256_maddubs_epi16(y, _mm256_set1_epi8(2))))
 /* Codes of 4 bits: 8 pairs of products, of at most 2 * 15 * 128, fit 16 bits. Codes of 8 bits: a
  * pair overflows them. So factors have 16 bits, or rows of x lose what two pairs cannot hold, which
- * lists add (AVX2: x86_avx2_int8_split.c); the limit is without lists. */
+ * lists add (AVX2: x86_avx2_int8_outliers.c); the limit is without lists. */
 SUM_LOOP(madd512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), MADD512, FIRST, FIRST512, 64)
 SUM_LOOP(byte512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), BYTE512, MADD512, FIRST512,
          128)

@@ -35,6 +35,11 @@ BANNED_PARTS = {"lessen", "lessens", "lessened", "mend", "mended", "settle", "se
                 "lifted", "wild", "tame", "strange"}
 # Names that say nothing without a word before them.
 GENERIC = {"piece", "room", "run", "scratch", "look", "place", "some"}
+# A comment that begins so points at something else, and is no sentence without it.
+POINTING = re.compile(r"(The same|Of|Those|That|Which|Who|It|They|These|This|So|And|Or|But|Its|"
+                      r"Their|As many|Here|Else)\b")
+POINTING_FOLDERS = ("src/cpu/conv", "src/cpu/matmul")
+SOURCE_NAME = re.compile(r"(?<![\w*<.>/-])[\w-]+\.(?:c|h|inc|cu|cuh|py|md)\b")
 BLOCK_COMMENT = re.compile(r"^/\*((?:[^*]|\*(?!/))*)\*/\n(?=\S)", re.M)
 
 
@@ -271,14 +276,33 @@ def check_comments(path, text):
                              re.match(r"\w*([_(\[0-9.]| =)", body))
         if first and first.group(0)[0].islower() and not is_name:
             problems.append(f"{path}:{line}: a comment begins with a capital letter: {body[:40]}")
+        if first and path.startswith(POINTING_FOLDERS) and POINTING.match(body):
+            problems.append(f"{path}:{line}: a comment stands on its own, and this one begins with "
+                            f"what it points at: {body[:40]}")
         is_list = lines[-1].startswith("    ") or re.match(r"[\[\d]", body)
         if body[-1] not in ".?!:)" and not is_list:
             problems.append(f"{path}:{line}: a comment ends with a full stop: {body[-40:]}")
     return problems
 
 
-def check_plain(root):
+def check_sources_named(root):
+    """A source file that a comment names exists: files move, and comments stay."""
+    names = {os.path.basename(path)
+             for path in ctext.files(root, "include", "src", "cli", "tools", "test", "bench", "lab",
+                                     "docs", endings=("",))}
     problems = []
+    for path in ctext.files(root, *COMMENT_FOLDERS, endings=(".c", ".h", ".inc")):
+        text = ctext.read(root, path)
+        for match in ctext.comments(text):
+            for word in SOURCE_NAME.finditer(match.group(0)):
+                if word.group(0) not in names:
+                    line = ctext.line_of(text, match.start())
+                    problems.append(f"{path}:{line}: there is no {word.group(0)}")
+    return problems
+
+
+def check_plain(root):
+    problems = check_sources_named(root)
     for path in ctext.files(root, *PLAIN_FOLDERS, endings=(".c", ".h", ".inc")):
         text = ctext.read(root, path)
         problems += check_plain_names(path, text, ctext.code(text))

@@ -230,12 +230,16 @@ class Names(Planted):
                 ("struct piece {\n    int n;\n};\n", "say of what"),
                 ("static void look(void)\n{\n}\n", "say of what"),
                 ("/* of the rows of a block. */\nstatic int a;\n", "begins with a capital"),
-                ("/* Rows of a block */\nstatic int a;\n", "ends with a full stop")):
+                ("/* Rows of a block */\nstatic int a;\n", "ends with a full stop"),
+                ("/* The same of pairs. */\nstatic int a;\n", "stands on its own"),
+                ("/* Of a block. */\nstatic int a;\n", "stands on its own"),
+                ("/* Cuts rows as tiles.h says. */\nstatic int a;\n", "no tiles.h")):
             with self.subTest(text=text):
                 self.add(path, text)
                 self.finds("check_names.py", path, word)
                 self.write(path, CLEAN[path])
-        self.add(path, "/* n rows of a panel. */\nstatic void row_tile(int n)\n{\n    (void)n;\n}\n"
+        self.add(path, "/* n rows of a panel: kernel.h. */\n"
+                       "static void row_tile(int n)\n{\n    (void)n;\n}\n"
                        "/* What a row reads:\n *     x   bytes */\n"
                        "struct row_piece {\n    int n;\n};\n")
         self.passes("check_names.py")

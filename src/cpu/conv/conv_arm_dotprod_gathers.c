@@ -16,21 +16,6 @@ QNI_TEMPLATE void put_eight(int8x16_t first, int8x16_t second, const int q, int8
     vst1q_s8(to + 16 * q + EIGHT / 2, second);
 }
 
-/* The lane is part of the instruction. */
-QNI_TEMPLATE int32x4_t dot_lane(int32x4_t sum, int8x16_t w, int8x16_t x, const int lane)
-{
-    switch (lane) {
-    case 0:
-        return vdotq_laneq_s32(sum, w, x, 0);
-    case 1:
-        return vdotq_laneq_s32(sum, w, x, 1);
-    case 2:
-        return vdotq_laneq_s32(sum, w, x, 2);
-    default:
-        return vdotq_laneq_s32(sum, w, x, 3);
-    }
-}
-
 QNI_TEMPLATE void multiply(const int8_t *x, const int8_t *w, int64_t n, const int mr,
                            struct qni_i32x16 *dot)
 {
@@ -52,7 +37,7 @@ QNI_TEMPLATE void multiply(const int8_t *x, const int8_t *w, int64_t n, const in
             const int8x16_t v = vld1q_s8(w + 64 * lane + 16 * q);
             QNI_UNROLL
             for (int i = 0; i < mr; i++)
-                sum[i].v[q] = dot_lane(sum[i].v[q], v, rows[i], lane);
+                sum[i].v[q] = qni_dot_lane(sum[i].v[q], v, rows[i], lane);
         }
     }
     QNI_UNROLL

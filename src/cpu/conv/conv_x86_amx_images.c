@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images of few channels as rows of tiles. Contract and operand layouts: kernel.h. Lines of an
- * image are interleaved in registers: 16 columns of 8 lines are a transposition of dwords in three
- * levels of 8 permutations, of 4 lines in two levels of 4. One port of the core permutes, so that
- * is the bound: 24 cycles for 8 units. Or (runs) a patch is gathered 64 bytes at a time by masked
- * loads. Nothing here multiplies. */
+/* Images of few channels as rows of tiles. Contract and operand layouts: direct_kernel.h. Lines of
+ * an image are interleaved in registers: 16 columns of 8 lines are a transposition of dwords in
+ * three levels of 8 permutations, of 4 lines in two levels of 4. One port of the core permutes, so
+ * that is the bound: 24 cycles for 8 units. Or (runs) a patch is gathered 64 bytes at a time by
+ * masked loads. Nothing here multiplies. */
 #include <immintrin.h>
 
 #include "../../base/compiler.h"
@@ -85,7 +85,7 @@ static void pixels(const struct qni_direct_pixels *p)
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-/* Of two rows of `bytes` wide elements in turn, the first half and the second one. */
+/* Two rows whose elements, `bytes` wide, take turns: the first half of that and the second. */
 struct both {
     __m512i low, high;
 };

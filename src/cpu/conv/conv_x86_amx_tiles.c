@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct int8 convolutions on AMX tiles. Contract and operand layouts: kernel.h.
+/* Direct int8 convolutions on AMX tiles. Contract and operand layouts: direct_kernel.h.
  *
  * A block of 32 outputs x 32 channels lives in four C tiles for the whole reduction, so that int32
  * sums are stored once. A tiles are 16 outputs as they lie in the image: tap by tap the same tile
@@ -142,7 +142,7 @@ struct waiting {
     __mmask32 columns; /* that are there */
 };
 
-/* Of 16 outputs. */
+/* What makes bytes of the sums of 16 outputs. */
 struct output {
     __m512 scale, bias;
     __m512i zero;
@@ -236,8 +236,8 @@ struct block {
     size_t begin_stride;
 };
 
-/* Weights as they are packed are more than the first cache holds (kernel.h): loads that leave it to
- * the rows of a, to the sums and to y. */
+/* Weights as they are packed are more than the first cache holds (direct_kernel.h): loads that
+ * leave it to the rows of a, to the sums and to y. */
 QNI_TEMPLATE void load_weights(const int tile, const uint8_t *b, const int what)
 {
     if (tile == 6 && (what & SUMS))
@@ -605,7 +605,7 @@ QNI_TEMPLATE void tall_product(const int c, const int what)
         _tile_dpbssd(3, 5, 6);
 }
 
-/* So many fours of rows, in one line of code. */
+/* Finishes `fours` times four rows between tile instructions. */
 QNI_TEMPLATE void finish_paced(struct tall_going *g, const int fours, const int what)
 {
     QNI_UNROLL
@@ -725,8 +725,8 @@ static void tall_tile(const struct qni_direct_tile *t)
     _tile_release();
 }
 
-/* Of an odd number of panels the last one: half of what becomes bytes in a block of 32 outputs
- * would be for nothing. Unpacked weights, and bounded codes. */
+/* Computes the last panel of an odd number on its own: half of what becomes bytes in a block of 32
+ * outputs would be for nothing. Weights are unpacked, and codes bounded. */
 static void tall_panel(const struct qni_direct_tile *t)
 {
     const int64_t last = t->n_panels - 1;

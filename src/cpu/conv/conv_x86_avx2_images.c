@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images for rows that gather (kernel.h): all they need is lines with their padding. */
+/* Images for rows that gather (direct_kernel.h): all they need is lines with their padding. */
 #include "../simd/avx2_bytes.h"
 #include "kernel.h"
 

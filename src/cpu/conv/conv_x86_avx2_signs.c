@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct int8 convolutions with AVX2, whatever bytes x and the weights hold. Contract and operand
- * layouts: kernel.h.
+ * layouts: direct_kernel.h.
  *
  * vpmaddubsw multiplies unsigned by signed bytes and adds two products in int16, where they
  * saturate if both factors span all bytes. So the sign moves from the weight to x:
@@ -232,7 +232,7 @@ QNI_TEMPLATE void multiply_signs(const uint8_t *x, const struct panel_weights *w
         store(to + i * QNI_PANEL + 8 * v, sum[i][v]);
 }
 
-/* The same of nibbles, all units of 32 positions. */
+/* Multiplies mr rows by a panel of nibbles, all units of 32 positions. */
 QNI_TEMPLATE void multiply_nibbles(const uint8_t *x, const struct panel_weights *weights,
                                    int64_t units, bool has_sums, const int mr, int32_t *to)
 {

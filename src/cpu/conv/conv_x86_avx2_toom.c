@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct int8 convolutions with AVX2 whose taps are 3 to 4 times as long as neighbouring outputs
  * are apart, and that is 6 or 8 bytes: 7 x 7 taps of stride 2 and 3 channels, the first layer of
- * many networks. Contract and operand layouts: kernel.h. Four neighbouring outputs are computed at
- * a time by Toom's and Cook's products: 7 products of words for 16, all of them integers.
+ * many networks. Contract and operand layouts: direct_kernel.h. Four neighbouring outputs are
+ * computed at a time by Toom's and Cook's products: 7 products of words for 16, all of them
+ * integers.
  *
  * Output j is the sum of z[i + j] g[i], i = 0 to 3. z[i] are the bytes that begin where output i
  * does (with stride 2 two pixels), so that a tap that is no longer than four of them is one such

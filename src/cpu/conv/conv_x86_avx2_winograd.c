@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct int8 convolutions of 3 x 3 taps of stride 1 with AVX2, in squares of 4 x 4 outputs, or of
  * 2 x 2 where channels are many or outputs few (../simd/squares.h). Contract and operand layouts:
- * kernel.h.
+ * direct_kernel.h.
  *
  *     x        bytes of 6 x 6 pixels to 36 words a channel, of as many squares as scratch holds
  *     panel    36 products of squares x channels with channels x 16 outputs, sums in registers,
@@ -95,7 +95,7 @@ QNI_TEMPLATE void column_of(const int8_t *const *x, int64_t a, int64_t b, const 
         store(to + 4 * r * tap, four[r]);
 }
 
-/* The same of 16 channels of a square of 4 x 4, all columns: lines first. */
+/* Transforms 16 channels of x for a square of 4 x 4 outputs, all columns: lines first. */
 static void fours_of(const int8_t *const *x, const int64_t *column, int64_t tap, int16_t *to)
 {
     enum { N = 6 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct int8 convolutions with 256-bit VNNI (CPUs without AVX-512). Contract and operand layouts:
- * kernel.h.
+ * direct_kernel.h.
  *
- * As direct_x86_vnni512.c: bytes of x are copied to rows that lie evenly and become x + 128 on the
- * way, weights become signed when a panel is brought to the first cache, and 128 times their sum
- * comes off. 96 rows at a time meet 256 positions of a panel, 6 rows by 16 outputs in registers: 12
- * sums, two halves of weights, four bytes of a row.
+ * As conv_x86_vnni512_gathers.c: bytes of x are copied to rows that lie evenly and become x + 128
+ * on the way, weights become signed when a panel is brought to the first cache, and 128 times their
+ * sum comes off. 96 rows at a time meet 256 positions of a panel, 6 rows by 16 outputs in
+ * registers: 12 sums, two halves of weights, four bytes of a row.
  *
  * Bound: 2 m n k operations / 64 each, two a cycle. 8 loads and 12 products in 6 cycles. What is
  * brought is half a vector of weights a cycle, that 96 rows meet in 48: 2 %. */
@@ -183,33 +183,21 @@ QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t,
     return ahead;
 }
 
-QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
-                                struct gather_scratch *scratch, const int kind)
-{
-    const int64_t k = t->n_taps * t->tap_bytes;
-    const bool is_long = k > DEPTH;
-    const int64_t most = is_long ? PANELS : t->n_panels;
-    for (int64_t first = 0; first < t->n_panels; first += most) {
-        const int64_t end = first + most < t->n_panels ? first + most : t->n_panels;
-        struct qni_direct_range p = {row, rows, 0, 0};
-        for (; p.from < k; p.from += DEPTH) {
-            p.n = k - p.from < DEPTH ? k - p.from : DEPTH;
-            bring_x(t, &p, scratch);
-            for (int64_t panel = first; panel < end; panel++) {
-                bring_w(t, panel, &p, scratch, kind);
-                multiply_panel(t, &p, scratch, panel,
-                               scratch->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0),
-                               codes_after(t, &p, panel, first, end, kind));
-            }
-        }
-    }
-}
-
 QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int kind)
 {
-    const int64_t each = qni_direct_even_rows(t->rows, ROWS, MR);
-    for (int64_t row = 0; row < t->rows; row += each)
-        multiply_rows(t, row, t->rows - row < each ? t->rows - row : each, t->scratch, kind);
+    struct gather_scratch *const scratch = t->scratch;
+    struct qni_direct_walk w =
+        qni_direct_walk_of(t, qni_direct_even_rows(t->rows, ROWS, MR), DEPTH, PANELS);
+    const struct qni_direct_range *const p = &w.p;
+    while (qni_direct_walk_next(&w)) {
+        bring_x(t, p, scratch);
+        for (int64_t panel = w.first; panel < w.end; panel++) {
+            const int64_t waiting = w.is_long ? panel - w.first : 0;
+            bring_w(t, panel, p, scratch, kind);
+            multiply_panel(t, p, scratch, panel, scratch->sums + waiting * ROWS * QNI_PANEL,
+                           codes_after(t, p, panel, w.first, w.end, kind));
+        }
+    }
 }
 
 void qni_conv_q8_q8n16_mr6_avxvnni(const struct qni_direct_tile *t)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct int8 convolutions with AVX-512 VNNI. Contract and operand layouts: kernel.h.
+/* Direct int8 convolutions with AVX-512 VNNI. Contract and operand layouts: direct_kernel.h.
  *
  * vpdpbusd multiplies unsigned by signed bytes and adds four products to an int32 lane, and sums
  * are exact in any order. Here x is what is unsigned: its bytes are copied anyway, so that rows lie
@@ -37,11 +37,6 @@ struct gather_scratch {
 };
 _Static_assert(sizeof(struct gather_scratch) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
 
-/* Rows that multiply together, and positions of them. */
-struct row_range {
-    int64_t row, rows, from, n;
-};
-
 /* ---- x --------------------------------------------------------------------------------------- */
 
 /* n bytes of every row, from a tap's place on; then zeros up to 64 bytes, but not past the row. */
@@ -63,8 +58,8 @@ static void bring_long(const int8_t *a, const int64_t *rows, int64_t n_rows, int
     }
 }
 
-/* The same of at most 32 bytes and zeros up to 32: half as many stores reach into a second line of
- * the cache. */
+/* Copies at most 32 bytes of every row, and zeros up to 32: half as many stores as those of 64
+ * bytes reach into a second line of the cache. */
 static void bring_short(const int8_t *a, const int64_t *rows, int64_t n_rows, int64_t at, int64_t n,
                         const __m256i flip, uint8_t *to)
 {
@@ -81,7 +76,7 @@ static void bring_short(const int8_t *a, const int64_t *rows, int64_t n_rows, in
     }
 }
 
-static void bring_x(const struct qni_direct_tile *t, const struct row_range *p,
+static void bring_x(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                     struct gather_scratch *scratch)
 {
     const __m512i flip = _mm512_set1_epi8((char)(t->flip ^ 0x80));
@@ -138,8 +133,9 @@ QNI_TEMPLATE void bring_panel(const uint8_t *codes, int64_t units, int8_t *to, i
     _mm512_storeu_si512(less, _mm512_sub_epi32(_mm512_setzero_si512(), all));
 }
 
-QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct row_range *p,
-                          struct gather_scratch *scratch, const int nr, const int kind)
+QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel,
+                          const struct qni_direct_range *p, struct gather_scratch *scratch,
+                          const int nr, const int kind)
 {
     const size_t at = (size_t)p->from * (kind == NIBBLES ? 8 : 16);
     for (int j = 0; j < nr; j++)
@@ -210,7 +206,7 @@ QNI_TEMPLATE void tile_rows(const struct gather_scratch *scratch, int64_t row, i
 
 /* Up to three rows more than there are, of what scratch happens to hold: their sums are nobody's.
  */
-QNI_TEMPLATE void add_panels(const struct gather_scratch *scratch, const struct row_range *p,
+QNI_TEMPLATE void add_panels(const struct gather_scratch *scratch, const struct qni_direct_range *p,
                              int32_t *sums, const struct ahead *next, const int nr)
 {
     const int64_t quads = (p->n + 3) / 4;
@@ -314,7 +310,7 @@ QNI_TEMPLATE void write_one(const __m128i row, const __mmask16 n, uint8_t *to)
         _mm_mask_storeu_epi8(to, n, row);
 }
 
-QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct row_range *p,
+QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                   int64_t panel, const int32_t *sums, const int nr, const int what)
 {
     const struct finish f = finish_of(t, panel, nr);
@@ -341,7 +337,7 @@ QNI_TEMPLATE void panels_to_bytes(const struct qni_direct_tile *t, const struct 
     }
 }
 
-static void panels_to_words(const struct qni_direct_tile *t, const struct row_range *p,
+static void panels_to_words(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                             int64_t panel, const int32_t *sums, int64_t nr)
 {
     for (int64_t j = 0; j < nr; j++)
@@ -359,7 +355,7 @@ static void panels_to_words(const struct qni_direct_tile *t, const struct row_ra
         }
 }
 
-QNI_TEMPLATE void finish_panels(const struct qni_direct_tile *t, const struct row_range *p,
+QNI_TEMPLATE void finish_panels(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                 int64_t panel, const int32_t *sums, const int nr)
 {
     if (t->kind != QNI_DIRECT_BYTES)
@@ -377,7 +373,8 @@ QNI_TEMPLATE void finish_panels(const struct qni_direct_tile *t, const struct ro
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
 /* Products of one or two panels with all rows, whose bytes are in the room. */
-QNI_NOINLINE static void multiply_pair(const struct qni_direct_tile *t, const struct row_range *p,
+QNI_NOINLINE static void multiply_pair(const struct qni_direct_tile *t,
+                                       const struct qni_direct_range *p,
                                        const struct gather_scratch *scratch, int64_t panel,
                                        int32_t *sums, const struct ahead *next)
 {
@@ -385,7 +382,8 @@ QNI_NOINLINE static void multiply_pair(const struct qni_direct_tile *t, const st
     if (p->from + p->n == t->n_taps * t->tap_bytes)
         finish_panels(t, p, panel, sums, NR);
 }
-QNI_NOINLINE static void multiply_one(const struct qni_direct_tile *t, const struct row_range *p,
+QNI_NOINLINE static void multiply_one(const struct qni_direct_tile *t,
+                                      const struct qni_direct_range *p,
                                       const struct gather_scratch *scratch, int64_t panel,
                                       int32_t *sums, const struct ahead *next)
 {
@@ -395,8 +393,9 @@ QNI_NOINLINE static void multiply_one(const struct qni_direct_tile *t, const str
 }
 
 /* The pair after `panel`, or the first one of the next piece. */
-QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t, const struct row_range *p,
-                                      int64_t panel, int64_t first, int64_t end, const int kind)
+QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t,
+                                      const struct qni_direct_range *p, int64_t panel,
+                                      int64_t first, int64_t end, const int kind)
 {
     const int64_t bytes = kind == NIBBLES ? 8 : 16, next = panel + NR;
     const bool is_last = next >= end;
@@ -406,39 +405,27 @@ QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t, const str
     return ahead;
 }
 
-QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
-                                struct gather_scratch *scratch, const int kind)
+QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int kind)
 {
-    const int64_t k = t->n_taps * t->tap_bytes;
-    const bool is_long = k > DEPTH;
-    const int64_t most = is_long ? PANELS : t->n_panels;
-    for (int64_t first = 0; first < t->n_panels; first += most) {
-        const int64_t end = first + most < t->n_panels ? first + most : t->n_panels;
-        struct row_range p = {row, rows, 0, 0};
-        for (; p.from < k; p.from += DEPTH) {
-            p.n = k - p.from < DEPTH ? k - p.from : DEPTH;
-            bring_x(t, &p, scratch);
-            for (int64_t panel = first; panel < end; panel += NR) {
-                const struct ahead next = codes_after(t, &p, panel, first, end, kind);
-                int32_t *const sums =
-                    scratch->sums + (is_long ? (panel - first) * LINES * QNI_PANEL : 0);
-                if (panel + 1 < end) {
-                    bring_w(t, panel, &p, scratch, NR, kind);
-                    multiply_pair(t, &p, scratch, panel, sums, &next);
-                } else {
-                    bring_w(t, panel, &p, scratch, 1, kind);
-                    multiply_one(t, &p, scratch, panel, sums, &next);
-                }
+    struct gather_scratch *const scratch = t->scratch;
+    struct qni_direct_walk w =
+        qni_direct_walk_of(t, qni_direct_even_rows(t->rows, ROWS, MR), DEPTH, PANELS);
+    const struct qni_direct_range *const p = &w.p;
+    while (qni_direct_walk_next(&w)) {
+        bring_x(t, p, scratch);
+        for (int64_t panel = w.first; panel < w.end; panel += NR) {
+            const struct ahead next = codes_after(t, p, panel, w.first, w.end, kind);
+            int32_t *const sums =
+                scratch->sums + (w.is_long ? (panel - w.first) * LINES * QNI_PANEL : 0);
+            if (panel + 1 < w.end) {
+                bring_w(t, panel, p, scratch, NR, kind);
+                multiply_pair(t, p, scratch, panel, sums, &next);
+            } else {
+                bring_w(t, panel, p, scratch, 1, kind);
+                multiply_one(t, p, scratch, panel, sums, &next);
             }
         }
     }
-}
-
-QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int kind)
-{
-    const int64_t each = qni_direct_even_rows(t->rows, ROWS, MR);
-    for (int64_t row = 0; row < t->rows; row += each)
-        multiply_rows(t, row, t->rows - row < each ? t->rows - row : each, t->scratch, kind);
 }
 
 void qni_conv_q8_q8n16_mr14_vnni512(const struct qni_direct_tile *t)

@@ -52,7 +52,8 @@ size_t qni_lane_weights_bytes(const struct qni_packed_head *head);
 /* The arrays in memory of that many bytes. has_offset: if the weights have any. */
 struct qni_lane_weights qni_lane_weights_at(const struct qni_packed_head *head, bool has_offset,
                                             void *memory);
-/* Those of a panel. Given codes without room for offsets: zero points are taken away from w. */
+/* Expands the weights of a panel. Where codes are given and there is no room for offsets, zero
+ * points are taken away from w. */
 void qni_lane_weights_expand(const qn_packed *w, int64_t panel, const struct qni_tap_list *list,
                              qn_strategy strategy, struct qni_lane_weights *out);
 /* Weights of a convolution [kh * kw, n_panels * 16], ld elements from tap to tap; with w_scale

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The depthwise kernels on vectors of 128 bits: simd/depthwise.h has the arithmetic, kernel.h
- * the contract. 8 accumulators cover the 4 cycles of 2 multiply-adds each. */
+/* The depthwise kernels on vectors of 128 bits: simd/depthwise.h has the arithmetic,
+ * depthwise_kernel.h the contract. 8 accumulators cover the 4 cycles of 2 multiply-adds each. */
 #include <arm_neon.h>
 #include <string.h>
 
@@ -12,7 +12,8 @@
 #define MADD(a, b, c) FMA(a, b, c)
 #define FMA(a, b, c)  ((vec)vfmaq_f32((float32x4_t)(c), (float32x4_t)(a), (float32x4_t)(b)))
 #define HAS_FMA       1
-/* Of two equal operands, or of NaNs, the second one, which neither fmin nor fminnm gives. */
+/* Comparisons that choose the second of two equal operands, or where one is a NaN, which neither
+ * fmin nor fminnm does. */
 #define SMALLER(a, b)              ((vec)smaller((float32x4_t)(a), (float32x4_t)(b)))
 #define LARGER(a, b)               ((vec)larger((float32x4_t)(a), (float32x4_t)(b)))
 #define LARGER_INT(a, b)           ((ivec)vmaxq_s32((int32x4_t)(a), (int32x4_t)(b)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The depthwise kernels on vectors of 256 bits: simd/depthwise.h has the arithmetic, kernel.h
- * the contract. 8 accumulators cover the 4 cycles of 2 multiply-adds each. */
+/* The depthwise kernels on vectors of 256 bits: simd/depthwise.h has the arithmetic,
+ * depthwise_kernel.h the contract. 8 accumulators cover the 4 cycles of 2 multiply-adds each. */
 #include <immintrin.h>
 
 #include "kernel.h"
@@ -14,7 +14,8 @@
 #define MADD(a, b, c) FMA(a, b, c)
 #define FMA(a, b, c)  ((vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define HAS_FMA       1
-/* Of two equal operands, or of NaNs, the second one: as the comparison says. */
+/* The instructions choose the second of two equal operands, or where one is a NaN, as a comparison
+ * does. */
 #define SMALLER(a, b)    ((vec)_mm256_min_ps((__m256)(a), (__m256)(b)))
 #define LARGER(a, b)     ((vec)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define LARGER_INT(a, b) ((ivec)_mm256_max_epi32((__m256i)(a), (__m256i)(b)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Depthwise convolutions with 3 x 3 taps of given codes, multiplied as words of 16 bits: kernel.h
- * has the contract, docs/numerics.md the steps after the sums.
+/* Depthwise convolutions with 3 x 3 taps of given codes, multiplied as words of 16 bits:
+ * depthwise_kernel.h has the contract, docs/numerics.md the steps after the sums.
  *
  * Bound, for 16 outputs on 4 vector pipes: 10 vpmaddwd on two of them (9 taps are 5 pairs), 9
  * additions, 9 steps that make pairs of 3 loads; 18 steps make bytes of sums: some 12 cycles. x and
@@ -41,8 +41,8 @@ struct halves {
     ints half[2];
 };
 
-/* Of 16 channels: pairs of weights, and the zero point times the weights of all columns, of the
- * last two and of the last one, to be taken away. */
+/* Weights of 16 channels as pairs, and what is taken away from sums: the zero point times the
+ * weights of all columns, of the last two and of the last one. */
 struct pairs {
     struct halves upper[3];
     struct halves left, end; /* columns 0 and 1; 2 alone, first in its pair */
@@ -273,7 +273,8 @@ QNI_NOINLINE static struct halves *pairs_1(const struct line *from, const struct
     return sum;
 }
 
-/* The same with stride 2: of the two sums the first, or if is_odd the second. */
+/* n pairs of columns, stride 2: one sum each, the one that begins at an even column, or with is_odd
+ * at an odd one. */
 QNI_NOINLINE static struct halves *pairs_2(const struct line *from, const struct pairs *p,
                                            ints mask, int64_t n, struct halves *part,
                                            struct halves *sum, bool is_odd)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Depthwise convolutions with 3 x 3 taps of given codes, a column of taps at a time: kernel.h has
- * the contract, docs/numerics.md the steps after the sums.
+/* Depthwise convolutions with 3 x 3 taps of given codes, a column of taps at a time:
+ * depthwise_kernel.h has the contract, docs/numerics.md the steps after the sums.
  *
  * The three codes that a column of taps reads, and any fourth one, are the unsigned bytes of a
  * vpdpbusd, their weights and a zero the signed ones. Such a quad serves the three outputs that
@@ -30,8 +30,9 @@ typedef __m512 floats;
 
 enum { LANES = 64, TAPS = 3, QUADS = 4, ROWS = 4 /* of outputs at most */ };
 
-/* Of 64 lanes; vector q of four has lanes 4 q to 4 q + 3 of every 16. zero: the zero point times
- * the weights of all columns, of the last two and of the last one, to be taken away. */
+/* Weights of 64 lanes, whose vector q of four has lanes 4 q to 4 q + 3 of every 16. zero is taken
+ * away from sums: the zero point times the weights of all columns, of the last two and of the last
+ * one. */
 struct quads {
     ints w[TAPS][QUADS], zero[TAPS][QUADS];
     floats w_scale[QUADS], scale[QUADS], bias[QUADS];
@@ -251,8 +252,8 @@ QNI_TEMPLATE void finish(const struct ends *e, const struct quads *c, const stru
         l->y[i] += step;
 }
 
-/* The same of sums that hold too much: what columns behind the last one, or before output 0, would
- * have taken away. */
+/* Stores sums that hold too much by `less`: what columns behind the last one, or before output 0,
+ * would have taken away. */
 QNI_NOINLINE static void finish_less(const struct ends *e, const struct quads *c,
                                      const struct sums *sum, const ints less[QUADS],
                                      struct outputs *l, const struct span *s)

@@ -217,7 +217,7 @@ static void place_taps(const struct direct_run *r, const struct band *b, int64_t
         }
 }
 
-/* Of rows in place the last ones of x, if a step of theirs reaches behind it: zeros instead. */
+/* Copies the last rows of x, if a step of theirs reaches behind it, with zeros there instead. */
 static void copy_tail(const struct direct_run *r, const struct qni_slab *slab, struct band *b,
                       int8_t *to)
 {
@@ -349,7 +349,7 @@ static bool next_line(const struct direct_run *r, const struct band *b, struct l
     return l->n > 0;
 }
 
-/* Which row of the product each row of a band is, and where it goes. */
+/* Notes for each row of a band which row of the product it is, and where in y it goes. */
 static void number_rows(const struct direct_run *r, const struct band *b,
                         const struct qni_direct_scratch *scratch)
 {
@@ -480,8 +480,8 @@ static void describe_sum_bias(const int32_t *sum_bias, int64_t n, int32_t *zero)
         zero[j] = (int32_t)((uint32_t)zero[j] - (uint32_t)sum_bias[j]);
 }
 
-/* Scales, biases and zero points of `blocks` blocks; true if all codes are bounded (kernel.h).
- * Plain loops, since small layers have many outputs for their rows. */
+/* Scales, biases and zero points of `blocks` blocks; true if all codes are bounded
+ * (direct_kernel.h). Plain loops, since small layers have many outputs for their rows. */
 static bool describe_outputs(const struct direct_run *r, const struct qni_slab *slab, int64_t block,
                              int64_t blocks, const struct qni_direct_scratch *to)
 {
@@ -607,7 +607,7 @@ static void bring_outputs(const struct direct_run *r, int64_t block, int64_t blo
     }
 }
 
-/* Of packed weights, by which steps of 1024 bytes are too much (kernel.h). */
+/* Bytes by which the steps of a tap are longer than its packed weights: b_back of a tile. */
 static size_t back_of(const struct direct_run *r)
 {
     const struct qni_direct_shape *s = &r->shape;

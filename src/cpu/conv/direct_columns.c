@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images of few channels as columns: columns.h. */
+/* Images of few channels as columns: direct_columns.h. */
 #include "direct_columns.h"
 
 #include <string.h>

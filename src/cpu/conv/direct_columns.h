@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images of at most four channels (the first layer of a network) as columns: the rows of the image
- * that a line of outputs reaches lie beside each other, pixel by pixel, four bytes each (kernel.h,
- * struct qni_direct_columns). Then an output's inputs are one run of memory, and the tile of a tap
- * is 16 units of 64 bytes as they lie:
+ * that a line of outputs reaches lie beside each other, pixel by pixel, four bytes each
+ * (direct_kernel.h, struct qni_direct_columns). Then an output's inputs are one run of memory, and
+ * the tile of a tap is 16 units of 64 bytes as they lie:
  *
  *     unit i     columns i * stride, i * stride + 1, ...     (per_unit of them)
  *     tap t      columns t * per_unit and on: unit i + t * per_unit / stride
@@ -28,7 +28,7 @@ struct qni_columns_to {
 };
 void qni_columns_gather(const struct qni_op *op, uint8_t flip, int64_t image, int64_t y,
                         int64_t lines, const struct qni_columns_to *to);
-/* A panel of values (kernel.h) in the order of patches to that of units. */
+/* A panel of values (direct_kernel.h) in the order of patches to that of units. */
 void qni_columns_order(const struct qni_op *op, const struct qni_columns *columns,
                        const uint8_t *patches, uint8_t *units);
 /* Bytes of such a panel in the order of patches at most. */

@@ -9,7 +9,7 @@
  *     c[r, j]   = fma(scale[j], fl(d), 0), or d                          (floats, raw)
  *
  * Rows are outputs. They need no gathering: the input of tap t lies the same distance from the
- * input of tap 0 for every output, and outputs follow each other evenly (direct.h makes it so).
+ * input of tap 0 for every output, and outputs follow each other evenly (direct.c makes it so).
  * A tap is read in whole steps of 64 bytes (the only step of a tap: step_bytes), which may reach
  * past its channels into whatever lies there: the values are zeros past the real ones, or a is
  * (b_back).
@@ -97,6 +97,59 @@ static inline int64_t qni_direct_even_rows(int64_t rows, int64_t most, int64_t m
     return blocks == 0 ? 0 : ((rows + blocks - 1) / blocks + mr - 1) / mr * mr;
 }
 
+/* Rows that are multiplied together, and the range of their positions. */
+struct qni_direct_range {
+    int64_t row, rows, from, n;
+};
+
+/* The order in which kernels that gather multiply a tile: blocks of rows, panels whose sums wait in
+ * memory, and ranges of positions, which change fastest. */
+struct qni_direct_walk {
+    const struct qni_direct_tile *t;
+    int64_t rows, length, panels; /* of a block, a range and a set of panels at most */
+    int64_t k;
+    struct qni_direct_range p;
+    int64_t first, end; /* panels of the set */
+    bool is_long;       /* a panel has several ranges: sums wait for panels - first of them */
+};
+
+/* panels: whose sums there is memory for; where there is one range, all panels are a set. */
+static inline struct qni_direct_walk
+qni_direct_walk_of(const struct qni_direct_tile *t, int64_t rows, int64_t length, int64_t panels)
+{
+    const int64_t k = t->n_taps * t->tap_bytes;
+    return (struct qni_direct_walk){
+        .t = t,
+        .rows = rows,
+        .length = length,
+        .panels = k > length ? panels : t->n_panels,
+        .k = k,
+        .p = {0, 0, -length, 0},
+        .is_long = k > length,
+    };
+}
+
+/* The next block, set and range; false: there are no more. */
+static inline bool qni_direct_walk_next(struct qni_direct_walk *w)
+{
+    struct qni_direct_range *const p = &w->p;
+    p->from += w->length;
+    if (p->from >= w->k) {
+        p->from = 0;
+        w->first += w->panels;
+    }
+    if (w->first >= w->t->n_panels) {
+        w->first = 0;
+        p->row += w->rows;
+    }
+    const int64_t rows = w->t->rows - p->row, panels = w->t->n_panels - w->first;
+    const int64_t n = w->k - p->from;
+    p->rows = rows < w->rows ? rows : w->rows;
+    p->n = n < w->length ? n : w->length;
+    w->end = w->first + (panels < w->panels ? panels : w->panels);
+    return rows > 0 && panels > 0 && n > 0;
+}
+
 typedef void qni_direct_kernel_fn(const struct qni_direct_tile *tile);
 /* Units of 32 positions of a panel's packed codes as signed values, padded with zeros to whole
  * steps; squares: 9 taps of whole units, as words (above). */
@@ -174,7 +227,7 @@ extern const struct qni_direct_helpers qni_direct_winograd4x4_q8_avx2,
 extern const struct qni_direct_helpers qni_direct_gathers_avx2, qni_direct_gathers_neon,
     qni_direct_gathers_dotprod, qni_direct_gathers_i8mm;
 
-/* Of rows that multiply tiles, and of the others. */
+/* Bytes of a tile's scratch for kernels that multiply tiles, and for those that gather. */
 enum { QNI_DIRECT_SCRATCH = 12288, QNI_DIRECT_SCRATCH_GATHERS = 500 * 1024 };
 
 /* Toom: positions at most, and whether taps of so many bytes, rows `step` bytes apart, are for it:
@@ -208,7 +261,7 @@ static inline size_t qni_direct_squares_tap(int64_t channels)
 {
     return (size_t)channels * QNI_PANEL * sizeof(int16_t) + 128;
 }
-/* That fit into scratch. */
+/* Squares whose transformed inputs and sums fit into scratch. */
 static inline int64_t qni_direct_squares_most(int64_t channels, int64_t side)
 {
     const int64_t taps = qni_direct_squares_taps(side);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Patches of images with few channels: runs.h. */
+/* Patches of images with few channels: direct_runs.h. */
 #include "direct_runs.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Patches of an image with few channels that columns.h does not take: a row of taps is a run of
- * some bytes, so short that to find it costs more than to copy it. The lines of x that a line of
- * outputs reaches are copied once, with their padding; then a kernel (kernel.h) puts the runs of a
- * patch together, 64 bytes at a time. */
+/* Patches of an image with few channels that direct_columns.h does not take: a row of taps is a run
+ * of some bytes, so short that to find it costs more than to copy it. The lines of x that a line of
+ * outputs reaches are copied once, with their padding; then a kernel (direct_kernel.h) puts the
+ * runs of a patch together, 64 bytes at a time. */
 #ifndef QNI_CPU_CONV_DIRECT_RUNS_H
 #define QNI_CPU_CONV_DIRECT_RUNS_H
 

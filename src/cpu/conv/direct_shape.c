@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cutting a direct convolution: shape.h. */
+/* Cutting a direct convolution: direct_shape.h. */
 #include "direct_shape.h"
 
 #include <string.h>
@@ -198,7 +198,7 @@ static void as_padded(const struct qni_op *op, struct qni_direct_shape *s)
     s->is_padded = true;
 }
 
-/* Of a pixel more than its copy: its sum, and the tail of its own. */
+/* What a pixel takes besides its copy: its sum, and the zeros behind its channels. */
 static double pixels_ns(const struct qni_direct_shape *s)
 {
     return (double)(s->pixel == QNI_DIRECT_STEP ? 1.5 : 3);
@@ -377,7 +377,7 @@ static void most_of(const struct qni_op *op, struct qni_direct_shape *s)
     s->most_rows = rows;
 }
 
-/* Of the thread that has most to do. */
+/* Nanoseconds of the thread that has most to do. */
 static double item_ns(const struct qni_op *op, const struct qni_direct_shape *s, int64_t threads)
 {
     const double items = (double)qni_ceil_div(s->n_bands * s->items_per_band, threads);

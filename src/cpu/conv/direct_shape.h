@@ -79,7 +79,7 @@ struct qni_direct_scratch {
     int32_t *sums;    /* [most_rows] */
     int32_t *pixels;  /* 128 * sum of every pixel of the planes */
     int64_t *real;    /* [band_rows] the row of the product, or -1 */
-    int64_t *at;      /* [band_rows] gathers: kernel.h */
+    int64_t *at;      /* [band_rows] gathers: direct_kernel.h */
     uint8_t **y;      /* [band_rows] */
     uint8_t *nowhere; /* n bytes that nobody reads */
     uint8_t *turned;  /* [most_rows, blocks_per_call * 32] bytes before they go to planes */
@@ -88,7 +88,7 @@ struct qni_direct_scratch {
     struct qni_epilogue_scratch *epilogue;
 };
 enum { QNI_DIRECT_WORDS = 256 };
-/* It in memory of so many bytes: scratch_at[QNI_DIRECT_PARTS]. */
+/* The scratch of a thread in memory of scratch_at[QNI_DIRECT_PARTS] bytes. */
 struct qni_direct_scratch qni_direct_scratch_in(const struct qni_direct_shape *shape,
                                                 uint8_t *memory);
 /* Bytes, for this batch and every smaller one, whatever the strides of x: from run to run they may

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups side by side: slabs.h. */
+/* Groups side by side: direct_slabs.h. */
 #include "direct_slabs.h"
 
 #include <string.h>

@@ -14,8 +14,8 @@
  *
  * Groups of 32 outputs have a block of outputs each. If neighbouring taps of one of them are a run
  * of bytes that divides into even steps (three taps of 32 channels: two steps of 48) and that makes
- * fewer products, they lie apart instead: each has lines of its own (shape.h), weights stay in
- * their order, and no product is with a 0. Nothing here multiplies. */
+ * fewer products, they lie apart instead: each has lines of its own (direct_shape.h), weights stay
+ * in their order, and no product is with a 0. Nothing here multiplies. */
 #ifndef QNI_CPU_CONV_DIRECT_SLABS_H
 #define QNI_CPU_CONV_DIRECT_SLABS_H
 
@@ -39,7 +39,7 @@ struct qni_slab {
 };
 struct qni_slab qni_slab_at(const struct qni_op *op, const struct qni_slabs *slabs, int64_t index);
 
-/* Which lane of the packed panels holds output `output` of the slab. */
+/* The lane of the packed panels that holds output `output` of the slab. */
 static inline int64_t qni_slab_lane(const struct qni_op *op, const struct qni_slab *slab,
                                     int64_t output)
 {
@@ -47,7 +47,7 @@ static inline int64_t qni_slab_lane(const struct qni_op *op, const struct qni_sl
     return (slab->group + output / co) * panels * QNI_PANEL + output % co;
 }
 
-/* Panel `panel` of the slab's weights as values (kernel.h), taps * pixel positions. */
+/* Panel `panel` of the slab's weights as values (direct_kernel.h), taps * pixel positions. */
 struct qni_slab_weights {
     qni_direct_unpack_fn *unpack;
     int32_t layout;

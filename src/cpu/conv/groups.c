@@ -39,7 +39,7 @@ struct groups_item {
     int64_t row, rows, column, columns;  /* outputs */
     struct qni_groups_weights weights;
     int64_t made;    /* the block they are of */
-    bool is_bounded; /* it: kernel.h */
+    bool is_bounded; /* it: groups_kernel.h */
     float *x, *c, *buffer;
     uint8_t *line;
     void *kernel;
@@ -213,7 +213,7 @@ static void finish(const struct groups_item *p, const struct qni_groups_tile *t)
     }
 }
 
-/* Of the outputs from this one on; NULL: none. */
+/* Biases of the outputs from this one on; NULL: there are none. */
 static const float *bias_of(const struct groups_run *run, int64_t output)
 {
     const qn_tensor *bias = &run->op->epilogue.bias;

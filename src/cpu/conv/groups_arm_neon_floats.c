@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of grouped convolutions on NEON: simd/groups.h has the arithmetic, kernel.h the
- * contract. 12 sums, or 16 of two vectors, hide the 4 cycles of 2 to 4 multiply-adds each and leave
- * registers for weights and inputs. */
+/* The kernels of grouped convolutions on NEON: simd/groups.h has the arithmetic, groups_kernel.h
+ * the contract. 12 sums, or 16 of two vectors, hide the 4 cycles of 2 to 4 multiply-adds each and
+ * leave registers for weights and inputs. */
 #include <arm_neon.h>
 #include <string.h>
 

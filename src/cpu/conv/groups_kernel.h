@@ -77,8 +77,8 @@ static inline size_t qni_groups_scratch_bytes(int64_t n_taps, int64_t inputs, in
     return (size_t)(QNI_GROUPS_CODED * (codes + 3 * n_segments * QNI_GROUPS_LANES)) * sizeof(float);
 }
 
-/* Of a kernel of words: transformed inputs of QNI_GROUPS_SQUARES squares and a vector behind those
- * of each tap; lines of sums of QNI_GROUPS_RUN squares and two vectors. */
+/* Scratch of a kernel of words: transformed inputs of QNI_GROUPS_SQUARES squares and a vector
+ * behind those of each tap; lines of sums of QNI_GROUPS_RUN squares and two vectors. */
 enum {
     QNI_GROUPS_SQUARES = 32,
     QNI_GROUPS_SQUARE_TAPS = 16,

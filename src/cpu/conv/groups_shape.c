@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cutting a grouped convolution: shape.h. */
+/* Cutting a grouped convolution: groups_shape.h. */
 #include "groups_shape.h"
 
 #include <string.h>

@@ -74,7 +74,7 @@ static void put(const struct qni_op *op, const struct qni_groups_shape *s, int64
     }
 }
 
-/* Of panel i of a group of the block. */
+/* Scales, offsets and sums of panel i of a group of the block. */
 static void make_facts(const struct qni_op *op, const struct qni_groups_shape *s,
                        qn_strategy strategy, int64_t group, int64_t i, int64_t panel,
                        const struct qni_values *values, const struct qni_groups_weights *to)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of grouped convolutions on vectors of 256 bits: simd/groups.h has the arithmetic,
- * kernel.h the contract. 8 sums hide the 4 cycles of 2 multiply-adds each. */
+ * groups_kernel.h the contract. 8 sums hide the 4 cycles of 2 multiply-adds each. */
 #include <immintrin.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Grouped convolutions of given codes with AVX2: x and weights as int16, sums as int32, exact for
- * all bytes and zero points. Contract: kernel.h.
+ * all bytes and zero points. Contract: groups_kernel.h.
  *
  * vpmaddwd multiplies 16 words and adds pairs, vpaddd adds them to 8 sums: 16 products for two
  * instructions, of which a core takes two pairs a cycle at best (measured: 1.6). Taps of 3 x 3 of
@@ -26,7 +26,7 @@ QNI_TEMPLATE void store(void *at, __m256i v)
 {
     _mm256_storeu_si256((__m256i *)at, v);
 }
-/* Or half a vector. */
+/* Load and store a vector, or half of one. */
 QNI_TEMPLATE __m256i load_some(const void *at, const bool half)
 {
     return half ? _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)at)) : load(at);
@@ -682,7 +682,7 @@ QNI_TEMPLATE void multiply_squares(const struct qni_groups_tile *t, const struct
     }
 }
 
-/* As many rows of squares at a time as leave their inputs in the first cache. */
+/* Computes a set, as many rows of squares at a time as leave their inputs in the first cache. */
 QNI_TEMPLATE void squares_of(const struct qni_groups_tile *t, int64_t set, const int kind)
 {
     const int64_t most = t->ci > 16 ? QNI_GROUPS_RUN : QNI_GROUPS_SQUARES;
@@ -782,7 +782,7 @@ QNI_TEMPLATE void widen_turns(const uint8_t *from, const __m256i zero, const boo
     _mm_storeu_si128((__m128i *)(void *)to, _mm_sub_epi16(w, _mm256_castsi256_si128(zero)));
 }
 
-/* Of a set of two groups, of which the last one may be missing. */
+/* Copies the channels of two groups so that they take turns; the last group may be missing. */
 static void take_turns(const struct qni_groups_pixels *p, const uint8_t *from, int64_t n,
                        int16_t *to)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of grouped convolutions on vectors of 512 bits: simd/groups.h has the arithmetic,
- * kernel.h the contract. 16 sums hide the 4 cycles of 2 multiply-adds each and leave registers for
- * weights. */
+ * groups_kernel.h the contract. 16 sums hide the 4 cycles of 2 multiply-adds each and leave
+ * registers for weights. */
 #include <immintrin.h>
 #include <string.h>
 

@@ -256,7 +256,7 @@ static const char *image_refusal(const struct qni_op *op, bool is_codes)
     return NULL;
 }
 
-/* The same of x, y and taps of codes. */
+/* Why x, y and taps are not what a kernel of codes reads and writes. */
 static const char *codes_refusal(const struct qni_op *op)
 {
     const struct qni_conv *g = &op->conv;

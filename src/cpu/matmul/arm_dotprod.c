@@ -14,21 +14,6 @@
 #define QNI_NEON_MR         4
 #include "../simd/neon_q8.h"
 
-/* The lane is part of the instruction. */
-QNI_TEMPLATE int32x4_t dot_lane(int32x4_t sum, int8x16_t w, int8x16_t x, const int lane)
-{
-    switch (lane) {
-    case 0:
-        return vdotq_laneq_s32(sum, w, x, 0);
-    case 1:
-        return vdotq_laneq_s32(sum, w, x, 1);
-    case 2:
-        return vdotq_laneq_s32(sum, w, x, 2);
-    default:
-        return vdotq_laneq_s32(sum, w, x, 3);
-    }
-}
-
 QNI_TEMPLATE void dot_units(const uint8_t *codes, const int8_t *const *rows, int64_t units,
                             const int mr, const int kind, int8x16_t table, struct qni_i32x16 *dot)
 {
@@ -53,8 +38,8 @@ QNI_TEMPLATE void dot_units(const uint8_t *codes, const int8_t *const *rows, int
             const int8x16_t w0 = value_of(first, kind, table), w1 = value_of(second, kind, table);
             QNI_UNROLL
             for (int i = 0; i < mr; i++) {
-                dot[i].v[q] = dot_lane(dot[i].v[q], w0, low[i], r);
-                dot[i].v[q] = dot_lane(dot[i].v[q], w1, high[i], r);
+                dot[i].v[q] = qni_dot_lane(dot[i].v[q], w0, low[i], r);
+                dot[i].v[q] = qni_dot_lane(dot[i].v[q], w1, high[i], r);
             }
         }
     }

@@ -16,8 +16,8 @@ int64_t qni_rows_of_made(const struct qni_matmul_kernel *k, const struct qni_row
     return qni_min(qni_max(rows, STEP), times * QNI_EPILOGUE_ROWS);
 }
 
-/* The same, or a few more: tiles of int8 unpack all codes for a unit, which for a rest of few rows
- * takes longer than they do in the units before it. */
+/* Rows of a unit, or a few more: tiles of int8 unpack all codes for a unit, which for a rest of few
+ * rows takes longer than those rows do in the units before it. */
 static int64_t with_rest(int64_t rows, int64_t mr, const struct qni_row_layout *l,
                          const struct qni_product_shape *shape, int64_t least_units)
 {

@@ -330,8 +330,8 @@ static void multiply_panels(const struct product_run *r, const struct unit *u,
     }
 }
 
-/* The same of weights whose outputs gate each other: panel by panel the gates and what lies half of
- * the panels on, in two tiles that the epilogue makes one of. */
+/* Panels [panel, end) of weights whose outputs gate each other: the gates, and the outputs half of
+ * all panels further on, are two tiles of which the epilogue makes one. */
 static void multiply_halves(const struct product_run *r, const struct unit *u,
                             const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
                             int64_t panel, int64_t end)

@@ -9,7 +9,7 @@
 
 /* The table of kernels.inc. */
 const struct qni_matmul_kernel *qni_matmul_kernel_at(int32_t i);
-/* Which row of a choice is for a part of m rows. */
+/* The number of the kernel of a choice that serves a part of m rows. */
 int32_t qni_choice_index(const struct qni_cpu_choice *choice, int64_t m);
 
 /* Is it for int8 without an instruction that adds products of bytes? Rows take so long there that a

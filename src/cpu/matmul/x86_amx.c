@@ -68,9 +68,9 @@ struct int8_scratch {
 };
 _Static_assert(sizeof(struct int8_scratch) == 1323008, "kernels.inc says so");
 
-/* Of at most QNI_SMALL_ROWS rows: one block and one tile of rows, whose B is always in the ring. A
- * place for the facts of one piece holds those of 1 << SHARE. Short segments need no columns, and
- * others no memory of runs. */
+/* Scratch of at most QNI_SMALL_ROWS rows: one block and one tile of rows, whose B is always in the
+ * ring. A place for the facts of one piece holds those of 1 << SHARE. Short segments need no
+ * columns, and others no memory of runs. */
 struct few_scratch {
     uint8_t b[2][RING][QNI_AMX_SLOT];
     int32_t dots[2][QNI_AMX_FEW][32];
@@ -137,7 +137,7 @@ PUSH(push_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
 
 typedef void run_fn(struct qni_amx_run *r);
 
-/* The same for short segments. */
+/* Functions of their own for blocks of short segments. */
 #define RUN(name, kind)                                                                            \
     static void name(struct qni_amx_run *r)                                                        \
     {                                                                                              \
@@ -153,7 +153,7 @@ RUN(run_shifted_offset, QNI_AMX_SHIFTED | QNI_AMX_OFFSET)
 
 typedef void split_fn(const struct qni_amx_split_work *w, struct qni_amx_split_codes *u);
 
-/* And for those of many rows. */
+/* Functions of their own for short segments of many rows. */
 #define SPLIT(name, kind)                                                                          \
     static void name(const struct qni_amx_split_work *w, struct qni_amx_split_codes *u)            \
     {                                                                                              \
@@ -612,7 +612,7 @@ static struct qni_amx_cut cut_rows(const struct job *j, int64_t rows)
     return qni_amx_cut_of(rows, most_tiles(j, rows), j->run == NULL && rows > MANY);
 }
 
-/* Of the largest block. */
+/* Tiles of the largest block. */
 static int64_t most_tiles_of(const struct qni_amx_cut *c)
 {
     return (c->tiles + c->blocks - 1) / c->blocks;

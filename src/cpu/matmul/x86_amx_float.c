@@ -69,7 +69,7 @@ enum {
     LINE = 64
 };
 
-/* Of m rows: as few as there are take as little memory. */
+/* Scratch of m rows: fewer rows take less memory. */
 struct float_scratch {
     uint8_t b[RING][2][TILE];
     float rest[];
@@ -257,7 +257,7 @@ static void turn_facts(const struct job *j, int64_t unit)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Of a unit. */
+/* What a unit multiplies, and what is brought meanwhile. */
 struct operands {
     const char *a;
     size_t plane;         /* bytes from plane to plane of A */
@@ -556,7 +556,7 @@ QNI_TEMPLATE struct chunk after(const struct pass *p, struct chunk c)
     return c;
 }
 
-/* The same, of codes. */
+/* The next chunk that has codes, where some are of offsets. */
 QNI_TEMPLATE struct chunk after_of_codes(const struct pass *p, const struct chunk *c)
 {
     const struct chunk next = after(p, *c);
@@ -801,7 +801,7 @@ QNI_TEMPLATE void all_chunks(const struct pass *p, struct qni_amx_table table, c
     }
 }
 
-/* As many groups as make a chunk, or a group in even pieces. */
+/* Units of a chunk: as many groups as fit, or an even part of a long group. */
 static int64_t chunk_units(int64_t group_units, int64_t planes)
 {
     const int64_t most = QNI_AMX_BF16_UNITS / planes, pieces = (group_units + most - 1) / most;

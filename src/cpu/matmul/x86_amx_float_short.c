@@ -210,7 +210,7 @@ static struct stretch after(const struct pass *p, struct stretch s)
     return s;
 }
 
-/* The same, of codes. */
+/* The next stretch that has codes, where some are of offsets. */
 static struct stretch after_of_codes(const struct pass *p, const struct stretch *s)
 {
     const struct stretch next = after(p, *s);

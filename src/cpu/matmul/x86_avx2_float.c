@@ -84,7 +84,7 @@ static inline int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Of a unit of codes. */
+/* Positions that a unit of codes has. */
 static inline int64_t positions_of(const struct qni_matmul_tile *t)
 {
     return t->halves ? QNI_UNIT / 2 : QNI_UNIT;
@@ -143,7 +143,7 @@ QNI_TEMPLATE __m256 code_of(__m256i bytes, const int b, const float middle)
     return _mm256_sub_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p23f + middle));
 }
 
-/* Of each half of 16 bytes, four outputs of four positions: the positions one after the other. */
+/* Transposes each half of 16 bytes, four outputs of four positions: positions come first. */
 QNI_TEMPLATE __m256i by_position(__m256i bytes)
 {
     return _mm256_shuffle_epi8(bytes, _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7,

@@ -75,7 +75,7 @@ QNI_TEMPLATE __m256i load_bytes(const void *p)
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
-/* Of a unit, what x of one sign add up to in each sum; every sum is there as often as it has
+/* Adds up what x of one sign have of a unit in each sum; every sum is there as often as it has
  * quads. */
 static inline __m256i sums_of_unit(__m256i x, int quads)
 {
@@ -94,8 +94,8 @@ QNI_SMALL static uint32_t over(const int8_t *unit, int quads)
     return (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi16(sum, _mm256_set1_epi16(MOST)));
 }
 
-/* Which sums, by a sample. Costs of a quad and of one in a list, and what the row that stands in
- * takes for a quad, in hundredths of a cycle. */
+/* Chooses between sums of two quads and of four by a sample of x. Costs are hundredths of a cycle:
+ * of a quad, of one in a list, and of a quad in the row that stands in. */
 QNI_SMALL static int choose(const struct qni_matmul_tile *t)
 {
     enum { COST_TWO = 180, COST_FOUR = 150, COST_LISTED = 800, COST_STAND_IN = 300, STEP = 8 };

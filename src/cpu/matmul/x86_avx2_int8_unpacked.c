@@ -239,7 +239,7 @@ QNI_TEMPLATE void dot_nibbles(const struct row_by_panels *m, int64_t j, const in
         store_i32(m->s->dot[j] + 8 * h, dot[h]);
 }
 
-/* The same of pairs. */
+/* Range j of the chunk: a row x `wide` panels of bytes, widened to pairs of int16. */
 QNI_TEMPLATE void dot_pairs(const struct row_by_panels *m, int64_t j, const int wide)
 {
     const struct segment_range *const range = &m->c->range[j];

@@ -8,11 +8,6 @@
 #include "../conv/kernel.h"
 #include "avx2.h"
 
-/* Rows that are multiplied together, and the range of their positions. */
-struct qni_direct_range {
-    int64_t row, rows, from, n;
-};
-
 /* ---- bytes of x ------------------------------------------------------------------------------ */
 
 QNI_TEMPLATE void flip_16(const uint8_t *from, const __m128i flip, uint8_t *to)

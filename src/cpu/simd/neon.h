@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../../base/compiler.h"
+
 struct qni_f32x16 {
     float32x4_t v[4];
 };
@@ -30,5 +32,22 @@ static inline struct qni_f32x16 qni_load16(const void *rows, int64_t i, int32_t 
     }
     return r;
 }
+
+#ifdef __ARM_FEATURE_DOTPROD
+/* Adds products of four bytes of w and of lane `lane` of x: it is part of the instruction. */
+QNI_TEMPLATE int32x4_t qni_dot_lane(int32x4_t sum, int8x16_t w, int8x16_t x, const int lane)
+{
+    switch (lane) {
+    case 0:
+        return vdotq_laneq_s32(sum, w, x, 0);
+    case 1:
+        return vdotq_laneq_s32(sum, w, x, 1);
+    case 2:
+        return vdotq_laneq_s32(sum, w, x, 2);
+    default:
+        return vdotq_laneq_s32(sum, w, x, 3);
+    }
+}
+#endif
 
 #endif

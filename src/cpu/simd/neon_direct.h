@@ -30,11 +30,6 @@ struct gather_scratch {
 };
 _Static_assert(sizeof(struct gather_scratch) <= QNI_DIRECT_SCRATCH_GATHERS, "scratch of a row");
 
-/* Rows that multiply together, and positions of them. */
-struct row_range {
-    int64_t row, rows, from, n;
-};
-
 /* ---- x --------------------------------------------------------------------------------------- */
 
 QNI_TEMPLATE void flip_16(const uint8_t *from, uint8x16_t flip, uint8_t *to)
@@ -62,7 +57,7 @@ static inline void copy(const uint8_t *from, int64_t n, uint8_t flip, uint8_t *t
         to[i] = from[i] ^ flip;
 }
 
-static void bring_x(const struct qni_direct_tile *t, const struct row_range *p,
+static void bring_x(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                     struct gather_scratch *scratch)
 {
     const int64_t *const rows = t->at + p->row;
@@ -100,8 +95,9 @@ QNI_TEMPLATE int8x16_t value_of(uint8x16_t code, const int kind)
 
 /* Units of 32 positions: vector r of 64 bytes has positions 4 r .. of 16 outputs, as nibbles
  * 16 + 4 r .., too. */
-QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const struct row_range *p,
-                          struct gather_scratch *scratch, const int kind)
+QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel,
+                          const struct qni_direct_range *p, struct gather_scratch *scratch,
+                          const int kind)
 {
     const int vectors = kind == NIBBLES ? 4 : 8;
     const uint8x16_t low = vdupq_n_u8(15);
@@ -127,7 +123,7 @@ QNI_TEMPLATE void bring_w(const struct qni_direct_tile *t, int64_t panel, const 
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-QNI_TEMPLATE void add_rows(const struct gather_scratch *scratch, const struct row_range *p,
+QNI_TEMPLATE void add_rows(const struct gather_scratch *scratch, const struct qni_direct_range *p,
                            int64_t row, int32_t *sums, const int mr)
 {
     struct qni_i32x16 dot[MR];
@@ -143,8 +139,8 @@ QNI_TEMPLATE void add_rows(const struct gather_scratch *scratch, const struct ro
 }
 
 /* Rows more than there are, of what scratch happens to hold: their sums are nobody's. */
-QNI_NOINLINE static void add_panel(const struct gather_scratch *scratch, const struct row_range *p,
-                                   int32_t *sums)
+QNI_NOINLINE static void add_panel(const struct gather_scratch *scratch,
+                                   const struct qni_direct_range *p, int32_t *sums)
 {
     int64_t row = 0;
     for (; p->rows - row > 2; row += MR)
@@ -191,7 +187,7 @@ QNI_TEMPLATE int16x4_t code_of(const struct qni_direct_tile *t, const struct fin
 }
 
 /* Relu is a floor on the code: v <= 0 gives y_zero, and any other v no less. */
-static void panel_to_bytes(const struct qni_direct_tile *t, const struct row_range *p,
+static void panel_to_bytes(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                            int64_t panel, const int32_t *sums)
 {
     const struct finish f = finish_of(t, panel);
@@ -213,7 +209,7 @@ static void panel_to_bytes(const struct qni_direct_tile *t, const struct row_ran
     }
 }
 
-static void panel_to_words(const struct qni_direct_tile *t, const struct row_range *p,
+static void panel_to_words(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                            int64_t panel, const int32_t *sums)
 {
     for (int64_t r = 0; r < p->rows; r++)
@@ -230,37 +226,25 @@ static void panel_to_words(const struct qni_direct_tile *t, const struct row_ran
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-QNI_TEMPLATE void multiply_rows(const struct qni_direct_tile *t, int64_t row, int64_t rows,
-                                struct gather_scratch *scratch, const int kind)
-{
-    const int64_t k = t->n_taps * t->tap_bytes;
-    const bool is_long = k > DEPTH;
-    const int64_t most = is_long ? PANELS : t->n_panels;
-    for (int64_t first = 0; first < t->n_panels; first += most) {
-        const int64_t end = first + most < t->n_panels ? first + most : t->n_panels;
-        struct row_range p = {row, rows, 0, 0};
-        for (; p.from < k; p.from += DEPTH) {
-            p.n = k - p.from < DEPTH ? k - p.from : DEPTH;
-            bring_x(t, &p, scratch);
-            for (int64_t panel = first; panel < end; panel++) {
-                int32_t *const sums =
-                    scratch->sums + (is_long ? (panel - first) * ROWS * QNI_PANEL : 0);
-                bring_w(t, panel, &p, scratch, kind);
-                add_panel(scratch, &p, sums);
-                if (p.from + p.n < k)
-                    continue;
-                if (t->kind == QNI_DIRECT_BYTES)
-                    panel_to_bytes(t, &p, panel, sums);
-                else
-                    panel_to_words(t, &p, panel, sums);
-            }
-        }
-    }
-}
-
 QNI_TEMPLATE void tile(const struct qni_direct_tile *t, const int kind)
 {
-    const int64_t each = qni_direct_even_rows(t->rows, ROWS, MR);
-    for (int64_t row = 0; row < t->rows; row += each)
-        multiply_rows(t, row, t->rows - row < each ? t->rows - row : each, t->scratch, kind);
+    struct gather_scratch *const scratch = t->scratch;
+    struct qni_direct_walk w =
+        qni_direct_walk_of(t, qni_direct_even_rows(t->rows, ROWS, MR), DEPTH, PANELS);
+    const struct qni_direct_range *const p = &w.p;
+    while (qni_direct_walk_next(&w)) {
+        bring_x(t, p, scratch);
+        for (int64_t panel = w.first; panel < w.end; panel++) {
+            const int64_t waiting = w.is_long ? panel - w.first : 0;
+            int32_t *const sums = scratch->sums + waiting * ROWS * QNI_PANEL;
+            bring_w(t, panel, p, scratch, kind);
+            add_panel(scratch, p, sums);
+            if (p->from + p->n < w.k)
+                continue;
+            if (t->kind == QNI_DIRECT_BYTES)
+                panel_to_bytes(t, p, panel, sums);
+            else
+                panel_to_words(t, p, panel, sums);
+        }
+    }
 }
