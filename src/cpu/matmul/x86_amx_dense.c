@@ -29,8 +29,200 @@
 
 #include <immintrin.h>
 
-#include "../simd/amx_dense_chunks.h"
+#include "../simd/amx_float.h"
+#include "../simd/amx_weights.h"
 #include "kernel.h"
+
+/* ---- a chunk --------------------------------------------------------------------------------- */
+
+/* Blocks of 32 rows of bf16 meet weights that are made on the way, a chunk of k and two panels at a
+ * time.
+ *
+ * Tiles 0 to 3 are sums as [row half][panel], 4 and 5 the halves of A, 6 and 7 the panels of B. A
+ * quad is the four products of 32 positions, and each tile that it reads was loaded right after the
+ * last product of the quad before that read it. Sums of a block stay in the tiles for a chunk; they
+ * are stored, and those of the next block loaded, between the first products of that.
+ *
+ * All else is done a little beside every quad, inline: weights of the next chunk are made, 128 of
+ * them at a time, rows of the chunk of k after this one are asked for, and finished sums leave. */
+enum {
+    LEFT_TO_CALLS = 4, /* a kind of codes: weights are made by qni_amx_made.call */
+    FACTS = 4 * 16     /* floats of a group and a panel: scale, and offset or zero, twice */
+};
+
+/* Weights of a chunk that are still codes: all lines of 64 bytes of the first panel, then of the
+ * second. */
+struct made_weights {
+    const uint8_t *codes;
+    ptrdiff_t second;   /* from the end of the first panel's to those of the second */
+    const float *facts; /* of the group, */
+    const float *facts_second;
+    uint8_t *out;
+    ptrdiff_t out_second;
+    int64_t left;                     /* lines */
+    int64_t of_panel, of_group;       /* lines to the end of each */
+    int64_t panel_lines;              /* lines to the end of each */
+    int64_t group_lines, first_lines; /* of a group, and of the first one here */
+    int64_t rate, due;                /* lines with a quad, in 65536ths */
+    __m512 table;
+    void (*call)(struct qni_amx_feed *f);
+    struct qni_amx_feed *feed;
+};
+
+/* Each number twice. */
+static inline void store_twice(float *to, __m512 v)
+{
+    const __m512i first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    _mm512_store_ps(to, _mm512_permutexvar_ps(first, v));
+    _mm512_store_ps(to + 16, _mm512_permutexvar_ps(last, v));
+}
+
+/* Places of bytes 0 and 2, or 1 and 3, of the first or the last eight outputs of a line, in the
+ * order of a tile's row. */
+QNI_TEMPLATE __m512i made_row_bytes(const int row, const int half)
+{
+    const __m512i first =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_add_epi32(first, _mm512_set1_epi32(row + 32 * half));
+}
+
+/* Half of a line: a row of low nibbles, and one of high ones. */
+QNI_TEMPLATE void make_half(const struct made_weights *f, const int row, const int kind)
+{
+    const __m512i line = _mm512_loadu_si512(f->codes);
+    uint8_t *const out = f->out + QNI_AMX_LINE * row;
+    __m512 w[2][2]; /* nibbles, outputs */
+    QNI_UNROLL
+    for (int k = 0; k < 2; k++) {
+        const __m512 scale = _mm512_load_ps(f->facts + 16 * k);
+        const __m512 shift = _mm512_load_ps(f->facts + 32 + 16 * k);
+        const __m512i at = _mm512_permutexvar_epi8(made_row_bytes(row, k), line);
+        w[0][k] = _mm512_permutexvar_ps(at, f->table);
+        w[1][k] = _mm512_permutexvar_ps(_mm512_srli_epi32(at, 4), f->table);
+        QNI_UNROLL
+        for (int h = 0; h < 2; h++)
+            if (kind == QNI_AMX_SHIFTED)
+                w[h][k] = _mm512_mul_ps(scale, _mm512_sub_ps(w[h][k], shift));
+            else
+                w[h][k] = _mm512_fmadd_ps(scale, w[h][k], shift);
+    }
+    _mm512_store_si512(out, (__m512i)_mm512_cvtne2ps_pbh(w[0][1], w[0][0]));
+    _mm512_store_si512(out + QNI_AMX_BF16_TILE / 2, (__m512i)_mm512_cvtne2ps_pbh(w[1][1], w[1][0]));
+}
+
+QNI_TEMPLATE void past_line(struct made_weights *f)
+{
+    f->codes += QNI_AMX_LINE;
+    f->out += 2 * QNI_AMX_LINE;
+    f->left--;
+    f->of_panel--;
+    if (--f->of_group % 4 != 0)
+        return;
+    f->out += QNI_AMX_BF16_UNIT - 8 * QNI_AMX_LINE;
+    if (f->of_group == 0) {
+        f->of_group = f->group_lines;
+        f->facts += FACTS;
+    }
+    if (f->of_panel == 0) {
+        f->of_panel = f->panel_lines;
+        f->of_group = f->first_lines;
+        f->codes += f->second;
+        f->out += f->out_second;
+        f->facts = f->facts_second;
+    }
+}
+
+QNI_TEMPLATE void make_line(struct made_weights *f, const int kind)
+{
+    if (kind == LEFT_TO_CALLS) {
+        f->left--;
+        f->call(f->feed);
+        return;
+    }
+    make_half(f, 0, kind);
+    make_half(f, 1, kind);
+    past_line(f);
+}
+
+/* The next quad's operands, and sums: of the block before, and of this one. */
+struct dense_walk {
+    const char *a;
+    const uint8_t *b;
+    const char *ahead; /* rows to ask for */
+    int64_t lines;     /* with a quad, */
+    int64_t rows;      /* and finished ones that leave with it */
+    float *to;
+    const float *from; /* NULL: zeros */
+};
+
+#define QNI_AMX_TURN_OVER(tile, at)                                                                \
+    do {                                                                                           \
+        _tile_stored(tile, w->to + (at), 4 * QNI_AMX_BF16_WIDTH);                                  \
+        if (w->from == NULL)                                                                       \
+            _tile_zero(tile);                                                                      \
+        else                                                                                       \
+            _tile_stream_loadd(tile, w->from + (at), 4 * QNI_AMX_BF16_WIDTH);                      \
+    } while (0)
+
+QNI_TEMPLATE void multiply_quad(struct dense_walk *w, struct made_weights *f,
+                                struct qni_amx_way_out *o, const bool begins, const int kind)
+{
+    f->due += f->rate;
+    int64_t n = f->due >> 16;
+    f->due &= 65535;
+    n = n < f->left ? n : f->left;
+    if (begins)
+        QNI_AMX_TURN_OVER(0, 0);
+    _tile_dpbf16ps(0, 4, 6);
+    if (n > 0 && kind != LEFT_TO_CALLS)
+        make_half(f, 0, kind);
+    if (begins)
+        QNI_AMX_TURN_OVER(1, 16);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_stream_loadd(4, w->a, 64);
+    for (int64_t i = 0; i < w->lines; i++, w->ahead += QNI_AMX_LINE)
+        _mm_prefetch(w->ahead, _MM_HINT_T1);
+    qni_amx_move_rows(o, w->rows);
+    if (begins)
+        QNI_AMX_TURN_OVER(3, 16 * QNI_AMX_BF16_WIDTH + 16);
+    _tile_dpbf16ps(3, 5, 7);
+    _tile_loadd(7, w->b + QNI_AMX_BF16_TILE, 64);
+    if (n > 0 && kind != LEFT_TO_CALLS) {
+        make_half(f, 1, kind);
+        past_line(f);
+        n--;
+    }
+    for (; n > 0; n--)
+        make_line(f, kind);
+    QNI_AMX_TILES_SEE_MEMORY();
+    if (begins)
+        QNI_AMX_TURN_OVER(2, 16 * QNI_AMX_BF16_WIDTH);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_stream_loadd(5, w->a + QNI_AMX_BF16_TILE, 64);
+    _tile_loadd(6, w->b, 64);
+}
+
+/* A chunk of `units` quads; after it come next_a and next_b. */
+QNI_TEMPLATE void multiply_block(struct dense_walk *w, struct made_weights *f,
+                                 struct qni_amx_way_out *o, int64_t units, const char *next_a,
+                                 const uint8_t *next_b, const int kind)
+{
+    const char *a = w->a;
+    const uint8_t *b = w->b;
+    for (int64_t left = units; left > 0; left--) {
+        a += QNI_AMX_BF16_BLOCK;
+        b += QNI_AMX_BF16_UNIT;
+        w->a = left > 1 ? a : next_a;
+        w->b = left > 1 ? b : next_b;
+        if (left == units)
+            multiply_quad(w, f, o, true, kind);
+        else
+            multiply_quad(w, f, o, false, kind);
+    }
+}
+
+/* ---- a product ------------------------------------------------------------------------------- */
 
 enum {
     HALF = 16,            /* rows of a tile */
@@ -51,7 +243,7 @@ struct dense_scratch {
     uint8_t b[2][SPAN * UNIT_BYTES];
     float sums[SUMS][ROWS][WIDTH];
     float nowhere[ROWS][WIDTH];
-    float facts[2][SPAN][QNI_AMX_FACTS];
+    float facts[2][SPAN][FACTS];
     uint8_t tail[SPAN][QNI_AMX_BF16_BLOCK]; /* rows of A of a block that is not full */
 };
 _Static_assert(sizeof(struct dense_scratch) == SCRATCH, "kernels.inc says so");
@@ -319,7 +511,7 @@ QNI_TEMPLATE void multiply_job(struct job *j, const int kind)
 /* ---- many blocks of rows --------------------------------------------------------------------- */
 
 /* Make B of the i-th stage from now on, beside so many quads; the last one loads some of it. */
-static void begin_made(struct job *j, int64_t i, const struct stage *s, struct qni_amx_made *f,
+static void begin_made(struct job *j, int64_t i, const struct stage *s, struct made_weights *f,
                        int64_t quads)
 {
     const struct qni_matmul_tile *const t = j->t;
@@ -339,8 +531,8 @@ static void begin_made(struct job *j, int64_t i, const struct stage *s, struct q
         for (int k = 0; k < 2; k++) {
             float *const facts = j->s->facts[k][g - first];
             const __m512 shift = t->zero != NULL ? feed->zero[0][k] : feed->offset[0][k];
-            qni_amx_store_twice(facts, feed->scale[0][k]);
-            qni_amx_store_twice(facts + 32, shift);
+            store_twice(facts, feed->scale[0][k]);
+            store_twice(facts + 32, shift);
         }
     }
     f->codes = feed->codes[0];
@@ -384,7 +576,7 @@ static void begin_way_out(const struct job *j, const struct stage *s, struct qni
 }
 
 QNI_TEMPLATE void all_blocks(struct job *j, const struct stage *s, const struct stage *after,
-                             struct qni_amx_dense_walk *w, struct qni_amx_made *f,
+                             struct dense_walk *w, struct made_weights *f,
                              struct qni_amx_way_out *o, const int kind)
 {
     float *sums = j->s->sums[s->pair * j->n_blocks][0];
@@ -394,23 +586,23 @@ QNI_TEMPLATE void all_blocks(struct job *j, const struct stage *s, const struct 
                               (size_t)s->unit * QNI_AMX_BF16_BLOCK;
         w->from = s->unit == 0 ? NULL : sums;
         w->ahead = rows_ahead(j, s, a, i * ROWS, QNI_AMX_BF16_BLOCK);
-        qni_amx_dense_block(w, f, o, s->units, a_of_block(j, last ? after : s, last ? 0 : i + 1),
-                            last ? after->b : s->b, kind);
+        multiply_block(w, f, o, s->units, a_of_block(j, last ? after : s, last ? 0 : i + 1),
+                       last ? after->b : s->b, kind);
         w->to = sums;
     }
 }
 
-QNI_TEMPLATE void run_many(struct job *j, const struct qni_amx_made *made, const int kind)
+QNI_TEMPLATE void run_many(struct job *j, const struct made_weights *made, const int kind)
 {
     const struct qni_matmul_tile *const t = j->t;
     struct stage s = stage_of(j, 0), after = stage_of(j, 1);
-    struct qni_amx_made f = *made;
+    struct made_weights f = *made;
     struct qni_amx_way_out o = {.ldc = t->ldc, .streams = t->c_is_far != 0};
-    struct qni_amx_dense_walk w = {.to = j->s->nowhere[0], .lines = j->lines};
+    struct dense_walk w = {.to = j->s->nowhere[0], .lines = j->lines};
     memset(j->s->tail, 0, sizeof j->s->tail);
     begin_made(j, 0, &s, &f, 2);
     while (f.left > 0)
-        qni_amx_make_line(&f, kind);
+        make_line(&f, kind);
     qni_amx_configure(ROWS, LINE);
     qni_amx_zero();
     w.a = a_of_block(j, &s, 0);
@@ -425,7 +617,7 @@ QNI_TEMPLATE void run_many(struct job *j, const struct qni_amx_made *made, const
             copy_tail(j, &s);
         all_blocks(j, &s, &after, &w, &f, &o, kind);
         while (f.left > 0)
-            qni_amx_make_line(&f, kind);
+            make_line(&f, kind);
         qni_amx_move_rows(&o, o.left);
         if (ends(j, &s))
             begin_way_out(j, &s, &o);
@@ -454,14 +646,14 @@ static void call_byte_table(struct qni_amx_feed *f)
 }
 
 /* One for all of these kinds of codes. */
-QNI_NOINLINE static void run_with_calls(struct job *j, const struct qni_amx_made *made)
+QNI_NOINLINE static void run_with_calls(struct job *j, const struct made_weights *made)
 {
-    run_many(j, made, QNI_AMX_LEFT_TO_CALLS);
+    run_many(j, made, LEFT_TO_CALLS);
 }
 
 QNI_TEMPLATE void many(struct job *j, const int kind)
 {
-    struct qni_amx_made f;
+    struct made_weights f;
     memset(&f, 0, sizeof f);
     f.table = j->feed.table;
     f.feed = &j->feed;
