@@ -7,6 +7,14 @@
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
+int32_t qni_choice_index(const struct qni_cpu_choice *choice, int64_t m)
+{
+    int32_t i = choice->n_choices - 1;
+    while (i > 0 && choice->m_from[i] > m)
+        i--;
+    return i;
+}
+
 /* Rows that a unit of a kernel has at most which makes weights: once for all of them. */
 int64_t qni_rows_of_made(const struct qni_matmul_kernel *k, const struct qni_row_layout *l)
 {

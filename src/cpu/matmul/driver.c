@@ -663,14 +663,6 @@ struct qni_row_source qni_source_of_matrix(const qn_tensor *x)
     return s;
 }
 
-qn_status qni_matmul_select(const qn_ctx *ctx, const struct qni_op *op,
-                            struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg)
-{
-    const struct qni_product_shape shape = {
-        .m = op->m, .part_m = op->m, .n_parts = 1, .n_panels = op->w[0]->head->panels};
-    return qni_product_select(ctx, op, &shape, choice, tell, arg);
-}
-
 void qni_matmul_run(const qn_ctx *ctx, const struct qni_op *op, const struct qni_cpu_choice *choice,
                     void *scratch)
 {

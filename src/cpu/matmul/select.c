@@ -31,14 +31,6 @@ const struct qni_matmul_kernel *qni_matmul_kernel_at(int32_t i)
     return i >= 0 && i < N_KERNELS ? &kernels[i] : NULL;
 }
 
-int32_t qni_choice_index(const struct qni_cpu_choice *choice, int64_t m)
-{
-    int32_t i = choice->n_choices - 1;
-    while (i > 0 && choice->m_from[i] > m)
-        i--;
-    return i;
-}
-
 /* ---- reasons --------------------------------------------------------------------------------- */
 
 static bool reads_for(qn_strategy strategy, int32_t reads)
@@ -452,4 +444,12 @@ qn_status qni_product_select(const qn_ctx *ctx, const struct qni_op *op,
     choice->scratch_bytes =
         qni_round_up(choice->shared_bytes, 64) + (size_t)choice->n_threads * choice->thread_bytes;
     return QN_OK;
+}
+
+qn_status qni_matmul_select(const qn_ctx *ctx, const struct qni_op *op,
+                            struct qni_cpu_choice *choice, qni_refusal_fn tell, void *arg)
+{
+    const struct qni_product_shape shape = {
+        .m = op->m, .part_m = op->m, .n_parts = 1, .n_panels = op->w[0]->head->panels};
+    return qni_product_select(ctx, op, &shape, choice, tell, arg);
 }
