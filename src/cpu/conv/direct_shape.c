@@ -614,7 +614,8 @@ static struct qni_direct_shape tiled_shape(const struct qni_op *op)
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 
-/* The parts of a thread's scratch, in the order of struct qni_direct_scratch's names below. */
+/* Places the parts of a thread's scratch, in the order in which qni_direct_scratch_in() takes
+ * them. */
 static void place_scratch(const struct qni_op *op, struct qni_direct_shape *s)
 {
     const size_t panel = s->gathers ? s->panel_bytes : (size_t)s->steps * QNI_DIRECT_STEP_BYTES;
