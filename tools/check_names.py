@@ -38,7 +38,6 @@ GENERIC = {"piece", "room", "run", "scratch", "look", "place", "some"}
 # A comment that begins so points at something else, and is no sentence without it.
 POINTING = re.compile(r"(The same|Of|Those|That|Which|Who|It|They|These|This|So|And|Or|But|Its|"
                       r"Their|As many|Here|Else)\b")
-POINTING_FOLDERS = ("src/cpu/conv", "src/cpu/matmul")
 SOURCE_NAME = re.compile(r"(?<![\w*<.>/-])[\w-]+\.(?:c|h|inc|cu|cuh|py|md)\b")
 BLOCK_COMMENT = re.compile(r"^/\*((?:[^*]|\*(?!/))*)\*/\n(?=\S)", re.M)
 
@@ -276,7 +275,7 @@ def check_comments(path, text):
                              re.match(r"\w*([_(\[0-9.]| =)", body))
         if first and first.group(0)[0].islower() and not is_name:
             problems.append(f"{path}:{line}: a comment begins with a capital letter: {body[:40]}")
-        if first and path.startswith(POINTING_FOLDERS) and POINTING.match(body):
+        if first and POINTING.match(body):
             problems.append(f"{path}:{line}: a comment stands on its own, and this one begins with "
                             f"what it points at: {body[:40]}")
         is_list = lines[-1].startswith("    ") or re.match(r"[\[\d]", body)

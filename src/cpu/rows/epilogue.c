@@ -132,7 +132,8 @@ static void weight_scales(const qn_packed *w, int64_t lane, int64_t n, float *in
                                : ((const float *)scale)[lane + j]);
 }
 
-/* Their zero points, or NULL (k = 0: the sums are 0). Types differ from expert to expert. */
+/* Zero points of n outputs from `lane` on as int32, or NULL (k = 0: the sums are 0). Their type may
+ * differ from expert to expert. */
 static const int32_t *weight_zeros(const qn_packed *w, int64_t lane, int64_t n, int32_t *into)
 {
     const void *const zero = qni_section(w, QNI_SECTION_ZERO);

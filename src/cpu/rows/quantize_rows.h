@@ -17,7 +17,7 @@ void qni_rows_each_block(const qn_quantize_rows_args *args, atomic_llong *next,
 
 /* All arguments are validated. */
 void qni_rows_quantize(const qn_ctx *ctx, const qn_quantize_rows_args *args);
-/* The same with integer zero points, or scales that are given. */
+/* Quantizes rows with integer zero points, or with scales that are given. */
 void qni_rows_quantize_linear(const qn_ctx *ctx, const qn_quantize_rows_args *args);
 
 /* One scale for floats with these extremes: amax / 448, and 448 / amax. */

@@ -103,7 +103,7 @@ QNI_TEMPLATE void qni_amx_unpack_nibbles(__m512i v, uint8_t *out, __m512i table)
     _mm512_store_si512(out + 576, _mm512_permutexvar_epi16(v12, table));
 }
 
-/* The same, less a zero point: five bits of nibble + shift are a place in a table of -16 to 15. */
+/* Unpacks nibbles less a zero point: five bits of nibble + shift index a table of -16 to 15. */
 QNI_TEMPLATE void qni_amx_unpack_shifted(__m512i v, uint8_t *out, __m512i table, __m512i shift)
 {
     const __m512i next_byte = _mm512_broadcast_i32x4(

@@ -36,7 +36,7 @@ struct qni_amx_turns {
     int64_t rate, due;
 };
 
-/* So that all `pieces` are done by the last of so many turns. */
+/* Spreads `pieces` over so many turns: all are done by the last one. */
 static inline struct qni_amx_turns qni_amx_turns_of(int64_t pieces, int64_t turns)
 {
     const struct qni_amx_turns t = {((pieces << 16) + turns - 1) / turns, 0};

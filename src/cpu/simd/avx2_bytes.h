@@ -141,7 +141,7 @@ QNI_TEMPLATE __m256i two_rows(const struct finish *f, const int32_t *sum, const 
     return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-/* So many outputs of a row. */
+/* Writes n bytes of a row of outputs. */
 static inline void write_row(const __m128i row, int64_t n, uint8_t *to)
 {
     uint8_t bytes[16];
@@ -229,7 +229,7 @@ static inline void finish_panel(const struct qni_direct_tile *t, const struct qn
         panel_to_bytes(t, p, panel, sums, 0);
 }
 
-/* The same of two panels. */
+/* Outputs of two panels that follow each other. */
 static inline void finish_panels(const struct qni_direct_tile *t, const struct qni_direct_range *p,
                                  int64_t panel, const int32_t *const *sums)
 {

@@ -201,7 +201,7 @@ static int64_t fill_digits(struct digits *s, const struct qni_matmul_tile *t, in
     return unit;
 }
 
-/* Of each row: sums of the lower two digits, of the others. */
+/* Sums of a row: of its lower two digits, and of the others. */
 typedef __m256i digit_sums_row[2];
 typedef digit_sums_row digit_sums[2];
 

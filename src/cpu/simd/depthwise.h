@@ -772,7 +772,7 @@ QNI_TEMPLATE void block_vectors(const struct qni_depthwise_tile *t, int64_t v, c
     }
 }
 
-/* So many vectors share the weights' load and hide the latency of a division. */
+/* Vectors of a call that share a load of weights and hide the latency of a division. */
 enum { CODED = MR < 4 ? MR : 4 };
 
 static void row_tile(const struct qni_depthwise_tile *t)

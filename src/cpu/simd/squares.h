@@ -69,7 +69,7 @@ QNI_TEMPLATE __m256i qni_squares_pair(const uint8_t *packed, int64_t quad, int64
     return _mm256_srai_epi16(_mm256_shuffle_epi8(codes, pair == 0 ? first : second), 8);
 }
 
-/* Of 4 x 4: six of a line. */
+/* Transforms six inputs of a line for squares of 4 x 4 outputs. */
 QNI_TEMPLATE void qni_fours_of_line(const __m256i *x, __m256i *to)
 {
     const __m256i far = _mm256_sub_epi16(x[4], _mm256_slli_epi16(x[2], 2));
