@@ -170,7 +170,7 @@ QNI_NOINLINE static void multiply_panel(const struct qni_direct_tile *t,
         finish_panel(t, p, panel, sums);
 }
 
-/* The panel after this, or the first one of the next piece. */
+/* The panel after this, or the first one of the next range. */
 QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t,
                                       const struct qni_direct_range *p, int64_t panel,
                                       int64_t first, int64_t end, const int kind)

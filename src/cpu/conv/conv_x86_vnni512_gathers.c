@@ -13,7 +13,7 @@
  *
  * 98 rows at a time meet 512 positions of a pair of panels, 14 rows by 32 outputs in registers: 28
  * sums, two vectors of weights, four bytes of a row. 14, since images of networks are multiples of
- * 7. Sums wait in memory between two pieces of 512 positions: a pair's if there is only one, else
+ * 7. Sums wait in memory between two ranges of 512 positions: a pair's if there is only one, else
  * those of 16 panels.
  *
  * Bound: 2 m n k operations / 128 each, two a cycle (one on Zen 4). 16 loads and 28 products in 14
@@ -392,7 +392,7 @@ QNI_NOINLINE static void multiply_one(const struct qni_direct_tile *t,
         finish_panels(t, p, panel, sums, 1);
 }
 
-/* The pair after `panel`, or the first one of the next piece. */
+/* The pair after `panel`, or the first one of the next range. */
 QNI_TEMPLATE struct ahead codes_after(const struct qni_direct_tile *t,
                                       const struct qni_direct_range *p, int64_t panel,
                                       int64_t first, int64_t end, const int kind)

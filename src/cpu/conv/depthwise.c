@@ -3,7 +3,7 @@
  *
  *     rows of x --> rows of floats, borders real --> kernel --> lines --> epilogue --> y
  *
- * A piece of work is a band of output rows of some channels of one image. It walks down its band
+ * An item (driver.h) is a band of output rows of some channels of one image. It walks down its band
  * and keeps the rows of x that the taps reach in a ring, so that each is converted once. What
  * the 16 lanes of the kernel are follows from where y's neighbours lie:
  *
@@ -14,7 +14,7 @@
  * neighbouring outputs are neighbours. Taps so far apart that a ring row would mostly hold what
  * nobody reads get a strip of their own instead, holding one column for each output ("apart").
  * Channels of f32 that lie together have a driver of their own: depthwise_image.c.
- * Pieces differ in nothing but where they lie: the bits do not depend on the cut. */
+ * Items differ in nothing but where they lie: the bits do not depend on the cut. */
 #include "depthwise.h"
 
 #include <math.h>
@@ -304,7 +304,7 @@ static void finish_line(const struct depthwise_item *p, float *v, int64_t jy, in
     run->rows->finish(v, &finish);
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- items ----------------------------------------------------------------------------------- */
 
 static void find_inputs(const struct depthwise_item *p, int64_t jy)
 {

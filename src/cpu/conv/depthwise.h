@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pieces of the depthwise driver: which taps there are, their weights as 16 lanes of floats,
+/* The parts of the depthwise loops: which taps there are, their weights as 16 lanes of floats,
  * and inputs as floats with the padding made real. depthwise.c puts them together. */
 #ifndef QNI_CPU_CONV_DEPTHWISE_H
 #define QNI_CPU_CONV_DEPTHWISE_H

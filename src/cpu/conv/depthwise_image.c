@@ -4,11 +4,11 @@
  *     x, where it lies --> kernel: all taps, scale, bias, relu --> y, or a line --> epilogue --> y
  *
  * f16, bf16 and codes become floats first, some rows at a time. Codes less their zero point and
- * values of codes are integers whose sums are exact (conv/kernel.h).
+ * values of codes are integers whose sums are exact (depthwise_kernel.h).
  *
- * A piece of work is a band of output rows of a block of channels of one image. Blocks are as wide
- * as lets the rows of x that one row of outputs reads stay in the first cache until the next row
- * of outputs; wide images are cut in columns for that. No output depends on the cut. */
+ * An item (driver.h) is a band of output rows of a block of channels of one image. Blocks are as
+ * wide as lets the rows of x that one row of outputs reads stay in the first cache until the next
+ * row of outputs; wide images are cut in columns for that. No output depends on the cut. */
 #include <math.h>
 #include <string.h>
 
@@ -101,7 +101,7 @@ struct qni_image_cut qni_image_cut_of(const struct qni_op *op, bool is_codes, in
     return cut;
 }
 
-/* ---- a piece --------------------------------------------------------------------------------- */
+/* ---- an item --------------------------------------------------------------------------------- */
 
 struct image_run {
     const struct qni_op *op;

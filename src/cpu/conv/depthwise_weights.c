@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Taps and weights of a depthwise convolution for its kernels: the order of the packed weights
  * kept, codes expanded to 16 lanes of floats. A panel of a 3 x 3 convolution has 144 codes, so
- * this is done anew for each piece of work. */
+ * this is done anew for each item. */
 #include <string.h>
 
 #include "../../base/compiler.h"

@@ -220,7 +220,7 @@ static const float *bias_of(const struct groups_run *run, int64_t output)
     return bias->rank == 0 ? NULL : (const float *)bias->data + output;
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- items ----------------------------------------------------------------------------------- */
 
 static void set_bytes(const struct groups_item *p, struct qni_groups_tile *t)
 {
