@@ -32,13 +32,15 @@ static double elements_of(const qn_tensor *t)
     return n;
 }
 
-/* What a kernel reads of packed weights: not the parts that only unpacking needs. */
+/* What a kernel reads of packed weights: not the parts that only unpacking needs, as the last two
+ * are unless scales and offsets are made of them. */
 static double weight_bytes(const struct qni_packed_head *head)
 {
     static const int32_t hot[] = {QNI_SECTION_CODES, QNI_SECTION_SCALE, QNI_SECTION_OFFSET,
-                                  QNI_SECTION_TABLE};
+                                  QNI_SECTION_TABLE, QNI_SECTION_LEVELS, QNI_SECTION_ZERO};
     double bytes = 0.0;
-    for (size_t i = 0; i < sizeof hot / sizeof *hot; i++)
+    const size_t n = sizeof hot / sizeof *hot - (qni_is_compact(head) ? 0 : 2);
+    for (size_t i = 0; i < n; i++)
         bytes += (double)head->section[hot[i]].bytes;
     return bytes;
 }

@@ -116,7 +116,7 @@ qn_status qn_packed_query(const qn_packed *packed, qn_packed_info *info)
     own.layout = static_layout(head->layout);
     own.bytes = (size_t)head->bytes;
     own.x_block = head->x_block;
-    own.has_sums = head->section[QNI_SECTION_SUMS].bytes != 0;
+    own.has_sums = head->section[QNI_SECTION_SUMS].bytes != 0 || qni_is_compact(head);
     own.has_perm = head->section[QNI_SECTION_PERM].bytes != 0;
     own.has_prescale = head->section[QNI_SECTION_PRESCALE].bytes != 0;
     return qni_sized_write(info, &own, sizeof own);

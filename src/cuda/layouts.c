@@ -65,8 +65,8 @@ static void load_block(const uint8_t *in, int32_t code_bits, struct qni_unit_cod
             }
 }
 
-#define QNI_LAYOUT(name, layout, code_bits, is_table, floats, codes)                               \
-    {name, QNI_CUDA_##layout, code_bits, is_table, floats, codes},
+#define QNI_LAYOUT(name, layout, code_bits, is_table, floats, is_compact, codes)                   \
+    {name, QNI_CUDA_##layout, code_bits, is_table, floats, is_compact, codes},
 static const struct qni_layout layouts[] = {
 #include "layouts.inc"
 };

@@ -9,6 +9,7 @@
 #ifndef QNI_QUANT_CUT_H
 #define QNI_QUANT_CUT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Positions of a unit; outputs of a panel. */
@@ -25,6 +26,18 @@ struct qni_cut {
     int64_t n_groups, group_units;
     int64_t group_len, last_len; /* real positions of every group but the last, and of the last */
     int64_t n_segments, segment_units;
+};
+
+/* How the codes of compact weights lie, and what they become. */
+struct qni_compact {
+    int32_t bits;      /* of a code */
+    int32_t wide_bits; /* of a code that kernels read: 4 or 8 */
+    int32_t is_table;
+    int32_t halves;  /* groups of 16: two lie in a unit */
+    int32_t shift;   /* wide code = code + shift */
+    uint8_t padding; /* wide code of what a group of 16 lacks of its unit */
+    int64_t units;   /* of a panel, as they lie */
+    size_t unit_bytes;
 };
 
 /* Real positions of a segment that begins `unit` units into group g and has `n` units. */

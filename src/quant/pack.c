@@ -11,6 +11,7 @@
 #include "../base/error.h"
 #include "../base/half.h"
 #include "levels.h"
+#include "narrow.h"
 
 /* Panels are dealt out in pieces, so that there are enough for any number of threads. */
 enum { PANELS_PER_TASK = 4 };
@@ -37,6 +38,17 @@ bool qni_layout_holds(const struct qni_layout *layout, const qn_format *format)
     return (layout->is_table != 0) == qni_has_table(format) && format->bits <= layout->code_bits;
 }
 
+/* Among those without a wish: compact layouts are for weights that they make smaller. */
+static bool serves(const struct qni_packing *packing, const struct qni_layout *layout,
+                   const struct qn_weight *w)
+{
+    bool pays = true;
+    const bool fits = !layout->is_compact ||
+                      (packing->prefers_compact &&
+                       qni_compact_holds(&w->format, w->n, w->k, w->ci, w->conv_groups, &pays));
+    return qni_layout_holds(layout, &w->format) && fits && pays;
+}
+
 static qn_status choose_layout(struct qni_pack *p, const char *wish, qn_error *err)
 {
     const struct qni_packing *packing = p->packing;
@@ -53,10 +65,17 @@ static qn_status choose_layout(struct qni_pack *p, const char *wish, qn_error *e
         if (!qni_layout_holds(p->layout, &p->w->format))
             return qni_fail(err, QN_E_LAYOUT, "layout %s holds %s; these weights are %s of %d bits",
                             p->layout->name, p->layout->codes, what, (int)bits);
+        bool pays;
+        if (p->layout->is_compact && !qni_compact_holds(&p->w->format, p->w->n, p->w->k, p->w->ci,
+                                                        p->w->conv_groups, &pays))
+            return qni_fail(err, QN_E_LAYOUT,
+                            "layout %s holds matrices whose groups are of 16, of multiples of 32, "
+                            "or whole rows; these weights are none",
+                            p->layout->name);
         return QN_OK;
     }
     for (int32_t i = 0; (p->layout = qni_packing_layout(packing, i)) != NULL; i++)
-        if (qni_layout_holds(p->layout, &p->w->format))
+        if (serves(packing, p->layout, p->w))
             return QN_OK;
     return qni_fail(err, QN_E_LAYOUT, "no %s layout holds %s of %d bits", packing->device, what,
                     (int)bits);
@@ -96,6 +115,35 @@ static bool shifts_fit_f16(const struct qn_weight *w)
     return true;
 }
 
+bool qni_pack_fits_bytes(const struct qn_weight *w, qn_dtype dtype, float unit)
+{
+    for (int64_t i = 0; i < w->n * w->n_groups; i++) {
+        uint8_t byte[4];
+        qni_narrow(dtype, w->scale[i] / unit, byte);
+        const float back =
+            dtype == QN_E4M3 ? qni_f32_from_e4m3(byte[0]) : qni_f32_from_e8m0(byte[0]);
+        if (qni_bits_of(back * unit) != qni_bits_of(w->scale[i]))
+            return false;
+    }
+    return true;
+}
+
+/* The unit of scales of E4M3: 1, a power of two such that the largest is in [128, 256) (what
+ * quantizing makes), or one in which the largest is 448 (a file's scale of the tensor); 0: none. */
+static float find_scale_unit(const struct qn_weight *w)
+{
+    float most = 0.0f;
+    for (int64_t i = 0; i < w->n * w->n_groups; i++)
+        most = w->scale[i] > most ? w->scale[i] : most;
+    const float power = qni_float_of(qni_bits_of(most) & 0x7f800000u) * 0x1p-7f;
+    const float units[] = {1.0f, power, most / 448.0f};
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (units[i] > 0x1p-100f && units[i] < 0x1p100f &&
+            qni_pack_fits_bytes(w, QN_E4M3, units[i]))
+            return units[i];
+    return 0.0f;
+}
+
 static bool zeros_fit_i8(const struct qn_weight *w)
 {
     for (int64_t i = 0; w->zero != NULL && i < w->n * w->n_groups; i++)
@@ -110,6 +158,8 @@ struct qni_pack_widths qni_pack_measure(const struct qn_weight *w)
     struct qni_pack_widths fit = {.zeros = zeros_fit_i8(w), .scales = fits_f16(w->scale, groups)};
     fit.minima = w->format.shift != QN_SHIFT_MIN || fits_f16(w->offset, groups);
     fit.shifts = fit.scales && shifts_fit_f16(w); /* with scales of f32 nobody asks */
+    fit.powers = w->format.scale_dtype == QN_E8M0 && qni_pack_fits_bytes(w, QN_E8M0, 1.0f);
+    fit.unit = w->format.scale_dtype == QN_E4M3 ? find_scale_unit(w) : 0.0f;
     return fit;
 }
 
@@ -159,17 +209,23 @@ static qn_status plan_sections(struct qni_pack *p, bool with_sums, qn_error *err
 {
     const struct qn_weight *w = p->w;
     struct qni_packed_head *h = &p->head;
+    const bool compact = qni_is_compact(h), two = w->super_scale != NULL;
     const int64_t lanes = h->panels * QNI_PANEL;
-    const size_t scale = h->scale_dtype == QN_F16 ? 2 : 4;
+    const size_t scale = qni_packed_scale_bytes(h);
     const bool same_segments = p->cut.segment_units == p->row_cut.segment_units;
 
     h->bytes = qni_round_up(sizeof *h, alignment(h));
-    QNI_TRY(add_section(h, QNI_SECTION_CODES, h->panels * h->units,
-                        qni_packed_unit_bytes(p->layout->code_bits), err));
-    QNI_TRY(add_section(h, QNI_SECTION_SCALE, lanes * h->n_groups, scale, err));
-    if (qni_packed_has_offsets(h))
+    QNI_TRY(add_section(h, QNI_SECTION_CODES, h->panels * (compact ? p->compact.units : h->units),
+                        compact ? p->compact.unit_bytes
+                                : qni_packed_unit_bytes(p->layout->code_bits),
+                        err));
+    if (qni_compact_has_scale(h, two))
+        QNI_TRY(add_section(h, QNI_SECTION_SCALE,
+                            lanes * h->n_groups + (int64_t)qni_packed_unit_scale_bytes(h), scale,
+                            err));
+    if (qni_packed_stores_offsets(h))
         QNI_TRY(add_section(h, QNI_SECTION_OFFSET, lanes * h->n_groups, scale, err));
-    if (p->has_values && with_sums) {
+    if (p->has_values && with_sums && !compact) {
         QNI_TRY(add_section(h, QNI_SECTION_SUMS, lanes * h->n_segments, 4, err));
         if (!same_segments)
             QNI_TRY(add_section(h, QNI_SECTION_GROUP_SUMS, lanes * p->row_cut.n_segments, 4, err));
@@ -186,9 +242,8 @@ static qn_status plan_sections(struct qni_pack *p, bool with_sums, qn_error *err
     if (w->zero != NULL)
         QNI_TRY(add_section(h, QNI_SECTION_ZERO, lanes * h->n_groups,
                             h->zero_dtype == QN_I8 ? 1 : 4, err));
-    if (w->super_scale != NULL || h->format.shift == QN_SHIFT_MIN)
-        QNI_TRY(add_section(h, QNI_SECTION_LEVELS, h->panels,
-                            qni_levels_panel_bytes(h, w->super_scale != NULL), err));
+    if (two || h->format.shift == QN_SHIFT_MIN)
+        QNI_TRY(add_section(h, QNI_SECTION_LEVELS, h->panels, qni_levels_panel_bytes(h, two), err));
     return QN_OK;
 }
 
@@ -197,7 +252,7 @@ static void plan_words(struct qni_pack *p, const struct qni_pack_widths *fit)
     const struct qn_weight *w = p->w;
     struct qni_packed_head *h = &p->head;
     memcpy(h->magic, "quernpk", 8);
-    h->version = 1;
+    h->version = p->layout->is_compact ? QNI_COMPACT_VERSION : 1;
     h->device_kind = p->packing->device_kind;
     memcpy(h->layout, p->layout->name, strlen(p->layout->name));
     h->isa = QN_ISA_PORTABLE;
@@ -211,8 +266,18 @@ static void plan_words(struct qni_pack *p, const struct qni_pack_widths *fit)
     h->zero_dtype = fit->zeros ? QN_I8 : QN_I32;
     if (w->format.shift == QN_SHIFT_MIN && w->super_scale == NULL)
         h->zero_dtype = fit->minima ? QN_F16 : QN_F32;
-    const bool shifts_fit = !qni_packed_has_offsets(h) || fit->shifts;
-    h->scale_dtype = shifts_fit && fit->scales ? QN_F16 : QN_F32;
+    const bool shifts_fit = !qni_packed_stores_offsets(h) || fit->shifts;
+    h->scale_dtype = QN_F32;
+    if (p->layout->is_compact && w->super_scale != NULL)
+        return; /* what products of two levels are made in */
+    const bool may_be_bytes = p->layout->is_compact && w->format.shift != QN_SHIFT_OFFSET;
+    p->scale_unit = fit->unit;
+    if (may_be_bytes && fit->powers)
+        h->scale_dtype = QN_E8M0;
+    else if (may_be_bytes && fit->unit != 0.0f)
+        h->scale_dtype = QN_E4M3;
+    else if (shifts_fit && fit->scales)
+        h->scale_dtype = QN_F16;
 }
 
 qn_status qni_pack_plan(const struct qni_packing *packing, const struct qn_weight *w,
@@ -251,6 +316,8 @@ qn_status qni_pack_plan_widths(const struct qni_packing *packing, const struct q
     if (runs > INT32_MAX)
         return qni_fail(err, QN_E_LAYOUT, "the groups cut a row into more than 2^31 pieces");
     h->n_runs = (int32_t)runs;
+    if (p->layout->is_compact)
+        p->compact = qni_compact_of(h, p->layout, p->padding);
     return plan_sections(p, options->without_sums == 0, err);
 }
 
@@ -419,6 +486,39 @@ static void write_floats(const struct job *job, int64_t panel, const int64_t out
         }
 }
 
+/* The first run from `run` on that reaches into the unit or lies behind it. */
+static int64_t run_of(const struct job *job, int64_t unit, int64_t run)
+{
+    while (run < job->p->head.n_runs &&
+           job->runs[run].dst + job->runs[run].len <= unit * QNI_UNIT)
+        run++;
+    return run;
+}
+
+/* Compact codes of a panel, unit by unit. */
+static void write_compact(const struct job *job, int64_t panel, const int64_t outputs[QNI_PANEL])
+{
+    enum { HALF = QNI_UNIT / 2 };
+    const struct qni_pack *p = job->p;
+    const struct qni_compact *const c = &p->compact;
+    uint8_t *to = section_of(job, QNI_SECTION_CODES);
+    to += (size_t)(panel * c->units) * c->unit_bytes;
+    int32_t sums[QNI_PANEL];
+    for (int64_t i = 0, run = 0; i < c->units; i++, to += c->unit_bytes) {
+        struct qni_unit_codes codes, second;
+        const int64_t unit = c->halves ? 2 * i : i;
+        run = run_of(job, unit, run);
+        gather_unit(job, outputs, unit, run, &codes, sums);
+        if (c->halves) {
+            run = run_of(job, unit + 1, run);
+            gather_unit(job, outputs, unit + 1, run, &second, sums);
+            for (int64_t j = 0; j < QNI_PANEL; j++)
+                memcpy(&codes.code[j][HALF], second.code[j], HALF);
+        }
+        qni_compact_store(c, &codes, to);
+    }
+}
+
 static void write_codes(const struct job *job, int64_t panel, const int64_t outputs[QNI_PANEL])
 {
     const struct qni_pack *p = job->p;
@@ -435,8 +535,7 @@ static void write_codes(const struct job *job, int64_t panel, const int64_t outp
     for (int64_t unit = 0, run = 0, n; unit < p->head.units && codes != NULL; unit += n) {
         const int64_t inside = unit % per_block;
         uint8_t *const to = codes + (size_t)(panel * p->head.units + unit - inside) * unit_bytes;
-        while (run < p->head.n_runs && job->runs[run].dst + job->runs[run].len <= unit * QNI_UNIT)
-            run++;
+        run = run_of(job, unit, run);
         n = run < p->head.n_runs
                 ? whole_units(job, outputs, unit, &job->runs[run], UNITS_AT_ONCE, rows)
                 : 0;
@@ -459,6 +558,10 @@ static void store_scale(void *section, qn_dtype dtype, int64_t at, float v)
 {
     if (dtype == QN_F16)
         ((uint16_t *)section)[at] = qni_f16_from_f32(v);
+    else if (dtype == QN_E8M0) /* of an output that is not there: 2^-127 */
+        ((uint8_t *)section)[at] = (uint8_t)(qni_bits_of(v) >> 23);
+    else if (dtype == QN_E4M3)
+        ((uint8_t *)section)[at] = qni_e4m3_from_f32(v);
     else
         ((float *)section)[at] = v;
 }
@@ -485,7 +588,11 @@ static void write_scales(const struct job *job, int64_t panel, const int64_t out
             const int64_t at = (panel * w->n_groups + g) * QNI_PANEL + lane;
             const int64_t j = outputs[p->packing->lanes[lane]];
             const int64_t from = j * w->n_groups + g; /* j < 0: an output that is not there */
-            store_scale(scale, p->head.scale_dtype, at, j < 0 ? 0.0f : w->scale[from]);
+            if (scale != NULL)
+                store_scale(scale, p->head.scale_dtype, at,
+                            j < 0                                ? 0.0f
+                            : p->head.scale_dtype == QN_E4M3 ? w->scale[from] / p->scale_unit
+                                                             : w->scale[from]);
             if (offset != NULL)
                 store_scale(offset, p->head.scale_dtype, at,
                             j < 0 ? 0.0f : qni_group_offset(w, j, g));
@@ -494,6 +601,13 @@ static void write_scales(const struct job *job, int64_t panel, const int64_t out
             else if (zero != NULL)
                 ((int32_t *)zero)[at] = j < 0 ? 0 : w->zero[from];
         }
+}
+
+/* Do compact codes differ from those that kernels read? */
+static bool is_narrow(const struct qni_pack *p)
+{
+    return p->layout->is_compact &&
+           (p->compact.bits != p->compact.wide_bits || p->compact.halves);
 }
 
 /* Panels [panel, end). */
@@ -507,6 +621,8 @@ static void write_panels(const struct job *job, int64_t panel, int64_t end)
         }
         if (job->p->layout->floats != 0)
             write_floats(job, panel, outputs);
+        else if (is_narrow(job->p))
+            write_compact(job, panel, outputs);
         else
             write_codes(job, panel, outputs);
         write_scales(job, panel, outputs);
@@ -547,6 +663,10 @@ static void write_small_sections(const struct job *job)
         qni_counts_make(&job->p->row_cut, counts);
     if (w->table != NULL)
         memcpy(section_of(job, QNI_SECTION_TABLE), w->table, sizeof(float) << w->format.bits);
+    if (job->p->head.scale_dtype == QN_E4M3)
+        memcpy((uint8_t *)section_of(job, QNI_SECTION_SCALE) +
+                   job->p->head.section[QNI_SECTION_SCALE].bytes - sizeof(float),
+               &job->p->scale_unit, sizeof(float));
     if (section_of(job, QNI_SECTION_PERM) != NULL)
         memcpy(section_of(job, QNI_SECTION_PERM), w->perm, (size_t)w->k * sizeof *w->perm);
     if (section_of(job, QNI_SECTION_PRESCALE) != NULL)

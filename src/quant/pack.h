@@ -8,6 +8,7 @@
 #include "../base/context.h"
 #include "../base/half.h"
 #include "canonical.h"
+#include "compact.h"
 #include "geometry.h"
 #include "packed.h"
 
@@ -15,9 +16,10 @@
 struct qni_layout {
     const char *name;
     int32_t layout;    /* the backend's number for it */
-    int32_t code_bits; /* as stored: 4 or 8; of floats 16 or 32 */
-    int32_t is_table;  /* codes go through a codebook */
-    qn_dtype floats;   /* the type of numbers that are not quantized; else 0 */
+    int32_t code_bits;  /* as kernels read them: 4 or 8; of floats 16 or 32 */
+    int32_t is_table;   /* codes go through a codebook */
+    qn_dtype floats;    /* the type of numbers that are not quantized; else 0 */
+    int32_t is_compact; /* compact.h: layout and code_bits are those of what kernels read */
     const char *codes; /* what it holds, in words */
 };
 
@@ -55,6 +57,7 @@ struct qni_packing {
     qni_store_rows_fn *store_rows; /* NULL: unit by unit */
     qni_load_codes_fn *load;
     qni_float_place_fn *float_place; /* NULL: no layout has floats */
+    bool prefers_compact;            /* where a weight without a wish gets smaller so */
 };
 
 /* Can the layout hold weights of this format? */
@@ -76,14 +79,20 @@ struct qni_pack {
     int32_t half, shift;         /* integers: value = code - half, stored = code + shift */
     int32_t has_values;          /* integers, or a codebook of integers: there may be sums */
     int16_t value[256];          /* of a codebook's codes */
-    uint8_t padding;             /* as stored */
+    uint8_t padding;             /* as kernels read it */
+    struct qni_compact compact;  /* of compact layouts */
+    float scale_unit;            /* of scales of E4M3 */
 };
 
 /* Which of a weight's numbers the narrow types hold, all of them exactly: zero points int8; minima,
  * offsets and scales f16. Of several weights, below each other, each is true where it is of all. */
 struct qni_pack_widths {
     bool zeros, minima, shifts, scales;
+    bool powers; /* scales of formats with E8M0 are such */
+    float unit;  /* scales of formats with E4M3 are such, times this; 0: they are not */
 };
+/* Are scales such numbers (E8M0, E4M3), times the unit? */
+bool qni_pack_fits_bytes(const struct qn_weight *w, qn_dtype dtype, float unit);
 struct qni_pack_widths qni_pack_measure(const struct qn_weight *w);
 
 /* QN_E_LAYOUT; QN_E_MEMORY: beyond the address space. */
@@ -147,9 +156,17 @@ qn_status qni_pack_host_into(const qn_ctx *ctx, const struct qni_packing *packin
 /* A number of the SCALE or OFFSET section. */
 static inline float qni_load_scale(const void *section, int32_t dtype, int64_t at)
 {
-    return dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)section)[at])
-                           : ((const float *)section)[at];
+    return dtype == QN_F16    ? qni_f32_from_f16(((const uint16_t *)section)[at])
+           : dtype == QN_E8M0 ? qni_f32_from_e8m0(((const uint8_t *)section)[at])
+           : dtype == QN_E4M3 ? qni_f32_from_e4m3(((const uint8_t *)section)[at])
+                              : ((const float *)section)[at];
 }
+
+/* The block of wide codes that a unit begins, or that one unit of compact codes; `codes` is the
+ * section. */
+void qni_packed_load(const struct qni_packing *packing, const struct qni_layout *layout,
+                     const struct qn_packed *packed, int64_t panel, int64_t unit,
+                     struct qni_unit_codes *block);
 
 /* May this blob, which lies in host memory, be run? For weights from files, after
  * qni_packed_head_check(): the layout is one of the backend's, sections are as long as it says, and

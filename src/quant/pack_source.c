@@ -4,7 +4,7 @@
  *
  * The head says how wide scales and zero points are, which all rows decide. It is planned for what
  * the first block needs; where a later one needs more, the pass ends, and the next one is planned
- * for both. Widths only grow, so that there are at most five passes, and nearly always one. */
+ * for both. Widths only grow, so that there are at most seven passes, and nearly always one. */
 #include <string.h>
 
 #include "../base/compiler.h"
@@ -29,7 +29,7 @@ struct pass {
     struct qni_pack_widths fit; /* that the plan is made for */
     struct slot *slots;
     int64_t per_block, next;    /* rows; the next block, atomic */
-    int32_t stopped, unfit[4];  /* atomic */
+    int32_t stopped, unfit[6];  /* atomic */
     uint8_t *blob;
 };
 
@@ -51,10 +51,15 @@ static bool fill(struct pass *p, struct slot *slot, int64_t block)
 static bool needs_more(struct pass *p, const struct qn_weight *rows)
 {
     const struct qni_pack_widths fit = qni_pack_measure(rows);
-    const bool unfit[4] = {p->fit.zeros && !fit.zeros, p->fit.minima && !fit.minima,
-                           p->fit.shifts && !fit.shifts, p->fit.scales && !fit.scales};
+    const bool has_unit = p->fit.unit != 0.0f;
+    const bool unfit[6] = {p->fit.zeros && !fit.zeros,
+                           p->fit.minima && !fit.minima,
+                           p->fit.shifts && !fit.shifts,
+                           p->fit.scales && !fit.scales,
+                           p->fit.powers && !fit.powers,
+                           has_unit && !qni_pack_fits_bytes(rows, QN_E4M3, p->fit.unit)};
     bool any = false;
-    for (int32_t i = 0; i < 4; i++)
+    for (int32_t i = 0; i < 6; i++)
         if (unfit[i]) {
             __atomic_store_n(&p->unfit[i], 1, __ATOMIC_RELAXED);
             any = true;
@@ -139,6 +144,8 @@ static qn_status run_passes(const qn_ctx *ctx, struct pass *p, int32_t n_slots,
         p->fit.minima = p->fit.minima && !p->unfit[1];
         p->fit.shifts = p->fit.shifts && !p->unfit[2];
         p->fit.scales = p->fit.scales && !p->unfit[3];
+        p->fit.powers = p->fit.powers && !p->unfit[4];
+        p->fit.unit = p->unfit[5] ? 0.0f : p->fit.unit;
         p->next = 0;
         for (int32_t i = 0; i < n_slots && !done; i++) {
             p->slots[i].held = -1;

@@ -9,7 +9,7 @@
 #include "../base/error.h"
 #include "../base/size.h"
 #include "canonical.h"
-#include "geometry.h"
+#include "compact.h"
 
 static qn_status corrupt(qn_error *err, const char *what)
 {
@@ -21,15 +21,18 @@ static qn_status check_words(const struct qni_packed_head *h, qn_error *err)
 {
     if (memcmp(h->magic, "quernpk", 8) != 0)
         return corrupt(err, "it does not begin with quernpk");
-    if (h->version != 1)
+    if (h->version != 1 && h->version != QNI_COMPACT_VERSION)
         return qni_fail(err, QN_E_VERSION,
-                        "the packed weights are of version %u; this library reads version 1",
+                        "the packed weights are of version %u; this library reads versions 1 and 2",
                         (unsigned)h->version);
     if (h->device_kind != QN_CPU && h->device_kind != QN_CUDA)
         return corrupt(err, "no such kind of device");
     if (h->layout[0] == 0 || memchr(h->layout, 0, sizeof h->layout) == NULL)
         return corrupt(err, "the layout's name is missing or has no end");
-    if (h->scale_dtype != QN_F32 && h->scale_dtype != QN_F16)
+    const bool may_be_bytes = qni_is_compact(h) && h->format.scale_dtype == h->scale_dtype &&
+                              h->format.shift != QN_SHIFT_OFFSET;
+    const bool are_bytes = h->scale_dtype == QN_E8M0 || h->scale_dtype == QN_E4M3;
+    if (h->scale_dtype != QN_F32 && h->scale_dtype != QN_F16 && !(may_be_bytes && are_bytes))
         return corrupt(err, "scales are neither f32 nor f16");
     const bool may_be_float = h->format.shift == QN_SHIFT_MIN;
     if (h->zero_dtype != QN_I32 && h->zero_dtype != QN_I8 &&
@@ -95,19 +98,24 @@ static bool takes_or_absent(const struct qni_packed_head *h, int32_t section, in
 static qn_status check_sizes(const struct qni_packed_head *h, qn_error *err)
 {
     const qn_format *f = &h->format;
-    const size_t scale = h->scale_dtype == QN_F16 ? 2 : 4, zero = h->zero_dtype == QN_I8 ? 1 : 4;
+    const size_t scale = qni_packed_scale_bytes(h), zero = h->zero_dtype == QN_I8 ? 1 : 4;
     int64_t lanes, scales, codes, sums;
     if (!qni_i64_mul(h->panels, QNI_PANEL, &lanes) || !qni_i64_mul(lanes, h->n_groups, &scales) ||
         !qni_i64_mul(lanes, h->n_segments, &sums) || !qni_i64_mul(lanes, h->units, &codes) ||
         !qni_i64_mul(codes, QNI_UNIT, &codes) || codes > INT64_MAX / 4)
         return corrupt(err, "the weights exceed the address space");
-    const uint64_t least = (uint64_t)codes / 8 * (uint64_t)f->bits;
+    const uint64_t least = qni_is_compact(h) ? (uint64_t)(h->panels * qni_compact_units(h)) *
+                                                   qni_packed_unit_bytes(f->bits)
+                                             : (uint64_t)codes / 8 * (uint64_t)f->bits;
     const uint64_t bytes = h->section[QNI_SECTION_CODES].bytes;
-    const uint64_t most = qni_is_float_format(f) ? least : (uint64_t)codes;
-    if (bytes < least || bytes > most)
+    const bool is_exact = qni_is_compact(h) || qni_is_float_format(f);
+    if (bytes < least || bytes > (is_exact ? least : (uint64_t)codes))
         return corrupt(err, "the codes do not have the size that n and k demand");
-    if (!takes(h, QNI_SECTION_SCALE, scales, scale) ||
-        !takes(h, QNI_SECTION_OFFSET, qni_packed_has_offsets(h) ? scales : 0, scale) ||
+    const bool makes_scales = qni_is_compact(h) && h->format.superblock > 0 &&
+                              h->section[QNI_SECTION_SCALE].bytes == 0;
+    const int64_t unit = (int64_t)qni_packed_unit_scale_bytes(h); /* scales are bytes, then */
+    if (!takes(h, QNI_SECTION_SCALE, makes_scales ? 0 : scales + unit, scale) ||
+        !takes(h, QNI_SECTION_OFFSET, qni_packed_stores_offsets(h) ? scales : 0, scale) ||
         !takes(h, QNI_SECTION_ZERO, f->shift == QN_SHIFT_ZERO ? scales : 0, zero))
         return corrupt(err, "scales, offsets or zero points do not have one entry per group");
     if (!takes_or_absent(h, QNI_SECTION_SUMS, sums, 4))

@@ -94,7 +94,7 @@ static struct group load_group(const struct packed_job *job, int64_t panel, int6
     const int64_t at = (panel * h->n_groups + g) * QNI_PANEL + job->lane_of[row];
     const void *zero = qni_section(job->packed, QNI_SECTION_ZERO);
     struct group group = {.scale = 0.0f};
-    group.scale = qni_load_scale(qni_section(job->packed, QNI_SECTION_SCALE), h->scale_dtype, at);
+    group.scale = qni_packed_affine(job->packed, panel, g, job->lane_of[row]).scale;
     if (h->format.shift == QN_SHIFT_MIN) {
         const size_t bytes = qni_levels_panel_bytes(h, qni_levels_are_two(h));
         const uint8_t *levels = qni_section(job->packed, QNI_SECTION_LEVELS);
@@ -168,10 +168,8 @@ static void packed_row(void *arg, int32_t i)
     const struct packed_job *job = arg;
     const struct qni_packed_head *h = job->packed->head;
     const struct qni_run *runs = qni_section(job->packed, QNI_SECTION_RUNS);
-    const uint8_t *codes = qni_section(job->packed, QNI_SECTION_CODES);
     const struct target t = target_of(job->rows, i, qni_section(job->packed, QNI_SECTION_PERM),
                                       qni_section(job->packed, QNI_SECTION_PRESCALE));
-    const size_t unit_bytes = qni_packed_unit_bytes(job->layout->code_bits);
     const int64_t per_block = qni_packed_block_units(h->device_kind);
     int64_t row;
     const int64_t panel = qni_panel_of(h, qni_row_id(job->rows, i), &row);
@@ -181,8 +179,7 @@ static void packed_row(void *arg, int32_t i)
         const int64_t first = unit * QNI_UNIT, end = first + QNI_UNIT;
         const struct qni_unit_codes *here = &block[unit % per_block];
         if (here == block)
-            job->packing->load(codes + (size_t)(panel * h->units + unit) * unit_bytes,
-                               job->layout->code_bits, block);
+            qni_packed_load(job->packing, job->layout, job->packed, panel, unit, block);
         while (run < h->n_runs && runs[run].dst + runs[run].len <= first)
             run++;
         for (int64_t r = run; r < h->n_runs && runs[r].dst < end; r++) {

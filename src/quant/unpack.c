@@ -29,16 +29,23 @@ static qn_status check_sections(const struct qni_packed_head *h, const struct qn
                                 const struct qni_cut *row_cut, qn_error *err)
 {
     const int64_t lanes = h->panels * QNI_PANEL;
-    const size_t scale = h->scale_dtype == QN_F16 ? 2 : 4;
+    const bool compact = qni_is_compact(h), two = qni_levels_are_two(h);
+    const size_t scale = qni_packed_scale_bytes(h);
     const bool is_table = layout->is_table != 0;
-    const bool has_sums = h->section[QNI_SECTION_SUMS].bytes != 0;
+    const bool has_sums = h->section[QNI_SECTION_SUMS].bytes != 0 && !compact;
     const bool has_counts = h->section[QNI_SECTION_COUNTS].bytes != 0;
     const bool same_segments = row_cut->segment_units == h->segment_units;
-    QNI_TRY(check_section(h, QNI_SECTION_CODES, "codes", h->panels * h->units,
-                          qni_packed_unit_bytes(layout->code_bits), err));
-    QNI_TRY(check_section(h, QNI_SECTION_SCALE, "scales", lanes * h->n_groups, scale, err));
+    QNI_TRY(check_section(h, QNI_SECTION_CODES, "codes",
+                          h->panels * (compact ? qni_compact_units(h) : h->units),
+                          qni_packed_unit_bytes(compact ? h->format.bits : layout->code_bits),
+                          err));
+    QNI_TRY(check_section(h, QNI_SECTION_SCALE, "scales",
+                          qni_compact_has_scale(h, two)
+                              ? lanes * h->n_groups + (int64_t)qni_packed_unit_scale_bytes(h)
+                              : 0,
+                          scale, err));
     QNI_TRY(check_section(h, QNI_SECTION_OFFSET, "offsets",
-                          qni_packed_has_offsets(h) ? lanes * h->n_groups : 0, scale, err));
+                          qni_packed_stores_offsets(h) ? lanes * h->n_groups : 0, scale, err));
     QNI_TRY(check_section(h, QNI_SECTION_SUMS, "column sums", has_sums ? lanes * h->n_segments : 0,
                           4, err));
     QNI_TRY(check_section(h, QNI_SECTION_GROUP_SUMS, "group sums",
@@ -61,7 +68,6 @@ static qn_status check_sections(const struct qni_packed_head *h, const struct qn
                           h->zero_dtype == QN_I8 ? 1 : 4, err));
     const bool has_levels = h->section[QNI_SECTION_LEVELS].bytes != 0 ||
                             (h->format.shift == QN_SHIFT_MIN && lanes * h->n_groups > 0);
-    const bool two = qni_levels_are_two(h);
     if (has_levels && !two &&
         (h->zero_dtype == QN_I8 || h->zero_dtype == QN_I32 || h->format.shift != QN_SHIFT_MIN))
         return qni_fail(err, QN_E_CORRUPT,
@@ -143,7 +149,12 @@ qn_status qni_packed_check(const struct qni_packing *packing, const struct qn_pa
                         "the weights are packed in layout \"%.23s\", which is none of the %s's",
                         h->layout, packing->device);
     const int64_t groups = qn_format_groups(&h->format, h->k, h->ci);
-    if (!qni_layout_holds(layout, &h->format))
+    bool pays;
+    const bool fits = layout->is_compact == qni_is_compact(h) &&
+                      (!layout->is_compact ||
+                       (qni_compact_holds(&h->format, h->n, h->k, h->ci, h->conv_groups, &pays) &&
+                        h->kh == 1 && h->kw == 1));
+    if (!qni_layout_holds(layout, &h->format) || !fits)
         return qni_fail(err, QN_E_CORRUPT,
                         "layout %s cannot hold the format that the packed "
                         "weights name",
@@ -162,6 +173,29 @@ qn_status qni_packed_check(const struct qni_packing *packing, const struct qn_pa
     return check_indices(packed, err);
 }
 
+void qni_packed_load(const struct qni_packing *packing, const struct qni_layout *layout,
+                     const struct qn_packed *packed, int64_t panel, int64_t unit,
+                     struct qni_unit_codes *block)
+{
+    enum { HALF = QNI_UNIT / 2 };
+    const struct qni_packed_head *const h = packed->head;
+    const uint8_t *const codes = qni_section(packed, QNI_SECTION_CODES);
+    if (!qni_is_compact(h)) {
+        const size_t unit_bytes = qni_packed_unit_bytes(layout->code_bits);
+        packing->load(codes + (size_t)(panel * h->units + unit) * unit_bytes, layout->code_bits,
+                      block);
+        return;
+    }
+    const struct qni_compact c = qni_compact_of(h, layout, 0);
+    const int64_t at = panel * c.units + (c.halves ? unit / 2 : unit);
+    qni_compact_load(&c, codes + (size_t)at * c.unit_bytes, block);
+    for (int32_t j = 0; c.halves && j < QNI_PANEL; j++) {
+        if (unit % 2 != 0)
+            memcpy(block->code[j], &block->code[j][HALF], HALF);
+        memset(&block->code[j][HALF], c.padding, HALF);
+    }
+}
+
 /* What all threads of an unpacking read; bad: any of them saw a code out of range. */
 struct unpack {
     const struct qni_packing *packing;
@@ -178,9 +212,7 @@ static bool unpack_codes(const struct unpack *u, int64_t panel, const int64_t ou
 {
     const struct qni_packed_head *h = u->packed->head;
     const struct qni_run *runs = qni_section(u->packed, QNI_SECTION_RUNS);
-    const uint8_t *codes = qni_section(u->packed, QNI_SECTION_CODES);
     const int64_t per_block = qni_packed_block_units(h->device_kind);
-    const size_t unit_bytes = qni_packed_unit_bytes(u->layout->code_bits);
     const int32_t n = 1 << h->format.bits;
     const int32_t shift = u->layout->is_table ? 0 : (1 << (u->layout->code_bits - 1)) - n / 2;
     struct qni_unit_codes block[QNI_MAX_BLOCK_UNITS];
@@ -190,8 +222,7 @@ static bool unpack_codes(const struct unpack *u, int64_t panel, const int64_t ou
         const int64_t first = unit * QNI_UNIT, end = first + QNI_UNIT;
         const struct qni_unit_codes *here = &block[unit % per_block];
         if (here == block)
-            u->packing->load(codes + (size_t)(panel * h->units + unit) * unit_bytes,
-                             u->layout->code_bits, block);
+            qni_packed_load(u->packing, u->layout, u->packed, panel, unit, block);
         while (run < h->n_runs && runs[run].dst + runs[run].len <= first)
             run++;
         for (int64_t i = run; i < h->n_runs && runs[i].dst < end; i++) {
@@ -253,7 +284,6 @@ static void unpack_levels(const struct unpack *u, const uint8_t *panel, int64_t 
 static void unpack_scales(const struct unpack *u, int64_t panel, const int64_t outputs[QNI_PANEL])
 {
     const struct qni_packed_head *h = u->packed->head;
-    const void *scale = qni_section(u->packed, QNI_SECTION_SCALE);
     const void *offset = qni_section(u->packed, QNI_SECTION_OFFSET);
     const void *zero = qni_section(u->packed, QNI_SECTION_ZERO);
     const uint8_t *levels = qni_section(u->packed, QNI_SECTION_LEVELS);
@@ -266,8 +296,8 @@ static void unpack_scales(const struct unpack *u, int64_t panel, const int64_t o
             if (j < 0)
                 continue;
             const int64_t to = j * h->n_groups + g;
-            u->w->scale[to] = qni_load_scale(scale, h->scale_dtype, at);
-            if (u->w->offset != NULL)
+            u->w->scale[to] = qni_packed_affine(u->packed, panel, g, lane).scale;
+            if (u->w->offset != NULL && offset != NULL)
                 u->w->offset[to] = qni_load_scale(offset, h->scale_dtype, at);
             if (levels != NULL)
                 unpack_levels(u, levels + (size_t)panel * level_bytes, j, g, lane);

@@ -435,14 +435,14 @@ static qn_packed *far_zeros_make(const qn_ctx *ctx)
     return packed;
 }
 
-/* The same weights, packed without sums. */
+/* The same weights in another layout. */
 static qn_packed *other_layout_make(const qn_ctx *ctx)
 {
     qn_weight *w = weight_make(ctx, "int4:g32", (struct shape){.n = N, .k = K}, 1);
     qn_packed *packed = NULL;
     qn_pack_options options;
     qn_pack_options_init(&options);
-    options.without_sums = 1;
+    options.layout = "q4n16";
     assert_ok(qn_pack(ctx, w, &options, &packed, NULL));
     qn_weight_destroy(w);
     return packed;

@@ -205,8 +205,8 @@ static void test_refusals(void **state)
     strcpy(head->layout, "z9n99");
     assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_LAYOUT, "z9n99");
     *head = good;
-    head->version = 2;
-    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_VERSION, "version 2");
+    head->version = 3;
+    assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_VERSION, "version 3");
     *head = good;
     head->magic[0] = 'Q';
     assert_error(try_load(c.ctx, bytes, size, &packed, &err), QN_E_CORRUPT, "quernpk");

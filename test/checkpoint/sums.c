@@ -269,7 +269,7 @@ static void test_packed_verify(void **state)
     size_t size, blob;
     (void)state;
     counted_make(&c);
-    uint8_t *bytes = saved_bytes(c.ctx, "int4:g32:zp", shape, &size, &blob);
+    uint8_t *bytes = saved_bytes(c.ctx, "int4:g128:zp", shape, &size, &blob);
     const struct qni_packed_head *head = (const void *)(bytes + blob);
     assert_ok(try_load(c.ctx, bytes, size, &packed, NULL));
     assert_ok(qn_packed_verify(c.ctx, packed, NULL));

@@ -644,7 +644,7 @@ class Pack(Case):
         out = json.loads(quern("pack", "q.safetensors", "-o", "p.safetensors", "--json", "-q",
                                "-i", "layers.*", "-e", "*conv*", "-e", "*depthwise*"))
         self.assertEqual({w["name"]: w["layout"] for w in out["weights"]},
-                         {"layers.0.up.weight": "q4n16", "layers.0.down.weight": "q4n16"})
+                         {"layers.0.up.weight": "q4c16", "layers.0.down.weight": "q4c16"})
         self.assertEqual(out["bytes_after"], sum(w["bytes"] for w in out["weights"]))
         self.assertEqual(set(self.packed()), {"layers.0.up.weight", "layers.0.down.weight"})
         quern("pack", "q.safetensors", "-o", "p.safetensors", "--force", "-q", "--layout", "q8n16",
@@ -655,7 +655,7 @@ class Pack(Case):
                        "y.npy", "-s", "int8-block", status=4)
         before = sorted(os.listdir("."))
         text = quern("pack", "q.safetensors", "--dry-run")
-        self.assertIn("q4n16", text)
+        self.assertIn("q4c16", text)
         self.assertIn("layers.0.conv.weight", text)
         self.assertEqual(sorted(os.listdir(".")), before)
 

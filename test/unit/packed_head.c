@@ -117,7 +117,8 @@ static void wrong_numbers_are_refused(void **state)
     (void)state;
     REFUSE(h.magic[0] = 'Q', QN_E_CORRUPT);
     REFUSE(h.magic[7] = 1, QN_E_CORRUPT);
-    REFUSE(h.version = 2, QN_E_VERSION);
+    REFUSE(h.version = 3, QN_E_VERSION);
+    REFUSE(h.version = 2, QN_E_CORRUPT); /* has no offsets */
     REFUSE(h.device_kind = 3, QN_E_CORRUPT);
     REFUSE(h.layout[0] = 0, QN_E_CORRUPT);
     REFUSE(memset(h.layout, 'x', sizeof h.layout), QN_E_CORRUPT);

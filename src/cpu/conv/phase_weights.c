@@ -35,7 +35,8 @@ bool qni_has_phase_weights(const struct qni_op *op)
         is_block || op->strategy == QN_STRATEGY_INT8_ROW || op->strategy == QN_STRATEGY_INT8_STATIC;
     if (op->kind != QNI_CONV_TRANSPOSE || op->conv.stride[0] * (int64_t)op->conv.stride[1] == 1)
         return false;
-    if (h->section[QNI_SECTION_PERM].bytes != 0 || (is_block && !op->quant.symmetric))
+    if (h->section[QNI_SECTION_PERM].bytes != 0 || (is_block && !op->quant.symmetric) ||
+        qni_is_compact(h))
         return false;
     if (h->n_groups > 1) {
         if (h->format.group % QNI_UNIT != 0 || h->ci % h->format.group != 0)

@@ -315,7 +315,7 @@ static const char *refusal(const qn_ctx *ctx, const struct qni_op *op,
     const bool is_packed = k->row.layout != QNI_LAYOUT_ROWS;
     if (is_packed) {
         const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
-        if (layout == NULL || layout->layout != k->row.layout)
+        if (layout == NULL || layout->layout != k->row.layout || layout->is_compact)
             return QNI_WHY_LAYOUT;
     }
     const char *why = is_packed ? refusal_of_packed(op, k) : refusal_of_expanded(op, k);

@@ -141,7 +141,7 @@ void qni_product_cut_scratch(const struct qni_op *op, const struct qni_product_s
                              struct qni_cpu_choice *choice)
 {
     struct qni_product_cut *const cut = &choice->cut.product;
-    size_t prepared = 0, tile = 0, kernel = 0, at = 0;
+    size_t prepared = 0, tile = 0, kernel = 0, weights = 0, at = 0;
     const int64_t m = choice->block_m, n_tiles = op->more.gate == QN_GATE_HALVES ? 2 : 1;
     bool sums_floats = false;
     for (int32_t i = 0; i < choice->n_choices; i++) {
@@ -149,10 +149,13 @@ void qni_product_cut_scratch(const struct qni_op *op, const struct qni_product_s
         prepared = larger(prepared, qni_prepared_bytes(&cut->layout[i], m));
         tile = larger(tile, tile_of(k, m, shape->n_panels, n_tiles));
         kernel = larger(kernel, qni_kernel_bytes(k, m, cut->layout[i].lda));
+        const struct qni_expansion e = qni_expansion_of(op, op->w[0], k);
+        weights = larger(weights, qni_expansion_bytes(&e));
         sums_floats = sums_floats || k->numerics == QNI_NUMERICS_BOUND;
     }
     cut->made = take(&at, qni_made_bytes(op, shape));
     cut->prepared = take(&at, prepared);
+    cut->weights = take(&at, weights);
     /* Floats of rows are of use while rows are prepared, and lie where the tile and what the
      * kernel and the epilogue need will be. Those of a row whose sums overflowed leave the tile
      * alone. */
@@ -172,6 +175,7 @@ struct qni_thread_scratch qni_thread_scratch_in(const struct qni_product_cut *cu
     return (struct qni_thread_scratch){
         .made = memory + cut->made,
         .prepared = memory + cut->prepared,
+        .weights = memory + cut->weights,
         .floats = memory + cut->floats,
         .after_tile = memory + cut->after_tile,
         .tile = (float *)(void *)(memory + cut->tile),

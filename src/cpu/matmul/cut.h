@@ -39,7 +39,7 @@ struct qni_product_cut {
     size_t shared_row_bytes; /* of a prepared row in shared scratch, facts and alignment included:
                               * the largest of the layouts */
     /* Where the scratch of a thread has what (struct qni_thread_scratch). */
-    size_t made, prepared, floats, tile, after_tile, epilogue, kernel, end;
+    size_t made, prepared, weights, floats, tile, after_tile, epilogue, kernel, end;
 };
 
 #endif

@@ -25,6 +25,7 @@ struct product_run {
     const struct qni_product_cut *cut;    /* of the choice */
     const struct qni_row_layout *layouts; /* of the kernels of the choice: the cut's, or own */
     struct qni_row_layout own[QNI_MAX_CHOICES];
+    const struct qni_expand *expand;
     struct qni_product_shape shape;
     struct qni_epilogue epilogue;
     int64_t block; /* rows of a unit */
@@ -49,6 +50,7 @@ struct unit {
     int64_t row, rows, before;
     const struct qni_matmul_kernel *kernel, *stand_in; /* of the choice */
     struct qni_row_layout layout;
+    struct qni_expansion expansion;
 };
 
 /* Where a search for a unit left off: units are asked for in mostly rising order. */
@@ -82,6 +84,7 @@ static struct unit find_unit(const struct product_run *r, int64_t index, struct 
     u.kernel = r->choice->kernel[i];
     u.stand_in = r->choice->stand_in[i];
     u.layout = r->layouts[i];
+    u.expansion = qni_expansion_of(r->op, part->w, u.kernel);
     return u;
 }
 
@@ -158,9 +161,17 @@ static void describe_rows(const struct product_run *r, const struct unit *u,
     t->x_zero = qni_op_x_zero(r->op);
 }
 
-/* Move a description from the first panel to another. */
-static void move_to_panel(struct qni_matmul_tile *t, int64_t panel)
+/* Move a description from the first panel to others of the part, n of them. */
+static void move_to_panels(const struct product_run *r, const struct unit *u,
+                           const struct qni_thread_scratch *scratch, struct qni_matmul_tile *t,
+                           int64_t panel, int64_t n)
 {
+    t->n_panels = n;
+    panel += u->part->panel;
+    if (qni_is_compact(u->part->w->head)) {
+        qni_expand_panels(r->expand, &u->expansion, panel, scratch->weights, t);
+        return;
+    }
     const int64_t rows = panel * t->n_groups * QNI_PANEL;
     const size_t scale = t->scale_is_f16 ? 2 : 4;
     if (t->units == 0) /* k = 0: no section, and no offsets from NULL */
@@ -182,6 +193,12 @@ static int64_t tile_panels(const struct qni_matmul_kernel *kernel, int64_t rows)
     enum { FLOATS = 32 };
     const int64_t panels = qni_kernel_panels(kernel, rows);
     return kernel->reads == QNI_READS_F32 ? qni_min(panels, FLOATS) : panels;
+}
+
+/* The same, of weights that are made in memory of few panels. */
+static int64_t step_of(const struct unit *u)
+{
+    return qni_min(tile_panels(u->kernel, u->rows), u->expansion.panels);
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
@@ -235,18 +252,28 @@ static void recompute_overflowed(const struct product_run *r, const struct unit 
 static bool kernel_scales(const struct product_run *r, const struct unit *u,
                           const struct qni_matmul_tile *t)
 {
+    const bool has_offsets = t->offset != NULL || u->expansion.makes_offsets;
     return (u->kernel->traits & QNI_TAKES_SCALE) && r->epilogue.is_store && t->n_segments == 1 &&
-           t->offset == NULL;
+           !has_offsets;
 }
 
-/* All that the tiles of a unit share. What the kernel keeps between tiles is of this unit alone.
- * table8: room for the codebook as integers. */
+/* What a tile points to beside the weights: the codebook as integers, how compact ones lie. */
+struct weights_beside {
+    int8_t table8[16];
+    struct qni_compact_panels compact;
+};
+
+/* All that the tiles of a unit share. What the kernel keeps between tiles is of this unit alone. */
 static void begin_tile(const struct product_run *r, const struct unit *u,
                        const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
-                       int8_t table8[16], struct qni_matmul_tile *all)
+                       struct weights_beside *beside, struct qni_matmul_tile *all)
 {
     memset(all, 0, sizeof *all);
-    describe_weights(r, u, all, table8);
+    describe_weights(r, u, all, beside->table8);
+    if (u->expansion.is_read) {
+        beside->compact = qni_compact_panels_of(&u->expansion, all->table8);
+        all->compact = &beside->compact;
+    }
     describe_rows(r, u, prepared, all);
     all->scratch = scratch->kernel;
     all->kept = &scratch->kept;
@@ -262,10 +289,10 @@ static void multiply_panels(const struct product_run *r, const struct unit *u,
 {
     /* More rows of y would lie in too few sets of the first cache while sums are added to them. */
     enum { DIRECT_ROWS = 16, SHORT_UNITS = 8 };
-    int8_t table8[16];
+    struct weights_beside beside;
     struct qni_matmul_tile all;
     size_t ldy = 0;
-    begin_tile(r, u, prepared, scratch, table8, &all);
+    begin_tile(r, u, prepared, scratch, &beside, &all);
     float *direct = NULL;
     const bool is_scaled = kernel_scales(r, u, &all);
     if (is_scaled)
@@ -283,7 +310,8 @@ static void multiply_panels(const struct product_run *r, const struct unit *u,
     /* One call for all panels that go to y: a kernel that writes each result once does more at a
      * time so. */
     const bool looks = (u->kernel->traits & QNI_LOOKS) != 0;
-    const bool is_whole = (is_scaled || looks || splits) && direct != NULL;
+    const bool is_whole = (is_scaled || looks || splits) && direct != NULL &&
+                          u->expansion.panels == INT64_MAX;
     const int64_t row_bytes = u->part->n * (int64_t)sizeof *all.c;
     const int64_t cache = (int64_t)r->ctx->cache_bytes[1];
     const bool is_far = u->rows * row_bytes > cache;
@@ -291,7 +319,7 @@ static void multiply_panels(const struct product_run *r, const struct unit *u,
                    (is_scaled ? u->rows : u->part->n_rows) * row_bytes > cache;
     if (splits && !all.c_is_far)
         direct = NULL;
-    const int64_t step = is_whole && direct != NULL ? end - panel : tile_panels(u->kernel, u->rows);
+    const int64_t step = is_whole && direct != NULL ? end - panel : step_of(u);
     while (panel < end) {
         struct qni_matmul_tile t = all;
         bool is_finite = true;
@@ -301,8 +329,7 @@ static void multiply_panels(const struct product_run *r, const struct unit *u,
         const bool to_y = direct != NULL && full > 0;
         if (to_y)
             n = qni_min(n, full);
-        move_to_panel(&t, u->part->panel + panel);
-        t.n_panels = n;
+        move_to_panels(r, u, scratch, &t, panel, n);
         t.is_finite = &is_finite;
         t.c_is_far = all.c_is_far && to_y;
         t.c = to_y ? direct + output : scratch->tile;
@@ -336,10 +363,10 @@ static void multiply_halves(const struct product_run *r, const struct unit *u,
                             const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
                             int64_t panel, int64_t end)
 {
-    int8_t table8[16];
+    struct weights_beside beside;
     struct qni_matmul_tile all;
-    begin_tile(r, u, prepared, scratch, table8, &all);
-    const int64_t step = qni_max(tile_panels(u->kernel, u->rows) / 2, 1);
+    begin_tile(r, u, prepared, scratch, &beside, &all);
+    const int64_t step = qni_max(step_of(u) / 2, 1);
     for (; panel < end; panel += step) {
         const int64_t n = qni_min(step, end - panel), output = panel * QNI_PANEL;
         const size_t ldc = (size_t)(n * QNI_PANEL + QNI_TILE_PAD);
@@ -348,8 +375,7 @@ static void multiply_halves(const struct product_run *r, const struct unit *u,
             struct qni_matmul_tile t = all;
             bool is_finite = true;
             const int64_t at = panel + half * u->part->n_panels;
-            move_to_panel(&t, u->part->panel + at);
-            t.n_panels = n;
+            move_to_panels(r, u, scratch, &t, at, n);
             t.is_finite = &is_finite;
             t.c = c[half];
             t.ldc = ldc;
@@ -618,6 +644,7 @@ void qni_product_run(const qn_ctx *ctx, const struct qni_op *op,
     r.choice = choice;
     r.product = product;
     r.rows = qni_rows_for(ctx->isa);
+    r.expand = qni_expand_for(ctx->isa);
     r.epilogue = qni_epilogue_make(op, r.rows, &product->sink);
     r.shared = scratch;
     r.private = (uint8_t *)scratch + qni_round_up(choice->shared_bytes, 64);

@@ -46,6 +46,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <quern/context.h>
+
 #include "../../quant/cut.h"
 
 /* What a kernel reads as activations. Rows are row-major in packed order, padded with zeros to
@@ -86,11 +88,15 @@ enum {
                                     several segments, it sets *kept to QNI_TOO_MANY_OUTLIERS and
                                     leaves c to another row */
     QNI_SPLITS = 256,       /* writes each result once where qni_splits(), all panels at once */
+    QNI_READS_COMPACT = 2048, /* int8: reads compact weights as they lie where tile.compact says
+                                 so, and counts sums of Q8B itself; up to QNI_COMPACT_ROWS rows of
+                                 up to QNI_COMPACT_SEGMENTS segments in registers */
     QNI_COPIES_ROWS = 1024, /* makes digits of up to QNI_COPIED_ROWS rows, as long as these */
     QNI_TAKES_SHORT = 512   /* F32: more than QNI_FEW_ROWS rows need no padding, of a multiple of
                                  8 positions */
 };
 enum { QNI_FEW_ROWS = 12, QNI_COPIED_ROWS = 3 };
+enum { QNI_COMPACT_ROWS = 8, QNI_COMPACT_SEGMENTS = 4096 };
 
 /* Memory for rows without their outliers, each 64 bytes longer, and how many rows of lda bytes are
  * split at a time. */
@@ -116,6 +122,30 @@ static inline size_t qni_bf16_row(size_t lda, int64_t m, int64_t row, size_t *st
     *step = (size_t)(left < QNI_BF16_ROWS ? left : QNI_BF16_ROWS) * 64;
     return (size_t)first * lda + (size_t)(row - first) * 64;
 }
+
+/* Compact weights as they lie (quant/compact.h, quant/levels.h), all panels of them. */
+struct qni_compact_panels {
+    int32_t bits, halves;     /* of codes: how they lie; halves: groups share units */
+    int32_t is_narrow;        /* they are not those of the layout */
+    int32_t bias;             /* the code of value 0; of codebooks 128 */
+    int32_t padding_sum;      /* codebooks: what the values of padding add up to in an output */
+    int32_t scale_type;       /* of what lies at `scale`: QNI_SCALE_ ... */
+    float unit;               /* bytes: of E4M3 */
+    const uint8_t *scale;     /* of one level */
+    size_t scale_stride;      /* bytes from panel to panel */
+    const uint8_t *levels;    /* two levels: super-blocks; or minima [n_groups, 16] of f16 or f32 */
+    size_t levels_stride;
+    int32_t super_shift;      /* log2 of groups in a super-block; -1: one level */
+    size_t super_bytes, common_bytes, group_bytes;
+    int32_t has_min, is_signed, shares; /* of integers of two levels; minima of two levels */
+    int32_t min_is_f16;       /* one level */
+    float half;               /* minima: the code of value 0 */
+    const void *zero;         /* zero points, offsets being made of them */
+    int32_t zero_is_i8;
+    size_t zero_stride;
+};
+/* In super-blocks f16 and f32 alone. */
+enum { QNI_SCALE_F32 = 0, QNI_SCALE_F16 = 1, QNI_SCALE_E8M0 = 2, QNI_SCALE_E4M3 = 3 };
 
 struct qni_matmul_tile {
     /* activations */
@@ -154,6 +184,9 @@ struct qni_matmul_tile {
     const int8_t *table8;   /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8,
                                  Q8B and BF16 need it (BF16 of T8N16: a table that bf16 holds) */
     int32_t table8_doubled; /* 1: scale counts half where table8 is used */
+    const struct qni_compact_panels *compact; /* kernels that read them: or NULL. Codes lie so, there
+                                 are no sums, and scale and offset tell only whether there are */
+    int64_t compact_panel;    /* the first one */
     int64_t n_panels;
     int64_t units, n_groups, group_units, segment_units, n_segments;
     int32_t scale_is_f16;
@@ -227,6 +260,45 @@ static inline size_t qni_kernel_bytes(const struct qni_matmul_kernel *kernel, in
     const size_t bytes = small + qni_copied_rows(kernel, m) * (lda + 64);
     return bytes < any ? bytes : any;
 }
+
+/* ---- making compact weights wide: expand.h --------------------------------------------------- */
+
+/* The codes of one panel. */
+struct qni_expand_codes {
+    const struct qni_compact *compact;
+    const struct qni_cut *cut; /* of the sums */
+    const int8_t *table8;      /* of codebooks: values, if there are sums */
+    const uint8_t *from;
+    uint8_t *to;   /* NULL: they are read where they are */
+    int32_t *sums; /* [n_segments, 16]; NULL: nobody reads them */
+};
+
+/* Scales and offsets of one panel. */
+struct qni_expand_scales {
+    int64_t n_groups;
+    qn_dtype dtype; /* of scale (plain) or of what is common to a super-block (two levels) */
+    float unit;     /* of scales of E4M3 */
+    const void *scale;     /* plain: [n_groups, 16]; NULL: two levels */
+    const uint8_t *levels; /* two levels: levels.h; else minima [n_groups, 16], or NULL */
+    qn_dtype min_dtype;    /* of minima of one level */
+    int32_t superblock;
+    int32_t is_signed, has_min, shares; /* two levels: of the integers; two share a byte */
+    float half;                         /* minima: the code of value 0 */
+    const void *zero;                   /* integer zero points, or NULL */
+    int32_t zero_is_i8;
+    const void *stored; /* offsets of the type of scales, or NULL */
+    float *to, *offset; /* [n_groups, 16]; NULL: they are read where they are, or there are none */
+};
+
+struct qni_expand {
+    uint64_t needs; /* QN_ISA_ bits */
+    void (*codes)(const struct qni_expand_codes *e);
+    void (*scales)(const struct qni_expand_scales *e);
+};
+
+#define QNI_EXPAND(isa, needs) extern const struct qni_expand qni_expand_##isa;
+#include "expand.inc"
+#undef QNI_EXPAND
 
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     qni_matmul_kernel_fn fn;

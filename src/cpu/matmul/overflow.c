@@ -71,39 +71,45 @@ static void bring_unit(struct row *r, int64_t unit, double x[QNI_UNIT])
     }
 }
 
-/* What the codes of a layout stand for. */
+/* What the codes of a panel stand for. */
 struct codes {
-    const uint8_t *at; /* of the panel */
+    const qn_packed *w;
+    const struct qni_layout *layout;
+    int64_t panel;
     const float *table;
-    int32_t is_nibble, zero;
-    qn_dtype floats; /* or 0 */
+    int32_t zero;
+    const uint8_t *floats_at; /* of the panel */
+    qn_dtype floats;          /* or 0 */
 };
 
 /* The float of position p of a unit and output j. */
 static double float_at(const struct codes *c, int64_t unit, int32_t p, int32_t j)
 {
     const size_t unit_bytes = (size_t)QNI_UNIT * QNI_PANEL * qn_dtype_bytes(c->floats);
-    const uint8_t *const at = c->at + (size_t)unit * unit_bytes +
+    const uint8_t *const at = c->floats_at + (size_t)unit * unit_bytes +
                               qni_layout_float_place(c->floats, p) +
                               (size_t)j * qni_float_step(c->floats);
     return (double)qni_load_float(at, c->floats, 0);
+}
+
+static float value_of(const struct codes *c, uint8_t code)
+{
+    return c->table != NULL ? c->table[code] : (float)(code - c->zero);
 }
 
 /* dot[j] += sum over a unit of x * value. */
 static void add_unit(const struct codes *c, int64_t unit, const double x[QNI_UNIT],
                      double dot[QNI_PANEL])
 {
-    const uint8_t *const at = c->at + unit * (c->is_nibble ? 256 : 512);
     for (int32_t i = 0; i < QNI_UNIT * QNI_PANEL && c->floats != 0; i++)
         dot[i % QNI_PANEL] += x[i / QNI_PANEL] * float_at(c, unit, i / QNI_PANEL, i % QNI_PANEL);
-    for (int32_t p = 0; p < QNI_UNIT && c->floats == 0; p++) {
-        const int32_t q = c->is_nibble ? p % 16 : p, shift = c->is_nibble && p >= 16 ? 4 : 0;
-        const uint8_t *const words = at + q / 4 * 64 + q % 4;
-        for (int32_t j = 0; j < QNI_PANEL; j++) {
-            const int32_t u = words[4 * j] >> shift & (c->is_nibble ? 15 : 255);
-            dot[j] += x[p] * (c->table != NULL ? (double)c->table[u] : (double)(u - c->zero));
-        }
-    }
+    if (c->floats != 0)
+        return;
+    struct qni_unit_codes u;
+    qni_packed_load(&qni_cpu_packing, c->layout, c->w, c->panel, unit, &u);
+    for (int32_t p = 0; p < QNI_UNIT; p++)
+        for (int32_t j = 0; j < QNI_PANEL; j++)
+            dot[j] += x[p] * (double)value_of(c, u.code[j][p]);
 }
 
 /* To eight digits, ties to even: a bf16, or 2^128 next to its largest number. */
@@ -129,40 +135,30 @@ static void add_rounded(const struct codes *c, int64_t unit, const double x[QNI_
                         const float scale[], const float offset[], const int32_t zero[],
                         double sum[QNI_PANEL])
 {
-    const uint8_t *const at = c->at + unit * (c->is_nibble ? 256 : 512);
-    for (int32_t p = 0; p < QNI_UNIT; p++) {
-        const int32_t q = c->is_nibble ? p % 16 : p, shift = c->is_nibble && p >= 16 ? 4 : 0;
-        const uint8_t *const words = at + q / 4 * 64 + q % 4;
+    struct qni_unit_codes u;
+    qni_packed_load(&qni_cpu_packing, c->layout, c->w, c->panel, unit, &u);
+    for (int32_t p = 0; p < QNI_UNIT; p++)
         for (int32_t j = 0; j < QNI_PANEL; j++) {
-            const int32_t u = words[4 * j] >> shift & (c->is_nibble ? 15 : 255);
-            const float value = c->table != NULL ? c->table[u] : (float)(u - c->zero);
+            const float value = value_of(c, u.code[j][p]);
             const float w = zero != NULL ? scale[j] * (value - (float)zero[j])
                                          : qni_fmaf(scale[j], value, offset[j]);
             sum[j] += x[p] * round_weight(w);
         }
-    }
-}
-
-static double scale_at(const void *scales, int64_t i, bool is_f16)
-{
-    return is_f16 ? (double)qni_f32_from_f16(((const uint16_t *)scales)[i])
-                  : (double)((const float *)scales)[i];
 }
 
 /* A group of a panel, weights rounded. */
-static void sum_rounded(const qn_packed *w, const struct codes *c, int64_t group, int64_t unit,
-                        int64_t end, struct row *row, double sum[QNI_PANEL])
+static void sum_rounded(const struct codes *c, int64_t group, int64_t unit, int64_t end,
+                        struct row *row, double sum[QNI_PANEL])
 {
-    const void *const scales = qni_section(w, QNI_SECTION_SCALE);
-    const void *const offsets = qni_section(w, QNI_SECTION_OFFSET);
+    const qn_packed *const w = c->w;
     const void *const zeros = qni_section(w, QNI_SECTION_ZERO);
-    const bool is_f16 = w->head->scale_dtype == QN_F16;
     float scale[QNI_PANEL], offset[QNI_PANEL];
     int32_t zero[QNI_PANEL] = {0};
     for (int32_t j = 0; j < QNI_PANEL; j++) {
-        const int64_t at = group * QNI_PANEL + j;
-        scale[j] = (float)scale_at(scales, at, is_f16);
-        offset[j] = offsets != NULL ? (float)scale_at(offsets, at, is_f16) : 0.0f;
+        const int64_t at = (c->panel * w->head->n_groups + group) * QNI_PANEL + j;
+        const struct qni_affine a = qni_packed_affine(w, c->panel, group, j);
+        scale[j] = a.scale;
+        offset[j] = a.offset;
         if (zeros != NULL)
             zero[j] = w->head->zero_dtype == QN_I8 ? ((const int8_t *)zeros)[at]
                                                    : ((const int32_t *)zeros)[at];
@@ -179,26 +175,23 @@ static void sum_panel(const qn_packed *w, int64_t panel, const float *x, bool ro
 {
     const struct qni_layout *const layout = qni_layout_find(w->head->layout);
     const struct qni_cut cut = qni_cut_of(w->head, QNI_READS_F32);
-    const void *const scale = qni_section(w, QNI_SECTION_SCALE);
-    const void *const offset = qni_section(w, QNI_SECTION_OFFSET);
-    const bool is_f16 = w->head->scale_dtype == QN_F16;
-    const int32_t l = layout->layout;
-    const bool has_table = l == QNI_LAYOUT_T4N16 || l == QNI_LAYOUT_T8N16;
-    struct codes c;
+    const size_t units = (size_t)(panel * cut.units);
+    const struct codes c = {.w = w,
+                            .layout = layout,
+                            .panel = panel,
+                            .table = qni_section(w, QNI_SECTION_TABLE),
+                            .zero = layout->floats != 0 ? 0 : 1 << (layout->code_bits - 1),
+                            .floats_at = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
+                                         units * qni_layout_unit_bytes(layout->layout),
+                            .floats = layout->floats};
     struct row row;
     describe_row(w, x, &row);
-    c.at = (const uint8_t *)qni_section(w, QNI_SECTION_CODES) +
-           (size_t)(panel * cut.units) * qni_layout_unit_bytes(l);
-    c.table = has_table ? qni_section(w, QNI_SECTION_TABLE) : NULL;
-    c.is_nibble = l == QNI_LAYOUT_Q4N16 || l == QNI_LAYOUT_T4N16;
-    c.zero = c.is_nibble ? 8 : 128;
-    c.floats = layout->floats;
     memset(sum, 0, QNI_PANEL * sizeof *sum);
     for (int64_t g = 0, unit = 0; g < cut.n_groups; g++) {
         const int64_t end = qni_min(unit + cut.group_units, cut.units);
         double dot[QNI_PANEL] = {0.0}, total = 0.0;
         if (rounds) {
-            sum_rounded(w, &c, panel * cut.n_groups + g, unit, end, &row, sum);
+            sum_rounded(&c, g, unit, end, &row, sum);
             unit = end;
             continue;
         }
@@ -210,10 +203,10 @@ static void sum_panel(const qn_packed *w, int64_t panel, const float *x, bool ro
                 total += values[p];
         }
         for (int32_t j = 0; j < QNI_PANEL; j++) {
-            const int64_t at = (panel * cut.n_groups + g) * QNI_PANEL + j;
-            sum[j] += scale_at(scale, at, is_f16) * dot[j];
-            if (offset != NULL)
-                sum[j] += scale_at(offset, at, is_f16) * total;
+            const struct qni_affine a = qni_packed_affine(w, panel, g, j);
+            sum[j] += (double)a.scale * dot[j];
+            if (qni_packed_has_offsets(w->head))
+                sum[j] += (double)a.offset * total;
         }
     }
 }

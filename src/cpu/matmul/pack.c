@@ -86,8 +86,8 @@ static void load_unit(const uint8_t *in, int32_t code_bits, struct qni_unit_code
         }
 }
 
-#define QNI_LAYOUT(name, layout, code_bits, is_table, floats, codes)                               \
-    {name, QNI_LAYOUT_##layout, code_bits, is_table, floats, codes},
+#define QNI_LAYOUT(name, layout, code_bits, is_table, floats, is_compact, codes)                   \
+    {name, QNI_LAYOUT_##layout, code_bits, is_table, floats, is_compact, codes},
 static const struct qni_layout layouts[] = {
 #include "../layouts.inc"
 };
@@ -105,12 +105,25 @@ const struct qni_packing qni_cpu_packing = {
     .float_place = qni_layout_float_place,
 };
 
+/* For weights without a wish: does the processor have a kernel that reads compact ones as they lie?
+ * Where it has none, panels are made wide before each call, which costs more than the bytes that
+ * compact weights save (lab/cpu/NOTES.md). */
+static struct qni_packing packing_for(const qn_ctx *ctx)
+{
+    struct qni_packing packing = qni_cpu_packing;
+    const struct qni_matmul_kernel *kernel;
+    for (int32_t i = 0; (kernel = qni_matmul_kernel_at(i)) != NULL; i++)
+        packing.prefers_compact |= (kernel->traits & QNI_READS_COMPACT) != 0 &&
+                                   (kernel->needs & ~ctx->isa) == 0;
+    return packing;
+}
+
 qn_status qni_cpu_pack_bytes(const qn_ctx *ctx, const struct qn_weight *w,
                              const qn_pack_options *options, size_t *bytes, qn_error *err)
 {
-    (void)ctx;
+    const struct qni_packing packing = packing_for(ctx);
     struct qni_pack p;
-    QNI_TRY(qni_pack_plan(&qni_cpu_packing, w, options, &p, err));
+    QNI_TRY(qni_pack_plan(&packing, w, options, &p, err));
     *bytes = (size_t)p.head.bytes;
     return QN_OK;
 }
@@ -118,21 +131,24 @@ qn_status qni_cpu_pack_bytes(const qn_ctx *ctx, const struct qn_weight *w,
 qn_status qni_cpu_pack(const qn_ctx *ctx, const struct qn_weight *w, const qn_pack_options *options,
                        struct qn_packed **packed, qn_error *err)
 {
-    return qni_pack_host(ctx, &qni_cpu_packing, w, options, packed, err);
+    const struct qni_packing packing = packing_for(ctx);
+    return qni_pack_host(ctx, &packing, w, options, packed, err);
 }
 
 qn_status qni_cpu_pack_into(const qn_ctx *ctx, const struct qn_weight *w,
                             const qn_pack_options *options, void *buffer, size_t buffer_bytes,
                             struct qn_packed **packed, qn_error *err)
 {
-    return qni_pack_host_into(ctx, &qni_cpu_packing, w, options, buffer, buffer_bytes, packed, err);
+    const struct qni_packing packing = packing_for(ctx);
+    return qni_pack_host_into(ctx, &packing, w, options, buffer, buffer_bytes, packed, err);
 }
 
 qn_status qni_cpu_pack_source(const qn_ctx *ctx, struct qni_weight_source *source,
                               const qn_pack_options *options, struct qn_packed **packed,
                               qn_error *err)
 {
-    return qni_pack_source(ctx, &qni_cpu_packing, source, options, packed, err);
+    const struct qni_packing packing = packing_for(ctx);
+    return qni_pack_source(ctx, &packing, source, options, packed, err);
 }
 
 qn_status qni_cpu_unpack(const qn_ctx *ctx, const struct qn_packed *packed,

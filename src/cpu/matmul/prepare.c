@@ -25,7 +25,7 @@ struct qni_row_layout qni_row_layout_of(const struct qni_op *op, const struct qn
     const int32_t reads = kernel->reads;
     const bool makes = (kernel->traits & QNI_MAKES_WEIGHTS) != 0;
     const bool prescaled = head->section[QNI_SECTION_PRESCALE].bytes != 0;
-    const bool shifted = head->section[QNI_SECTION_OFFSET].bytes != 0;
+    const bool shifted = qni_packed_has_offsets(head) && head->k > 0 && head->n > 0;
     struct qni_row_layout l;
     memset(&l, 0, sizeof l);
     l.reads = reads;

@@ -5,6 +5,7 @@
 #define QNI_CPU_MATMUL_PRODUCT_H
 
 #include "../rows/epilogue.h"
+#include "expand.h"
 #include "prepare.h"
 
 /* The table of kernels.inc. */
@@ -70,6 +71,7 @@ struct qni_thread_scratch {
     void *floats, *after_tile;
     float *tile;
     struct qni_epilogue_scratch *epilogue;
+    uint8_t *weights; /* panels made of compact weights */
     void *kernel;
     int64_t unit; /* whose rows the kernel met last, by the rows before it, and what it keeps */
     int32_t kept;

@@ -87,7 +87,8 @@ static const char *operation_refusal(const struct qni_op *op)
     const struct qni_layout *layout = qni_layout_find(op->w[0]->head->layout);
     const bool is_static = op->strategy == QN_STRATEGY_INT8_STATIC;
     const bool is_float = op->strategy == QN_STRATEGY_FLOAT || op->strategy == QN_STRATEGY_DENSE;
-    const bool sums = has_section(op, QNI_SECTION_SUMS) || op->k == 0 || op->n == 0;
+    const bool sums = has_section(op, QNI_SECTION_SUMS) || op->k == 0 || op->n == 0 ||
+                      qni_is_compact(op->w[0]->head);
     const int32_t x_zero = qni_op_x_zero(op);
     if (!is_float && layout != NULL && layout->floats != 0)
         return "int8 strategies multiply integers, and the weights are not quantized";

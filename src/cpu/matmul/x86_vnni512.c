@@ -24,9 +24,12 @@
 
 #include "../../base/compiler.h"
 #include "../simd/avx512.h"
+#include "../simd/vnni512_compact.h"
 #include "kernel.h"
 
-enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2 }; /* how codes become unsigned bytes */
+/* How codes become unsigned bytes. Compact weights: sums of a codebook's values are counted, as its
+ * padding is known; planes of bits. */
+enum { NIBBLES = 0, NIBBLE_TABLE = 1, BYTES = 2, COUNTED_TABLE = 3, PLANES = 4 };
 enum { ROW = 0, BLOCK = 1, SHIFTED = 2 };          /* float steps: Q8; Q8B; Q8B with offsets */
 enum {
     MR = 8,
@@ -164,9 +167,20 @@ static void end_pair(const struct qni_matmul_tile *t, const struct pair *p)
 
 /* ---- codes and products ---------------------------------------------------------------------- */
 
+QNI_TEMPLATE bool is_table(const int kind)
+{
+    return kind == NIBBLE_TABLE || kind == COUNTED_TABLE;
+}
+
+/* What bytes are more than the values of their codes. */
+QNI_TEMPLATE int32_t bias_of(const struct qni_matmul_tile *t, const int kind)
+{
+    return kind == PLANES ? t->compact->bias : kind == NIBBLES ? 8 : 128;
+}
+
 QNI_TEMPLATE __m512i table_of(const struct qni_matmul_tile *t, const int kind)
 {
-    if (kind != NIBBLE_TABLE)
+    if (!is_table(kind) && (kind != PLANES || t->table8 == NULL))
         return _mm512_setzero_si512();
     return _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t->table8)),
                             _mm512_set1_epi8((char)0x80)); /* + 128 */
@@ -180,7 +194,7 @@ QNI_TEMPLATE void unpack_nibbles(const uint8_t *codes, const int kind, __m512i t
     const __m512i v = _mm512_loadu_si512(codes);
     *low = _mm512_and_si512(v, nibble);
     *high = _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
-    if (kind == NIBBLE_TABLE) {
+    if (is_table(kind)) {
         *low = _mm512_shuffle_epi8(table, *low);
         *high = _mm512_shuffle_epi8(table, *high);
     }
@@ -225,12 +239,17 @@ QNI_TEMPLATE void columns_of(const struct qni_matmul_tile *t, const struct segme
     QNI_UNROLL
     for (int j = 0; j < NR; j++) {
         const int64_t panel = pair->panel[j], group = panel * t->n_groups + p->group;
-        w->scale[j] = qni_load16(t->scale, group, t->scale_is_f16);
-        if (kind == NIBBLE_TABLE && t->table8_doubled)
-            w->scale[j] = _mm512_mul_ps(w->scale[j], _mm512_set1_ps(0.5f));
         w->offset[j] = w->sums[j] = _mm512_setzero_ps();
-        if (t->offset != NULL)
-            w->offset[j] = qni_load16(t->offset, group, t->scale_is_f16);
+        if (t->compact != NULL) {
+            qni_affine16(t->compact, t->compact_panel + panel, p->group, &w->scale[j],
+                         &w->offset[j]);
+        } else {
+            w->scale[j] = qni_load16(t->scale, group, t->scale_is_f16);
+            if (t->offset != NULL)
+                w->offset[j] = qni_load16(t->offset, group, t->scale_is_f16);
+        }
+        if ((is_table(kind) || kind == PLANES) && t->table8_doubled)
+            w->scale[j] = _mm512_mul_ps(w->scale[j], _mm512_set1_ps(0.5f));
         if (steps == SHIFTED && kind == NIBBLE_TABLE) /* padding may stand for any value */
             w->sums[j] = _mm512_cvtepi32_ps(
                 _mm512_loadu_si512(t->sums + (panel * t->n_segments + p->segment) * 16));
@@ -347,11 +366,46 @@ QNI_TEMPLATE void end_segment(const struct qni_matmul_tile *t, const struct colu
 
 struct operands {
     const struct pair *pair;
+    const struct qni_compact_panels *compact;
     __m512i table;
-    int64_t units; /* of all k */
+    bool is_table;
+    int64_t units; /* of all k; planes: bytes */
     size_t skip; /* bytes; what is asked for ahead of a panel's end is of one after the neighbour */
     struct rows rows;
 };
+
+/* The same of planes of bits, half a unit at a time. */
+QNI_TEMPLATE void dot_planes(const struct operands *o, const struct segment_part *p, const int mr,
+                             const bool counts, __m512i (*dot)[NR], __m512i *count)
+{
+    const int64_t bits = o->compact->bits, unit_bytes = 64 * bits;
+    const bool halves = o->compact->halves != 0;
+    const int64_t first = halves ? p->unit : 2 * p->unit, n = halves ? p->units : 2 * p->units;
+    for (int64_t half = first; half < first + n; half++) {
+        const int64_t unit = half >> 1, h = half & 1;
+        const size_t ahead = AHEAD + ((unit + 1) * unit_bytes + AHEAD > o->units ? o->skip : 0);
+        const uint8_t *codes[NR];
+        __m512i v[NR][4];
+        QNI_UNROLL
+        for (int j = 0; j < NR; j++) {
+            codes[j] = o->pair->codes[j] + unit * unit_bytes;
+            for (int64_t r = 0; r < unit_bytes && h == 0; r += 64)
+                _mm_prefetch((const char *)codes[j] + ahead + r, _MM_HINT_T0);
+        }
+        QNI_UNROLL
+        for (int j = 0; j < NR; j++)
+            qni_take_bits(codes[j], bits, h, v[j]);
+        const int64_t at = halves ? half * QNI_UNIT : half * (QNI_UNIT / 2);
+        QNI_UNROLL
+        for (int r = 0; r < 4; r++) {
+            __m512i u[NR];
+            QNI_UNROLL
+            for (int j = 0; j < NR; j++)
+                u[j] = o->is_table ? _mm512_shuffle_epi8(o->table, v[j][r]) : v[j][r];
+            add_quad(&o->rows, at + 4 * r, u, mr, counts, dot, count);
+        }
+    }
+}
 
 /* dot[i][j] += u * a[i] over units of panel j; count[j] += u. */
 QNI_TEMPLATE void dot_codes(const struct operands *o, const struct segment_part *p, const int mr,
@@ -359,6 +413,10 @@ QNI_TEMPLATE void dot_codes(const struct operands *o, const struct segment_part 
 {
     const int64_t unit_bytes = kind == BYTES ? 512 : 256;
     const int vectors = kind == BYTES ? 8 : 4;
+    if (kind == PLANES) {
+        dot_planes(o, p, mr, counts, dot, count);
+        return;
+    }
     for (int64_t unit = p->unit; unit < p->unit + p->units; unit++) {
         const uint8_t *codes[NR];
         const size_t ahead = AHEAD + (unit + AHEAD / unit_bytes >= o->units ? o->skip : 0);
@@ -387,17 +445,29 @@ QNI_TEMPLATE void dot_codes(const struct operands *o, const struct segment_part 
     }
 }
 
+/* What a codebook's padding adds to the sums of a segment. */
+QNI_TEMPLATE int32_t padding_of(const struct qni_matmul_tile *t, const struct segment_part *p,
+                                const int kind)
+{
+    if (kind != COUNTED_TABLE && kind != PLANES)
+        return 0;
+    return p->segment + 1 == t->n_segments ? t->compact->padding_sum : 0;
+}
+
 /* All of k for mr rows and a pair. */
 QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct pair *pair,
                                    const int mr, const int kind, const int steps)
 {
     const int32_t *const begin = few_begin(t);
-    const int32_t bias = kind == NIBBLES ? 8 : 128;
     const bool counts = steps == SHIFTED && kind != NIBBLE_TABLE;
+    const bool halves = kind == PLANES && t->compact->halves != 0;
+    const int32_t full = -bias_of(t, kind) * (halves ? QNI_UNIT / 2 : QNI_UNIT);
     struct operands o;
     o.pair = pair;
+    o.compact = t->compact;
     o.table = table_of(t, kind);
-    o.units = t->units;
+    o.is_table = t->table8 != NULL;
+    o.units = kind == PLANES ? (int64_t)t->codes_stride : t->units;
     o.skip = pair->panel[0] == pair->panel[1] ? 0 : t->codes_stride;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
@@ -409,7 +479,8 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
         QNI_UNROLL
         for (int i = 0; i < mr; i++)
             dot[i][0] = dot[i][1] = _mm512_set1_epi32(begin[i * t->n_segments + p.segment]);
-        count[0] = count[1] = _mm512_set1_epi32(-bias * QNI_UNIT * (int32_t)p.units);
+        count[0] = count[1] =
+            _mm512_set1_epi32(full * (int32_t)p.units - padding_of(t, &p, kind));
         dot_codes(&o, &p, mr, kind, counts, dot, count);
         columns_of(t, &p, pair, kind, steps, &w);
         QNI_UNROLL
@@ -430,7 +501,7 @@ QNI_VARIANTS void few_rows(const struct qni_matmul_tile *t, const int mr, const 
     /* A copy has no other name, so that stores to c leave its fields in registers. */
     const struct qni_matmul_tile own = *t;
     int32_t *const begin = few_begin(t);
-    const int32_t bias = kind == NIBBLES ? 8 : 128;
+    const int32_t bias = bias_of(t, kind);
     for (int64_t i = 0, n = 0; i < mr; i++)
         for (int64_t k = 0; k < t->n_segments; k++, n++) {
             const size_t at = (size_t)i * t->ld_segment + (size_t)k;
@@ -494,14 +565,23 @@ static void rows_of_chunk(const struct qni_matmul_tile *t, const struct segment_
     }
 }
 
+/* Bytes of a unit of codes. Of groups that share units, half of them. */
+QNI_TEMPLATE int64_t unit_bytes_of(const struct qni_matmul_tile *t, const int kind)
+{
+    if (kind == PLANES)
+        return t->compact->halves ? 32 * t->compact->bits : 64 * t->compact->bits;
+    return kind == BYTES ? 512 : 256;
+}
+
 /* Codes of a chunk as unsigned bytes, and what the columns bring to it. */
 QNI_TEMPLATE void unpack_chunk(const struct qni_matmul_tile *t, const struct pair *pair,
                                const struct segment_part *pieces, int64_t n, const int kind,
                                const int steps)
 {
     struct chunk_scratch *const s = t->scratch;
-    const int64_t unit_bytes = kind == BYTES ? 512 : 256;
-    const int32_t bias = kind == NIBBLES ? 8 : 128;
+    const int64_t unit_bytes = unit_bytes_of(t, kind);
+    const bool halves = kind == PLANES && t->compact->halves != 0;
+    const int32_t bias = bias_of(t, kind) * (halves ? QNI_UNIT / 2 : QNI_UNIT);
     const int vectors = kind == BYTES ? 8 : 4;
     const bool counts = steps == SHIFTED && kind != NIBBLE_TABLE;
     const __m512i table = table_of(t, kind), ones = _mm512_set1_epi8(1);
@@ -514,10 +594,13 @@ QNI_TEMPLATE void unpack_chunk(const struct qni_matmul_tile *t, const struct pai
         for (int j = 0; j < NR; j++) {
             const uint8_t *codes = pair->codes[j] + p.unit * unit_bytes;
             uint8_t *out = bytes_of(t) + (at * NR + j) * 512;
-            __m512i count = _mm512_set1_epi32(-bias * QNI_UNIT * (int32_t)p.units);
+            const int32_t padding = p.ends ? padding_of(t, &p, kind) : 0;
+            __m512i count = _mm512_set1_epi32(-bias * (int32_t)p.units - padding);
             if (!p.begins)
                 count = _mm512_add_epi32(count, _mm512_load_si512(s->counted[j]));
-            for (int64_t u = 0; u < p.units; u++, codes += unit_bytes, out += NR * 512) {
+            for (int64_t u = 0; u < p.units && kind == PLANES; u++, out += NR * 512)
+                qni_unpack_planes(t, pair->codes[j], p.unit + u, table, counts, out, &count);
+            for (int64_t u = 0; u < p.units && kind != PLANES; u++, codes += unit_bytes) {
                 QNI_UNROLL
                 for (int r = 0; r < vectors; r++) {
                     __m512i low, high = _mm512_setzero_si512();
@@ -528,9 +611,13 @@ QNI_TEMPLATE void unpack_chunk(const struct qni_matmul_tile *t, const struct pai
                     _mm512_store_si512(out + 64 * r, low);
                     if (kind != BYTES)
                         _mm512_store_si512(out + 256 + 64 * r, high);
-                    if (counts)
+                    if (counts && kind == COUNTED_TABLE) /* two of these are more than a byte */
+                        count = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(count, low, ones), high,
+                                                    ones);
+                    else if (counts)
                         count = _mm512_dpbusd_epi32(count, _mm512_add_epi8(low, high), ones);
                 }
+                out += NR * 512;
             }
             _mm512_store_ps(s->scale[j][k], w.scale[j]);
             _mm512_store_ps(s->offset[j][k], w.offset[j]);
@@ -549,8 +636,10 @@ struct ahead {
     int64_t lines, rate;
 };
 
+/* halves: units have first halves alone. */
 QNI_TEMPLATE void dot_bytes(const uint8_t *b, const struct rows *rows, int64_t position,
-                            int64_t units, const int mr, struct ahead *ahead, __m512i (*dot)[NR])
+                            int64_t units, const int mr, bool halves, struct ahead *ahead,
+                            __m512i (*dot)[NR])
 {
     for (int64_t u = 0; u < units; u++, b += NR * 512, position += QNI_UNIT) {
         if (ahead->lines > 0) {
@@ -564,6 +653,8 @@ QNI_TEMPLATE void dot_bytes(const uint8_t *b, const struct rows *rows, int64_t p
         }
         QNI_UNROLL
         for (int r = 0; r < 8; r++) {
+            if (r == 4 && halves)
+                break;
             const __m512i codes[NR] = {_mm512_load_si512(b + 64 * r),
                                        _mm512_load_si512(b + 512 + 64 * r)};
             add_quad(rows, position + 4 * r, codes, mr, false, dot, NULL);
@@ -580,6 +671,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
     const struct qni_matmul_tile own = *job, *const t = &own;
     const struct pair own_pair = *of, *const pair = &own_pair;
     struct chunk_scratch *const s = t->scratch;
+    const bool halves = t->compact != NULL && t->compact->halves != 0;
     struct rows rows;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
@@ -595,7 +687,7 @@ QNI_TEMPLATE void block(const struct qni_matmul_tile *job, const struct pair *of
         for (int j = 0; j < NR; j++)
             dot[i][j] = p.begins ? _mm512_set1_epi32(pair->begin[(row + i) * SEGMENTS + k])
                                  : _mm512_load_si512(waiting + i * WIDTH + 16 * j);
-        dot_bytes(b, &rows, p.unit * QNI_UNIT, p.units, mr, ahead, dot);
+        dot_bytes(b, &rows, p.unit * QNI_UNIT, p.units, mr, halves, ahead, dot);
         b += p.units * NR * 512;
         if (!p.ends) {
             QNI_UNROLL
@@ -689,7 +781,7 @@ static struct ahead ahead_of(const struct qni_matmul_tile *t, const struct pair 
 
 QNI_VARIANTS void many_rows(const struct qni_matmul_tile *t, const int kind, const int steps)
 {
-    const int32_t bias = kind == NIBBLES ? 8 : 128;
+    const int32_t bias = bias_of(t, kind);
     for (int64_t panel = 0; panel < t->n_panels; panel += NR) {
         struct pair pair = begin_pair(t, panel);
         struct segment_part next = first_segment(t), pieces[SEGMENTS];
@@ -701,7 +793,7 @@ QNI_VARIANTS void many_rows(const struct qni_matmul_tile *t, const int kind, con
             if (panel == 0 || totals || chunk >= CHUNKS - 1)
                 rows_of_chunk(t, pieces, n, bias, totals, pair.begin);
             struct ahead ahead =
-                ahead_of(t, &pair, &next, next.unit - from, kind == BYTES ? 512 : 256);
+                ahead_of(t, &pair, &next, next.unit - from, unit_bytes_of(t, kind));
             (steps == ROW     ? blocks_row
              : steps == BLOCK ? blocks_block
                               : blocks_shifted)(t, &pair, pieces, n, &ahead);
@@ -734,10 +826,13 @@ static struct qni_matmul_tile some_panels(const struct qni_matmul_tile *t, int64
     const size_t bytes = (size_t)(panel * t->n_groups) * (t->scale_is_f16 ? 32 : 64);
     part.n_panels = t->n_panels - panel < n ? t->n_panels - panel : n;
     part.codes = t->codes + (size_t)panel * t->codes_stride;
+    part.compact_panel += panel;
+    part.c = t->c + panel * QNI_PANEL;
+    if (t->compact != NULL)
+        return part;
     part.scale = (const char *)t->scale + bytes;
     part.offset = t->offset == NULL ? NULL : (const char *)t->offset + bytes;
     part.sums = t->sums == NULL ? NULL : t->sums + panel * t->n_segments * QNI_PANEL;
-    part.c = t->c + panel * QNI_PANEL;
     return part;
 }
 
@@ -792,13 +887,13 @@ QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int
     /* Up to 16 rows of nibbles, where memory is the bound for so many, are unpacked in registers,
      * and of bytes 8; more than `most` take turns at the codes of a pair, which the second turn
      * finds in the second cache. What is rare has few forms: each is 1 to 2 KB of code a row. */
-    const int most = kind == NIBBLES        ? (steps == SHIFTED ? FEW : MR)
-                     : kind == NIBBLE_TABLE ? MR / 4
-                     : steps == ROW         ? MR
-                                            : MR / 2;
-    const int64_t limit = kind == NIBBLES        ? (steps == BLOCK ? MR : 2 * MR)
-                          : kind == NIBBLE_TABLE ? MR / 2
-                                                 : MR;
+    const int most = kind == NIBBLES  ? (steps == SHIFTED ? FEW : MR)
+                     : is_table(kind) ? MR / 4
+                     : steps == ROW   ? MR
+                                      : MR / 2;
+    const int64_t limit = kind == NIBBLES  ? (steps == BLOCK ? MR : 2 * MR)
+                          : is_table(kind) ? MR / 2
+                                           : MR;
     if (t->m <= limit && t->m * t->n_segments <= PASS * SEGMENTS) {
         const int64_t turns = (t->m + most - 1) / most, rows = (t->m + turns - 1) / turns;
         const int64_t panels = turns == 1 ? t->n_panels : NR;
@@ -818,22 +913,70 @@ QNI_TEMPLATE void job(const struct qni_matmul_tile *t, const int kind, const int
     }
 }
 
+/* Compact weights whose codes are not those of the layout: a few rows at a time, or chunks. */
+QNI_VARIANTS void planes_job(const struct qni_matmul_tile *t, const int steps)
+{
+    enum { MOST = 4 };
+    if (t->m > QNI_COMPACT_ROWS || t->n_segments > QNI_COMPACT_SEGMENTS) {
+        for (int64_t row = 0; row < t->m; row += PASS) {
+            const struct qni_matmul_tile part =
+                some_rows(t, row, t->m - row < PASS ? t->m - row : PASS);
+            many_rows(&part, PLANES, steps);
+        }
+        return;
+    }
+    const int64_t fit = QNI_COMPACT_SEGMENTS / t->n_segments;
+    const int64_t most = fit < MOST ? fit : MOST, turns = (t->m + most - 1) / most;
+    const int64_t rows = (t->m + turns - 1) / turns;
+    const int64_t panels = turns == 1 ? t->n_panels : NR;
+    for (int64_t panel = 0; panel < t->n_panels; panel += panels)
+        for (int64_t row = 0; row < t->m; row += rows) {
+            const struct qni_matmul_tile of_rows =
+                some_rows(t, row, t->m - row < rows ? t->m - row : rows);
+            const struct qni_matmul_tile part = some_panels(&of_rows, panel, panels);
+            few_job(&part, PLANES, steps, MOST);
+        }
+}
+
+static void planes_row(const struct qni_matmul_tile *t)
+{
+    planes_job(t, ROW);
+}
+static void planes_block(const struct qni_matmul_tile *t)
+{
+    if (t->a_offset != NULL)
+        planes_job(t, SHIFTED);
+    else
+        planes_job(t, BLOCK);
+}
+
+QNI_TEMPLATE void job_q8(const struct qni_matmul_tile *t, const int kind)
+{
+    if (t->compact != NULL && t->compact->is_narrow)
+        planes_row(t);
+    else
+        job(t, kind, ROW);
+}
 void qni_matmul_q8_q4n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    job(t, NIBBLES, ROW);
+    job_q8(t, NIBBLES);
 }
 void qni_matmul_q8_t4n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    job(t, NIBBLE_TABLE, ROW);
+    job_q8(t, NIBBLE_TABLE);
 }
 void qni_matmul_q8_q8n16_mr8_vnni512(const struct qni_matmul_tile *t)
 {
-    job(t, BYTES, ROW);
+    job_q8(t, BYTES);
 }
 
 QNI_TEMPLATE void job_q8b(const struct qni_matmul_tile *t, const int kind)
 {
-    if (t->a_offset != NULL)
+    if (t->compact != NULL && t->compact->is_narrow)
+        planes_block(t);
+    else if (t->a_offset != NULL && kind == NIBBLE_TABLE && t->compact != NULL)
+        job(t, COUNTED_TABLE, SHIFTED);
+    else if (t->a_offset != NULL)
         job(t, kind, SHIFTED);
     else
         job(t, kind, BLOCK);

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compact weights made wide, for AVX2 and F16C. simd/expand_body.h has the loops, kernel.h what
+ * they compute. */
+#include "kernel.h"
+
+#define QNI_EXPAND_ISA   avx2
+#define QNI_EXPAND_NEEDS QN_ISA_AVX2
+#include "../simd/expand_body.h"
