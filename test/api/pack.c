@@ -225,8 +225,7 @@ static void test_without_sums(void **state)
 }
 
 /* Packed weights take hardly more than the bits of their file, scales and padding included: no more
- * than these, on a matrix of 4096 columns. Without a layout of their own they took up to three times
- * as many. */
+ * than these, on a matrix of 4096 columns. In wide layouts they take up to three times as many. */
 static void test_bits(void **state)
 {
     static const struct {

@@ -38,13 +38,17 @@ static size_t allowed(const qn_plan *plan, int64_t m)
     const struct qni_op *const op = &plan->op;
     const size_t row = (size_t)op->w[0]->head->units * QNI_UNIT * sizeof(float);
     const int64_t columns = qni_min(op->w[0]->head->panels, 64) * QNI_PANEL;
-    size_t prepared = 0, copies = 0; /* each of another kernel of the choice */
+    size_t prepared = 0, copies = 0, expanded = 0; /* each of another kernel of the choice */
     for (int32_t i = 0; i < c->n_choices; i++) {
         const struct qni_row_layout l = qni_row_layout_of(op, op->w[0]->head, c->kernel[i]);
+        const struct qni_expansion e = qni_expansion_of(op, op->w[0], c->kernel[i]);
         copies = larger(copies, qni_copied_rows(c->kernel[i], m) * (l.lda + 64));
         prepared = larger(prepared, qni_prepared_bytes(&l, m));
+        expanded = larger(expanded, qni_expansion_bytes(&e)); /* stays in the second cache */
+        assert_true(e.panels == 1 || qni_expansion_bytes(&e) <= 320 << 10);
     }
-    return prepared + copies + (size_t)(m * (columns + QNI_TILE_PAD)) * sizeof(float) +
+    return prepared + copies + expanded +
+           (size_t)(m * (columns + QNI_TILE_PAD)) * sizeof(float) +
            larger(BEYOND, 2 * row);
 }
 

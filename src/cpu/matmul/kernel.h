@@ -184,7 +184,7 @@ struct qni_matmul_tile {
     const int8_t *table8;   /* T4N16 with integer values (doubled for E2M1): [16], or NULL; Q8,
                                  Q8B and BF16 need it (BF16 of T8N16: a table that bf16 holds) */
     int32_t table8_doubled; /* 1: scale counts half where table8 is used */
-    const struct qni_compact_panels *compact; /* kernels that read them: or NULL. Codes lie so, there
+    const struct qni_compact_panels *compact; /* NULL: none read so. Or codes lie so, there
                                  are no sums, and scale and offset tell only whether there are */
     int64_t compact_panel;    /* the first one */
     int64_t n_panels;
