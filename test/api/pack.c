@@ -224,7 +224,7 @@ static void test_without_sums(void **state)
     qn_ctx_destroy(ctx);
 }
 
-/* Packed weights take hardly more than the bits of their file, scales and padding included: no more
+/* Packed weights take hardly more than the bits of their file, with scales and padding: no more
  * than these, on a matrix of 4096 columns. In wide layouts they take up to three times as many. */
 static void test_bits(void **state)
 {

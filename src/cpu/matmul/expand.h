@@ -40,4 +40,8 @@ size_t qni_expansion_bytes(const struct qni_expansion *e);
 void qni_expand_panels(const struct qni_expand *functions, const struct qni_expansion *e,
                        int64_t panel, uint8_t *memory, struct qni_matmul_tile *t);
 
+#define QNI_EXPAND(isa, needs) extern const struct qni_expand qni_expand_##isa;
+#include "expand.inc"
+#undef QNI_EXPAND
+
 #endif

@@ -296,10 +296,6 @@ struct qni_expand {
     void (*scales)(const struct qni_expand_scales *e);
 };
 
-#define QNI_EXPAND(isa, needs) extern const struct qni_expand qni_expand_##isa;
-#include "expand.inc"
-#undef QNI_EXPAND
-
 #define QNI_MATMUL_KERNEL(fn, needs, reads, layout, m_min, mr, numerics, traits, scratch)          \
     qni_matmul_kernel_fn fn;
 #include "kernels.inc"

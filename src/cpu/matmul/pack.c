@@ -7,6 +7,7 @@
 #include "../backend.h"
 #include "../layouts.h"
 #include "../simd/portable.h"
+#include "product.h"
 
 static void store_unit(const struct qni_unit_codes *unit, int32_t code_bits, uint8_t *out)
 {

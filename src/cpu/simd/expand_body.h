@@ -29,6 +29,13 @@ enum { WIDTH = 16 };
 #endif
 enum { LINE = 64, VECTORS = 8, HALF = VECTORS / 2, LANES = WIDTH / 4, AHEAD = 2048 };
 
+/* Pieces in a loop: each is long. */
+#if defined(__clang__)
+#define QNI_AS_LOOP _Pragma("clang loop unroll(disable)")
+#else
+#define QNI_AS_LOOP _Pragma("GCC unroll 1")
+#endif
+
 typedef uint32_t word QNI_VECTOR(WIDTH);
 typedef int32_t number QNI_VECTOR(WIDTH);
 typedef float real QNI_VECTOR(WIDTH);
@@ -208,6 +215,7 @@ QNI_TEMPLATE void expand(const struct qni_expand_codes *e, const int bits, const
             next_unit(&totals[1], e->cut);
             totals[1].at = is_whole ? totals[1].at : NULL;
         }
+        QNI_AS_LOOP
         for (int at = 0; at < LINE; at += WIDTH) {
             word v[VECTORS];
             take(from + at, bits, v);
@@ -283,8 +291,13 @@ QNI_TEMPLATE void store_real(float *at, real v)
     memcpy(at, &v, sizeof v);
 }
 
+static inline size_t type_bytes(qn_dtype dtype)
+{
+    return dtype == QN_F32 ? 4 : dtype == QN_F16 || dtype == QN_BF16 ? 2 : 1;
+}
+
 /* 16 numbers as f32. */
-static inline void widen16(float to[QNI_PANEL], const void *from, qn_dtype dtype)
+QNI_NOINLINE static void widen16(float to[QNI_PANEL], const void *from, qn_dtype dtype)
 {
     const uint16_t *const halves = from;
     const uint8_t *const bytes = from;
@@ -331,7 +344,7 @@ enum { NO_MIN, TWO_BYTES, ONE_BYTE };
 QNI_TEMPLATE void super_blocks(const struct qni_expand_scales e, const int min,
                                const bool is_signed)
 {
-    const size_t common = QNI_PANEL * qn_dtype_bytes(e.dtype);
+    const size_t common = QNI_PANEL * type_bytes(e.dtype);
     const uint8_t *at = e.levels;
     float super[QNI_PANEL], super_min[QNI_PANEL] = {0.0f};
     float *to = e.to, *offset = e.offset;
@@ -386,13 +399,13 @@ static void plain_offset(const struct qni_expand_scales *e, int64_t g, const flo
     const uint8_t *const zero8 = e->zero;
     const int32_t *const zero32 = e->zero;
     if (e->levels != NULL) {
-        widen16(offset, e->levels + (size_t)at * qn_dtype_bytes(e->min_dtype), e->min_dtype);
+        widen16(offset, e->levels + (size_t)at * type_bytes(e->min_dtype), e->min_dtype);
         for (int j = 0; j < QNI_PANEL; j++)
             offset[j] = e->half * scale[j] + offset[j];
         return;
     }
     if (e->stored != NULL) {
-        widen16(offset, (const uint8_t *)e->stored + (size_t)at * qn_dtype_bytes(e->dtype),
+        widen16(offset, (const uint8_t *)e->stored + (size_t)at * type_bytes(e->dtype),
                 e->dtype);
         return;
     }
@@ -410,7 +423,7 @@ static void expand_scales(const struct qni_expand_scales *e)
         two_levels(e);
         return;
     }
-    const size_t element = qn_dtype_bytes(e->dtype);
+    const size_t element = type_bytes(e->dtype);
     for (int64_t g = 0; g < e->n_groups; g++) {
         float *const scale = e->to + g * QNI_PANEL;
         widen16(scale, (const uint8_t *)e->scale + (size_t)(g * QNI_PANEL) * element, e->dtype);

@@ -56,7 +56,7 @@ QNI_TEMPLATE void qni_take_half(const uint8_t *from, const int bits, int64_t h, 
 }
 
 /* The same of so many bits as are known at run time. */
-QNI_TEMPLATE void qni_take_bits(const uint8_t *from, int64_t bits, int64_t h, __m512i v[4])
+QNI_NOINLINE static void qni_take_bits(const uint8_t *from, int64_t bits, int64_t h, __m512i v[4])
 {
     switch (bits) {
     case 2:
@@ -155,7 +155,7 @@ static inline void qni_two_levels16(const struct qni_compact_panels *c, int64_t 
 }
 
 /* Scales and offsets of a group. */
-static inline void qni_affine16(const struct qni_compact_panels *c, int64_t panel, int64_t group,
+QNI_NOINLINE static void qni_affine16(const struct qni_compact_panels *c, int64_t panel, int64_t group,
                                 __m512 *scale, __m512 *offset)
 {
     const size_t lane = (size_t)group * 16;
