@@ -155,8 +155,8 @@ static inline void qni_two_levels16(const struct qni_compact_panels *c, int64_t 
 }
 
 /* Scales and offsets of a group. */
-QNI_NOINLINE static void qni_affine16(const struct qni_compact_panels *c, int64_t panel, int64_t group,
-                                __m512 *scale, __m512 *offset)
+QNI_NOINLINE static void qni_affine16(const struct qni_compact_panels *c, int64_t panel,
+                                      int64_t group, __m512 *scale, __m512 *offset)
 {
     const size_t lane = (size_t)group * 16;
     if (c->super_shift >= 0) {
