@@ -330,7 +330,7 @@ typedef struct qn_pack_options {
     int64_t x_block;      /**< Block of the int8-block strategy; 0 (default): the weight's group,
                                  at most 128. */
     int32_t without_sums; /**< 1: leave out column sums (smaller; asymmetric int8 activations then
-                                 refuse). */
+                                 refuse). Compact layouts have none, and refuse nothing. */
     int32_t reserved;
 } qn_pack_options;
 

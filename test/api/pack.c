@@ -224,6 +224,14 @@ static void test_without_sums(void **state)
     qn_ctx_destroy(ctx);
 }
 
+/* The compact layout that holds a format; NULL: none does. */
+static const char *compact_of(const qn_format *format)
+{
+    if (format->code != QN_CODE_INT)
+        return format->bits <= 4 ? "t4c16" : NULL;
+    return format->bits <= 4 ? "q4c16" : "q8c16";
+}
+
 /* Packed weights take hardly more than the bits of their file, with scales and padding: no more
  * than these, on a matrix of 4096 columns. In wide layouts they take up to three times as many. */
 static void test_bits(void **state)
@@ -232,12 +240,28 @@ static void test_bits(void **state)
         const char *spec;
         double most;
     } formats[] = {
-        {"q4_0", 4.77},     {"q4_1", 5.3},      {"q5_0", 5.83},       {"q5_1", 6.36},
-        {"q8_0", 9.0},      {"q2_k", 2.8},      {"q3_k", 3.65},       {"q4_k", 4.77},
-        {"q5_k", 5.83},     {"q6_k", 6.95},     {"iq4_nl", 4.77},     {"iq4_xs", 4.5},
-        {"mxfp4", 4.5},     {"nvfp4", 4.77},    {"int2:g32:f16", 2.65}, {"int3:g64:f16", 3.45},
-        {"int5:pc", 5.3},   {"int6:pc", 6.3},   {"int7:pc", 7.3},     {"fp8:pc", 8.3},
-        {"int4:g32:zp:f16", 5.07}, {"int8:g32:zp:f16", 9.3},
+        {"q4_0", 4.77},
+        {"q4_1", 5.3},
+        {"q5_0", 5.83},
+        {"q5_1", 6.36},
+        {"q8_0", 9.0},
+        {"q2_k", 2.8},
+        {"q3_k", 3.65},
+        {"q4_k", 4.77},
+        {"q5_k", 5.83},
+        {"q6_k", 6.95},
+        {"iq4_nl", 4.77},
+        {"iq4_xs", 4.5},
+        {"mxfp4", 4.5},
+        {"nvfp4", 4.77},
+        {"int2:g32:f16", 2.65},
+        {"int3:g64:f16", 3.45},
+        {"int5:pc", 5.3},
+        {"int6:pc", 6.3},
+        {"int7:pc", 7.3},
+        {"fp8:pc", 8.3},
+        {"int4:g32:zp:f16", 5.07},
+        {"int8:g32:zp:f16", 9.3},
     };
     enum { OUTPUTS = 512, COLUMNS = 4096 };
     (void)state;
@@ -249,12 +273,15 @@ static void test_bits(void **state)
     const qn_tensor t = qn_tensor_2d(dense, QN_F32, OUTPUTS, COLUMNS);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         qn_quantize_options how;
+        qn_pack_options options;
         qn_weight *weight = NULL;
         size_t bytes = 0;
         qn_quantize_options_init(&how);
+        qn_pack_options_init(&options);
         assert_ok(qn_format_parse(formats[i].spec, &how.format, NULL));
+        options.layout = compact_of(&how.format);
         assert_ok(qn_quantize(ctx, &t, &how, &weight, NULL));
-        assert_ok(qn_pack_bytes(ctx, weight, NULL, &bytes));
+        assert_ok(qn_pack_bytes(ctx, weight, &options, &bytes));
         const double bits = 8.0 * (double)bytes / ((double)OUTPUTS * COLUMNS);
         if (bits > formats[i].most)
             fail_msg("%s: %.3f bits a weight, at most %.2f", formats[i].spec, bits,
@@ -289,8 +316,8 @@ static void test_compact(void **state)
             qn_format format;
             assert_ok(qn_format_parse(specs[i], &format, NULL));
             qn_pack_options_init(&options);
-            if (wide)
-                options.layout = layouts[format.code != QN_CODE_INT][format.bits > 4];
+            options.layout = wide ? layouts[format.code != QN_CODE_INT][format.bits > 4]
+                                  : compact_of(&format);
             assert_ok(qn_pack(ctx, weight, &options, &packed, NULL));
             qn_packed_info_init(&info);
             assert_ok(qn_packed_query(packed, &info));
@@ -316,6 +343,44 @@ static void test_compact(void **state)
     assert_error(qn_pack(ctx, weight, &options, &packed, &err), QN_E_LAYOUT, "holds matrices");
     qn_weight_destroy(weight);
     qn_ctx_destroy(ctx);
+}
+
+/* Without a wish, weights that a compact layout makes smaller go there where the processor has rows
+ * that read it; elsewhere, and all others, they do not. */
+static void test_preferred(void **state)
+{
+    static const struct {
+        const char *spec, *wide, *compact;
+    } cases[] = {{"q6_k", "q8n16", "q8c16"},    {"int4:g32", "q4n16", "q4c16"},
+                 {"int4:g128", "q4n16", NULL},  {"nvfp4", "t4n16", "t4c16"},
+                 {"int8:pc", "q8n16", NULL},    {"nf4:g64", "t4n16", NULL},
+                 {"int4:g24", "q4n16", NULL},   {"int3:g64", "q4n16", "q4c16"}};
+    static const uint64_t masks[] = {QN_ISA_PORTABLE, QN_ISA_AVX2, QN_ISA_AVX2 | QN_ISA_AVX512,
+                                     QN_ISA_ALL};
+    (void)state;
+    for (size_t m = 0; m < sizeof masks / sizeof *masks; m++) {
+        qn_ctx_options how;
+        qn_ctx *ctx = NULL;
+        qn_ctx_info about;
+        qn_ctx_options_init(&how);
+        how.n_threads = 1;
+        how.isa_mask = masks[m];
+        assert_ok(qn_ctx_create(&how, &ctx, NULL));
+        qn_ctx_info_init(&about);
+        assert_ok(qn_ctx_query(ctx, &about));
+        const bool reads = (about.isa & QN_ISA_VNNI512) != 0;
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const struct shape matrix = {.n = 32, .k = 512};
+            qn_packed *packed = packed_make(ctx, cases[i].spec, matrix, 1, NULL);
+            qn_packed_info info;
+            qn_packed_info_init(&info);
+            assert_ok(qn_packed_query(packed, &info));
+            assert_string_equal(info.layout, reads && cases[i].compact != NULL ? cases[i].compact
+                                                                               : cases[i].wide);
+            qn_packed_destroy(packed);
+        }
+        qn_ctx_destroy(ctx);
+    }
 }
 
 static void test_bad(void **state)
@@ -447,7 +512,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trips),  cmocka_unit_test(test_damaged_levels),
         cmocka_unit_test(test_facts),        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_bits), cmocka_unit_test(test_compact),
+        cmocka_unit_test(test_bits),         cmocka_unit_test(test_compact),
+        cmocka_unit_test(test_preferred),
         cmocka_unit_test(test_without_sums), cmocka_unit_test(test_bad),
         cmocka_unit_test(test_memory),
     };

@@ -442,7 +442,7 @@ static qn_packed *other_layout_make(const qn_ctx *ctx)
     qn_packed *packed = NULL;
     qn_pack_options options;
     qn_pack_options_init(&options);
-    options.layout = "q4n16";
+    options.layout = "q8n16";
     assert_ok(qn_pack(ctx, w, &options, &packed, NULL));
     qn_weight_destroy(w);
     return packed;

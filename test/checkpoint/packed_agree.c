@@ -129,15 +129,15 @@ static void test_metadata(void **state)
         {"\\\"kh\\\":1", "\\\"kh\\\":2", "kh is 2 in the metadata and 1 in the head"},
         {"\\\"kw\\\":1", "\\\"kw\\\":3", "kw is 3 in the metadata and 1 in the head"},
         {"\\\"conv_groups\\\":1", "\\\"conv_groups\\\":2", "conv_groups is 2"},
-        {"\\\"x_block\\\":32", "\\\"x_block\\\":31", "x_block is 31"},
-        {"\\\"sums\\\":0", "\\\"sums\\\":1", "sums is 1 in the metadata and 0 in the head"},
+        {"\\\"x_block\\\":24", "\\\"x_block\\\":31", "x_block is 31"},
+        {"\\\"sums\\\":1", "\\\"sums\\\":0", "sums is 0 in the metadata and 1 in the head"},
         {"\\\"counts\\\":1", "\\\"counts\\\":0", "counts is 0 in the metadata and 1 in the head"},
         {"\\\"perm\\\":0", "\\\"perm\\\":1", "perm is 1 in the metadata and 0 in the head"},
         {"\\\"prescale\\\":0", "\\\"prescale\\\":1", "prescale is 1"},
-        {"\\\"version\\\":2", "\\\"version\\\":1", "version is 1"},
-        {"int4:g32", "int3:g32", "format is int3:g32 in the metadata and int4:g32 in the head"},
-        {"int4:g32", "int4:g64", "format is int4:g64"},
-        {"q4c16", "q8c16", "layout is q8c16 in the metadata and q4c16 in the head"},
+        {"\\\"version\\\":1", "\\\"version\\\":2", "version is 2"},
+        {"int4:g24", "int3:g24", "format is int3:g24 in the metadata and int4:g24 in the head"},
+        {"int4:g24", "int4:g64", "format is int4:g64"},
+        {"q4n16", "q8n16", "layout is q8n16 in the metadata and q4n16 in the head"},
         {"0x0", "0x1", "isa is 0x1 in the metadata and 0x0 in the head"},
         {"cpu", "gpu", "device is gpu in the metadata and cpu in the head"},
         {"{\\\"version", "[\\\"version", "metadata"},
@@ -147,7 +147,7 @@ static void test_metadata(void **state)
     struct scene s;
     qn_packed *packed = NULL;
     (void)state;
-    scene_make(&s, "int4:g32", shape);
+    scene_make(&s, "int4:g24", shape); /* in no compact layout */
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         edit_header(s.bytes, edits[i].from, edits[i].to);
         assert_error(load(&s, &packed, &err), QN_E_CORRUPT, edits[i].words);

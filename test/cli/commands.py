@@ -643,8 +643,10 @@ class Pack(Case):
     def test_options(self):
         out = json.loads(quern("pack", "q.safetensors", "-o", "p.safetensors", "--json", "-q",
                                "-i", "layers.*", "-e", "*conv*", "-e", "*depthwise*"))
-        self.assertEqual({w["name"]: w["layout"] for w in out["weights"]},
-                         {"layers.0.up.weight": "q4c16", "layers.0.down.weight": "q4c16"})
+        self.assertEqual([w["name"] for w in out["weights"]],
+                         ["layers.0.up.weight", "layers.0.down.weight"])
+        for weight in out["weights"]:  # by the processor
+            self.assertIn(weight["layout"], ("q4c16", "q4n16"))
         self.assertEqual(out["bytes_after"], sum(w["bytes"] for w in out["weights"]))
         self.assertEqual(set(self.packed()), {"layers.0.up.weight", "layers.0.down.weight"})
         quern("pack", "q.safetensors", "-o", "p.safetensors", "--force", "-q", "--layout", "q8n16",
@@ -655,9 +657,22 @@ class Pack(Case):
                        "y.npy", "-s", "int8-block", status=4)
         before = sorted(os.listdir("."))
         text = quern("pack", "q.safetensors", "--dry-run")
-        self.assertIn("q4c16", text)
+        self.assertRegex(text, "q4[cn]16")
         self.assertIn("layers.0.conv.weight", text)
         self.assertEqual(sorted(os.listdir(".")), before)
+
+    def test_bits_per_weight(self):
+        """`inspect --json` says how many bits a packed weight takes, of its whole blob."""
+        bits = {}
+        for layout in ("q4c16", "q4n16"):
+            quern("pack", "q.safetensors", "-o", "p.safetensors", "--force", "-q", "--layout",
+                  layout, "-i", "layers.0.up.weight")
+            line, = json.loads(quern("inspect", "p.safetensors", "--json"))["tensors"]
+            self.assertEqual(line["layout"], layout)
+            self.assertAlmostEqual(line["bits_per_weight"],
+                                   8 * line["bytes"] / (line["n"] * line["k"]))
+            bits[layout] = line["bits_per_weight"]
+        self.assertLess(bits["q4c16"], bits["q4n16"] - 0.5)  # no sums
 
     def test_shards(self):
         """Two shards have the outputs, or the columns, of the whole."""

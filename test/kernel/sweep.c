@@ -523,11 +523,14 @@ bool sweep_draw_small(struct check *c, qn_strategy strategy, int32_t data)
 
 const char *sweep_draw_layout(struct check *c, qn_strategy strategy)
 {
+    static const char *const compact[] = {"q4c16", "t4c16", "q8c16"};
     int32_t n = 0;
     while (qn_layout_name(n) != NULL)
         n++;
-    if (check_random_chance(&c->random, 70))
+    if (check_random_chance(&c->random, 50))
         return NULL;
+    if (check_random_chance(&c->random, 60)) /* also where the processor would have wide ones */
+        return compact[check_random_in(&c->random, 0, 2)];
     const char *name = qn_layout_name((int32_t)check_random_in(&c->random, 0, n - 1));
     /* As a table of 256 floats a codebook of a few integers serves the float strategies only. */
     return sweep_is_int8(strategy) && strncmp(name, "t8", 2) == 0 ? NULL : name;

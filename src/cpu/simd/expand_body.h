@@ -296,30 +296,6 @@ static inline size_t type_bytes(qn_dtype dtype)
     return dtype == QN_F32 ? 4 : dtype == QN_F16 || dtype == QN_BF16 ? 2 : 1;
 }
 
-/* 16 numbers as f32. */
-QNI_NOINLINE static void widen16(float to[QNI_PANEL], const void *from, qn_dtype dtype)
-{
-    const uint16_t *const halves = from;
-    const uint8_t *const bytes = from;
-    if (dtype == QN_F32)
-        memcpy(to, from, QNI_PANEL * sizeof *to);
-    for (int j = 0; j < QNI_PANEL && dtype == QN_BF16; j++)
-        to[j] = qni_f32_from_bf16(halves[j]);
-    for (int j = 0; j < QNI_PANEL && dtype == QN_E8M0; j++)
-        to[j] = qni_f32_from_e8m0(bytes[j]);
-    for (int j = 0; j < QNI_PANEL && dtype == QN_E4M3; j++)
-        to[j] = qni_f32_from_e4m3(bytes[j]);
-    if (dtype != QN_F16)
-        return;
-#if defined(__F16C__)
-    for (int j = 0; j < QNI_PANEL; j += 8)
-        _mm256_storeu_ps(to + j, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + j))));
-#else
-    for (int j = 0; j < QNI_PANEL; j++)
-        to[j] = qni_f32_from_f16(halves[j]);
-#endif
-}
-
 /* LANES integers of a byte. */
 QNI_TEMPLATE number widen_lanes(const uint8_t *from, const bool is_signed)
 {
@@ -334,6 +310,44 @@ QNI_TEMPLATE number widen_lanes(const uint8_t *from, const bool is_signed)
     for (int j = 0; j < LANES; j++)
         v[j] = is_signed ? (int8_t)from[j] : from[j];
     return v;
+#endif
+}
+
+/* LANES numbers of a byte: powers of two; E4M3, whose bits are those of an f32 if it is normal. */
+QNI_TEMPLATE real widen_e8m0(const uint8_t *from)
+{
+    const word bits = (word)widen_lanes(from, false) << 23;
+    return (real)(bits | ((word)(bits == 0) & 0x00400000u)); /* 0 is 2^-127 */
+}
+QNI_TEMPLATE real widen_e4m3(const uint8_t *from)
+{
+    const word byte = (word)widen_lanes(from, false), size = byte & 0x7fu;
+    const word small = (word)(__builtin_convertvector((number)size, real) * 0x1p-9f);
+    const word normal = (size << 20) + (120u << 23), is_small = (word)(size < 8u);
+    return (real)((is_small & small) | (~is_small & normal) | (byte & 0x80u) << 24);
+}
+
+/* 16 numbers as f32. */
+QNI_NOINLINE static void widen16(float to[QNI_PANEL], const void *from, qn_dtype dtype)
+{
+    const uint16_t *const halves = from;
+    const uint8_t *const bytes = from;
+    if (dtype == QN_F32)
+        memcpy(to, from, QNI_PANEL * sizeof *to);
+    for (int j = 0; j < QNI_PANEL && dtype == QN_BF16; j++)
+        to[j] = qni_f32_from_bf16(halves[j]);
+    for (int j = 0; j < QNI_PANEL && dtype == QN_E8M0; j += LANES)
+        store_real(to + j, widen_e8m0(bytes + j));
+    for (int j = 0; j < QNI_PANEL && dtype == QN_E4M3; j += LANES)
+        store_real(to + j, widen_e4m3(bytes + j));
+    if (dtype != QN_F16)
+        return;
+#if defined(__F16C__)
+    for (int j = 0; j < QNI_PANEL; j += 8)
+        _mm256_storeu_ps(to + j, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + j))));
+#else
+    for (int j = 0; j < QNI_PANEL; j++)
+        to[j] = qni_f32_from_f16(halves[j]);
 #endif
 }
 
