@@ -195,7 +195,7 @@ static int64_t tile_panels(const struct qni_matmul_kernel *kernel, int64_t rows)
     return kernel->reads == QNI_READS_F32 ? qni_min(panels, FLOATS) : panels;
 }
 
-/* The same, of weights that are made in memory of few panels. */
+/* Panels of a call of the kernel; fewer where compact weights are widened in memory for it. */
 static int64_t step_of(const struct unit *u)
 {
     return qni_min(tile_panels(u->kernel, u->rows), u->expansion.panels);

@@ -27,7 +27,7 @@ struct qni_expansion {
     int64_t panels;                              /* at a time: INT64_MAX if nothing is made */
 };
 
-/* Of the weights of a part, for a kernel. */
+/* What a kernel needs made of the weights w, which may be compact or wide. */
 struct qni_expansion qni_expansion_of(const struct qni_op *op, const qn_packed *w,
                                       const struct qni_matmul_kernel *kernel);
 /* What a kernel that reads them is told of them. */

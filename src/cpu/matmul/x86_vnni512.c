@@ -374,7 +374,7 @@ struct operands {
     struct rows rows;
 };
 
-/* The same of planes of bits, half a unit at a time. */
+/* dot[i][j] += u * a[i] for codes in planes of bits, half a unit at a time. */
 QNI_TEMPLATE void dot_planes(const struct operands *o, const struct segment_part *p, const int mr,
                              const bool counts, __m512i (*dot)[NR], __m512i *count)
 {
