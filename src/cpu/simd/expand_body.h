@@ -50,7 +50,7 @@ QNI_TEMPLATE void store_word(void *at, word v)
 {
     memcpy(at, &v, sizeof v);
 }
-/* The same byte everywhere. */
+/* A word of four equal bytes. */
 QNI_TEMPLATE word bytes_of(uint32_t byte)
 {
     return (word){0} + byte * 0x01010101u;

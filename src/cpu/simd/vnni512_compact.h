@@ -55,7 +55,7 @@ QNI_TEMPLATE void qni_take_half(const uint8_t *from, const int bits, int64_t h, 
     }
 }
 
-/* The same of so many bits as are known at run time. */
+/* Half a unit of codes whose number of bits is known at run time alone. */
 QNI_NOINLINE static void qni_take_bits(const uint8_t *from, int64_t bits, int64_t h, __m512i v[4])
 {
     switch (bits) {
