@@ -170,6 +170,9 @@ static int quantize_plain(struct task *t, const struct picked *p, const char *fo
     int failed = pick_entry(p, &entry);
     if (failed != 0)
         return failed;
+    const qn_dtype type = entry.tensor.dtype;
+    if (format == NULL && (type == QN_F32 || type == QN_F16 || type == QN_BF16))
+        format = qn_dtype_name(type); /* the same numbers */
     if (format == NULL)
         return complain(EXIT_USAGE, "add --format SPEC, or 'quern quantize' the file",
                         "%s: plain tensors", p->path);

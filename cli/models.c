@@ -143,7 +143,7 @@ static int load_picked(qn_ctx *ctx, const qn_checkpoint *c, const char *name, qn
         return complain(EXIT_INPUT, "'quern inspect' lists the names", "%s: no module of that name",
                         name);
     qn_status status = qn_checkpoint_module(c, at, &module, &err);
-    if (status == QN_OK && module.importer[0] == '\0')
+    if (status == QN_OK && module.importer[0] == '\0' && module.format.code != QN_CODE_FLOAT)
         return 0;
     if (status == QN_OK)
         status = qn_checkpoint_load(ctx, c, at, 0, -1, weight, NULL, &err);

@@ -268,8 +268,8 @@ typedef struct qn_module {
     const char *bias;     /**< Name of the tensor that is its bias, or NULL. */
     qn_role role;
     qn_activation activation;
-    qn_format format;     /**< Of quantized weights. */
-    int64_t n, k;         /**< Of quantized weights; n counts the rows of all experts. */
+    qn_format format;     /**< Of weights: also of plain matrices of f32, f16 or bf16. */
+    int64_t n, k;         /**< Of the same; n counts the rows of all experts. */
     int64_t experts;      /**< 1 unless the role says otherwise. */
     int32_t kh, kw, conv_groups;
     int32_t has_perm, has_prescale;
@@ -361,8 +361,9 @@ QN_API qn_status qn_checkpoint_module_tensor(const qn_checkpoint *checkpoint, in
                                              qn_entry *entry);
 /**
  * Rows [first, first + n) of module i as a canonical weight; n -1: all from `first`. Takes the
- * memory of these rows. The same bits whatever the number of threads. facts: may be NULL.
- * @return as qn_checkpoint_module(), and QN_E_DTYPE: a plain tensor; QN_E_VALUE: a scale that is
+ * memory of these rows. The same bits whatever the number of threads. A plain matrix of f32, f16 or
+ * bf16 is a weight of the format of that name. facts: may be NULL.
+ * @return as qn_checkpoint_module(), and QN_E_DTYPE: another plain tensor; QN_E_VALUE: a scale that is
  *         infinite or NaN, a code that is no number, zeros that contradict what was found;
  *         QN_E_MEMORY.
  */

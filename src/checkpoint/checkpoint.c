@@ -618,6 +618,7 @@ qn_status qni_checkpoint_find_module(const qn_checkpoint *c, const struct qni_mo
     if (m->importer < 0) {
         if (m->link != NULL)
             show_use(m->link, found);
+        qni_import_find_floats(found);
         return QN_OK;
     }
     const struct qni_importer *importer = importers[m->importer];

@@ -10,6 +10,13 @@
 #include "../base/sized.h"
 #include "cut.h"
 
+/* What loads a module that loads. */
+static const struct qni_importer *loader_of(const struct qni_module *m)
+{
+    const struct qni_importer *const importer = qni_checkpoint_importer(m);
+    return importer == NULL ? &qni_import_floats : importer;
+}
+
 static qn_status name_module(const struct qni_module *m, qn_status status, const qn_error *inner,
                              qn_error *err)
 {
@@ -45,7 +52,7 @@ static qn_status fill(const qn_ctx *ctx, const struct qni_module *m, const struc
                       qn_error *err)
 {
     w->first_row = shown;
-    qn_status status = qni_checkpoint_importer(m)->load(ctx, found, first, w, rounding, err);
+    qn_status status = loader_of(m)->load(ctx, found, first, w, rounding, err);
     if (status == QN_OK)
         status = qni_weight_check(ctx, w, err);
     w->first_row = 0;
@@ -82,10 +89,12 @@ static qn_status find_range(const qn_checkpoint *c, int64_t i, qn_rectangle *ran
     if (!qni_checkpoint_has(c, i))
         return qni_fail(err, QN_E_ARGUMENT, "there is no module %lld", (long long)i);
     const struct qni_module *m = *module = &c->modules[i];
-    if (qni_checkpoint_importer(m) == NULL)
-        return qni_fail(err, QN_E_DTYPE, "'%s' is a plain tensor; qn_checkpoint_tensor() gives it",
-                        qni_shown(shown, m->name));
     QNI_TRY(qni_checkpoint_find_module(c, m, found, err));
+    if (qni_checkpoint_importer(m) == NULL && found->parts.format.code != QN_CODE_FLOAT)
+        return qni_fail(err, QN_E_DTYPE,
+                        "'%s' is a plain tensor and no matrix of f32, f16 or bf16; "
+                        "qn_checkpoint_tensor() gives it",
+                        qni_shown(shown, m->name));
     return check_range(m, found, range, err);
 }
 
@@ -150,7 +159,7 @@ static qn_status load_cut(const qn_ctx *ctx, const struct qni_module *m, struct 
     if (found->parts.kh * found->parts.kw > 1 || found->parts.conv_groups > 1)
         return qni_fail(err, QN_E_UNSUPPORTED, "a convolution's columns are not cut");
     qn_status status =
-        qni_cut_module(&ctx->allocator, qni_checkpoint_importer(m), r, found, &cut, &is_cut, err);
+        qni_cut_module(&ctx->allocator, loader_of(m), r, found, &cut, &is_cut, err);
     if (status == QN_OK)
         status = load_rows(ctx, m, found, is_cut ? cut.first : r->first_n, r, rounding,
                            is_cut ? weight : &rows, err);

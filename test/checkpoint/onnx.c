@@ -309,6 +309,26 @@ static void test_integer(void **state)
     close_graph(&o);
 }
 
+/* Floats of products load as weights of their own type, whichever way they lie. */
+static void test_floats(void **state)
+{
+    struct opened o;
+    float v[64];
+    (void)state;
+    struct bytes g = {.size = 0};
+    const float numbers[] = {1, 2, 3, 4, 5, 6};
+    put_tensor(&g, "w", FLOAT, "23", RAW_DATA, numbers, 24);
+    put_node(&g, "MatMul", "", "x w", "y", "", "");
+    put_tensor(&g, "r", FLOAT, "23", RAW_DATA, numbers, 24);
+    put_node(&g, "Gemm", "", "x r", "z", "", "transB 1");
+    open_graph(&o, &g);
+    values_of(&o, "w", "f32", v);
+    expect(v, (float[]){1, 4, 2, 5, 3, 6}, 6);
+    values_of(&o, "r", "f32", v);
+    expect(v, numbers, 6);
+    close_graph(&o);
+}
+
 /* ---- names, refusals, damage ----------------------------------------------------------------- */
 
 /* Two modules that would be called the same keep the names of their tensors. */
@@ -484,7 +504,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_zeros),      cmocka_unit_test(test_order),
         cmocka_unit_test(test_dequantize), cmocka_unit_test(test_convolutions),
-        cmocka_unit_test(test_integer),    cmocka_unit_test(test_names),
+        cmocka_unit_test(test_integer),    cmocka_unit_test(test_floats),
+          cmocka_unit_test(test_names),
         cmocka_unit_test(test_refusals),   cmocka_unit_test(test_damage),
         cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_external),
     };

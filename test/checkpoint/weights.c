@@ -332,6 +332,81 @@ static void test_extras(void **state)
     folder_remove(folder);
 }
 
+/* A plain matrix of floats loads as a weight of its type, with the same bits, whole, in part and
+ * straight to packed weights; other plain tensors do not. */
+static void test_plain_floats(void **state)
+{
+    enum { N = 5, K = 40 };
+    static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
+    const int64_t shape[2] = {N, K}, line = K;
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const char *folder = folder_make(), *path = in(folder, "x");
+        const size_t each = qn_dtype_bytes(types[i]);
+        uint8_t bytes[N * K * 4];
+        qn_ctx *ctx = ctx_make(1);
+        qn_writer *writer = NULL;
+        qn_checkpoint *c = NULL;
+        qn_weight *weight = NULL;
+        qn_packed *packed = NULL, *straight = NULL;
+        qn_weight_parts parts;
+        qn_module module;
+        int64_t index[2];
+        for (size_t b = 0; b < sizeof bytes; b++) /* no exponent is all ones */
+            bytes[b] = (uint8_t)((b * 37 + b / 7) % 0x3b);
+        assert_ok(qn_writer_create(ctx, path, &writer, NULL));
+        assert_ok(qn_writer_add(writer, "w", types[i], 2, shape, &index[0], NULL));
+        assert_ok(qn_writer_add(writer, "norm", types[i], 1, &line, &index[1], NULL));
+        assert_ok(qn_writer_begin(writer, 1, 0, NULL));
+        const qn_tensor w = qn_tensor_2d(bytes, types[i], N, K);
+        const qn_tensor norm = qn_tensor_1d(bytes, types[i], K);
+        assert_ok(qn_writer_put(writer, index[0], &w, NULL));
+        assert_ok(qn_writer_put(writer, index[1], &norm, NULL));
+        assert_ok(qn_writer_finish(writer, NULL));
+        assert_ok(qn_checkpoint_open(ctx, path, NULL, &c, NULL));
+        const int64_t at = qn_checkpoint_find(c, "w");
+        qn_module_init(&module);
+        assert_ok(qn_checkpoint_module(c, at, &module, NULL));
+        assert_true(module.n == N && module.k == K && module.format.code == QN_CODE_FLOAT &&
+                    module.format.scale_dtype == types[i] && module.importer[0] == 0);
+        assert_ok(qn_checkpoint_load(ctx, c, at, 1, 3, &weight, NULL, NULL));
+        qn_weight_parts_init(&parts);
+        assert_ok(qn_weight_view(weight, &parts));
+        assert_true(parts.n == 3 && parts.k == K);
+        assert_memory_equal(parts.codes, bytes + K * each, 3 * K * each);
+        qn_weight_destroy(weight);
+        const qn_rectangle part = {.first_n = 0, .n = N, .first_k = 8, .k = 16};
+        assert_ok(qn_checkpoint_load_part(ctx, c, at, &part, &weight, NULL, NULL));
+        assert_ok(qn_weight_view(weight, &parts));
+        assert_true(parts.n == N && parts.k == 16);
+        for (size_t row = 0; row < N; row++)
+            assert_memory_equal((const uint8_t *)parts.codes + row * 16 * each,
+                                bytes + (row * K + 8) * each, 16 * each);
+        qn_weight_destroy(weight);
+        const qn_module_part all = {.module = at, .first = 0, .n = -1};
+        assert_ok(qn_checkpoint_pack(ctx, c, 1, &all, NULL, &straight, NULL, NULL));
+        assert_ok(qn_checkpoint_load(ctx, c, at, 0, -1, &weight, NULL, NULL));
+        assert_ok(qn_pack(ctx, weight, NULL, &packed, NULL));
+        qn_packed_info one, other;
+        qn_packed_info_init(&one);
+        qn_packed_info_init(&other);
+        assert_ok(qn_packed_query(straight, &one));
+        assert_ok(qn_packed_query(packed, &other));
+        assert_string_equal(one.layout, other.layout);
+        assert_int_equal(one.bytes, other.bytes);
+        qn_weight_destroy(weight);
+        weight = NULL;
+        assert_error(
+            qn_checkpoint_load(ctx, c, qn_checkpoint_find(c, "norm"), 0, -1, &weight, NULL, &err),
+            QN_E_DTYPE, "no matrix");
+        qn_packed_destroy(packed);
+        qn_packed_destroy(straight);
+        qn_checkpoint_close(c);
+        qn_ctx_destroy(ctx);
+        folder_remove(folder);
+    }
+}
+
 /* Several weights and plain tensors in one file; resumed. */
 static void test_mixed(void **state)
 {
@@ -795,12 +870,13 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),   cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_shapes),    cmocka_unit_test(test_extras),
-        cmocka_unit_test(test_mixed),     cmocka_unit_test(test_declare_errors),
-        cmocka_unit_test(test_version_1), cmocka_unit_test(test_descriptions),
-        cmocka_unit_test(test_parts),     cmocka_unit_test(test_values),
-        cmocka_unit_test(test_damage),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_formats),        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_shapes),         cmocka_unit_test(test_extras),
+        cmocka_unit_test(test_plain_floats),   cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_declare_errors), cmocka_unit_test(test_version_1),
+        cmocka_unit_test(test_descriptions),   cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_values),         cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

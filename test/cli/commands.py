@@ -575,7 +575,7 @@ class Run(Case):
                                         "b": ("F32", [4, 16], normal(64))})
         words = ["run", "-x", "x.npy", "-o", "y.npy"]
         self.complains(*words, status=2, says="--weights")
-        self.complains(*words, "-w", "w.npy", status=2, says="--format")
+        self.complains(*words, "-w", "w.npy", status=3, says="16 columns")  # as floats
         self.complains(*words, "-w", "w.npy", "--format", "int4:g8", status=3, says="16")
         self.complains(*words, "-w", "two.safetensors", "--format", "int4:g8", status=3,
                        says="FILE:NAME")

@@ -92,6 +92,10 @@ struct qni_importer {
 #include "importers.inc"
 #undef QNI_IMPORTER
 
+/* Plain tensors that load as weights all the same (floats.c): fills parts, false if it is none. */
+extern const struct qni_importer qni_import_floats;
+bool qni_import_find_floats(struct qni_found *found);
+
 /* ---- what importers ask of a checkpoint ------------------------------------------------------ */
 
 /* The tensor stem + ending; false and data NULL if there is none. */
