@@ -363,8 +363,8 @@ QN_API qn_status qn_checkpoint_module_tensor(const qn_checkpoint *checkpoint, in
  * Rows [first, first + n) of module i as a canonical weight; n -1: all from `first`. Takes the
  * memory of these rows. The same bits whatever the number of threads. A plain matrix of f32, f16 or
  * bf16 is a weight of the format of that name. facts: may be NULL.
- * @return as qn_checkpoint_module(), and QN_E_DTYPE: another plain tensor; QN_E_VALUE: a scale that is
- *         infinite or NaN, a code that is no number, zeros that contradict what was found;
+ * @return as qn_checkpoint_module(), and QN_E_DTYPE: another plain tensor; QN_E_VALUE: a scale
+ *         that is infinite or NaN, a code that is no number, zeros that contradict what was found;
  *         QN_E_MEMORY.
  */
 QN_API qn_status qn_checkpoint_load(const qn_ctx *ctx, const qn_checkpoint *checkpoint, int64_t i,
