@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "axes.h"
 #include "inputs.h"
 #include "models.h"
 #include "output.h"
 #include "problem.h"
+#include "run.h"
 #include "source.h"
 #include "term.h"
 
@@ -41,6 +41,10 @@ static const struct option_row own[] = {
     {"pad", 0, "T,L,B,R", "one number or four (default 0)"},
     {"dilation", 0, "HxW", "(default 1x1)"},
     {"out-pad", 0, "HxW", "conv_transpose2d: extra rows and columns (default 0x0)"},
+    {"parallel", 0, "column|row|block",
+     "over the processes of mpirun: how the weights are cut; block: with --down"},
+    {"down", 0, "FILE[:NAME]",
+     "--parallel block: the weights of the second product, behind the activation"},
     {"kernel", 0, "NAME", "use this row of the kernel table, or fail"},
     {"strict", 0, NULL, "fail rather than fall back to a slower class of kernel"},
     {"force", 0, NULL, "replace the output if it exists"},
@@ -59,6 +63,9 @@ static const struct example examples[] = {
     {"a matrix of GPT-2, which is stored the other way round",
      "quern run -w gpt2.safetensors:h.0.mlp.c_fc.weight --axes io --format int8:pc -x x.npy -o "
      "y.npy"},
+    {"a feed-forward block over two processes",
+     "mpirun -np 2 quern run --parallel block -w m.safetensors:up --down m.safetensors:down -x "
+     "x.npy --act silu -o y.npy"},
     {NULL, NULL},
 };
 
@@ -70,37 +77,19 @@ const struct command command_run = {
     .operands = "",
     .about = "Computes y = act(x . W^T + bias) with quantized weights W, or a convolution with "
              "them, and writes y as npy. FILE:NAME picks a tensor of a safetensors file.",
-    .tables = {own, options_imports, options_context, options_tuning, options_common},
+    .tables = {own, options_imports, options_ranks, options_context, options_tuning,
+               options_common},
     .examples = examples,
     .max_operands = 0,
     .run = run,
-};
-
-struct task {
-    qn_ctx *ctx;
-    qn_packed *w;
-    qn_packed_info facts;
-    qn_tensor x, y, bias, residual;
-    qn_dtype y_dtype;
-    enum { MATMUL, CONV, TRANSPOSE } op;
-    qn_epilogue epilogue;
-    qn_quant_args quant;
-    qn_strategy strategy;
-    qn_conv_args conv;   /* geometry; also filled for the run */
-    struct axes axes;    /* of plain weights; rank 0: the usual ones */
-    int64_t conv_groups; /* 0: as x needs them */
-    char *kernel;
-    int strict;
-    char kernel_used[96];
-    double seconds;
-    void *sent[4]; /* counterparts of operands on a GPU */
-    int n_sent;
 };
 
 /* -------------------------------------------------------------------------------------- inputs */
 
 static qn_status pack(struct task *t, qn_weight *weight, qn_error *err)
 {
+    if (t->way != NULL)
+        return run_pack_shard(t, weight, err);
     const qn_status status = qn_pack(t->ctx, weight, NULL, &t->w, err);
     qn_weight_destroy(weight);
     return status;
@@ -109,7 +98,8 @@ static qn_status pack(struct task *t, qn_weight *weight, qn_error *err)
 /* Before any work: a matmul's x has as many columns as the weights. */
 static int check_columns(const struct task *t, const char *path, int64_t k)
 {
-    const int64_t columns = t->x.rank == 2 ? t->x.shape[1] : k; /* else a convolution, or wrong */
+    /* Else a convolution, or wrong; or the second product of a block, which reads no x. */
+    const int64_t columns = t->x.rank == 2 && !t->is_down ? t->x.shape[1] : k;
     if (columns == k)
         return 0;
     return complain(EXIT_INPUT, "'quern inspect FILE' shows the shapes",
@@ -231,7 +221,7 @@ static int load_weights(struct task *t, const struct args *args, const char *tex
     struct picked p;
     qn_error err = {0};
     int failed = load_module(t, args, text);
-    if (failed != 0 || t->w != NULL)
+    if (failed != 0 || (t->is_down ? t->down : t->w) != NULL)
         return failed;
     failed = pick_open(&p, t->ctx, text);
     if (failed == 0) {
@@ -252,6 +242,9 @@ static int load_weights(struct task *t, const struct args *args, const char *tex
                 status = qn_file_load_weight(t->ctx, p.file, name, &weight, &err);
             if (status == QN_OK && failed == 0)
                 status = pack(t, weight, &err);
+        } else if (packed != NULL && t->way != NULL) {
+            failed = complain(EXIT_INPUT, "give the quantized weights they were made from",
+                              "%s: packed weights cannot be cut for --parallel", p.path);
         } else if (packed != NULL) {
             status = qn_packed_load(t->ctx, p.file, packed, &t->w, &err);
         } else if (p.name[0] == '\0' && qn_file_weight_count(p.file) > 1) {
@@ -402,8 +395,7 @@ static int choose_op(const struct args *args, struct task *t)
     return 0;
 }
 
-/* The residual in the shape in which the operation sees y. */
-static qn_tensor shaped(const qn_tensor *tensor, const qn_tensor *like)
+qn_tensor run_shaped(const qn_tensor *tensor, const qn_tensor *like)
 {
     int64_t a = 0, b = 0;
     size_t bytes;
@@ -470,7 +462,7 @@ static qn_status run_matmul(struct task *t, qn_error *err)
     a.x = qn_tensor_2d(t->x.data, t->x.dtype, m, t->x.shape[last]);
     a.y = qn_tensor_2d(t->y.data, t->y_dtype, m, t->facts.n);
     a.epilogue = t->epilogue;
-    a.epilogue.residual = shaped(&t->residual, &a.y);
+    a.epilogue.residual = run_shaped(&t->residual, &a.y);
     a.strategy = t->strategy;
     a.quant = t->quant;
     a.kernel = t->kernel;
@@ -521,7 +513,7 @@ static qn_status run_conv(struct task *t, qn_error *err)
         return status;
     a->y.data = must_alloc(bytes + 64);
     t->y = a->y;
-    a->epilogue.residual = shaped(&t->residual, &a->y);
+    a->epilogue.residual = run_shaped(&t->residual, &a->y);
     qn_tensor *const operands[] = {&a->x, &a->y, &a->epilogue.bias, &a->epilogue.residual};
     status = send_operands(t, operands, 4, err);
     if (status == QN_OK)
@@ -560,6 +552,10 @@ static void report(const struct task *t, const char *out, int is_json)
     cJSON_AddStringToObject(o, "weights", format);
     cJSON_AddStringToObject(o, "strategy", qn_strategy_name(t->strategy));
     cJSON_AddStringToObject(o, "kernel", t->kernel_used);
+    if (t->way != NULL) {
+        cJSON_AddStringToObject(o, "parallel", t->way);
+        cJSON_AddNumberToObject(o, "ranks", t->ranks.comm.n_ranks);
+    }
     cJSON_AddNumberToObject(o, "us", t->seconds * 1e6);
     json_print(o, 0);
 }
@@ -574,16 +570,18 @@ static int compute(struct task *t, const struct args *args)
     if (contradicts != 0)
         return contradicts;
     t->epilogue.bias = t->bias;
-    if (t->x.rank < 1 || (t->op == MATMUL && t->x.shape[t->x.rank - 1] != t->facts.k))
+    const int64_t k = t->way != NULL ? t->k : t->facts.k;
+    if (t->x.rank < 1 || (t->op == MATMUL && t->x.shape[t->x.rank - 1] != k))
         return complain(EXIT_INPUT, "the last dimension of x must be k",
                         "x: its rows have %lld elements, the weights take %lld",
-                        t->x.rank > 0 ? (long long)t->x.shape[t->x.rank - 1] : 0,
-                        (long long)t->facts.k);
-    const qn_status status = t->op == MATMUL ? run_matmul(t, &err) : run_conv(t, &err);
+                        t->x.rank > 0 ? (long long)t->x.shape[t->x.rank - 1] : 0, (long long)k);
+    const qn_status status = t->way != NULL      ? run_over_ranks(t, &err)
+                             : t->op == MATMUL ? run_matmul(t, &err)
+                                                 : run_conv(t, &err);
     if (status != QN_OK)
         return complain_status("run", status, &err);
     const int changed = inputs_check();
-    if (changed != 0)
+    if (changed != 0 || t->ranks.comm.rank != 0) /* every rank has y; one writes it */
         return changed;
     const qn_status written = qn_npy_write(out, &t->y, args_has(args, "force"), &err);
     if (written != QN_OK)
@@ -592,18 +590,43 @@ static int compute(struct task *t, const struct args *args)
     return EXIT_GOOD;
 }
 
+/* The processes of mpirun, and what they can do together. */
+static int open_ranks(const struct args *args, struct task *t)
+{
+    const int is_block = args_has(args, "parallel") &&
+                         strcmp(args_text(args, "parallel", "?"), "block") == 0;
+    t->way = args_text(args, "parallel", NULL);
+    qn_comm_init(&t->ranks.comm);
+    if (is_block != args_has(args, "down"))
+        return complain(EXIT_USAGE, "give both, or none of them",
+                        "--parallel block and --down go together");
+    if (t->way != NULL && t->kernel != NULL)
+        return complain(EXIT_USAGE, "leave it out", "--kernel: each rank of --parallel chooses");
+    return t->way != NULL ? ranks_open(args, &t->ranks) : 0;
+}
+
+static int load_all(struct task *t, const struct args *args)
+{
+    const char *const format = args_text(args, "format", NULL);
+    int status = load_tensor(t, args_text(args, "x", NULL), &t->x);
+    status = status != 0 ? status : load_tensor(t, args_text(args, "bias", NULL), &t->bias);
+    status = status != 0 ? status : load_tensor(t, args_text(args, "residual", NULL), &t->residual);
+    t->is_down = args_has(args, "down"); /* first: it says which outputs of the other are wanted */
+    if (status == 0 && t->is_down)
+        status = load_weights(t, args, args_text(args, "down", NULL), format);
+    t->is_down = 0;
+    return status != 0 ? status
+                       : load_weights(t, args, args_text(args, "weights", NULL), format);
+}
+
 static int run(const struct args *args)
 {
     struct task t = {.bias = qn_tensor_none(), .residual = qn_tensor_none()};
     int status = read_options(args, &t);
+    status = status != 0 ? status : open_ranks(args, &t);
     status = status != 0 ? status : context_make(args, &t.ctx);
-    status = status != 0 ? status : load_tensor(&t, args_text(args, "x", NULL), &t.x);
-    status = status != 0 ? status : load_tensor(&t, args_text(args, "bias", NULL), &t.bias);
-    status = status != 0 ? status : load_tensor(&t, args_text(args, "residual", NULL), &t.residual);
-    if (status == 0)
-        status = load_weights(&t, args, args_text(args, "weights", NULL),
-                              args_text(args, "format", NULL));
-    status = status != 0 ? status : output_place(args);
+    status = status != 0 ? status : load_all(&t, args);
+    status = status != 0 || t.ranks.comm.rank != 0 ? status : output_place(args);
     if (status == 0)
         status = compute(&t, args);
     for (int i = 0; i < t.n_sent; i++)
@@ -613,7 +636,9 @@ static int run(const struct args *args)
     free(t.y.data);
     free(t.bias.data);
     free(t.residual.data);
+    free(t.columns);
     qn_packed_destroy(t.w);
+    qn_packed_destroy(t.down);
     qn_ctx_destroy(t.ctx);
-    return status;
+    return ranks_close(&t.ranks, status);
 }

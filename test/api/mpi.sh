@@ -76,6 +76,52 @@ for mpi in openmpi mpich; do
             failed=1
         fi
     done
+    # quern run over processes: the bits of one.
+    run="-x $scratch/x.npy --format int8:pc -s int8-row --act silu --threads 1 --force --json"
+    python3 - "$scratch" <<'END' || { echo 'no python3: no quern run'; continue; }
+import struct, sys
+def npy(name, *shape):
+    count, state = 1, 7
+    for side in shape:
+        count *= side
+    values = []
+    for i in range(count):
+        state = (state * 1103515245 + 12345) % 2147483648
+        values.append(state / 1073741824.0 - 1.0)
+    head = "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }" % (tuple(shape),)
+    head += " " * (63 - (10 + len(head)) % 64) + "\n"
+    with open(sys.argv[1] + "/" + name + ".npy", "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode())
+        f.write(struct.pack("<%df" % count, *values))
+npy("x", 5, 160), npy("w", 99, 160), npy("down", 37, 99), npy("bias", 99)
+npy("image", 2, 8, 7, 6), npy("kernel", 13, 8, 3, 3)
+END
+    for n in 1 2 3; do
+        for way in column row block conv; do
+            case $way in
+            column | row) what="-w $scratch/w.npy --bias $scratch/bias.npy --parallel $way $run" ;;
+            block) what="-w $scratch/w.npy --down $scratch/down.npy --parallel block $run" ;;
+            conv) what="-w $scratch/kernel.npy --pad 1 --parallel column ${run/x.npy/image.npy}" ;;
+            esac
+            # shellcheck disable=SC2086
+            timeout 100 "mpirun.$mpi" -np $n "$quern" run $what -o "$scratch/y$n.npy" \
+                >"$scratch/out" 2>&1
+            rc=$?
+            alone=${what/--parallel $way/}
+            [ $n -ne 1 ] || cp "$scratch/y1.npy" "$scratch/$way.npy"
+            # shellcheck disable=SC2086
+            if [ $n -eq 1 ] && [ $way != block ]; then
+                "$quern" run ${alone/--parallel column/} -o "$scratch/alone.npy" >/dev/null
+                cmp -s "$scratch/alone.npy" "$scratch/y1.npy" || rc=9
+            fi
+            if [ $rc -ne 0 ] || ! grep -q "\"ranks\":[[:space:]]*$n," "$scratch/out" ||
+                ! cmp -s "$scratch/$way.npy" "$scratch/y$n.npy"; then
+                echo "$mpi -np $n run --parallel $way: status $rc"
+                cat "$scratch/out"
+                failed=1
+            fi
+        done
+    done
     timeout 100 "mpirun.$mpi" -np 2 "$quern" tune --comm --json >"$scratch/out" 2>&1
     rc=$?
     if [ $rc -ne 0 ] || ! grep -q '"latency_s":.*"bytes_per_s":' "$scratch/out"; then

@@ -427,6 +427,7 @@ static const char *share_experts(struct ranks *ranks, void *arg)
     }
     fill_reals(x, TOKENS * K, 6);
     fill_reals(bias, N, 7);
+    memset(v, 0, sizeof v);
     for (int32_t i = 0; i < TOKENS; i++) {
         ids[i] = i * 3 % EXPERTS;
         own_ids[i] = ids[i] % ranks->n == ranks->rank ? ids[i] / ranks->n : -1;
