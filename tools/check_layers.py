@@ -54,7 +54,7 @@ ANYWHERE = ("test", "bench", "fuzz", "lab")
 # cuda.h may name a stream, dlpack.h is about somebody else's struct.
 PUBLIC_SYSTEM = {"stddef.h", "stdint.h", "stdbool.h"}
 PUBLIC_EXTRA = {"cuda.h": {"cuda_runtime_api.h", "driver_types.h"}, "dlpack.h": {"dlpack/dlpack.h"},
-                "mpi.h": {"mpi.h"},
+                "mpi.h": {"mpi.h", "stdlib.h", "string.h"},
                 "nccl.h": {"cuda_runtime_api.h", "nccl.h", "stdlib.h", "string.h", "time.h"}}
 
 KERNEL_SYSTEM = {"stddef.h", "stdint.h", "stdbool.h", "string.h", "immintrin.h", "arm_neon.h"}
