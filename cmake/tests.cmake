@@ -342,7 +342,7 @@ if(QN_PYTHON AND NOT QN_SANITIZE AND TARGET quern_ort)
   quern_is_tested(tested python.ort)
   if(tested)
     add_test(NAME python.ort COMMAND ${oracle_python} ${PROJECT_SOURCE_DIR}/python/tests/run.py
-      ort_encoder ort_integers ort_products ort_sessions)
+      ort_encoder ort_integers ort_products ort_sessions ort_tables)
     set_tests_properties(python.ort PROPERTIES LABELS python TIMEOUT 300 SKIP_RETURN_CODE 77
       ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>")
   endif()

@@ -65,7 +65,7 @@ bool claim_concerns(const struct graph *g, const struct settings *settings, int3
     const struct graph_node *node = &g->nodes[number];
     return is_integers(node) || node_is(node, "", "DynamicQuantizeLinear") ||
            node_is(node, "com.microsoft", "MatMulNBits") || floats_concern(g, settings, number) ||
-           (settings->channels_last && node_is(node, "", "MaxPool"));
+           (settings->channels_last && node_is(node, "", "MaxPool")) || table_concerns(g, number);
 }
 
 bool claim_find(const struct graph *g, const struct settings *settings, int32_t node,
@@ -84,6 +84,8 @@ bool claim_find(const struct graph *g, const struct settings *settings, int32_t 
     }
     if (node_is(anchor, "", "MaxPool"))
         return claim_pool(g, c);
+    if (node_is(anchor, "", "DequantizeLinear"))
+        return claim_table(g, c);
     if (is_integers(anchor))
         found = claim_integers(g, c);
     else if (node_is(anchor, "com.microsoft", "MatMulNBits"))

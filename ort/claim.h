@@ -8,7 +8,14 @@
 #include "graph.h"
 #include "settings.h"
 
-enum claim_kind { CLAIM_QUANTIZE, CLAIM_POOL, CLAIM_MATMUL, CLAIM_CONV, CLAIM_CONV_TRANSPOSE };
+enum claim_kind {
+    CLAIM_QUANTIZE,
+    CLAIM_POOL,
+    CLAIM_TABLE,
+    CLAIM_MATMUL,
+    CLAIM_CONV,
+    CLAIM_CONV_TRANSPOSE
+};
 
 /* How the codes of a weight lie in the model. */
 enum weight_order {
@@ -84,8 +91,14 @@ bool floats_concern(const struct graph *graph, const struct settings *settings, 
 bool claim_geometry(const struct graph *graph, struct claim *claim);
 /* pads and auto_pad of an image of n_axes. */
 bool claim_padding(const struct graph *graph, struct claim *claim, const struct graph_node *node);
+/* What lies before and behind an axis (0: h, 1: w) of this size: the padding that is given, or that
+ * of auto_pad SAME, which makes as many outputs as ceil(size / stride). */
+void claim_pad(const struct claim *claim, int32_t axis, int64_t size, int64_t pad[2]);
 /* MaxPool. */
 bool claim_pool(const struct graph *graph, struct claim *claim);
+/* A DequantizeLinear, what works on each number alone, a QuantizeLinear: a function of codes. */
+bool claim_table(const struct graph *graph, struct claim *claim);
+bool table_concerns(const struct graph *graph, int32_t node);
 /* Whatever follows that an epilogue can do. */
 void claim_epilogue(const struct graph *graph, struct claim *claim);
 

@@ -42,6 +42,20 @@ bool claim_padding(const struct graph *g, struct claim *c, const struct graph_no
     return true;
 }
 
+void claim_pad(const struct claim *c, int32_t axis, int64_t size, int64_t pad[2])
+{
+    pad[0] = c->pad[axis];
+    pad[1] = c->pad[2 + axis];
+    if (!c->pads_same)
+        return;
+    /* What is odd goes to one side. */
+    const int64_t stride = c->stride[axis], outputs = (size + stride - 1) / stride;
+    const int64_t reach = (c->kernel[axis] - 1) * (c->kind == CLAIM_POOL ? 1 : c->dilation[axis]);
+    const int64_t all = (outputs - 1) * stride + reach + 1 - size, sum = all > 0 ? all : 0;
+    pad[0] = c->pads_upper ? sum / 2 : sum - sum / 2;
+    pad[1] = sum - pad[0];
+}
+
 bool claim_geometry(const struct graph *g, struct claim *c)
 {
     const struct graph_node *node = &g->nodes[c->anchor];

@@ -79,16 +79,11 @@ static void pool_row(void *arg, int32_t item)
 /* Outputs of an axis, and what lies before input 0. */
 static int64_t outputs(const struct claim *c, int32_t axis, int64_t size, int64_t *before)
 {
-    const int64_t stride = c->stride[axis], reach = c->kernel[axis];
-    if (c->pads_same) {
-        const int64_t n = (size + stride - 1) / stride;
-        const int64_t all = (n - 1) * stride + reach > size ? (n - 1) * stride + reach - size : 0;
-        *before = c->pads_upper ? all / 2 : all - all / 2;
-        return n;
-    }
-    *before = c->pad[axis];
-    const int64_t room = size + c->pad[axis] + c->pad[2 + axis] - reach;
-    return room < 0 ? 0 : room / stride + 1;
+    int64_t pad[2];
+    claim_pad(c, axis, size, pad);
+    *before = pad[0];
+    const int64_t room = size + pad[0] + pad[1] - c->kernel[axis];
+    return room < 0 ? 0 : room / c->stride[axis] + 1;
 }
 
 struct ort_status *pool_run(const struct program *p, struct ort_run *run, struct worker *worker)

@@ -3,6 +3,7 @@
  * packed. */
 #include "program.h"
 
+#include "table.h"
 #include "weights.h"
 
 #include <stdlib.h>
@@ -136,6 +137,8 @@ static struct ort_status *pack(struct program *p, const struct graph *g)
     struct worker *worker = NULL;
     if (c->kind == CLAIM_QUANTIZE || c->kind == CLAIM_POOL)
         return NULL;
+    if (c->kind == CLAIM_TABLE)
+        return table_fill(g, c, p->table);
     const struct weights_factor times = merge_scales(p, g);
     ORT_TRY(worker_take(p->workers, NULL, &worker));
     struct ort_status *status =
@@ -148,8 +151,12 @@ struct ort_status *program_build(struct workers *workers, const struct graph *g,
                                  const struct claim *claim, const struct program_names *names,
                                  struct program **program)
 {
-    static const char *const kinds[] = {"DynamicQuantizeLinear", "a pool", "a product",
-                                        "a convolution", "a transposed convolution"};
+    static const char *const kinds[] = {"DynamicQuantizeLinear",
+                                        "a pool",
+                                        "a function of codes",
+                                        "a product",
+                                        "a convolution",
+                                        "a transposed convolution"};
     struct program *p = calloc(1, sizeof *p);
     if (p == NULL)
         return runtime_no_memory(g->api);

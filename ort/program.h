@@ -21,6 +21,7 @@ struct program {
     struct operand x, x_scale_operand, x_zero, factors[CLAIM_MAX_FACTORS], sum_bias, bias, residual;
     float x_scale, y_scale; /* Constants that are not in the packed scales; 1 where they are. */
     int32_t y_zero;
+    uint8_t table[256];     /* CLAIM_TABLE: the code of y for each byte of x. */
     int32_t *zeros;         /* A bias of n zeros: asks for exact sums where codes of w have zero
                                points. */
     int32_t outputs[3];     /* Places among the fused node's outputs; -1: nobody wants it. */

@@ -43,9 +43,13 @@ static void tell_claim(const struct provider *self, const struct graph *g, const
     tell(self, text);
 }
 
-static bool is_pool(const struct graph *g, int32_t node)
+/* In which pass over the nodes one is looked at: operators with weights, pools that lie between
+ * them, what is left between codes. */
+static int32_t pass_of(const struct graph *g, int32_t node)
 {
-    return node_is(&g->nodes[node], "", "MaxPool");
+    return node_is(&g->nodes[node], "", "MaxPool")            ? 1
+           : node_is(&g->nodes[node], "", "DequantizeLinear") ? 2
+                                                              : 0;
 }
 
 /* Does a claim lie before or behind this pool, with nothing between them that minds how images
@@ -76,12 +80,10 @@ static struct ort_status *claim_all(const struct provider *self, const struct gr
     const struct ort_node *nodes[CLAIM_MAX_NODES];
     struct claim claim;
     int32_t n_claims = 0, n_nodes = 0;
-    /* Pools after all others. */
-    for (int32_t at = 0; at < 2 * g->n_nodes; at++) {
-        const int32_t i = at % g->n_nodes;
-        if (taken[i] || !claim_concerns(g, &self->settings, i) ||
-            is_pool(g, i) != (at >= g->n_nodes) ||
-            (is_pool(g, i) && !is_between_claims(g, taken, i)))
+    for (int32_t at = 0; at < 3 * g->n_nodes; at++) {
+        const int32_t i = at % g->n_nodes, pass = at / g->n_nodes;
+        if (taken[i] || pass_of(g, i) != pass || !claim_concerns(g, &self->settings, i) ||
+            (pass == 1 && !is_between_claims(g, taken, i)))
             continue;
         bool claimed = claim_find(g, &self->settings, i, &claim);
         for (int32_t j = 0; claimed && j < claim.n_nodes; j++)

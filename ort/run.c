@@ -4,6 +4,7 @@
 
 #include "pool.h"
 #include "quantize.h"
+#include "table.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -207,19 +208,6 @@ static struct ort_status *run_matmul(struct call *call)
     CALL_WITH_SCRATCH(qn_matmul, call, &args);
 }
 
-/* auto_pad SAME: as many outputs as ceil(in / stride); what is odd goes to one side. */
-static void same_padding(const struct claim *c, const int64_t *size, int32_t *pad)
-{
-    for (int32_t axis = 0; axis < 2; axis++) {
-        int64_t stride = c->stride[axis], outputs = (size[axis] + stride - 1) / stride;
-        int64_t reach = (c->kernel[axis] - 1) * c->dilation[axis] + 1;
-        int64_t all = (outputs - 1) * stride + reach - size[axis];
-        all = all > 0 ? all : 0;
-        pad[axis] = (int32_t)(c->pads_upper ? all / 2 : all - all / 2);
-        pad[2 + axis] = (int32_t)(all - pad[axis]);
-    }
-}
-
 static struct ort_status *run_conv(struct call *call)
 {
     const struct program *p = call->p;
@@ -240,11 +228,11 @@ static struct ort_status *run_conv(struct call *call)
     for (int32_t i = 0; i < 2; i++) {
         args.stride[i] = (int32_t)c->stride[i];
         args.dilation[i] = (int32_t)c->dilation[i];
+        int64_t pad[2];
+        claim_pad(c, i, size[i], pad);
+        args.pad[i] = (int32_t)pad[0];
+        args.pad[2 + i] = (int32_t)pad[1];
     }
-    for (int32_t i = 0; i < 4; i++)
-        args.pad[i] = (int32_t)c->pad[i];
-    if (c->pads_same)
-        same_padding(c, size, args.pad);
     args.error = &error;
     bool transposed = c->kind == CLAIM_CONV_TRANSPOSE;
     if (transposed)
@@ -333,6 +321,7 @@ struct ort_status *program_run(const struct program *p, struct ort_run *run)
     ORT_TRY(worker_take(p->workers, run, &call.worker));
     struct ort_status *status = p->claim.kind == CLAIM_QUANTIZE ? quantize_run(p, run, call.worker)
                                 : p->claim.kind == CLAIM_POOL   ? pool_run(p, run, call.worker)
+                                : p->claim.kind == CLAIM_TABLE  ? table_run(p, run, call.worker)
                                                                 : run_product(&call);
     worker_return(call.worker);
     return status;
