@@ -196,15 +196,18 @@ static int64_t making_pays_from(const struct qni_matmul_kernel *k, const struct 
                                 const struct qni_row_layout *l)
 {
     enum { ONE_PLANE = 192, TWO_PLANES = 192, ROUNDED = 192, ROUNDED_SHORT = 32 };
-    enum { FEW = 9 }; /* fewer are to do with little memory */
+    enum { FEW = 9, PADDED = 6, ROUNDED_FEW = 7, ROUNDED_PADDED = 3 };
     /* Groups of halves of units: the others multiply padding. */
     const bool fits =
         k->layout == QNI_LAYOUT_T8N16 ? has_bf16_table(op->w[0]) : has_integer_table(op->w[0]);
     const bool others = fits && !l->halves;
     const bool rounds = (k->traits & QNI_ROUNDS_WEIGHTS) != 0;
     int64_t from = k->m_min;
-    if (rounds || l->planes == 1)
-        from = FEW;
+    const bool pads_bytes = l->halves && k->layout == QNI_LAYOUT_Q8N16;
+    if (rounds)
+        from = pads_bytes ? ROUNDED_PADDED : ROUNDED_FEW;
+    else if (l->planes == 1)
+        from = pads_bytes ? PADDED : FEW;
     if (others && l->cut.group_units == 1)
         from = rounds ? ROUNDED_SHORT : l->planes == 1 ? ONE_PLANE : TWO_PLANES;
     else if (others)
@@ -252,7 +255,7 @@ static bool has_tiles(const struct qni_matmul_kernel *k)
 static int64_t pays_from(const struct qni_matmul_kernel *k, const struct qni_op *op,
                          const struct qni_row_layout *l)
 {
-    enum { PLANES = 3, PADDED = 4, PADDED_PLANES = 12 };
+    enum { PLANES = 3, PADDED = 4, PADDED_PLANES = 5 };
     if (k->traits & QNI_MAKES_WEIGHTS)
         return making_pays_from(k, op, l);
     if (k->reads == QNI_READS_BF16 && l->halves && k->layout == QNI_LAYOUT_Q8N16)
@@ -276,10 +279,13 @@ struct candidates {
 
 /* The constants are of a processor that works on 512 bits in two halves. One with AMX does so at
  * once: rows of floats by codes in bytes then took 0.53 to 0.79 of the time that AVX2 needs (2 to 8
- * rows, 2048 x 2048), where the constants say about as long. */
-static float times_of(const qn_ctx *ctx, const struct qni_matmul_kernel *k)
+ * rows, 2048 x 2048), where the constants say about as long. With groups of at most 16 positions,
+ * half of whose codes is padding, AVX2 was the faster one up to 5 rows there, too. */
+static float times_of(const qn_ctx *ctx, const struct qni_matmul_kernel *k,
+                      const struct qni_row_layout *l)
 {
-    const bool is_of_bytes = k->reads == QNI_READS_F32 && k->layout == QNI_LAYOUT_Q8N16;
+    const bool is_of_bytes =
+        k->reads == QNI_READS_F32 && k->layout == QNI_LAYOUT_Q8N16 && !l->halves;
     return (ctx->isa & QN_ISA_AMX_INT8) != 0 && k->needs == QN_ISA_AVX512 && is_of_bytes ? 0.65f
                                                                                          : 1.0f;
 }
@@ -300,7 +306,7 @@ static void find_candidates(const qn_ctx *ctx, const struct qni_op *op, struct c
         struct qni_row_layout *const l = &c->layout[c->n];
         *l = qni_row_layout_of(op, op->w[0]->head, k);
         c->tiles_from[c->n] = has_tiles(k) ? pays_from(k, op, l) : 0;
-        c->times[c->n] = times_of(ctx, k);
+        c->times[c->n] = times_of(ctx, k, l);
         has_vectors = has_vectors || !has_tiles(k);
         c->index[c->n++] = i;
     }

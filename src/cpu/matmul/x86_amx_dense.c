@@ -240,13 +240,14 @@ enum {
 };
 
 struct dense_scratch {
-    uint8_t b[2][SPAN * UNIT_BYTES];
+    uint8_t b[2 * SPAN * UNIT_BYTES]; /* of two places, one after the other */
     float sums[SUMS][ROWS][WIDTH];
     float nowhere[ROWS][WIDTH];
     float facts[2][SPAN][FACTS];
     uint8_t tail[SPAN][QNI_AMX_BF16_BLOCK]; /* rows of A of a block that is not full */
 };
 _Static_assert(sizeof(struct dense_scratch) == SCRATCH, "kernels.inc says so");
+_Static_assert(2 * FEW * UNIT_BYTES == 16384, "kernels.inc says so of one block of rows");
 
 #define TILES_SEE_MEMORY() QNI_AMX_TILES_SEE_MEMORY()
 
@@ -281,6 +282,13 @@ struct stage {
     bool second; /* panel */
 };
 
+/* B of the i-th stage. The two lie one behind the other, so that short spans need no more memory
+ * than kernels.inc says of few rows. */
+static uint8_t *b_of(const struct job *j, int64_t i)
+{
+    return j->s->b + (size_t)(i % 2 * j->span * UNIT_BYTES);
+}
+
 /* The i-th, or the last. */
 static struct stage stage_of(const struct job *j, int64_t i)
 {
@@ -293,7 +301,7 @@ static struct stage stage_of(const struct job *j, int64_t i)
     s.unit = in_pass / s.pairs * j->span;
     s.units = at_most(j->span, j->units - s.unit);
     s.second = s.panel + 1 < j->t->n_panels;
-    s.b = j->s->b[i % 2];
+    s.b = b_of(j, i);
     return s;
 }
 
@@ -318,7 +326,7 @@ static void begin_feed(struct job *j, int64_t i, const struct stage *s, const st
     f->left = QNI_AMX_QUARTERS * s->units;
     f->turn = 0;
     f->group = -1;
-    f->out = j->s->b[i % 2];
+    f->out = b_of(j, i);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */

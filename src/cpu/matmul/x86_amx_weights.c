@@ -47,10 +47,11 @@ enum {
 };
 
 struct weights_scratch {
-    uint8_t b[2][SPAN * UNIT_BYTES];
+    uint8_t b[2 * SPAN * UNIT_BYTES]; /* of two places, one after the other */
     float sums[BLOCKS][ROWS][WIDTH];
 };
 _Static_assert(sizeof(struct weights_scratch) == 393216, "kernels.inc says so");
+_Static_assert(2 * FEW * UNIT_BYTES == 32768, "kernels.inc says so of one block of rows");
 
 #define TILES_SEE_MEMORY() QNI_AMX_TILES_SEE_MEMORY()
 
@@ -75,6 +76,13 @@ struct job {
     int64_t lines;     /* of rows to come, asked for with a unit */
 };
 
+/* B of the i-th span and pair. The two lie one behind the other, so that short spans need no more
+ * memory than kernels.inc says of few rows. */
+static uint8_t *b_of(const struct job *j, int64_t i)
+{
+    return j->s->b + (size_t)(i % 2 * j->span * UNIT_BYTES);
+}
+
 /* The i-th span and pair of a pass. */
 struct codes_place {
     int64_t panel, unit, units, pair;
@@ -93,7 +101,7 @@ static struct codes_place place_of(const struct job *j, int64_t i)
     p.unit = i / j->pairs * j->span;
     p.units = at_most(j->span, j->units - p.unit);
     p.second = p.panel + 1 < j->t->n_panels;
-    p.b = j->s->b[i % 2];
+    p.b = b_of(j, i);
     p.low = true;
     return p;
 }
@@ -121,7 +129,7 @@ static void begin_feed(struct job *j, int64_t i)
     f->turn = 0;
     f->group = -1;
     f->low = _mm512_setzero_si512();
-    f->out = j->s->b[i % 2];
+    f->out = b_of(j, i);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
