@@ -28,7 +28,8 @@ enum {
     QN_FILE_ONNX = 4,
     QN_FILE_ONNX_DATA = 5, /**< External data of an ONNX model, as qn_checkpoint_open() opens them:
                                the model says what is in them. */
-    QN_FILE_MNN = 6
+    QN_FILE_MNN = 6,
+    QN_FILE_MNN_DATA = 7  /**< Weights of an MNN model in MODEL.weight, likewise. */
 };
 
 /** A tensor of a file. Texts and data belong to the file. */

@@ -214,7 +214,23 @@ static qn_status add_parts(const qn_ctx *ctx, qn_checkpoint *c, const char *path
     return QN_OK;
 }
 
-/* ---- ONNX with external data ----------------------------------------------------------------- */
+/* ---- graphs with external data --------------------------------------------------------------- */
+
+/* MNN's is called as the model and ".weight". */
+static qn_status find_external(const char *folder, const char *path, const char *location,
+                               char *full, qn_error *err)
+{
+    char name[QNI_PATH], shown[QNI_SHOWN];
+    if (location[0] != 0)
+        return qni_path_below(folder, location, full, err);
+    const int length = snprintf(name, sizeof name, "%s.weight", qni_path_name(path));
+    if (length < 0 || (size_t)length >= sizeof name || !qni_path_join(full, folder, name))
+        return qni_fail(err, QN_E_OPEN, "the path is too long");
+    if (!qni_path_exists(full))
+        return qni_fail(err, QN_E_NOT_FOUND, "its weights, '%s', are missing",
+                        qni_shown(shown, name));
+    return QN_OK;
+}
 
 /* The files that a graph's tensors lie in, each once; they may be in folders below its own. */
 static qn_status add_external(const qn_ctx *ctx, qn_checkpoint *c, const char *path, qn_error *err)
@@ -237,7 +253,7 @@ static qn_status add_external(const qn_ctx *ctx, qn_checkpoint *c, const char *p
         qn_file *file = NULL;
         if (c->n_files == MOST_SHARDS)
             return qni_fail(err, QN_E_CORRUPT, "more than 65536 files");
-        QNI_TRY(qni_path_below(folder, location, full, err));
+        QNI_TRY(find_external(folder, path, location, full, err));
         QNI_TRY(qni_file_open_data(ctx, graph, first, full, &options, &file, err));
         QNI_TRY(qni_checkpoint_add(c, file, err));
     }
@@ -253,7 +269,7 @@ static qn_status add_single(const qn_ctx *ctx, qn_checkpoint *c, const char *pat
     if (parse_part(qni_path_name(path), &prefix, &part, &count))
         return add_parts(ctx, c, path, prefix, count, err);
     QNI_TRY(add_file(ctx, c, path, err));
-    if (qn_file_get_kind(c->files[0]) == QN_FILE_ONNX)
+    if (c->files[0]->n_externals > 0)
         return add_external(ctx, c, path, err);
     if (qn_file_get_kind(c->files[0]) == QN_FILE_GGUF && !says(c->files[0], "split.count", 1) &&
         !says(c->files[0], "split.count", 0))

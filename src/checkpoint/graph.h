@@ -45,9 +45,9 @@ struct qni_link {
     int64_t n, k, block; /* as the node's attributes say; block 0: scales are not blocked */
     float alpha;         /* multiplies the weight: of Gemm, MNN's quantScale */
     /* MNN: how the buffer is kept (IDSTQuan's type), what stands for the least code, whether alpha
-     * has minima, whether dimensions are of 32 bits, whether weights are in another file. */
+     * has minima, whether dimensions are of 32 bits. */
     int32_t kh, kw, storage, least;
-    bool is_asymmetric, is_wide, is_external;
+    bool is_asymmetric, is_wide;
 };
 
 #endif

@@ -5,8 +5,10 @@
  *
  * Convolution, ConvolutionDepthwise and InnerProduct have their weights inside: plain floats, or an
  * IDSTQuan with a buffer and scales. They become the tensors "NAME.weight" (the whole buffer),
- * "NAME.alpha" and "NAME.bias", and a link each. Weights in a file beside the model are named and
- * refused by the importer. Other operators have no weights that are read. */
+ * "NAME.alpha" and "NAME.bias", and a link each. Where an operator has `external` - a place, and
+ * the bytes of weights (or of buffer and alpha) and bias that lie one behind the other from there
+ * on - they are in the file MODEL.weight, which is opened beside the model. Other operators have no
+ * weights that are read. */
 #include <stdio.h>
 #include <string.h>
 
@@ -123,13 +125,41 @@ struct operator
     int32_t type;
     int64_t n, kh, kw, groups;
     size_t quan;
-    bool is_external;
+    bool is_external; /* the places of the vectors are those of another file */
 };
 
 static size_t root_of(const struct buffer *b)
 {
     uint32_t root = 0;
     return b->size >= 16 && read_at(b, 0, &root, 4) && root < b->size ? root : 0;
+}
+
+/* The next part of external data; false: it cannot be. */
+static bool take_part(int64_t *at, int64_t bytes, size_t element, struct vector *v)
+{
+    if (bytes < 0 || bytes % (int64_t)element != 0 || *at > INT64_MAX / 2 - bytes)
+        return false;
+    *v = (struct vector){(size_t)*at, (size_t)bytes / element};
+    *at += bytes;
+    return true;
+}
+
+static bool read_external(const struct buffer *b, size_t main, struct operator* o)
+{
+    enum { PLACE, FIRST, SECOND, THIRD, MOST };
+    const struct vector list = vector_of(b, main, CONV_EXTERNAL, 8);
+    int64_t of[MOST] = {0};
+    if (list.count < MOST - 1 || o->weight.count > 0 || o->buffer.count > 0)
+        return false;
+    for (size_t i = 0; i < list.count && i < MOST; i++)
+        read_at(b, list.at + 8 * i, &of[i], 8);
+    int64_t at = of[PLACE];
+    if (at < 0 || at > INT64_MAX / 2)
+        return false;
+    if (o->quan == 0)
+        return take_part(&at, of[FIRST], 4, &o->weight) && take_part(&at, of[SECOND], 4, &o->bias);
+    return take_part(&at, of[FIRST], 1, &o->buffer) && take_part(&at, of[SECOND], 4, &o->alpha) &&
+           take_part(&at, of[THIRD], 4, &o->bias);
 }
 
 /* false: no operator with weights. */
@@ -156,9 +186,9 @@ static bool read_operator(const struct buffer *b, size_t op, struct operator* o)
         o->kw = integer(b, common, COMMON_KX, 1);
         o->kh = integer(b, common, COMMON_KY, 1);
         o->groups = o->type == DEPTHWISE ? o->n : integer(b, common, COMMON_GROUP, 1);
-        o->is_external = vector_of(b, main, CONV_EXTERNAL, 8).count > 0;
+        o->is_external = read_external(b, main, o);
     }
-    return o->weight.count > 0 || o->buffer.count > 0 || o->is_external;
+    return o->weight.count > 0 || o->buffer.count > 0;
 }
 
 bool qni_mnn_is(const uint8_t *bytes, size_t size)
@@ -200,23 +230,6 @@ static const char *keep_name(struct texts *t, const char *ending)
     return text;
 }
 
-static qn_status add_entry(qn_file *file, const char *name, const char *spelling, qn_dtype dtype,
-                           const struct vector *v, qn_error *err)
-{
-    void *entries = file->entries;
-    const bool grown = qni_grow(&file->allocator, &entries, &file->entry_capacity, file->n_entries,
-                                sizeof *file->entries);
-    file->entries = entries;
-    if (!grown)
-        return qni_fail(err, QN_E_MEMORY, "out of memory");
-    struct qni_entry *e = &file->entries[file->n_entries++];
-    *e = (struct qni_entry){.name = name, .spelling = spelling, .dtype = dtype, .rank = 1};
-    e->offset = v->at;
-    e->bytes = v->count * qn_dtype_bytes(dtype);
-    e->shape[0] = (int64_t)v->count;
-    return QN_OK;
-}
-
 /* Plain weights [n, channels, kh, kw] where the dimensions are right; else a vector. */
 static void shape_weight(struct qni_entry *e, const struct operator* o)
 {
@@ -229,6 +242,38 @@ static void shape_weight(struct qni_entry *e, const struct operator* o)
     e->shape[0] = o->n;
     e->shape[2] = e->rank == 4 ? o->kh : 0;
     e->shape[3] = e->rank == 4 ? o->kw : 0;
+}
+
+static struct qni_entry entry_of(const char *name, const char *spelling, qn_dtype dtype,
+                                 const struct vector *v)
+{
+    struct qni_entry e = {.name = name, .spelling = spelling, .dtype = dtype, .rank = 1};
+    e.offset = v->at;
+    e.bytes = v->count * qn_dtype_bytes(dtype);
+    e.shape[0] = (int64_t)v->count;
+    return e;
+}
+
+/* A tensor of the model, or of the file beside it: where the operator says. */
+static qn_status add_entry(qn_file *file, const struct operator* o, struct qni_entry e,
+                           qn_error *err)
+{
+    void *list = o->is_external ? (void *)file->externals : (void *)file->entries;
+    const bool grown = o->is_external ? qni_grow(&file->allocator, &list, &file->external_capacity,
+                                                 file->n_externals, sizeof *file->externals)
+                                      : qni_grow(&file->allocator, &list, &file->entry_capacity,
+                                                 file->n_entries, sizeof *file->entries);
+    if (o->is_external)
+        file->externals = list;
+    else
+        file->entries = list;
+    if (!grown)
+        return qni_fail(err, QN_E_MEMORY, "out of memory");
+    if (o->is_external)
+        file->externals[file->n_externals++] = (struct qni_external){.entry = e, .location = ""};
+    else
+        file->entries[file->n_entries++] = e;
+    return QN_OK;
 }
 
 static qn_status add_link(qn_file *file, const struct buffer *b, struct texts *t,
@@ -259,7 +304,6 @@ static qn_status add_link(qn_file *file, const struct buffer *b, struct texts *t
     link.least = integer(b, o->quan, QUAN_LEAST, 0);
     link.is_asymmetric = integer(b, o->quan, QUAN_READ_TYPE, 0) != 0;
     link.is_wide = byte(b, o->quan, QUAN_WIDE) != 0;
-    link.is_external = o->is_external;
     if (real(b, o->quan, QUAN_SCALE) != 0)
         link.alpha = real(b, o->quan, QUAN_SCALE);
     file->links[file->n_links++] = link;
@@ -274,24 +318,18 @@ static qn_status keep_operator(qn_file *file, const struct buffer *b, struct tex
     const bool is_half =
         o->quan != 0 && integer(b, o->quan, QUAN_TYPE, 0) == STORED_F16 && o->buffer.count % 2 == 0;
     if (o->bias.count > 0)
-        QNI_TRY(add_entry(file, keep_name(t, ".bias"), "F32", QN_F32, &o->bias, err));
-    if (o->buffer.count == 0 && o->weight.count > 0) {
-        QNI_TRY(add_entry(file, name, "F32", QN_F32, &o->weight, err));
-        shape_weight(&file->entries[file->n_entries - 1], o);
-        return QN_OK;
-    }
-    if (is_half && o->buffer.count > 0) {
+        QNI_TRY(add_entry(file, o, entry_of(keep_name(t, ".bias"), "F32", QN_F32, &o->bias), err));
+    if ((o->buffer.count == 0 && o->weight.count > 0) || (is_half && o->buffer.count > 0)) {
         const struct vector halves = {o->buffer.at, o->buffer.count / 2};
-        QNI_TRY(add_entry(file, name, "F16", QN_F16, &halves, err));
-        shape_weight(&file->entries[file->n_entries - 1], o);
-        return QN_OK;
+        struct qni_entry e = o->buffer.count == 0 ? entry_of(name, "F32", QN_F32, &o->weight)
+                                                  : entry_of(name, "F16", QN_F16, &halves);
+        shape_weight(&e, o);
+        return add_entry(file, o, e, err);
     }
-    const struct vector none = {b->size, 0};
-    QNI_TRY(
-        add_entry(file, name, "IDSTQuan", QN_U8, o->buffer.count > 0 ? &o->buffer : &none, err));
+    QNI_TRY(add_entry(file, o, entry_of(name, "IDSTQuan", QN_U8, &o->buffer), err));
     const char *alpha = o->alpha.count > 0 ? keep_name(t, ".alpha") : NULL;
     if (alpha != NULL)
-        QNI_TRY(add_entry(file, alpha, "F32", QN_F32, &o->alpha, err));
+        QNI_TRY(add_entry(file, o, entry_of(alpha, "F32", QN_F32, &o->alpha), err));
     return add_link(file, b, t, name, alpha, err);
 }
 

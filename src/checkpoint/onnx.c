@@ -576,7 +576,7 @@ qn_status qni_onnx_fill_data(const qn_file *graph, size_t first, qn_file *file, 
     for (size_t i = first; i < graph->n_externals; i++)
         if (strcmp(graph->externals[i].location, location) == 0)
             bytes += strlen(graph->externals[i].entry.name) + 1;
-    file->kind = QN_FILE_ONNX_DATA;
+    file->kind = graph->kind == QN_FILE_MNN ? QN_FILE_MNN_DATA : QN_FILE_ONNX_DATA;
     file->strings = qni_alloc(&file->allocator, bytes);
     if (file->strings == NULL)
         return qni_fail(err, QN_E_MEMORY, "out of memory");

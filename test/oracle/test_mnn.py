@@ -5,7 +5,8 @@
     test_mnn.py                                QUERN_LIBRARY names the shared library
 
 Convolutions of 1 x 1 and 3 x 3, and depthwise, become MNN files of 8 and 4 bits, with
-minima and without, in blocks of channels, and of 16-bit floats. Codes and scales are right if every
+minima and without, in blocks of channels, of 16-bit and of 32-bit floats, with the weights inside
+and in a file beside the model: the same values from both. Codes and scales are right if every
 value is within half a step of the original (a wrong order of half bytes, of taps or of blocks is
 not), for floats the type is looked at.
 Exit status 77 when numpy, onnx or MNN is missing.
@@ -22,7 +23,7 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing} (build/venv/bin/pip install -r test/oracle/requirements.txt)")
     sys.exit(77)
-from quern_checkpoint import Checkpoint
+from quern_checkpoint import Checkpoint, Refused
 
 SHAPES = {"one": ((8, 64, 1, 1), 1), "three": ((8, 64, 3, 3), 1), "wide": ((6, 5, 1, 3), 1),
           "deep": ((10, 1, 3, 3), 10)}
@@ -31,7 +32,7 @@ WAYS = [(["--weightQuantBits", "8"], 8, False), (["--weightQuantBits", "4"], 4, 
         (["--weightQuantBits", "4", "--weightQuantAsymmetric", "0"], 4, False),
         (["--weightQuantBits", "4", "--weightQuantBlock", "32"], 4, True),
         (["--weightQuantBits", "8", "--weightQuantBlock", "32"], 8, True),
-        (["--fp16"], 16, False)]
+        (["--fp16"], 16, False), ([], 32, False)]
 
 
 def make(path, weights):
@@ -49,7 +50,7 @@ def make(path, weights):
 
 
 def check(name, c, weight, bits, blocks):
-    if bits == 16:
+    if bits >= 16:
         return  # plain tensors
     shape = weight.shape
     ours, _ = c.values(name + ".weight")
@@ -65,6 +66,23 @@ def check(name, c, weight, bits, blocks):
     assert wrong.mean() < 0.01, f"{name}, {form}: {wrong.mean():.3f} are more than half a step off"
 
 
+def facts(c, bits):
+    names = [name + ".weight" for name in SHAPES]
+    if bits < 16:
+        return [c.values(name)[0].tobytes() for name in names]
+    return [(m.dtype, m.bytes) for m in map(c.module, names)]
+
+
+def refused(path):
+    try:
+        with Checkpoint(path):
+            pass
+    except Refused as why:
+        assert "are missing" in str(why), why
+    else:
+        sys.exit("a model without its weights is opened")
+
+
 def main():
     rng = np.random.default_rng(1)
     weights = {name: rng.standard_normal(shape).astype("f4")
@@ -74,15 +92,23 @@ def main():
         source, path = os.path.join(folder, "m.onnx"), os.path.join(folder, "m.mnn")
         make(source, weights)
         for options, bits, blocks in WAYS:
-            _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", source, "--MNNModel",
-                               path, "--bizCode", "test", *options])
-            with Checkpoint(path) as c:
-                assert c.count() >= len(SHAPES)
-                for name, weight in weights.items():
-                    assert c.module(name + ".weight").dtype == (b"F16" if bits == 16
-                                                                else b"IDSTQuan")
-                    check(name, c, weight, bits, blocks)
-                    count += 1
+            inside = None
+            for beside in ([], ["--saveExternalData"]):
+                _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", source, "--MNNModel",
+                                   path, "--bizCode", "test", *options, *beside])
+                assert os.path.exists(path + ".weight") == bool(beside)
+                with Checkpoint(path) as c:
+                    assert c.count() >= len(SHAPES)
+                    for name, weight in weights.items():
+                        kind = {16: b"F16", 32: b"F32"}.get(bits, b"IDSTQuan")
+                        assert c.module(name + ".weight").dtype == kind
+                        check(name, c, weight, bits, blocks)
+                        count += 1
+                    values = facts(c, bits)
+                inside = values if inside is None else inside
+                assert values == inside, "weights beside the model are others"
+            os.remove(path + ".weight")
+            refused(path)
     print(f"{count} weights agree with MNN's converter")
 
 

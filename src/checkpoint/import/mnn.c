@@ -132,9 +132,6 @@ static qn_status find(const qn_checkpoint *c, const char *stem, struct qni_found
     (void)stem;
     if (link->kind != QNI_LINK_CONV)
         return qni_fail(err, QN_E_FORMAT, "weights of %s are not imported", link->node);
-    if (link->is_external)
-        return qni_fail(err, QN_E_FORMAT,
-                        "its weights are in a file beside the model, which is not read");
     if (link->storage == SPARSE)
         return qni_fail(err, QN_E_FORMAT, "sparse weights (type 2) are not imported");
     if (link->storage != DENSE && link->storage != PLAIN)
