@@ -55,6 +55,20 @@ SETS = [
     ("mxfp4-pdl", "mxfp4", "float", True, (1, 4, 16)),
     ("nf4-pdl", "nf4:g64", "float", True, (1, 4, 16)),
 ]
+# Convolutions beside cuDNN's in f16, channels innermost: images, input channels, side of the image,
+# outputs, side of the kernel, stride. Padding is (kernel - 1) / 2.
+CONVS = [(batch, *layer) for batch in (1, 32) for layer in [
+    (64, 56, 64, 3, 1), (256, 56, 128, 1, 1), (128, 56, 128, 3, 2), (256, 56, 512, 1, 2),
+    (128, 28, 128, 3, 1), (256, 28, 256, 3, 2), (256, 14, 256, 3, 1), (1024, 14, 256, 1, 1),
+    (512, 14, 512, 3, 2), (512, 7, 512, 3, 1)]] + [
+    (2, 320, 64, 320, 3, 1), (2, 640, 32, 640, 3, 1), (2, 1280, 16, 1280, 3, 1),
+    (2, 320, 64, 320, 3, 2), (2, 960, 64, 320, 3, 1)]
+# Of quern: name, weights, strategy, type of x, type of y.
+CONV_SETS = [
+    ("conv-int4", "int4:g64:f16", "float", "f16", "f16"),
+    ("conv-int8", "int8:pc", "float", "f16", "f16"),
+    ("conv-static", "int8:pc", "int8-static", "i8", "f16"),
+]
 # Shapes and rows that no table was made for.
 ODD_SHAPES, ODD_ROWS = "13824x5120,3584x18944", "1,3,16,24,200,3000"
 QUICK_ROWS, QUICK_SETS = "1,16,256,4096", "float,float-pdl,int8-row"
@@ -69,6 +83,7 @@ def parse():
     p.add_argument("--sets", default=None, help=", ".join(s[0] for s in SETS))
     p.add_argument("--x", default="f16", choices=("f16", "bf16", "f32"))
     p.add_argument("--device", type=int, default=0)
+    p.add_argument("--convs", action="store_true", help="convolutions, and nothing else")
     p.add_argument("--no-peers", action="store_true", help="quern alone; needs no torch")
     p.add_argument("--out", default=None, help="a file of JSON lines; replaced when all is done")
     p.add_argument("--into", default=None,
@@ -153,6 +168,19 @@ class Peers:
             return t.ops.aten._convert_weight_to_int4pack(codes, 8)
         return (n * k // 2 + n * k // 32, 2, make,
                 lambda w: t.ops.aten._weight_int4pack_mm(x, w, 128, facts))
+
+    def conv(self, batch, ci, side, co, kernel, stride):
+        """cuDNN's choice of its own, after it measured."""
+        t = self.torch
+        t.backends.cudnn.benchmark = True
+        last = {"device": self.device, "dtype": t.float16}
+        x = t.randn(batch, ci, side, side, **last).to(memory_format=t.channels_last)
+        pad = (kernel - 1) // 2
+        size = co * ci * kernel * kernel * 2
+        copies = [(t.randn(co, ci, kernel, kernel, **last) / 64).to(memory_format=t.channels_last)
+                  for _ in range(min(max(2, -(-ROTATE // size)), 24))]
+        us = self.time(copies, lambda w: t.nn.functional.conv2d(x, w, None, stride, pad))
+        return us, size
 
     def ways(self):
         return {"cublas fp16": self.fp16, "cublas int8": self.int8, "cublas fp8": self.fp8,
@@ -249,6 +277,48 @@ def ours(args, one, n, k, rows):
     return [{**r, "set": name} for r in records]
 
 
+def our_convs(args, one, shape):
+    name, weights, strategy, x, y = one
+    batch, ci, side, co, kernel, stride = shape
+    command = [args.quern, "bench", "--device", "cuda:%d" % args.device, "--op", "conv2d",
+               "--image", "nhwc", "--m", str(batch), "--ci", str(ci), "--n", str(co), "--size",
+               "%dx%d" % (side, side), "--kernel-size", "%dx%d" % (kernel, kernel), "--stride",
+               "%dx%d" % (stride, stride), "--pad", str((kernel - 1) // 2), "--weights", weights,
+               "--strategy", strategy, "--x", x, "--y", y, "--min-time", "0.01", "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False, env=environment(args.quern))
+    if done.returncode != 0:
+        complain("%s: exit status %d: %s" % (" ".join(command), done.returncode,
+                                             done.stderr.strip().split("\n")[-1]))
+    return [{**json.loads(line), "set": name} for line in done.stdout.splitlines()
+            if line.startswith("{")]
+
+
+def run_convs(args, peers, out):
+    """One shape a line: cuDNN and the sets side by side."""
+    for shape in CONVS:
+        batch, ci, side, co, kernel, stride = shape
+        pixels = batch * (-(-side // stride)) ** 2
+        k = ci * kernel * kernel
+        line = "%3d x %4d x %2d^2 -> %4d, %dx%d/%d" % (batch, ci, side, co, kernel, kernel, stride)
+        if peers:
+            us, size = peers.conv(*shape)
+            out.add({"op": "conv2d", "set": "peer", "conv": list(shape), "n": co, "k": k,
+                     "m": pixels, "weights": "cudnn fp16", "strategy": "peer",
+                     "machine": peers.name, "kernel": "cudnn fp16", "us_median": us[0],
+                     "us_p10": us[1], "us_p90": us[2], "ops": 2 * pixels * co * k,
+                     "bytes": size + 2 * batch * ci * side * side + 2 * pixels * co})
+            line += "  cudnn %7.2f" % us[0]
+        for one in CONV_SETS:
+            for r in our_convs(args, one, shape):
+                out.add({**r, "conv": list(shape)})
+                out.cases += 1
+                line += "  %s %7.2f%s %s" % (one[0], r["us_median"],
+                                             "" if r.get("verified", True) else " WRONG",
+                                             "i" if "_image" in r["kernel"] else "-")
+        print(line, flush=True)
+
+
 # ---------------------------------------------------------------------------------------- output
 
 failures = []
@@ -267,7 +337,7 @@ def label(r):
 
 def key(r):
     """What a line is about."""
-    return tuple(r.get(name) for name in ("op", "set", "n", "k", "m", "kernel" if r["op"] == "fit"
+    return (str(r.get("conv")),) + tuple(r.get(name) for name in ("op", "set", "n", "k", "m", "kernel" if r["op"] == "fit"
                                           else "weights", "strategy", "x"))
 
 
@@ -385,9 +455,11 @@ def main():
             kept = [json.loads(line) for line in f]
     out = Output(args.out or args.into, kept)
     out.add(about(args, peers))
-    for n, k in args.shapes:
+    if args.convs:
+        run_convs(args, peers, out)
+    for n, k in () if args.convs else args.shapes:
         run_shape(args, peers, out, n, k, args.m, sets)
-    if args.odd:
+    if args.odd and not args.convs:
         rows = [int(m) for m in ODD_ROWS.split(",")]
         for n, k in (tuple(int(v) for v in s.split("x")) for s in ODD_SHAPES.split(",")):
             run_shape(args, peers, out, n, k, rows, [s for s in sets if s[0] == "float"])

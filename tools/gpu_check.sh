@@ -90,6 +90,7 @@ run_sanitizer() { # tool
     local sanitize=(timeout "${SANITIZER_SECONDS:-120}"
         compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5)
     for filter in 'kernels/qni_matmul_f16*' 'kernels/qni_matmul_bf16*' 'kernels/qni_matmul_q8*' \
+        'kernels.images/*' \
         'api.matmul/*int4:g32*' 'api.grouped/*' 'api.conv*/int4:g128*' 'api.quantize_rows/f16/*'; do
         n=$((n + 1))
         "${sanitize[@]}" "$build/quern-check" --device "cuda:$gpu" --quick --separate --jobs 0 \

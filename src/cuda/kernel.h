@@ -96,6 +96,22 @@ struct qni_cuda_experts {
     int8_t exponent[QNI_CUDA_MAX_EXPERTS]; /* each one's; the least is the weights' */
 };
 
+/* A convolution's rows, where nobody writes them out: row (b * oh + y) * ow + x is the channels of
+ * pixels around (y, x), which the copy engine fetches from the image. Positions are 64
+ * channels of a tap after another: for every stretch of `run` channels, for every tap. Around the
+ * image there are zeros. */
+struct qni_cuda_pixels {
+    int32_t is_on;
+    int32_t images, height, width, channels; /* of all parts and planes; of a pixel */
+    int64_t pitch[3];                        /* bytes: image, row, column; multiples of 16 */
+    int32_t oh, ow, kh, kw;
+    int32_t stride[2], dilation[2], pad[2];
+    int32_t ci, run;
+    /* Part c of plane p begins at channel c * part_channels of image c * part_images + p *
+     * plane_images. */
+    int32_t part_channels, part_images, plane_images;
+};
+
 /* Rows as kernels read them; row r of part c is row c * part_rows + r of every array. */
 struct qni_cuda_rows {
     const void *a;
@@ -115,6 +131,7 @@ struct qni_cuda_rows {
     int16_t lies;      /* a qn_dtype: rows of x as they lie, which the int8 decode kernels of sm_90
                        quantize as Q8 or Q8B says; 0: prepared */
     int16_t symmetric; /* of Q8B, where they lie */
+    struct qni_cuda_pixels pixels;
 };
 
 /* Everything after the accumulator: docs/numerics.md, "Epilogue". Row i of a matrix is at i *
@@ -188,7 +205,8 @@ enum {
     QNI_CUDA_FAMILY_PREFILL = 2, /* wgmma */
     QNI_CUDA_FAMILY_ROUNDED = 3, /* the same, weights rounded to the type of x: dense strategy */
     QNI_CUDA_N_FAMILIES = 4,
-    QNI_CUDA_FAMILY_DENSE = 4 /* no row of the table, no line of tuning.inc: matmul/dense.h */
+    QNI_CUDA_FAMILY_IMAGE = 4, /* PREFILL with rows fetched from an image; has its lines */
+    QNI_CUDA_FAMILY_DENSE = 5  /* no row of the table, no line of tuning.inc: matmul/dense.h */
 };
 
 /* wgmma kernels have x from the copy engine, a tile at a time: 128 rows by themselves would take it
@@ -196,6 +214,12 @@ enum {
 static inline bool qni_cuda_reads_sorted(int32_t family)
 {
     return family == QNI_CUDA_FAMILY_PREFILL || family == QNI_CUDA_FAMILY_ROUNDED;
+}
+
+/* Whose lines of the cost model it has. */
+static inline int32_t qni_cuda_cost_family(int32_t family)
+{
+    return family == QNI_CUDA_FAMILY_IMAGE ? QNI_CUDA_FAMILY_PREFILL : family;
 }
 
 static inline bool qni_cuda_reads_e4m3(int32_t reads)
@@ -300,16 +324,16 @@ struct qni_cuda_fp8 {
     int64_t ldx, x_rows, k;
     int64_t m, row;
     const int32_t *order, *index;
-    int64_t block;  /* 128; 0: the row; CODES: any */
-    float x_scale;  /* static; 0: dynamic, or given */
+    int64_t block; /* 128; 0: the row; CODES: any */
+    float x_scale; /* static; 0: dynamic, or given */
     const float *given;
     int64_t ld_given;
     int32_t form;
     int32_t is_aligned; /* CODES: rows begin at multiples of 4 */
     int64_t columns;    /* that are written; zeros behind k */
     void *to;
-    int64_t ld_to;      /* bytes */
-    float *scale;       /* NULL: nobody asks */
+    int64_t ld_to; /* bytes */
+    float *scale;  /* NULL: nobody asks */
     int64_t ld_scale;
 };
 int32_t qni_cuda_fp8_sm75(const struct qni_cuda_fp8 *args, const struct qni_cuda_launch *launch);

@@ -51,6 +51,11 @@ static __device__ __forceinline__ uint64_t descriptor(uint32_t tile)
 {
     return (uint64_t)(64u | 1u << 30) << 32 | tile;
 }
+/* Of rows of 64 bytes with the 64-byte swizzle: eight are 512 bytes. */
+static __device__ __forceinline__ uint64_t narrow_descriptor(uint32_t tile)
+{
+    return (uint64_t)(32u | 2u << 30) << 32 | tile;
+}
 
 /* add 0: d is overwritten. */
 template <int TOKENS> struct product;
@@ -114,6 +119,7 @@ QNI_WGMMA_PRODUCT(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "
 
 #define QNI_WGMMA_BYTES(TOKENS, LIST, A0, A1, A2, A3, DESC, ADD, ...)                              \
     template <> struct product_of_bytes<TOKENS> {                                                  \
+        template <bool IS_NARROW>                                                                  \
         static __device__ __forceinline__ void run(int32_t (&d)[TOKENS / 2], const uint32_t *a,    \
                                                    uint32_t tile, int32_t add)                     \
         {                                                                                          \
@@ -121,8 +127,8 @@ QNI_WGMMA_PRODUCT(256, QNI_R0 "," QNI_R16 "," QNI_R32 "," QNI_R48 "," QNI_R64, "
                          "wgmma.mma_async.sync.aligned.m64n" #TOKENS "k32.s32.s8.s8 "              \
                          "{" LIST "}, {" A0 "," A1 "," A2 "," A3 "}, " DESC ", add;}"              \
                          : __VA_ARGS__                                                             \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(tile)),      \
-                           "r"(add)                                                                \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),                             \
+                           "l"(IS_NARROW ? narrow_descriptor(tile) : descriptor(tile)), "r"(add)   \
                          : "memory");                                                              \
         }                                                                                          \
     };

@@ -73,6 +73,8 @@ static const struct check_format formats[] = {
     {"int5:g48:min", INT(5, 48, QN_SHIFT_MIN)},
     {"int8:pc:min", INT(8, QN_GROUP_PER_CHANNEL, QN_SHIFT_MIN)},
     {"int4:c16:min", CHANNELS(4, 16, QN_SHIFT_MIN)},
+    {"int4:c64", CHANNELS(4, 64, QN_SHIFT_NONE)},
+    {"int8:c128", CHANNELS(8, 128, QN_SHIFT_NONE)},
     {"q2_k", SUPER(QN_CODE_INT, 2, 16, QN_SHIFT_MIN, 16, 4)},
     {"q3_k", SUPER(QN_CODE_INT, 3, 16, QN_SHIFT_NONE, 16, 6)},
     {"q4_k", SUPER(QN_CODE_INT, 4, 32, QN_SHIFT_MIN, 8, 6)},

@@ -3,7 +3,10 @@
  * asymmetric padding, strides, dilations, groups, depthwise, 1 x 1; every strategy and format. */
 #include <string.h>
 
+#include <quern/cuda.h>
+
 #include "../../src/cpu/conv/kernel.h"
+#include "../../src/cuda/kernel.h"
 #include "suites.h"
 #include "sweep.h"
 
@@ -13,6 +16,7 @@ struct conv_case {
     bool transpose;
     int32_t data, shape;
     const struct qni_conv_kernel *row; /* this row alone, with a shape that it serves; NULL: any */
+    const char *gpu_row;               /* the same of a GPU's table */
 };
 
 /* From here on shapes have whole steps of 64 channels and enough outputs for a tile: convolutions
@@ -26,6 +30,10 @@ enum { FIRST_SHAPE = 3000 };
 enum { RAGGED_SHAPE = 4000 };
 /* Groups of a few to some channels, as in ResNeXt, RegNet and ShuffleNet. */
 enum { GROUPED_SHAPE = 5000 };
+
+/* Channels in steps of 64 and 128, and up to a few tiles of outputs and pixels: what a GPU fetches
+ * from the image. */
+enum { IMAGE_SHAPE = 6000 };
 
 struct geometry {
     int64_t batch, h, w, ci, co, groups;
@@ -122,6 +130,21 @@ static struct geometry draw_grouped(struct check *c, int32_t shape)
     return g;
 }
 
+static struct geometry draw_image(struct check *c, int32_t shape)
+{
+    struct check_random *r = &c->random;
+    struct geometry g = {.batch = CHECK_OF(r, 1, 2, 3), .groups = CHECK_OF(r, 1, 1, 1, 2)};
+    g.h = check_random_in(r, 3, 15);
+    g.w = check_random_in(r, 2, 18);
+    g.kh = (int32_t)CHECK_OF(r, 1, 2, 3, 3, 4);
+    g.kw = g.kh == 1 ? 2 : (int32_t)CHECK_OF(r, 1, 3, 3, 5);
+    g.ci = shape % 3 == 0 ? 64 : CHECK_OF(r, 128, 128, 256);
+    g.co = CHECK_OF(r, 16, 40, 128, 136, 200);
+    if (g.ci == 256)
+        g.co = CHECK_OF(r, 24, 70);
+    return g;
+}
+
 /* What a row serves that was asked for by name. */
 static struct geometry draw_for_row(struct check *c, const struct qni_conv_kernel *row)
 {
@@ -162,6 +185,8 @@ static void window_for_row(struct check *c, const struct qni_conv_kernel *row, q
 static struct geometry draw_geometry(struct check *c, int32_t shape)
 {
     struct check_random *r = &c->random;
+    if (shape >= IMAGE_SHAPE)
+        return draw_image(c, shape);
     if (shape >= GROUPED_SHAPE)
         return draw_grouped(c, shape);
     if (shape >= RAGGED_SHAPE)
@@ -260,13 +285,24 @@ static int32_t image_shape(const struct geometry *g, qn_image image, int64_t cha
     return g->flat ? 3 : 4;
 }
 
+/* Of a row of Hopper's. */
+static bool has_gpu_for(const struct check *c)
+{
+    qn_cuda_info gpu;
+    qn_cuda_info_init(&gpu);
+    return qn_cuda_query(c->options->device_index, &gpu, NULL) == QN_OK && gpu.sm == 90;
+}
+
 static void conv_case(struct check *c, const void *arg)
 {
     const struct conv_case *cc = arg;
     struct check_random *r = &c->random;
+    if (cc->gpu_row != NULL && !has_gpu_for(c))
+        return;
     const struct geometry g =
         cc->row != NULL ? draw_for_row(c, cc->row) : draw_geometry(c, cc->shape);
-    const bool is_plain = cc->row != NULL; /* weights as every row of the table reads them */
+    const bool is_plain =
+        cc->row != NULL || cc->gpu_row != NULL; /* weights as every row of the table reads them */
     const bool is_static = cc->strategy == QN_STRATEGY_INT8_STATIC;
     const struct check_weight_options o = {
         .format = cc->format->format,
@@ -288,7 +324,7 @@ static void conv_case(struct check *c, const void *arg)
     qn_conv_args_init(&args);
     args.strategy = cc->strategy;
     args.image = (qn_image)check_random_in(r, QN_NCHW, QN_NHWC);
-    if (is_plain)
+    if (cc->row != NULL)
         window_for_row(c, cc->row, &args);
     else if (cc->shape >= FIRST_SHAPE && cc->shape < RAGGED_SHAPE)
         first_window(c, &args);
@@ -300,7 +336,9 @@ static void conv_case(struct check *c, const void *arg)
     const int64_t ow = output_length(&args, cc->transpose, 1, g.w, g.kw);
     int64_t shape[4];
     int32_t rank = image_shape(&g, args.image, g.groups * g.ci, g.h, g.w, shape);
-    args.x = check_tensor(c, "x", sweep_draw_x_type(c, cc->strategy), rank, shape, true);
+    const qn_dtype drawn = sweep_draw_x_type(c, cc->strategy);
+    const bool is_f16 = cc->gpu_row != NULL && strstr(cc->gpu_row, "_f16_") != NULL;
+    args.x = check_tensor(c, "x", is_f16 ? QN_F16 : drawn, rank, shape, true);
     check_fill_x(c, &args.x, cc->data, cc->data == CHECK_EXTREME && check_random_chance(r, 30));
     if (o.small && args.x.dtype != QN_F16)
         check_enlarge_x(c, &args.x);
@@ -339,6 +377,8 @@ static void conv_case(struct check *c, const void *arg)
     sweep_use_epilogue(&s, &args.epilogue);
     if (cc->row != NULL)
         sweep_run_row(c, &s, cc->row->row.name);
+    else if (cc->gpu_row != NULL)
+        sweep_run_row(c, &s, cc->gpu_row);
     else
         sweep_run(c, &s);
 }
@@ -361,8 +401,8 @@ static void enumerate(struct check_suite *suite, const struct check_options *opt
                 /* Mostly float's rows: only for what is chosen otherwise. */
                 if (strategies[s] == QN_STRATEGY_DENSE && (f + shape) % 4 != 0)
                     continue;
-                const struct conv_case cc = {&formats[f], strategies[s], transpose,
-                                             data,        shape,         NULL};
+                const struct conv_case cc = {&formats[f], strategies[s], transpose, data,
+                                             shape,       NULL,          NULL};
                 check_case(suite, conv_case, &cc, "%s/%s/%s/%d", qn_strategy_name(strategies[s]),
                            formats[f].name, check_data_names[data], shape);
             }
@@ -377,7 +417,8 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
         for (int32_t i = 0; i < shapes / 4; i++) {
             const qn_strategy strategy = strategies[(i + f) % 4];
             const struct conv_case cc = {
-                &formats[f], strategy, false, (i / 4 + f) % CHECK_N_DATA, GROUPED_SHAPE + i, NULL};
+                &formats[f],       strategy, false, (i / 4 + f) % CHECK_N_DATA,
+                GROUPED_SHAPE + i, NULL,     NULL};
             check_case(suite, conv_case, &cc, "grouped/%s/%s/%s/%d", qn_strategy_name(strategy),
                        formats[f].name, check_data_names[cc.data], i);
         }
@@ -385,33 +426,54 @@ void check_api_conv2d(struct check_suite *suite, const struct check_options *opt
         if (strcmp(formats[f].name, "int8:pc") != 0 && strcmp(formats[f].name, "int4:pc") != 0)
             continue;
         for (int32_t i = 0; i < shapes; i++) {
-            const struct conv_case cc = {&formats[f],      QN_STRATEGY_INT8_STATIC, false,
-                                         i % CHECK_N_DATA, DIRECT_SHAPE + i,        NULL};
+            const struct conv_case cc = {&formats[f],
+                                         QN_STRATEGY_INT8_STATIC,
+                                         false,
+                                         i % CHECK_N_DATA,
+                                         DIRECT_SHAPE + i,
+                                         NULL,
+                                         NULL};
             check_case(suite, conv_case, &cc, "direct/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 2 * shapes; i++) {
-            const struct conv_case cc = {&formats[f],      QN_STRATEGY_INT8_STATIC, false,
-                                         i % CHECK_N_DATA, FIRST_SHAPE + i,         NULL};
+            const struct conv_case cc = {&formats[f],
+                                         QN_STRATEGY_INT8_STATIC,
+                                         false,
+                                         i % CHECK_N_DATA,
+                                         FIRST_SHAPE + i,
+                                         NULL,
+                                         NULL};
             check_case(suite, conv_case, &cc, "first/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 2 * shapes; i++) {
-            const struct conv_case cc = {&formats[f],      QN_STRATEGY_INT8_STATIC, false,
-                                         i % CHECK_N_DATA, RAGGED_SHAPE + i,        NULL};
+            const struct conv_case cc = {&formats[f],
+                                         QN_STRATEGY_INT8_STATIC,
+                                         false,
+                                         i % CHECK_N_DATA,
+                                         RAGGED_SHAPE + i,
+                                         NULL,
+                                         NULL};
             check_case(suite, conv_case, &cc, "ragged/%s/%s/%d", formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 3 * shapes; i++) {
-            const struct conv_case cc = {&formats[f],      strategies[i % 4],          false,
-                                         i % CHECK_N_DATA, GROUPED_SHAPE + shapes + i, NULL};
+            const struct conv_case cc = {&formats[f],
+                                         strategies[i % 4],
+                                         false,
+                                         i % CHECK_N_DATA,
+                                         GROUPED_SHAPE + shapes + i,
+                                         NULL,
+                                         NULL};
             check_case(suite, conv_case, &cc, "groups/%s/%s/%s/%d",
                        qn_strategy_name(strategies[i % 4]), formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
         }
         for (int32_t i = 0; i < 4 * shapes; i++) {
-            const struct conv_case cc = {&formats[f],      strategies[i % 4],   false,
-                                         i % CHECK_N_DATA, DEPTHWISE_SHAPE + i, NULL};
+            const struct conv_case cc = {
+                &formats[f], strategies[i % 4], false, i % CHECK_N_DATA, DEPTHWISE_SHAPE + i, NULL,
+                NULL};
             check_case(suite, conv_case, &cc, "depthwise/%s/%s/%s/%d",
                        qn_strategy_name(strategies[i % 4]), formats[f].name,
                        check_data_names[i % CHECK_N_DATA], i);
@@ -440,7 +502,7 @@ static void enumerate_rows(struct check_suite *suite, const struct check_options
             for (int32_t shape = 0; strcmp(formats[f].name, wanted) == 0 && shape < shapes;
                  shape++) {
                 const int32_t data = shape % CHECK_N_DATA;
-                const struct conv_case cc = {&formats[f], k->strategy, false, data, shape, k};
+                const struct conv_case cc = {&formats[f], k->strategy, false, data, shape, k, NULL};
                 check_case(suite, conv_case, &cc, "%s/%s/%d", k->row.name, check_data_names[data],
                            shape);
             }
@@ -455,4 +517,76 @@ void check_conv_rows(struct check_suite *suite, const struct check_options *opti
 void check_groups_rows(struct check_suite *suite, const struct check_options *options)
 {
     enumerate_rows(suite, options, true);
+}
+
+/* ---- rows of a GPU's table ------------------------------------------------------------------- */
+
+struct gpu_row {
+    const char *name;
+    int32_t sm, reads, layout, family;
+};
+#undef QNI_CUDA_KERNEL
+#define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
+    {#fn, sm, QNI_CUDA_READS_##reads, QNI_CUDA_##layout, QNI_CUDA_FAMILY_##family},
+static const struct gpu_row gpu_rows[] = {
+#include "../../src/cuda/matmul/kernels.inc"
+};
+#undef QNI_CUDA_KERNEL
+
+/* Formats that a layout holds: groups of whole units, of 64 and 128 channels, or none. */
+static bool is_for(const struct gpu_row *row, const char *format)
+{
+    static const struct {
+        int32_t layout, reads;
+        const char *format;
+    } pairs[] = {
+        {QNI_CUDA_Q4FRAG, QNI_CUDA_READS_F16, "int4:g32:zp"},
+        {QNI_CUDA_Q4FRAG, QNI_CUDA_READS_F16, "int4:g128"},
+        {QNI_CUDA_Q4FRAG, QNI_CUDA_READS_F16, "int4:c64"},
+        {QNI_CUDA_Q4FRAG, QNI_CUDA_READS_F16, "int4:pc"},
+        {QNI_CUDA_Q4FRAG, QNI_CUDA_READS_Q8, "int4:pc"},
+        {QNI_CUDA_Q4FRAG, QNI_CUDA_READS_Q8, "int4:g128"},
+        {QNI_CUDA_Q8FRAG, QNI_CUDA_READS_F16, "int8:pc:zp"},
+        {QNI_CUDA_Q8FRAG, QNI_CUDA_READS_F16, "int8:c128"},
+        {QNI_CUDA_Q8FRAG, QNI_CUDA_READS_Q8, "int8:pc"},
+        {QNI_CUDA_Q8FRAG, QNI_CUDA_READS_Q8, "int8:c128"},
+        {QNI_CUDA_T4FRAG, QNI_CUDA_READS_F16, "nf4:g64"},
+    };
+    const int32_t reads =
+        row->reads == QNI_CUDA_READS_BF16 ? (int32_t)QNI_CUDA_READS_F16 : row->reads;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i].layout == row->layout && pairs[i].reads == reads &&
+            strcmp(pairs[i].format, format) == 0)
+            return true;
+    return false;
+}
+
+/* Each row that fetches its rows from an image, by its name; and what is chosen for such shapes,
+ * beside all rows that take them. */
+void check_cuda_images(struct check_suite *suite, const struct check_options *options)
+{
+    const struct check_format *formats;
+    const int32_t n_formats = check_formats(&formats), shapes = options->quick ? 3 : 12;
+    for (size_t i = 0; i < sizeof gpu_rows / sizeof *gpu_rows; i++) {
+        const struct gpu_row *row = &gpu_rows[i];
+        if (row->family != QNI_CUDA_FAMILY_IMAGE)
+            continue;
+        const qn_strategy strategy =
+            row->reads == QNI_CUDA_READS_Q8 ? QN_STRATEGY_INT8_STATIC : QN_STRATEGY_FLOAT;
+        for (int32_t f = 0; f < n_formats; f++)
+            for (int32_t shape = 0; is_for(row, formats[f].name) && shape < shapes; shape++) {
+                const int32_t data = shape % CHECK_N_DATA;
+                /* Groups of 128 channels have as many. */
+                const bool is_wide = strcmp(formats[f].name, "int8:c128") == 0;
+                const int32_t drawn = IMAGE_SHAPE + (is_wide ? 3 * shape + 1 : shape);
+                const struct conv_case named = {&formats[f], strategy, false,    data,
+                                                drawn,       NULL,     row->name};
+                const struct conv_case any = {&formats[f], strategy, false, data,
+                                              drawn,       NULL,     NULL};
+                check_case(suite, conv_case, &named, "%s/%s/%d", row->name, formats[f].name, shape);
+                if (!options->quick)
+                    check_case(suite, conv_case, &any, "any/%s/%s/%d", row->name, formats[f].name,
+                               shape);
+            }
+    }
 }

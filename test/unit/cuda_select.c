@@ -249,7 +249,8 @@ static void a_name_is_obeyed_or_refused(void **state)
         const bool fits =
             !has_planes && rows[r].layout == QNI_CUDA_Q4FRAG &&
             (rows[r].reads == QNI_CUDA_READS_F16 || rows[r].reads == QNI_CUDA_READS_BF16) &&
-            (rows[r].m_max == 0 || rows[r].m_max >= 7) && rows[r].family != QNI_CUDA_FAMILY_ROUNDED;
+            (rows[r].m_max == 0 || rows[r].m_max >= 7) &&
+            rows[r].family != QNI_CUDA_FAMILY_ROUNDED && rows[r].family != QNI_CUDA_FAMILY_IMAGE;
         assert_int_equal(choose(&gpus[4], &p, &c, NULL, NULL), fits ? QN_OK : QN_E_UNSUPPORTED);
         if (fits)
             assert_ptr_equal(c.main, &rows[r]);
@@ -497,7 +498,7 @@ static void who_wants_sorted_rows_reads_no_x(void **state)
     int32_t n_sorted = 0;
     (void)state;
     for (int32_t r = 0; r < N_ROWS; r++) {
-        if (rows[r].reads != QNI_CUDA_READS_F16)
+        if (rows[r].reads != QNI_CUDA_READS_F16 || rows[r].family == QNI_CUDA_FAMILY_IMAGE)
             continue;
         const bool wgmma =
             rows[r].family == QNI_CUDA_FAMILY_PREFILL || rows[r].family == QNI_CUDA_FAMILY_ROUNDED;

@@ -9,6 +9,7 @@
 #include "../../base/compiler.h"
 #include "../../base/error.h"
 #include "dense.h"
+#include "pixels.h"
 #include "prepared.h"
 
 #define QNI_CUDA_COSTS(sm, family, mr, is_int8, bits, outputs, splits, t0, bandwidth, block_ns)    \
@@ -36,8 +37,8 @@ int32_t qni_cuda_bits_of(const struct qni_cuda_kernel *k)
 /* Is it the line of kernels like this one? */
 static bool is_of(const struct qni_cuda_costs *c, const struct qni_cuda_kernel *k)
 {
-    return c->family == k->family && c->mr == k->mr && c->is_int8 == is_int8(k) &&
-           c->bits == qni_cuda_bits_of(k);
+    return c->family == qni_cuda_cost_family(k->family) && c->mr == k->mr &&
+           c->is_int8 == is_int8(k) && c->bits == qni_cuda_bits_of(k);
 }
 
 /* How well a shipped line fits: of this GPU before any; then its mr, then its bits. -1: it does
@@ -45,8 +46,8 @@ static bool is_of(const struct qni_cuda_costs *c, const struct qni_cuda_kernel *
 static int32_t fits(const struct qni_cuda_costs *c, const struct qni_cuda_facts *facts,
                     const struct qni_cuda_kernel *k)
 {
-    if (c->family != k->family || c->is_int8 != is_int8(k) || (c->sm != facts->sm && c->sm != 0) ||
-        (c->bits != qni_cuda_bits_of(k) && c->bits != 0))
+    if (c->family != qni_cuda_cost_family(k->family) || c->is_int8 != is_int8(k) ||
+        (c->sm != facts->sm && c->sm != 0) || (c->bits != qni_cuda_bits_of(k) && c->bits != 0))
         return -1;
     return 4 * (c->sm != 0) + 2 * (c->mr == k->mr) + (c->bits != 0);
 }
@@ -79,7 +80,7 @@ static struct qni_cuda_costs shipped_for(const struct qni_cuda_facts *facts,
         if (found.bandwidth > rated)
             found.bandwidth = rated;
     }
-    found.family = k->family;
+    found.family = qni_cuda_cost_family(k->family);
     found.mr = k->mr;
     found.is_int8 = is_int8(k);
     found.bits = qni_cuda_bits_of(k);
@@ -176,7 +177,9 @@ static double table_products(const struct qni_op *op, const struct qni_cuda_kern
     if (kernel->family == QNI_CUDA_FAMILY_DECODE && kernel->sm_exact)
         return pieces > 1.0 ? 2.8 : 2.2;
     if (kernel->family == QNI_CUDA_FAMILY_DECODE) /* 14336 x 4096, 8 rows and 16 */
-        return kernel->mr <= 8 ? (pieces > 2.0 ? 5.5 : pieces > 1.0 ? 3.5 : 2.9)
+        return kernel->mr <= 8 ? (pieces > 2.0   ? 5.5
+                                  : pieces > 1.0 ? 3.5
+                                                 : 2.9)
                : pieces > 2.0  ? 6.6
                : pieces > 1.0  ? 5.2
                                : 4.0;
@@ -193,7 +196,7 @@ static double int8_ends(const struct qni_op *op, const struct qni_cuda_kernel *k
     const bool is_tile = kernel->family == QNI_CUDA_FAMILY_TILE;
     if (qni_cuda_reads_e4m3(kernel->reads))
         return kernel->reads == QNI_CUDA_READS_E4M3 ? 1.4 : 1.8;
-    if (!is_tile && kernel->family != QNI_CUDA_FAMILY_PREFILL)
+    if (!is_tile && qni_cuda_cost_family(kernel->family) != QNI_CUDA_FAMILY_PREFILL)
         return 1.0;
     const struct qni_cut cut = qni_packed_cut(op->w[0]->head, by_block);
     if (by_block && cut.n_segments > 1 && cut.segment_units == 1)
@@ -215,8 +218,7 @@ static double rated_bandwidth(const struct qni_cuda_facts *facts)
 static double quads_us(const struct qni_cuda_kernel *kernel)
 {
     const bool is_quads = kernel->family == QNI_CUDA_FAMILY_DECODE && kernel->sm_exact;
-    const bool is_slow =
-        kernel->layout == QNI_CUDA_T4FRAG || kernel->reads == QNI_CUDA_READS_BF16;
+    const bool is_slow = kernel->layout == QNI_CUDA_T4FRAG || kernel->reads == QNI_CUDA_READS_BF16;
     return is_quads && is_slow ? 1.0 : 0.0;
 }
 
@@ -228,6 +230,18 @@ static double quads_steps(const struct qni_cuda_kernel *kernel, int64_t m)
     if (kernel->family != QNI_CUDA_FAMILY_DECODE || !kernel->sm_exact)
         return 1.0;
     return kernel->reads == QNI_CUDA_READS_F16 ? (m <= FEW ? 1.3 : 2.5) : m <= FEW ? 2.8 : 3.9;
+}
+
+/* What patches of an image are beyond x itself: each tap is a copy of it that is written, and read
+ * again. */
+static double patch_bytes(const struct qni_op *op, const struct qni_cuda_kernel *kernel, int64_t m)
+{
+    if (op->kind != QNI_CONV || kernel->family == QNI_CUDA_FAMILY_IMAGE)
+        return 0.0;
+    const double all =
+        (double)m * (double)op->k * (double)op->conv.groups * (is_int8(kernel) ? 1.0 : 2.0);
+    const double x = x_bytes(op, m);
+    return all > x ? 1.5 * (all - x) : 0.0;
 }
 
 /* What comes before the product: rows are sorted by expert, and nothing is read meanwhile; they are
@@ -242,7 +256,10 @@ static double before_us(const struct qni_cuda_facts *facts, const struct qni_op 
         return routing;
     if (facts->sm == 90 && qni_cuda_quantizes_x(op, kernel, m))
         return 0.5;
-    return routing + 2.0 + 2.5 * x_bytes(op, m) / rated_bandwidth(facts) * 1e6;
+    if (kernel->family == QNI_CUDA_FAMILY_IMAGE && qni_cuda_pixels_lie(op, kernel))
+        return 0.0;
+    return routing + 2.0 +
+           (2.5 * x_bytes(op, m) + patch_bytes(op, kernel, m)) / rated_bandwidth(facts) * 1e6;
 }
 
 /* Tiles of floats scale sums after every group, and add offsets: with groups of 32, 64 rows of 4096
@@ -282,7 +299,8 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
     /* Decode kernels are launched again for more rows than they hold. */
     const bool again = kernel->family == QNI_CUDA_FAMILY_DECODE && op->kind != QNI_GROUPED;
     /* wgmma's sums are scaled after every group: 1.5 times the time at 64 positions, 2.1 at 32. */
-    const bool is_prefill = kernel->family == QNI_CUDA_FAMILY_PREFILL && head->n_groups > 1;
+    const bool is_prefill =
+        qni_cuda_cost_family(kernel->family) == QNI_CUDA_FAMILY_PREFILL && head->n_groups > 1;
     const double shifted = is_prefill && qni_packed_has_offsets(head) ? 2.1 : 1.0;
     const double ends = is_int8(kernel)                             ? int8_ends(op, kernel)
                         : kernel->family == QNI_CUDA_FAMILY_TILE    ? tile_ends(head)
@@ -294,8 +312,7 @@ struct qni_cuda_terms qni_cuda_terms_of(const struct qni_cuda_facts *facts, cons
     return (struct qni_cuda_terms){
         .bytes = passes * weight_bytes(head) + x + y +
                  (op->kind == QNI_GROUPED ? 0.0 : reread_bytes(facts, kernel, x)),
-        .steps = ends * (by_f32 ? 1.2 : 1.0) * table_products(op, kernel) *
-                 quads_steps(kernel, m) *
+        .steps = ends * (by_f32 ? 1.2 : 1.0) * table_products(op, kernel) * quads_steps(kernel, m) *
                  turns_of(facts, op, kernel, costs, m) * blocks,
         .before_us = before_us(facts, op, kernel, m) + quads_us(kernel) +
                      (again ? (passes - 1.0) * costs->t0_us : 0.0),
@@ -342,7 +359,7 @@ static bool runs_on(const struct qni_cuda_facts *facts, const struct qni_cuda_ke
 /* The first row of each line stands for it. */
 static bool is_first(const struct qni_cuda_kernel *rows, int32_t at)
 {
-    struct qni_cuda_costs line = {.family = rows[at].family,
+    struct qni_cuda_costs line = {.family = qni_cuda_cost_family(rows[at].family),
                                   .mr = rows[at].mr,
                                   .is_int8 = is_int8(&rows[at]),
                                   .bits = qni_cuda_bits_of(&rows[at])};
@@ -361,7 +378,7 @@ qn_status qni_cuda_cost_get(const struct qni_cuda *cuda, const struct qni_cuda_k
         if (!runs_on(facts, &rows[r]) || !is_first(rows, r) || seen++ != i)
             continue;
         const struct qni_cuda_costs c = qni_cuda_costs_of(facts, &rows[r]);
-        snprintf(cost->family, sizeof cost->family, "%s", families[rows[r].family]);
+        snprintf(cost->family, sizeof cost->family, "%s", families[c.family]);
         cost->rows = c.mr;
         cost->is_int8 = c.is_int8;
         cost->bits = c.bits;
@@ -397,7 +414,8 @@ qn_status qni_cuda_cost_set(struct qni_cuda *cuda, const struct qni_cuda_kernel 
         const struct qni_cuda_kernel *row = &rows[r];
         if (!runs_on(facts, row) || row->mr != cost->rows || is_int8(row) != cost->is_int8 ||
             qni_cuda_bits_of(row) != cost->bits ||
-            strncmp(families[row->family], cost->family, sizeof cost->family) != 0)
+            strncmp(families[qni_cuda_cost_family(row->family)], cost->family,
+                    sizeof cost->family) != 0)
             continue;
         int32_t at = 0;
         while (at < facts->n_tuned && !is_of(&cuda->tuned[at], row))

@@ -9,6 +9,7 @@
 #include "../fp8.h"
 #include "../weights.h"
 #include "dense.h"
+#include "pixels.h"
 #include "prepared.h"
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
@@ -32,6 +33,30 @@ const struct qni_cuda_kernel *qni_cuda_kernel_for(const struct qni_cuda_choice *
     return c->kernel[i];
 }
 
+static bool is_image(const struct qni_cuda_kernel *kernel)
+{
+    return kernel->family == QNI_CUDA_FAMILY_IMAGE;
+}
+
+/* Bytes of a copy of images, the largest over the kernels of a choice: of one at least, of all if
+ * there is room. */
+static size_t images_bytes(const struct qni_op *op, const struct qni_cuda_choice *c)
+{
+    size_t most = 0;
+    for (int32_t i = 0; i < c->n_choices; i++) {
+        const struct qni_cuda_kernel *k = c->kernel[i];
+        struct qni_cuda_rows unused;
+        if (!is_image(k))
+            continue;
+        const size_t limit = qni_cuda_pixels_lie(op, k) ? SPARE_BYTES : CHUNK_BYTES;
+        const size_t one = qni_cuda_pixels_in(op, k, 1, NULL, &unused);
+        const size_t all = qni_cuda_pixels_in(op, k, op->conv.batch, NULL, &unused);
+        const size_t bytes = all <= limit ? all : one > limit ? one : limit;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 /* Bytes of prepared rows, the largest over the kernels of a choice. */
 static size_t rows_bytes(const struct qni_op *op, const struct qni_cuda_choice *c, int64_t rows)
 {
@@ -39,7 +64,7 @@ static size_t rows_bytes(const struct qni_op *op, const struct qni_cuda_choice *
     struct qni_cuda_rows unused;
     size_t most = 0;
     for (int32_t i = 0; i < c->n_choices; i++) {
-        if (qni_cuda_is_dense(c->kernel[i]))
+        if (qni_cuda_is_dense(c->kernel[i]) || is_image(c->kernel[i]))
             continue;
         const size_t bytes = qni_cuda_rows_in(op, c->kernel[i], &shape, NULL, &unused);
         most = bytes > most ? bytes : most;
@@ -72,8 +97,8 @@ void qni_cuda_size(const struct qni_op *op, struct qni_cuda_choice *c)
     const bool grouped = op->kind == QNI_GROUPED;
     c->reads_x = 1;
     for (int32_t i = 0; i < c->n_choices; i++)
-        c->reads_x =
-            c->reads_x && (qni_cuda_is_dense(c->kernel[i]) || qni_cuda_reads_x(op, c->kernel[i]));
+        c->reads_x = c->reads_x && (qni_cuda_is_dense(c->kernel[i]) || is_image(c->kernel[i]) ||
+                                    qni_cuda_reads_x(op, c->kernel[i]));
     c->chunk = qni_max(op->m, 1);
     const size_t limit = c->reads_x ? SPARE_BYTES : grouped ? GROUPED_BYTES : CHUNK_BYTES;
     if (rows_bytes(op, c, c->chunk) > limit) {
@@ -81,6 +106,8 @@ void qni_cuda_size(const struct qni_op *op, struct qni_cuda_choice *c)
         c->chunk = qni_min(c->chunk, qni_max(1, (int64_t)(limit / some)) * CHUNK_ROWS);
     }
     c->chunk_bytes = rows_bytes(op, c, c->chunk);
+    const size_t images = images_bytes(op, c);
+    c->chunk_bytes = images > c->chunk_bytes ? images : c->chunk_bytes;
     for (int32_t i = 0; i < c->n_choices && grouped; i++) {
         const struct routes_layout l = lay_out_routes(op, c->kernel[i]->mr, op->m);
         c->routes_bytes = l.bytes > c->routes_bytes ? l.bytes : c->routes_bytes;
@@ -246,6 +273,34 @@ static const struct qni_cuda_kernel *kernel_of_run(const struct qni_op *op,
     return rounds && op->strategy == QN_STRATEGY_FLOAT ? choice->unrounded : k;
 }
 
+/* Rows that the kernel fetches from x, or from copies of as many images as fit into `room` bytes. */
+static qn_status run_images(struct run *r, size_t room)
+{
+    const struct qni_op *op = r->op;
+    const int64_t rows = op->conv.oh * op->conv.ow;
+    const int64_t pixels = qni_cuda_pixels_of_image(op, r->kernel);
+    struct qni_cuda_rows unused;
+    if (qni_cuda_pixels_of_x(op, r->kernel, &r->product.x))
+        return launch_product(r);
+    int64_t some = op->conv.batch;
+    while (some > 1 && qni_cuda_pixels_in(op, r->kernel, some, NULL, &unused) > room)
+        some = qni_ceil_div(some, 2);
+    qni_cuda_pixels_source(op, r->kernel, &r->source);
+    for (int64_t first = 0; first < op->conv.batch; first += some) {
+        const int64_t n = qni_min(some, op->conv.batch - first);
+        (void)qni_cuda_pixels_in(op, r->kernel, n, r->prepared, &r->product.x);
+        r->source.row = first * pixels;
+        r->source.n_rows = n * pixels;
+        r->source.to = r->product.x;
+        QNI_TRY(qni_cuda_launched(qni_cuda_prepare_sm75(&r->source, r->launch), "preparing images",
+                                  r->err));
+        r->product.m = n * rows;
+        r->product.row = first * rows;
+        QNI_TRY(launch_product(r));
+    }
+    return QN_OK;
+}
+
 qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_choice *choice,
                                void *scratch, const struct qni_cuda_launch *launch, qn_error *err)
 {
@@ -261,6 +316,8 @@ qn_status qni_cuda_product_run(const struct qni_op *op, const struct qni_cuda_ch
     r.product.w.exponent = exponent_of(&r, op->w[0]);
     r.product.m = op->m;
     qni_cuda_sink_of(op, &r.product.out);
+    if (is_image(r.kernel))
+        return run_images(&r, choice->chunk_bytes);
     uint8_t *const routes = r.prepared + choice->chunk_bytes;
     if (qni_cuda_reads_x(op, r.kernel) && qni_cuda_rows_as_they_lie(op, &r.product.x)) {
         if (op->kind == QNI_GROUPED)

@@ -7,6 +7,7 @@
 #define QNI_CUDA_MATMUL_PREFILL_FEED_CUH
 
 #include "prefill.cuh"
+#include "prefill_pixels.cuh"
 #include "prefill_short.cuh"
 
 namespace
@@ -110,7 +111,10 @@ __device__ __forceinline__ void feed(const maps &m, const arguments &a, const ri
     } else if (warp == 0) {
         if (a.s.pdl)
             asm volatile("griddepcontrol.wait;" ::: "memory");
-        feed_tiles<F>(&m.x, a, r);
+        if (F::general && a.p.x.pixels.is_on)
+            feed_pixels<F>(&m.x, a, r);
+        else
+            feed_tiles<F>(&m.x, a, r);
     }
 }
 

@@ -27,8 +27,10 @@ template <> struct sum_type<true> {
 
 /* A stage is 128 positions: a tile of x of 128 bytes a row, and the codes of its two blocks. WHOLE:
  * one segment. PAIRS: segments of whole stages, with the facts of rows for the one that ends.
- * BLOCKS, UNITS: Q8B of segments of 64 or 32 positions, with those of all that are in it. */
-template <int READS, int BITS, int TOKENS, int MODE, bool GENERAL> struct form8 {
+ * BLOCKS, UNITS: Q8B of segments of 64 or 32 positions, with those of all that are in it. NARROW: x
+ * in two tiles of 64 bytes a row, of images whose channels come by 64. */
+template <int READS, int BITS, int TOKENS, int MODE, bool GENERAL, bool NARROW = false>
+struct form8 {
     static constexpr bool bf16 = false, general = GENERAL, table = false, integers = true;
     static constexpr bool e4m3 = READS == E4M3 || READS == E4M3B;
     static constexpr bool by_block = READS == Q8B || READS == E4M3B; /* rows: a scale a segment */
@@ -39,8 +41,11 @@ template <int READS, int BITS, int TOKENS, int MODE, bool GENERAL> struct form8 
     static constexpr bool codes_bf16 = false;
     static constexpr int segment_units = MODE == UNITS ? 1 : MODE == BLOCKS ? 2 : 4;
     static constexpr int segments = 4 / segment_units, groups = segments; /* of a stage */
-    static constexpr int blocks = 2, x_tiles = 1, half_words = 8, half_step = 4;
-    static constexpr int tile_bytes = TOKENS * QNI_CUDA_BLOCK * 2, x_bytes = tile_bytes;
+    static constexpr bool narrow = NARROW;
+    static constexpr int blocks = 2, x_tiles = NARROW ? 2 : 1, half_words = 8;
+    static constexpr int tile_bytes = TOKENS * QNI_CUDA_BLOCK * 2 / x_tiles;
+    static constexpr int x_bytes = x_tiles * tile_bytes;
+    static constexpr int half_step = NARROW ? tile_bytes / 16 : 4;
     static constexpr int block_bytes = QNI_CUDA_BLOCK * QNI_CUDA_PANEL * BITS / 8;
     static constexpr int panel_bytes = blocks * block_bytes;
     static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;

@@ -54,6 +54,23 @@ int32_t launch_int8(const struct qni_cuda_product *p, const struct qni_cuda_expe
     return best.start(p, experts, l, best.splits);
 }
 
+template <int BITS>
+int32_t launch_narrow(const struct qni_cuda_product *p, const struct qni_cuda_experts *experts,
+                      const struct qni_cuda_launch *l)
+{
+    struct choice best = {};
+    if (p->m == 0 || p->w.panels == 0)
+        return 0;
+    if (p->w.n_segments <= 1) {
+        consider<form8<Q8, BITS, 128, WHOLE, true, true>>(best, p, l, 370);
+        consider<form8<Q8, BITS, 64, WHOLE, true, true>>(best, p, l, 260);
+    } else {
+        consider<form8<Q8, BITS, 128, PAIRS, true, true>>(best, p, l, 450);
+        consider<form8<Q8, BITS, 64, PAIRS, true, true>>(best, p, l, 330);
+    }
+    return best.start(p, experts, l, best.splits);
+}
+
 } /* namespace */
 
 #define QNI_PREFILL_INT8(reads, layout, READS, bits)                                               \
@@ -63,6 +80,17 @@ int32_t launch_int8(const struct qni_cuda_product *p, const struct qni_cuda_expe
     {                                                                                              \
         return is_general(product) ? launch_int8<READS, bits, true>(product, experts, l)           \
                                    : launch_int8<READS, bits, false>(product, experts, l);         \
+    }
+
+/* Rows that are fetched from an image: 128 channels at a time, or 64. */
+#define QNI_PREFILL_INT8_IMAGE(layout, bits)                                                       \
+    extern "C" int32_t qni_conv_q8_##layout##_mr128_image_sm90a(                                   \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *l)                                                           \
+    {                                                                                              \
+        return product->x.pixels.ci % 128 == 0 && product->x.pixels.run % 128 == 0                 \
+                   ? launch_int8<Q8, bits, true>(product, experts, l)                              \
+                   : launch_narrow<bits>(product, experts, l);                                     \
     }
 
 #endif

@@ -424,19 +424,31 @@ bool describe_section(encode_fn encode, const struct qni_cuda_weights &w, const 
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/* A function of the driver, without linking it. */
+int32_t find_entry(const char *name, void **entry)
+{
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t e =
+        cudaGetDriverEntryPointByVersion(name, entry, 12000, cudaEnableDefault, &found);
+    if (e != cudaSuccess || found != cudaDriverEntryPointSuccess)
+        return (int32_t)(e != cudaSuccess ? cudaGetLastError() : cudaErrorNotSupported);
+    return 0;
+}
+
 template <class F>
 int32_t describe(const struct qni_cuda_product *p, const uint8_t *lowest, maps *m)
 {
-    void *entry = NULL;
-    cudaDriverEntryPointQueryResult found;
-    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                           cudaEnableDefault, &found);
-    if (e != cudaSuccess || found != cudaDriverEntryPointSuccess)
-        return (int32_t)(e != cudaSuccess ? cudaGetLastError() : cudaErrorNotSupported);
+    void *entry = NULL, *pixels = NULL;
+    int32_t unknown = find_entry("cuTensorMapEncodeTiled", &entry);
+    if (unknown == 0 && p->x.pixels.is_on)
+        unknown = find_entry("cuTensorMapEncodeIm2col", &pixels);
+    if (unknown != 0)
+        return unknown;
     const encode_fn encode = (encode_fn)entry;
     const struct qni_cuda_weights &w = p->w;
     const int scale = w.scale_is_f16 ? 32 : 64;
-    bool ok = describe_rows<F>(encode, p, &m->x);
+    bool ok = p->x.pixels.is_on ? describe_pixels<F>((encode_pixels_fn)pixels, p->x, &m->x)
+                                : describe_rows<F>(encode, p, &m->x);
     ok = ok && describe_section(encode, w, lowest, w.codes, (int64_t)w.units / 2 * F::block_bytes,
                                 F::bits, F::blocks * 128, &m->codes);
     if (F::integers && F::mode != WHOLE && has_sums<F::reads>(p))
@@ -561,8 +573,8 @@ void both(struct choice &best, const struct qni_cuda_product *p, const struct qn
 
 bool is_general(const struct qni_cuda_product *p)
 {
-    return p->routes.tiles != NULL || p->out.act != QN_ACT_NONE || p->out.is_image ||
-           p->out.has_more;
+    return p->routes.tiles != NULL || p->x.pixels.is_on || p->out.act != QN_ACT_NONE ||
+           p->out.is_image || p->out.has_more;
 }
 
 template <bool BF16, int BITS, int ROWS, bool GENERAL, bool TABLE>
@@ -638,6 +650,15 @@ int32_t launch_rounded_f16(const struct qni_cuda_product *p, const struct qni_cu
         const struct qni_cuda_launch *l)                                                           \
     {                                                                                              \
         return launch_rounded<true, bits, UNITS, true, BY_F32>(product, experts, l);               \
+    }
+
+/* Rows that are fetched from an image. */
+#define QNI_PREFILL_IMAGE(reads, layout, rows, is_bf16, bits, is_table)                            \
+    extern "C" int32_t qni_conv_##reads##_##layout##_mr##rows##_image_sm90a(                       \
+        const struct qni_cuda_product *product, const struct qni_cuda_experts *experts,            \
+        const struct qni_cuda_launch *l)                                                           \
+    {                                                                                              \
+        return launch<is_bf16, bits, rows, true, is_table>(product, experts, l);                   \
     }
 
 #define QNI_PREFILL(reads, layout, rows, is_bf16, bits, is_table)                                  \

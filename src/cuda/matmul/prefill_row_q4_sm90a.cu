@@ -16,3 +16,4 @@
 #include "prefill_int8_launch.cuh"
 
 QNI_PREFILL_INT8(q8, q4frag, Q8, 4)
+QNI_PREFILL_INT8_IMAGE(q4frag, 4)

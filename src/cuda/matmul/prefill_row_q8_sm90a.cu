@@ -3,3 +3,4 @@
 #include "prefill_int8_launch.cuh"
 
 QNI_PREFILL_INT8(q8, q8frag, Q8, 8)
+QNI_PREFILL_INT8_IMAGE(q8frag, 8)

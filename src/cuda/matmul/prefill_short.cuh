@@ -232,8 +232,8 @@ template <class F> struct halves_of {
         qni_wgmma::fence();
 #pragma unroll
         for (int u = 0; u < UNITS_EACH; u++)
-            qni_wgmma::product_of_bytes<F::tokens / 2>::run(dot[HALF], code + 4 * u, tile + 2 * u,
-                                                            u > 0);
+            qni_wgmma::product_of_bytes<F::tokens / 2>::template run<false>(dot[HALF], code + 4 * u,
+                                                                            tile + 2 * u, u > 0);
         qni_wgmma::commit();
     }
 };

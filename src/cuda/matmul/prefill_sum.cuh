@@ -316,10 +316,11 @@ template <class F> struct consumer {
     __device__ __forceinline__ void multiply(int32_t (&p)[F::tokens / 2],
                                              const uint32_t (&w)[COUNT], uint32_t x, int32_t add)
     {
-        qni_wgmma::product_of_bytes<F::tokens>::run(p, w, x, add);
+        qni_wgmma::product_of_bytes<F::tokens>::template run<F::narrow>(p, w, x, add);
 #pragma unroll
         for (int i = 1; i < COUNT / 4; i++)
-            qni_wgmma::product_of_bytes<F::tokens>::run(p, w + 4 * i, x + 2 * i, 1);
+            qni_wgmma::product_of_bytes<F::tokens>::template run<F::narrow>(p, w + 4 * i, x + 2 * i,
+                                                                            1);
     }
     __device__ __forceinline__ void scale(float (&acc)[F::tokens / 2],
                                           const float (&p)[F::tokens / 2], float2 s)

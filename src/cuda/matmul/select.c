@@ -11,6 +11,7 @@
 #include "cost.h"
 #include "decode_quads.h"
 #include "dense.h"
+#include "pixels.h"
 #include "prepared.h"
 
 #define QNI_CUDA_KERNEL(fn, sm, exact, reads, layout, m_max, mr, family, takes_total)              \
@@ -156,6 +157,11 @@ static bool ends_with_turns(const struct qni_op *op)
            (cut.n_segments <= 1 || (units % 4 == 0 && !qni_op_is_raw(op)));
 }
 
+static bool is_prefill(const struct qni_cuda_kernel *k)
+{
+    return qni_cuda_cost_family(k->family) == QNI_CUDA_FAMILY_PREFILL;
+}
+
 /* FP8 tensor cores multiply codes of weights as they are, by blocks of 128 columns. */
 static const char *e4m3_refusal(const struct qni_op *op)
 {
@@ -199,12 +205,11 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         if (qni_cuda_shared_kb(facts->sm) < 160)
             return "keeps pairs of values in more shared memory than the GPU has";
     }
-    if ((k->family == QNI_CUDA_FAMILY_PREFILL || k->family == QNI_CUDA_FAMILY_DECODE) &&
-        k->layout == QNI_CUDA_T4FRAG && k->reads == QNI_CUDA_READS_F16 &&
-        op->w[0]->head->format.code == QN_CODE_TABLE)
+    if ((is_prefill(k) || k->family == QNI_CUDA_FAMILY_DECODE) && k->layout == QNI_CUDA_T4FRAG &&
+        k->reads == QNI_CUDA_READS_F16 && op->w[0]->head->format.code == QN_CODE_TABLE)
         return "holds values as f16, and may not those of a table that was given";
-    if (k->family == QNI_CUDA_FAMILY_PREFILL &&
-        (k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B) && !ends_with_turns(op))
+    if (is_prefill(k) && (k->reads == QNI_CUDA_READS_Q8 || k->reads == QNI_CUDA_READS_Q8B) &&
+        !ends_with_turns(op))
         return "takes segments of whole turns of 128 positions, or of 32 or 64 that each have a "
                "scale of x";
     if (k->reads == QNI_CUDA_READS_F16 &&
@@ -214,6 +219,8 @@ static const char *refusal(const struct qni_cuda_kernel *k, const struct qni_op 
         return "needs more shared memory for a tile of rows than the GPU has";
     if (is_quads(k) && !fits_quads(k, op, facts, 1))
         return "is for a single product without offsets, of one plane of x and not too long";
+    if (k->family == QNI_CUDA_FAMILY_IMAGE)
+        return qni_cuda_pixels_refusal(op, k);
     return k->family == QNI_CUDA_FAMILY_ROUNDED ? qni_cuda_rounded_refusal(k->reads, op) : NULL;
 }
 
@@ -441,6 +448,11 @@ static const char *note_of(const struct qni_cuda_offer *offer, const struct qni_
     if (op->strategy == QN_STRATEGY_FLOAT && c->main->family == QNI_CUDA_FAMILY_ROUNDED)
         return "scales are so short that weights are exact in the type of x, and are scaled in "
                "registers";
+    if (c->main->family == QNI_CUDA_FAMILY_IMAGE)
+        return qni_cuda_pixels_lie(op, c->main)
+                   ? "rows are fetched from x where it lies, not written out as patches"
+                   : "rows are fetched from a copy of x, pixel for pixel, not written out as "
+                     "patches";
     if (op->strategy != QN_STRATEGY_DENSE)
         return c->is_fallback
                    ? "tensor cores by instructions of older GPUs: none of this one's serves"
@@ -528,8 +540,7 @@ qn_status qni_cuda_choose_depthwise(const struct qni_cuda_offer *offer, const st
     if (why == NULL && op->kernel != NULL && strcmp(op->kernel, qni_cuda_kernel_name(c, NULL)) != 0)
         why = QNI_WHY_NAME;
     for (int32_t i = 0; i < offer->n_rows && tell != NULL; i++)
-        tell(arg, offer->rows[i].name,
-             why != NULL ? why : QNI_WHY_LONE);
+        tell(arg, offer->rows[i].name, why != NULL ? why : QNI_WHY_LONE);
     if (why != NULL)
         return QN_E_UNSUPPORTED;
     c->n_choices = 1;
