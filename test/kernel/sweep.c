@@ -491,6 +491,7 @@ void sweep_run_row(struct check *c, struct sweep *s, const char *kernel)
     if (pack(&t)) {
         s->op.x_block = x_block_of(&t);
         check_expect(c, &s->op, s->data, &expected);
+        move_operands(c, s);
         if (check_status(c, kernel, run_plan(&t, t.ctx, kernel, kernel), QN_OK, NULL))
             check_y(c, &expected, kernel, "alone");
     }
