@@ -337,8 +337,9 @@ def label(r):
 
 def key(r):
     """What a line is about."""
-    return (str(r.get("conv")),) + tuple(r.get(name) for name in ("op", "set", "n", "k", "m", "kernel" if r["op"] == "fit"
-                                          else "weights", "strategy", "x"))
+    what = "kernel" if r["op"] == "fit" else "weights"
+    return (str(r.get("conv")),) + tuple(
+        r.get(name) for name in ("op", "set", "n", "k", "m", what, "strategy", "x"))
 
 
 class Output:

@@ -328,7 +328,7 @@ static void conv_case(struct check *c, const void *arg)
         window_for_row(c, cc->row, &args);
     else if (cc->shape >= FIRST_SHAPE && cc->shape < RAGGED_SHAPE)
         first_window(c, &args);
-    else if (cc->shape >= DEPTHWISE_SHAPE && check_random_chance(r, 75))
+    else if (cc->shape >= DEPTHWISE_SHAPE && cc->shape < IMAGE_SHAPE && check_random_chance(r, 75))
         even_window(c, &g, &args);
     else
         draw_window(c, &g, cc->transpose, &args);

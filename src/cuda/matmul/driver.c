@@ -273,7 +273,7 @@ static const struct qni_cuda_kernel *kernel_of_run(const struct qni_op *op,
     return rounds && op->strategy == QN_STRATEGY_FLOAT ? choice->unrounded : k;
 }
 
-/* Rows that the kernel fetches from x, or from copies of as many images as fit into `room` bytes. */
+/* Rows that the kernel fetches from x, or from copies of as many images as fit in `room` bytes. */
 static qn_status run_images(struct run *r, size_t room)
 {
     const struct qni_op *op = r->op;

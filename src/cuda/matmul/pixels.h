@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Convolutions whose rows nobody writes out: the kernels of the family IMAGE fetch them from the
- * image. That is x itself where its channels are innermost, aligned, and of the type that the kernel
- * reads; else a copy of x with its channels in packed order, one for each pixel and not one for each
- * tap: codes with the padding around them, floats in another type, channels that lie apart. */
+ * image. That is x itself where its channels are innermost, aligned, and of the type that the
+ * kernel reads; else a copy of x with its channels in packed order, one for each pixel and not one
+ * for each tap: codes with the padding around them, floats in another type, channels that lie
+ * apart. */
 #ifndef QNI_CUDA_MATMUL_PIXELS_H
 #define QNI_CUDA_MATMUL_PIXELS_H
 
