@@ -149,6 +149,8 @@ void qni_product_cut_scratch(const struct qni_op *op, const struct qni_product_s
         prepared = larger(prepared, qni_prepared_bytes(&cut->layout[i], m));
         tile = larger(tile, tile_of(k, m, shape->n_panels, n_tiles));
         kernel = larger(kernel, qni_kernel_bytes(k, m, cut->layout[i].lda));
+        if (choice->stand_in[i] != NULL) /* runs in the same memory, with the same rows */
+            kernel = larger(kernel, qni_kernel_bytes(choice->stand_in[i], m, cut->layout[i].lda));
         const struct qni_expansion e = qni_expansion_of(op, op->w[0], k);
         weights = larger(weights, qni_expansion_bytes(&e));
         sums_floats = sums_floats || k->numerics == QNI_NUMERICS_BOUND;

@@ -108,12 +108,13 @@ const struct qni_packing qni_cpu_packing = {
 
 /* For weights without a wish: does the processor have a kernel that reads compact ones as they lie?
  * Where it has none, panels are made wide before each call, which costs more than the bytes that
- * compact weights save (lab/cpu/NOTES.md). */
+ * compact weights save (lab/cpu/NOTES.md); so do tiles of AMX: nvfp4 took them twice as long. */
 static struct qni_packing packing_for(const qn_ctx *ctx)
 {
     struct qni_packing packing = qni_cpu_packing;
     const struct qni_matmul_kernel *kernel;
-    for (int32_t i = 0; (kernel = qni_matmul_kernel_at(i)) != NULL; i++)
+    const bool has_tiles = (ctx->isa & QN_ISA_AMX_INT8) != 0; /* read wide ones only */
+    for (int32_t i = 0; !has_tiles && (kernel = qni_matmul_kernel_at(i)) != NULL; i++)
         packing.prefers_compact |= (kernel->traits & QNI_READS_COMPACT) != 0 &&
                                    (kernel->needs & ~ctx->isa) == 0;
     return packing;
