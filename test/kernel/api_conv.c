@@ -152,6 +152,10 @@ static struct geometry draw_for_row(struct check *c, const struct qni_conv_kerne
     struct geometry g = {.batch = CHECK_OF(r, 1, 1, 2, 3), .groups = 1, .kh = 3, .kw = 3};
     g.h = check_random_in(r, 6, 14);
     g.w = check_random_in(r, 6, 17);
+    if (row->row.m_min > 1) { /* tiles of 16 outputs: 4 x 4 with a stride of 2 */
+        g.h += 2;
+        g.w += 2;
+    }
     g.ci = CHECK_OF(r, 32, 64, 96, 160);
     g.co = CHECK_OF(r, 8, 16, 24, 40, 65);
     if (row->algorithm == QNI_CONV_TOOM) {
