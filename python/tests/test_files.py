@@ -194,7 +194,7 @@ class Files(unittest.TestCase):
         self.assertEqual(found.shape_of("up.weight"), (16, 64))
         packed = found.pack("up.weight")
         np.testing.assert_array_equal(packed.data, found["up.weight"].pack().data)
-        twice = found.pack("up.weight", "up.weight", x_block=32, sums=False)
+        twice = found.pack("up.weight", "up.weight", layout="q4n16", x_block=32, sums=False)
         self.assertEqual((twice.shape, twice.has_sums, twice.x_block), ((32, 64), False, 32))
         np.testing.assert_array_equal(twice.unpack().dequantize(), np.concatenate([wanted.T] * 2))
         with self.assertRaisesRegex(errors.DtypeError, "'norm.weight' is plain"):

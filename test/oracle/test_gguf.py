@@ -224,7 +224,8 @@ def check_plain(folder):
     with Checkpoint(path) as c:
         if c.names() != ["a", "b"] or c.module("a").importer != b"" or c.module("a").role != 0:
             sys.exit("plain tensors are not told")
-        refused("plain tensor", c.values, "a")
+        same_bits(c.values("a")[0], np.arange(6, dtype="f4").reshape(2, 3), "a plain matrix")
+        refused("plain tensor", c.values, "b")
 
 
 def check_split(folder):
