@@ -266,6 +266,9 @@ static bool pack(struct session *t)
             options.layout = NULL;
             status = qn_pack(t->ctx, t->weight[e], &options, &t->packed[e], &err);
         }
+        const bool is_float = t->s->weights[e].parts.format.code == QN_CODE_FLOAT;
+        if (status == QN_E_LAYOUT && is_float && t->c->options->device->kind != QN_CPU)
+            return false; /* as unit.cuda_pack asks: there is nothing to multiply */
         if (!check_status(t->c, "qn_pack", status, QN_OK, &err))
             return false;
         qn_weight_destroy(t->weight[e]); /* packed weights stand on their own */
