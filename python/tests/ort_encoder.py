@@ -35,7 +35,7 @@ class Encoder(Case):
         answers = [self.near(ours(made, quantize=form, strategy=strategy), least)
                    for form, strategy, least in (
                        ("int8:pc", "float", 0.9999), ("int8:pc", "int8-row", 0.995),
-                       ("int8:g32", "int8-block", 0.995), ("int4:g32", "int8-block", 0.98))]
+                       ("int8:g32", "int8-block", 0.995), ("int4:g32", "int8-block", 0.95))]
         for one in answers:
             self.assertGreater(np.abs(one - y).max(), 1e-6)  # it was quantized indeed
 

@@ -47,13 +47,19 @@ static bool add_part(size_t *at, size_t count, size_t bytes_each, size_t *offset
            qni_size_add(*at, qni_round_up(bytes, 64), at);
 }
 
+/* A part of the scratch; NULL while only sizes are asked for. */
+static uint8_t *part_at(const struct experts_call *c, size_t offset)
+{
+    return c->scratch == NULL ? NULL : c->scratch + offset;
+}
+
 /* The product of a round. */
 static qn_grouped_args product_of(const struct experts_call *c)
 {
     qn_grouped_args own = c->g;
-    own.x = qn_tensor_2d(c->scratch + c->part.x, c->g.x.dtype, c->rows, c->k);
-    own.y = qn_tensor_2d(c->scratch + c->part.y, c->g.y.dtype, c->rows, c->columns);
-    own.ids = qn_tensor_1d(c->scratch + c->part.ids, QN_I32, c->rows);
+    own.x = qn_tensor_2d(part_at(c, c->part.x), c->g.x.dtype, c->rows, c->k);
+    own.y = qn_tensor_2d(part_at(c, c->part.y), c->g.y.dtype, c->rows, c->columns);
+    own.ids = qn_tensor_1d(part_at(c, c->part.ids), QN_I32, c->rows);
     own.x_rows = qn_tensor_none();
     own.error = c->err;
     return own;

@@ -129,7 +129,9 @@ static bool round_trip(struct check *c, const qn_ctx *ctx, const qn_weight *weig
     size_t bytes = 0;
     const char *who = layout != NULL ? layout : "the default layout";
     const qn_status status = qn_pack(ctx, weight, &options, &packed, &err);
-    if (layout != NULL && status == QN_E_LAYOUT)
+    const bool is_on_gpu = c->options->device->kind != QN_CPU;
+    const bool may_refuse = layout != NULL || (is_on_gpu && made->w.format.code == QN_CODE_FLOAT);
+    if (may_refuse && status == QN_E_LAYOUT) /* unit.cuda_pack has the words for floats */
         return false;
     if (!check_status(c, who, status, QN_OK, &err))
         return false;
@@ -192,7 +194,8 @@ static void pack_case(struct check *c, const void *arg)
         int32_t taken = 0;
         for (int32_t i = 0; qn_layout_name(i) != NULL; i++)
             taken += round_trip(c, ctx, weight, &made, qn_layout_name(i));
-        if (taken == 0)
+        if (taken == 0 &&
+            (c->options->device->kind == QN_CPU || made.w.format.code != QN_CODE_FLOAT))
             check_fail(c, "no layout takes these weights when asked for by name");
     }
     qn_weight_destroy(weight);
