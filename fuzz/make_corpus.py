@@ -151,8 +151,9 @@ def mnn_stream(codes, bits, wide=False, table=None):
 
 
 def mnn(name, outputs, buffer, alpha, bits=4, least=-8, asymmetric=True, kernel=(1, 1), groups=1,
-        kind=1, inputs=0, op=12, wide=False, bias=None):
-    """A model of one convolution."""
+        kind=1, inputs=0, op=12, wide=False, bias=None, external=None):
+    """A model of one convolution. external: the place and lengths of buffer, alpha and bias in
+    another file; the model then holds none of them."""
     f = Flat()
     net = struct.unpack_from("<I", f.data, 0)[0]
     f.data += bytes(-len(f.data) % 4)
@@ -162,13 +163,20 @@ def mnn(name, outputs, buffer, alpha, bits=4, least=-8, asymmetric=True, kernel=
     main = f.table(6, {1: b"\x09\0\0\0", 2: None, 3: None, 5: op})
     struct.pack_into("<I", f.data, ops + 4, main - ops - 4)
     f.vector(main, 3, len(name), name.encode() + b"\0")
-    conv = f.table(4, {0: None, 2: None, 3: None})
+    conv = f.table(*((4, {0: None, 2: None, 3: None}) if external is None else
+                     (7, {0: None, 2: None, 3: None, 6: None})))
     f.lead(main, 2, conv)
     f.lead(conv, 0, f.table(12, {2: kernel[1], 3: kernel[0], 9: groups, 10: outputs, 11: inputs}))
-    f.vector(conv, 2, outputs, floats(*(bias if bias is not None else [0] * outputs)))
+    if external is None:
+        f.vector(conv, 2, outputs, floats(*(bias if bias is not None else [0] * outputs)))
+    else:
+        f.vector(conv, 2, 0, b"")
+        f.vector(conv, 6, len(external), struct.pack(f"<{len(external)}q", *external))
     quan = f.table(12, {0: None, 1: None, 2: kind, 4: floats(1), 7: bits, 8: least,
                         9: int(asymmetric), **({11: b"\1\0\0\0"} if wide else {})})
     f.lead(conv, 3, quan)
+    if external is not None:
+        buffer, alpha = b"", []
     f.vector(quan, 0, len(buffer), buffer)
     f.vector(quan, 1, len(alpha), floats(*alpha))
     return bytes(f.data)
@@ -238,6 +246,7 @@ CORPUS = {
         "table": mnn("c", 1, mnn_stream([[0, 1, 2, 2]], 2, True, (-3, 0, 7)), [1], 2, 0, False,
                      wide=True),
         "half": mnn("c", 1, ONE * 4, [1], kind=3),
+        "external": mnn("c", 2, b"", [], 8, -128, False, kind=4, external=(0, 8, 8, 8)),
     },
     "fuzz_onnx": {  # fuzz_onnx puts the version and the producer in front
         "nbits": onnx([onnx_node("MatMulNBits", ["x", "b", "s", "z", "g"], "com.microsoft", K=20,

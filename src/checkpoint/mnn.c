@@ -125,7 +125,8 @@ struct operator
     int32_t type;
     int64_t n, kh, kw, groups;
     size_t quan;
-    bool is_external; /* the places of the vectors are those of another file */
+    bool is_external;  /* the places of the vectors are those of another file */
+    size_t refused_at; /* the list of external parts, where these cannot be; else 0 */
 };
 
 static size_t root_of(const struct buffer *b)
@@ -144,22 +145,31 @@ static bool take_part(int64_t *at, int64_t bytes, size_t element, struct vector 
     return true;
 }
 
-static bool read_external(const struct buffer *b, size_t main, struct operator* o)
+/* The parts of external data, if they can be; o is left alone where one of them cannot. */
+static bool read_external(const struct buffer *b, const struct vector *list, struct operator* o)
 {
     enum { PLACE, FIRST, SECOND, THIRD, MOST };
-    const struct vector list = vector_of(b, main, CONV_EXTERNAL, 8);
+    struct vector part[MOST] = {{0}};
     int64_t of[MOST] = {0};
-    if (list.count < MOST - 1 || o->weight.count > 0 || o->buffer.count > 0)
+    if (list->count < MOST - 1)
         return false;
-    for (size_t i = 0; i < list.count && i < MOST; i++)
-        read_at(b, list.at + 8 * i, &of[i], 8);
+    for (size_t i = 0; i < list->count && i < MOST; i++)
+        read_at(b, list->at + 8 * i, &of[i], 8);
     int64_t at = of[PLACE];
-    if (at < 0 || at > INT64_MAX / 2)
+    if (at < 0 || at > INT64_MAX / 2 ||
+        !take_part(&at, of[FIRST], o->quan == 0 ? 4 : 1, &part[FIRST]) ||
+        !take_part(&at, of[SECOND], 4, &part[SECOND]) ||
+        !take_part(&at, o->quan == 0 ? 0 : of[THIRD], 4, &part[THIRD]))
         return false;
-    if (o->quan == 0)
-        return take_part(&at, of[FIRST], 4, &o->weight) && take_part(&at, of[SECOND], 4, &o->bias);
-    return take_part(&at, of[FIRST], 1, &o->buffer) && take_part(&at, of[SECOND], 4, &o->alpha) &&
-           take_part(&at, of[THIRD], 4, &o->bias);
+    if (o->quan == 0) {
+        o->weight = part[FIRST];
+        o->bias = part[SECOND];
+    } else {
+        o->buffer = part[FIRST];
+        o->alpha = part[SECOND];
+        o->bias = part[THIRD];
+    }
+    return true;
 }
 
 /* false: no operator with weights. */
@@ -186,9 +196,12 @@ static bool read_operator(const struct buffer *b, size_t op, struct operator* o)
         o->kw = integer(b, common, COMMON_KX, 1);
         o->kh = integer(b, common, COMMON_KY, 1);
         o->groups = o->type == DEPTHWISE ? o->n : integer(b, common, COMMON_GROUP, 1);
-        o->is_external = read_external(b, main, o);
+        const struct vector list = vector_of(b, main, CONV_EXTERNAL, 8);
+        o->is_external = list.count > 0 && o->weight.count == 0 && o->buffer.count == 0;
+        if (o->is_external && !read_external(b, &list, o))
+            o->refused_at = list.at;
     }
-    return o->weight.count > 0 || o->buffer.count > 0;
+    return o->weight.count > 0 || o->buffer.count > 0 || o->refused_at > 0;
 }
 
 bool qni_mnn_is(const uint8_t *bytes, size_t size)
@@ -342,6 +355,10 @@ qn_status qni_mnn_read(qn_file *file, qn_error *err)
     for (size_t i = 0; i < ops.count; i++) {
         if (!read_operator(&b, follow(&b, ops.at + 4 * i), &o))
             continue;
+        if (o.refused_at > 0)
+            return qni_fail_at(err, QN_E_CORRUPT, (int64_t)o.refused_at,
+                               "an operator's external data have no place, or lengths that are no "
+                               "whole numbers of elements");
         if (o.name.count > 0 && memchr(b.bytes + o.name.at, 0, o.name.count) != NULL)
             return qni_fail_at(err, QN_E_CORRUPT, (int64_t)o.name.at,
                                "an operator's name has a zero byte");
