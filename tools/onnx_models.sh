@@ -8,9 +8,9 @@ set -eu
 cd "$(dirname "$0")/.."
 mkdir -p build/models build/log
 python=build/venv/bin/python
-if ! $python -c 'import numpy, onnx, onnxruntime' 2>/dev/null; then
+if ! $python -c 'import numpy, onnx, onnxruntime, PIL' 2>/dev/null; then
     python3 -m venv build/venv
-    build/venv/bin/pip install -q --disable-pip-version-check numpy onnx onnxruntime
+    build/venv/bin/pip install -q --disable-pip-version-check numpy onnx onnxruntime pillow
 fi
 fetch() { # package version megabytes
     ls "build/models/${1//-/_}"-*.whl >/dev/null 2>&1 && return 0
