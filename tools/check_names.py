@@ -38,6 +38,7 @@ GENERIC = {"piece", "room", "run", "scratch", "look", "place", "some"}
 # A comment that begins so points at something else, and is no sentence without it.
 POINTING = re.compile(r"(The same|Of|Those|That|Which|Who|It|They|These|This|So|And|Or|But|Its|"
                       r"Their|As many|Here|Else)\b")
+SOURCE_PATH = re.compile(r"\b(?:src|cli|ort|test|bench|fuzz|tools|include)/[\w/]+\.(?:c|h|inc|cu|cuh|py|sh)\b")
 SOURCE_NAME = re.compile(r"(?<![\w*<.>/-])[\w-]+\.(?:c|h|inc|cu|cuh|py|md)\b")
 BLOCK_COMMENT = re.compile(r"^/\*((?:[^*]|\*(?!/))*)\*/\n(?=\S)", re.M)
 
@@ -293,9 +294,12 @@ def check_sources_named(root):
     for path in ctext.files(root, *COMMENT_FOLDERS, endings=(".c", ".h", ".inc")):
         text = ctext.read(root, path)
         for match in ctext.comments(text):
+            line = ctext.line_of(text, match.start())
             for word in SOURCE_NAME.finditer(match.group(0)):
                 if word.group(0) not in names:
-                    line = ctext.line_of(text, match.start())
+                    problems.append(f"{path}:{line}: there is no {word.group(0)}")
+            for word in SOURCE_PATH.finditer(match.group(0)):
+                if not os.path.exists(os.path.join(root, word.group(0))):
                     problems.append(f"{path}:{line}: there is no {word.group(0)}")
     return problems
 
@@ -305,8 +309,8 @@ def check_plain(root):
     for path in ctext.files(root, *PLAIN_FOLDERS, endings=(".c", ".h", ".inc")):
         text = ctext.read(root, path)
         problems += check_plain_names(path, text, ctext.code(text))
-        if path.startswith(COMMENT_FOLDERS) and not path.endswith(".inc"):
-            problems += check_comments(path, text)
+    for path in ctext.files(root, *COMMENT_FOLDERS, endings=(".c", ".h")):
+        problems += check_comments(path, ctext.read(root, path))
     return problems
 
 

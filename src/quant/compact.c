@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compact layouts, as far as packing, unpacking and rows need them: compact.h. Kernels' panels are
- * made by src/cpu/matmul/compact.c. */
+ * made by src/cpu/matmul/expand.c. */
 #include "compact.h"
 
 #include <string.h>
@@ -55,7 +55,7 @@ static uint32_t word_of(const struct qni_unit_codes *u, int32_t r, int32_t j)
     return word;
 }
 
-/* The same number in each byte. */
+/* A word whose four bytes are the number. */
 static uint32_t four(int32_t byte)
 {
     return (uint32_t)byte * 0x01010101u;

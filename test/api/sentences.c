@@ -435,7 +435,7 @@ static qn_packed *far_zeros_make(const qn_ctx *ctx)
     return packed;
 }
 
-/* The same weights in another layout. */
+/* Packs the weights of packed_make() in a layout that they do not get by themselves. */
 static qn_packed *other_layout_make(const qn_ctx *ctx)
 {
     qn_weight *w = weight_make(ctx, "int4:g32", (struct shape){.n = N, .k = K}, 1);
