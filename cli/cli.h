@@ -117,6 +117,8 @@ int complain_output(const char *path, qn_status status, const qn_error *err);
 void *must_alloc(size_t bytes);
 void *must_align(size_t bytes); /* to 64 bytes */
 void *must_grow(void *memory, size_t bytes);
+/* An array that doubles, with room for element n, where it holds those before; NULL at n = 0. */
+void *must_append(void *array, int64_t n, size_t size);
 char *must_copy(const char *text);
 char *must_print(const char *format, ...) PRINTF(1, 2);
 char *must_print_list(const char *format, va_list list);

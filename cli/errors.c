@@ -151,6 +151,13 @@ void *must_grow(void *memory, size_t bytes)
     return grown;
 }
 
+void *must_append(void *array, int64_t n, size_t size)
+{
+    const int is_full = n == 0 || (n >= 64 && (n & (n - 1)) == 0);
+    const size_t count = n == 0 ? 64 : 2 * (size_t)n;
+    return is_full ? must_grow(array, count * size) : array;
+}
+
 char *must_copy(const char *text)
 {
     const size_t bytes = strlen(text) + 1;

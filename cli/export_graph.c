@@ -385,8 +385,7 @@ static void add_run(struct rewriting *r, const uint8_t *data, size_t at, size_t 
         last->size += size;
         return;
     }
-    if (r->n_runs == 0 || (r->n_runs & (r->n_runs - 1)) == 0)
-        r->runs = must_grow(r->runs, sizeof *r->runs * (size_t)(r->n_runs > 0 ? 2 * r->n_runs : 1));
+    r->runs = must_append(r->runs, r->n_runs, sizeof *r->runs);
     r->runs[r->n_runs++] = (struct run){data, at, size};
 }
 
@@ -401,7 +400,7 @@ static void plan_initializer(struct export *e, const struct field *f)
         add_run(r, f->whole.data, 0, f->whole.size);
         return;
     }
-    r->externals = must_grow(r->externals, sizeof *r->externals * (size_t)(r->n_externals + 1));
+    r->externals = must_append(r->externals, r->n_externals, sizeof *r->externals);
     r->externals[r->n_externals++] = tensor;
 }
 

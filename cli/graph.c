@@ -40,17 +40,9 @@ int64_t graph_name(const struct graph *g, struct bytes text)
     return found == NULL ? -1 : found - g->names;
 }
 
-/* Makes room for element n of an array that doubles. */
-static void *room(void *array, int64_t n, size_t size)
-{
-    const int is_full = n == 0 || (n >= 64 && (n & (n - 1)) == 0);
-    const size_t count = n == 0 ? 64 : 2 * (size_t)n;
-    return is_full ? must_grow(array, count * size) : array;
-}
-
 static void add_name(struct graph *g, struct bytes text)
 {
-    g->names = room(g->names, g->n_names, sizeof *g->names);
+    g->names = must_append(g->names, g->n_names, sizeof *g->names);
     g->names[g->n_names++] = (struct graph_name){text, 0, -1, -1};
 }
 
@@ -198,13 +190,13 @@ static void add_tensor(struct graph *g, struct bytes message, struct bytes name,
     t.is_external = is_external(message);
     t.name = must_print("%.*s", (int)name.size, (const char *)name.data);
     g->names[t.id].tensor = g->n_tensors;
-    g->tensors = room(g->tensors, g->n_tensors, sizeof *g->tensors);
+    g->tensors = must_append(g->tensors, g->n_tensors, sizeof *g->tensors);
     g->tensors[g->n_tensors++] = t;
 }
 
 static void add_value(struct graph *g, struct bytes name)
 {
-    g->values = room(g->values, g->n_values, sizeof *g->values);
+    g->values = must_append(g->values, g->n_values, sizeof *g->values);
     g->values[g->n_values++] = graph_name(g, name);
 }
 
@@ -227,7 +219,7 @@ static void add_node(struct graph *g, struct bytes message)
     const struct bytes value = message_field(graph_attribute(message, "value"), 5);
     if (graph_is(message, "Constant") && n.n_outputs == 1 && value.size > 0)
         add_tensor(g, value, g->names[g->values[n.output]].text, g->n_nodes);
-    g->nodes = room(g->nodes, g->n_nodes, sizeof *g->nodes);
+    g->nodes = must_append(g->nodes, g->n_nodes, sizeof *g->nodes);
     g->nodes[g->n_nodes++] = n;
 }
 
@@ -337,7 +329,7 @@ static void add_use(struct graph *g, int64_t i)
                  (u.op == GRAPH_GEMM && !u.has_alpha && real(node, "beta", 1) == 1 &&
                   integer(node, "transA", 0) == 0);
     set_axes(&u, g, is_swapped);
-    g->uses = room(g->uses, g->n_uses, sizeof *g->uses);
+    g->uses = must_append(g->uses, g->n_uses, sizeof *g->uses);
     g->uses[g->n_uses++] = u;
 }
 
@@ -363,7 +355,7 @@ static void gather(struct graph *g)
         const int is_first = i == 0 || u->tensor != u[-1].tensor;
         const int type = g->tensors[u->tensor].type;
         if (is_first) {
-            g->weights = room(g->weights, g->n_weights, sizeof *g->weights);
+            g->weights = must_append(g->weights, g->n_weights, sizeof *g->weights);
             g->weights[g->n_weights++] = (struct graph_weight){
                 .tensor = &g->tensors[u->tensor],
                 .uses = u,

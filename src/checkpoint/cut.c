@@ -80,7 +80,7 @@ static int64_t rows_of(const struct qni_tensor *t)
     return rows;
 }
 
-static qn_status copy_columns(struct qni_cut *cut, int32_t part, const struct k_range *p,
+static qn_status copy_columns(struct qni_copies *cut, int32_t part, const struct k_range *p,
                               int64_t row, int64_t rows, struct qni_tensor *t, qn_error *err)
 {
     const int64_t all = rows_of(t);
@@ -112,7 +112,7 @@ static void view_rows(const struct k_range *p, struct qni_tensor *t)
 }
 
 qn_status qni_cut_module(const struct qni_allocator *allocator, const struct qni_importer *importer,
-                         const qn_rectangle *range, struct qni_found *found, struct qni_cut *cut,
+                         const qn_rectangle *range, struct qni_found *found, struct qni_copies *cut,
                          bool *is_cut, qn_error *err)
 {
     struct k_range ranges[QNI_MOST_PARTS];
@@ -158,7 +158,7 @@ qn_status qni_cut_module(const struct qni_allocator *allocator, const struct qni
     return QN_OK;
 }
 
-void qni_cut_free(struct qni_cut *cut)
+void qni_cut_free(struct qni_copies *cut)
 {
     for (int32_t i = 0; i < QNI_MOST_PARTS; i++)
         if (cut->copy[i] != NULL)

@@ -8,7 +8,7 @@
 #include "import/import.h"
 
 /* The copies that a cut module's tensors lie in. */
-struct qni_cut {
+struct qni_copies {
     struct qni_allocator allocator;
     uint8_t *copy[QNI_MOST_PARTS];
     size_t bytes[QNI_MOST_PARTS];
@@ -20,9 +20,9 @@ struct qni_cut {
  * was. cut begins as zeros. After a failure, and after loading: qni_cut_free().
  * @return QN_OK; QN_E_MEMORY. */
 qn_status qni_cut_module(const struct qni_allocator *allocator, const struct qni_importer *importer,
-                         const qn_rectangle *range, struct qni_found *found, struct qni_cut *cut,
+                         const qn_rectangle *range, struct qni_found *found, struct qni_copies *cut,
                          bool *is_cut, qn_error *err);
-void qni_cut_free(struct qni_cut *cut);
+void qni_cut_free(struct qni_copies *cut);
 
 /* Do columns [first_k, first_k + k) begin and end at whole bytes of codes and whole groups? */
 bool qni_file_can_cut(const struct qni_found *found, int64_t first_k, int64_t k);

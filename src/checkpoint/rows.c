@@ -150,7 +150,7 @@ static qn_status load_cut(const qn_ctx *ctx, const struct qni_module *m, struct 
                           const qn_rectangle *r, struct qni_rounding *rounding, qn_weight **weight,
                           qn_error *err)
 {
-    struct qni_cut cut;
+    struct qni_copies cut;
     qn_weight *rows = NULL;
     bool is_cut = false;
     memset(&cut, 0, sizeof cut);

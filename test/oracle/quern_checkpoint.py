@@ -3,6 +3,7 @@
 with its facts, its provenance and its values in f32. QUERN_LIBRARY names the shared library."""
 import ctypes as c
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -10,6 +11,24 @@ import numpy as np
 if "QUERN_LIBRARY" not in os.environ:
     print("skipped: QUERN_LIBRARY does not name libquern.so")
     sys.exit(77)
+
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(os.environ["QUERN_LIBRARY"])), "quern")
+
+
+def needs_program():
+    """Ends the test as skipped where the quern program is not beside the library."""
+    if not os.path.exists(PROGRAM):
+        print("skipped: the quern program was not built")
+        sys.exit(77)
+
+
+def quern(*args, status=0):
+    """What the program prints: on standard error where `status`, its exit status, is not 0."""
+    done = subprocess.run([PROGRAM, *args], capture_output=True, text=True, check=False)
+    if done.returncode != status:
+        sys.exit(f"quern {' '.join(args)}: {done.returncode}: {done.stderr}")
+    return done.stderr if status else done.stdout
 
 
 class Tensor(c.Structure):

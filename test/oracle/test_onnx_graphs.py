@@ -15,7 +15,6 @@ Exit status 77 when numpy, onnx or onnxruntime is missing.
 """
 import copy
 import os
-import subprocess
 import sys
 import tempfile
 
@@ -27,19 +26,9 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing} (build/venv/bin/pip install -r test/oracle/requirements.txt)")
     sys.exit(77)
-from quern_checkpoint import Checkpoint
+from quern_checkpoint import Checkpoint, needs_program, quern
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(os.environ["QUERN_LIBRARY"])), "quern")
-if not os.path.exists(PROGRAM):
-    print("skipped: the quern program was not built")
-    sys.exit(77)
-
-
-def quern(*args, status=0):
-    done = subprocess.run([PROGRAM, *args], capture_output=True, text=True, check=False)
-    if done.returncode != status:
-        sys.exit(f"quern {' '.join(args)}: {done.returncode}: {done.stderr}")
-    return done.stderr if status else done.stdout
+needs_program()
 
 
 class Graph:

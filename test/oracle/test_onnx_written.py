@@ -11,7 +11,6 @@ which gives the weights themselves; y of random x is within 2^-21 of the sum of 
 Exit status 77 when numpy, onnx or onnxruntime is missing.
 """
 import os
-import subprocess
 import sys
 import tempfile
 
@@ -22,24 +21,14 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing} (build/venv/bin/pip install -r test/oracle/requirements.txt)")
     sys.exit(77)
-from quern_checkpoint import Checkpoint, same_bits
+from quern_checkpoint import Checkpoint, needs_program, quern, same_bits
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(os.environ["QUERN_LIBRARY"])), "quern")
-if not os.path.exists(PROGRAM):
-    print("skipped: the quern program was not built")
-    sys.exit(77)
+needs_program()
 CASES = [(form, target, extra)
          for form in ("int4:g32", "int4:g32:zp", "int2:g16:zp", "int8:pc", "int3:g64:zp", "int8:pt",
                       "int6:g128", "int4:pc:zp")
          for target, extra in (("onnx", []), ("onnx", ["--external-data"]), ("onnx:qdq", []))
          if target == "onnx" or ":p" in form]
-
-
-def quern(*args):
-    done = subprocess.run([PROGRAM, *args], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"quern {' '.join(args)}: {done.stderr}")
-    return done.stdout
 
 
 def session(path, x, name):

@@ -146,12 +146,6 @@ static qn_status find_4bit(const qn_checkpoint *c, const char *stem, struct qni_
     return QN_OK;
 }
 
-struct source {
-    const struct qni_found *f;
-    struct qn_weight *w;
-    int64_t first;
-};
-
 static float float_at(const struct qni_tensor *t, int64_t i)
 {
     float f;
@@ -170,7 +164,7 @@ static float absmax_of(const struct qni_found *f, int64_t block)
 
 static void take_row_4bit(const void *arg, int64_t row, struct qni_rounding *rounding)
 {
-    const struct source *x = arg;
+    const struct qni_source *x = arg;
     struct qn_weight *w = x->w;
     const int64_t start = (x->first + row) * w->k;
     const int64_t group = w->format.group > 0 ? w->format.group : w->k;
@@ -186,10 +180,9 @@ static void take_row_4bit(const void *arg, int64_t row, struct qni_rounding *rou
 static qn_status load_4bit(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
                            struct qn_weight *w, struct qni_rounding *rounding, qn_error *err)
 {
-    const struct source x = {found, w, first};
     (void)err;
     if (w->k > 0)
-        qni_import_rows(ctx, w->n, take_row_4bit, &x, rounding);
+        qni_import_weight(ctx, found, first, w, take_row_4bit, rounding);
     return QN_OK;
 }
 
@@ -236,7 +229,7 @@ static qn_status find_int8(const qn_checkpoint *c, const char *stem, struct qni_
 
 static void take_row_int8(const void *arg, int64_t row, struct qni_rounding *rounding)
 {
-    const struct source *x = arg;
+    const struct qni_source *x = arg;
     struct qn_weight *w = x->w;
     const int64_t n = x->first + row;
     const uint8_t *from = x->f->part[WEIGHT].data + n * w->k;
@@ -251,9 +244,8 @@ static void take_row_int8(const void *arg, int64_t row, struct qni_rounding *rou
 static qn_status load_int8(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
                            struct qn_weight *w, struct qni_rounding *rounding, qn_error *err)
 {
-    const struct source x = {found, w, first};
     (void)err;
-    qni_import_rows(ctx, w->n, take_row_int8, &x, rounding);
+    qni_import_weight(ctx, found, first, w, take_row_int8, rounding);
     return QN_OK;
 }
 

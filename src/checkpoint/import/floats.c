@@ -22,15 +22,9 @@ bool qni_import_find_floats(struct qni_found *found)
     return qn_format_parse(qn_dtype_name(t->dtype), &found->parts.format, NULL) == QN_OK;
 }
 
-struct source {
-    const struct qni_found *f;
-    struct qn_weight *w;
-    int64_t first;
-};
-
 static void take_row(const void *arg, int64_t row, struct qni_rounding *rounding)
 {
-    const struct source *const x = arg;
+    const struct qni_source *const x = arg;
     const struct qni_tensor *const t = &x->f->part[0];
     const size_t each = qn_dtype_bytes(t->dtype), k = (size_t)x->w->k;
     const size_t at = (size_t)(x->first + row), n = (size_t)t->shape[1];
@@ -49,9 +43,8 @@ static void take_row(const void *arg, int64_t row, struct qni_rounding *rounding
 static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
                       struct qn_weight *w, struct qni_rounding *rounding, qn_error *err)
 {
-    const struct source x = {found, w, first};
     (void)err;
-    qni_import_rows(ctx, w->n, take_row, &x, rounding);
+    qni_import_weight(ctx, found, first, w, take_row, rounding);
     return QN_OK;
 }
 

@@ -119,3 +119,10 @@ void qni_import_rows(const qn_ctx *ctx, int64_t n, qni_import_row_fn *take, cons
     struct job job = {take, arg, n, qni_max(1, qni_ceil_div(n, ITEMS)), rounding};
     qni_parallel(&ctx->threads, (int32_t)qni_ceil_div(n, job.per_item), run_item, &job);
 }
+
+void qni_import_weight(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
+                       struct qn_weight *w, qni_import_row_fn *take, struct qni_rounding *rounding)
+{
+    const struct qni_source source = {found, w, first};
+    qni_import_rows(ctx, w->n, take, &source, rounding);
+}

@@ -139,6 +139,16 @@ typedef void qni_import_row_fn(const void *arg, int64_t i, struct qni_rounding *
 void qni_import_rows(const qn_ctx *ctx, int64_t n, qni_import_row_fn *take, const void *arg,
                      struct qni_rounding *rounding);
 
+/* The same for each row of w, which is row `first` of what was found and those after it; arg is a
+ * struct qni_source. */
+struct qni_source {
+    const struct qni_found *f;
+    struct qn_weight *w;
+    int64_t first;
+};
+void qni_import_weight(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
+                       struct qn_weight *w, qni_import_row_fn *take, struct qni_rounding *rounding);
+
 /* ---- act-order (order.c) --------------------------------------------------------------------- */
 
 struct qni_order {

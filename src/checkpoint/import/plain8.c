@@ -148,15 +148,9 @@ static qn_status find_fp8(const qn_checkpoint *c, const char *stem, struct qni_f
     return QN_OK;
 }
 
-struct source {
-    const struct qni_found *f;
-    struct qn_weight *w;
-    int64_t first;
-};
-
 static void take_row(const void *arg, int64_t row, struct qni_rounding *rounding)
 {
-    const struct source *x = arg;
+    const struct qni_source *x = arg;
     const struct qni_found *f = x->f;
     struct qn_weight *w = x->w;
     const int64_t n = x->first + row, rows = f->fact[BLOCK_ROWS];
@@ -179,9 +173,8 @@ static void take_row(const void *arg, int64_t row, struct qni_rounding *rounding
 static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t first,
                       struct qn_weight *w, struct qni_rounding *rounding, qn_error *err)
 {
-    const struct source x = {found, w, first};
     (void)err;
-    qni_import_rows(ctx, w->n, take_row, &x, rounding);
+    qni_import_weight(ctx, found, first, w, take_row, rounding);
     return QN_OK;
 }
 
