@@ -38,7 +38,8 @@ GENERIC = {"piece", "room", "run", "scratch", "look", "place", "some"}
 # A comment that begins so points at something else, and is no sentence without it.
 POINTING = re.compile(r"(The same|Of|Those|That|Which|Who|It|They|These|This|So|And|Or|But|Its|"
                       r"Their|As many|Here|Else)\b")
-SOURCE_PATH = re.compile(r"\b(?:src|cli|ort|test|bench|fuzz|tools|include)/[\w/]+\.(?:c|h|inc|cu|cuh|py|sh)\b")
+SOURCE_PATH = re.compile(r"\b(?:src|cli|ort|test|bench|fuzz|tools|include)/[\w/]+\."
+                         r"(?:c|h|inc|cu|cuh|py|sh)\b")
 SOURCE_NAME = re.compile(r"(?<![\w*<.>/-])[\w-]+\.(?:c|h|inc|cu|cuh|py|md)\b")
 BLOCK_COMMENT = re.compile(r"^/\*((?:[^*]|\*(?!/))*)\*/\n(?=\S)", re.M)
 
