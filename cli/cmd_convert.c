@@ -14,7 +14,7 @@ static const struct option_row own[] = {
     {"out", 'o', "FILE", "the file (quern, gguf, onnx) or folder to write"},
     {"to", 0, "FORMAT",
      "quern (default), packed (for this machine, what 'quern pack' makes), awq, gptq, gptq_v2, "
-     "ct, bnb, gguf, onnx, or one kind alone: gguf:q4_0, ct:int-quantized, onnx:qdq"},
+     "gptq_p, ct, bnb, gguf, onnx, or one kind alone: gguf:q4_0, ct:int-quantized, onnx:qdq"},
     {"external-data", 0, NULL, "onnx: the tensors in FILE.data (so in any case above 2^31 bytes)"},
     {"config", 0, "FOLDER",
      "where config.json, the tokenizer and other files come from, if not from the model's folder; "

@@ -14,9 +14,8 @@
 static const struct option_row own[] = {
     {"out", 'o', "FILE", "the file to write; with --to, the folder"},
     {"to", 0, "FORMAT",
-     "write another program's format: awq, gptq, gptq_v2, ct, bnb, gguf, gguf:q4_k, onnx (of an "
-     "ONNX "
-     "model: within its graph), ... (default: quern)"},
+     "write another program's format: awq, gptq, gptq_v2, gptq_p, ct, bnb, gguf, gguf:q4_k, onnx "
+     "(of an ONNX model: within its graph), ... (default: quern)"},
     {"bits", 'b', "N", "bits of a code, 2 to 8 (default 4)"},
     {"group", 'g', "N", "weights that share a scale (default 128); pc: a channel, pt: the tensor"},
     {"scheme", 0, "sym|zp|off", "symmetric (default), integer zero point, or float offset"},

@@ -570,10 +570,10 @@ static void report(const struct export *e, double took)
 
 const char *export_usual_format(const char *target)
 {
-    static const char *const usual[][2] = {{"awq", "int4:g128:zp:f16"},  {"gptq", "int4:g128:f16"},
-                                           {"gptq_v2", "int4:g128:f16"}, {"ct", "int4:g128:f16"},
-                                           {"bnb", "nf4:g64"},           {"gguf", "q4_0"},
-                                           {"onnx", "int4:g32:zp"}};
+    static const char *const usual[][2] = {
+        {"awq", "int4:g128:zp:f16"},  {"gptq", "int4:g128:f16"}, {"gptq_v2", "int4:g128:f16"},
+        {"gptq_p", "int6:g128:f16"},  {"ct", "int4:g128:f16"},   {"bnb", "nf4:g64"},
+        {"gguf", "q4_0"},             {"onnx", "int4:g32:zp"}};
     const size_t length = strcspn(target, ":");
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
         if (strlen(usual[i][0]) == length && strncmp(target, usual[i][0], length) == 0)
@@ -598,7 +598,8 @@ int export_check(const struct args *args, const char *target, const char *out)
     qn_error err = {0};
     if (export_usual_format(target) == NULL)
         return complain(EXIT_USAGE,
-                        "quern, packed, awq, gptq, gptq_v2, ct, bnb, gguf, gguf:TYPE or onnx",
+                        "quern, packed, awq, gptq, gptq_v2, gptq_p, ct, bnb, gguf, gguf:TYPE or "
+                        "onnx",
                         "--to %s: no such format", target);
     if (out == NULL)
         return output_check(args);

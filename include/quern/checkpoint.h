@@ -570,8 +570,8 @@ static inline void qn_export_info_init(qn_export_info *info)
 }
 QN_API qn_status qn_export_info_init_sized(qn_export_info *info, size_t size);
 
-/** The i-th target of exports ("awq", "gptq", "gptq_v2", "ct", "bnb", "gguf", "onnx"); NULL past
- * the end. */
+/** The i-th target of exports ("awq", "gptq", "gptq_v2", "gptq_p", "ct", "bnb", "gguf", "onnx");
+ * NULL past the end. */
 QN_API const char *qn_export_target(int32_t i);
 /**
  * Write a weight in another program's format, exactly. Takes the memory of its tensors. The same

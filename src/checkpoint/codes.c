@@ -125,3 +125,51 @@ bool qni_codes_unpack(const uint8_t *packed, size_t k, int32_t bits, uint8_t *co
         return true;
     }
 }
+
+/* Where a plane has its part of code i: the byte, and the bits' place in it. Since the width of a
+ * plane divides 8, a part lies within a byte. */
+static inline size_t plane_byte(int64_t i, int32_t bits, int32_t width, size_t stride,
+                                int32_t *shift)
+{
+    /* Planes that are wider come before: as many words as their bits. */
+    const int64_t before = bits & ~(2 * width - 1), bit = i % 32 * width;
+    *shift = (int32_t)(bit % 8);
+    return (size_t)(i / 32 * bits + before + bit / 32) * stride + (size_t)(bit % 32 / 8);
+}
+
+uint32_t qni_planes_code(const uint8_t *words, size_t stride, int64_t i, int32_t bits)
+{
+    uint32_t code = 0;
+    int32_t shift = 0;
+    for (int32_t width = 8, low = 0; width > 0; width /= 2) {
+        if ((bits & width) == 0)
+            continue;
+        const uint32_t byte = words[plane_byte(i, bits, width, stride, &shift)];
+        code |= (byte >> shift & ((1u << width) - 1)) << low;
+        low += width;
+    }
+    return code;
+}
+
+void qni_planes_put(uint8_t *words, size_t stride, int64_t i, int32_t bits, uint32_t code)
+{
+    int32_t shift = 0;
+    for (int32_t width = 8; width > 0; width /= 2) {
+        if ((bits & width) == 0)
+            continue;
+        uint8_t *byte = words + plane_byte(i, bits, width, stride, &shift);
+        *byte = (uint8_t)(*byte | (code & ((1u << width) - 1)) << shift);
+        code >>= width;
+    }
+}
+
+void qni_planes_unpack(const uint8_t *words, size_t k, int32_t bits, uint8_t *codes)
+{
+    uint8_t block[32]; /* of at most 8 words, which the codes would overwrite */
+    const size_t bytes = 4 * (size_t)bits;
+    for (size_t i = 0; i < k; i += 32, words += bytes) {
+        memcpy(block, words, bytes);
+        for (int32_t j = 0; j < 32; j++)
+            codes[i + (size_t)j] = (uint8_t)qni_planes_code(block, 4, j, bits);
+    }
+}

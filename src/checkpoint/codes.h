@@ -20,4 +20,16 @@ void qni_codes_pack(const uint8_t *codes, size_t k, int32_t bits, uint8_t *out);
 /* The reverse. False if the bits behind the last code are not 0. */
 bool qni_codes_unpack(const uint8_t *packed, size_t k, int32_t bits, uint8_t *codes);
 
+/* Planes, which GPTQ's format gptq_p has: 32 codes take `bits` words of 32 bits, in each of which
+ * no code is cut. A plane for each power of two in `bits`, the widest first: its words hold that
+ * many bits of each code, the lowest bits in the first plane, code 0 in the lowest bits of a word.
+ * 2, 4 and 8 bits are one plane, which is the stream above; 7 are planes of 4, 2 and 1.
+ * Example: of 3 bits, words 0 and 1 have bits 0 and 1 of 16 codes each, word 2 has bit 2 of all.
+ * words: `stride` bytes apart. */
+uint32_t qni_planes_code(const uint8_t *words, size_t stride, int64_t i, int32_t bits);
+/* Adds code i to words that had zeros there. */
+void qni_planes_put(uint8_t *words, size_t stride, int64_t i, int32_t bits, uint32_t code);
+/* k: a multiple of 32. The words may be the end of the codes. */
+void qni_planes_unpack(const uint8_t *words, size_t k, int32_t bits, uint8_t *codes);
+
 #endif

@@ -105,7 +105,7 @@ class Exports(Case):
         """GPTQ to each format and back to the same bytes."""
         model("m")
         same = tensors_of("m/model.safetensors")
-        for to in ("awq", "gptq", "gptq_v2", "ct"):
+        for to in ("awq", "gptq", "gptq_v2", "gptq_p", "ct"):
             said = quern("convert", "m", "-o", to + "/", "--to", to)
             self.assertIn("exact: every value was read back", said)
             self.assertEqual(read(f"{to}/tokenizer.json"), read("m/tokenizer.json"))
@@ -138,7 +138,7 @@ class Exports(Case):
         quern("convert", "ct", "-o", "back", "--to", "gptq_v2")
         self.assertEqual(tensors_of("back/model.safetensors"), tensors_of("m/model.safetensors"))
         self.complains("convert", "m", "-o", "a", "--to", "awq", status=3,
-                       says=["act-order", "gptq, gptq_v2, ct, onnx, quern could hold it"])
+                       says=["act-order", "gptq, gptq_v2, gptq_p, ct, onnx, quern could hold it"])
         self.assertEqual(sorted(os.listdir(".")), ["back", "ct", "m"])
 
     def test_gguf(self):

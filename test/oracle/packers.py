@@ -31,11 +31,27 @@ def stream(codes, bits, word):
     return np.ascontiguousarray(packed).view(f"<i{word // 8}")
 
 
-def gptq(u, zeros, scales, bits, word=32, g_idx=None, v1=True):
+def planes(codes, bits):
+    """32 codes along the last axis as `bits` words: of 3 bits, two words with the low two bits of
+    each and one with the highest; 5 = 4 + 1, 6 = 4 + 2, 7 = 4 + 2 + 1."""
+    codes = np.asarray(codes, "u4")
+    codes = codes.reshape(*codes.shape[:-1], -1, 32)
+    words, low = [], 0
+    for width in {3: (2, 1), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1)}[bits]:
+        part = (codes >> np.uint32(low) & np.uint32((1 << width) - 1))
+        part = part.reshape(*part.shape[:-1], width, 32 // width)
+        shifts = (width * np.arange(32 // width)).astype("u4")
+        words.append(np.bitwise_or.reduce(part << shifts, -1))
+        low += width
+    words = np.concatenate(words, -1)
+    return words.reshape(*words.shape[:-2], -1).view("i4")
+
+
+def gptq(u, zeros, scales, bits, word=32, g_idx=None, v1=True, planar=False):
     """u: [k, n] codes; zeros, scales: [groups, n]."""
     stored = (np.asarray(zeros) - (1 if v1 else 0)) % (1 << bits)
-    tensors = {"qweight": stream(u.T, bits, word).T, "qzeros": stream(stored, bits, word),
-               "scales": scales}
+    pack = planes if planar else lambda codes, bits: stream(codes, bits, word)
+    tensors = {"qweight": pack(u.T, bits).T, "qzeros": pack(stored, bits), "scales": scales}
     if g_idx is not None:
         tensors["g_idx"] = np.asarray(g_idx, "i4")
     return tensors

@@ -166,10 +166,17 @@ class Checkpoint:
     def values(self, name, first=0, n=-1):
         """([n, k] f32, groups that were rounded); raises Refused. self.arrays: copies of the
         canonical weight's arrays, by name."""
+        return self._take(lib.qn_checkpoint_load, name, c.c_int64(first), c.c_int64(n))
+
+    def part(self, name, first_n, n, first_k, k):
+        """[n, k] f32: a rectangle of it."""
+        rectangle = (c.c_int64 * 4)(first_n, n, first_k, k)
+        return self._take(lib.qn_checkpoint_load_part, name, rectangle)[0]
+
+    def _take(self, load, name, *what):
         weight, error, facts = c.c_void_p(), Error(), Facts(c.sizeof(Facts))
-        must(lib.qn_checkpoint_load(context, self.handle, c.c_int64(self.index(name)),
-                                    c.c_int64(first), c.c_int64(n), c.byref(weight),
-                                    c.byref(facts), c.byref(error)), error)
+        must(load(context, self.handle, c.c_int64(self.index(name)), *what, c.byref(weight),
+                  c.byref(facts), c.byref(error)), error)
         parts = Parts(c.sizeof(Parts))
         lib.qn_weight_view(weight, c.byref(parts))
         self.arrays = copies(parts)

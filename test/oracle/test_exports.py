@@ -100,6 +100,22 @@ def check_gptq(folder):
                                   checkpoint_format="gptq" if v1 else "gptq_v2", **V1)
                 m, _ = back(folder, t, settings, w, what)
                 assert m.has_perm == order, what
+    for bits in (2, 3, 4, 5, 6, 7, 8):
+        for n, k, group, order in ((64, 64, 32, False), (32, 160, 32, True), (96, 32, 16, False)):
+            w, u, z, s, perm = make(bits, n, k, group, True, order, least=0)
+            g_idx = np.arange(k) // group
+            columns = u.copy()
+            if perm is not None:
+                g_idx = np.empty(k, int)
+                g_idx[perm] = np.arange(k) // group
+                columns[:, perm] = u
+            want = gptq(columns.T, z.T, s.T.astype("f2"), bits, g_idx=g_idx, v1=False,
+                        planar=bits in (3, 5, 6, 7))
+            t = w.export("gptq_p")
+            for key, value in want.items():
+                assert (t["." + key] == value).all(), f"gptq_p {bits} bits: {key}"
+            back(folder, t, config("gptq", bits=bits, group_size=group, desc_act=order, sym=False,
+                                   checkpoint_format="gptq_p"), w, f"gptq_p {bits} bits")
     # Symmetric: the words that formats.md gives, and v2 under the label of v1.
     w, *_ = make(4, 32, 64, 32, False)
     assert (w.export("gptq")[".qzeros"].view("u4") == 0x77777777).all()
@@ -196,7 +212,7 @@ def check_bnb(folder):
 def check_refusals(_):
     w, *_ = make(4, 64, 64, 32, True, least=0)
     refused("zero point 0 is outside", w.export, "gptq")
-    refused("awq, gptq_v2, ct, gguf, onnx, quern could hold it", w.export, "gptq")
+    refused("awq, gptq_v2, gptq_p, ct, gguf, onnx, quern could hold it", w.export, "gptq")
     w = Weight("int4:g32:off", draw.integers(0, 16, (8, 32), dtype="u1"), np.full((8, 1), 0.25),
                offset=np.full((8, 1), 0.3))
     refused("row 0, group 0: offset 0.3", w.export, "awq")
@@ -209,13 +225,16 @@ def check_refusals(_):
     refused("act-order", w.export, "gguf")
     w, *_ = make(4, 12, 64, 32, True)
     refused("no multiple of 8", w.export, "awq")
+    w, *_ = make(6, 48, 64, 32, True)
+    refused("planes of bits have 32 codes each", w.export, "gptq_p")
+    refused("codes of 6 bits do not fit 4", lambda: w.export("gptq_p", bits=4))
     w, *_ = make(8, 32, 64, 32, True)
     refused("codes of 8 bits", w.export, "awq")
     refused("do not divide", lambda: w.export("gptq", group=24))
     refused("no such target", w.export, "onnx9")
     w = Weight("int4:g32", draw.integers(0, 16, (8, 32), dtype="u1"), np.full((8, 1), 0.5),
                prescale=np.full(32, 0.5))
-    for target in ("awq", "gptq", "gptq_v2", "ct", "bnb", "gguf"):
+    for target in ("awq", "gptq", "gptq_v2", "gptq_p", "ct", "bnb", "gguf"):
         refused("prescale", w.export, target)
 
 

@@ -168,6 +168,37 @@ def check_order(folder):
                 refused(words, c.values, "m.weight")
 
 
+def check_planes(folder):
+    """gptq_p: 3 bits by its label, 5 to 7 bits with any; act-order; rows and cuts along k."""
+    for bits in (3, 5, 6, 7):
+        for k, n, group in ((64, 64, 32), (96, 32, 96), (128, 64, 16), (32, 32, 32)):
+            u, z, s = make(k, n, group, bits)
+            want = dequantize(u, z, s, np.arange(k) // group)
+            for label in ("gptq_p", "gptq", "gptq_v2", None) if bits > 3 else ("gptq_p",):
+                settings = config(bits=bits, group_size=group, sym=False)
+                if label:
+                    settings["quantization_config"]["checkpoint_format"] = label
+                text, _ = check(folder, gptq(u, z, s, bits, v1=False, planar=True), settings, want,
+                                f"planes of {bits} bits, {label}")
+                if "planes" not in text or "v2" not in text:
+                    sys.exit(text)
+            with Checkpoint(folder) as c:
+                for first, length in ((16, 16), (0, 16), (16, k - 16)):
+                    if first % group == 0 and length % group == 0:
+                        same_bits(c.part("m.weight", 0, n, first, length),
+                                  want[:, first:first + length], f"{bits} bits, cut at {first}")
+            g_idx = draw.permutation(np.arange(k) // group)
+            check(folder, gptq(u, z, s, bits, g_idx=g_idx, v1=False, planar=True),
+                  config(bits=bits, group_size=group, sym=False, checkpoint_format="gptq_p"),
+                  dequantize(u, z, s, g_idx), f"act-order, planes of {bits} bits")
+        half = 1 << (bits - 1)
+        u, z, s = make(64, 64, 32, bits, half)
+        for v1 in (True, False): # symmetric zeros tell it themselves
+            check(folder, gptq(u, z, s, bits, v1=v1, planar=True),
+                  config(bits=bits, group_size=32, sym=True, checkpoint_format="gptq_p"),
+                  dequantize(u, z, s, np.arange(64) // 32), f"symmetric, {bits} bits")
+
+
 def check_short_group(folder):
     """k = 80 in groups of 32: the last has 16."""
     u, z, s = make(80, 64, 32, 4)
@@ -190,15 +221,17 @@ def check_refusals(folder):
         (good, config(bits=4, group_size=32, checkpoint_format="marlin"), "neither gptq nor"),
         (good, {"quantization_config": {"quant_method": "awq"}}, "AWQ's layouts"),
         ({**good, "qzeros": good["qzeros"][:1]}, config(), "qzeros 1 rows"),
-        ({**good, "qzeros": good["qzeros"][:, :1]}, config(), "no 2, 3, 4 or 8 bits"),
+        ({**good, "qzeros": good["qzeros"][:, :1]}, config(), "no 2 to 8 bits"),
         ({k: v for k, v in good.items() if k != "qzeros"}, config(), ".qzeros is missing"),
         ({k: v for k, v in good.items() if k != "scales"}, config(), ".scales is missing"),
         ({**good, "qweight": good["qweight"].reshape(4, 128)}, config(), "Marlin"),
         ({**good, "g_idx": np.zeros(99, "i4")}, config(**v2), "do not make 99 codes"),
         ({**good, "scales": np.full((2, 64), np.inf, "f2")}, config(**v2), "not finite"),
     ]
-    three = gptq(*make(64, 64, 32, 3), 3, v1=False)
-    cases.append((three, config(bits=3, group_size=32, checkpoint_format="gptq_p"), "planes"))
+    planar = {"group_size": 32, "checkpoint_format": "gptq_p"}
+    for bits, word, k, n in ((3, 64, 64, 64), (5, 16, 64, 64), (6, 32, 48, 64), (6, 32, 64, 48)):
+        cases.append((gptq(*make(k, n, 16, bits), bits, word, v1=False),
+                      config(bits=bits, **planar), "planes have words of 32 bits for 32 codes"))
     for tensors, settings, words in cases:
         save(folder, named(tensors), settings)
         with Checkpoint(folder) as c:
@@ -210,8 +243,8 @@ def check_refusals(folder):
 
 def main():
     with tempfile.TemporaryDirectory() as root:
-        for test in (check_bits, check_labels, check_zero_of_v1, check_order, check_short_group,
-                     check_refusals):
+        for test in (check_bits, check_labels, check_zero_of_v1, check_order, check_planes,
+                     check_short_group, check_refusals):
             test(os.path.join(root, test.__name__))
     print("gptq agrees")
 

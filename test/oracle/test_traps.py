@@ -146,9 +146,12 @@ def trap_06_gptq_3_bits():
 
 
 def trap_07_gptq_planar():
-    """gptq_p with 3 bits keeps planes: refused by name; with 4 bits it is gptq_v2."""
-    t = gptq(np.zeros((32, 32), "u1"), np.full((1, 32), 4), np.ones((1, 32), "f2"), 3)
-    refused("planes", of, t, said("gptq", bits=3, checkpoint_format="gptq_p"))
+    """gptq_p with 3 bits keeps planes, which the label alone tells; with 4 bits it is gptq_v2."""
+    u = np.arange(32, dtype="u1")[:, None].repeat(32, 1) % 8
+    t = gptq(u, np.full((1, 32), 4), np.ones((1, 32), "f2"), 3, v1=False, planar=True)
+    assert [f"{x:08X}" for x in t["qweight"][:, 0].view("u4")] == [
+        "E4E4E4E4", "E4E4E4E4", "F0F0F0F0"]
+    is_equal(of(t, said("gptq", bits=3, checkpoint_format="gptq_p"))[0], np.arange(32) % 8 - 4.0)
     t = gptq(np.zeros((32, 32), "u1"), np.full((1, 32), 8), np.ones((1, 32), "f2"), 4, v1=False)
     is_equal(of(t, said("gptq", bits=4, checkpoint_format="gptq_p")), np.full((32, 32), -8))
     refused("neither gptq nor", of, t, said("gptq", bits=4, checkpoint_format="gptq_x"))

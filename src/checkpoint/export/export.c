@@ -260,7 +260,7 @@ static qn_status make(struct qn_export *x, qn_error *err)
     const struct qni_exporter *exporter = find_exporter(x->options.target);
     if (exporter == NULL)
         return qni_fail(err, QN_E_ARGUMENT,
-                        "no such target; awq, gptq, gptq_v2, ct, bnb, gguf and onnx are");
+                        "no such target; awq, gptq, gptq_v2, gptq_p, ct, bnb, gguf and onnx are");
     qn_status status = check_any(exporter, x->w, &inner);
     if (status == QN_OK) {
         status = exporter->check(x, &inner);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPTQ: w[n, k] = scales[g(k), n] * (u[k, n] - z[g(k), n]), b = 2, 3, 4 or 8 bits.
+/* GPTQ: w[n, k] = scales[g(k), n] * (u[k, n] - z[g(k), n]), b = 2 to 8 bits.
  *
  *     qweight  words [ceil(k b / word), n]     a column is a stream of bits along k
  *     qzeros   words [groups, n b / word]      a row is a stream of bits along n
  *     scales   f16, bf16 or f32 [groups, n]
  *     g_idx    i32 [k], optional: the group of each column of x (act-order)
- * All of b, n, k and the number of groups follow from the shapes.
+ * All of b, n, k and the number of groups follow from the shapes. Format "gptq_p" of 3 bits, and
+ * 5, 6 and 7 bits always, keep planes instead of streams (codes.h).
  *
  * Format "gptq" (v1) stores z - 1, "gptq_v2" stores z, and labels lie: where weights are symmetric
  * the zeros themselves tell (2^(b-1) - 1 or 2^(b-1), everywhere). Where they are not, the label
@@ -26,8 +27,9 @@
 #include "words.h"
 
 enum { QWEIGHT, QZEROS, SCALES, G_IDX };
-/* found->fact. UNIFORM: the stored zero + 1, or 0; IS_FOUND: nobody chose how zeros are stored. */
-enum { BITS, WORD, GROUPS, GROUP, ZEROS, UNIFORM, IS_FOUND };
+/* found->fact. UNIFORM: the stored zero + 1, or 0; IS_FOUND: nobody chose how zeros are stored;
+ * PLANES: 1 if codes are kept in planes. */
+enum { BITS, WORD, GROUPS, GROUP, ZEROS, UNIFORM, IS_FOUND, PLANES };
 enum { SAMPLE = 4096 }; /* zeros that are looked at before loading */
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -54,9 +56,9 @@ static qn_status find_shape(struct qni_found *f, qn_error *err)
             err, QN_E_SHAPE, "qweight has %lld columns, scales %lld; qzeros %lld rows, scales %lld",
             (long long)q->shape[1], (long long)n, (long long)z->shape[0], (long long)groups);
     const int64_t bits = n > 0 && z->shape[1] <= n ? z->shape[1] * word / n : 0;
-    if ((bits != 2 && bits != 3 && bits != 4 && bits != 8) || bits * n != z->shape[1] * word)
+    if (bits < 2 || bits > 8 || bits * n != z->shape[1] * word)
         return qni_fail(err, QN_E_FORMAT,
-                        "qzeros has %lld words for %lld columns: no 2, 3, 4 or 8 bits each",
+                        "qzeros has %lld words for %lld columns: no 2 to 8 bits each",
                         (long long)z->shape[1], (long long)n);
     f->fact[BITS] = bits;
     f->fact[WORD] = word;
@@ -116,6 +118,29 @@ static qn_status find_group(const qn_checkpoint *c, struct qni_found *f, qn_erro
     return QN_OK;
 }
 
+/* Planes or streams? */
+static qn_status find_planes(const char *label, struct qni_found *f, qn_error *err)
+{
+    const int64_t bits = f->fact[BITS];
+    const bool is_planar = label != NULL && strcmp(label, "gptq_p") == 0;
+    if (label != NULL && !is_planar && strcmp(label, "gptq") != 0 && strcmp(label, "gptq_v2") != 0)
+        return qni_fail(err, QN_E_FORMAT,
+                        "checkpoint_format is neither gptq nor gptq_v2 nor gptq_p");
+    const bool has_only_planes = bits > 4 && bits < 8;
+    if (!has_only_planes && !(is_planar && bits == 3))
+        return QN_OK;
+    if (f->fact[WORD] != 32 || f->parts.k % 32 != 0 || f->parts.n % 32 != 0)
+        return qni_fail(err, QN_E_FORMAT,
+                        "[%lld, %lld] of %lld bits in words of %lld: planes have words of 32 bits "
+                        "for 32 codes each",
+                        (long long)f->parts.n, (long long)f->parts.k, (long long)bits,
+                        (long long)f->fact[WORD]);
+    f->fact[PLANES] = 1;
+    qni_note(&f->notes, "codes: planes of bits, %s",
+             has_only_planes ? "as all codes of 5 to 7 bits" : "checkpoint_format gptq_p");
+    return QN_OK;
+}
+
 /* ---- act-order ------------------------------------------------------------------------------- */
 
 static struct qni_order order_of(const struct qni_found *f)
@@ -155,6 +180,8 @@ static uint32_t stored_zero(const struct qni_found *f, int64_t group, int64_t n)
 {
     const struct qni_tensor *z = &f->part[QZEROS];
     const int64_t row = z->shape[1] * (f->fact[WORD] / 8);
+    if (f->fact[PLANES] != 0)
+        return qni_planes_code(z->data + group * row, 4, n, (int32_t)f->fact[BITS]);
     return qni_stream_code(z->data + group * row, n, (int32_t)f->fact[BITS]);
 }
 
@@ -204,18 +231,6 @@ static bool is_proven_v1(const qn_checkpoint *c, const char *label, const char *
     return false;
 }
 
-static qn_status check_label(const char *label, int64_t bits, qn_error *err)
-{
-    const bool is_planar = label != NULL && strcmp(label, "gptq_p") == 0;
-    if (is_planar && bits == 3)
-        return qni_fail(err, QN_E_FORMAT,
-                        "checkpoint_format gptq_p with 3 bits keeps planes of bits, which is not "
-                        "imported");
-    if (label == NULL || is_planar || strcmp(label, "gptq") == 0 || strcmp(label, "gptq_v2") == 0)
-        return QN_OK;
-    return qni_fail(err, QN_E_FORMAT, "checkpoint_format is neither gptq nor gptq_v2 nor gptq_p");
-}
-
 static qn_status decide_asymmetric(const qn_checkpoint *c, struct qni_found *f, const char *label,
                                    qn_error *err)
 {
@@ -223,6 +238,11 @@ static qn_status decide_asymmetric(const qn_checkpoint *c, struct qni_found *f, 
     if (label != NULL && strcmp(label, "gptq") != 0) {
         f->fact[ZEROS] = QN_GPTQ_ZEROS_V2;
         qni_note(&f->notes, "zeros: stored as they are (v2), checkpoint_format %s", label);
+        return QN_OK;
+    }
+    if (f->fact[BITS] > 4 && f->fact[BITS] < 8) {
+        f->fact[ZEROS] = QN_GPTQ_ZEROS_V2;
+        qni_note(&f->notes, "zeros: stored as they are (v2), as with all codes of 5 to 7 bits");
         return QN_OK;
     }
     if (!is_proven_v1(c, label, &proof))
@@ -236,16 +256,14 @@ static qn_status decide_asymmetric(const qn_checkpoint *c, struct qni_found *f, 
     return QN_OK;
 }
 
-static qn_status find_zeros(const qn_checkpoint *c, struct qni_found *f, qn_error *err)
+static qn_status find_zeros(const qn_checkpoint *c, struct qni_found *f, const char *label,
+                            qn_error *err)
 {
     const struct qni_settings *s = qni_checkpoint_settings(c);
     const int64_t bits = f->fact[BITS], half = (int64_t)1 << (bits - 1);
     const int32_t sym = qni_setting_flag(s, qni_checkpoint_setting(c, "sym"));
-    const char *label = qni_setting_text(s, qni_checkpoint_setting(c, "checkpoint_format"));
-    label = label != NULL ? label : qni_setting_text(s, qni_checkpoint_setting(c, "format"));
     const int64_t wanted = qni_checkpoint_get_options(c)->gptq_zeros;
     const int64_t value = sample_zeros(f);
-    QNI_TRY(check_label(label, bits, err));
     f->parts.format.shift = QN_SHIFT_ZERO;
     if (wanted != QN_GPTQ_ZEROS_FOUND) {
         f->fact[ZEROS] = wanted;
@@ -289,17 +307,21 @@ static qn_status check_config(const qn_checkpoint *c, const struct qni_found *f,
 static qn_status find(const qn_checkpoint *c, const char *stem, struct qni_found *found,
                       qn_error *err)
 {
+    const struct qni_settings *s = qni_checkpoint_settings(c);
+    const char *label = qni_setting_text(s, qni_checkpoint_setting(c, "checkpoint_format"));
     (void)stem;
+    label = label != NULL ? label : qni_setting_text(s, qni_checkpoint_setting(c, "format"));
     QNI_TRY(find_shape(found, err));
     QNI_TRY(check_config(c, found, err));
     QNI_TRY(find_k(found, err));
+    QNI_TRY(find_planes(label, found, err));
     qn_format *format = &found->parts.format;
     format->code = QN_CODE_INT;
     format->bits = (int32_t)found->fact[BITS];
     format->scale_dtype = found->part[SCALES].dtype;
     QNI_TRY(find_group(c, found, err));
     QNI_TRY(find_order(c, found, err));
-    QNI_TRY(find_zeros(c, found, err));
+    QNI_TRY(find_zeros(c, found, label, err));
     found->role = QN_ROLE_LINEAR;
     qni_note(&found->notes, "exact");
     return QN_OK;
@@ -352,7 +374,10 @@ static void take_codes(const struct columns *x, int64_t row, int64_t rows)
             memcpy(codes + (size_t)j * k + (k - packed) + at, from + (size_t)j * word,
                    packed - at < word ? packed - at : word);
     for (int64_t j = 0; j < rows && bits < 8; j++, codes += k)
-        qni_codes_unpack(codes + k - packed, k, bits, codes);
+        if (f->fact[PLANES] != 0)
+            qni_planes_unpack(codes + k - packed, k, bits, codes);
+        else
+            qni_codes_unpack(codes + k - packed, k, bits, codes);
 }
 
 /* Act-order: position by position, since neighbours lie apart in the file. */
@@ -363,7 +388,11 @@ static void take_permuted(const struct columns *x, int64_t row, int64_t rows)
     const int32_t bits = w->format.bits, word = (int32_t)f->fact[WORD] / 8;
     const int64_t stride = f->parts.n * word;
     const uint8_t *from = f->part[QWEIGHT].data + (x->first + row) * word;
-    for (int64_t p = 0; p < w->k; p++) {
+    for (int64_t p = 0; p < w->k && f->fact[PLANES] != 0; p++)
+        for (int64_t j = 0; j < rows; j++)
+            w->codes[(row + j) * w->k + p] = (uint8_t)qni_planes_code(
+                from + j * word, (size_t)stride, w->perm[p], bits);
+    for (int64_t p = 0; p < w->k && f->fact[PLANES] == 0; p++) {
         const int64_t at = (int64_t)w->perm[p] * bits, next = at / 8 + 1;
         const int32_t shift = (int32_t)(at % 8);
         const uint8_t *low = from + at / 8 / word * stride + at / 8 % word;
@@ -436,11 +465,18 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
     return bad == 0 ? QN_OK : fail_zero(found, bad, err);
 }
 
+/* Whole words of planes of 4 and 2 bits may be half of 32 codes. */
+static bool can_cut(const struct qni_found *found)
+{
+    return found->fact[PLANES] == 0 || found->fact[BITS] != 6;
+}
+
 const struct qni_importer qni_import_gptq = {
     .name = "gptq",
     .parts = {".qweight", ".qzeros", ".scales", ".g_idx"},
     .named = ".weight",
     .find = find,
     .load = load,
+    .can_cut = can_cut,
     .along_k = {1, 1, 1},
 };
