@@ -21,10 +21,10 @@ def convert(source: Any, destination: Any, *, to: str = "quern", include: Sequen
     to: "quern" (default: the same codes and scales as a quern file), "gptq", "gptq_v2", "gptq_p",
     "awq", "ct", "bnb", "gguf", or one kind alone as "gguf:q4_0". What the format does not hold
     exactly is refused by name, unless requantize="int4:g64:zp" says how it is to be quantized anew.
-    include, exclude: patterns of module names. config: the folder that config.json and the tokenizer come
-    from. exact: refuse what would be rounded. group: columns of a group. It is the work of the
-    command `quern convert`, in a process of its own: ^C ends it, and nothing half written stays
-    under the name. Returns what the command says in JSON.
+    include, exclude: patterns of module names. config: the folder that config.json and the
+    tokenizer come from. exact: refuse what would be rounded. group: columns of a group. It is the
+    work of the command `quern convert`, in a process of its own: ^C ends it, and nothing half
+    written stays under the name. Returns what the command says in JSON.
 
     >>> import numpy as np, os, tempfile
     >>> folder = tempfile.mkdtemp()
