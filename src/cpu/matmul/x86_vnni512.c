@@ -23,6 +23,7 @@
 #include <immintrin.h>
 
 #include "../../base/compiler.h"
+#include "../../base/size.h"
 #include "../simd/avx512.h"
 #include "../simd/vnni512_compact.h"
 #include "kernel.h"
@@ -35,7 +36,13 @@ enum {
     MR = 8,
     FEW = 10, /* rows: 20 sums, the counts and what is unpacked are 29 of 32 registers */
     NR = 2,
-    AHEAD = 2048,  /* bytes of a panel: about 100 ns of one core's stream */
+    /* Bytes of a panel ahead of what is multiplied. A core waits for few lines on their way into
+     * its first cache, for many more into its second: codes come to the second one far ahead and to
+     * the first one when they are near. Planes of bits take longer than their bytes, and come to
+     * the first one at once. */
+    FAR = 8192,
+    NEAR = 1024,
+    AHEAD = 2048,
     CHUNK = 32,    /* units of a chunk at most */
     SEGMENTS = 16, /* and its segments */
     CHUNKS = 8,    /* whose sums of rows are made once for all panels */
@@ -371,6 +378,7 @@ struct operands {
     bool is_table;
     int64_t units; /* of all k; planes: bytes */
     size_t skip; /* bytes; what is asked for ahead of a panel's end is of one after the neighbour */
+    size_t far;  /* bytes to the same place of a later pair, where panels are shorter than FAR; 0 */
     struct rows rows;
 };
 
@@ -419,13 +427,16 @@ QNI_TEMPLATE void dot_codes(const struct operands *o, const struct segment_part 
     }
     for (int64_t unit = p->unit; unit < p->unit + p->units; unit++) {
         const uint8_t *codes[NR];
-        const size_t ahead = AHEAD + (unit + AHEAD / unit_bytes >= o->units ? o->skip : 0);
+        const size_t ahead = o->far > 0 ? o->far
+                                        : FAR + (unit + FAR / unit_bytes >= o->units ? o->skip : 0);
         QNI_UNROLL
         for (int j = 0; j < NR; j++) {
             codes[j] = o->pair->codes[j] + unit * unit_bytes;
             QNI_UNROLL
-            for (int64_t r = 0; r < unit_bytes; r += 64)
-                _mm_prefetch((const char *)codes[j] + ahead + r, _MM_HINT_T0);
+            for (int64_t r = 0; r < unit_bytes; r += 64) {
+                _mm_prefetch((const char *)codes[j] + ahead + r, _MM_HINT_T1);
+                _mm_prefetch((const char *)codes[j] + NEAR + r, _MM_HINT_T0);
+            }
         }
         const int64_t at = unit * QNI_UNIT;
         QNI_UNROLL
@@ -468,6 +479,7 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
     o.table = table_of(t, kind);
     o.is_table = t->table8 != NULL;
     o.units = kind == PLANES ? (int64_t)t->codes_stride : t->units;
+    o.far = t->codes_stride >= FAR ? 0 : 2 * qni_round_up(FAR, t->codes_stride);
     o.skip = pair->panel[0] == pair->panel[1] ? 0 : t->codes_stride;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)
