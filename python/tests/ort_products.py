@@ -402,8 +402,11 @@ class Images(Case):
         for kind, codes, pool in itertools.product(("u8", "i8"), (True, False), self.POOLS):
             with self.subTest(kind=kind, codes=codes, **pool):
                 made, feeds = self.network(kind, codes, **pool)
+                # Without codes before the pool, ONNX Runtime convolves floats: sums near a tie
+                # may round to the neighbour, which moves a code of the answer by at most one.
+                bound = 0.0 if codes else .02
                 for layout in ("nhwc", "nchw"):
-                    session = self.agree(made, feeds, layout=layout)
+                    session = self.agree(made, feeds, bound=bound, layout=layout)
                     found = claims(session)
                     if found is not None and layout == "nhwc":
                         self.assertEqual(sum("MaxPool" in one for one in found), 1, found)

@@ -50,15 +50,14 @@ static void unpack_bytes(const uint8_t *codes, int64_t units, uint8_t *out)
 
 static void unpack_nibbles(const uint8_t *codes, int64_t units, uint8_t *out)
 {
-    const __m512i nibble = _mm512_set1_epi8(0x0f), eight = _mm512_set1_epi8(8);
+    const __m512i eight = _mm512_set1_epi8(8);
     if (units % 2 != 0)
         memset(out + units * 512, 0, 512);
     for (; units > 0; units--, codes += 256, out += 512) {
         QNI_UNROLL
         for (int r = 0; r < 4; r++) {
-            const __m512i v = _mm512_loadu_si512(codes + 64 * r);
-            const __m512i low = _mm512_and_si512(v, nibble);
-            const __m512i high = _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
+            __m512i low, high;
+            qni_nibbles16(_mm512_loadu_si512(codes + 64 * r), &low, &high);
             _mm512_store_si512(out + 64 * r, _mm512_sub_epi8(low, eight));
             _mm512_store_si512(out + 256 + 64 * r, _mm512_sub_epi8(high, eight));
         }

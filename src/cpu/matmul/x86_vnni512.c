@@ -23,7 +23,6 @@
 #include <immintrin.h>
 
 #include "../../base/compiler.h"
-#include "../../base/size.h"
 #include "../simd/avx512.h"
 #include "../simd/vnni512_compact.h"
 #include "kernel.h"
@@ -37,9 +36,8 @@ enum {
     FEW = 10, /* rows: 20 sums, the counts and what is unpacked are 29 of 32 registers */
     NR = 2,
     /* Bytes of a panel ahead of what is multiplied. A core waits for few lines on their way into
-     * its first cache, for many more into its second: codes come to the second one far ahead and to
-     * the first one when they are near. Planes of bits take longer than their bytes, and come to
-     * the first one at once. */
+     * its first cache, for more into its second: codes come to the second far ahead, to the first
+     * when they are near. Planes of bits take longer than their bytes: to the first at once. */
     FAR = 8192,
     NEAR = 1024,
     AHEAD = 2048,
@@ -79,16 +77,15 @@ _Static_assert(sizeof(struct chunk_scratch) +
                    42112,
                "and so, where many rows' ways serve");
 
-static inline float *odd_of(const struct qni_matmul_tile *t)
-{
-    struct chunk_scratch *const s = t->scratch;
-    return (float *)s->rest;
-}
 /* `before` words of each row lie before it. */
 static inline int32_t *rows_at(const struct qni_matmul_tile *t, int64_t before)
 {
     struct chunk_scratch *const s = t->scratch;
     return s->rest + before * t->m;
+}
+static inline float *odd_of(const struct qni_matmul_tile *t)
+{
+    return (float *)rows_at(t, 0);
 }
 static inline int32_t *few_begin(const struct qni_matmul_tile *t)
 {
@@ -197,10 +194,7 @@ QNI_TEMPLATE __m512i table_of(const struct qni_matmul_tile *t, const int kind)
 QNI_TEMPLATE void unpack_nibbles(const uint8_t *codes, const int kind, __m512i table, __m512i *low,
                                  __m512i *high)
 {
-    const __m512i nibble = _mm512_set1_epi8(0x0f);
-    const __m512i v = _mm512_loadu_si512(codes);
-    *low = _mm512_and_si512(v, nibble);
-    *high = _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
+    qni_nibbles16(_mm512_loadu_si512(codes), low, high);
     if (is_table(kind)) {
         *low = _mm512_shuffle_epi8(table, *low);
         *high = _mm512_shuffle_epi8(table, *high);
@@ -427,8 +421,8 @@ QNI_TEMPLATE void dot_codes(const struct operands *o, const struct segment_part 
     }
     for (int64_t unit = p->unit; unit < p->unit + p->units; unit++) {
         const uint8_t *codes[NR];
-        const size_t ahead = o->far > 0 ? o->far
-                                        : FAR + (unit + FAR / unit_bytes >= o->units ? o->skip : 0);
+        const size_t skip = unit + FAR / unit_bytes >= o->units ? o->skip : 0;
+        const size_t ahead = o->far > 0 ? o->far : FAR + skip;
         QNI_UNROLL
         for (int j = 0; j < NR; j++) {
             codes[j] = o->pair->codes[j] + unit * unit_bytes;
@@ -460,9 +454,8 @@ QNI_TEMPLATE void dot_codes(const struct operands *o, const struct segment_part 
 QNI_TEMPLATE int32_t padding_of(const struct qni_matmul_tile *t, const struct segment_part *p,
                                 const int kind)
 {
-    if (kind != COUNTED_TABLE && kind != PLANES)
-        return 0;
-    return p->segment + 1 == t->n_segments ? t->compact->padding_sum : 0;
+    const bool padded = kind == COUNTED_TABLE || kind == PLANES;
+    return padded && p->segment + 1 == t->n_segments ? t->compact->padding_sum : 0;
 }
 
 /* All of k for mr rows and a pair. */
@@ -479,7 +472,7 @@ QNI_TEMPLATE void few_rows_of_pair(const struct qni_matmul_tile *t, const struct
     o.table = table_of(t, kind);
     o.is_table = t->table8 != NULL;
     o.units = kind == PLANES ? (int64_t)t->codes_stride : t->units;
-    o.far = t->codes_stride >= FAR ? 0 : 2 * qni_round_up(FAR, t->codes_stride);
+    o.far = t->codes_stride >= FAR ? 0 : 2 * (FAR + t->codes_stride - FAR % t->codes_stride);
     o.skip = pair->panel[0] == pair->panel[1] ? 0 : t->codes_stride;
     QNI_UNROLL
     for (int i = 0; i < mr; i++)

@@ -22,4 +22,12 @@ static inline __m512 qni_load16(const void *rows, int64_t i, int32_t is_f16)
     return _mm512_loadu_ps((const float *)rows + 16 * i);
 }
 
+/* The lower and the upper half of each byte. */
+static inline void qni_nibbles16(__m512i bytes, __m512i *low, __m512i *high)
+{
+    const __m512i nibble = _mm512_set1_epi8(15);
+    *low = _mm512_and_si512(bytes, nibble);
+    *high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
+}
+
 #endif
