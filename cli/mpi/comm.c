@@ -13,7 +13,7 @@ __attribute__((visibility("default"))) qn_status quern_ranks_open(double limit_s
                                                                   qn_error *err)
 {
     if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
-        return qn_mpi_fail_(err, "MPI_Init", ": MPI does not start");
+        return qn_comm_fail_(err, QN_E_PEER, "MPI_Init", ": MPI does not start");
     return qn_mpi_open(&mpi, MPI_COMM_WORLD, limit_s, comm, err);
 }
 

@@ -47,21 +47,6 @@ struct qn_mpi {
     int rank, n_ranks;
 };
 
-static inline qn_status qn_mpi_fail_(qn_error *err, const char *what, const char *why)
-{
-    size_t n = 0;
-    if (err == NULL)
-        return QN_E_PEER;
-    err->status = QN_E_PEER;
-    err->offset = -1;
-    while (*what != 0 && n + 1 < sizeof err->text)
-        err->text[n++] = *what++;
-    while (*why != 0 && n + 1 < sizeof err->text)
-        err->text[n++] = *why++;
-    err->text[n] = 0;
-    return QN_E_PEER;
-}
-
 /* Waits for what `code` says has been started. */
 static inline qn_status qn_mpi_wait_(const struct qn_mpi *mpi, int code, MPI_Request *request,
                                      const char *what, qn_error *err)
@@ -71,14 +56,14 @@ static inline qn_status qn_mpi_wait_(const struct qn_mpi *mpi, int code, MPI_Req
     while (code == MPI_SUCCESS && !done) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (!done && mpi->limit_s > 0.0 && MPI_Wtime() > end)
-            return qn_mpi_fail_(err, what, ": another rank did not answer in time");
+            return qn_comm_fail_(err, QN_E_PEER, what, ": another rank did not answer in time");
     }
     if (code != MPI_SUCCESS) {
         char why[MPI_MAX_ERROR_STRING + 3] = ": ";
         int length = 0;
         if (MPI_Error_string(code, why + 2, &length) != MPI_SUCCESS)
             why[2] = 0;
-        return qn_mpi_fail_(err, what, why);
+        return qn_comm_fail_(err, QN_E_PEER, what, why);
     }
     return QN_OK;
 }
@@ -89,7 +74,8 @@ static inline qn_status qn_mpi_all_gather(void *arg, const void *send, size_t by
     const struct qn_mpi *const mpi = (const struct qn_mpi *)arg;
     MPI_Request request = MPI_REQUEST_NULL;
     if (bytes > 0x7fffffffu)
-        return qn_mpi_fail_(err, "MPI_Iallgather", ": a block has more than 2^31 - 1 bytes");
+        return qn_comm_fail_(err, QN_E_PEER, "MPI_Iallgather",
+                             ": a block has more than 2^31 - 1 bytes");
     return qn_mpi_wait_(mpi,
                         MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
                                        mpi->comm, &request),
@@ -101,10 +87,11 @@ static inline qn_status qn_mpi_all_gather_begin(void *arg, const void *send, siz
 {
     struct qn_mpi *const mpi = (struct qn_mpi *)arg;
     if (bytes > 0x7fffffffu)
-        return qn_mpi_fail_(err, "MPI_Iallgather", ": a block has more than 2^31 - 1 bytes");
+        return qn_comm_fail_(err, QN_E_PEER, "MPI_Iallgather",
+                             ": a block has more than 2^31 - 1 bytes");
     if (MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, mpi->comm,
                        &mpi->begun) != MPI_SUCCESS)
-        return qn_mpi_fail_(err, "MPI_Iallgather", ": it does not start");
+        return qn_comm_fail_(err, QN_E_PEER, "MPI_Iallgather", ": it does not start");
     return QN_OK;
 }
 
@@ -120,7 +107,8 @@ static inline qn_status qn_mpi_all_to_all(void *arg, const void *send, size_t by
     const struct qn_mpi *const mpi = (const struct qn_mpi *)arg;
     MPI_Request request = MPI_REQUEST_NULL;
     if (bytes > 0x7fffffffu)
-        return qn_mpi_fail_(err, "MPI_Ialltoall", ": a block has more than 2^31 - 1 bytes");
+        return qn_comm_fail_(err, QN_E_PEER, "MPI_Ialltoall",
+                             ": a block has more than 2^31 - 1 bytes");
     return qn_mpi_wait_(mpi,
                         MPI_Ialltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
                                       mpi->comm, &request),
@@ -161,9 +149,12 @@ static inline qn_status qn_mpi_wait_all_(const struct qn_mpi *mpi, int code, MPI
     for (int times = 1; code == MPI_SUCCESS && !done; times++) {
         code = MPI_Testall(n, requests, &done, statuses);
         if (!done && mpi->limit_s > 0.0 && times % 64 == 0 && MPI_Wtime() > end)
-            return qn_mpi_fail_(err, "all-reduce", ": another rank did not answer in time");
+            return qn_comm_fail_(err, QN_E_PEER, "all-reduce",
+                                 ": another rank did not answer in time");
     }
-    return code == MPI_SUCCESS ? QN_OK : qn_mpi_fail_(err, "all-reduce", ": a message failed");
+    return code == MPI_SUCCESS
+               ? QN_OK
+               : qn_comm_fail_(err, QN_E_PEER, "all-reduce", ": a message failed");
 }
 
 /* Each rank adds one block of all ranks' data, in order of rank, and gives it to all. */
@@ -215,7 +206,7 @@ static inline qn_status qn_mpi_all_reduce(void *arg, void *data, size_t count, q
     if (mpi->others != NULL && count * 4 <= QN_MPI_FEW_BYTES)
         return qn_mpi_reduce_few_(mpi, (char *)data, count, dtype, reduce, err);
     if (count > 0x7fffffffu)
-        return qn_mpi_fail_(err, "MPI_Iallreduce", ": more than 2^31 - 1 elements");
+        return qn_comm_fail_(err, QN_E_PEER, "MPI_Iallreduce", ": more than 2^31 - 1 elements");
     return qn_mpi_wait_(mpi,
                         MPI_Iallreduce(MPI_IN_PLACE, data, (int)count,
                                        dtype == QN_F32 ? MPI_FLOAT : MPI_INT32_T,
@@ -231,19 +222,17 @@ static inline qn_status qn_mpi_open(struct qn_mpi *mpi, MPI_Comm comm, double li
                                     qn_error *err)
 {
     if (mpi == NULL || to == NULL || !(limit_s >= 0.0)) {
-        (void)qn_mpi_fail_(err, "qn_mpi_open", ": mpi or comm is NULL, or the limit is no time");
-        if (err != NULL)
-            err->status = QN_E_ARGUMENT;
-        return QN_E_ARGUMENT;
+        return qn_comm_fail_(err, QN_E_ARGUMENT, "qn_mpi_open",
+                             ": mpi or comm is NULL, or the limit is no time");
     }
     mpi->limit_s = limit_s;
     if (MPI_Comm_dup(comm, &mpi->comm) != MPI_SUCCESS ||
         MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN) != MPI_SUCCESS)
-        return qn_mpi_fail_(err, "MPI_Comm_dup", ": the communicator cannot be used");
+        return qn_comm_fail_(err, QN_E_PEER, "MPI_Comm_dup", ": the communicator cannot be used");
     qn_comm_init(to);
     if (MPI_Comm_rank(mpi->comm, &to->rank) != MPI_SUCCESS ||
         MPI_Comm_size(mpi->comm, &to->n_ranks) != MPI_SUCCESS)
-        return qn_mpi_fail_(err, "MPI_Comm_rank", ": the communicator cannot be used");
+        return qn_comm_fail_(err, QN_E_PEER, "MPI_Comm_rank", ": the communicator cannot be used");
     mpi->rank = to->rank;
     mpi->n_ranks = to->n_ranks;
     mpi->others = to->n_ranks > 1 && to->n_ranks <= QN_MPI_FEW_RANKS

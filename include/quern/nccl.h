@@ -43,35 +43,19 @@ struct qn_nccl {
     char *staged;        /**< On the device: a piece to send, then one of each rank. */
 };
 
-static inline qn_status qn_nccl_fail_(qn_error *err, qn_status status, const char *what,
-                                      const char *why)
-{
-    size_t n = 0;
-    if (err == NULL)
-        return status;
-    err->status = status;
-    err->offset = -1;
-    while (*what != 0 && n + 1 < sizeof err->text)
-        err->text[n++] = *what++;
-    while (*why != 0 && n + 1 < sizeof err->text)
-        err->text[n++] = *why++;
-    err->text[n] = 0;
-    return status;
-}
-
 static inline qn_status qn_nccl_cuda_(cudaError_t code, const char *what, qn_error *err)
 {
     if (code == cudaSuccess)
         return QN_OK;
     (void)cudaGetLastError(); /* what is told here is not told again */
-    return qn_nccl_fail_(err, QN_E_DEVICE, what, cudaGetErrorString(code));
+    return qn_comm_fail_(err, QN_E_DEVICE, what, cudaGetErrorString(code));
 }
 
 static inline qn_status qn_nccl_nccl_(ncclResult_t code, const char *what, qn_error *err)
 {
     return code == ncclSuccess || code == ncclInProgress
                ? QN_OK
-               : qn_nccl_fail_(err, QN_E_PEER, what, ncclGetErrorString(code));
+               : qn_comm_fail_(err, QN_E_PEER, what, ncclGetErrorString(code));
 }
 
 static inline double qn_nccl_now_(void)
@@ -94,7 +78,7 @@ static inline bool qn_nccl_type_(qn_dtype dtype, ncclDataType_t *type)
 static inline qn_status qn_nccl_check_(const struct qn_nccl *nccl, const char *what, qn_error *err)
 {
     return nccl->comm != NULL ? QN_OK
-                              : qn_nccl_fail_(err, QN_E_PEER, what,
+                              : qn_comm_fail_(err, QN_E_PEER, what,
                                               "the communicator was aborted after a failure");
 }
 
@@ -121,7 +105,7 @@ static inline qn_status qn_nccl_all_reduce(const struct qn_nccl *nccl, void *dat
     if (status != QN_OK)
         return status;
     if (!qn_nccl_type_(dtype, &type))
-        return qn_nccl_fail_(err, QN_E_DTYPE, "all-reduce: ", "not of f32, f16, bf16 or i32");
+        return qn_comm_fail_(err, QN_E_DTYPE, "all-reduce: ", "not of f32, f16, bf16 or i32");
     return qn_nccl_nccl_(ncclAllReduce(data, data, count, type,
                                        reduce == QN_REDUCE_MAX ? ncclMax : ncclSum, nccl->comm,
                                        nccl->stream),
@@ -139,7 +123,7 @@ static inline qn_status qn_nccl_reduce_scatter(const struct qn_nccl *nccl, const
     if (status != QN_OK)
         return status;
     if (!qn_nccl_type_(dtype, &type))
-        return qn_nccl_fail_(err, QN_E_DTYPE, "reduce-scatter: ", "not of f32, f16, bf16 or i32");
+        return qn_comm_fail_(err, QN_E_DTYPE, "reduce-scatter: ", "not of f32, f16, bf16 or i32");
     return qn_nccl_nccl_(
         ncclReduceScatter(send, recv, count, type, ncclSum, nccl->comm, nccl->stream),
         "ncclReduceScatter: ", err);
@@ -167,7 +151,7 @@ static inline qn_status qn_nccl_wait(struct qn_nccl *nccl, qn_error *err)
         if (status == QN_OK)
             status = qn_nccl_nccl_(state, "NCCL: ", err);
         if (status == QN_OK && nccl->limit_s > 0.0 && qn_nccl_now_() > end)
-            status = qn_nccl_fail_(err, QN_E_PEER, "NCCL: ",
+            status = qn_comm_fail_(err, QN_E_PEER, "NCCL: ",
                                    "another rank did not answer in time");
     }
     if (nccl->comm != NULL)
@@ -247,7 +231,7 @@ static inline qn_status qn_nccl_agree(struct qn_nccl *nccl, qn_status own, qn_er
     if (own != QN_OK || told != QN_OK)
         return own != QN_OK ? own : told;
     return failed == 0 ? QN_OK
-                       : qn_nccl_fail_(err, QN_E_PEER, "another rank failed, ",
+                       : qn_comm_fail_(err, QN_E_PEER, "another rank failed, ",
                                        "and its own error says why");
 }
 
@@ -262,11 +246,11 @@ static inline qn_status qn_nccl_open(struct qn_nccl *nccl, ncclComm_t communicat
     void *staged = NULL;
     if (nccl == NULL || communicator == NULL || to == NULL || rank < 0 || rank >= n_ranks ||
         !(limit_s >= 0.0))
-        return qn_nccl_fail_(err, QN_E_ARGUMENT, "qn_nccl_open: ",
+        return qn_comm_fail_(err, QN_E_ARGUMENT, "qn_nccl_open: ",
                              "NULL, a rank beyond n_ranks, or a limit that is no time");
     if (cudaMalloc(&staged, ((size_t)n_ranks + 1) * QN_NCCL_PIECE) != cudaSuccess) {
         (void)cudaGetLastError();
-        return qn_nccl_fail_(err, QN_E_MEMORY, "qn_nccl_open: ", "no memory on the device");
+        return qn_comm_fail_(err, QN_E_MEMORY, "qn_nccl_open: ", "no memory on the device");
     }
     nccl->comm = communicator;
     nccl->stream = stream;
@@ -340,25 +324,25 @@ static inline qn_status qn_nccl_check_args_(const qn_nccl_product *p, const qn_m
 {
     const qn_epilogue *const e = &a->epilogue;
     if (a->y.rank != 2 || a->x.rank != 2)
-        return qn_nccl_fail_(err, QN_E_SHAPE, "x and y ", "are matrices over several GPUs");
+        return qn_comm_fail_(err, QN_E_SHAPE, "x and y ", "are matrices over several GPUs");
     if (p->split == QN_SPLIT_COLUMN)
         return e->residual.rank == 0 && a->more == NULL && a->prepared == NULL
                    ? QN_OK
-                   : qn_nccl_fail_(err, QN_E_UNSUPPORTED, "a column product over several GPUs ",
+                   : qn_comm_fail_(err, QN_E_UNSUPPORTED, "a column product over several GPUs ",
                                    "takes no residual, prepared rows or more of an epilogue");
     if (e->act != QN_ACT_NONE || e->clamp_lo >= -3.402823466e+38f ||
         e->clamp_hi <= 3.402823466e+38f || e->row_scale.rank != 0 || e->col_scale.rank != 0 ||
         a->more != NULL)
-        return qn_nccl_fail_(err, QN_E_UNSUPPORTED, "a row product over several GPUs ",
+        return qn_comm_fail_(err, QN_E_UNSUPPORTED, "a row product over several GPUs ",
                              "adds bias and residual alone: activation, clamp and scales come "
                              "after the sum");
     if (a->y.dtype != QN_F32 && a->y.dtype != QN_F16 && a->y.dtype != QN_BF16 &&
         a->y.dtype != QN_I32)
-        return qn_nccl_fail_(err, QN_E_DTYPE, "y of a row product over several GPUs ",
+        return qn_comm_fail_(err, QN_E_DTYPE, "y of a row product over several GPUs ",
                              "is f32, f16, bf16 or i32");
     return a->y.shape[0] <= 1 || a->y.stride[0] == a->y.shape[1]
                ? QN_OK
-               : qn_nccl_fail_(err, QN_E_STRIDE, "y of a row product over several GPUs ",
+               : qn_comm_fail_(err, QN_E_STRIDE, "y of a row product over several GPUs ",
                                "lies in one piece");
 }
 
@@ -395,7 +379,7 @@ static inline qn_status qn_nccl_compare_(qn_nccl_product *p, const int64_t *all,
         const int64_t *const facts = all + (size_t)r * QN_NCCL_FACTS_;
         for (int f = 1; f < QN_NCCL_FACTS_; f++)
             if (facts[f] != all[f])
-                return qn_nccl_fail_(err, QN_E_PEER, "ranks differ in split, m, n, k, strategy or ",
+                return qn_comm_fail_(err, QN_E_PEER, "ranks differ in split, m, n, k, strategy or ",
                                      "types: they make no product together");
         p->n_of[r] = facts[0];
         sum += facts[0];
@@ -403,7 +387,7 @@ static inline qn_status qn_nccl_compare_(qn_nccl_product *p, const int64_t *all,
     }
     return p->split == QN_SPLIT_ROW || sum == p->n
                ? QN_OK
-               : qn_nccl_fail_(err, QN_E_SHAPE, "y ", "has not the outputs of all ranks together");
+               : qn_comm_fail_(err, QN_E_SHAPE, "y ", "has not the outputs of all ranks together");
 }
 
 static inline qn_status qn_nccl_plan_own_(const qn_ctx *ctx, qn_nccl_product *p,
@@ -437,7 +421,7 @@ static inline qn_status qn_nccl_plan(const qn_ctx *ctx, struct qn_nccl *nccl, qn
     product->n_of = (int64_t *)malloc(ranks * sizeof *product->n_of);
     qn_status status = all != NULL && product->n_of != NULL ? QN_OK : QN_E_MEMORY;
     if (status == QN_OK && args->w == NULL)
-        status = qn_nccl_fail_(err, QN_E_ARGUMENT, "w ", "is NULL");
+        status = qn_comm_fail_(err, QN_E_ARGUMENT, "w ", "is NULL");
     if (status == QN_OK)
         status = qn_packed_query(args->w, &info);
     if (status == QN_OK)
@@ -497,13 +481,13 @@ static inline qn_status qn_nccl_run(const qn_nccl_product *product, const qn_mat
 {
     const qn_nccl_product *const p = product;
     if (scratch_bytes < p->scratch_bytes || (scratch == NULL && p->scratch_bytes > 0))
-        return qn_nccl_fail_(err, QN_E_SCRATCH, "scratch ",
+        return qn_comm_fail_(err, QN_E_SCRATCH, "scratch ",
                              "is smaller than product->scratch_bytes");
     char *const part = (char *)scratch + p->own_bytes;
     qn_status status = qn_nccl_check_args_(p, args, err);
     if (status == QN_OK && (args->x.shape[0] > p->m || args->y.shape[1] != p->n ||
                             args->y.dtype != p->y_type))
-        status = qn_nccl_fail_(err, QN_E_SHAPE, "x and y ", "are not what was planned");
+        status = qn_comm_fail_(err, QN_E_SHAPE, "x and y ", "are not what was planned");
     if (status != QN_OK)
         return status;
     qn_matmul_args own = qn_nccl_own_(p, args, part);

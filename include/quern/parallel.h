@@ -73,6 +73,23 @@ static inline void qn_comm_init(qn_comm *comm)
 }
 QN_API qn_status qn_comm_init_sized(qn_comm *comm, size_t size);
 
+/* For callbacks: a failure and its sentence, of two parts; err may be NULL. Returns status. */
+static inline qn_status qn_comm_fail_(qn_error *err, qn_status status, const char *what,
+                                      const char *why)
+{
+    size_t n = 0;
+    if (err == NULL)
+        return status;
+    err->status = status;
+    err->offset = -1;
+    while (*what != 0 && n + 1 < sizeof err->text)
+        err->text[n++] = *what++;
+    while (*why != 0 && n + 1 < sizeof err->text)
+        err->text[n++] = *why++;
+    err->text[n] = 0;
+    return status;
+}
+
 /* --------------------------------------------------------------------------------------- shards */
 
 typedef int32_t qn_split;

@@ -193,6 +193,16 @@ qn_status qni_check_apart_bytes(const qn_tensor *y, const char *y_name, const vo
     return QN_OK;
 }
 
+qn_status qni_check_scratch(const void *scratch, size_t bytes, size_t needed, qn_error *err)
+{
+    const size_t there = scratch == NULL ? 0 : bytes;
+    if (there < needed)
+        return qni_fail(err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed", there, needed);
+    if ((uintptr_t)scratch % 64 != 0)
+        return qni_fail(err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
+    return QN_OK;
+}
+
 qn_status qni_check_flag(int32_t flag, const char *name, qn_error *err)
 {
     if (flag != 0 && flag != 1)

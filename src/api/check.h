@@ -42,6 +42,9 @@ qn_status qni_check_apart(const qn_tensor *y, const char *y_name, const qn_tenso
 qn_status qni_check_apart_bytes(const qn_tensor *y, const char *y_name, const void *memory,
                                 size_t bytes, const char *name, qn_error *err);
 
+/* Scratch of this many bytes, at this place, serves a call that needs so many. */
+qn_status qni_check_scratch(const void *scratch, size_t bytes, size_t needed, qn_error *err);
+
 /* A flag of an argument struct is 0 or 1. */
 qn_status qni_check_flag(int32_t flag, const char *name, qn_error *err);
 

@@ -131,10 +131,7 @@ size_t qn_plan_scratch_bytes(const qn_plan *plan)
 static qn_status check_scratch(const qn_ctx *ctx, const struct qni_op *op, const void *scratch,
                                size_t bytes, size_t needed, qn_error *err)
 {
-    if (bytes < needed)
-        return qni_fail(err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed", bytes, needed);
-    if ((uintptr_t)scratch % 64 != 0)
-        return qni_fail(err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
+    QNI_TRY(qni_check_scratch(scratch, bytes, needed, err));
     QNI_TRY(qni_check_apart_bytes(&op->y, "y", scratch, needed, "scratch", err));
     QNI_TRY(qni_check_apart_bytes(&op->x, "x", scratch, needed, "scratch", err));
     return qni_check_place(ctx, scratch, "scratch", err);

@@ -33,6 +33,15 @@ static inline size_t qni_round_up(size_t a, size_t multiple)
 {
     return (a + multiple - 1) / multiple * multiple;
 }
+/* One more part of a buffer, of `count` elements: *offset, behind what there is. Parts are whole
+ * cache lines. */
+static inline bool qni_size_part(size_t *at, size_t count, size_t bytes_each, size_t *offset)
+{
+    size_t bytes;
+    *offset = *at;
+    return qni_size_mul(count, bytes_each, &bytes) && bytes <= SIZE_MAX / 2 &&
+           qni_size_add(*at, qni_round_up(bytes, 64), at);
+}
 static inline int64_t qni_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;

@@ -133,11 +133,7 @@ static qn_status read(struct conv_call *c, const qn_parallel_conv_args *a)
 static qn_status check_data(const struct conv_call *c, size_t scratch_bytes)
 {
     struct qni_op op;
-    if (scratch_bytes < scratch_of(c) || (c->scratch == NULL && scratch_of(c) > 0))
-        return qni_fail(c->err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed",
-                        c->scratch == NULL ? 0 : scratch_bytes, scratch_of(c));
-    if ((uintptr_t)c->scratch % 64 != 0)
-        return qni_fail(c->err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
+    QNI_TRY(qni_check_scratch(c->scratch, scratch_bytes, scratch_of(c), c->err));
     if (c->gather)
         QNI_TRY(qni_check_data(c->ctx, &c->args.y, "y", c->err));
     QNI_TRY(qni_check_apart_bytes(&c->args.y, "y", c->scratch, scratch_of(c), "scratch", c->err));
@@ -148,30 +144,22 @@ static qn_status check_data(const struct conv_call *c, size_t scratch_bytes)
 /* All are here, with the same y. */
 static qn_status agree(const struct conv_call *c, qn_status own)
 {
-    enum { SIDES = 4, SAID = 1 + 2 * (SIDES + 2) };
-    const qn_comm *const comm = &c->comm;
-    int32_t say[SAID] = {own != QN_OK};
-    if (comm->n_ranks == 1 || c->is_trusted || !c->gather)
+    enum { SIDES = 4 };
+    struct qni_facts facts = {.n = SIDES + 2, .n_same = SIDES + 2};
+    if (c->is_trusted || !c->gather)
         return own;
-    for (int32_t i = 0; i < SIDES + 2; i++) {
-        const int32_t fact = i == SIDES           ? c->args.y.dtype
-                             : i == SIDES + 1     ? c->channel
-                             : i < c->args.y.rank ? (int32_t)c->args.y.shape[i]
-                                                  : 0;
-        say[1 + 2 * i] = fact;
-        say[2 + 2 * i] = -fact;
-    }
-    const qn_status told = comm->all_reduce(comm->arg, say, SAID, QN_I32, QN_REDUCE_MAX,
-                                            qni_parallel_told(own, c->err));
-    if (own != QN_OK || told != QN_OK)
-        return own != QN_OK ? own : told;
-    if (say[0] != 0)
-        return qni_fail(c->err, QN_E_PEER,
-                        "another rank's arguments are bad, and its own error says why");
-    for (int32_t i = 0; i < SIDES + 2; i++)
-        if (say[1 + 2 * i] != -say[2 + 2 * i])
-            return qni_fail(c->err, QN_E_PEER, "ranks have a y of different shapes or types");
-    return QN_OK;
+    for (int32_t i = 0; i < SIDES && i < c->args.y.rank; i++)
+        facts.of[i] = (int32_t)c->args.y.shape[i];
+    facts.of[SIDES] = c->args.y.dtype;
+    facts.of[SIDES + 1] = c->channel;
+    QNI_TRY(qni_parallel_agree(&c->comm, own, &facts, "a convolution", c->err));
+    const int32_t i = facts.differs;
+    return i < 0 ? QN_OK
+                 : qni_fail(c->err, QN_E_PEER, "ranks have a y of different %s (%d and %d)",
+                            i < SIDES    ? "shapes"
+                            : i == SIDES ? "types"
+                                         : "orders of images",
+                            facts.least[i], facts.most[i]);
 }
 
 /* Images [image, image + images) of a rank's channels, into a block or out of it. Within a block
@@ -232,11 +220,8 @@ static qn_status open_call(const qn_ctx *ctx, const qn_parallel_conv_args *given
     memset(c, 0, sizeof *c);
     c->ctx = ctx;
     c->err = err;
-    if (ctx == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "ctx is NULL");
     qn_parallel_conv_args_init(own);
-    QNI_TRY(qni_sized_read(own, sizeof *own, given, err));
-    return qni_parallel_check_comm(own->comm, &c->comm, err);
+    return qni_parallel_open(ctx, given, own, sizeof *own, &own->comm, &c->comm, err);
 }
 
 qn_status qn_parallel_conv_scratch(const qn_ctx *ctx, const qn_parallel_conv_args *args,

@@ -39,27 +39,13 @@ struct expert_head {
 };
 _Static_assert(sizeof(struct expert_head) == QNI_BLOCK_HEAD, "a head is a cache line");
 
-static bool add_part(size_t *at, size_t count, size_t bytes_each, size_t *offset)
-{
-    size_t bytes;
-    *offset = *at;
-    return qni_size_mul(count, bytes_each, &bytes) && bytes <= SIZE_MAX / 2 &&
-           qni_size_add(*at, qni_round_up(bytes, 64), at);
-}
-
-/* A part of the scratch; NULL while only sizes are asked for. */
-static uint8_t *part_at(const struct experts_call *c, size_t offset)
-{
-    return c->scratch == NULL ? NULL : c->scratch + offset;
-}
-
-/* The product of a round. */
+/* The product of a round, without its data. */
 static qn_grouped_args product_of(const struct experts_call *c)
 {
     qn_grouped_args own = c->g;
-    own.x = qn_tensor_2d(part_at(c, c->part.x), c->g.x.dtype, c->rows, c->k);
-    own.y = qn_tensor_2d(part_at(c, c->part.y), c->g.y.dtype, c->rows, c->columns);
-    own.ids = qn_tensor_1d(part_at(c, c->part.ids), QN_I32, c->rows);
+    own.x = qn_tensor_2d(NULL, c->g.x.dtype, c->rows, c->k);
+    own.y = qn_tensor_2d(NULL, c->g.y.dtype, c->rows, c->columns);
+    own.ids = qn_tensor_1d(NULL, QN_I32, c->rows);
     own.x_rows = qn_tensor_none();
     own.error = c->err;
     return own;
@@ -75,20 +61,19 @@ static qn_status lay_out(struct experts_call *c)
     c->out_block = fits ? QNI_BLOCK_HEAD + c->out_ids + qni_round_up(piece * c->x_row, 64) : 0;
     c->back_block = fits ? QNI_BLOCK_HEAD + qni_round_up(piece * c->y_row, 64) : 0;
     most = c->out_block > c->back_block ? c->out_block : c->back_block;
-    fits = fits && add_part(&at, ranks, sizeof(int64_t), &c->part.seen);
-    fits = fits && add_part(&at, ranks, most, &c->part.send);
-    fits = fits && add_part(&at, ranks, most, &c->part.recv);
-    fits = fits && add_part(&at, c->comm.all_to_all == NULL && ranks > 1 ? ranks * ranks : 0, most,
-                            &c->part.gathered);
-    fits = fits && add_part(&at, (size_t)c->rows, sizeof(int32_t), &c->part.ids);
-    fits = fits && add_part(&at, (size_t)c->rows, c->x_row, &c->part.x);
-    fits = fits && add_part(&at, (size_t)c->rows, c->y_row, &c->part.y);
+    fits = fits && qni_size_part(&at, ranks, sizeof(int64_t), &c->part.seen);
+    fits = fits && qni_size_part(&at, ranks, most, &c->part.send);
+    fits = fits && qni_size_part(&at, ranks, most, &c->part.recv);
+    fits = fits && qni_size_part(&at, c->comm.all_to_all == NULL && ranks > 1 ? ranks * ranks : 0,
+                                 most, &c->part.gathered);
+    fits = fits && qni_size_part(&at, (size_t)c->rows, sizeof(int32_t), &c->part.ids);
+    fits = fits && qni_size_part(&at, (size_t)c->rows, c->x_row, &c->part.x);
+    fits = fits && qni_size_part(&at, (size_t)c->rows, c->y_row, &c->part.y);
     if (fits && c->g.n_experts > 0) {
-        qn_grouped_args own = product_of(c);
-        own.x.data = own.y.data = own.ids.data = NULL;
+        const qn_grouped_args own = product_of(c);
         QNI_TRY(qn_grouped_scratch(c->ctx, &own, &product));
     }
-    fits = fits && add_part(&at, 1, product, &c->part.product);
+    fits = fits && qni_size_part(&at, 1, product, &c->part.product);
     c->part.bytes = at;
     return fits ? QN_OK : qni_fail(c->err, QN_E_SHAPE, "the exchange leaves the address space");
 }
@@ -192,7 +177,7 @@ static qn_status read(struct experts_call *c, const qn_parallel_experts_args *a)
     c->x_row = (size_t)c->k * qn_dtype_bytes(c->g.x.dtype);
     c->y_row = (size_t)c->columns * qn_dtype_bytes(c->g.y.dtype);
     struct qni_op op;
-    qn_grouped_args own = product_of(c);
+    const qn_grouped_args own = product_of(c);
     if (own.n_experts > 0)
         QNI_TRY(qni_validate_grouped(c->ctx, &own, QNI_WITHOUT_DATA, &op, c->err));
     return lay_out(c);
@@ -201,11 +186,7 @@ static qn_status read(struct experts_call *c, const qn_parallel_experts_args *a)
 static qn_status check_data(const struct experts_call *c, size_t scratch_bytes)
 {
     const qn_grouped_args *const g = &c->g;
-    if (scratch_bytes < c->part.bytes || c->scratch == NULL)
-        return qni_fail(c->err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed",
-                        c->scratch == NULL ? 0 : scratch_bytes, c->part.bytes);
-    if ((uintptr_t)c->scratch % 64 != 0)
-        return qni_fail(c->err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
+    QNI_TRY(qni_check_scratch(c->scratch, scratch_bytes, c->part.bytes, c->err));
     QNI_TRY(qni_check_data(c->ctx, &g->x, "x", c->err));
     QNI_TRY(qni_check_data(c->ctx, &g->y, "y", c->err));
     QNI_TRY(qni_check_data(c->ctx, &g->ids, "ids", c->err));
@@ -369,8 +350,11 @@ static qn_status do_round(const struct experts_call *c, int32_t round)
     const int64_t rows = collect(c);
     qn_status own = QN_OK;
     if (rows > 0) {
-        const qn_grouped_args product = product_of(c);
-        size_t bytes = c->part.bytes - c->part.product;
+        qn_grouped_args product = product_of(c);
+        const size_t bytes = c->part.bytes - c->part.product;
+        product.x.data = c->scratch + c->part.x;
+        product.y.data = c->scratch + c->part.y;
+        product.ids.data = c->scratch + c->part.ids;
         own = qn_grouped(c->ctx, &product, c->scratch + c->part.product, bytes);
     }
     give_back(c, own);
@@ -392,33 +376,18 @@ static qn_status agree(const struct experts_call *c, qn_status own, int32_t *rou
 {
     static const char *const names[] = {"n", "k", "n_experts", "piece", "types", "strategies"};
     enum { FACTS = sizeof names / sizeof *names };
-    const int32_t facts[FACTS] = {(int32_t)c->n,
-                                  (int32_t)c->k,
-                                  c->n_experts,
-                                  (int32_t)c->piece,
-                                  c->g.x.dtype * 256 + c->g.y.dtype,
-                                  c->g.strategy * 2 + c->g.quant.symmetric};
-    int32_t say[2 + 2 * FACTS] = {own != QN_OK, own == QN_OK ? rounds_of(c) : 0};
-    for (int32_t i = 0; i < FACTS; i++) {
-        say[2 + 2 * i] = facts[i];
-        say[3 + 2 * i] = -facts[i];
-    }
-    *rounds = say[1];
-    if (c->comm.n_ranks == 1)
-        return own;
-    const qn_status told = c->comm.all_reduce(c->comm.arg, say, 2 + 2 * FACTS, QN_I32,
-                                              QN_REDUCE_MAX, qni_parallel_told(own, c->err));
-    if (own != QN_OK || told != QN_OK)
-        return own != QN_OK ? own : told;
-    if (say[0] != 0)
-        return qni_fail(c->err, QN_E_PEER,
-                        "another rank's arguments are bad, and its own error says why");
-    for (int32_t i = 0; i < FACTS; i++)
-        if (say[2 + 2 * i] != -say[3 + 2 * i])
-            return qni_fail(c->err, QN_E_PEER, "ranks have different %s (%d to %d)", names[i],
-                            -say[3 + 2 * i], say[2 + 2 * i]);
-    *rounds = say[1];
-    return QN_OK;
+    struct qni_facts facts = {.n = FACTS + 1,
+                              .n_same = FACTS,
+                              .of = {(int32_t)c->n, (int32_t)c->k, c->n_experts, (int32_t)c->piece,
+                                     c->g.x.dtype * 256 + c->g.y.dtype,
+                                     c->g.strategy * 2 + c->g.quant.symmetric,
+                                     own == QN_OK ? rounds_of(c) : 0}};
+    QNI_TRY(qni_parallel_agree(&c->comm, own, &facts, "experts", c->err));
+    const int32_t i = facts.differs;
+    *rounds = facts.most[FACTS];
+    return i < 0 ? QN_OK
+                 : qni_fail(c->err, QN_E_PEER, "ranks have different %s (%d to %d)", names[i],
+                            facts.least[i], facts.most[i]);
 }
 
 static qn_status open_call(const qn_ctx *ctx, const qn_parallel_experts_args *given,
@@ -427,11 +396,8 @@ static qn_status open_call(const qn_ctx *ctx, const qn_parallel_experts_args *gi
     memset(c, 0, sizeof *c);
     c->ctx = ctx;
     c->err = err;
-    if (ctx == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "ctx is NULL");
     qn_parallel_experts_args_init(own);
-    QNI_TRY(qni_sized_read(own, sizeof *own, given, err));
-    return qni_parallel_check_comm(own->comm, &c->comm, err);
+    return qni_parallel_open(ctx, given, own, sizeof *own, &own->comm, &c->comm, err);
 }
 
 qn_status qn_parallel_experts_scratch(const qn_ctx *ctx, const qn_parallel_experts_args *args,

@@ -226,14 +226,6 @@ int64_t qni_parallel_chunk(const struct qn_parallel *p)
     return qni_min(most, qni_max(1, EXCHANGE_BYTES / row_bytes));
 }
 
-static bool add_part(size_t *at, size_t count, size_t bytes_each, size_t *offset)
-{
-    size_t bytes;
-    *offset = *at;
-    return qni_size_mul(count, bytes_each, &bytes) && bytes <= SIZE_MAX / 2 &&
-           qni_size_add(*at, qni_round_up(bytes, 64), at);
-}
-
 qn_status qni_parallel_lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err)
 {
     struct qni_parallel_scratch *const s = &p->scratch;
@@ -246,15 +238,17 @@ qn_status qni_parallel_lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err)
     size_t at = 0;
     bool fits = qni_size_mul(rows, columns * element, &p->block_bytes);
     p->block_bytes = blocks && fits ? QNI_BLOCK_HEAD + qni_round_up(p->block_bytes, 64) : 0;
-    fits = fits && add_part(&at, sums ? rows * (size_t)p->n + 1 : 0, sizeof(float), &s->sums);
+    fits = fits && qni_size_part(&at, sums ? rows * (size_t)p->n + 1 : 0, sizeof(float), &s->sums);
     p->overlaps = blocks && !p->by_columns && p->comm.n_ranks > 1 && p->chunk < p->m &&
                   p->comm.all_gather_begin != NULL;
     const size_t turns = p->overlaps ? 2 : 1; /* a chunk's blocks, and the next one's */
-    fits = fits && add_part(&at, p->by_columns ? ranks : turns * blocks, p->block_bytes, &s->send);
-    fits = fits && add_part(&at, turns * ranks, p->block_bytes, &s->recv);
-    fits = fits && add_part(&at, p->is_quantized ? (size_t)p->m + 1 : 0, sizeof(int32_t), &s->amax);
-    fits = fits && add_part(&at, p->is_quantized ? rows : 0, (size_t)p->own_k, &s->codes);
-    fits = fits && add_part(&at, 1, qn_plan_scratch_bytes(p->product), &s->product);
+    fits = fits &&
+           qni_size_part(&at, p->by_columns ? ranks : turns * blocks, p->block_bytes, &s->send);
+    fits = fits && qni_size_part(&at, turns * ranks, p->block_bytes, &s->recv);
+    fits = fits &&
+           qni_size_part(&at, p->is_quantized ? (size_t)p->m + 1 : 0, sizeof(int32_t), &s->amax);
+    fits = fits && qni_size_part(&at, p->is_quantized ? rows : 0, (size_t)p->own_k, &s->codes);
+    fits = fits && qni_size_part(&at, 1, qn_plan_scratch_bytes(p->product), &s->product);
     s->bytes = at;
     return fits ? QN_OK : qni_fail(err, QN_E_SHAPE, "the exchange leaves the address space");
 }
@@ -393,7 +387,7 @@ static qn_status plan_together(const qn_ctx *ctx, const qn_comm *comm, const qn_
     qn_status status = check_own(ctx, args, &job, err);
     if (status == QN_OK && all == NULL)
         status = qni_fail(err, QN_E_MEMORY, "no memory to plan with");
-    QNI_TRY(qni_parallel_agree(comm, status, "planning", err));
+    QNI_TRY(qni_parallel_agree(comm, status, NULL, "planning", err));
     state(&own, args, &job);
     if (comm->n_ranks == 1)
         *all = own;
@@ -401,7 +395,7 @@ static qn_status plan_together(const qn_ctx *ctx, const qn_comm *comm, const qn_
         QNI_TRY(comm->all_gather(comm->arg, &own, sizeof own, all, err));
     QNI_TRY(compare(all, comm->n_ranks, err)); /* says the same on every rank */
     status = make(ctx, comm, args, &job, all, plan, err);
-    return qni_parallel_agree(comm, status, "planning", err);
+    return qni_parallel_agree(comm, status, NULL, "planning", err);
 }
 
 qn_status qn_parallel_plan(const qn_ctx *ctx, const qn_parallel_args *args, qn_parallel **plan,

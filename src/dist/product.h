@@ -109,9 +109,22 @@ static inline qn_error *qni_parallel_told(qn_status own, qn_error *err)
     return own == QN_OK ? err : NULL;
 }
 
-/* All ranks tell each other `status`. QN_OK if all are; the rank's own status if that is not; else
- * QN_E_PEER. what: for the sentence. */
-qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, const char *what,
-                             qn_error *err);
+/* Numbers that ranks tell each other, and what came of it. */
+enum { QNI_MOST_FACTS = 8 };
+struct qni_facts {
+    int32_t n, n_same;                                   /* the first n_same are the same on all */
+    int32_t of[QNI_MOST_FACTS];                          /* this rank's */
+    int32_t least[QNI_MOST_FACTS], most[QNI_MOST_FACTS]; /* of all ranks */
+    int32_t differs; /* the first that should be the same and is not; -1: none */
+};
+/* All ranks tell each other `status` and facts (NULL: none). QN_OK if all statuses are, whether or
+ * not facts differ; the rank's own status if that is not; else QN_E_PEER, and the sentence names
+ * the rank. what: how the sentence begins. */
+qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, struct qni_facts *facts,
+                             const char *what, qn_error *err);
+/* The beginning of a call without a plan: the caller's struct and its comm. own: fresh from its
+ * _init(); from: its field comm. */
+qn_status qni_parallel_open(const qn_ctx *ctx, const void *given, void *own, size_t own_bytes,
+                            const qn_comm *const *from, qn_comm *comm, qn_error *err);
 
 #endif

@@ -548,23 +548,12 @@ static qn_status check_y(const struct parallel_run *r)
     return check_finish(r);
 }
 
-static qn_status check_scratch(const struct parallel_run *r, size_t scratch_bytes)
-{
-    const struct qn_parallel *const p = r->p;
-    if (scratch_bytes < p->scratch.bytes || (r->scratch == NULL && p->scratch.bytes > 0))
-        return qni_fail(r->err, QN_E_SCRATCH, "scratch has %zu bytes, %zu are needed",
-                        r->scratch == NULL ? 0 : scratch_bytes, p->scratch.bytes);
-    if ((uintptr_t)r->scratch % 64 != 0)
-        return qni_fail(r->err, QN_E_ALIGN, "scratch is not aligned to 64 bytes");
-    return QN_OK;
-}
-
 /* Everything that can be wrong with a run's arguments, without the other ranks. */
 static qn_status check_run(struct parallel_run *r, size_t scratch_bytes)
 {
     const struct qn_parallel *const p = r->p;
     const qn_matmul_args *const a = r->args;
-    QNI_TRY(check_scratch(r, scratch_bytes));
+    QNI_TRY(qni_check_scratch(r->scratch, scratch_bytes, p->scratch.bytes, r->err));
     QNI_TRY(qni_parallel_check_experts(r->job, r->err));
     if ((r->job->is_grouped ? r->job->grouped.n_experts : 0) != p->n_experts)
         return qni_fail(r->err, QN_E_SHAPE, "there are %d experts; the plan is for %d",
@@ -593,24 +582,15 @@ static qn_status check_run(struct parallel_run *r, size_t scratch_bytes)
 static qn_status agree(const struct parallel_run *r, qn_status status)
 {
     const qn_comm *const c = &r->p->comm;
-    const int32_t m = (int32_t)r->m, n = (int32_t)r->p->n;
-    int32_t say[5] = {status != QN_OK, m, -m, n, -n};
-    if (c->n_ranks == 1 || r->p->is_trusted)
+    struct qni_facts facts = {
+        .n = 2, .n_same = 2, .of = {(int32_t)r->m, (int32_t)r->p->n}, .differs = -1};
+    if (r->p->is_trusted)
         return status;
-    const qn_status told =
-        c->all_reduce(c->arg, say, 5, QN_I32, QN_REDUCE_MAX, qni_parallel_told(status, r->err));
-    if (status != QN_OK || told != QN_OK)
-        return status != QN_OK ? status : told;
-    if (say[0] != 0)
-        return qni_fail(r->err, QN_E_PEER,
-                        "another rank's arguments are bad, and its own error "
-                        "says why");
-    if (say[1] != -say[2])
-        return qni_fail(r->err, QN_E_PEER, "ranks have between %d and %d rows of x", -say[2],
-                        say[1]);
-    if (say[3] != -say[4])
-        return qni_fail(r->err, QN_E_PEER, "ranks have between %d and %d outputs", -say[4], say[3]);
-    return QN_OK;
+    QNI_TRY(qni_parallel_agree(c, status, &facts, "a run", r->err));
+    const int32_t i = facts.differs;
+    return i < 0 ? QN_OK
+                 : qni_fail(r->err, QN_E_PEER, "ranks have between %d and %d %s", facts.least[i],
+                            facts.most[i], i == 0 ? "rows of x" : "outputs");
 }
 
 static qn_status run_chunk(const struct parallel_run *r, const int32_t *amax, int64_t row,
@@ -722,7 +702,7 @@ static qn_status check_sum(const struct parallel_run *r, size_t scratch_bytes)
     const struct qn_parallel *const p = r->p;
     struct qni_op op;
     qn_finish_args f;
-    QNI_TRY(check_scratch(r, scratch_bytes));
+    QNI_TRY(qni_check_scratch(r->scratch, scratch_bytes, p->scratch.bytes, r->err));
     qn_finish_args_init(&f);
     f.v = *r->parts;
     f.y = r->args->y;
@@ -740,11 +720,8 @@ qn_status qn_parallel_sum(const qn_ctx *ctx, const qn_parallel_sum_args *args, v
     qn_matmul_args to;
     qn_parallel_sum_args_init(&own);
     qn_matmul_args_init(&to);
-    if (ctx == NULL)
-        return qni_fail(err, QN_E_ARGUMENT, "ctx is NULL");
-    QNI_TRY(qni_sized_read(&own, sizeof own, args, err));
     memset(&p, 0, sizeof p);
-    QNI_TRY(qni_parallel_check_comm(own.comm, &p.comm, err));
+    QNI_TRY(qni_parallel_open(ctx, args, &own, sizeof own, &own.comm, &p.comm, err));
     const qn_status planned = plan_sum(&own, &p, err);
     p.ctx = ctx;
     to.y = own.y;
