@@ -7,7 +7,7 @@
  *     row      k is cut: rank r has columns of W and of x, and the sums of all ranks are added
  *
  * A block of two layers is a column product, whatever stands between, and a row product: nothing is
- * exchanged in the middle. docs/parallel.md says which bits come out. */
+ * exchanged in the middle. docs/guide/parallel.md says which bits come out. */
 #ifndef QUERN_PARALLEL_H
 #define QUERN_PARALLEL_H
 

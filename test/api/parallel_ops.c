@@ -20,6 +20,62 @@ static char complaint[1200];
                             err.text);                                                             \
     } while (0)
 
+/* ---- a rank that is lost --------------------------------------------------------------------- */
+
+/* What an MPI does about a process that is lost is its own matter. */
+#ifdef QN_TEST_MPI
+static void lose(struct ranks *ranks, int32_t at)
+{
+    (void)ranks, (void)at;
+}
+
+static const char *after_loss(const struct ranks *ranks, qn_status status, const qn_error *err)
+{
+    return status == QN_OK ? NULL : COMPLAIN("rank %d: %s", ranks->rank, err->text);
+}
+#else
+/* Of the exchanges that follow a rank dies in the at-th one. */
+static void lose(struct ranks *ranks, int32_t at)
+{
+    ranks->limit_ms = 30000; /* a rank that was killed is seen at once, not after that */
+    ranks->n_swaps = 0;
+    ranks->lost_at = at;
+    ranks->is_lost = ranks->rank == at % ranks->n;
+}
+
+/* The call that a rank was lost in, on the others: a status and a sentence, and no exchange after
+ * the one that failed; or success with fewer exchanges than that. */
+static const char *after_loss(const struct ranks *ranks, qn_status status, const qn_error *err)
+{
+    const bool is_right = status == QN_OK
+                              ? ranks->n_swaps < ranks->lost_at
+                              : ranks->n_swaps == ranks->lost_at && status == QN_E_PEER &&
+                                    err->status == status && strstr(err->text, "is gone") != NULL;
+    return is_right ? NULL
+                    : COMPLAIN("rank lost in exchange %d of %d: %s, '%s'", ranks->lost_at,
+                               ranks->n_swaps, qn_status_name(status), err->text);
+}
+
+/* Ranks are lost one exchange later each time, until the call is over before that. */
+static void lose_in_every_exchange(rank_fn work, void *arg, int32_t *lost_at)
+{
+    for (int32_t n = 2; n <= 3; n++) {
+        bool is_lost = true;
+        for (*lost_at = 1; is_lost; ++*lost_at) {
+            pid_t children[MOST_RANKS];
+            const int32_t victim = *lost_at % n;
+            ranks_start(n, work, arg, children);
+            for (int32_t r = 0; r < n; r++) {
+                const bool died = ranks_expect(children[r], r, r == victim);
+                is_lost = r == victim ? died : is_lost;
+            }
+        }
+        assert_true(*lost_at > 3); /* to agree, and at least one of data */
+    }
+    *lost_at = 0;
+}
+#endif
+
 /* ---- experts --------------------------------------------------------------------------------- */
 
 struct expert_case {
@@ -29,6 +85,7 @@ struct expert_case {
     qn_sum_order order;
     int32_t gather_y, is_taken, bias, all_to_all, gate; /* bias: 1: for all, 2: of each expert */
     int32_t is_close;                                   /* not the bits of one process */
+    int32_t lost_at; /* a rank is lost in this exchange of one more call; 0: none */
 };
 
 static struct routing {
@@ -161,8 +218,12 @@ static const char *inside_experts(struct ranks *ranks, void *arg)
                 if (j < first || j >= first + n)
                     y[i * N + j] = expected[i * N + j];
     const char *wrong = same_rows(c, y, expected, N, "one process");
+    if (wrong == NULL && c->lost_at > 0) {
+        lose(ranks, c->lost_at);
+        wrong = after_loss(ranks, qn_parallel_run(plan, &args, scratch, bytes, &err), &err);
+    }
     /* An id that is none, on one rank: all end, y is as it was. */
-    if (wrong == NULL && ranks->n > 1) {
+    if (wrong == NULL && ranks->n > 1 && c->lost_at == 0) {
         static int32_t bad[ROWS];
         memcpy(bad, given.ids, sizeof bad);
         bad[3] = ranks->rank == 1 ? EXPERTS : bad[3];
@@ -183,17 +244,17 @@ static const char *inside_experts(struct ranks *ranks, void *arg)
 }
 
 static const struct expert_case inside[] = {
-    {"int4:g32", QN_STRATEGY_INT8_BLOCK, QN_SPLIT_COLUMN, 0, 1, 1, 2, 0, 0, 0},
-    {"int4:g32", QN_STRATEGY_INT8_BLOCK, QN_SPLIT_COLUMN, 0, 0, 0, 2, 0, 0, 0},
-    {"nf4:g64", QN_STRATEGY_FLOAT, QN_SPLIT_COLUMN, 0, 1, 0, 1, 0, 0, 0},
-    {"int8:pc", QN_STRATEGY_INT8_ROW, QN_SPLIT_COLUMN, 0, 1, 1, 0, 0, 0, 0},
-    {"int8:pc", QN_STRATEGY_INT8_ROW, QN_SPLIT_ROW, 0, 0, 1, 2, 0, 0, 0},
-    {"int4:pc", QN_STRATEGY_INT8_ROW, QN_SPLIT_ROW, 0, 0, 0, 1, 0, 0, 0},
-    {"int8:pc", QN_STRATEGY_INT8_STATIC, QN_SPLIT_ROW, 0, 0, 1, 2, 0, 0, 0},
-    {"int8:pc", QN_STRATEGY_INT8_STATIC, QN_SPLIT_ROW, 0, 0, 0, 0, 0, 0, 0},
-    {"int4:g32", QN_STRATEGY_INT8_BLOCK, QN_SPLIT_ROW, QN_SUM_ORDERED, 0, 1, 2, 1, 0, 1},
-    {"nf4:g64", QN_STRATEGY_FLOAT, QN_SPLIT_ROW, QN_SUM_ORDERED, 0, 0, 2, 0, 0, 1},
-    {"int4:g32", QN_STRATEGY_INT8_BLOCK, QN_SPLIT_ROW, QN_SUM_FAST, 0, 1, 1, 0, 0, 1},
+    {"int4:g32", QN_STRATEGY_INT8_BLOCK, QN_SPLIT_COLUMN, 0, 1, 1, 2, 0, 0, 0, 0},
+    {"int4:g32", QN_STRATEGY_INT8_BLOCK, QN_SPLIT_COLUMN, 0, 0, 0, 2, 0, 0, 0, 0},
+    {"nf4:g64", QN_STRATEGY_FLOAT, QN_SPLIT_COLUMN, 0, 1, 0, 1, 0, 0, 0, 0},
+    {"int8:pc", QN_STRATEGY_INT8_ROW, QN_SPLIT_COLUMN, 0, 1, 1, 0, 0, 0, 0, 0},
+    {"int8:pc", QN_STRATEGY_INT8_ROW, QN_SPLIT_ROW, 0, 0, 1, 2, 0, 0, 0, 0},
+    {"int4:pc", QN_STRATEGY_INT8_ROW, QN_SPLIT_ROW, 0, 0, 0, 1, 0, 0, 0, 0},
+    {"int8:pc", QN_STRATEGY_INT8_STATIC, QN_SPLIT_ROW, 0, 0, 1, 2, 0, 0, 0, 0},
+    {"int8:pc", QN_STRATEGY_INT8_STATIC, QN_SPLIT_ROW, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"int4:g32", QN_STRATEGY_INT8_BLOCK, QN_SPLIT_ROW, QN_SUM_ORDERED, 0, 1, 2, 1, 0, 1, 0},
+    {"nf4:g64", QN_STRATEGY_FLOAT, QN_SPLIT_ROW, QN_SUM_ORDERED, 0, 0, 2, 0, 0, 1, 0},
+    {"int4:g32", QN_STRATEGY_INT8_BLOCK, QN_SPLIT_ROW, QN_SUM_FAST, 0, 1, 1, 0, 0, 1, 0},
 };
 
 static void test_parts_of_every_expert(void **state)
@@ -267,8 +328,12 @@ static const char *whole_experts(struct ranks *ranks, void *arg)
                    (size_t)columns * sizeof *y) != 0)
             wrong = COMPLAIN("%s: row %d of expert %d has not the bits of one process", c->format,
                              i, ids[i]);
+    if (wrong == NULL && c->lost_at > 0) {
+        lose(ranks, c->lost_at);
+        wrong = after_loss(ranks, qn_parallel_experts(ctx, &args, scratch, bytes, &err), &err);
+    }
     /* What one rank does wrong ends on all, and the next call works. */
-    for (int32_t way = 0; way < 6 && wrong == NULL && ranks->n > 1; way++) {
+    for (int32_t way = 0; way < 6 && wrong == NULL && ranks->n > 1 && c->lost_at == 0; way++) {
         static const char *const words[] = {"ids[0]", "weights",  "scratch",
                                             "piece",  "residual", "offsets"};
         qn_grouped_args bad = g;
@@ -302,7 +367,7 @@ static const char *whole_experts(struct ranks *ranks, void *arg)
         if (status == QN_OK || (!is_odd && status != QN_E_PEER) || !is_named)
             wrong = COMPLAIN("way %d: %s, '%s'", way, qn_status_name(status), err.text);
     }
-    if (wrong == NULL)
+    if (wrong == NULL && c->lost_at == 0)
         TRY_OK(qn_parallel_experts(ctx, &args, scratch, bytes, &err));
     for (int32_t e = 0; e < EXPERTS; e++)
         qn_packed_destroy(all[e]);
@@ -315,10 +380,10 @@ static void test_whole_experts_exchange_tokens(void **state)
 {
     (void)state;
     static const struct expert_case cases[] = {
-        {"int4:g32", QN_STRATEGY_INT8_BLOCK, 0, 0, 0, 1, 2, 1, 0, 0},
-        {"int4:g32", QN_STRATEGY_INT8_BLOCK, 0, 0, 0, 0, 1, 0, 0, 0},
-        {"int8:pc", QN_STRATEGY_INT8_ROW, 0, 0, 0, 0, 2, 0, 1, 0},
-        {"int8:g64", QN_STRATEGY_INT8_ROW, 0, 0, 0, 1, 0, 1, 0, 0},
+        {"int4:g32", QN_STRATEGY_INT8_BLOCK, 0, 0, 0, 1, 2, 1, 0, 0, 0},
+        {"int4:g32", QN_STRATEGY_INT8_BLOCK, 0, 0, 0, 0, 1, 0, 0, 0, 0},
+        {"int8:pc", QN_STRATEGY_INT8_ROW, 0, 0, 0, 0, 2, 0, 1, 0, 0},
+        {"int8:g64", QN_STRATEGY_INT8_ROW, 0, 0, 0, 1, 0, 1, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int32_t n = 1; n <= MOST_RANKS; n++) {
@@ -335,6 +400,7 @@ struct conv_case {
     int32_t kh, kw, ci, co, groups, h, w, images;
     qn_image image;
     int32_t is_transposed, gather_y, stride, residual;
+    int32_t lost_at; /* as of struct expert_case */
 };
 
 static void set_image(qn_tensor *t, const struct conv_case *c, float *data, int64_t channels,
@@ -455,7 +521,13 @@ static const char *one_conv(struct ranks *ranks, void *arg)
         wrong = COMPLAIN("%s: a gathered convolution has not the bits of one process", c->format);
     if (!c->gather_y)
         wrong = same_channels(c, &conv.y, &one.y, first, n);
-    for (int32_t way = 0; way < 3 && wrong == NULL && ranks->n > 1 && c->gather_y; way++) {
+    if (wrong == NULL && c->lost_at > 0) {
+        lose(ranks, c->lost_at);
+        const qn_status status = qn_parallel_conv(ctx, &args, scratch, bytes, &err);
+        wrong = after_loss(ranks, status, &err);
+    }
+    const bool refuses = c->gather_y && ranks->n > 1 && c->lost_at == 0;
+    for (int32_t way = 0; way < 3 && wrong == NULL && refuses; way++) {
         const bool is_odd = ranks->rank == 1;
         qn_conv_args bad = conv;
         args.conv = &bad;
@@ -468,7 +540,7 @@ static const char *one_conv(struct ranks *ranks, void *arg)
         if (status == QN_OK || (is_odd ? status == QN_E_PEER : status != QN_E_PEER))
             wrong = COMPLAIN("way %d: %s, '%s'", way, qn_status_name(status), err.text);
     }
-    if (wrong == NULL && c->gather_y && ranks->n > 1) { /* not the shard of this rank */
+    if (wrong == NULL && refuses) { /* not the shard of this rank */
         conv.w = whole;
         args.conv = &conv;
         if (qn_parallel_conv_scratch(ctx, &args, &bytes, &err) != QN_E_SHAPE ||
@@ -488,14 +560,14 @@ static void test_convolutions_have_the_bits_of_one_process(void **state)
 {
     (void)state;
     static const struct conv_case cases[] = {
-        {"int8:pc", QN_STRATEGY_INT8_ROW, 3, 3, 8, 22, 1, 9, 7, 2, QN_NCHW, 0, 1, 1, 1},
-        {"int8:pc", QN_STRATEGY_INT8_ROW, 3, 3, 8, 22, 1, 9, 7, 2, QN_NHWC, 0, 1, 2, 0},
-        {"int4:c32", QN_STRATEGY_FLOAT, 1, 1, 64, 19, 1, 6, 5, 3, QN_NCHW, 0, 0, 1, 1},
-        {"int4:c32", QN_STRATEGY_INT8_BLOCK, 3, 3, 32, 18, 1, 8, 8, 1, QN_NHWC, 0, 1, 1, 0},
-        {"int8:pc", QN_STRATEGY_FLOAT, 3, 3, 4, 24, 6, 8, 8, 2, QN_NCHW, 0, 1, 1, 0},
-        {"int8:pc", QN_STRATEGY_INT8_ROW, 3, 3, 4, 24, 6, 8, 8, 2, QN_NHWC, 0, 0, 1, 0},
-        {"int8:pc", QN_STRATEGY_FLOAT, 3, 3, 1, 12, 12, 9, 9, 2, QN_NCHW, 0, 1, 1, 1},
-        {"int8:pc", QN_STRATEGY_INT8_ROW, 2, 2, 16, 10, 1, 5, 4, 2, QN_NCHW, 1, 1, 2, 0},
+        {"int8:pc", QN_STRATEGY_INT8_ROW, 3, 3, 8, 22, 1, 9, 7, 2, QN_NCHW, 0, 1, 1, 1, 0},
+        {"int8:pc", QN_STRATEGY_INT8_ROW, 3, 3, 8, 22, 1, 9, 7, 2, QN_NHWC, 0, 1, 2, 0, 0},
+        {"int4:c32", QN_STRATEGY_FLOAT, 1, 1, 64, 19, 1, 6, 5, 3, QN_NCHW, 0, 0, 1, 1, 0},
+        {"int4:c32", QN_STRATEGY_INT8_BLOCK, 3, 3, 32, 18, 1, 8, 8, 1, QN_NHWC, 0, 1, 1, 0, 0},
+        {"int8:pc", QN_STRATEGY_FLOAT, 3, 3, 4, 24, 6, 8, 8, 2, QN_NCHW, 0, 1, 1, 0, 0},
+        {"int8:pc", QN_STRATEGY_INT8_ROW, 3, 3, 4, 24, 6, 8, 8, 2, QN_NHWC, 0, 0, 1, 0, 0},
+        {"int8:pc", QN_STRATEGY_FLOAT, 3, 3, 1, 12, 12, 9, 9, 2, QN_NCHW, 0, 1, 1, 1, 0},
+        {"int8:pc", QN_STRATEGY_INT8_ROW, 2, 2, 16, 10, 1, 5, 4, 2, QN_NCHW, 1, 1, 2, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int32_t n = 1; n <= MOST_RANKS; n++) {
@@ -503,6 +575,27 @@ static void test_convolutions_have_the_bits_of_one_process(void **state)
             ranks_run(n, one_conv, &c);
         }
 }
+
+#ifndef QN_TEST_MPI
+static void test_a_rank_lost_in_any_exchange_ends_the_others(void **state)
+{
+    (void)state;
+    struct expert_case experts = {"int4:g32", QN_STRATEGY_INT8_BLOCK, 0, 0, 0, 0, 2, 1, 0, 0, 0};
+    struct expert_case parts = {"int8:pc", QN_STRATEGY_INT8_ROW, QN_SPLIT_ROW, 0, 0, 1, 2, 0, 0, 0,
+                                0};
+    struct conv_case conv = {
+        "int8:pc", QN_STRATEGY_INT8_ROW, 3, 3, 8, 22, 1, 9, 7, 2, QN_NCHW, 0, 1, 1, 0, 0};
+    for (int32_t i = 0; i < 2; i++) {
+        experts.all_to_all = i == 0;
+        lose_in_every_exchange(whole_experts, &experts, &experts.lost_at);
+    }
+    lose_in_every_exchange(inside_experts, &parts, &parts.lost_at);
+    parts.split = QN_SPLIT_COLUMN;
+    parts.gather_y = 1;
+    lose_in_every_exchange(inside_experts, &parts, &parts.lost_at);
+    lose_in_every_exchange(one_conv, &conv, &conv.lost_at);
+}
+#endif
 
 static void test_bad_arguments(void **state)
 {
@@ -578,6 +671,9 @@ int main(void)
         cmocka_unit_test(test_parts_of_every_expert),
         cmocka_unit_test(test_whole_experts_exchange_tokens),
         cmocka_unit_test(test_convolutions_have_the_bits_of_one_process),
+#ifndef QN_TEST_MPI
+        cmocka_unit_test(test_a_rank_lost_in_any_exchange_ends_the_others),
+#endif
     };
 #ifdef QN_TEST_MPI
     return ranks_end(cmocka_run_group_tests(tests, NULL, NULL));

@@ -27,8 +27,10 @@ struct ranks {
         const void *send_from;
         size_t bytes;
         void *recv_to;
-    } begun;         /* what wait does; recv_to NULL: nothing is under way */
+    } begun; /* what wait does; recv_to NULL: nothing is under way */
     int32_t n_begun;
+    int32_t n_swaps, lost_at; /* exchanges so far; in this one (0: none) ... */
+    bool is_lost;             /* ... this rank dies */
 };
 
 static inline int64_t ranks_now_ms(void)
@@ -73,6 +75,8 @@ static inline qn_status ranks_swap(struct ranks *c, const void *send_from, size_
 {
     size_t sent[MOST_RANKS] = {0}, got[MOST_RANKS] = {0};
     const int64_t end = ranks_now_ms() + c->limit_ms;
+    if (++c->n_swaps == c->lost_at && c->is_lost)
+        raise(SIGKILL);
     memcpy((uint8_t *)recv_to + (size_t)c->rank * bytes,
            (const uint8_t *)send_from + (size_t)c->rank * step, bytes);
     for (;;) {
@@ -91,8 +95,8 @@ static inline qn_status ranks_swap(struct ranks *c, const void *send_from, size_
                 continue;
             waiting = r;
             polls[r].fd = c->socket[r];
-            polls[r].events = (short)((got[r] < bytes ? POLLIN : 0) |
-                                      (sent[r] < bytes ? POLLOUT : 0));
+            polls[r].events =
+                (short)((got[r] < bytes ? POLLIN : 0) | (sent[r] < bytes ? POLLOUT : 0));
         }
         if (waiting < 0)
             return QN_OK;
@@ -219,16 +223,17 @@ static inline void ranks_start(int32_t n, rank_fn work, void *arg, pid_t *childr
                 close(pair[a][b][side]);
 }
 
-/* Waits for a rank. killed: it was, by us. */
-static inline void ranks_expect(pid_t child, int32_t rank, bool killed)
+/* Waits for a rank. may_die: by SIGKILL; returns whether it did. */
+static inline bool ranks_expect(pid_t child, int32_t rank, bool may_die)
 {
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
-    if (killed && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-        return;
+    if (may_die && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+        return true;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         fail_msg("rank %d failed (%s %d)", rank, WIFEXITED(status) ? "status" : "signal",
                  WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    return false;
 }
 
 static inline void ranks_run(int32_t n, rank_fn work, void *arg)
