@@ -16,6 +16,7 @@
 #include "imports.h"
 #include "inputs.h"
 #include "source.h"
+#include "term.h"
 #include "whole.h"
 
 #define MANIFEST ".quern-convert"
@@ -261,6 +262,14 @@ static int is_done(const struct piece *p)
     return 1;
 }
 
+void export_progress(struct export *e, int64_t i, int status)
+{
+    progress_set(&e->progress, e->progress.done + e->pieces[i].bytes);
+    if (status == 0 && !term_is_tty(stderr))
+        progress_line(&e->progress, "[%lld/%lld] %s", (long long)i + 1, (long long)e->n_pieces,
+                      e->pieces[i].name);
+}
+
 static int write_pieces(struct export *e, int shard)
 {
     int status = 0;
@@ -275,7 +284,7 @@ static int write_pieces(struct export *e, int shard)
         else if (!is_done(p))
             status = export_piece(e, p, put_tensor);
         qn_checkpoint_forget(e->model, p->module);
-        progress_set(&e->progress, e->progress.done + p->bytes);
+        export_progress(e, i, status);
     }
     return status;
 }

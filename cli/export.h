@@ -95,6 +95,8 @@ int export_load(struct export *e, const struct piece *piece, qn_weight **weight)
 /* Its tensors; their plan is filled in, and `put` is called for each. */
 typedef int put_fn(struct export *e, struct piece *piece, int i, const qn_tensor *tensor);
 int export_piece(struct export *e, struct piece *piece, put_fn *put);
+/* Piece i is written, or failed with this status: the bar moves, a line in a log says so. */
+void export_progress(struct export *e, int64_t i, int status);
 /* Is what was written what the source says? 0 or the exit status. */
 int export_verify(struct export *e, struct piece *piece);
 

@@ -237,7 +237,7 @@ static int write_tensors(struct export *e)
         progress_what(&e->progress, e->pieces[i].name);
         status = is_stopped() ? EXIT_STOPPED : export_piece(e, &e->pieces[i], put_tensor);
         qn_checkpoint_forget(e->model, e->pieces[i].module);
-        progress_set(&e->progress, e->progress.done + e->pieces[i].bytes);
+        export_progress(e, i, status);
     }
     return status;
 }

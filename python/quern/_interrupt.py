@@ -27,7 +27,7 @@ class Interruptible:
         self._signal: Optional[tuple[int, Optional[FrameType]]] = None
         self._previous: Any = None
         self._is_main = threading.current_thread() is threading.main_thread()
-        self._tell = _teller(progress)
+        self._tell = teller(progress)
         self.callback = _abi.qn_progress_fn(self._called)
 
     def _called(self, _: Any, done: int, total: int) -> bool:
@@ -62,7 +62,8 @@ class Interruptible:
             raise self._raised
 
 
-def _teller(progress: Any) -> Any:
+def teller(progress: Any) -> Any:
+    """What is called with steps done and in all: `progress` itself, or what moves its bar."""
     if progress is None or not hasattr(progress, "update"):
         return progress
     reached = 0

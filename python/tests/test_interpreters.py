@@ -3,11 +3,13 @@
 conversion by the command."""
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
+import types
 import unittest
 
 import numpy as np
@@ -140,6 +142,59 @@ class Convert(unittest.TestCase):
         self.assertEqual(sorted(again), ["m.weight"])
         np.testing.assert_array_equal(again["m.weight"].dequantize(),
                                       made["m.weight"].dequantize())
+
+    def test_progress(self):
+        """A function and a bar; of a file, a folder and a model of ONNX."""
+        with open(os.path.join(self.place.name, "config.json"), "w") as file:
+            json.dump({"model_type": "llama"}, file)
+        for to in ("quern", "ct", "onnx"):
+            out, seen = os.path.join(self.place.name, f"out.{to}"), []
+            exclude = "norm*" if to == "onnx" else ()
+            quern.convert(self.path, out, to=to, exclude=exclude, config=self.place.name,
+                          progress=lambda *at: seen.append(at))
+            modules = 1 if to == "onnx" else 2
+            self.assertEqual(seen, [(i + 1, modules) for i in range(modules)])
+        bar = types.SimpleNamespace(total=None, n=0)
+        bar.update = lambda more: setattr(bar, "n", bar.n + more)
+        quern.convert(self.path, os.path.join(self.place.name, "bar"), progress=bar)
+        self.assertEqual((bar.n, bar.total), (2, 2))
+
+    def many(self):
+        """A checkpoint whose steps take more text than a pipe holds: the command waits for its
+        reader, and cannot be done before it is stopped."""
+        path = os.path.join(self.place.name, "many.safetensors")
+        quern.save(path, {f"m{i:04}.{'layer' * 20}.weight": self.weight for i in range(2000)})
+        return path
+
+    def test_stopped(self):
+        """By what the callback raises and by ^C: no file by that name; resumed, it is whole."""
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, handler)
+
+        def fail(done, total):
+            raise ZeroDivisionError("enough")
+
+        def interrupt(done, total):
+            os.kill(os.getpid(), signal.SIGINT)
+
+        path = self.many()
+        for kind, stop in ((ZeroDivisionError, fail), (KeyboardInterrupt, interrupt)):
+            out = os.path.join(self.place.name, kind.__name__)
+            self.assertRaises(kind, quern.convert, path, out, progress=stop)
+            self.assertFalse(os.path.exists(out))
+            seen = []
+            quern.convert(path, out, resume=True, progress=lambda *at, seen=seen: seen.append(at))
+            self.assertEqual(seen[-1], (2000, 2000))
+            self.assertFalse(os.path.exists(out + ".part"))
+            made = quern.load(out)
+            self.assertEqual(len(made), 2000)
+            np.testing.assert_array_equal(made[sorted(made)[-1]].codes, self.weight.codes)
+
+    def test_bad_with_progress(self):
+        seen = []
+        with self.assertRaisesRegex(errors.QuernError, "none_such"):
+            quern.convert("/none_such", self.path + "2", progress=lambda *at: seen.append(at))
+        self.assertEqual(seen, [])
 
     def test_bad(self):
         other = os.path.join(self.place.name, "other.safetensors")

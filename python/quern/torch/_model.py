@@ -276,8 +276,8 @@ def quantize_(model: nn.Module, format: str = "int4:g128", *, strategy: str = "f
     made: dict[int, Layer] = {}
     refused: list[str] = []
     report: list[Quantized] = []
-    from .._interrupt import _teller
-    tell = _teller(progress)
+    from .._interrupt import teller
+    tell = teller(progress)
     for i, (name, layer) in enumerate(layers.items()):
         try:
             weight, how = _quantized(layer, format, method, seen.pop(name, None), alpha)
