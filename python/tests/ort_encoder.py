@@ -7,6 +7,9 @@ import quern
 from ort_models import Case, claims, ours, peer
 
 HEADS = 4
+# Least cosine of three embeddings with those of f32, of 61 random encoders: int4:g32 0.973,
+# int4:g32:zp 0.979, int4:g16 0.980, int4:g16:zp 0.983 (median 0.991).
+FOUR_BITS = "int4:g16:zp"
 
 
 class Encoder(Case):
@@ -35,12 +38,13 @@ class Encoder(Case):
         answers = [self.near(ours(made, quantize=form, strategy=strategy), least)
                    for form, strategy, least in (
                        ("int8:pc", "float", 0.9999), ("int8:pc", "int8-row", 0.995),
-                       ("int8:g32", "int8-block", 0.995), ("int4:g32", "int8-block", 0.95))]
+                       ("int8:g32", "int8-block", 0.995),
+                       (FOUR_BITS, "int8-block", 0.98))]
         for one in answers:
             self.assertGreater(np.abs(one - y).max(), 1e-6)  # it was quantized indeed
 
     def test_four_bits_of_the_model(self):
-        weights = {name.removesuffix(".weight"): quern.quantize(value, "int4:g32:zp")
+        weights = {name.removesuffix(".weight"): quern.quantize(value, FOUR_BITS)
                    for name, value in self.tensors.items()
                    if name.removesuffix(".weight").endswith(bert.DENSE)}
         made = bert.onnx_model(self.tensors, HEADS, weights)
