@@ -256,15 +256,39 @@ endforeach()
 # command does.
 if(TARGET PkgConfig::cjson)
   quern_glob(llm_sources examples/llm)
-  add_executable(example_llm ${llm_sources})
-  quern_code_options(example_llm)
-  target_link_libraries(example_llm PRIVATE quern PkgConfig::cjson m)
+  set(llm_ranks ${PROJECT_SOURCE_DIR}/examples/llm/ranks.c)
+  list(REMOVE_ITEM llm_sources ${llm_ranks})
+  add_library(example_llm_parts OBJECT ${llm_sources})
+  quern_code_options(example_llm_parts)
+  target_link_libraries(example_llm_parts PUBLIC quern PkgConfig::cjson m)
   # The library's own sums have no fused operations, so that bits are equal everywhere; attention's
   # take half the time with them.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/examples/llm/attention.c
     PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
-  set_target_properties(example_llm PROPERTIES
-    OUTPUT_NAME llm RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+  # llm, and llm-openmpi and llm-mpich where these are: they share all but what joins the processes.
+  set(llm_programs)
+  foreach(mpi none openmpi mpich)
+    if(mpi STREQUAL none)
+      set(target example_llm)
+      set(name llm)
+    elseif(TARGET quern_${mpi})
+      set(target example_llm_${mpi})
+      set(name llm-${mpi})
+      list(APPEND llm_programs $<TARGET_FILE:${target}>)
+    else()
+      continue()
+    endif()
+    add_executable(${target} ${llm_ranks})
+    quern_code_options(${target})
+    target_link_libraries(${target} PRIVATE example_llm_parts)
+    set_target_properties(${target} PROPERTIES
+      OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+    if(TARGET quern_${mpi})
+      target_compile_definitions(${target} PRIVATE LLM_MPI)
+      target_include_directories(${target} SYSTEM PRIVATE ${${mpi}_INCLUDE_DIRS})
+      target_link_libraries(${target} PRIVATE PkgConfig::${mpi})
+    endif()
+  endforeach()
 endif()
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -357,6 +381,10 @@ if(QN_PYTHON AND TARGET example_llm)
     add_test(NAME example.llm COMMAND ${oracle_python}
       ${PROJECT_SOURCE_DIR}/test/llm/small_models.py $<TARGET_FILE:example_llm>)
     set_tests_properties(example.llm PROPERTIES LABELS example TIMEOUT 300 SKIP_RETURN_CODE 77)
+    add_test(NAME example.llm_ranks COMMAND ${oracle_python}
+      ${PROJECT_SOURCE_DIR}/test/llm/ranks.py $<TARGET_FILE:example_llm> ${llm_programs})
+    set_tests_properties(example.llm_ranks PROPERTIES LABELS example TIMEOUT 300
+      SKIP_RETURN_CODE 77)
   endif()
 endif()
 

@@ -4,6 +4,7 @@
  *     llm MODEL -p "The capital of France is"          prompt in, text out, tokens a second
  *     llm MODEL --chat -p "What is a prime number?"    as a turn of a conversation (ChatML)
  *     llm MODEL --perplexity FILE                      how well the model predicts a text
+ *     mpirun -np 2 llm --ranks MODEL -p TEXT           the model over two processes
  *
  * MODEL is a GGUF file or a Hugging Face folder, in any weight format that quern reads. */
 #include <errno.h>
@@ -15,13 +16,14 @@
 #include <time.h>
 
 #include "model.h"
+#include "ranks.h"
 
 struct command {
     const char *model, *prompt, *strategy, *quantize, *perplexity;
     int32_t tokens, longest, block, threads, top_k;
     float temperature, top_p;
     uint64_t seed;
-    bool is_chat, is_quiet, prints_ids, tokenizes;
+    bool is_chat, is_quiet, prints_ids, tokenizes, has_ranks;
 };
 
 static const char usage[] =
@@ -37,6 +39,7 @@ static const char usage[] =
     "  --top-k N, --top-p X, --seed N\n"
     "  --perplexity FILE   of a text, instead of making any\n"
     "  -t N                threads (all)\n"
+    "  --ranks             the processes of mpirun share the model\n"
     "  --ids               the numbers of the tokens instead of text\n"
     "  --tokenize          the numbers of the prompt's tokens, and nothing else\n"
     "  --quiet             the text alone\n";
@@ -117,6 +120,8 @@ static bool read_command(int argc, char **argv, struct command *c)
             c->prints_ids = true;
         } else if (strcmp(argv[i], "--tokenize") == 0) {
             c->tokenizes = true;
+        } else if (strcmp(argv[i], "--ranks") == 0) {
+            c->has_ranks = true;
         } else if (strcmp(argv[i], "--quiet") == 0) {
             c->is_quiet = true;
         } else if (argv[i][0] == '-') {
@@ -313,18 +318,28 @@ int main(int argc, char **argv)
     struct command c;
     qn_ctx_options options;
     qn_ctx *ctx = NULL;
+    qn_comm comm;
     qn_error err = {QN_OK, -1, ""};
     setlocale(LC_CTYPE, "C.UTF-8"); /* iswalpha() of letters beyond ASCII */
     if (!read_command(argc, argv, &c))
         return 2;
+    if (c.has_ranks && !ranks_open(&comm))
+        return 1;
+    c.is_quiet |= c.has_ranks && comm.rank > 0; /* what all would say, the first one says */
     qn_ctx_options_init(&options);
     options.n_threads = c.threads;
+    struct model *model = NULL;
+    const struct load_options how = {
+        .quantize = c.quantize, .comm = c.has_ranks ? &comm : NULL, .is_quiet = c.is_quiet};
     if (qn_ctx_create(&options, &ctx, &err) != QN_OK)
-        return fprintf(stderr, "llm: %s\n", err.text), 1;
-    const struct load_options how = {.quantize = c.quantize, .is_quiet = c.is_quiet};
-    struct model *model = load_model(ctx, c.model, &how);
-    const bool is_good = model != NULL && run(&c, model);
+        fprintf(stderr, "llm: %s\n", err.text);
+    else
+        model = load_model(ctx, c.model, &how);
+    const bool has_model = c.has_ranks ? ranks_agree(&comm, model != NULL) : model != NULL;
+    const bool is_good = has_model && run(&c, model);
     free_model(model);
     qn_ctx_destroy(ctx);
+    if (c.has_ranks)
+        ranks_close(has_model && !is_good);
     return is_good ? 0 : 1;
 }

@@ -2,7 +2,8 @@
 /* A decoder-only transformer (Llama, Mistral, Qwen 2 and 3, Gemma 3) on quern's products.
  *
  *     load_model()   weights.c      a checkpoint's weights, packed once; fused where that is exact
- *     session_...()  transformer.c  tokens in, logits out, with a cache of keys and values */
+ *     session_...()  transformer.c  tokens in, logits out, with a cache of keys and values
+ *     ranks_...()    ranks.c        several processes that have a part of each layer */
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
 
@@ -32,6 +33,8 @@ struct projection {
     int32_t n, k;              /* of all together */
     bool is_shared;            /* its parts read the same quantized rows of x */
     qn_plan *plan[MAX_PARTS];
+    qn_split split;          /* over ranks: columns gather their outputs, rows add their sums */
+    qn_parallel *over_ranks; /* instead of plan where all ranks have all outputs; or NULL */
 };
 
 struct layer {
@@ -44,7 +47,8 @@ struct layer {
 
 struct model {
     qn_ctx *ctx;
-    struct config config;
+    const qn_comm *comm;  /* or NULL: one process */
+    struct config config; /* heads, kv_heads, ffn: of this rank */
     struct tokenizer *tokenizer;
     struct layer *layers;
     qn_packed *embedding; /* also the head, if that is tied */
@@ -55,6 +59,7 @@ struct model {
 
 struct load_options {
     const char *quantize; /* for weights that are not quantized in the file: "int8:g32" */
+    const qn_comm *comm;  /* the ranks that share the model, which outlive it; NULL: one process */
     bool is_quiet;
 };
 

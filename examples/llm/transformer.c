@@ -226,10 +226,69 @@ static qn_prepare_args rows_of(const struct session *s, const struct projection 
     return rows;
 }
 
+/* What all ranks compute together: each has some rows or columns of W, all get all of y. That they
+ * agree is not asked (is_trusted), for they run the same program on the same tokens. */
+static qn_parallel_args shared_args(const struct session *s, const struct projection *p,
+                                    qn_matmul_args *matmul, int32_t m)
+{
+    const int32_t n = p->split == QN_SPLIT_ROW ? p->n : s->model->config.vocabulary;
+    qn_parallel_args args;
+    qn_parallel_args_init(&args);
+    qn_matmul_args_init(matmul);
+    matmul->w = p->w[0];
+    matmul->strategy = s->strategy;
+    matmul->x = qn_tensor_2d(NULL, QN_F32, m, p->k);
+    matmul->y = qn_tensor_2d(NULL, QN_F32, m, n);
+    args.comm = s->model->comm;
+    args.matmul = matmul;
+    args.split = p->split;
+    args.gather_y = p->split == QN_SPLIT_COLUMN;
+    args.is_trusted = 1;
+    return args;
+}
+
+static bool project_together(struct session *s, const struct projection *p, const float *x,
+                             int32_t m, const float *residual, float *y)
+{
+    qn_matmul_args matmul;
+    qn_error err = {QN_OK, -1, ""};
+    const qn_parallel_args args = shared_args(s, p, &matmul, m);
+    matmul.x.data = (void *)(uintptr_t)x;
+    matmul.y.data = y;
+    if (residual != NULL) {
+        matmul.epilogue.residual = matmul.y;
+        matmul.epilogue.residual.data = (void *)(uintptr_t)residual;
+    }
+    if (qn_parallel_run(p->over_ranks, &args, s->scratch, s->scratch_bytes, &err) == QN_OK)
+        return true;
+    fprintf(stderr, "llm: a product of all ranks failed: %s\n", err.text);
+    return false;
+}
+
+static bool plan_together(struct session *s, struct projection *p, bool has_residual)
+{
+    qn_matmul_args matmul;
+    qn_error err = {QN_OK, -1, ""};
+    const qn_parallel_args args = shared_args(s, p, &matmul, s->block);
+    if (has_residual)
+        matmul.epilogue.residual = matmul.y;
+    qn_parallel_destroy(p->over_ranks);
+    p->over_ranks = NULL;
+    if (qn_parallel_plan(s->model->ctx, &args, &p->over_ranks, &err) != QN_OK) {
+        fprintf(stderr, "llm: %s\n", err.text);
+        return false;
+    }
+    const size_t bytes = qn_parallel_scratch_bytes(p->over_ranks);
+    s->scratch_bytes = bytes > s->scratch_bytes ? bytes : s->scratch_bytes;
+    return true;
+}
+
 /* y[m, n] = x[m, k] . W^T, plus `residual`, which may be y. */
 static bool project(struct session *s, const struct projection *p, const float *x, int32_t m,
                     const float *residual, float *y)
 {
+    if (p->over_ranks != NULL)
+        return project_together(s, p, x, m, residual, y);
     const qn_prepare_args rows = rows_of(s, p, x, m);
     if (p->is_shared && qn_prepare(s->model->ctx, &rows, s->prepared, s->prepared_bytes) != QN_OK) {
         fprintf(stderr, "llm: the rows of a product cannot be prepared\n");
@@ -443,20 +502,27 @@ int32_t session_length(const struct session *s)
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
+/* A product whose outputs all ranks need. */
+static bool plan_for_all(struct session *s, struct projection *p, bool has_residual)
+{
+    return s->model->comm != NULL ? plan_together(s, p, has_residual)
+                                  : plan_projection(s, p, has_residual);
+}
+
 static bool plan_all(struct session *s)
 {
     const struct config *c = &s->model->config;
     for (int32_t i = 0; i < c->n_layers; i++) {
         struct layer *l = &s->model->layers[i];
         const bool adds = l->post_attention_norm == NULL;
-        if (!plan_projection(s, &l->qkv, false) || !plan_projection(s, &l->out, adds) ||
-            !plan_projection(s, &l->down, adds))
+        if (!plan_projection(s, &l->qkv, false) || !plan_for_all(s, &l->out, adds) ||
+            !plan_for_all(s, &l->down, adds))
             return false;
         if (is_gated(&l->gate_up) ? !plan_gated(s, &l->gate_up)
                                   : !plan_projection(s, &l->gate_up, false))
             return false;
     }
-    return plan_projection(s, &s->model->head, false);
+    return plan_for_all(s, &s->model->head, false);
 }
 
 static float *floats(size_t n)

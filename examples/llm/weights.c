@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a checkpoint to a model: configuration, tokenizer, weights. A weight goes from the file to
  * its packed form without anything of its size in between, so that memory holds the model once; q,
- * k, v and gate, up become one product where their formats agree, which rounds nothing. */
+ * k, v and gate, up become one product where their formats agree, which rounds nothing. Where ranks
+ * share the model each reads its part of a weight alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "describe.h"
+
+/* What this rank has of `whole` outputs or columns. */
+struct span {
+    int32_t whole, first, n;
+};
 
 struct loading {
     struct model *model;
@@ -15,7 +21,32 @@ struct loading {
     const struct load_options *options;
     bool is_gguf;
     int32_t quantized_here;
+    struct span kv_heads, ffn;
 };
+
+static struct span all_of(int32_t whole)
+{
+    return (struct span){whole, 0, whole};
+}
+
+/* Whole units only; false: there are too few of them for the ranks. */
+static bool span_of(const struct loading *l, int32_t whole, int32_t unit, const char *what,
+                    struct span *span)
+{
+    const qn_comm *comm = l->options->comm;
+    int64_t first = 0, n = whole;
+    if (comm != NULL)
+        (void)qn_shard_range(whole, unit, comm->rank, comm->n_ranks, &first, &n);
+    *span = (struct span){whole, (int32_t)first, (int32_t)n};
+    return comm == NULL || (whole + unit - 1) / unit >= comm->n_ranks ||
+           complain("%d ranks: the model has %d %s, in units of %d", comm->n_ranks, whole, what,
+                    unit);
+}
+
+static struct span times(struct span span, int32_t by)
+{
+    return (struct span){span.whole * by, span.first * by, span.n * by};
+}
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -87,9 +118,11 @@ static float *load_floats(const struct loading *l, const char *name, int64_t cou
     return values;
 }
 
-/* A matrix that is not quantized in the file. */
-static bool quantize_here(struct loading *l, const char *name, qn_weight **weight)
+/* The rectangle of a matrix that is not quantized in the file. */
+static bool quantize_here(struct loading *l, const char *name, const qn_rectangle *part,
+                          qn_weight **weight)
 {
+    qn_weight *whole = NULL;
     qn_entry entry;
     qn_error err = {QN_OK, -1, ""};
     qn_quantize_options how;
@@ -104,8 +137,15 @@ static bool quantize_here(struct loading *l, const char *name, qn_weight **weigh
         return free(values), complain("'%s' cannot be read as floats", name);
     status = qn_format_parse(l->options->quantize, &how.format, &err);
     if (status == QN_OK)
-        status = qn_quantize(l->model->ctx, &dense, &how, weight, &err);
+        status = qn_quantize(l->model->ctx, &dense, &how, &whole, &err);
     free(values);
+    if (status == QN_OK && (part->n < n || part->k < k)) {
+        status = qn_weight_slice(l->model->ctx, whole, part->first_n, part->n, part->first_k,
+                                 part->k, weight, &err);
+        qn_weight_destroy(whole);
+    } else {
+        *weight = whole;
+    }
     l->quantized_here++;
     return status == QN_OK || complain("%s: %s", name, err.text);
 }
@@ -166,25 +206,36 @@ static qn_status pack_straight(struct loading *l, int32_t count, const qn_module
     return status;
 }
 
-/* One matrix, whatever it is in the file. */
+/* One matrix, whatever it is in the file: the rows of part, and these columns of them. */
 static bool load_matrix(struct loading *l, const char *name, const qn_module_part *part,
-                        bool is_plain, qn_packed **packed)
+                        struct span k, bool is_plain, qn_packed **packed)
 {
     qn_error err = {QN_OK, -1, ""};
     qn_weight *weight = NULL;
+    const qn_rectangle cut = {part->first, part->n, k.first, k.n};
     if (is_plain)
-        return quantize_here(l, name, &weight) && pack(l, weight, packed);
+        return quantize_here(l, name, &cut, &weight) && pack(l, weight, packed);
+    if (k.n < k.whole) {
+        if (qn_checkpoint_load_part(l->model->ctx, l->checkpoint, part->module, &cut, &weight, NULL,
+                                    &err) != QN_OK)
+            return complain("%s: %s", name, err.text);
+        qn_checkpoint_forget(l->checkpoint, part->module);
+        return pack(l, weight, packed);
+    }
     const qn_status status = pack_straight(l, 1, part, packed, &err);
     return keep(l, status, &err, *packed);
 }
 
 /* Plain matrices, quantized here and joined. */
-static bool quantize_joined(struct loading *l, int32_t count, char name[][NAME], qn_packed **packed)
+static bool quantize_joined(struct loading *l, int32_t count, char name[][NAME],
+                            const qn_module_part *rows, struct span k, qn_packed **packed)
 {
     qn_weight *part[MAX_PARTS] = {NULL}, *joined = NULL;
     bool is_good = true;
-    for (int32_t i = 0; is_good && i < count; i++)
-        is_good = quantize_here(l, name[i], &part[i]);
+    for (int32_t i = 0; is_good && i < count; i++) {
+        const qn_rectangle cut = {rows[i].first, rows[i].n, k.first, k.n};
+        is_good = quantize_here(l, name[i], &cut, &part[i]);
+    }
     is_good = is_good && (qn_weight_concat(l->model->ctx, count, (const qn_weight *const *)part,
                                            &joined, NULL) == QN_OK ||
                           complain("'%s' and those beside it cannot be joined", name[0]));
@@ -195,33 +246,37 @@ static bool quantize_joined(struct loading *l, int32_t count, char name[][NAME],
 
 /* Several weights as one product if that is exact, else side by side. n: outputs of each. */
 static bool load_projection(struct loading *l, const struct names *names, int32_t count,
-                            int32_t layer, const int32_t *n, int32_t k, struct projection *p)
+                            int32_t layer, const struct span *n, struct span k,
+                            struct projection *p)
 {
     char name[MAX_PARTS][NAME];
     qn_module_part part[MAX_PARTS];
     qn_error err = {QN_OK, -1, ""};
     bool is_plain[MAX_PARTS];
     int32_t plain = 0;
-    p->k = k;
+    p->k = k.n;
+    p->split = k.n < k.whole ? QN_SPLIT_ROW : QN_SPLIT_COLUMN;
     for (int32_t i = 0; i < count; i++) {
         int64_t has_n, has_k;
         if (!find_matrix(l, name_of(l, &names[i], layer, "weight", name[i]), &part[i], &has_n,
                          &has_k, &is_plain[i]))
             return false;
-        if (has_n != n[i] || has_k != k)
+        if (has_n != n[i].whole || has_k != k.whole)
             return complain("%s is [%lld, %lld], not [%d, %d]", name[i], (long long)has_n,
-                            (long long)has_k, n[i], k);
+                            (long long)has_k, n[i].whole, k.whole);
+        part[i].first = n[i].first;
+        part[i].n = n[i].n;
         plain += is_plain[i];
         p->column[i] = p->n;
-        p->n += n[i];
+        p->n += n[i].n;
     }
     p->n_parts = 1;
     if (plain == count)
-        return quantize_joined(l, count, name, &p->w[0]);
-    if (plain == 0 && pack_straight(l, count, part, &p->w[0], &err) == QN_OK)
+        return quantize_joined(l, count, name, part, k, &p->w[0]);
+    if (plain == 0 && k.n == k.whole && pack_straight(l, count, part, &p->w[0], &err) == QN_OK)
         return keep(l, QN_OK, NULL, p->w[0]);
     for (int32_t i = 0; i < count; i++) {
-        if (!load_matrix(l, name[i], &part[i], is_plain[i], &p->w[i]))
+        if (!load_matrix(l, name[i], &part[i], k, is_plain[i], &p->w[i]))
             return false;
         p->n_parts = i + 1;
     }
@@ -230,18 +285,54 @@ static bool load_projection(struct loading *l, const struct names *names, int32_
 
 /* ---- all together ---------------------------------------------------------------------------- */
 
+/* The largest group of columns that a weight has in any layer: it is not cut within one. */
+static int32_t group_of(const struct loading *l, const struct names *names)
+{
+    char name[NAME];
+    qn_format plain;
+    int64_t most = 1;
+    if (qn_format_parse(l->options->quantize, &plain, NULL) != QN_OK)
+        return 1; /* it is named when a weight is quantized */
+    for (int32_t i = 0; i < l->model->config.n_layers; i++) {
+        qn_module module;
+        qn_module_init(&module);
+        const int64_t at = qn_checkpoint_find(l->checkpoint, name_of(l, names, i, "weight", name));
+        if (at < 0 || qn_checkpoint_module(l->checkpoint, at, &module, NULL) != QN_OK)
+            continue; /* it is missed when it is loaded */
+        const int64_t group = module.role == QN_ROLE_TENSOR ? plain.group : module.format.group;
+        most = group > most ? group : most;
+    }
+    return (int32_t)most;
+}
+
+/* Which heads and which columns of the network this rank has. */
+static bool share_layers(struct loading *l)
+{
+    const struct config *c = &l->model->config;
+    const int32_t columns = c->heads / c->kv_heads * c->head_dim; /* that read a head of keys */
+    const int32_t group = group_of(l, &out_names);
+    int32_t heads = 1, hidden = group_of(l, &down_names);
+    while (heads < c->kv_heads && heads * columns % group != 0)
+        heads++;
+    hidden = hidden < 16 ? 16 : hidden; /* the product of gate and up takes 32 outputs at once */
+    return span_of(l, c->kv_heads, heads, "heads of keys", &l->kv_heads) &&
+           span_of(l, c->ffn, hidden, "columns of the network", &l->ffn);
+}
+
 static bool load_layer(struct loading *l, int32_t i)
 {
     const struct config *c = &l->model->config;
     struct layer *layer = &l->model->layers[i];
-    const int32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const int32_t qkv[3] = {q, kv, kv}, gate_up[2] = {c->ffn, c->ffn};
+    const struct span kv = times(l->kv_heads, c->head_dim);
+    const struct span q = times(kv, c->heads / c->kv_heads);
+    const struct span qkv[3] = {q, kv, kv}, gate_up[2] = {l->ffn, l->ffn};
+    const struct span width = all_of(c->width);
     const bool is_gemma = c->act_is_gelu;
     char name[NAME];
-    bool is_good = load_projection(l, qkv_names, 3, i, qkv, c->width, &layer->qkv) &&
-                   load_projection(l, &out_names, 1, i, &c->width, q, &layer->out) &&
-                   load_projection(l, gate_up_names, 2, i, gate_up, c->width, &layer->gate_up) &&
-                   load_projection(l, &down_names, 1, i, &c->width, c->ffn, &layer->down);
+    bool is_good = load_projection(l, qkv_names, 3, i, qkv, width, &layer->qkv) &&
+                   load_projection(l, &out_names, 1, i, &width, q, &layer->out) &&
+                   load_projection(l, gate_up_names, 2, i, gate_up, width, &layer->gate_up) &&
+                   load_projection(l, &down_names, 1, i, &width, l->ffn, &layer->down);
     const struct {
         const struct names *names;
         float **to;
@@ -259,13 +350,13 @@ static bool load_layer(struct loading *l, int32_t i)
         if (norms[j].names != NULL)
             *norms[j].to = load_floats(l, name_of(l, norms[j].names, i, "weight", name), norms[j].n,
                                        norms[j].is_optional, &is_good);
-    for (int32_t j = 0, at = 0; is_good && j < 3; at += qkv[j++]) {
-        float *bias =
-            load_floats(l, name_of(l, &qkv_names[j], i, "bias", name), qkv[j], true, &is_good);
+    for (int32_t j = 0, at = 0; is_good && j < 3; at += qkv[j++].n) {
+        float *bias = load_floats(l, name_of(l, &qkv_names[j], i, "bias", name), qkv[j].whole, true,
+                                  &is_good);
         if (bias != NULL && layer->qkv_bias == NULL)
-            layer->qkv_bias = calloc((size_t)(q + 2 * kv), sizeof(float));
+            layer->qkv_bias = calloc((size_t)layer->qkv.n, sizeof(float));
         if (bias != NULL && layer->qkv_bias != NULL)
-            memcpy(layer->qkv_bias + at, bias, (size_t)qkv[j] * sizeof *bias);
+            memcpy(layer->qkv_bias + at, bias + qkv[j].first, (size_t)qkv[j].n * sizeof *bias);
         free(bias);
     }
     return is_good;
@@ -281,6 +372,7 @@ static bool load_all(struct loading *l)
     if (model->layers == NULL)
         return complain("no memory");
     qn_module_part table;
+    struct span vocabulary;
     int64_t n = 0, k = 0;
     bool is_plain = false;
     if (!find_matrix(l, name_of(l, &embedding_names, 0, "weight", name), &table, &n, &k, &is_plain))
@@ -290,10 +382,16 @@ static bool load_all(struct loading *l)
         return complain("the vocabulary has %d tokens of width %d, but %s is [%lld, %lld]",
                         model->tokenizer->count, c->width, name, (long long)n, (long long)k);
     c->vocabulary = (int32_t)n;
-    if (!load_matrix(l, name, &table, is_plain, &model->embedding))
+    table.n = n;
+    if (!load_matrix(l, name, &table, all_of(c->width), is_plain, &model->embedding) ||
+        !share_layers(l) || !span_of(l, c->vocabulary, 1, "tokens", &vocabulary))
         return false;
     if (qn_checkpoint_find(l->checkpoint, name_of(l, &head_names, 0, "weight", name)) >= 0) {
-        is_good = load_projection(l, &head_names, 1, 0, &c->vocabulary, c->width, &model->head);
+        is_good =
+            load_projection(l, &head_names, 1, 0, &vocabulary, all_of(c->width), &model->head);
+    } else if (model->comm != NULL) { /* the rank's tokens once more, as a weight of their own */
+        is_good =
+            load_projection(l, &embedding_names, 1, 0, &vocabulary, all_of(c->width), &model->head);
     } else {
         model->head = (struct projection){.n_parts = 1, .n = c->vocabulary, .k = c->width};
         model->head.w[0] = model->embedding;
@@ -305,6 +403,9 @@ static bool load_all(struct loading *l)
         model->rope_factors = load_floats(l, "rope_freqs.weight", c->head_dim / 2, true, &is_good);
     for (int32_t i = 0; is_good && i < c->n_layers; i++)
         is_good = load_layer(l, i);
+    c->heads = c->heads / c->kv_heads * l->kv_heads.n;
+    c->kv_heads = l->kv_heads.n;
+    c->ffn = l->ffn.n;
     return is_good;
 }
 
@@ -322,6 +423,7 @@ struct model *load_model(qn_ctx *ctx, const char *path, const struct load_option
     if (is_good) {
         struct model *m = l.model;
         m->ctx = ctx;
+        m->comm = options->comm != NULL && options->comm->n_ranks > 1 ? options->comm : NULL;
         is_good =
             (l.is_gguf ? gguf_describe(file, &m->config, &m->tokenizer)
                        : folder_describe(path, &m->config, &m->tokenizer, &m->rope_factors)) &&
@@ -343,6 +445,7 @@ struct model *load_model(qn_ctx *ctx, const char *path, const struct load_option
 
 static void free_projection(struct projection *p, const qn_packed *shared)
 {
+    qn_parallel_destroy(p->over_ranks);
     for (int32_t i = 0; i < MAX_PARTS; i++) {
         qn_plan_destroy(p->plan[i]);
         if (p->w[i] != shared)
