@@ -62,7 +62,7 @@ const struct command command_pack = {
 enum { KEEP = 256 << 20 };
 
 struct item {
-    const qn_file *file;
+    int64_t module;
     const char *name;
     qn_packed *packed; /* kept for writing, or NULL */
     qn_packed_info info;
@@ -75,6 +75,7 @@ struct item {
 struct job {
     qn_ctx *ctx;
     struct source source;
+    qn_checkpoint *model; /* of the source's files, which are its own from choose() on */
     struct item *items;
     int64_t n;
     qn_pack_options options;
@@ -128,21 +129,38 @@ static qn_status cut(const struct job *job, struct item *item, qn_weight **weigh
     return QN_OK;
 }
 
+static qn_status load_part(const struct job *job, struct item *item, qn_weight **weight,
+                           qn_error *err)
+{
+    qn_status status =
+        qn_checkpoint_load(job->ctx, job->model, item->module, 0, -1, weight, NULL, err);
+    if (status == QN_OK)
+        status = cut(job, item, weight, err);
+    if (status != QN_OK) {
+        qn_weight_destroy(*weight);
+        *weight = NULL;
+    }
+    return status;
+}
+
 static int pack_one(const struct job *job, struct item *item, qn_packed **packed)
 {
+    const qn_module_part whole = {item->module, 0, -1};
     qn_weight *weight = NULL;
     qn_error err = {0};
-    qn_status status = qn_file_load_weight(job->ctx, item->file, item->name, &weight, &err);
-    if (status == QN_OK)
-        status = cut(job, item, &weight, &err);
-    if (status == QN_E_UNSUPPORTED) { /* by cut() alone, so far */
-        qn_weight_destroy(weight);
+    qn_status status = QN_OK;
+    if (job->n_ranks == 1) /* without a canonical weight in between */
+        status = qn_checkpoint_pack(job->ctx, job->model, 1, &whole, &job->options, packed, NULL,
+                                    &err);
+    else
+        status = load_part(job, item, &weight, &err);
+    if (status == QN_E_UNSUPPORTED && job->n_ranks > 1) /* by cut(), and nothing else */
         return complain(EXIT_USAGE, "cut it by column, or leave it out with --exclude", "%s: %s",
                         item->name, err.text);
-    }
-    if (status == QN_OK)
+    if (status == QN_OK && job->n_ranks > 1)
         status = qn_pack(job->ctx, weight, &job->options, packed, &err);
     qn_weight_destroy(weight);
+    qn_checkpoint_forget(job->model, item->module);
     if (status == QN_E_LAYOUT && job->options.layout != NULL)
         return complain(EXIT_USAGE, "leave --layout out, or choose weights with --include",
                         "%s: %s", item->name, err.text);
@@ -206,6 +224,21 @@ static int write_one(const struct job *job, struct item *item)
 
 /* ------------------------------------------------------------------------------------- choosing */
 
+/* The files as one checkpoint, and where the weights are in it. */
+static int find_modules(const struct args *args, struct job *job)
+{
+    qn_error err = {0};
+    const qn_status status = qn_checkpoint_open_files(
+        job->ctx, job->source.files, job->source.n_files, NULL, 0, NULL, &job->model, &err);
+    for (int f = 0; f < job->source.n_files; f++)
+        job->source.files[f] = NULL; /* in any case no longer the source's */
+    if (status != QN_OK)
+        return complain_status(args->operands[0], status, &err);
+    for (int64_t i = 0; i < job->n; i++)
+        job->items[i].module = qn_checkpoint_find(job->model, job->items[i].name);
+    return 0;
+}
+
 static int choose(const struct args *args, struct job *job)
 {
     struct chosen chosen;
@@ -216,13 +249,15 @@ static int choose(const struct args *args, struct job *job)
     for (int f = 0; f < job->source.n_files; f++)
         all += qn_file_weight_count(job->source.files[f]);
     if (all == 0)
-        return complain(EXIT_INPUT, "'quern quantize' makes some of plain tensors",
-                        "%s: no quantized weights in it", args->operands[0]);
+        return complain(EXIT_INPUT,
+                        "'quern quantize' makes some of plain tensors, 'quern convert --to packed' "
+                        "packs those of other programs",
+                        "%s: no quantized weights of quern's in it", args->operands[0]);
     job->items = must_alloc(sizeof *job->items * (size_t)all);
     for (int f = 0; f < job->source.n_files; f++) {
         const qn_file *const file = job->source.files[f];
         for (int64_t i = 0; i < qn_file_weight_count(file); i++) {
-            struct item item = {.file = file, .name = qn_file_weight_name(file, i)};
+            struct item item = {.module = -1, .name = qn_file_weight_name(file, i)};
             if (chosen_refusal(&chosen, item.name) != NULL)
                 continue;
             qn_error err = {0};
@@ -236,7 +271,7 @@ static int choose(const struct args *args, struct job *job)
     status = chosen_check(&chosen, "quantized weight");
     if (status == 0 && job->n == 0)
         status = complain(EXIT_INPUT, "take away an --exclude", "pack: no weight is left");
-    return status;
+    return status != 0 ? status : find_modules(args, job);
 }
 
 /* ----------------------------------------------------------------------------------- the whole */
@@ -423,6 +458,7 @@ static int run(const struct args *args)
         qn_packed_destroy(job.items[i].packed);
     }
     free(job.items);
+    qn_checkpoint_close(job.model);
     source_close(&job.source);
     qn_ctx_destroy(job.ctx);
     return status;

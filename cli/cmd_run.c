@@ -195,24 +195,53 @@ static const char *packed_name(const struct picked *p)
     return NULL;
 }
 
+/* Packed without a canonical weight in between, unless a rank keeps a part of it. */
+static qn_status pack_module(struct task *t, const qn_checkpoint *c, int64_t at, qn_error *err)
+{
+    const qn_module_part whole = {at, 0, -1};
+    qn_weight *weight = NULL;
+    if (t->way == NULL)
+        return qn_checkpoint_pack(t->ctx, c, 1, &whole, NULL, &t->w, NULL, err);
+    const qn_status status = qn_checkpoint_load(t->ctx, c, at, 0, -1, &weight, NULL, err);
+    return status == QN_OK ? run_pack_shard(t, weight, err) : status;
+}
+
 /* A module of a model that another program wrote. */
 static int load_module(struct task *t, const struct args *args, const char *text)
 {
-    qn_weight *weight = NULL;
+    struct picked_module p;
+    qn_error err = {0};
+    int failed = model_pick(args, t->ctx, text, &p);
+    const qn_module *const m = &p.facts;
+    if (failed == 0 && p.c != NULL && m->kh * m->kw * m->conv_groups == 1)
+        failed = check_columns(t, text, m->k);
+    if (failed == 0 && p.c != NULL) {
+        const qn_status status = pack_module(t, p.c, p.at, &err);
+        failed = status == QN_OK ? 0 : complain_status(text, status, &err);
+    }
+    qn_checkpoint_close(p.c);
+    return failed;
+}
+
+/* A quantized weight of quern's own file, which becomes the checkpoint's. */
+static int load_own(struct task *t, struct picked *p, const char *name)
+{
+    qn_checkpoint *c = NULL;
     qn_weight_parts parts;
     qn_error err = {0};
-    int failed = model_pick(args, t->ctx, text, &weight);
-    if (failed != 0 || weight == NULL)
-        return failed;
     qn_weight_parts_init(&parts);
-    qn_weight_view(weight, &parts);
-    failed = parts.kh * parts.kw * parts.conv_groups == 1 ? check_columns(t, text, parts.k) : 0;
-    if (failed != 0) {
-        qn_weight_destroy(weight);
-        return failed;
+    qn_status status = qn_file_weight_info(p->file, name, &parts, NULL, &err);
+    const int failed = status == QN_OK && parts.kh * parts.kw * parts.conv_groups == 1
+                           ? check_columns(t, p->path, parts.k)
+                           : 0;
+    if (status == QN_OK && failed == 0) {
+        status = qn_checkpoint_open_files(t->ctx, &p->file, 1, NULL, 0, NULL, &c, &err);
+        p->file = NULL;
     }
-    const qn_status status = pack(t, weight, &err);
-    return status == QN_OK ? 0 : complain_status(text, status, &err);
+    if (status == QN_OK && failed == 0)
+        status = pack_module(t, c, qn_checkpoint_find(c, name), &err);
+    qn_checkpoint_close(c);
+    return status == QN_OK ? failed : complain_status(p->path, status, &err);
 }
 
 static int load_weights(struct task *t, const struct args *args, const char *text,
@@ -227,21 +256,11 @@ static int load_weights(struct task *t, const struct args *args, const char *tex
     if (failed == 0) {
         const char *name = pick_weight(&p), *packed = packed_name(&p);
         qn_status status = QN_OK;
-        qn_weight *weight = NULL;
         if ((name != NULL || packed != NULL) && (t->axes.rank > 0 || t->conv_groups > 0)) {
             failed = complain(EXIT_USAGE, "leave it out: quantized weights say what they are",
                               "%s: --axes and --conv-groups are for plain weights", p.path);
         } else if (name != NULL) {
-            qn_weight_parts parts;
-            qn_weight_parts_init(&parts);
-            status = qn_file_weight_info(p.file, name, &parts, NULL, &err);
-            failed = status == QN_OK && parts.kh * parts.kw * parts.conv_groups == 1
-                         ? check_columns(t, p.path, parts.k)
-                         : 0;
-            if (status == QN_OK && failed == 0)
-                status = qn_file_load_weight(t->ctx, p.file, name, &weight, &err);
-            if (status == QN_OK && failed == 0)
-                status = pack(t, weight, &err);
+            failed = load_own(t, &p, name);
         } else if (packed != NULL && t->way != NULL) {
             failed = complain(EXIT_INPUT, "give the quantized weights they were made from",
                               "%s: packed weights cannot be cut for --parallel", p.path);

@@ -133,41 +133,42 @@ int model_values(const struct model *m, const struct model *to, qn_ctx *ctx, int
 
 /* -------------------------------------------------------------------------------------- picking */
 
-static int load_picked(qn_ctx *ctx, const qn_checkpoint *c, const char *name, qn_weight **weight)
+static int find_picked(struct picked_module *p, const char *name)
 {
-    qn_module module;
     qn_error err = {0};
-    const int64_t at = qn_checkpoint_find(c, name);
-    qn_module_init(&module);
-    if (at < 0)
+    p->at = qn_checkpoint_find(p->c, name);
+    if (p->at < 0)
         return complain(EXIT_INPUT, "'quern inspect' lists the names", "%s: no module of that name",
                         name);
-    qn_status status = qn_checkpoint_module(c, at, &module, &err);
-    if (status == QN_OK && module.importer[0] == '\0' && module.format.code != QN_CODE_FLOAT)
-        return 0;
-    if (status == QN_OK)
-        status = qn_checkpoint_load(ctx, c, at, 0, -1, weight, NULL, &err);
-    return status == QN_OK ? 0 : imports_complain(status, &err);
+    const qn_status status = qn_checkpoint_module(p->c, p->at, &p->facts, &err);
+    if (status != QN_OK)
+        return imports_complain(status, &err);
+    if (p->facts.importer[0] == '\0' && p->facts.format.code != QN_CODE_FLOAT) {
+        qn_checkpoint_close(p->c);
+        p->c = NULL;
+    }
+    return 0;
 }
 
-int model_pick(const struct args *args, qn_ctx *ctx, const char *text, qn_weight **weight)
+int model_pick(const struct args *args, qn_ctx *ctx, const char *text, struct picked_module *p)
 {
-    qn_checkpoint *c = NULL;
     char *path = must_copy(text), *name = NULL;
     int status = 0;
-    *weight = NULL;
+    p->c = NULL;
+    p->at = -1;
+    qn_module_init(&p->facts);
     while (access(path, F_OK) != 0 && (name = strrchr(path, ':')) != NULL)
         *name = '\0';
     const size_t length = strlen(path);
     if (access(path, F_OK) == 0 && text[length] == ':' &&
-        qn_checkpoint_open(ctx, path, NULL, &c, NULL) == QN_OK && imports_is_foreign(c)) {
-        qn_checkpoint_close(c);
-        c = NULL;
-        status = imports_open(args, ctx, path, &c);
-        if (status == 0)
-            status = load_picked(ctx, c, text + length + 1, weight);
+        qn_checkpoint_open(ctx, path, NULL, &p->c, NULL) == QN_OK) {
+        const int is_foreign = imports_is_foreign(p->c);
+        qn_checkpoint_close(p->c);
+        p->c = NULL;
+        status = is_foreign ? imports_open(args, ctx, path, &p->c) : 0;
+        if (is_foreign && status == 0)
+            status = find_picked(p, text + length + 1);
     }
-    qn_checkpoint_close(c);
     free(path);
     return status;
 }

@@ -28,8 +28,13 @@ void model_type(const struct model *m, int64_t i, char *text, size_t capacity);
 int model_values(const struct model *m, const struct model *to, qn_ctx *ctx, int64_t i,
                  qn_tensor *rows, int64_t *group);
 
-/* A weight picked as PATH:NAME out of a model (PATH may be a folder): NULL if there is no such
- * model or module, or it is none of the importers'. */
-int model_pick(const struct args *args, qn_ctx *ctx, const char *text, qn_weight **weight);
+/* A weight picked as PATH:NAME out of a model (PATH may be a folder). */
+struct picked_module {
+    qn_checkpoint *c; /* to be closed; NULL: there is no such model, or it is none of importers' */
+    int64_t at;
+    qn_module facts;
+};
+/* 0 or the exit status; to be closed in any case. */
+int model_pick(const struct args *args, qn_ctx *ctx, const char *text, struct picked_module *p);
 
 #endif
