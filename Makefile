@@ -6,7 +6,7 @@ quern = build/release/quern
 # What is measured where ARGS says nothing: a layer of a language model, from decode to prefill.
 product = --n 4096 --k 4096 --m 1,32,512
 
-.PHONY: all demo check size wheel bench bench-peers gpu-check gpu-bench models bench-models models-onnx \
+.PHONY: all demo check judges size wheel bench bench-peers gpu-check gpu-bench models bench-models models-onnx \
     models-embeddings docs install clean
 
 all:
@@ -30,6 +30,10 @@ bench: all
 wheel:
 	@tools/setup.sh demo
 	@tools/wheel.sh build/wheel
+
+# Large packages that exports are tried in: llama.cpp, PyTorch, transformers and others.
+judges:
+	@tools/judges.sh $(ARGS)
 
 # Beside other libraries, as far as they can be had (cmake/peers.cmake, bench/requirements.txt).
 bench-peers: all

@@ -114,7 +114,9 @@ static int choose(struct export *e)
                           "'quern quantize' quantizes floats; 'quern convert --to "
                           "onnx:qdq' and 'onnx' make one of each other",
                           "%s: no weight of its graph is to become another", e->source);
-    if (status == 0 && e->n_weights == 0)
+    /* A GGUF file may hold floats alone. */
+    const int is_plain = strcmp(e->target, "gguf") == 0 && e->n_pieces > 0;
+    if (status == 0 && e->n_weights == 0 && !is_plain)
         status = complain(EXIT_INPUT, "'quern quantize' makes some",
                           "%s: no quantized weight is left to convert", e->source);
     return status;
@@ -254,6 +256,24 @@ static qn_status declare(const struct export *e, qn_writer *writer, int shard, q
     return status;
 }
 
+/* The one tensor of a GGUF file that no module of the source is: what frequencies are divided by.
+ * is_declared: its values are given now. */
+static qn_status put_rope_factors(const struct export *e, int is_declared, int64_t *index,
+                                  qn_error *err)
+{
+    int64_t count;
+    float *factors = export_rope_factors(e, &count);
+    qn_status status = QN_OK;
+    if (factors != NULL && !is_declared) {
+        status = qn_writer_add(writing, "rope_freqs.weight", QN_F32, 1, &count, index, err);
+    } else if (factors != NULL && !qn_writer_is_done(writing, *index)) {
+        const qn_tensor t = qn_tensor_make(factors, QN_F32, 1, &count);
+        status = qn_writer_put(writing, *index, &t, err);
+    }
+    free(factors);
+    return status;
+}
+
 static int is_done(const struct piece *p)
 {
     for (int t = 0; t < p->n_tensors; t++)
@@ -294,6 +314,7 @@ static int write_shard(struct export *e, int shard)
     qn_error err = {0};
     char *path = shard_path(e, shard);
     qn_status status = QN_OK;
+    int64_t rope = -1;
     int result = 0;
     if (access(path, F_OK) == 0) { /* an earlier run has finished it */
         free(path);
@@ -314,7 +335,11 @@ static int write_shard(struct export *e, int shard)
     if (status == QN_OK && result == 0)
         status = declare(e, writing, shard, &err);
     if (status == QN_OK && result == 0)
+        status = put_rope_factors(e, 0, &rope, &err);
+    if (status == QN_OK && result == 0)
         status = qn_writer_begin(writing, 0, 1, &err);
+    if (status == QN_OK && result == 0)
+        status = put_rope_factors(e, 1, &rope, &err);
     if (status != QN_OK || result != 0) {
         qn_writer_abort(writing, 1);
         result = status != QN_OK ? complain_output(path, status, &err) : result;

@@ -105,6 +105,12 @@ int export_read_config(struct export *e);
 int export_write_config(struct export *e);
 /* export_gguf.c: metadata of a GGUF target, into its writer. */
 int export_metadata(struct export *e, qn_writer *writer);
+/* export_rope.c: what config.json says of rotations, of layers that see all of a text; or NULL. */
+const cJSON *export_rope(const cJSON *config);
+/* The keys that say how they are scaled. */
+qn_status export_put_rope(const struct export *e, qn_writer *writer, qn_error *err);
+/* What frequencies are divided by, where a tensor says that; to be freed, or NULL. */
+float *export_rope_factors(const struct export *e, int64_t *count);
 /* export_graph.c: a model whose graph is kept. Open it. 0 or the exit status. */
 int graph_begin(struct export *e);
 void graph_end(struct export *e);

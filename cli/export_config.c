@@ -119,9 +119,11 @@ static char *pattern_of(const char *sign, const char *name)
 static cJSON *config_of_gptq(const struct export *e, const struct piece *w)
 {
     cJSON *q = cJSON_CreateObject(), *dynamic = cJSON_CreateObject(), *meta, *list;
-    int is_symmetric = 1, has_order = 0;
+    int is_symmetric = 1, has_order = 0, has_head = 0;
     for (int64_t i = 0; i < e->n_pieces; i++) {
         const struct piece *p = &e->pieces[i];
+        has_head =
+            has_head || (p->how == PIECE_EXPORT && strcmp(p->target, "lm_head.weight") == 0);
         const int is_other = p->how == PIECE_EXPORT && (p->bits != w->bits || p->group != w->group);
         is_symmetric = is_symmetric && (p->how != PIECE_EXPORT || p->is_symmetric);
         has_order = has_order || (p->how == PIECE_EXPORT && p->has_order);
@@ -140,7 +142,7 @@ static cJSON *config_of_gptq(const struct export *e, const struct piece *w)
     cJSON_AddNumberToObject(q, "group_size", (double)w->group);
     cJSON_AddBoolToObject(q, "desc_act", has_order);
     cJSON_AddBoolToObject(q, "sym", is_symmetric);
-    cJSON_AddBoolToObject(q, "lm_head", 0);
+    cJSON_AddBoolToObject(q, "lm_head", has_head);
     cJSON_AddStringToObject(q, "checkpoint_format", w->kind);
     cJSON_AddStringToObject(q, "pack_dtype", "int32");
     if (dynamic->child != NULL)

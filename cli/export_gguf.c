@@ -69,26 +69,45 @@ static qn_status array_end(struct array *a, qn_writer *writer, const char *key, 
 
 /* ------------------------------------------------------------------------------------ tokenizer */
 
-static cJSON *read_json(const struct export *e, const char *name)
+/* A file of the folder, with a zero byte behind it, or NULL; to be freed. used: NULL, or its
+ * bytes. */
+static char *read_text(const struct export *e, const char *name, size_t *used)
 {
     enum { MOST = 256 << 20 };
     char *path = must_print("%s/%s", e->folder, name);
     FILE *file = fopen(path, "rb");
-    cJSON *object = NULL;
     free(path);
     if (file == NULL)
         return NULL;
-    size_t used = 0, room = 1 << 20, n;
+    size_t length = 0, room = 1 << 20, n;
     char *text = must_alloc(room);
-    while ((n = fread(text + used, 1, room - used, file)) > 0 && used < MOST) {
-        used += n;
-        if (used == room)
+    while ((n = fread(text + length, 1, room - 1 - length, file)) > 0 && length < MOST) {
+        length += n;
+        if (length == room - 1)
             text = must_grow(text, room *= 2);
     }
     fclose(file);
-    object = cJSON_ParseWithLength(text, used);
+    text[length] = '\0';
+    if (used != NULL)
+        *used = length;
+    return text;
+}
+
+static cJSON *read_json(const struct export *e, const char *name)
+{
+    size_t used = 0;
+    char *text = read_text(e, name, &used);
+    cJSON *object = text == NULL ? NULL : cJSON_ParseWithLength(text, used);
     free(text);
     return object;
+}
+
+static double number_of(const cJSON *config, const char *key, double otherwise)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    if (cJSON_IsArray(item))
+        item = cJSON_GetArrayItem(item, 0);
+    return cJSON_IsNumber(item) ? item->valuedouble : otherwise;
 }
 
 struct token {
@@ -101,39 +120,66 @@ static int is_byte_token(const char *text)
     return strlen(text) == 6 && strncmp(text, "<0x", 3) == 0 && text[5] == '>';
 }
 
-/* Tokens by their ids, added ones included. To be freed; *count of them. */
-static struct token *take_tokens(const cJSON *tokenizer, int64_t least, int64_t *count)
+/* The highest id of any token, and 1. */
+static int64_t count_tokens(const cJSON *vocab, const cJSON *added)
+{
+    const cJSON *t;
+    double n = 0;
+    cJSON_ArrayForEach(t, vocab) n = t->valuedouble >= n ? t->valuedouble + 1 : n;
+    cJSON_ArrayForEach(t, added)
+    {
+        const cJSON *id = cJSON_GetObjectItemCaseSensitive(t, "id");
+        n = cJSON_IsNumber(id) && id->valuedouble >= n ? id->valuedouble + 1 : n;
+    }
+    return n < 1e9 ? (int64_t)n : (int64_t)1e9;
+}
+
+/* Tokens by their ids, added ones included: `rows` of them, which is how many the model embeds
+ * (tokens beyond these have no embedding), or all where that is not known, 0. To be freed. */
+static struct token *take_tokens(const cJSON *tokenizer, int64_t rows, int64_t *count)
 {
     enum { MOST = 1 << 22 };
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(tokenizer, "model");
     const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(model, "vocab");
     const cJSON *added = cJSON_GetObjectItemCaseSensitive(tokenizer, "added_tokens");
     const cJSON *t;
-    int64_t n = least;
-    cJSON_ArrayForEach(t, vocab) n = t->valuedouble >= (double)n ? (int64_t)t->valuedouble + 1 : n;
-    cJSON_ArrayForEach(t, added)
-    {
-        const cJSON *id = cJSON_GetObjectItemCaseSensitive(t, "id");
-        n = cJSON_IsNumber(id) && id->valuedouble >= (double)n ? (int64_t)id->valuedouble + 1 : n;
-    }
+    const int64_t n = rows > 0 ? rows : count_tokens(vocab, added);
     if (!cJSON_IsObject(vocab) || n < 1 || n > MOST)
         return NULL;
     struct token *tokens = must_alloc((size_t)n * sizeof *tokens);
     for (int64_t i = 0; i < n; i++)
         tokens[i] = (struct token){NULL, 5};
-    cJSON_ArrayForEach(t, vocab) if (t->valuedouble >= 0) tokens[(int64_t)t->valuedouble] =
-        (struct token){t->string, is_byte_token(t->string) ? 6 : 1};
+    cJSON_ArrayForEach(t, vocab)
+    {
+        if (t->valuedouble >= 0 && t->valuedouble < (double)n)
+            tokens[(int64_t)t->valuedouble] =
+                (struct token){t->string, is_byte_token(t->string) ? 6 : 1};
+    }
     cJSON_ArrayForEach(t, added)
     {
         const cJSON *id = cJSON_GetObjectItemCaseSensitive(t, "id");
         const cJSON *content = cJSON_GetObjectItemCaseSensitive(t, "content");
         const cJSON *special = cJSON_GetObjectItemCaseSensitive(t, "special");
-        if (cJSON_IsNumber(id) && id->valuedouble >= 0 && cJSON_IsString(content))
+        if (cJSON_IsNumber(id) && id->valuedouble >= 0 && id->valuedouble < (double)n &&
+            cJSON_IsString(content))
             tokens[(int64_t)id->valuedouble] =
                 (struct token){content->valuestring, cJSON_IsTrue(special) ? 3 : 4};
     }
     *count = n;
     return tokens;
+}
+
+/* Rows of the embedding: what vocab_size says may be more or less. 0: neither is known. */
+static int64_t embedded_tokens(const struct export *e)
+{
+    for (int64_t i = 0; i < e->n_pieces; i++) {
+        const struct piece *p = &e->pieces[i];
+        if (strcmp(p->target, "token_embd.weight") == 0 && p->n_tensors == 1 &&
+            p->tensors[0].rank == 2)
+            return p->tensors[0].shape[0];
+    }
+    const double size = number_of(e->config, "vocab_size", 0);
+    return size >= 1 && size < 1e9 ? (int64_t)size : 0;
 }
 
 /* llama.cpp cuts text into words by rules with names; which, the tokenizer tells. */
@@ -142,12 +188,16 @@ static const char *rule_of(const cJSON *tokenizer)
     const cJSON *pre = cJSON_GetObjectItemCaseSensitive(tokenizer, "pre_tokenizer");
     char *text = pre == NULL ? NULL : cJSON_PrintUnformatted(pre);
     const char *rule = "default";
-    if (text != NULL && strstr(text, "\\\\p{N}{1,3}") != NULL)
+    if (text != NULL && strstr(text, "\\\\p{Lu}") != NULL)
+        rule = strstr(text, "\\\\p{N}{1,3}") != NULL ? "gpt-4o" : "tekken";
+    else if (text != NULL && strstr(text, "\\\\p{N}{1,3}") != NULL)
         rule = "llama-bpe";
     else if (text != NULL && strstr(text, "|\\\\p{N}|") != NULL)
         rule = "qwen2";
     else if (text != NULL && strstr(text, "\"individual_digits\":true") != NULL)
         rule = "smollm";
+    else if (text != NULL && strstr(text, "\"use_regex\":true") != NULL)
+        rule = "gpt-2";
     cJSON_free(text);
     return rule;
 }
@@ -200,41 +250,59 @@ static qn_status put_tokens(qn_writer *writer, const struct token *tokens, int64
     return status;
 }
 
-static double number_of(const cJSON *config, const char *key, double otherwise)
+static qn_status put_flag(qn_writer *writer, const char *key, int is_on, qn_error *err)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
-    if (cJSON_IsArray(item))
-        item = cJSON_GetArrayItem(item, 0);
-    return cJSON_IsNumber(item) ? item->valuedouble : otherwise;
+    const uint8_t flag = is_on != 0;
+    return qn_writer_value(writer, key, QN_VALUE_BOOL, &flag, 1, err);
 }
 
-/* What tokenizer_config.json says: does a text begin with a token of its own, how chats look. */
+/* SentencePiece puts a space before a text unless the model says otherwise (gemma's does); its
+ * tokenizer.json has a step for that, of the normalizer or the pre-tokenizer. */
+static int adds_space(const cJSON *tokenizer)
+{
+    static const char *const steps[] = {"normalizer", "pre_tokenizer"};
+    int found = 0;
+    for (size_t i = 0; i < 2; i++) {
+        const cJSON *step = cJSON_GetObjectItemCaseSensitive(tokenizer, steps[i]);
+        char *text = step == NULL ? NULL : cJSON_PrintUnformatted(step);
+        found = found || (text != NULL && (strstr(text, "\"type\":\"Prepend\"") != NULL ||
+                                           strstr(text, "\"prepend_scheme\":\"first\"") != NULL ||
+                                           strstr(text, "\"prepend_scheme\":\"always\"") != NULL ||
+                                           strstr(text, "\"add_prefix_space\":true") != NULL));
+        cJSON_free(text);
+    }
+    return found;
+}
+
+static int64_t token_id(const struct token *tokens, int64_t count, const cJSON *text)
+{
+    for (int64_t i = 0; cJSON_IsString(text) && i < count; i++)
+        if (tokens[i].text != NULL && strcmp(tokens[i].text, text->valuestring) == 0)
+            return i;
+    return -1;
+}
+
+/* What tokenizer_config.json says: with which tokens a text begins and ends, how chats look (which
+ * may be a file of its own). */
 static qn_status put_habits(const struct export *e, qn_writer *writer, qn_error *err)
 {
+    static const char *const flags[][2] = {{"add_bos_token", "tokenizer.ggml.add_bos_token"},
+                                           {"add_eos_token", "tokenizer.ggml.add_eos_token"}};
     cJSON *config = read_json(e, "tokenizer_config.json");
-    const cJSON *bos = cJSON_GetObjectItemCaseSensitive(config, "add_bos_token");
     const cJSON *chat = cJSON_GetObjectItemCaseSensitive(config, "chat_template");
-    const uint8_t adds = cJSON_IsTrue(bos) ? 1 : 0;
+    char *own = read_text(e, "chat_template.jinja", NULL);
+    const char *text = cJSON_IsString(chat) ? chat->valuestring : own;
     qn_status status = QN_OK;
-    if (cJSON_IsBool(bos))
-        status =
-            qn_writer_value(writer, "tokenizer.ggml.add_bos_token", QN_VALUE_BOOL, &adds, 1, err);
-    if (status == QN_OK && cJSON_IsString(chat))
-        status = put_text(writer, "tokenizer.chat_template", chat->valuestring, err);
+    for (size_t i = 0; i < 2 && status == QN_OK; i++) {
+        const cJSON *flag = cJSON_GetObjectItemCaseSensitive(config, flags[i][0]);
+        if (cJSON_IsBool(flag))
+            status = put_flag(writer, flags[i][1], cJSON_IsTrue(flag), err);
+    }
+    if (status == QN_OK && text != NULL)
+        status = put_text(writer, "tokenizer.chat_template", text, err);
+    free(own);
     cJSON_Delete(config);
     return status;
-}
-
-/* Scaled rotations need factors of their own in GGUF, which are not made. */
-static void warn_of_rope(const cJSON *config)
-{
-    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
-    if (cJSON_IsObject(scaling) ||
-        (cJSON_IsString(type) && strcmp(type->valuestring, "default") != 0))
-        fprintf(stderr, "quern: config.json scales its rotations (rope_scaling), which the GGUF "
-                        "file does not say: long texts will come out worse\n");
 }
 
 static qn_status put_tokenizer(const struct export *e, qn_writer *writer, qn_error *err)
@@ -247,8 +315,7 @@ static qn_status put_tokenizer(const struct export *e, qn_writer *writer, qn_err
     const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(model, "byte_fallback");
     const int is_spm = cJSON_IsTrue(bytes);
     int64_t count = 0;
-    struct token *tokens =
-        take_tokens(tokenizer, (int64_t)number_of(e->config, "vocab_size", 0), &count);
+    struct token *tokens = take_tokens(tokenizer, embedded_tokens(e), &count);
     qn_status status = QN_OK;
     if (tokens == NULL) {
         fprintf(stderr, "quern: no tokenizer.json with a vocabulary: the GGUF file has no "
@@ -269,6 +336,13 @@ static qn_status put_tokenizer(const struct export *e, qn_writer *writer, qn_err
         if (id >= 0)
             status = put_u32(writer, ids[i][1], id, err);
     }
+    const int64_t unknown =
+        token_id(tokens, count, cJSON_GetObjectItemCaseSensitive(model, "unk_token"));
+    if (status == QN_OK && unknown >= 0)
+        status = put_u32(writer, "tokenizer.ggml.unknown_token_id", (double)unknown, err);
+    if (status == QN_OK && is_spm)
+        status =
+            put_flag(writer, "tokenizer.ggml.add_space_prefix", adds_space(tokenizer), err);
     free(tokens);
     cJSON_Delete(tokenizer);
     return status == QN_OK ? put_habits(e, writer, err) : status;
@@ -297,11 +371,31 @@ static const struct number {
 };
 enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
 
-/* rope_theta moved into rope_parameters. */
+/* rope_theta may lie among what is said of rotations. */
 static double find_number(const cJSON *config, const struct number *n)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    return number_of(config, n->hf, number_of(rope, n->hf, n->otherwise));
+    return number_of(config, n->hf, number_of(export_rope(config), n->hf, n->otherwise));
+}
+
+/* The same of a model that has no quantized weight. */
+static uint32_t plain_type(const struct export *e)
+{
+    static const struct {
+        qn_dtype dtype;
+        uint32_t number;
+    } types[] = {{QN_F16, 1}, {QN_BF16, 32}, {QN_F32, 0}};
+    double most = 0;
+    uint32_t found = 1;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        double bytes = 0;
+        for (int64_t i = 0; i < e->n_pieces; i++)
+            if (e->pieces[i].n_tensors == 1 && e->pieces[i].tensors[0].rank > 1 &&
+                e->pieces[i].tensors[0].dtype == types[t].dtype)
+                bytes += e->pieces[i].bytes;
+        found = bytes > most ? types[t].number : found;
+        most = bytes > most ? bytes : most;
+    }
+    return found;
 }
 
 /* llama.h's number for the type that most weights have. */
@@ -314,7 +408,7 @@ static uint32_t file_type(const struct export *e)
                  {"Q2_K", 10},   {"Q3_K", 12},   {"Q4_K", 15},  {"Q5_K", 17}, {"Q6_K", 18},
                  {"IQ4_NL", 25}, {"IQ4_XS", 30}, {"MXFP4", 38}, {"NVFP4", 39}};
     double most = 0;
-    uint32_t found = 1; /* f16 */
+    uint32_t found = plain_type(e);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         double bytes = 0;
         for (int64_t i = 0; i < e->n_pieces; i++)
@@ -333,7 +427,6 @@ static qn_status put_config(struct export *e, qn_writer *writer, qn_error *err)
     const double heads = number_of(e->config, "num_attention_heads", 1);
     const double head = number_of(e->config, "head_dim", heads > 0 ? size / heads : 0);
     qn_status status = put_text(writer, "general.architecture", arch, err);
-    warn_of_rope(e->config);
     if (status == QN_OK)
         status = put_text(writer, "general.type", "model", err);
     if (status == QN_OK)
@@ -357,6 +450,8 @@ static qn_status put_config(struct export *e, qn_writer *writer, qn_error *err)
     if (status == QN_OK)
         status = put_u32(writer, rope, head, err);
     free(rope);
+    if (status == QN_OK)
+        status = export_put_rope(e, writer, err);
     return status == QN_OK ? put_tokenizer(e, writer, err) : status;
 }
 

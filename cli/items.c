@@ -347,6 +347,17 @@ static int is_meant(const struct choice *c, const struct item *item)
     return args_has(c->chosen.args, "all") || qn_file_get_kind(item->tensor->file) == QN_FILE_NPY;
 }
 
+/* Does --to name a format of Hugging Face's folders? */
+static int is_for_folder(const struct args *args)
+{
+    static const char *const others[] = {"quern", "packed", "gguf", "onnx"};
+    const char *to = args_text(args, "to", "quern");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strncmp(to, others[i], strlen(others[i])) == 0)
+            return 0;
+    return 1;
+}
+
 static int find_geometry(struct choice *c, struct item *item)
 {
     const qn_tensor *t = &item->tensor->entry.tensor;
@@ -377,7 +388,8 @@ static int choose_one(struct choice *c, struct item *item)
     if (status == 0 && item->reason == NULL)
         status = find_geometry(c, item);
     if (status == 0 && item->reason == NULL && !is_meant(c, item)) {
-        item->reason = skip_reason(name, item->n, item->k, item->axes.at[AXIS_W] < 0);
+        item->reason = skip_reason(name, item->n, item->k, item->axes.at[AXIS_W] < 0,
+                                   is_for_folder(c->chosen.args));
         item->is_skipped = item->reason != NULL;
     }
     if (status != 0)

@@ -56,8 +56,9 @@ cJSON *items_json(const struct items *items);
  * nothing tells. */
 void items_notes(const struct items *items);
 
-/* Why a weight of this name and shape had better not be quantized, or NULL: "embedding". */
-const char *skip_reason(const char *name, int64_t n, int64_t k, int is_matrix);
+/* Why a weight of this name and shape had better not be quantized, or NULL: "embedding". to_folder:
+ * in a format of Hugging Face's folders. */
+const char *skip_reason(const char *name, int64_t n, int64_t k, int is_matrix, int to_folder);
 /* What another program has quantized and has named this tensor of: "GPTQ"; or NULL. */
 const char *foreign_scheme(const struct source *s, const char *name);
 

@@ -4,7 +4,9 @@
  * "model.embed_tokens.weight" - word by word, and at shapes. docs/cli.md lists them.
  *
  * An embedding is read by row, not multiplied; a router decides between experts, where a small
- * error changes the whole result; norms and tiny matrices have hardly any bytes. */
+ * error changes the whole result; norms and tiny matrices have hardly any bytes. Programs that read
+ * folders of GPTQ, AWQ, compressed-tensors and bitsandbytes take a language model's head for plain
+ * floats. */
 #include <ctype.h>
 #include <string.h>
 
@@ -105,8 +107,9 @@ static int is_gate(const char *name, int64_t n, int64_t k)
     return n < k && owner_is(name, gates);
 }
 
-const char *skip_reason(const char *name, int64_t n, int64_t k, int is_matrix)
+const char *skip_reason(const char *name, int64_t n, int64_t k, int is_matrix, int to_folder)
 {
+    static const char *const heads[] = {"lm_head", NULL};
     static const char *const positions[] = {"pos_emb",   "pos_bias",  "rel_pos",
                                             "rel_pos_h", "rel_pos_w", "relative_attention_bias",
                                             NULL};
@@ -115,6 +118,8 @@ const char *skip_reason(const char *name, int64_t n, int64_t k, int is_matrix)
         return "position table";
     if (any_word(name, is_embedding) || owner_is(name, shared))
         return "embedding";
+    if (to_folder && owner_is(name, heads))
+        return "head, which readers of that format expect as it is";
     if (any_word(name, is_router) || is_gate(name, n, k))
         return "router";
     if (any_word(name, is_norm))

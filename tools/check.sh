@@ -138,7 +138,7 @@ run_aarch64() {
 # numpy and ONNX Runtime are an independent oracle: used when they can be had, never needed.
 prepare_python() {
     [ -d test/oracle ] || return 0
-    build/venv/bin/python -c 'import gguf, numpy, onnx, onnxruntime, safetensors' \
+    build/venv/bin/python -c 'import gguf, numpy, onnx, onnxruntime, safetensors, tokenizers' \
         2>/dev/null && return 0
     python3 -m venv build/venv && timeout 300 build/venv/bin/pip install -q \
         --disable-pip-version-check -r test/oracle/requirements.txt

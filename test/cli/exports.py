@@ -222,7 +222,7 @@ class Exports(Case):
         self.complains("convert", "m", "-o", "m", "--to", "awq", status=2, says="there already")
         self.complains("convert", "m", "-o", "x", "--to", "awq", "--group", "24", status=3,
                        says=["do not divide"])
-        self.complains("convert", "m", "-o", "x", "--to", "gguf", "-i", "*norm*", status=3,
+        self.complains("convert", "m", "-o", "x", "--to", "ct", "-i", "*norm*", status=3,
                        says=["no quantized weight"])
         os.makedirs("x.part/mine")
         self.complains("convert", "m", "-o", "x", "--to", "awq", status=4,

@@ -123,6 +123,12 @@ class Quantize(Case):
         plan = self.plan("m.safetensors", "--all")
         self.assertEqual({n for n, t in plan.items() if not t["quantized"]},
                          {"layers.0.input_layernorm.weight"})
+        # Programs that read such folders take the head for floats; GGUF's do not.
+        for to, is_kept in (("awq", True), ("gptq_v2", True), ("ct", True), ("bnb", True),
+                            ("gguf:q8_0", False)):
+            plan = self.plan("m.safetensors", "--to", to)
+            self.assertEqual(plan["lm_head.weight"]["quantized"], not is_kept, to)
+            self.assertEqual("head" in plan["lm_head.weight"].get("reason", ""), is_kept, to)
         # A name in full is meant; a pattern only narrows.
         plan = self.plan("m.safetensors", "-i", "model.embed_tokens.weight", "-i", "transformer.*")
         self.assertEqual({n for n, t in plan.items() if t["quantized"]},
