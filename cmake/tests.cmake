@@ -225,7 +225,7 @@ if(QN_CUDA_BUILT)
   set_target_properties(test_unit_cuda_decode_plan PROPERTIES
     CUDA_ARCHITECTURES ${newest} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
   add_test(NAME unit.cuda_decode_plan COMMAND test_unit_cuda_decode_plan)
-  set_tests_properties(unit.cuda_decode_plan PROPERTIES LABELS unit TIMEOUT 60)
+  set_tests_properties(unit.cuda_decode_plan PROPERTIES LABELS unit TIMEOUT 300)
 endif()
 
 # ---- examples: whole programs over the public headers, which end with status 0 -------------------
@@ -239,7 +239,7 @@ foreach(source IN LISTS example_sources)
   set_target_properties(example_${name} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
   add_test(NAME example.${name} COMMAND example_${name})
-  set_tests_properties(example.${name} PROPERTIES LABELS example TIMEOUT 60)
+  set_tests_properties(example.${name} PROPERTIES LABELS example TIMEOUT 300)
   if(QN_WRAPS AND NOT QN_SANITIZE)
     add_executable(example_${name}_smaller ${source})
     quern_internal_program(example_${name}_smaller)
@@ -370,7 +370,7 @@ if(QN_PYTHON AND NOT QN_SANITIZE AND TARGET quern_ort)
   if(tested)
     add_test(NAME python.ort COMMAND ${oracle_python} ${PROJECT_SOURCE_DIR}/python/tests/run.py
       ort_encoder ort_integers ort_products ort_sessions ort_tables)
-    set_tests_properties(python.ort PROPERTIES LABELS python TIMEOUT 300 SKIP_RETURN_CODE 77
+    set_tests_properties(python.ort PROPERTIES LABELS python TIMEOUT 900 SKIP_RETURN_CODE 77
       ENVIRONMENT "QUERN_LIBRARY=$<TARGET_FILE:quern>")
   endif()
 endif()
@@ -380,10 +380,10 @@ if(QN_PYTHON AND TARGET example_llm)
   if(tested)
     add_test(NAME example.llm COMMAND ${oracle_python}
       ${PROJECT_SOURCE_DIR}/test/llm/small_models.py $<TARGET_FILE:example_llm>)
-    set_tests_properties(example.llm PROPERTIES LABELS example TIMEOUT 300 SKIP_RETURN_CODE 77)
+    set_tests_properties(example.llm PROPERTIES LABELS example TIMEOUT 900 SKIP_RETURN_CODE 77)
     add_test(NAME example.llm_ranks COMMAND ${oracle_python}
       ${PROJECT_SOURCE_DIR}/test/llm/ranks.py $<TARGET_FILE:example_llm> ${llm_programs})
-    set_tests_properties(example.llm_ranks PROPERTIES LABELS example TIMEOUT 300
+    set_tests_properties(example.llm_ranks PROPERTIES LABELS example TIMEOUT 900
       SKIP_RETURN_CODE 77)
   endif()
 endif()

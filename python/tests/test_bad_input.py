@@ -158,7 +158,7 @@ class Surroundings(unittest.TestCase):
     def python(self, text, **environment):
         done = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                              env={**os.environ, **environment}, timeout=60)
+                              env={**os.environ, **environment}, timeout=300)
         return done.returncode, done.stdout
 
     def test_no_numpy(self):

@@ -54,7 +54,7 @@ class Interpreters(unittest.TestCase):
         """
         import textwrap
         done = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True,
-                              text=True, check=False, timeout=120)
+                              text=True, check=False, timeout=300)
         if "No module named '_xxsubinterpreters'" in done.stderr:
             self.skipTest("this Python has no interpreters module")
         lines = done.stdout.splitlines()

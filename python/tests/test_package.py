@@ -124,7 +124,7 @@ class Examples(unittest.TestCase):
 class Command(unittest.TestCase):
     def run_command(self, *words):
         return subprocess.run([sys.executable, "-m", "quern", *words], capture_output=True,
-                              text=True, check=False, timeout=60)
+                              text=True, check=False, timeout=300)
 
     @unittest.skipIf(_library.native("quern") is None, "this library came without the command")
     def test_command(self):

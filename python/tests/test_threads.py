@@ -57,7 +57,7 @@ class Threads(unittest.TestCase):
         thread = threading.Thread(target=count)
         thread.start()
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 300
             moved = False
             while not moved and time.monotonic() < deadline:
                 before = counted[0]
@@ -106,7 +106,7 @@ class Fork(unittest.TestCase):
                     status = 0
             finally:
                 os._exit(status)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         done, status = os.waitpid(child, os.WNOHANG)
         while done == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -143,10 +143,10 @@ class Interrupted(unittest.TestCase):
         handler = signal.getsignal(signal.SIGINT)
         for progress in (None, lambda done, total: None):
             timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
             try:
                 with self.assertRaises(KeyboardInterrupt):
-                    for _ in range(20):
+                    timer.start()
+                    while True:
                         self.long_call(progress=progress)
             finally:
                 timer.cancel()
@@ -181,7 +181,7 @@ class Interrupted(unittest.TestCase):
                 "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                 "w = np.random.default_rng(0).normal(size=(4096, 1024)).astype(np.float32)\n"
                 "print('begins', flush=True)\n"
-                "for _ in range(20): quern.quantize(w, 'int3:g32', method='search')\n")
+                "while True: quern.quantize(w, 'int3:g32', method='search')\n")
         with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True) as child:
             self.assertEqual(child.stdout.readline(), "begins\n")

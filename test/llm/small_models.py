@@ -265,7 +265,7 @@ class Model:
 
 
 def run(*arguments):
-    return subprocess.run([LLM, *arguments], capture_output=True, timeout=120, check=False)
+    return subprocess.run([LLM, *arguments], capture_output=True, timeout=300, check=False)
 
 
 class Engine(unittest.TestCase):
