@@ -25,7 +25,7 @@ static const struct source_tensor *find(const struct source *activations, const 
     return found;
 }
 
-/* Of one expert, or of all that are in the same tensor. */
+/* Finds the activations of an item: of its own expert, or of all experts in the same tensor. */
 static const struct source_tensor *find_for(const struct source *activations,
                                             const struct item *item)
 {

@@ -93,7 +93,8 @@ char *args_words(const struct args *args);
  * value when the option is absent. 0, or EXIT_USAGE after the error was told. */
 int args_int(const struct args *args, const char *name, int64_t lo, int64_t hi, int64_t *out);
 int args_real(const struct args *args, const char *name, double lo, double hi, double *out);
-/* The same for a text of its own: `what` names it in the error. */
+/* parse_int() and parse_real() read a text that is no option's value: `what` names it in the error.
+ */
 int parse_int(const char *what, const char *text, int64_t lo, int64_t hi, int64_t *out);
 int parse_real(const char *what, const char *text, double lo, double hi, double *out);
 /* "1,8,64" -> numbers; at most max of them. n gets the count. */
@@ -111,7 +112,7 @@ void dump_man(const struct command *const *commands);
 int complain(int status, const char *todo, const char *text, ...) PRINTF(3, 4);
 /* A failure of the library about `what`: its own words, what to do about them, its exit status. */
 int complain_status(const char *what, qn_status status, const qn_error *err);
-/* The same about a file that was to be written: never EXIT_INPUT. */
+/* Complains about a file that was to be written: the exit status is never EXIT_INPUT. */
 int complain_output(const char *path, qn_status status, const qn_error *err);
 /* Memory of the command itself; ends the process with a sentence when there is none. */
 void *must_alloc(size_t bytes);
@@ -142,7 +143,7 @@ char *text_escaped(const char *json);
 
 /* --device, --isa, --threads; else QUERN_ISA, QUERN_THREADS. 0 or the exit status. */
 int context_make(const struct args *args, qn_ctx **ctx);
-/* The same, on `device` ("cpu", "cuda") where --device is not given. */
+/* Makes a context like context_make(), on `device` ("cpu", "cuda") where --device is not given. */
 int context_make_on(const struct args *args, const char *device, qn_ctx **ctx);
 /* Where a context's work runs. */
 qn_device device_of(const qn_ctx *ctx);

@@ -248,7 +248,7 @@ static void add_peers(cJSON *o, const struct result *r)
     }
 }
 
-/* Which rows of a plan ran, of qn_plan_info. */
+/* The name of a value of qn_plan_info.ran, which says which rows of a plan ran. */
 static const char *ran_name(int32_t ran)
 {
     static const char *const names[] = {"none", "kernel", "stand_in", "both"};

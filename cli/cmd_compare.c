@@ -105,7 +105,7 @@ static int is_number(qn_dtype d)
     return d == QN_F32 || d == QN_F16 || d == QN_BF16 || d == QN_F64 || d == QN_E4M3;
 }
 
-/* Of a name that is there. */
+/* Loads the values of the tensor `name`, which the side is known to have. */
 static int load_values(qn_ctx *ctx, const struct side *s, const char *name, struct values *v)
 {
     const qn_file *file = weight_file(s, name);

@@ -418,8 +418,8 @@ static int by_fraction(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* Those that a reader would ask about: less than half as near the limit as most are, at most five,
- * and those that are beyond it. */
+/* Marks the results that a reader would ask about: at most five that come less than half as near to
+ * the limit as most results do, and those that are beyond the limit. */
 static void find_outliers(struct demo *demo)
 {
     enum { MOST = 5 };

@@ -170,7 +170,7 @@ static int find_gpu(int32_t *i, qn_cuda_info *gpu)
     return 0;
 }
 
-/* Those this library can use, and those it has no kernels for. */
+/* Prints the GPUs that this library can use, and those that it has no kernels for. */
 static void print_gpus(void)
 {
     char a[3][HUMAN];

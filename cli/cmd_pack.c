@@ -112,7 +112,7 @@ static qn_status find_columns(const struct job *job, struct item *item, const qn
                                    err);
 }
 
-/* This rank's part of the weight, in its place. */
+/* Replaces the weight of an item by the part of it that belongs to this rank. */
 static qn_status cut(const struct job *job, struct item *item, qn_weight **weight, qn_error *err)
 {
     qn_weight *shard = NULL;

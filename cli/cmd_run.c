@@ -107,8 +107,8 @@ static int check_columns(const struct task *t, const char *path, int64_t k)
                     (long long)columns);
 }
 
-/* As many groups as the channels of x need, unless the option says how many. Those of a transposed
- * convolution divide its inputs, which are all of x's channels in any case. */
+/* The number of groups is as many as the channels of x need, unless the option says how many. The
+ * groups of a transposed convolution divide its inputs, which are all channels of x in any case. */
 static int64_t groups_of(const struct task *t, const qn_tensor *weights)
 {
     if (t->conv_groups > 0)

@@ -92,7 +92,7 @@ const char *export_usual_format(const char *target);
 /* export_weights.c: a module's weight in the order of the target's rows, exactly as the source has
  * it. 0 or the exit status. */
 int export_load(struct export *e, const struct piece *piece, qn_weight **weight);
-/* Its tensors; their plan is filled in, and `put` is called for each. */
+/* export_piece() plans the tensors of a piece and calls `put` for each of them. */
 typedef int put_fn(struct export *e, struct piece *piece, int i, const qn_tensor *tensor);
 int export_piece(struct export *e, struct piece *piece, put_fn *put);
 /* Piece i is written, or failed with this status: the bar moves, a line in a log says so. */

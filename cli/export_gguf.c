@@ -398,7 +398,7 @@ static uint32_t plain_type(const struct export *e)
     return found;
 }
 
-/* llama.h's number for the type that most weights have. */
+/* The number that llama.cpp gives the type that most weights have (its enum llama_ftype). */
 static uint32_t file_type(const struct export *e)
 {
     static const struct {

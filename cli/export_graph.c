@@ -137,7 +137,8 @@ struct layout {
     int rank, is_turned;
 };
 
-/* Of a tensor [n, ...] whose rows have `columns` values: as the nodes take the weight. */
+/* The layout in which the nodes take a weight that comes from a tensor [n, ...] whose rows have
+ * `columns` values. */
 static struct layout layout_of(const struct piece *p, int64_t n, int64_t columns)
 {
     const char *const text = p->weight->uses->layout;
@@ -425,7 +426,8 @@ static void plan_fields(struct export *e)
     }
 }
 
-/* name, type { tensor_type { elem_type, shape { dim { dim_value } } } } */
+/* Writes a ValueInfoProto: { name, type { tensor_type { elem_type, shape { dim { dim_value } } } }
+ * }. */
 static void put_input(struct message *to, const struct tensor_plan *t)
 {
     struct message value = {0}, type = {0}, tensor = {0}, dims = {0};

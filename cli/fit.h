@@ -10,7 +10,8 @@ struct fit_sample {
     double weight; /* how much it counts, in (0, 1] */
 };
 
-/* us = t0_us + max( bytes / bandwidth * 1e6, steps * block_ns * 1e-3 ) + before_us */
+/* A line predicts us = t0_us + max( bytes / bandwidth * 1e6, steps * block_ns * 1e-3 ) + before_us.
+ */
 struct fit_line {
     double t0_us, bandwidth, block_ns;
 };

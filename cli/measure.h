@@ -22,7 +22,7 @@ double measure_peak(const qn_ctx *ctx, enum peak peak);
 /* Try once more, briefly: rates can only grow. Between cases, so that all are judged alike. */
 void measure_again(const qn_ctx *ctx);
 const char *peak_name(enum peak peak);
-/* Which instruction that was: "vpdpbusd zmm". */
+/* The instruction that a peak was measured with: "vpdpbusd zmm". */
 const char *peak_instruction(const qn_ctx *ctx, enum peak peak);
 /* Float products, or int8? */
 int is_float_strategy(qn_strategy strategy);

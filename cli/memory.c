@@ -56,7 +56,7 @@ static double left_in(const char *folder, double otherwise)
     return otherwise;
 }
 
-/* This process's group and those around it. */
+/* The memory that is left in the control group of this process and in the groups around it. */
 static double left_in_groups(double otherwise)
 {
     char line[512], folder[600];

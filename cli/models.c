@@ -40,7 +40,8 @@ int models_are_foreign(qn_ctx *ctx, const char *a, const char *b)
     return found;
 }
 
-/* Of the two, the GGUF file has the metadata that names are mapped by. */
+/* The facts of the GGUF file, if one of the two is such: it has the metadata that names are mapped
+ * by. */
 static const struct model_facts *facts_of(const struct model *a, const struct model *b)
 {
     return a->is_gguf ? &a->facts : &b->facts;

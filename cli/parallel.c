@@ -92,7 +92,8 @@ static int make_shard(const struct bench *b, const struct problem *p, int64_t n,
     return made == QN_OK ? 0 : complain_status("the shard", made, &err);
 }
 
-/* Which columns of x, [m, k], a row shard has: a range, since these weights have no act-order. */
+/* The columns of x, [m, k], that a row shard multiplies: a range, since these weights have no
+ * act-order. */
 static qn_tensor columns_of(const struct bench *b, float *x, int64_t m, int64_t k, int64_t own_k,
                             int64_t unit)
 {

@@ -44,7 +44,7 @@ struct problem {
 };
 
 const char *op_name(enum op op);
-/* The same, with conv_transpose2d beside conv2d. */
+/* The name of the operation, where convolutions are conv2d or conv_transpose2d. */
 const char *problem_op_name(const struct problem *p);
 /* Images and kernel of a convolution as fields of an object: all but stride, padding, dilation. */
 void json_add_images(cJSON *object, const struct conv_shape *c);
@@ -120,13 +120,14 @@ struct workload {
 int workload_make(struct workload *w, qn_ctx *ctx, const struct problem *p);
 /* Only what planning needs: no activations. */
 int workload_plan(struct workload *w, qn_ctx *ctx, const struct problem *p);
-/* Its two halves: the weights, packed once; the plan. */
+/* The two halves of workload_make(): the first packs the weights, once; the second plans. */
 int workload_weights(struct workload *w, qn_ctx *ctx, const struct problem *p);
 int workload_choose(struct workload *w);
 /* What the library says of it, with weights and whether it can be planned or not: as
  * qn_matmul_explain(). */
 size_t workload_explain(const struct workload *w, char *text, size_t capacity);
-/* The same weights for another number of rows (or images) and another strategy. */
+/* Plans again, with the same weights, for another number of rows (or images) and another strategy.
+ */
 int workload_again(struct workload *w, int64_t m, qn_strategy strategy);
 /* More copies, until all of them are `bytes` together or `seconds` are over. */
 int workload_rotate(struct workload *w, size_t bytes, double seconds);

@@ -28,7 +28,7 @@ qn_status ranks_slowest(const qn_comm *comm, double *seconds, qn_error *err);
 
 /* quern tune --comm. */
 int tune_comm(const struct args *args);
-/* quern bench --parallel. */
+/* Does `quern bench --parallel`, on every rank. */
 int bench_parallel(const struct args *args, const char *way);
 
 #endif

@@ -37,7 +37,7 @@ struct task {
     int64_t n_columns;
 };
 
-/* Of --parallel: this rank's shard of a weight, packed; the weight is destroyed. */
+/* Packs the shard of a weight that belongs to this rank of --parallel, and destroys the weight. */
 qn_status run_pack_shard(struct task *t, qn_weight *weight, qn_error *err);
 /* Run over all ranks; t->y on every one. */
 qn_status run_over_ranks(struct task *t, qn_error *err);

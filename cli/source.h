@@ -63,8 +63,8 @@ int entry_is_plain(const qn_entry *entry);
  * result's data is to be freed. 0 or the exit status. */
 int entry_load(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tensor *out);
 
-/* The same as rows: [n, k] with everything but the first dimension flattened; convolution weights
- * (4-d, OIHW) turned to O, kh, kw, I as the library has them. */
+/* Loads an entry as rows: [n, k] with everything but the first dimension flattened; convolution
+ * weights (4-d, OIHW) are turned to O, kh, kw, I as the library has them. */
 int entry_load_rows(const char *what, const qn_entry *entry, qn_dtype dtype, qn_tensor *out);
 
 /* "4096 x 14336", "scalar", "?". Written to text, which is returned. */

@@ -35,7 +35,7 @@ const char *human_bytes(double bytes, char text[HUMAN]);
 const char *human_time(double seconds, char text[HUMAN]);
 /* Three digits that matter, two decimals at most. */
 const char *human_number(double value, char text[HUMAN]);
-/* "426 Gop/s", "15.7 Top/s" */
+/* A rate with its unit: "426 Gop/s" or "15.7 Top/s". */
 const char *human_rate(double per_second, char text[HUMAN]);
 /* "0.41 %", or "2.1e-07" below what a percentage can show. */
 const char *human_error(double fraction, char text[HUMAN]);

@@ -480,7 +480,8 @@ void workload_free(struct workload *w)
 
 /* ------------------------------------------------------------------------------ bytes and time */
 
-/* Of a plan, except for experts: only those that some row goes to are read. */
+/* The bytes that the plan says it reads; of experts, only those are counted that some row goes to.
+ */
 double workload_bytes(const struct workload *w)
 {
     if (w->p.op != OP_GROUPED || w->ids == NULL)

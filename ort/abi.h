@@ -3,8 +3,7 @@
  * declarations of our own. Interface version 23 (ONNX Runtime 1.23) is laid out here; calls.inc
  * lists the functions by their place in the runtime's tables, which only ever grow at the end.
  * Every struct says which version it was laid out for, so that a newer runtime reads no field
- * beyond it.
- * Nothing of ONNX Runtime is included or linked. */
+ * beyond it. Nothing of ONNX Runtime is included or linked. */
 #ifndef ORT_ABI_H
 #define ORT_ABI_H
 

@@ -89,7 +89,7 @@ bool claim_floats(const struct graph *graph, const struct settings *settings, st
 bool floats_concern(const struct graph *graph, const struct settings *settings, int32_t node);
 /* Attributes of a convolution, by the shape of its weights. */
 bool claim_geometry(const struct graph *graph, struct claim *claim);
-/* pads and auto_pad of an image of n_axes. */
+/* Reads pads and auto_pad of a node whose image has n_axes axes. */
 bool claim_padding(const struct graph *graph, struct claim *claim, const struct graph_node *node);
 /* What lies before and behind an axis (0: h, 1: w) of this size: the padding that is given, or that
  * of auto_pad SAME, which makes as many outputs as ceil(size / stride). */

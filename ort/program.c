@@ -87,8 +87,8 @@ static int32_t zero_number(const struct graph *g, int32_t value)
     return t.type == ORT_I8 ? *(const int8_t *)t.data : *(const uint8_t *)t.data;
 }
 
-/* Which of the constant scales go into the packed ones: with both, codes of y are those of ONNX
- * Runtime's own requantization, which multiplies once. */
+/* Chooses which of the constant scales go into the packed weights. Where both do, codes of y are
+ * those of ONNX Runtime's own requantization, which multiplies once. */
 static struct weights_factor merge_scales(struct program *p, const struct graph *g)
 {
     const struct claim *c = &p->claim;

@@ -16,7 +16,7 @@ static void one_item(void *arg, size_t i)
     loop->task(loop->arg, (int32_t)i);
 }
 
-/* quern's parallel loop on the runtime's own threads. */
+/* Runs quern's parallel loop on the runtime's own threads. */
 static void on_session_threads(void *arg, int32_t n, qn_task_fn task, void *task_arg)
 {
     const struct worker *worker = arg;

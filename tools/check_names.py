@@ -27,7 +27,7 @@ TYPEDEF = re.compile(r"\btypedef\b([^;{}]*(?:\{[^{}]*\}[^;{}]*)?);", re.S)
 
 # Folders that are held to the words of docs/glossary.md, and those whose comments are, too.
 PLAIN_FOLDERS = ("src/cpu", "cli", "src/checkpoint")
-COMMENT_FOLDERS = ("src/cpu",)
+COMMENT_FOLDERS = ("src", "cli", "ort")
 # Private words for which the field has one, in comments and as parts of names.
 BANNED = re.compile(r"\b(lessen(s|ed|ing)?|mend(s|ed|ing)?|settle[sd]?|settling|lift(s|ed|ing)?|"
                     r"makes others of|what is left|wild|tame|strange)\b", re.I)
@@ -289,8 +289,8 @@ def check_comments(path, text):
 def check_sources_named(root):
     """A source file that a comment names exists: files move, and comments stay."""
     names = {os.path.basename(path)
-             for path in ctext.files(root, "include", "src", "cli", "tools", "test", "bench", "lab",
-                                     "docs", endings=("",))}
+             for path in ctext.files(root, "include", "src", "cli", "ort", "tools", "test", "bench",
+                                     "lab", "docs", endings=("",))}
     problems = []
     for path in ctext.files(root, *COMMENT_FOLDERS, endings=(".c", ".h", ".inc")):
         text = ctext.read(root, path)

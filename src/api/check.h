@@ -38,7 +38,7 @@ qn_status qni_check_place(const qn_ctx *ctx, const void *memory, const char *nam
  * cannot be seen from common strides, touching ranges count as overlap. */
 qn_status qni_check_apart(const qn_tensor *y, const char *y_name, const qn_tensor *x,
                           const char *x_name, qn_error *err);
-/* The same for plain memory. */
+/* Checks the same for y and plain memory: no byte of y lies in it. */
 qn_status qni_check_apart_bytes(const qn_tensor *y, const char *y_name, const void *memory,
                                 size_t bytes, const char *name, qn_error *err);
 

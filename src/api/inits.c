@@ -47,7 +47,7 @@ QNI_INIT_SIZED(qn_cuda_info)
 QNI_INIT_SIZED(qn_cuda_cost)
 QNI_INIT_SIZED(qn_cuda_prediction)
 
-/* It has no size field: it lies inside other structs and never grows. */
+/* An epilogue has no size field: it lies inside other structs and never grows. */
 qn_status qn_epilogue_init_sized(qn_epilogue *epilogue, size_t size)
 {
     if (epilogue == NULL || size != sizeof *epilogue)

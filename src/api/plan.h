@@ -41,7 +41,7 @@ qn_status qni_direct_scratch(const qn_ctx *ctx, const struct qni_op *op, size_t 
 
 /* qn_plan_explain() of op as validated without data, whether it can be planned or not. */
 size_t qni_explain(const qn_ctx *ctx, const struct qni_op *op, char *text, size_t capacity);
-/* The same of arguments that were refused. */
+/* The explanation where the arguments were refused: the reason why. */
 size_t qni_explain_error(const qn_error *err, char *text, size_t capacity);
 
 /* "matmul", ... of a qni_op. Static text. */

@@ -10,7 +10,8 @@
 
 enum { BATCH, CHANNEL, ROW, COLUMN };
 
-/* Which dimension of an image tensor is which; -1: it has no rows (one-dimensional). */
+/* Tells which dimension of an image tensor is batch, channel, row and column. -1: there are no
+ * rows, since the image is one-dimensional. */
 static const int *axes_of(qn_image image, int32_t rank)
 {
     static const int nchw[4] = {0, 1, 2, 3}, ncw[4] = {0, 1, -1, 2};

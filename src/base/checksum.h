@@ -17,9 +17,10 @@ struct qni_checksum {
 
 void qni_checksum_start(struct qni_checksum *sum);
 void qni_checksum_add(struct qni_checksum *sum, const void *data, size_t bytes);
-/* Of everything added so far; more may follow. */
+/* The checksum of everything added so far; more may follow. */
 uint64_t qni_checksum_end(const struct qni_checksum *sum);
-/* The same, 1 in place of 0: where 0 says that there is none. */
+/* The checksum of everything added so far, with 1 in place of 0, for places where 0 says that there
+ * is none. */
 uint64_t qni_checksum_note(const struct qni_checksum *sum);
 
 #endif

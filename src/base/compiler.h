@@ -53,8 +53,8 @@
 /* Elements of two vectors, those of the second counted on. */
 #define QNI_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
-/* This vector has been loaded, and stays in a register: compilers would rather load it again in
- * each instruction that uses it, at the price of as many loads as there are uses. */
+/* QNI_KEEP holds a loaded vector in a register. Compilers would rather load it again in each
+ * instruction that uses it, at the price of as many loads as there are uses. */
 #if defined(__x86_64__)
 #define QNI_KEEP(v) __asm__("" : "+v"(v))
 #elif defined(__aarch64__)
@@ -71,16 +71,16 @@
 #define QNI_KEPT(v) ((void)0)
 #endif
 
-/* This vector lies in memory: compilers would rather find a register for it, and none for
- * others. */
+/* QNI_IN_MEMORY holds a vector in memory. Compilers would rather find a register for it, and have
+ * none for others then. */
 #if defined(__GNUC__)
 #define QNI_IN_MEMORY(v) __asm__("" : "+m"(v))
 #else
 #define QNI_IN_MEMORY(v) ((void)0)
 #endif
 
-/* The same as QNI_KEEP for a whole number that moves along: compilers would rather hold all of its
- * later values, in more registers than there are. */
+/* QNI_KEEP_WORD is QNI_KEEP for a whole number that grows from turn to turn. Compilers would rather
+ * hold all of its later values, in more registers than there are. */
 #if defined(__GNUC__)
 #define QNI_KEEP_WORD(v) __asm__("" : "+r"(v))
 #else

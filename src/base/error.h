@@ -10,7 +10,7 @@
 /* Fill err (may be NULL) and return status, so that `return qni_fail(...)` reads well. */
 qn_status qni_fail(qn_error *err, qn_status status, const char *format, ...)
     QNI_PRINTF(3, 4);
-/* The same about a byte of a file. */
+/* Does what qni_fail() does, about the byte of a file at `offset`. */
 qn_status qni_fail_at(qn_error *err, qn_status status, int64_t offset, const char *format, ...)
     QNI_PRINTF(4, 5);
 

@@ -127,8 +127,9 @@ QNI_TEMPLATE float qni_tanh_inline(float x)
     return qni_float_of(qni_bits_of(a < 0.625f ? near : far) | sign);
 }
 
-/* The same as functions. */
-/* e^x, within 2 units in the last place; 0 below -104, infinity above 88.8; NaN in, NaN out. */
+/* The functions below have the same bits as the inline ones above. */
+/* qni_expf: e^x, within 2 units in the last place; 0 below -104, infinity above 88.8; NaN in, NaN
+ * out. */
 float qni_expf(float x);
 /* erf(x), absolute error below 2^-22; odd; 1 in magnitude beyond 4. */
 float qni_erff(float x);

@@ -30,8 +30,8 @@ const char *qn_dtype_name(qn_dtype dtype)
     return dtype >= 0 && dtype < N_TYPES ? types[dtype].name : "?";
 }
 
-/* It cannot fail, so what is impossible (a rank too large, a stride beyond int64) is kept
- * recognisable and qn_tensor_extent() refuses it. */
+/* Making a tensor cannot fail, so what is impossible (a rank too large, a stride beyond int64) is
+ * kept recognisable and qn_tensor_extent() refuses it. */
 qn_tensor qn_tensor_make(void *data, qn_dtype dtype, int32_t rank, const int64_t *shape)
 {
     qn_tensor t;

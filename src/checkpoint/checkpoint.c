@@ -584,7 +584,7 @@ static const char *bias_of(const qn_checkpoint *c, const struct qni_module *m)
     return ref < 0 ? NULL : entry_of(c, c->refs[ref])->name;
 }
 
-/* Of a plain tensor in a graph: what it is there, and the order of its dimensions in the words of
+/* Shows what a plain tensor of a graph is there, and the order of its dimensions in the words of
  * the commands' --axes. */
 static void show_use(const struct qni_link *link, struct qni_found *found)
 {

@@ -12,7 +12,8 @@
 
 enum { QNI_DESCRIPTION_VERSION = 2, QNI_DESCRIPTION_BYTES = 320 };
 
-/* Of format, n, k and geometry, which are checked. The text is terminated and always fits. */
+/* Describes a weight by format, n, k and geometry, which the caller has checked. The text is
+ * terminated and always fits. */
 void qni_describe(const qn_weight_parts *parts, char text[QNI_DESCRIPTION_BYTES]);
 
 /*

@@ -81,8 +81,8 @@ qn_status qni_output_open(const struct qni_allocator *a, const char *path, int32
 qn_status qni_output_renew(struct qni_output *output, qn_error *err);
 /* Make the file this long; what is new reads as zeros. @return QN_OK; QN_E_WRITE. */
 qn_status qni_output_cut(struct qni_output *output, uint64_t bytes, qn_error *err);
-/* The same and, where the file system can, take the space at once: a disk that is too full is found
- * before the work begins. @return QN_OK; QN_E_WRITE. */
+/* Sets the size and, where the file system can, takes the space at once: a disk that is too full is
+ * found before the work begins. @return QN_OK; QN_E_WRITE. */
 qn_status qni_output_claim(struct qni_output *output, uint64_t bytes, qn_error *err);
 /* @return QN_OK; QN_E_WRITE. */
 qn_status qni_output_write(struct qni_output *output, uint64_t offset, const void *data,

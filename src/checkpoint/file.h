@@ -121,8 +121,9 @@ bool qni_grow(const struct qni_allocator *a, void **array, size_t *capacity, siz
 typedef bool (*qni_before_fn)(const void *arg, uint32_t a, uint32_t b);
 void qni_sort(uint32_t *indices, size_t count, qni_before_fn before, const void *arg);
 
-/* safetensors' spelling of a type, or NULL; and back, QN_DTYPE_NONE if the library has no such
- * type. bits (may be NULL): of an element, 0 if the spelling is unknown. */
+/* The spelling that safetensors has for a type, or NULL; and the type of a spelling, QN_DTYPE_NONE
+ * if the library has no such type. bits (may be NULL): of an element, 0 if the spelling is unknown.
+ */
 const char *qni_dtype_spelling(qn_dtype dtype);
 qn_dtype qni_dtype_parse(const char *spelling, int32_t *bits);
 

@@ -160,7 +160,7 @@ static qn_status add_index(const qn_ctx *ctx, qn_checkpoint *c, const char *path
 
 /* ---- GGUF in parts --------------------------------------------------------------------------- */
 
-/* "<prefix>-00001-of-00003.gguf" */
+/* Splits a name of the form "<prefix>-00001-of-00003.gguf". */
 static bool parse_part(const char *name, size_t *prefix, long *part, long *count)
 {
     static const char pattern[] = "-00000-of-00000.gguf";

@@ -98,7 +98,7 @@ static bool grow(const struct qni_allocator *a, void *list, size_t *capacity, si
     return grown;
 }
 
-/* dims: repeated, packed or one by one. */
+/* Reads the field `dims`: repeated, packed or one by one. */
 static qn_status read_dims(struct qni_proto *p, struct qni_onnx_tensor *t, qn_error *err)
 {
     struct qni_proto list = qni_proto_of(p->bytes, p->span);

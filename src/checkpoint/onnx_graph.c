@@ -449,7 +449,7 @@ static bool draft_before(const void *arg, uint32_t a, uint32_t b)
     return i != j ? i < j : a < b;
 }
 
-/* Of several nodes that use one tensor the first counts. */
+/* Keeps the first of several nodes that use one tensor. */
 static qn_status drop_repeats(struct qni_onnx *x, qn_error *err)
 {
     uint32_t *order = sorted(x, x->n_drafts, draft_before);

@@ -72,7 +72,7 @@ static bool is_below(const char *path, const char *folder)
     return path[length] == '/' || (length > 0 && folder[length - 1] == '/');
 }
 
-/* .../snapshots/<revision>, and folders below it -> .../blobs */
+/* Finds the folder .../blobs that belongs to .../snapshots/<revision> or to a folder below it. */
 static bool blobs_of(const char *folder, char out[QNI_PATH])
 {
     static const char snapshots[] = "/snapshots/", blobs[] = "/blobs";

@@ -28,7 +28,7 @@ bool qni_text_ends(const char *text, const char *ending);
  * @return QN_OK; QN_E_CORRUPT: the name leaves the folder; QN_E_NOT_FOUND: there is no such file.
  */
 qn_status qni_path_inside(const char *folder, const char *name, char out[QNI_PATH], qn_error *err);
-/* The same of a relative path to a file in the folder or in one below it. */
+/* Makes the path of a file in the folder or in one below it from a relative path. */
 qn_status qni_path_below(const char *folder, const char *name, char out[QNI_PATH], qn_error *err);
 
 /* The only file of a folder whose name ends so. count: how many there are; name: one of them. */

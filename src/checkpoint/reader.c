@@ -267,7 +267,8 @@ static qn_status read_mapped(const struct qni_allocator *a, struct qni_mapping *
     return QN_OK;
 }
 
-/* Of a failed call the caller keeps his memory without being told to. */
+/* Reads a mapped file. Where that fails, the caller keeps the memory, and `release` is not called.
+ */
 static qn_status read_file(const qn_ctx *ctx, struct qni_mapping *mapping,
                            const qn_file_options *options, qn_file **file, qn_error *err)
 {

@@ -122,7 +122,7 @@ qn_status qni_writer_finish(qn_writer *writer, int32_t keep_part, qn_error *err)
 
 /* Places of all tensors, and the header's text, with zeros for checksums. */
 qn_status qni_writer_layout(qn_writer *writer, qn_error *err);
-/* The same of a GGUF file, which has no checksums (gguf_header.c). */
+/* Lays out a GGUF file, which has no checksums (gguf_header.c). */
 qn_status qni_gguf_layout(qn_writer *writer, qn_error *err);
 /* Keep a key; its place in texts. 0: no memory. */
 size_t qni_writer_keep_key(qn_writer *writer, const char *key);

@@ -44,8 +44,8 @@ struct qni_cuda_blas {
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(((struct qni_cuda_gemm_algo *)0)->words),
                "an algorithm is kept as words");
 
-/* Of the version that the header is of, or the one before or after it: what is used here has not
- * changed between them. */
+/* Opens the library of the version that the header is of, or of the one before or after it: what is
+ * used here has not changed between them. */
 static void *open_library(void)
 {
     static const char *const names[] = {

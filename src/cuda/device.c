@@ -146,7 +146,8 @@ static void leave(int32_t device, int32_t is_pushed)
         pop(device);
 }
 
-/* The same around calls that are no launches: legal whatever some other stream captures. */
+/* A visit to a device for calls that are no launches: they are legal whatever some other stream
+ * captures. */
 struct visit {
     int32_t device, is_pushed, is_told;
     enum cudaStreamCaptureMode mode;

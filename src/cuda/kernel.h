@@ -209,8 +209,9 @@ enum {
     QNI_CUDA_FAMILY_DENSE = 5  /* no row of the table, no line of tuning.inc: matmul/dense.h */
 };
 
-/* wgmma kernels have x from the copy engine, a tile at a time: 128 rows by themselves would take it
- * some twenty times as long as the products of the tile. */
+/* Tells whether a family reads rows that lie sorted. The copy engine brings x to wgmma kernels a
+ * tile at a time: 128 rows by themselves would take it some twenty times as long as the products of
+ * the tile. */
 static inline bool qni_cuda_reads_sorted(int32_t family)
 {
     return family == QNI_CUDA_FAMILY_PREFILL || family == QNI_CUDA_FAMILY_ROUNDED;

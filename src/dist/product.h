@@ -99,7 +99,8 @@ qn_status qni_parallel_check_prepared(const struct qn_parallel_args *args,
 
 /* The caller's qn_comm, as one of this version, that can be used. */
 qn_status qni_parallel_check_comm(const qn_comm *given, qn_comm *own, qn_error *err);
-/* Of a p whose numbers are set: how many rows are exchanged at once; then the parts of scratch. */
+/* Both take a product whose numbers are set: the first tells how many rows are exchanged at once,
+ * the second lays out the parts of scratch. */
 int64_t qni_parallel_chunk(const struct qn_parallel *p);
 qn_status qni_parallel_lay_out(struct qn_parallel *p, qn_dtype y, qn_error *err);
 

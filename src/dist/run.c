@@ -225,7 +225,7 @@ static qn_status finish_rows(const struct parallel_run *r, float *sums, int64_t 
     return qn_finish(p->ctx, &f);
 }
 
-/* The same of any rows: of experts in runs of one expert. */
+/* Finishes any rows; those of experts in runs of one expert. */
 static qn_status finish(const struct parallel_run *r, int64_t row, int64_t rows)
 {
     const struct qn_parallel *const p = r->p;
@@ -402,7 +402,7 @@ static qn_status compute_block(const struct parallel_run *r, int64_t row, int64_
     return status;
 }
 
-/* y of these rows, from the blocks of all ranks. */
+/* Computes y of these rows from the blocks of all ranks. */
 static qn_status use_blocks(const struct parallel_run *r, int64_t row, int64_t rows)
 {
     const struct qn_parallel *const p = r->p;
@@ -431,9 +431,9 @@ static qn_status wait_for_blocks(const struct parallel_run *r, qn_status own)
     return check_blocks(r);
 }
 
-/* The same chunks, but that each one's blocks are under way while the next one is computed. A chunk
- * is only begun when the one before it is known to be good on all ranks, so that all stop at the
- * same one. */
+/* Gathers the same chunks, but each one's blocks are under way while the next one is computed. A
+ * chunk is only begun when the one before it is known to be good on all ranks, so that all stop at
+ * the same one. */
 static qn_status gather_overlapped(const struct parallel_run *r)
 {
     const struct qn_parallel *const p = r->p;

@@ -121,7 +121,7 @@ static qn_status load(const struct source *s, int64_t first_n, int64_t n, int64_
     return qn_checkpoint_load_part(s->ctx, s->checkpoint, s->i, &range, weight, NULL, err);
 }
 
-/* The same outputs of every expert, one below the other. */
+/* Loads the same outputs of every expert, one expert below the other. */
 static qn_status load_experts(const struct source *s, const qn_module *m, int64_t first,
                               int64_t count, qn_weight **shard, qn_error *err)
 {

@@ -41,7 +41,7 @@ static inline bool qni_is_weight_shape(int64_t n, int64_t k)
     return n >= 0 && k >= 0 && k <= INT32_MAX && n <= (k == 0 ? QNI_MOST_EMPTY_ROWS : INT32_MAX);
 }
 
-/* Which group position p of a row belongs to. ci: input channels (of one convolution group) per
+/* The group that position p of a row belongs to. ci: input channels (of one convolution group) per
  * tap. */
 static inline int64_t qni_group_of(const qn_format *f, int64_t p, int64_t ci)
 {
@@ -91,7 +91,8 @@ static inline float qni_code_value(const struct qn_weight *w, uint8_t code)
     return w->table != NULL ? w->table[code] : (float)((int32_t)code - (1 << (w->format.bits - 1)));
 }
 
-/* The same of position p of a row, floats too. */
+/* The value that the code of position p of a row stands for, before scale; of weights that are
+ * floats, too. */
 static inline float qni_position_value(const struct qn_weight *w, int64_t row, int64_t p)
 {
     const int64_t at = row * w->k + p;

@@ -161,7 +161,7 @@ static bool start_unit(const struct rows *r, int64_t at)
     return true;
 }
 
-/* axpy: the error of column s into columns (s, stop) of the block. */
+/* Adds the error d of a column, times its feedback, to columns [from, stop) of the row. */
 static void feed(float *restrict e, const float *restrict feedback, float d, int64_t from,
                  int64_t stop)
 {
@@ -191,7 +191,8 @@ static bool quantize_column(const struct rows *r, int64_t s, int64_t block, int6
     return true;
 }
 
-/* The same for all columns of a block into all columns behind it, in tiles that stay in cache. */
+/* Feeds the errors of all columns of a block to all columns behind it, in tiles that stay in cache.
+ */
 static void feed_block(const struct rows *r, int64_t block, int64_t stop)
 {
     enum { TILE = 512 };

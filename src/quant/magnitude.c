@@ -149,7 +149,8 @@ int32_t qni_magnitude_exponent(double magnitude, qn_dtype dtype)
 
 /* ---- exact products -------------------------------------------------------------------------- */
 
-/* Of numbers that are not 0: digits of the longest, exponent of the smallest. */
+/* What numbers that are not 0 need at least: the digits of the longest, the exponent of the
+ * smallest. */
 struct digits {
     int32_t most, least;
 };

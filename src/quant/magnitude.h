@@ -12,7 +12,7 @@
 #include "packed.h"
 
 double qni_weight_magnitude(const struct qn_weight *w);
-/* The same of packed weights; blob is in host memory. */
+/* The magnitude of packed weights whose blob is in host memory. */
 double qni_packed_magnitude(const struct qni_packed_head *head, const uint8_t *blob);
 
 /* e of the 2^e by which weights are multiplied before they are rounded to f16 or bf16: it brings

@@ -182,8 +182,8 @@ static void plan_codes(struct qni_pack *p)
     }
 }
 
-/* Of sections. GPUs copy lines of 128 bytes: from 64 bytes beside them, decode takes 4 to 8 %
- * longer (lab/cuda/NOTES.md). */
+/* The alignment of sections. GPUs copy lines of 128 bytes: from 64 bytes beside them, decode takes
+ * 4 to 8 % longer (lab/cuda/NOTES.md). */
 static size_t alignment(const struct qni_packed_head *head)
 {
     return head->device_kind == QN_CUDA ? 256 : 64;

@@ -32,8 +32,8 @@ struct qni_unit_codes {
  * code_bits / 8 bytes each. */
 typedef void qni_store_codes_fn(const struct qni_unit_codes *units, int32_t code_bits,
                                 uint8_t *out);
-/* The same for n blocks of a unit each, of outputs whose codes lie at rows[], and are stored as
- * code + add; sums[i]: those of what is stored of unit i. */
+/* Stores n blocks of a unit each, of outputs whose codes lie at rows[], as code + add; sums[i] are
+ * those of what is stored of unit i. */
 typedef void qni_store_rows_fn(const uint8_t *const rows[QNI_PANEL], int64_t n, int32_t code_bits,
                                uint8_t add, uint8_t *out, int32_t (*sums)[QNI_PANEL]);
 typedef void qni_load_codes_fn(const uint8_t *in, int32_t code_bits, struct qni_unit_codes *units);
@@ -84,8 +84,9 @@ struct qni_pack {
     float scale_unit;            /* of scales of E4M3 */
 };
 
-/* Which of a weight's numbers the narrow types hold, all of them exactly: zero points int8; minima,
- * offsets and scales f16. Of several weights, below each other, each is true where it is of all. */
+/* Tells which of a weight's numbers the narrow types hold, all of them exactly: zero points int8;
+ * minima, offsets and scales f16. Of several weights, below each other, each is true where it is
+ * true of all. */
 struct qni_pack_widths {
     bool zeros, minima, shifts, scales;
     bool powers; /* scales of formats with E8M0 are such */
@@ -98,7 +99,7 @@ struct qni_pack_widths qni_pack_measure(const struct qn_weight *w);
 /* QN_E_LAYOUT; QN_E_MEMORY: beyond the address space. */
 qn_status qni_pack_plan(const struct qni_packing *packing, const struct qn_weight *w,
                         const qn_pack_options *options, struct qni_pack *pack, qn_error *err);
-/* The same where the widths are known: no array of w with an entry by row is looked at. */
+/* Plans where the widths are known: no array of w with an entry by row is looked at. */
 qn_status qni_pack_plan_widths(const struct qni_packing *packing, const struct qn_weight *w,
                                const struct qni_pack_widths *fit, const qn_pack_options *options,
                                struct qni_pack *pack, qn_error *err);
@@ -107,9 +108,9 @@ qn_status qni_pack_plan_widths(const struct qni_packing *packing, const struct q
  * moves up to its place. */
 void qni_pack_write(const struct qni_threads *threads, const struct qni_pack *pack, bool with_codes,
                     uint8_t *blob);
-/* The same piece by piece: all that is not by output, and then outputs [first, first + rows->n),
- * first being a multiple of QNI_PANEL and rows->n too but at the end, of a weight without groups of
- * outputs. Threads may write different rows at once. */
+/* Writes the blob piece by piece: first all that is not by output, and then outputs [first, first +
+ * rows->n). first is a multiple of QNI_PANEL, and so is rows->n but at the end of a weight without
+ * groups of outputs. Threads may write different rows at once. */
 void qni_pack_write_head(const struct qni_pack *pack, uint8_t *blob);
 void qni_pack_write_rows(const struct qni_pack *pack, const struct qn_weight *rows, int64_t first,
                          uint8_t *blob);

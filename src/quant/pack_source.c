@@ -87,7 +87,8 @@ static void run_slot(void *arg, int32_t i)
     }
 }
 
-/* Of the first block that has one: every block before it was taken, and looked at to its end. */
+/* The error of the first block that has one: every block before it was taken, and looked at to its
+ * end. */
 static qn_status first_error(const struct slot *slots, int32_t n, qn_error *err)
 {
     const struct slot *first = NULL;

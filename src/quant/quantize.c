@@ -127,7 +127,7 @@ bool qni_job_fit(const struct qni_job *job, const float *x, int64_t first, int64
     return qni_fit_rtn(&job->coder, x, n, job->group, params);
 }
 
-/* scratch: two rows of floats, a row of codes */
+/* Quantizes rows [first, last); scratch holds two rows of floats and a row of codes. */
 static void quantize_rows(struct qni_job *job, int64_t first, int64_t last, void *scratch)
 {
     const struct qn_weight *w = job->w;

@@ -25,7 +25,7 @@ static inline int64_t qni_row_id(const struct qni_row_lookup *rows, int64_t i)
 
 void qni_weight_rows(const qn_ctx *ctx, const struct qn_weight *w,
                      const struct qni_row_lookup *rows);
-/* The same values from packed weights whose blob lies in host memory. */
+/* Writes the same values from packed weights whose blob lies in host memory. */
 void qni_packed_rows(const qn_ctx *ctx, const struct qni_packing *packing,
                      const struct qn_packed *packed, const struct qni_row_lookup *rows);
 

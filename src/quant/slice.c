@@ -96,7 +96,8 @@ static qn_status make_weight(const qn_ctx *ctx, const qn_weight_parts *parts,
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Which positions, in the order of codes, a slice of k takes, and the groups these lie in. */
+/* The positions that a slice of k takes, in the order of codes, and the groups in which these lie.
+ */
 struct positions {
     int32_t *of;    /* [k] positions of the whole weight, rising */
     int64_t *group; /* [n_groups] groups of the whole weight, rising */
@@ -145,7 +146,7 @@ static qn_status find_positions(const struct qn_weight *w, int64_t first, struct
     return QN_OK;
 }
 
-/* Of group g of a row, and of its super-block. */
+/* Copies what group g of a row and its super-block have. */
 static void gather_supers(struct qn_weight *to, int64_t row, int64_t g, const struct qn_weight *w,
                           int64_t from_row, int64_t from)
 {

@@ -131,7 +131,7 @@ static double slack_of(const struct qni_ref_segment *s, const struct row *row, d
     return size * (quantized + largest * 0x1p-24 * (double)steps) + 0x1p-140;
 }
 
-/* v, and the raw sum, of row `row` and output j. */
+/* Computes the value and the raw sum of row `row` and output j. */
 static float multiply(const struct qni_ref_op *op, const struct qn_weight *w,
                       const struct qni_ref_segments *segments, const struct row *row, int64_t j,
                       int32_t *raw, double *slack)

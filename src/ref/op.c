@@ -59,8 +59,8 @@ void qni_ref_grouped(const qn_grouped_args *args, const struct qn_weight *const 
     op->co = op->n;
 }
 
-/* Which dimension of an image tensor is batch, channel, row, column; -1: there is none (one
- * dimension). */
+/* Tells which dimension of an image tensor is batch, channel, row and column; -1: there is none
+ * (one dimension). */
 static void axes(qn_image image, int32_t rank, int axis[4])
 {
     static const int nchw[4] = {0, 1, 2, 3}, ncw[4] = {0, 1, -1, 2};

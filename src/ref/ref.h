@@ -86,9 +86,9 @@ float qni_ref_group_offset(const struct qn_weight *w, int64_t g);
 void qni_ref_dequantize(const struct qn_weight *w, bool apply_prescale, double *values,
                         double *sizes);
 
-/* The same as a dense product gets them: the f32 that qn_weight_dequantize() gives, prescale and
- * all, times 2^e rounded to f16 or bf16, and times 2^-e again. in_place: e is 0, but what is beyond
- * the type is rounded to as many digits. */
+/* Gives weights as a dense product gets them: the f32 that qn_weight_dequantize() gives, prescale
+ * and all, times 2^e rounded to f16 or bf16, and times 2^-e again. in_place: e is 0, but what is
+ * beyond the type is rounded to as many digits. */
 void qni_ref_round_weights(const struct qn_weight *w, qn_dtype dtype, bool in_place, double *values,
                            double *sizes);
 
@@ -139,7 +139,8 @@ uint32_t qni_ref_epilogue_bits(const struct qni_ref_op *op, int64_t i, int64_t j
 /* Would a correct float kernel be allowed to store these bits? y, error: as from
  * qni_ref_epilogue(). */
 bool qni_ref_within(qn_dtype dtype, uint32_t bits, double y, double error);
-/* The same of i8 and u8 outputs: the codes of what lies within the error. */
+/* Would a correct kernel be allowed to store these codes (i8 and u8 outputs)? Those of what lies
+ * within the error are. */
 bool qni_ref_within_codes(const struct qni_ref_op *op, uint32_t bits, double y, double error);
 
 #endif

@@ -33,7 +33,7 @@ int64_t qni_ref_group(const struct qn_weight *w, int64_t row, int64_t p)
     return row * w->n_groups + group_of(w, p);
 }
 
-/* Of signed codes, exact: what is added to scale x value. */
+/* What products add to scale x value where codes are signed, exact. */
 static double exact_offset(const struct qn_weight *w, int64_t g)
 {
     const double scale = (double)w->scale[g];

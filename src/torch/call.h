@@ -36,7 +36,7 @@ void call_begin(call *c, const char *name, int64_t number);
 void call_end(call *c, uint64_t *stack);
 /* Note why the call fails. The first reason counts. */
 void call_fail(call *c, const char *text);
-/* The same for what a function of quern's returned; its sentence, if any, is in c->error. */
+/* Checks what a function of quern's returned; its sentence, if any, is in c->error. */
 bool call_check(call *c, qn_status status);
 
 /* A word of the stack is a tensor, or an optional one: from now on the call's. */
@@ -48,7 +48,7 @@ bool call_look(call *c, torch_tensor *tensor, const char *name, array *to);
  * becomes the call's result. */
 bool call_new(call *c, const array *like, int32_t torch_dtype, int64_t rank, const int64_t *sizes,
               array *to, bool is_result);
-/* The same elements one behind the other: a copy where they do not lie so. */
+/* Brings the elements one behind the other: into a copy where they do not lie so. */
 bool call_together(call *c, array *a);
 /* As a matrix of rows; a copy where rows do not lie at one distance. */
 bool call_rows(call *c, array *a, qn_tensor *to);

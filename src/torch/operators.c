@@ -91,7 +91,7 @@ static void run(call *c, product *p, const array *x)
 
 /* --------------------------------------------------------------------------------------- matmul */
 
-/* matmul(Tensor x, int w, Tensor? bias, int strategy, int act) -> Tensor */
+/* The operator `matmul(Tensor x, int w, Tensor? bias, int strategy, int act) -> Tensor`. */
 void qni_torch_matmul(uint64_t *stack, uint64_t n_in, uint64_t n_out)
 {
     (void)n_in, (void)n_out;
@@ -244,7 +244,8 @@ static void look_up_rows(call *c, const array *ids, array *y)
                                  &c->error));
 }
 
-/* embedding(Tensor ids, int w, int dtype) -> Tensor; dtype: 0 f32, 1 f16, 2 bf16 */
+/* The operator `embedding(Tensor ids, int w, int dtype) -> Tensor`; dtype is 0 for f32, 1 for f16
+ * and 2 for bf16. */
 void qni_torch_embedding(uint64_t *stack, uint64_t n_in, uint64_t n_out)
 {
     (void)n_in, (void)n_out;
@@ -269,7 +270,8 @@ void qni_torch_embedding(uint64_t *stack, uint64_t n_in, uint64_t n_out)
     call_end(&c, stack);
 }
 
-/* dense(Tensor like, int w) -> Tensor: the values of the weights, [n, k], of the type of `like` */
+/* The operator `dense(Tensor like, int w) -> Tensor`: the values of the weights, [n, k], of the
+ * type of `like`. */
 void qni_torch_dense(uint64_t *stack, uint64_t n_in, uint64_t n_out)
 {
     (void)n_in, (void)n_out;

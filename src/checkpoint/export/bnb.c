@@ -74,7 +74,7 @@ static void put_int8(struct qn_export *x, int64_t first, int64_t last)
 
 /* ---- four bits ------------------------------------------------------------------------------- */
 
-/* Which table: 1 NF4, 2 FP4, 0 neither. */
+/* Tells the table of a weight: 1 NF4, 2 FP4, 0 neither. */
 static int32_t table_of(const struct qn_weight *w)
 {
     if (w->format.code == QN_CODE_NF4)

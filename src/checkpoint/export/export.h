@@ -124,7 +124,7 @@ struct qni_block {
     qni_block_fn *put;
 };
 extern const struct qni_block qni_blocks[];
-/* v of a position, without its zero point; its group's place. */
+/* The value of a position without its zero point, and the place of its group. */
 static inline int32_t qni_block_value(const struct qn_weight *w, int64_t row, int64_t p)
 {
     return (int32_t)w->codes[row * w->k + p] - (1 << (w->format.bits - 1));

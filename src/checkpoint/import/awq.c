@@ -97,7 +97,7 @@ static int64_t said_group(const qn_checkpoint *c, int64_t k)
     return group == -1 ? k : group;
 }
 
-/* gemm: rows of scales are groups. */
+/* In files of AutoAWQ's `gemm` version rows of scales are groups. */
 static qn_status group_of_gemm(const qn_checkpoint *c, struct qni_found *f, qn_error *err)
 {
     const int64_t k = f->parts.k, groups = f->part[SCALES].shape[0], said = said_group(c, k);
@@ -110,7 +110,8 @@ static qn_status group_of_gemm(const qn_checkpoint *c, struct qni_found *f, qn_e
     return QN_OK;
 }
 
-/* gemv and fast: scales are padded, so that only one of the usual groups may fit. */
+/* In files of the versions `gemv` and `gemv_fast` scales are padded, so that only one of the usual
+ * groups may fit. */
 static qn_status group_of_padded(const qn_checkpoint *c, struct qni_found *f, int64_t width,
                                  qn_error *err)
 {
@@ -252,7 +253,7 @@ static void take_gemm_word(const struct source *x, int64_t row)
     }
 }
 
-/* The same for the columns of four words, where k is a multiple of 16: 16 rows of the file are two
+/* Takes the columns of four words at once, where k is a multiple of 16: 16 rows of the file are two
  * blocks of 16 x 16 bytes, of low and of high half-bytes. */
 static void take_gemm_words(const struct source *x, int64_t row)
 {

@@ -27,8 +27,8 @@
 #include "words.h"
 
 enum { QWEIGHT, QZEROS, SCALES, G_IDX };
-/* found->fact. UNIFORM: the stored zero + 1, or 0; IS_FOUND: nobody chose how zeros are stored;
- * PLANES: 1 if codes are kept in planes. */
+/* The places in found->fact. UNIFORM: the stored zero + 1, or 0; IS_FOUND: nobody chose how zeros
+ * are stored; PLANES: 1 if codes are kept in planes. */
 enum { BITS, WORD, GROUPS, GROUP, ZEROS, UNIFORM, IS_FOUND, PLANES };
 enum { SAMPLE = 4096 }; /* zeros that are looked at before loading */
 

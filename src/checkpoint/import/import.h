@@ -139,8 +139,8 @@ typedef void qni_import_row_fn(const void *arg, int64_t i, struct qni_rounding *
 void qni_import_rows(const qn_ctx *ctx, int64_t n, qni_import_row_fn *take, const void *arg,
                      struct qni_rounding *rounding);
 
-/* The same for each row of w, which is row `first` of what was found and those after it; arg is a
- * struct qni_source. */
+/* Calls take(arg, i) for each row of w; arg is a struct qni_source. Row 0 of w is row `first` of
+ * what was found. */
 struct qni_source {
     const struct qni_found *f;
     struct qn_weight *w;

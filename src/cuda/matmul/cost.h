@@ -30,7 +30,7 @@ qn_status qni_cuda_cost_get(const struct qni_cuda *cuda, const struct qni_cuda_k
 qn_status qni_cuda_cost_set(struct qni_cuda *cuda, const struct qni_cuda_kernel *rows,
                             int32_t n_rows, const qn_cuda_cost *cost, qn_error *err);
 
-/* Of a code as it lies: 4 or 8. */
+/* The bits of a code as it lies in the layout: 4 or 8. */
 int32_t qni_cuda_bits_of(const struct qni_cuda_kernel *k);
 
 #endif

@@ -29,7 +29,8 @@ enum {
     QUADS_MAX_ROWS = 32
 };
 
-/* quads: [share + 1 for the first `more` clusters, share for the others]. */
+/* How the kernel cuts its work: the first `more` clusters take share + 1 quads each, the others
+ * share. */
 struct quad_plan {
     int32_t clusters, share, more;
     int32_t slices, slices_bits,

@@ -102,8 +102,8 @@ bool qni_cuda_rounds_by_f16(const struct qni_op *op)
     return all;
 }
 
-/* cuBLASLt at 128 x 256 outputs a tile, as a multiprocessor does them one after another: 0.77 of
- * what it is rated for, with few tiles each cut in up to four. */
+/* The model takes cuBLASLt to compute 128 x 256 outputs a tile, as a multiprocessor does them one
+ * after another: 0.77 of what it is rated for, with few tiles each cut in up to four. */
 enum { TILE_ROWS = 128, TILE_OUTPUTS = 256, PIECES = 4 };
 
 struct qni_cuda_costs qni_cuda_dense_costs(const struct qni_cuda_facts *facts)

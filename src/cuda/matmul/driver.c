@@ -240,7 +240,7 @@ static qn_status prepare_by_expert(struct run *r, int64_t row, int64_t n)
     return QN_OK;
 }
 
-/* Of rows [row, row + m). */
+/* Makes the routes of rows [row, row + m). */
 static qn_status make_routes(struct run *r, uint8_t *memory, int64_t row, int64_t m)
 {
     const struct qni_op *op = r->op;

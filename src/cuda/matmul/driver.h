@@ -14,7 +14,7 @@
 
 /* The row of a choice for m rows. */
 const struct qni_cuda_kernel *qni_cuda_kernel_for(const struct qni_cuda_choice *choice, int64_t m);
-/* chunk, sizes and reads_x of a choice whose kernels are chosen. */
+/* Computes chunk, sizes and reads_x of a choice whose kernels are chosen. */
 void qni_cuda_size(const struct qni_op *op, struct qni_cuda_choice *choice);
 
 /* By a row of kernels.inc; the dense tier has a run of its own (dense.h). */

@@ -125,7 +125,8 @@ bool qni_cuda_pixels_lie(const struct qni_op *op, const struct qni_cuda_kernel *
            c->xs[3] % each == 0 && c->xs[0] >= 0 && c->xs[2] >= 0 && c->xs[3] >= 0;
 }
 
-/* Of one pixel, row or image alone the copy engine still wants a distance. */
+/* The distance between pixels, rows or images. Where there is one alone, the copy engine still
+ * wants a distance. */
 static int64_t pitch_of(int64_t count, int64_t stride, int64_t least)
 {
     return count > 1 && stride > 0 ? stride : least;

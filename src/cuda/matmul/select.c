@@ -144,8 +144,8 @@ static bool fits_quads(const struct qni_cuda_kernel *k, const struct qni_op *op,
                       (qni_cuda_shared_kb(facts->sm) - 1) * 1024);
 }
 
-/* wgmma kernels of int8 end segments, in f32, with turns of 128 positions; where rows of x have a
- * scale for each, they may be of 32 or 64. */
+/* Tells whether the sums of an operation end where the int8 wgmma kernels end segments, in f32:
+ * with turns of 128 positions. Where rows of x have a scale for each, they may be of 32 or 64. */
 static bool ends_with_turns(const struct qni_op *op)
 {
     const bool by_block = op->strategy == QN_STRATEGY_INT8_BLOCK;
@@ -367,7 +367,7 @@ static double dense_us(const struct qni_cuda_offer *offer, const struct qni_op *
     return qni_cuda_predict(&costs, &terms);
 }
 
-/* Of a row that only the dense strategy has, where it takes so long. */
+/* The reason why a row that only the dense strategy has is not chosen though it takes `us`. */
 static const char *unasked(const struct qni_cuda_choice *c, double us)
 {
     return c->n_choices > 0 && us < c->predicted_us

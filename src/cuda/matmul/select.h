@@ -22,7 +22,7 @@ struct qni_cuda_offer {
  * depthwise convolution. QN_E_UNSUPPORTED; tell may be NULL. */
 qn_status qni_cuda_choose(const struct qni_cuda_offer *offer, const struct qni_op *op,
                           struct qni_cuda_choice *choice, qni_refusal_fn tell, void *arg);
-/* The same question for a depthwise convolution, which one kernel serves. */
+/* Chooses for a depthwise convolution, which one kernel serves. */
 qn_status qni_cuda_choose_depthwise(const struct qni_cuda_offer *offer, const struct qni_op *op,
                                     struct qni_cuda_choice *choice, qni_refusal_fn tell, void *arg);
 /* What is built in, on this GPU. */
