@@ -243,8 +243,10 @@ class Names(Planted):
                        "/* What a row reads:\n *     x   bytes */\n"
                        "struct row_piece {\n    int n;\n};\n")
         self.passes("check_names.py")
-        self.add("src/api/matmul.c", "/* what is left */\nstatic int some;\n")
+        self.add("src/api/matmul.c", "/* Says what is left. */\nstatic int some;\n")
         self.passes("check_names.py")
+        self.add("src/api/matmul.c", "/* The same of pairs. */\nstatic int a;\n")
+        self.finds("check_names.py", "src/api/matmul.c", "stands on its own")
 
     def test_symbols(self):
         self.write("src/base/a.c", "int qni_fine(void)\n{\n    return 1;\n}\n"
