@@ -377,7 +377,7 @@ static double find_number(const cJSON *config, const struct number *n)
     return number_of(config, n->hf, number_of(export_rope(config), n->hf, n->otherwise));
 }
 
-/* The same of a model that has no quantized weight. */
+/* The number that llama.cpp gives the type of a model that has no quantized weight. */
 static uint32_t plain_type(const struct export *e)
 {
     static const struct {
