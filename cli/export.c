@@ -737,6 +737,7 @@ int export_files(const struct args *args, const struct export_request *request)
     free(e.part);
     free(place);
     cJSON_Delete(e.config);
+    free(e.config_text);
     qn_checkpoint_close(e.made);
     qn_checkpoint_close(e.model);
     qn_ctx_destroy(e.ctx);

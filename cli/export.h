@@ -58,6 +58,7 @@ struct export {
     int to_gguf, to_onnx, from_gguf, is_quiet, is_json, is_requantized, is_all;
     struct model_facts facts;
     cJSON *config;
+    char *config_text; /* of which it was made, or NULL */
     struct piece *pieces;
     int64_t n_pieces, n_weights, n_dense;
     struct graph *graph; /* of the ONNX model whose other nodes stay; NULL: there is none */
@@ -109,6 +110,10 @@ int export_metadata(struct export *e, qn_writer *writer);
 const cJSON *export_rope(const cJSON *config);
 /* The keys that say how they are scaled. */
 qn_status export_put_rope(const struct export *e, qn_writer *writer, qn_error *err);
+/* A number that Python reads as a float, as transformers insists: 30.0. */
+void export_put_float(cJSON *object, const char *key, double value);
+/* The other way: rope_scaling in a config.json made of a GGUF source. */
+void export_rope_of_gguf(const struct export *e, cJSON *config);
 /* What frequencies are divided by, where a tensor says that; to be freed, or NULL. */
 float *export_rope_factors(const struct export *e, int64_t *count);
 /* export_graph.c: a model whose graph is kept. Open it. 0 or the exit status. */

@@ -39,7 +39,7 @@ int export_read_config(struct export *e)
     char *text = read_text(path, &size);
     e->config = text == NULL ? NULL : cJSON_ParseWithLength(text, size);
     const int is_bad = text != NULL && !cJSON_IsObject(e->config);
-    free(text);
+    e->config_text = text;
     const int status =
         is_bad ? complain(EXIT_INPUT, "repair it", "%s: is no JSON object", path) : 0;
     free(path);
@@ -256,7 +256,8 @@ static cJSON *config_of_bnb(const struct export *e, const struct piece *w)
     cJSON_AddBoolToObject(q, "bnb_4bit_use_double_quant", 0);
     cJSON_AddStringToObject(q, "bnb_4bit_compute_dtype", "float16");
     cJSON_AddStringToObject(q, "bnb_4bit_quant_storage", "uint8");
-    cJSON_AddNumberToObject(q, "llm_int8_threshold", 6.0);
+    /* With a point, or transformers takes it for an integer and refuses. */
+    cJSON_AddRawToObject(q, "llm_int8_threshold", "6.0");
     cJSON_AddItemToObject(q, "llm_int8_skip_modules", plain_modules(e));
     return q;
 }
@@ -304,6 +305,39 @@ static int ends_with(const char *name, const char *tail)
 {
     const size_t a = strlen(name), b = strlen(tail);
     return a >= b && strcmp(name + a - b, tail) == 0;
+}
+
+/* The next number of JSON text, outside of strings: its length, 0 at the end. */
+static size_t next_number(const char **text)
+{
+    const char *at = *text;
+    for (; *at != '\0' && strchr("-0123456789", *at) == NULL; at++)
+        for (int is_open = *at == '"'; is_open && at[1] != '\0';) {
+            at++;
+            if (*at == '\\' && at[1] != '\0')
+                at++;
+            else
+                is_open = *at != '"';
+        }
+    *text = at;
+    return strspn(at, "+-.0123456789eE");
+}
+
+/* Numbers stay written as they were: 10000.0 is a float for Python, 10000 is none. The text is that
+ * of which the items were made, so that its numbers are theirs, in that order. */
+static void keep_points(cJSON *item, const char **text)
+{
+    for (; item != NULL; item = item->next) {
+        keep_points(item->child, text);
+        if (!cJSON_IsNumber(item))
+            continue;
+        const size_t length = next_number(text);
+        item->valuestring = must_alloc(length + 1);
+        memcpy(item->valuestring, *text, length);
+        item->valuestring[length] = '\0';
+        item->type = cJSON_Raw;
+        *text += length;
+    }
 }
 
 /* Weights, and what is written anew, are not carried along. */
@@ -368,6 +402,10 @@ int export_write_config(struct export *e)
     const struct piece *w = first_weight(e);
     if (e->config == NULL)
         e->config = cJSON_CreateObject();
+    if (e->config_text != NULL) {
+        const char *text = e->config_text;
+        keep_points(e->config->child, &text);
+    }
     cJSON_DeleteItemFromObjectCaseSensitive(e->config, "quantization_config");
     cJSON_DeleteItemFromObjectCaseSensitive(e->config, "compression_config");
     if (w != NULL) {

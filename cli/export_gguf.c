@@ -492,6 +492,22 @@ int export_metadata(struct export *e, qn_writer *writer)
 
 /* ------------------------------------------------------------------------- of a GGUF's metadata */
 
+/* Later gemmas divide scores by the root of a number that GGUF does not have: llama.cpp knows that
+ * it is the size of a head, but in those of 27 billion weights, by their layers. */
+static void add_query_scale(cJSON *config, const char *arch)
+{
+    enum { GEMMA2_27B = 46, GEMMA3_27B = 62 };
+    const double layers = number_of(config, "num_hidden_layers", 0);
+    const double heads = number_of(config, "num_attention_heads", 1);
+    const double share = number_of(config, "hidden_size", 0) / (heads > 0 ? heads : 1);
+    const int is_2 = strcmp(arch, "gemma2") == 0;
+    if (!is_2 && strcmp(arch, "gemma3") != 0)
+        return;
+    const int is_27b = layers == (is_2 ? GEMMA2_27B : GEMMA3_27B);
+    cJSON_AddNumberToObject(config, "query_pre_attn_scalar",
+                            is_27b ? share : number_of(config, "head_dim", share));
+}
+
 cJSON *export_config_of_gguf(const struct export *e)
 {
     const qn_file *file = qn_checkpoint_file(e->model, 0);
@@ -507,9 +523,12 @@ cJSON *export_config_of_gguf(const struct export *e)
         char *key = must_print("%s.%s", f->arch, numbers[i].gguf);
         const char *value = qn_file_get_metadata(file, key);
         free(key);
-        if (value != NULL)
+        if (value != NULL && numbers[i].is_float)
+            export_put_float(config, numbers[i].hf, strtod(value, NULL));
+        else if (value != NULL)
             cJSON_AddNumberToObject(config, numbers[i].hf, strtod(value, NULL));
     }
+    add_query_scale(config, f->arch);
     if (qn_checkpoint_tensor(e->model, "token_embd.weight", &entry) == QN_OK &&
         cJSON_GetObjectItemCaseSensitive(config, "vocab_size") == NULL)
         cJSON_AddNumberToObject(config, "vocab_size", (double)entry.tensor.shape[0]);
@@ -517,6 +536,7 @@ cJSON *export_config_of_gguf(const struct export *e)
                           qn_checkpoint_tensor(e->model, "output.weight", &entry) != QN_OK);
     cJSON_AddStringToObject(config, "hidden_act",
                             strncmp(f->arch, "gemma", 5) == 0 ? "gelu_pytorch_tanh" : "silu");
+    export_rope_of_gguf(e, config);
     cJSON_AddStringToObject(config, "torch_dtype", "float16");
     const char *bos = qn_file_get_metadata(file, "tokenizer.ggml.bos_token_id");
     const char *eos = qn_file_get_metadata(file, "tokenizer.ggml.eos_token_id");

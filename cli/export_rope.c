@@ -108,3 +108,41 @@ float *export_rope_factors(const struct export *e, int64_t *count)
         factors[i] = llama3_factor(scaling, pow(base, -2.0 * (double)i / dim));
     return factors;
 }
+
+void export_put_float(cJSON *object, const char *key, double value)
+{
+    const int is_whole = value > -1e15 && value < 1e15 && value == (double)(int64_t)value;
+    char *text = is_whole ? must_print("%.1f", value) : must_print("%.9g", value);
+    if (isfinite(value))
+        cJSON_AddRawToObject(object, key, text);
+    free(text);
+}
+
+void export_rope_of_gguf(const struct export *e, cJSON *config)
+{
+    static const char *const keys[][2] = {
+        {"factor", "factor"}, {"original_context_length", "original_max_position_embeddings"}};
+    const qn_file *file = qn_checkpoint_file(e->model, 0);
+    qn_entry entry;
+    char *name = must_print("%s.rope.scaling.type", e->facts.arch);
+    const char *kind = qn_file_get_metadata(file, name);
+    free(name);
+    if (qn_checkpoint_tensor(e->model, "rope_freqs.weight", &entry) == QN_OK)
+        fprintf(stderr, "quern: rope_freqs.weight scales the rotations, which the config.json made "
+                        "of a GGUF file does not say; --config FOLDER carries the original's\n");
+    if (kind == NULL || (strcmp(kind, "linear") != 0 && strcmp(kind, "yarn") != 0))
+        return;
+    cJSON *scaling = cJSON_AddObjectToObject(config, "rope_scaling");
+    cJSON_AddStringToObject(scaling, "rope_type", kind);
+    for (size_t i = 0; i < 2; i++) {
+        name = must_print("%s.rope.scaling.%s", e->facts.arch, keys[i][0]);
+        const char *value = qn_file_get_metadata(file, name);
+        free(name);
+        if (value == NULL)
+            continue;
+        if (i == 0)
+            export_put_float(scaling, keys[i][1], strtod(value, NULL));
+        else
+            cJSON_AddNumberToObject(scaling, keys[i][1], strtod(value, NULL));
+    }
+}
