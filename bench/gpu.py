@@ -3,7 +3,8 @@
 """quern on a GPU beside what PyTorch brings: cuBLAS in fp16, int8 and fp8, and torch's int4 kernel.
 
     bench/gpu.py [--quern build/release/quern] [--quick] [--shapes 4096x4096,...] [--m 1,16,...]
-                 [--sets decode,int8-row,...] [--device 0] [--no-peers] [--out FILE]
+                 [--sets decode,int8-row,...] [--device 0] [--no-peers] [--convs] [--experts]
+                 [--out FILE | --into FILE]
 
 The same shapes in one run: for every shape first the peers, then `quern bench --device cuda`, which
 checks each result against sums in double before it measures. All times are microseconds of a call
@@ -69,6 +70,14 @@ CONV_SETS = [
     ("conv-int8", "int8:pc", "float", "f16", "f16"),
     ("conv-static", "int8:pc", "int8-static", "i8", "f16"),
 ]
+# Products of experts: experts, those of a token, outputs, positions; and how many tokens.
+EXPERTS, TOKENS = [(8, 2, 14336, 4096), (64, 8, 2048, 7168)], "8,32,64,256,2048"
+EXPERT_SETS = [
+    ("experts-int4", "int4:g128:f16", "float"),
+    ("experts-int8", "int4:g128:f16", "int8-block"),
+    ("experts-fp8", "fp8:g128", "fp8-block"),
+    ("experts-mxfp4", "mxfp4", "float"),
+]
 # Shapes and rows that no table was made for.
 ODD_SHAPES, ODD_ROWS = "13824x5120,3584x18944", "1,3,16,24,200,3000"
 QUICK_ROWS, QUICK_SETS = "1,16,256,4096", "float,float-pdl,int8-row"
@@ -84,6 +93,7 @@ def parse():
     p.add_argument("--x", default="f16", choices=("f16", "bf16", "f32"))
     p.add_argument("--device", type=int, default=0)
     p.add_argument("--convs", action="store_true", help="convolutions, and nothing else")
+    p.add_argument("--experts", action="store_true", help="products of experts, nothing else")
     p.add_argument("--no-peers", action="store_true", help="quern alone; needs no torch")
     p.add_argument("--out", default=None, help="a file of JSON lines; replaced when all is done")
     p.add_argument("--into", default=None,
@@ -262,19 +272,23 @@ def environment(quern):
     return {**os.environ, "LD_LIBRARY_PATH": ":".join([old] * (old != "") + folders)}
 
 
+def asked(args, command):
+    """The records of a command of quern."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False, env=environment(args.quern))
+    if done.returncode != 0:
+        complain("%s: exit status %d: %s" % (" ".join(command), done.returncode,
+                                             done.stderr.strip().split("\n")[-1]))
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
 def ours(args, one, n, k, rows):
     name, weights, strategy, pdl, _ = one
     command = [args.quern, "bench", "--device", "cuda:%d" % args.device, "--n", str(n), "--k",
                str(k), "--m", ",".join(str(m) for m in rows), "--weights", weights, "--strategy",
                strategy, "--x", args.x, "--y", args.x, "--min-time", "0.03", "--json"]
     command += ["--pdl"] if pdl else []
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          check=False, env=environment(args.quern))
-    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0:
-        complain("%s: exit status %d: %s" % (" ".join(command), done.returncode,
-                                             done.stderr.strip().split("\n")[-1]))
-    return [{**r, "set": name} for r in records]
+    return [{**r, "set": name} for r in asked(args, command)]
 
 
 def our_convs(args, one, shape):
@@ -285,13 +299,7 @@ def our_convs(args, one, shape):
                "%dx%d" % (side, side), "--kernel-size", "%dx%d" % (kernel, kernel), "--stride",
                "%dx%d" % (stride, stride), "--pad", str((kernel - 1) // 2), "--weights", weights,
                "--strategy", strategy, "--x", x, "--y", y, "--min-time", "0.01", "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          check=False, env=environment(args.quern))
-    if done.returncode != 0:
-        complain("%s: exit status %d: %s" % (" ".join(command), done.returncode,
-                                             done.stderr.strip().split("\n")[-1]))
-    return [{**json.loads(line), "set": name} for line in done.stdout.splitlines()
-            if line.startswith("{")]
+    return [{**r, "set": name} for r in asked(args, command)]
 
 
 def run_convs(args, peers, out):
@@ -319,6 +327,18 @@ def run_convs(args, peers, out):
         print(line, flush=True)
 
 
+def run_experts(args, out):
+    """Both shapes with every set; nothing beside them: PyTorch has no such product."""
+    for experts, top, n, k in EXPERTS:
+        for name, weights, strategy in EXPERT_SETS:
+            command = [args.quern, "bench", "--device", "cuda:%d" % args.device, "--op", "grouped",
+                       "--experts", str(experts), "--top-k", str(top), "--n", str(n), "--k", str(k),
+                       "--m", TOKENS, "--weights", weights, "--strategy", strategy, "--x", args.x,
+                       "--y", args.x, "--min-time", "0.02", "--json"]
+            for r in asked(args, command):
+                out.case({**r, "set": name})
+
+
 # ---------------------------------------------------------------------------------------- output
 
 failures = []
@@ -338,7 +358,7 @@ def label(r):
 def key(r):
     """What a line is about."""
     what = "kernel" if r["op"] == "fit" else "weights"
-    return (str(r.get("conv")),) + tuple(
+    return (str(r.get("conv")), str(r.get("experts"))) + tuple(
         r.get(name) for name in ("op", "set", "n", "k", "m", what, "strategy", "x"))
 
 
@@ -458,9 +478,12 @@ def main():
     out.add(about(args, peers))
     if args.convs:
         run_convs(args, peers, out)
-    for n, k in () if args.convs else args.shapes:
+    if args.experts:
+        run_experts(args, out)
+    alone = args.convs or args.experts
+    for n, k in () if alone else args.shapes:
         run_shape(args, peers, out, n, k, args.m, sets)
-    if args.odd and not args.convs:
+    if args.odd and not alone:
         rows = [int(m) for m in ODD_ROWS.split(",")]
         for n, k in (tuple(int(v) for v in s.split("x")) for s in ODD_SHAPES.split(",")):
             run_shape(args, peers, out, n, k, rows, [s for s in sets if s[0] == "float"])

@@ -67,6 +67,12 @@ static void compare(const qn_ctx *ctx, const char *spec, struct random_shape sha
     qn_weight_destroy(w);
 }
 
+/* Floats have no layout on GPUs; unit/cuda_pack.c asks how they are refused. */
+static bool is_float(const char *spec)
+{
+    return strcmp(spec, "f32") == 0 || strcmp(spec, "f16") == 0 || strcmp(spec, "bf16") == 0;
+}
+
 int main(int argc, char **argv)
 {
     struct qn_ctx ctx;
@@ -80,7 +86,7 @@ int main(int argc, char **argv)
         return 77;
     }
     for (int f = 0; f < N_RANDOM_SPECS; f++)
-        for (int s = 0; s < N_RANDOM_SHAPES; s++)
+        for (int s = 0; s < N_RANDOM_SHAPES && !is_float(random_specs[f]); s++)
             compare(&ctx, random_specs[f], random_shapes[s], (uint64_t)(100 * f + s), false);
     const char *const which = argc > 1 ? argv[1] : "";
     if (strcmp(which, "small") != 0) {

@@ -84,6 +84,9 @@ struct form {
     /* Half of a stage: registers of codes, and where its x begins, in 16 bytes. */
     static constexpr int half_words = blocks * 8, half_step = blocks == 2 ? tile_bytes / 16 : 4;
     static constexpr int writers = 2; /* arrivals that fill a stage */
+    static constexpr int teams = 1, threads = THREADS;
+    static constexpr int consumer_registers = CONSUMER_REGISTERS;
+    static constexpr int feeder_registers = FEEDER_REGISTERS;
     static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;
     static constexpr int scale_bytes = PANELS * groups * 64; /* at most */
     static constexpr int zero_at = ROUNDING == BY_F32 ? 2 * scale_bytes : scale_bytes;

@@ -37,7 +37,9 @@ struct form8 {
     typedef typename sum_type<e4m3>::type sum;
     static constexpr int reads = READS, bits = BITS, tokens = TOKENS, mode = MODE;
     static constexpr int kind = BITS == 4 ? CODES4 : CODES8;
-    static constexpr int rounding = EXACT;
+    static constexpr int rounding = EXACT, teams = 1, threads = THREADS;
+    static constexpr int consumer_registers = CONSUMER_REGISTERS;
+    static constexpr int feeder_registers = FEEDER_REGISTERS;
     static constexpr bool codes_bf16 = false;
     static constexpr int segment_units = MODE == UNITS ? 1 : MODE == BLOCKS ? 2 : 4;
     static constexpr int segments = 4 / segment_units, groups = segments; /* of a stage */

@@ -10,6 +10,7 @@
 #include "prefill_round.cuh"
 #include "prefill_short.cuh"
 #include "prefill_sum.cuh"
+#include "prefill_teams.cuh"
 
 #include <math.h>
 #include <string.h>
@@ -244,7 +245,7 @@ template <class F>
 __device__ __forceinline__ void prepare_lane(consumer<F> &c, const arguments &a, const ring &r,
                                              int wg)
 {
-    const int lane = (int)threadIdx.x % 32, panel = (int)threadIdx.x / 32;
+    const int lane = (int)threadIdx.x % 32, panel = (int)threadIdx.x / 32 % PANELS;
     c.r = r;
     c.codes_at = keep(r.data + F::x_bytes + (uint32_t)panel * F::panel_bytes + lane * 16);
     const uint32_t scale_size = a.p.w.scale_is_f16 ? 32 : 64;
@@ -265,7 +266,8 @@ template <class F>
 __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8_t *chunks,
                                         const dequant_table *table)
 {
-    const int wg = (int)threadIdx.x / 128;
+    const int wg = (int)threadIdx.x / 128 % GROUPS;
+    const int team = F::teams > 1 ? __shfl_sync(~0u, (int)threadIdx.x / CONSUMERS, 0) : 0;
     consumer<F> c;
     prepare_lane<F>(c, a, r, wg);
     if (F::table) {
@@ -297,8 +299,19 @@ __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8
 #pragma unroll
         for (int i = 0; i < F::tokens / 2 && !F::integers; i++)
             acc[i] = 0;
+        if constexpr (F::teams > 1) {
+            sum_stages<F>(c, team, (at.end - at.begin) / F::blocks * a.p.x.planes, acc);
+            add_teams<F>(shared_address(chunk), team, acc);
+            if (team > 0) {
+                if (at.split) { /* those of exchange() */
+                    cluster_sync();
+                    cluster_sync();
+                }
+                continue;
+            }
+        }
         if (!F::integers && at.begin < at.end) {
-            if constexpr (F::integers)
+            if constexpr (F::integers || F::teams > 1)
                 ;
             else if constexpr (F::rounding != EXACT)
                 sum_rounded<F>(c, a, at, acc);
@@ -322,7 +335,7 @@ __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8
 }
 
 template <class F>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(F::threads, 1)
     prefill(const __grid_constant__ maps m, const __grid_constant__ arguments a)
 {
     extern __shared__ uint8_t raw[];
@@ -364,8 +377,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (a.p.routes.tiles != NULL) /* made by the launch before */
             asm volatile("griddepcontrol.wait;" ::: "memory");
     }
-    if (threadIdx.x >= CONSUMERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)FEEDER_REGISTERS));
+    if (threadIdx.x >= F::teams * CONSUMERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::feeder_registers));
         feed<F>(m, a, r);
         if (a.s.splits > 1 && a.s.whole + (int)blockIdx.x / 2 < a.tiles) {
             __syncwarp();
@@ -373,7 +386,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             cluster_sync();
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)CONSUMER_REGISTERS));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::consumer_registers));
         if (a.s.pdl)
             asm volatile("griddepcontrol.wait;" ::: "memory");
         consume<F>(a, r, chunks, table);
@@ -512,7 +525,7 @@ int32_t start(const struct qni_cuda_product *p, const struct qni_cuda_experts *e
     const int wanted = a.s.whole > 0 ? a.s.whole : (a.tiles - a.s.whole) * splits;
     cudaLaunchConfig_t c = {};
     c.gridDim = dim3((unsigned)(wanted < room ? wanted : room));
-    c.blockDim = dim3(THREADS);
+    c.blockDim = dim3(F::threads);
     c.dynamicSmemBytes = F::bytes;
     c.stream = (cudaStream_t)l->stream;
     cudaLaunchAttribute at[2] = {};
@@ -595,6 +608,10 @@ int32_t launch(const struct qni_cuda_product *p, const struct qni_cuda_experts *
         both<PAIRS, BF16, BITS, ROWS, GENERAL, TABLE>(best, p, l, 550, 700);
         if constexpr (ROWS == 128 && special)
             consider<form<BF16, BITS, 96, PAIRS, false>>(best, p, l, 630);
+        if constexpr (special) {
+            consider<form_of_teams<BF16, BITS, 64>>(best, p, l, 450);
+            consider<form_of_teams<BF16, BITS, 32>>(best, p, l, 320);
+        }
     } else if (p->w.group_units % 2 == 0) {
         both<BLOCKS, BF16, BITS, ROWS, GENERAL, TABLE>(best, p, l, 800, 1120);
     } else {

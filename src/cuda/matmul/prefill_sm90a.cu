@@ -13,7 +13,7 @@
  * tensor cores, two blocks of 64 positions a turn: while one's products run, the other scales its
  * sums; what it multiplies next it has unpacked while its own ran. Two more warps ask the copy
  * engine for all that comes. Weights of one group need no sums of their own: tiles of up to 256
- * tokens then, and products without a pause.
+ * tokens then, and products without a pause. Few tokens: prefill_teams.cuh.
  *
  * Bounds (lab/cuda/NOTES.md): the tensor cores need `tokens` clocks for 16 positions of 128
  * outputs, and get 87 % of the clocks, 96 % without groups; and power, which holds the clock at 1.4
