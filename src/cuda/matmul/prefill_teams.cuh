@@ -18,7 +18,7 @@ template <bool BF16, int BITS, int TOKENS>
 struct form_of_teams : form<BF16, BITS, TOKENS, PAIRS, false> {
     typedef form<BF16, BITS, TOKENS, PAIRS, false> base;
     static constexpr int teams = TEAMS, threads = TEAMS * CONSUMERS + 128;
-    /* of 96 each at the start: four warps that multiply and one that copies share 480 */
+    /* Of 96 at the start: four warps that multiply and one that copies share 480 for a lane. */
     static constexpr int consumer_registers = 104, feeder_registers = 64;
     /* A stage is one team's: a team that is a round ahead must not meet the other's. */
     static constexpr int stages = base::stages / TEAMS * TEAMS;
@@ -26,7 +26,7 @@ struct form_of_teams : form<BF16, BITS, TOKENS, PAIRS, false> {
     static_assert(stages >= 2 * TEAMS, "each team has a stage that comes while it works on one");
 };
 
-/* Stages q, q + TEAMS, ... of `stages`, from the ring's on; then the ring stands behind them all. */
+/* Stages q, q + TEAMS, ... of all `stages`; then the ring stands behind the last of them. */
 template <class F>
 __device__ __forceinline__ void sum_stages(consumer<F> &c, int team, int stages,
                                            float (&acc)[F::tokens / 2])
