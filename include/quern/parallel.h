@@ -270,6 +270,14 @@ QN_API qn_status qn_parallel_experts_scratch(const qn_ctx *ctx,
 QN_API qn_status qn_parallel_experts(const qn_ctx *ctx, const qn_parallel_experts_args *args,
                                      void *scratch, size_t scratch_bytes, qn_error *err);
 
+/**
+ * What a round of such a call exchanges, how many bytes of it, how long that takes if it can be
+ * predicted, whose bits come out; if the call would be refused, why. Data are not looked at; asks
+ * no rank. text and capacity like those of qn_plan_explain().
+ */
+QN_API size_t qn_parallel_experts_explain(const qn_ctx *ctx, const qn_parallel_experts_args *args,
+                                          char *text, size_t capacity);
+
 /* ------------------------------------------------------------------------------- convolutions */
 
 /**
@@ -302,6 +310,10 @@ QN_API qn_status qn_parallel_conv_scratch(const qn_ctx *ctx, const qn_parallel_c
  * @return as qn_conv2d(), and as qn_parallel_run(). */
 QN_API qn_status qn_parallel_conv(const qn_ctx *ctx, const qn_parallel_conv_args *args,
                                   void *scratch, size_t scratch_bytes, qn_error *err);
+
+/** As qn_parallel_experts_explain(), of all that a call exchanges. */
+QN_API size_t qn_parallel_conv_explain(const qn_ctx *ctx, const qn_parallel_conv_args *args,
+                                       char *text, size_t capacity);
 
 /* ----------------------------------------------------------------------------------------- sums */
 

@@ -1034,6 +1034,9 @@ FUNCTIONS = {
     "qn_parallel_experts": (
         c_int32,
         [c_void_p, POINTER(qn_parallel_experts_args), c_void_p, c_size_t, POINTER(qn_error)]),
+    "qn_parallel_experts_explain": (
+        c_size_t,
+        [c_void_p, POINTER(qn_parallel_experts_args), c_char_p, c_size_t]),
     "qn_parallel_conv_args_init_sized": (c_int32, [POINTER(qn_parallel_conv_args), c_size_t]),
     "qn_parallel_conv_scratch": (
         c_int32,
@@ -1041,6 +1044,9 @@ FUNCTIONS = {
     "qn_parallel_conv": (
         c_int32,
         [c_void_p, POINTER(qn_parallel_conv_args), c_void_p, c_size_t, POINTER(qn_error)]),
+    "qn_parallel_conv_explain": (
+        c_size_t,
+        [c_void_p, POINTER(qn_parallel_conv_args), c_char_p, c_size_t]),
     "qn_parallel_sum_args_init_sized": (c_int32, [POINTER(qn_parallel_sum_args), c_size_t]),
     "qn_parallel_sum_scratch": (
         c_int32,

@@ -237,6 +237,31 @@ qn_status qn_parallel_conv_scratch(const qn_ctx *ctx, const qn_parallel_conv_arg
     return QN_OK;
 }
 
+qn_status qni_parallel_conv_exchanged(const qn_ctx *ctx, const qn_parallel_conv_args *args,
+                                      struct qni_exchanged *e, qn_error *err)
+{
+    struct conv_call c;
+    qn_parallel_conv_args own;
+    memset(e, 0, sizeof *e);
+    QNI_TRY(open_call(ctx, args, &c, &own, err));
+    QNI_TRY(read(&c, &own));
+    e->comm = c.comm;
+    e->own = e->whole = c.args.w->head->n;
+    e->scratch = scratch_of(&c);
+    e->strategy = c.args.strategy;
+    if (!c.gather)
+        return QN_OK;
+    (void)range_of(&c, c.comm.rank, &e->first, &e->own);
+    e->whole = c.args.y.shape[c.channel];
+    if (c.comm.n_ranks == 1)
+        return QN_OK;
+    const double times = (double)qni_ceil_div(c.args.y.shape[0], c.images);
+    e->at_once = c.images;
+    e->exchanges = times + (c.is_trusted ? 0.0 : 1.0);
+    e->bytes = times * (double)(c.comm.n_ranks - 1) * (double)c.block;
+    return QN_OK;
+}
+
 qn_status qn_parallel_conv(const qn_ctx *ctx, const qn_parallel_conv_args *args, void *scratch,
                            size_t scratch_bytes, qn_error *err)
 {

@@ -413,6 +413,29 @@ qn_status qn_parallel_experts_scratch(const qn_ctx *ctx, const qn_parallel_exper
     return QN_OK;
 }
 
+qn_status qni_parallel_experts_exchanged(const qn_ctx *ctx, const qn_parallel_experts_args *args,
+                                         struct qni_exchanged *e, qn_error *err)
+{
+    struct experts_call c;
+    qn_parallel_experts_args own;
+    memset(e, 0, sizeof *e);
+    QNI_TRY(open_call(ctx, args, &c, &own, err));
+    QNI_TRY(read(&c, &own));
+    const double ranks = (double)c.comm.n_ranks;
+    e->comm = c.comm;
+    (void)qn_shard_range(c.n_experts, 1, c.comm.rank, c.comm.n_ranks, &e->first, &e->own);
+    e->whole = c.n_experts;
+    e->scratch = c.part.bytes;
+    e->strategy = c.g.strategy;
+    if (c.comm.n_ranks == 1)
+        return QN_OK;
+    e->at_once = c.piece;
+    e->exchanges = 2.0;
+    e->bytes = (ranks - 1.0) * (c.comm.all_to_all != NULL ? 1.0 : ranks) *
+               ((double)c.out_block + (double)c.back_block);
+    return QN_OK;
+}
+
 qn_status qn_parallel_experts(const qn_ctx *ctx, const qn_parallel_experts_args *args,
                               void *scratch, size_t scratch_bytes, qn_error *err)
 {

@@ -123,6 +123,20 @@ struct qni_facts {
  * the rank. what: how the sentence begins. */
 qn_status qni_parallel_agree(const qn_comm *comm, qn_status status, struct qni_facts *facts,
                              const char *what, qn_error *err);
+/* What a call without a plan exchanges, for words about it: of experts in a round. */
+struct qni_exchanged {
+    qn_comm comm;
+    int64_t first, own, whole; /* channels or experts of this rank, of how many */
+    int64_t at_once;           /* images, or rows between two ranks; 0: nothing is exchanged */
+    double exchanges, bytes;   /* bytes: that a rank receives */
+    size_t scratch;
+    qn_strategy strategy;
+};
+qn_status qni_parallel_conv_exchanged(const qn_ctx *ctx, const qn_parallel_conv_args *args,
+                                      struct qni_exchanged *e, qn_error *err);
+qn_status qni_parallel_experts_exchanged(const qn_ctx *ctx, const qn_parallel_experts_args *args,
+                                         struct qni_exchanged *e, qn_error *err);
+
 /* The beginning of a call without a plan: the caller's struct and its comm. own: fresh from its
  * _init(); from: its field comm. */
 qn_status qni_parallel_open(const qn_ctx *ctx, const void *given, void *own, size_t own_bytes,

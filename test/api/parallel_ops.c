@@ -664,10 +664,93 @@ static void test_bad_arguments(void **state)
     qn_ctx_destroy(ctx);
 }
 
+/* Nobody is asked, so that three ranks need no processes. An exchange takes 1 ms here, and 1000
+ * bytes a second come in. */
+static void test_what_is_exchanged_is_said(void **state)
+{
+    (void)state;
+    struct ranks alone = {.rank = 0, .n = 1};
+    qn_ctx *ctx = ctx_make(1);
+    qn_comm comm = ranks_comm(&alone, true);
+    static float data[256];
+    static char text[2048];
+    const qn_packed *w = packed_make(ctx, "int8:pc", (struct shape){.n = 8, .k = 16}, 1, NULL);
+    comm.rank = 1;
+    comm.n_ranks = 3;
+    comm.latency_s = 1e-3;
+    comm.bytes_per_s = 1000.0;
+    comm.all_to_all = ranks_all_gather;
+    qn_grouped_args g;
+    qn_grouped_args_init(&g);
+    g.w = &w;
+    g.n_experts = 1;
+    g.strategy = QN_STRATEGY_INT8_ROW;
+    g.x = qn_tensor_2d(data, QN_F32, 4, 16);
+    g.y = qn_tensor_2d(data + 128, QN_F32, 4, 8);
+    g.ids = qn_tensor_1d(NULL, QN_I32, 4);
+    qn_parallel_experts_args e;
+    qn_parallel_experts_args_init(&e);
+    assert_true(qn_parallel_experts_explain(ctx, &e, text, sizeof text) == strlen(text));
+    assert_non_null(strstr(text, "comm is NULL"));
+    e.comm = &comm;
+    e.grouped = &g;
+    e.n_experts = 3;
+    e.n = 8;
+    e.k = 16;
+    e.piece = 2;
+    /* Out: a head, two ids, two rows of 64 bytes; back: a head, two rows of 32. Of two others. */
+    const size_t length = qn_parallel_experts_explain(ctx, &e, text, sizeof text);
+    assert_true(length == strlen(text));
+    assert_true(length == qn_parallel_experts_explain(ctx, &e, NULL, 0));
+    assert_non_null(strstr(text, "experts 1 to 2 of 3"));
+    assert_non_null(strstr(text, "by all_to_all"));
+    assert_non_null(strstr(text, " 768 bytes to each rank"));
+    assert_non_null(strstr(text, "770000.0 us of exchanges a round"));
+    comm.all_to_all = NULL;
+    (void)qn_parallel_experts_explain(ctx, &e, text, sizeof text);
+    assert_non_null(strstr(text, " 2304 bytes to each rank"));
+    const qn_packed *kernel = packed_make(
+        ctx, "int8:pc", (struct shape){.n = 2, .k = 8, .kh = 1, .kw = 1, .groups = 1}, 1, NULL);
+    const int64_t x[4] = {2, 4, 4, 8}, y[4] = {2, 4, 4, 6};
+    static float image[2 * 4 * 4 * 8], out[2 * 4 * 4 * 6];
+    qn_conv_args conv;
+    qn_conv_args_init(&conv);
+    conv.w = kernel;
+    conv.strategy = QN_STRATEGY_INT8_ROW;
+    conv.image = QN_NHWC;
+    conv.x = qn_tensor_make(image, QN_F32, 4, x);
+    conv.y = qn_tensor_make(out, QN_F32, 4, y);
+    qn_parallel_conv_args c;
+    qn_parallel_conv_args_init(&c);
+    c.comm = &comm;
+    c.conv = &conv;
+    c.gather_y = 1;
+    /* A head, two images of 16 pixels and 2 channels, of two others; one exchange more asks. */
+    assert_true(qn_parallel_conv_explain(ctx, &c, text, sizeof text) == strlen(text));
+    assert_non_null(strstr(text, "2 to 4 of 6"));
+    assert_non_null(strstr(text, " 640 bytes to each rank"));
+    assert_non_null(strstr(text, "642000.0 us of exchanges"));
+    c.is_trusted = 1;
+    (void)qn_parallel_conv_explain(ctx, &c, text, sizeof text);
+    assert_non_null(strstr(text, "641000.0 us of exchanges"));
+    c.gather_y = 0;
+    conv.y = qn_tensor_make(out, QN_F32, 4, (const int64_t[4]){2, 4, 4, 2});
+    (void)qn_parallel_conv_explain(ctx, &c, text, sizeof text);
+    assert_non_null(strstr(text, "nothing: each rank keeps its channels"));
+    assert_null(strstr(text, "us of exchanges"));
+    c.conv = NULL;
+    (void)qn_parallel_conv_explain(ctx, &c, text, sizeof text);
+    assert_non_null(strstr(text, "NULL"));
+    qn_packed_destroy((qn_packed *)(uintptr_t)kernel);
+    qn_packed_destroy((qn_packed *)(uintptr_t)w);
+    qn_ctx_destroy(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_what_is_exchanged_is_said),
         cmocka_unit_test(test_parts_of_every_expert),
         cmocka_unit_test(test_whole_experts_exchange_tokens),
         cmocka_unit_test(test_convolutions_have_the_bits_of_one_process),
