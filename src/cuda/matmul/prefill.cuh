@@ -32,8 +32,9 @@ enum {
     /* Blobs lie at multiples of this, and fewer than 2^31 of them apart. */
     BLOB_STEP = 64
 };
-/* Groups are: one for all positions, whole pairs of blocks, whole blocks, anything. */
-enum { WHOLE = 0, PAIRS = 1, BLOCKS = 2, UNITS = 3 };
+/* Groups are: one for all positions, whole pairs of blocks, whole blocks, anything; of int8 also:
+ * one pair of blocks each. */
+enum { WHOLE = 0, PAIRS = 1, BLOCKS = 2, UNITS = 3, PAIR = 4 };
 /* Weights: codes are multiplied as they are, and sums scaled; or each is rounded to the type of x
  * (prefill_round.cuh), by one product of f16 or in f32. */
 enum { EXACT = 0, BY_F16 = 1, BY_F32 = 2 };

@@ -103,7 +103,7 @@ __device__ __forceinline__ void feed(const maps &m, const arguments &a, const ri
         if constexpr (F::integers) {
             if (a.s.pdl)
                 asm volatile("griddepcontrol.wait;" ::: "memory");
-            if constexpr (F::segments > 1)
+            if constexpr (F::is_short)
                 feed_rows<F>(a, r, (int)threadIdx.x % 64);
             else
                 feed_facts<F>(a, r, (int)threadIdx.x % 64);

@@ -26,8 +26,8 @@ template <> struct sum_type<true> {
 };
 
 /* A stage is 128 positions: a tile of x of 128 bytes a row, and the codes of its two blocks. WHOLE:
- * one segment. PAIRS: segments of whole stages, with the facts of rows for the one that ends.
- * BLOCKS, UNITS: Q8B of segments of 64 or 32 positions, with those of all that are in it. NARROW: x
+ * one segment. PAIRS: segments of whole stages, with the facts of rows for the one that ends. PAIR,
+ * BLOCKS, UNITS: Q8B of segments of 128, 64 or 32, with those of all that are in it. NARROW: x
  * in two tiles of 64 bytes a row, of images whose channels come by 64. */
 template <int READS, int BITS, int TOKENS, int MODE, bool GENERAL, bool NARROW = false>
 struct form8 {
@@ -43,6 +43,8 @@ struct form8 {
     static constexpr bool codes_bf16 = false;
     static constexpr int segment_units = MODE == UNITS ? 1 : MODE == BLOCKS ? 2 : 4;
     static constexpr int segments = 4 / segment_units, groups = segments; /* of a stage */
+    /* prefill_short.cuh: no segment is longer than a stage */
+    static constexpr bool is_short = MODE == BLOCKS || MODE == UNITS || MODE == PAIR;
     static constexpr bool narrow = NARROW;
     static constexpr int blocks = 2, x_tiles = NARROW ? 2 : 1, half_words = 8;
     static constexpr int tile_bytes = TOKENS * QNI_CUDA_BLOCK * 2 / x_tiles;
@@ -59,7 +61,7 @@ struct form8 {
     /* Short segments: those of weights once more, as consumers want them (prefill_short.cuh). */
     static constexpr int ready_at = zero_at + PANELS * segments * 16;
     static constexpr int facts_bytes =
-        MODE == WHOLE ? 0 : ready_at + (segments > 1 ? PANELS * segments * 8 * (16 + 8) : 0);
+        MODE == WHOLE ? 0 : ready_at + (is_short ? PANELS * segments * 8 * (16 + 8) : 0);
     static constexpr int writers = MODE == WHOLE ? 2 : 2 + 64;
     static constexpr int chunk_bytes = CHUNK * LD_CHUNK * 4;
     static constexpr int fixed = 1024 + GROUPS * chunk_bytes + 512;
@@ -100,15 +102,15 @@ __device__ __forceinline__ void feed_segments(const maps &m, const arguments &a,
         for (int b = at.begin; b < at.end; b += F::blocks) {
             const uint32_t full = r.full + r.stage * 8;
             const uint32_t facts = r.facts + r.stage * F::facts_bytes;
-            if (F::segments > 1) {
+            if (F::is_short) {
                 now.segment = 2 * b / F::segment_units;
                 now.group = w.n_groups > 1 ? now.segment : 0;
             }
             /* Those of short segments are made ready before they are used. */
-            const uint32_t told = F::segments > 1 ? r.raw + r.stage * 8 : full;
+            const uint32_t told = F::is_short ? r.raw + r.stage * 8 : full;
             barrier_wait(r.empty + r.stage * 8, r.phase ^ 1);
-            barrier_expect_if(full, F::segments > 1 ? PANELS * F::panel_bytes : bytes, first);
-            if (F::segments > 1)
+            barrier_expect_if(full, F::is_short ? PANELS * F::panel_bytes : bytes, first);
+            if (F::is_short)
                 barrier_expect_if(told, bytes - PANELS * F::panel_bytes, first);
             copy_box_if(r.data + r.stage * F::stage_bytes + F::x_bytes, &m.codes, b * 128, at.panel,
                         at.box, full, first);
@@ -120,7 +122,7 @@ __device__ __forceinline__ void feed_segments(const maps &m, const arguments &a,
                         told, first & offsets);
             copy_box_if(facts + F::sums_at, &m.sums, now.segment * 16, at.panel, at.box, told,
                         first & sums);
-            if (F::segments == 1 && now.end <= 2 * (b + F::blocks))
+            if (!F::is_short && now.end <= 2 * (b + F::blocks))
                 cursor_next(now, w);
             advance<F::stages>(r);
         }

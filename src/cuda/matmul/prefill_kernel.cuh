@@ -290,7 +290,7 @@ __device__ __forceinline__ void consume(const arguments &a, const ring &r, uint8
                 if (at.split)
                     exchange<F>(r.data, dot);
                 end_one_segment<F>(a, at, (float *)chunk, dot, acc);
-            } else if constexpr (F::segments > 1) {
+            } else if constexpr (F::is_short) {
                 sum_short<F>(c, a, at, acc);
             } else {
                 sum_segments<F>(c, a, at, (float *)chunk, acc);

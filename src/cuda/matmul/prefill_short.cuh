@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 prefill where rows of x have a scale for every segment of 32 or 64 positions: what is done
- * when one ends takes far longer than its products, so that is all that counts. A warpgroup has the
- * sums of half of its tokens multiplied while it scales those of the other, and never waits for
- * products.
+/* int8 prefill where rows of x have a scale for every segment of 32, 64 or 128 positions: what is
+ * done when one ends takes far longer than its products, so that is all that counts. A warpgroup
+ * has the sums of half of its tokens multiplied while it scales those of the other, and never waits
+ * for products.
  *
  * Instructions for each sum (with offsets of x): a conversion, a product, two fma; a load of facts
  * of rows for each four; and, for all sums of a lane together, some 40 for codes, facts of weights,
@@ -35,9 +35,11 @@ template <class F> struct row_facts {
         if constexpr (S == 4) {
             const float4 v = *(const float4 *)(from + at);
             to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-        } else {
+        } else if constexpr (S == 2) {
             const float2 v = *(const float2 *)(from + at);
             to[0] = v.x, to[1] = v.y;
+        } else {
+            to[0] = from[at];
         }
     }
     __device__ __forceinline__ void take(const struct qni_cuda_rows &x, bool has_offset,
@@ -212,7 +214,11 @@ template <class F> struct halves_of {
     __device__ __forceinline__ void take_codes(const consumer<F> &c, int stage, int segment)
     {
         const uint32_t at = c.codes_at + stage * F::stage_bytes;
-        if constexpr (UNITS_EACH == 2) {
+        if constexpr (UNITS_EACH == 4) {
+#pragma unroll
+            for (int j = 0; j < F::bits / 2; j++) /* pieces of both blocks, as they lie */
+                load16(at + j * 512, word + 4 * j);
+        } else if constexpr (UNITS_EACH == 2) {
 #pragma unroll
             for (int j = 0; j < F::bits / 4; j++)
                 load16(at + segment * F::block_bytes + j * 512, word + 4 * j);
