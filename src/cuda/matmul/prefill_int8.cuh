@@ -55,7 +55,7 @@ struct form8 {
     static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;
     /* Of the segments: facts of rows; of weights scales, offsets, sums, zeros. */
     static constexpr int scale_bytes = PANELS * segments * 64;
-    static constexpr int scale_at = ROW_FACTS * segments * TOKENS * 4;
+    static constexpr int scale_at = (ROW_FACTS * segments * TOKENS * 4 + 127) / 128 * 128;
     static constexpr int offset_at = scale_at + scale_bytes, sums_at = offset_at + scale_bytes;
     static constexpr int zero_at = sums_at + scale_bytes;
     /* Short segments: those of weights once more, as consumers want them (prefill_short.cuh). */

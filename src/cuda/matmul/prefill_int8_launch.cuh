@@ -48,7 +48,7 @@ int32_t launch_int8(const struct qni_cuda_product *p, const struct qni_cuda_expe
             consider_short<READS, BITS, BLOCKS, GENERAL>(best, p, l, ns);
     } else if (READS == Q8B && p->w.n_segments > 1 && p->w.segment_units == 4 &&
                (p->w.n_groups <= 1 || p->w.group_units == 4)) {
-        const int ns[4] = {350, 430, 600, 850};
+        const int ns[4] = {370, 450, 620, 950};
         if constexpr (READS == Q8B)
             consider_short<READS, BITS, PAIR, GENERAL>(best, p, l, ns);
     } else {
