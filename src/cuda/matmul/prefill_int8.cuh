@@ -53,8 +53,8 @@ struct form8 {
     static constexpr int block_bytes = QNI_CUDA_BLOCK * QNI_CUDA_PANEL * BITS / 8;
     static constexpr int panel_bytes = blocks * block_bytes;
     static constexpr int stage_bytes = x_bytes + PANELS * panel_bytes;
-    /* Of the segments: facts of rows; of weights scales, offsets, sums, zeros, which the copy engine
-     * writes to multiples of 128. */
+    /* Of the segments: facts of rows; of weights scales, offsets, sums, zeros, which the copy
+     * engine writes to multiples of 128. */
     static constexpr int scale_bytes = PANELS * segments * 64;
     static constexpr int scale_at = (ROW_FACTS * segments * TOKENS * 4 + 127) / 128 * 128;
     static constexpr int offset_at = scale_at + scale_bytes, sums_at = offset_at + scale_bytes;
