@@ -15,7 +15,7 @@
 #include "tuning.h"
 
 static const struct option_row own[] = {
-    {"device", 0, "DEVICE", "cuda (default) or cuda:INDEX"},
+    {"device", 0, "DEVICE", "cuda (default), cuda:INDEX or cpu"},
     {"output", 'o', "FILE", "where the constants are kept (default: where --tuning looks)"},
     {"quick", 'q', NULL, "fewer shapes"},
     {"weights", 'w', "SPEC,...", "formats to measure with (default int4:g128,int8:pc)"},
@@ -30,6 +30,7 @@ static const struct example examples[] = {
     {"how good are the library's constants?", "quern tune --dry-run"},
     {"and for groups of 32 and zero points?", "quern tune --dry-run -q --weights q4_0,int4:g64:zp"},
     {"keep them somewhere else", "quern tune --device cuda:1 -o gpu1.json"},
+    {"this processor, with all its threads", "quern tune --device cpu -o cpu.json"},
     {"what lies between two processes", "mpirun -np 2 quern tune --comm"},
     {NULL, NULL},
 };
@@ -38,7 +39,7 @@ static int run(const struct args *args);
 
 const struct command command_tune = {
     .name = "tune",
-    .summary = "measure the constants by which plans choose kernels on a GPU",
+    .summary = "measure the constants by which plans choose kernels",
     .operands = "",
     .about =
         "A plan on a GPU takes the kernel that a model of costs finds fastest: time = t0 + max( "
@@ -51,6 +52,10 @@ const struct command command_tune = {
         "how many cases the model chose the fastest kernel or one within 10 % of it.\n\n"
         "The file is written when all is measured; Ctrl-C leaves things as they were. It holds "
         "one entry for each GPU by name. Nothing else may run on the GPU meanwhile.\n\n"
+        "With --device cpu: every kernel of the processor's model multiplies weights that stay in "
+        "the caches, and the median of measured over predicted time is what the library's "
+        "constants are multiplied with; so is the bandwidth of the memory. Commands use them where "
+        "--tuning names the file.\n\n"
         "With --comm, nothing of a GPU: latency and bandwidth between the processes that mpirun "
         "has started, for qn_comm.latency_s and .bytes_per_s.",
     .tables = {own, options_ranks, options_common},
@@ -590,9 +595,6 @@ static int tune(struct tune *t, const char *path)
     const qn_device device = device_of(t->ctx);
     qn_error err = {0};
     qn_cuda_info_init(&t->gpu);
-    if (device.kind != QN_CUDA)
-        return complain(EXIT_USAGE, "cuda and cuda:INDEX are possible",
-                        "--device cpu: kernels of the CPU are not chosen by measured constants");
     const qn_status status = qn_cuda_query(device.index, &t->gpu, &err);
     if (status != QN_OK)
         return complain_status("tune", status, &err);
@@ -644,7 +646,7 @@ static int run(const struct args *args)
     status = status != 0 ? status : context_make_on(args, "cuda", &t.ctx);
     if (status == 0) {
         stop_on_interrupt();
-        status = tune(&t, path);
+        status = device_of(t.ctx).kind == QN_CPU ? tune_cpu(args, t.ctx, path) : tune(&t, path);
     }
     qn_ctx_destroy(t.ctx);
     free(list);

@@ -21,8 +21,8 @@ const struct option_row options_context[] = {
 
 const struct option_row options_tuning[] = {
     {"tuning", 0, "FILE",
-     "GPU: choose kernels by the constants that 'quern tune' has written there (default: where it "
-     "writes them); none: by those of the library"},
+     "choose kernels by the constants that 'quern tune' has written there (default on a GPU: where "
+     "it writes them); none: by those of the library"},
     {NULL, 0, NULL, NULL},
 };
 

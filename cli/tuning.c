@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading and writing constants of the cost model. The file is taken for hostile: of bounded size,
+/* Reading and writing constants of the cost models. The file is taken for hostile: of bounded size,
  * every field has its type and range or the sentence names it. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "measure.h"
 #include "tuning.h"
 #include "whole.h"
 
@@ -60,16 +61,18 @@ static char *read_all(const char *path, size_t *length)
 /* Where in the file something is wrong. */
 struct tuning_place {
     const char *path;
-    int gpu, line; /* line -1: of the GPU itself */
+    const char *list, *lines; /* "gpus" and "lines", or "cpus" and "kernels" */
+    int entry, line;          /* line -1: of the entry itself */
 };
 
 static int bad_field(const struct tuning_place *p, const char *field, const char *why)
 {
     static const char todo[] = "'quern tune' writes it anew; --tuning none does without";
     if (p->line < 0)
-        return complain(EXIT_INPUT, todo, "%s: gpus[%d].%s: %s", p->path, p->gpu, field, why);
-    return complain(EXIT_INPUT, todo, "%s: gpus[%d].lines[%d].%s: %s", p->path, p->gpu, p->line,
-                    field, why);
+        return complain(EXIT_INPUT, todo, "%s: %s[%d].%s: %s", p->path, p->list, p->entry, field,
+                        why);
+    return complain(EXIT_INPUT, todo, "%s: %s[%d].%s[%d].%s: %s", p->path, p->list, p->entry,
+                    p->lines, p->line, field, why);
 }
 
 static int read_number(const struct tuning_place *p, const cJSON *o, const char *field, double lo,
@@ -152,9 +155,71 @@ static int read_gpu(struct tuning_place *p, const cJSON *o, struct tuning *t)
     return status;
 }
 
-/* The whole file, checked; the entry of `gpu` (NULL: none is looked for) to t, whose n is else
- * -1. */
-static int read_file(const char *path, const char *gpu, struct tuning *t, cJSON **json)
+static int read_cpu(struct tuning_place *p, const cJSON *o, struct tuning_cpu *t)
+{
+    const cJSON *lines = cJSON_GetObjectItemCaseSensitive(o, "kernels"), *line;
+    p->line = -1;
+    t->n = 0;
+    if (!cJSON_IsObject(o))
+        return bad_field(p, "cpu", "the entry is no object");
+    int status = read_word(p, o, "cpu", t->cpu, sizeof t->cpu);
+    if (status == 0 && !cJSON_IsArray(lines))
+        return bad_field(p, "kernels", lines == NULL ? "missing" : "not a list");
+    if (status == 0 && cJSON_GetArraySize(lines) > MAX_CPU_LINES)
+        return bad_field(p, "kernels", "too many");
+    cJSON_ArrayForEach(line, lines)
+    {
+        if (status != 0)
+            break;
+        p->line = t->n;
+        qn_cpu_cost *cost = &t->lines[t->n++];
+        qn_cpu_cost_init(cost);
+        if (!cJSON_IsObject(line))
+            return bad_field(p, "kernel", "the line is no object");
+        status = read_word(p, line, "kernel", cost->kernel, sizeof cost->kernel);
+        status = status != 0 ? status : read_number(p, line, "times", 0.01, 100, &cost->times);
+    }
+    return status;
+}
+
+/* Checks the list "cpus", which may be missing; the entry of `cpu` to t, whose n is -1 where the
+ * list has none, and -2 where there is no list. */
+static int read_cpus(const char *path, const cJSON *root, const char *cpu, struct tuning_cpu *t)
+{
+    const cJSON *cpus = cJSON_GetObjectItemCaseSensitive(root, "cpus"), *one;
+    struct tuning_place place = {path, "cpus", "kernels", 0, -1};
+    int status = 0;
+    t->n = -2;
+    if (cpus == NULL)
+        return 0;
+    if (!cJSON_IsArray(cpus) || cJSON_GetArraySize(cpus) > MAX_GPUS)
+        return complain(EXIT_INPUT, "'quern tune' writes it anew; --tuning none does without",
+                        "%s: cpus: no list, or too long", path);
+    struct tuning_cpu *entry = must_alloc(sizeof *entry);
+    t->n = -1;
+    cJSON_ArrayForEach(one, cpus)
+    {
+        if (status == 0)
+            status = read_cpu(&place, one, entry);
+        if (status == 0 && strcmp(entry->cpu, cpu) == 0)
+            *t = *entry;
+        place.entry++;
+    }
+    free(entry);
+    return status;
+}
+
+void tuning_cpu_name(char *out, size_t capacity)
+{
+    cpu_model(out, capacity);
+    if (out[0] == '\0')
+        snprintf(out, capacity, "unknown");
+}
+
+/* The whole file, checked; the entry of `gpu` (NULL: none is looked for) to t, whose n is else -1,
+ * and that of this processor to c. */
+static int read_file(const char *path, const char *gpu, struct tuning *t, struct tuning_cpu *c,
+                     cJSON **json)
 {
     static const char todo[] = "'quern tune' writes it anew; --tuning none does without";
     size_t length = 0;
@@ -172,7 +237,7 @@ static int read_file(const char *path, const char *gpu, struct tuning *t, cJSON 
         status = complain(EXIT_INPUT, todo, "%s: format: not '%s'", path, format_name);
     else if (!cJSON_IsArray(gpus) || cJSON_GetArraySize(gpus) > MAX_GPUS)
         status = complain(EXIT_INPUT, todo, "%s: gpus: missing, no list, or too long", path);
-    struct tuning_place place = {path, 0, -1};
+    struct tuning_place place = {path, "gpus", "lines", 0, -1};
     struct tuning *entry = must_alloc(sizeof *entry);
     cJSON_ArrayForEach(one, gpus)
     {
@@ -180,8 +245,12 @@ static int read_file(const char *path, const char *gpu, struct tuning *t, cJSON 
             status = read_gpu(&place, one, entry);
         if (status == 0 && gpu != NULL && strcmp(entry->gpu, gpu) == 0)
             *t = *entry;
-        place.gpu++;
+        place.entry++;
     }
+    char cpu[sizeof c->cpu];
+    tuning_cpu_name(cpu, sizeof cpu);
+    if (status == 0)
+        status = read_cpus(path, root, cpu, c);
     free(entry);
     free(text);
     if (json != NULL && status == 0)
@@ -204,6 +273,17 @@ static int set_lines(const char *path, const struct tuning *t, qn_ctx *ctx)
     return 0;
 }
 
+static int set_cpu_lines(const char *path, const struct tuning_cpu *t, qn_ctx *ctx)
+{
+    qn_error err = {0};
+    for (int i = 0; i < t->n; i++) {
+        if (qn_cpu_set_cost(ctx, &t->lines[i], &err) != QN_OK)
+            return complain(EXIT_INPUT, "'quern tune' writes it anew; --tuning none does without",
+                            "%s: %s: kernels[%d].%s", path, t->cpu, i, err.text);
+    }
+    return 0;
+}
+
 static int use_file(const char *path, qn_ctx *ctx, int is_asked_for)
 {
     qn_cuda_info gpu;
@@ -213,12 +293,21 @@ static int use_file(const char *path, qn_ctx *ctx, int is_asked_for)
     if (!is_gpu && !is_asked_for)
         return 0;
     struct tuning *t = must_alloc(sizeof *t);
-    int status = read_file(path, is_gpu ? gpu.name : NULL, t, NULL);
+    struct tuning_cpu *c = must_alloc(sizeof *c);
+    int status = read_file(path, is_gpu ? gpu.name : NULL, t, c, NULL);
+    if (status == 0 && device.kind == QN_CPU && c->n == -1) {
+        tuning_cpu_name(c->cpu, sizeof c->cpu);
+        status = complain(EXIT_INPUT, "'quern tune --device cpu' measures them",
+                          "%s: it has no constants for %s", path, c->cpu);
+    }
+    if (status == 0 && device.kind == QN_CPU)
+        status = set_cpu_lines(path, c, ctx);
     if (status == 0 && is_gpu && t->n < 0 && is_asked_for)
         status = complain(EXIT_INPUT, "'quern tune' measures them",
                           "%s: it has no constants for %s", path, gpu.name);
     if (status == 0 && is_gpu)
         status = set_lines(path, t, ctx);
+    free(c);
     free(t);
     return status;
 }
@@ -247,14 +336,19 @@ int tuning_use(const struct args *args, qn_ctx *ctx)
 
 /* ------------------------------------------------------------------------------------- writing */
 
-static cJSON *entry_of(const struct tuning *t)
+static cJSON *begin_entry(const char *key, const char *name)
 {
-    cJSON *o = cJSON_CreateObject(), *lines;
+    cJSON *o = cJSON_CreateObject();
     char version[128];
     snprintf(version, sizeof version, "%s (%s)", qn_version(), qn_commit());
-    cJSON_AddStringToObject(o, "gpu", t->gpu);
+    cJSON_AddStringToObject(o, key, name);
     cJSON_AddStringToObject(o, "version", version);
-    lines = cJSON_AddArrayToObject(o, "lines");
+    return o;
+}
+
+static cJSON *entry_of(const struct tuning *t)
+{
+    cJSON *o = begin_entry("gpu", t->gpu), *lines = cJSON_AddArrayToObject(o, "lines");
     for (int i = 0; i < t->n; i++) {
         const qn_cuda_cost *c = &t->lines[i];
         cJSON *line = cJSON_CreateObject();
@@ -306,15 +400,17 @@ static int write_text(const char *path, const char *text)
 static int read_or_begin(const char *path, cJSON **root)
 {
     struct tuning *unused = must_alloc(sizeof *unused);
+    struct tuning_cpu *neither = must_alloc(sizeof *neither);
     int status = 0;
     *root = NULL;
     if (access(path, F_OK) == 0) {
-        status = read_file(path, NULL, unused, root);
+        status = read_file(path, NULL, unused, neither, root);
     } else {
         *root = cJSON_CreateObject();
         cJSON_AddStringToObject(*root, "format", format_name);
         cJSON_AddArrayToObject(*root, "gpus");
     }
+    free(neither);
     free(unused);
     return status;
 }
@@ -335,23 +431,47 @@ int tuning_check(const char *path)
     return possible == QN_OK ? 0 : complain_output(path, possible, &err);
 }
 
-int tuning_save(const char *path, const struct tuning *tuning)
+/* Puts an entry into a list of the file, in place of the one of the same name. Takes the entry. */
+static int save_entry(const char *path, const char *list, const char *key, cJSON *entry)
 {
     cJSON *root;
     int status = read_or_begin(path, &root);
-    if (status != 0)
+    if (status != 0) {
+        cJSON_Delete(entry);
         return status;
-    cJSON *gpus = cJSON_GetObjectItemCaseSensitive(root, "gpus");
-    for (int i = cJSON_GetArraySize(gpus) - 1; i >= 0; i--) {
-        const cJSON *name = cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(gpus, i), "gpu");
-        if (strcmp(name->valuestring, tuning->gpu) == 0)
-            cJSON_DeleteItemFromArray(gpus, i);
     }
-    cJSON_AddItemToArray(gpus, entry_of(tuning));
+    cJSON *all = cJSON_GetObjectItemCaseSensitive(root, list);
+    if (all == NULL)
+        all = cJSON_AddArrayToObject(root, list);
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(entry, key);
+    for (int i = cJSON_GetArraySize(all) - 1; i >= 0; i--) {
+        const cJSON *name = cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(all, i), key);
+        if (strcmp(name->valuestring, own->valuestring) == 0)
+            cJSON_DeleteItemFromArray(all, i);
+    }
+    cJSON_AddItemToArray(all, entry);
     char *text = cJSON_Print(root);
     status = text == NULL ? complain(EXIT_LIBRARY, "free some", "out of memory")
                           : write_text(path, text);
     cJSON_free(text);
     cJSON_Delete(root);
     return status;
+}
+
+int tuning_save(const char *path, const struct tuning *tuning)
+{
+    return save_entry(path, "gpus", "gpu", entry_of(tuning));
+}
+
+int tuning_save_cpu(const char *path, const struct tuning_cpu *tuning)
+{
+    cJSON *entry = begin_entry("cpu", tuning->cpu);
+    cJSON *lines = cJSON_AddArrayToObject(entry, "kernels");
+    for (int i = 0; i < tuning->n; i++) {
+        cJSON *line = cJSON_CreateObject();
+        cJSON_AddStringToObject(line, "kernel", tuning->lines[i].kernel);
+        cJSON_AddNumberToObject(line, "times", round(tuning->lines[i].times * 1e3) / 1e3);
+        cJSON_AddItemToArray(lines, line);
+    }
+    return save_entry(path, "cpus", "cpu", entry);
 }

@@ -185,6 +185,50 @@ static inline void qn_plan_info_init(qn_plan_info *info)
 QN_API qn_status qn_plan_info_init_sized(qn_plan_info *info, size_t size);
 QN_API qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info);
 
+/**
+ * On a CPU, plans of products choose kernels of vectors by a model of what m rows of x would cost:
+ *     us = t0 + max( bytes of weights / bandwidth, cost of the kernel / threads )
+ * with constants of the library for each kernel, measured on one processor per instruction set. A
+ * program that has measured another processor (`quern tune` does) multiplies them on its contexts.
+ */
+typedef struct qn_cpu_cost {
+    size_t size;
+    char kernel[64];  /**< The row, or "memory": the time to read weights. */
+    double times;     /**< What the library's constants are multiplied with; 0.01 to 100. */
+    int32_t is_given; /**< 1: set on this context; 0: the library's, times is 1. Ignored on the way
+                           in. */
+    int32_t reserved;
+} qn_cpu_cost;
+static inline void qn_cpu_cost_init(qn_cpu_cost *cost)
+{
+    qn_zero_(cost, sizeof *cost);
+    cost->size = sizeof *cost;
+    cost->times = 1.0;
+}
+QN_API qn_status qn_cpu_cost_init_sized(qn_cpu_cost *cost, size_t size);
+/**
+ * The i-th line of the model that the context's instructions can run, i from 0, which is "memory".
+ * Any thread that does not set one.
+ * @return QN_OK; QN_E_ARGUMENT: NULL, size unset, ctx on a GPU; QN_E_NOT_FOUND: i is past the end.
+ */
+QN_API qn_status qn_cpu_get_cost(const qn_ctx *ctx, int32_t i, qn_cpu_cost *cost, qn_error *err);
+/**
+ * From now on plans of this context, and direct calls, multiply the constants of this line. A row
+ * that the context's instructions cannot run is legal: nothing chooses it. Plans that are there
+ * keep their kernels. No other call on the context may be running. What int8 strategies compute
+ * does not depend on it; float strategies may get another kernel, within the same bound.
+ * @return QN_OK; QN_E_ARGUMENT: NULL, size unset, ctx on a GPU; QN_E_NOT_FOUND: there is no such
+ *         line; QN_E_VALUE: times is out of its range, or no number; QN_E_MEMORY; QN_E_VERSION: cost
+ *         uses a field from the future.
+ */
+QN_API qn_status qn_cpu_set_cost(qn_ctx *ctx, const qn_cpu_cost *cost, qn_error *err);
+/**
+ * What the model says of the largest m of a plan, in microseconds; 0 where it says nothing:
+ * convolutions, tiles of AMX, fp8.
+ * @return QN_OK; QN_E_ARGUMENT: NULL, or the plan is of a GPU.
+ */
+QN_API qn_status qn_cpu_predict(const qn_plan *plan, double *us);
+
 /* --------------------------------------------------------------------------------------- matmul */
 
 /** Y[m, n] = epilogue( X[m, k] . W[n, k]^T ). Begin with qn_matmul_args_init(). */

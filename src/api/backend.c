@@ -52,6 +52,7 @@ static void cpu_facts(const union qni_choice *choice, struct qni_choice_facts *f
     facts->block_m = c->block_m;
     facts->block_n = c->panels_per_task * 16;
     facts->predicted_us = c->predicted_us;
+    facts->cost_times = c->cost_times;
     facts->n_kernels = c->n_choices;
     for (int32_t i = 0; i < c->n_choices; i++) {
         facts->kernels[i] = qni_cpu_kernel_name(c->kernel[i]);

@@ -36,6 +36,7 @@ struct qni_choice_facts {
     const char *kernels[QNI_MAX_CHOICES];
     int64_t m_from[QNI_MAX_CHOICES];
     double predicted_us, roofline_us; /* 0: not known */
+    double cost_times;                /* of the CPU's model, as set on the context; 0: not set */
     struct qni_cuda_terms terms;      /* where predicted_us comes from */
 };
 

@@ -135,6 +135,7 @@ void qn_ctx_destroy(qn_ctx *ctx)
     const struct qni_allocator allocator = ctx->allocator;
     qni_pool_destroy(ctx->threads.pool);
     free_memory(ctx, ctx->arena, ctx->arena_bytes);
+    qni_free(&allocator, ctx->cost_times, ctx->cost_bytes);
     if (qni_backend_of(ctx->device.kind)->detach != NULL)
         qni_backend_of(ctx->device.kind)->detach(ctx);
     if (!qni_origin_is_past(&c->origin)) /* else nobody knows what state it is in */

@@ -90,6 +90,16 @@ qn_status qn_plan_query(const qn_plan *plan, qn_plan_info *info)
     return qni_sized_write(info, &own, sizeof own);
 }
 
+qn_status qn_cpu_predict(const qn_plan *plan, double *us)
+{
+    if (plan == NULL || us == NULL || plan->ctx->device.kind != QN_CPU)
+        return QN_E_ARGUMENT;
+    struct qni_choice_facts facts = {.kernel = NULL};
+    plan->backend->facts(&plan->choice, &facts);
+    *us = facts.predicted_us;
+    return QN_OK;
+}
+
 qn_status qn_cuda_predict(const qn_plan *plan, qn_cuda_prediction *prediction)
 {
     if (plan == NULL || plan->ctx->device.kind != QN_CUDA)
@@ -221,6 +231,10 @@ static void put_choice(struct writer *w, const qn_ctx *ctx, const struct qni_op 
     if (f.predicted_us > 0.0) {
         put(w, "predicted: ");
         put_real(w, f.predicted_us, "us");
+        if (f.cost_times > 0.0) {
+            put(w, "; the kernel's cost as set on the context: ");
+            put_real(w, f.cost_times, "times the library's");
+        }
         put(w, "\n");
     }
 }

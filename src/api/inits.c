@@ -44,6 +44,7 @@ QNI_INIT_SIZED(qn_parallel_conv_args)
 QNI_INIT_SIZED(qn_parallel_experts_args)
 QNI_INIT_SIZED(qn_parallel_sum_args)
 QNI_INIT_SIZED(qn_cuda_info)
+QNI_INIT_SIZED(qn_cpu_cost)
 QNI_INIT_SIZED(qn_cuda_cost)
 QNI_INIT_SIZED(qn_cuda_prediction)
 

@@ -22,6 +22,8 @@ struct qn_ctx {
     void *arena;             /* scratch of calls that pass none; on the context's device */
     size_t arena_bytes;
     struct qni_cuda *cuda;   /* src/cuda/device.h; NULL on the CPU */
+    float *cost_times;       /* of the CPU's cost model (cpu/matmul/cost.h); NULL: all are 1 */
+    size_t cost_bytes;
 };
 
 #endif

@@ -27,6 +27,7 @@ struct qni_cpu_choice {
     const struct qni_matmul_kernel *stand_in[QNI_MAX_CHOICES];
     const struct qni_matmul_kernel *main; /* the row for the largest m */
     double predicted_us;                  /* by the cost model; 0: it has no line of main */
+    double cost_times; /* what the context multiplies the cost of main with; 0: not set */
     /* rows of x prepared and multiplied at once */
     int64_t block_m;
     int64_t panels_per_task;
@@ -51,6 +52,9 @@ qn_status qni_cpu_select(const qn_ctx *ctx, const struct qni_op *op, struct qni_
  * aligned. */
 qn_status qni_cpu_run(const qn_ctx *ctx, const struct qni_op *op,
                       const struct qni_cpu_choice *choice, void *scratch);
+/* qn_cpu_get_cost() and qn_cpu_set_cost(); arguments are not NULL. */
+qn_status qni_cpu_cost_get(const qn_ctx *ctx, int32_t i, qn_cpu_cost *cost, qn_error *err);
+qn_status qni_cpu_cost_set(qn_ctx *ctx, const qn_cpu_cost *cost, qn_error *err);
 const char *qni_cpu_kernel_name(const struct qni_matmul_kernel *kernel);
 uint64_t qni_cpu_kernel_needs(const struct qni_matmul_kernel *kernel);
 

@@ -256,6 +256,13 @@ FIELD(qn_entry, bytes, 144)
 FIELD(qn_entry, is_aligned, 152)
 FIELD(qn_entry, reserved, 156)
 
+SIZE(qn_cpu_cost, 88)
+FIELD(qn_cpu_cost, size, 0)
+FIELD(qn_cpu_cost, kernel, 8)
+FIELD(qn_cpu_cost, times, 72)
+FIELD(qn_cpu_cost, is_given, 80)
+FIELD(qn_cpu_cost, reserved, 84)
+
 SIZE(qn_cuda_cost, 72)
 FIELD(qn_cuda_cost, size, 0)
 FIELD(qn_cuda_cost, family, 8)

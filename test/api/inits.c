@@ -92,6 +92,7 @@ static void test_defaults(void **state)
     CHECK(qn_combine_rows_args);
     CHECK(qn_quantize_rows_args);
     CHECK(qn_cuda_info);
+    CHECK(qn_cpu_cost);
     CHECK(qn_cuda_cost);
     CHECK(qn_cuda_prediction);
 }

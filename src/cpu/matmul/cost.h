@@ -12,8 +12,12 @@
 bool qni_matmul_has_cost(int32_t i);
 /* Picoseconds of row i for m rows of x and a panel of outputs. */
 double qni_matmul_cost(int32_t i, const struct qni_row_layout *layout, int64_t m);
-/* Microseconds of a product: t0 + max( bytes / bandwidth, panels x cost / threads ). */
-double qni_matmul_predict(int32_t i, const struct qni_row_layout *layout, const struct qni_op *op,
-                          int64_t m, int32_t n_threads);
+/* Microseconds of a product: t0 + max( bytes / bandwidth, panels x cost / threads ). times: what
+ * the cost of row i is multiplied with on this context. */
+double qni_matmul_predict(const qn_ctx *ctx, int32_t i, const struct qni_row_layout *layout,
+                          const struct qni_op *op, int64_t m, double times);
+
+/* What the context multiplies the cost of row i with, as it was set; 0: nothing was set. */
+float qni_matmul_given_times(const qn_ctx *ctx, int32_t i);
 
 #endif

@@ -280,10 +280,14 @@ struct candidates {
 /* The constants are of a processor that works on 512 bits in two halves. One with AMX does so at
  * once: rows of floats by codes in bytes then took 0.53 to 0.79 of the time that AVX2 needs (2 to 8
  * rows, 2048 x 2048), where the constants say about as long. With groups of at most 16 positions,
- * half of whose codes is padding, AVX2 was the faster one up to 5 rows there, too. */
+ * half of whose codes is padding, AVX2 was the faster one up to 5 rows there, too. What a program
+ * has measured (qn_cpu_set_cost()) takes the place of all that. */
 static float times_of(const qn_ctx *ctx, const struct qni_matmul_kernel *k,
                       const struct qni_row_layout *l)
 {
+    const float given = qni_matmul_given_times(ctx, (int32_t)(k - kernels));
+    if (given > 0.0f)
+        return given;
     const bool is_of_bytes =
         k->reads == QNI_READS_F32 && k->layout == QNI_LAYOUT_Q8N16 && !l->halves;
     return (ctx->isa & QN_ISA_AMX_INT8) != 0 && k->needs == QN_ISA_AVX512 && is_of_bytes ? 0.65f
@@ -397,8 +401,9 @@ static qn_status choose(const qn_ctx *ctx, const struct qni_op *op, int64_t part
     c->main = c->kernel[c->n_choices - 1];
     const bool is_plain = op->kind == QNI_MATMUL || op->kind == QNI_GROUPED;
     if (is_plain && !has_tiles(c->main))
-        c->predicted_us = qni_matmul_predict(all.index[best], &all.layout[best], op,
-                                             qni_max(op->m, 1), ctx->threads.n_threads);
+        c->predicted_us = qni_matmul_predict(ctx, all.index[best], &all.layout[best], op,
+                                             qni_max(op->m, 1), (double)all.times[best]);
+    c->cost_times = (double)qni_matmul_given_times(ctx, (int32_t)(c->main - kernels));
     return QN_OK;
 }
 
