@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quern tune: constants of the GPU's cost model from measured times. Each kernel of the model is
- * asked for by name, for products of several shapes, and timed in a graph (qn_cuda_measure); the
- * library tells the model's terms of each (qn_cuda_predict), a fit gives the constants. What the
- * numbers multiply does not matter here, so weights are random codes. */
+/* quern tune: constants of the GPU's cost model from measured times (those of the CPU's are in
+ * tune_cpu.c). Each kernel of the model is asked for by name, for products of several shapes, and
+ * timed in a graph (qn_cuda_measure); the library tells the model's terms of each
+ * (qn_cuda_predict), a fit gives the constants. What the numbers multiply does not matter here, so
+ * weights are random codes. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
@@ -16,6 +17,8 @@
 
 static const struct option_row own[] = {
     {"device", 0, "DEVICE", "cuda (default), cuda:INDEX or cpu"},
+    {"isa", 0, "LIST", "cpu: instructions that may be used; else QUERN_ISA"},
+    {"threads", 't', "N", "cpu: threads; 0: as many as this process may use; else QUERN_THREADS"},
     {"output", 'o', "FILE", "where the constants are kept (default: where --tuning looks)"},
     {"quick", 'q', NULL, "fewer shapes"},
     {"weights", 'w', "SPEC,...", "formats to measure with (default int4:g128,int8:pc)"},

@@ -16,8 +16,8 @@
 /* $XDG_CONFIG_HOME/quern/tuning.json, or below ~/.config; NULL where neither is known. The caller
  * frees it. */
 char *tuning_path(void);
-/* What --tuning says is used by a context, and on a GPU else the file of tuning_path() where it is;
- * a file that was asked for is checked in each case. Nothing happens for commands without the option.
+/* A context uses what --tuning says, and on a GPU else the file of tuning_path() where it is. A
+ * file that was asked for is checked in each case. Nothing happens for commands without the option.
  * 0 or the exit status. */
 int tuning_use(const struct args *args, qn_ctx *ctx);
 

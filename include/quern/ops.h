@@ -218,8 +218,8 @@ QN_API qn_status qn_cpu_get_cost(const qn_ctx *ctx, int32_t i, qn_cpu_cost *cost
  * keep their kernels. No other call on the context may be running. What int8 strategies compute
  * does not depend on it; float strategies may get another kernel, within the same bound.
  * @return QN_OK; QN_E_ARGUMENT: NULL, size unset, ctx on a GPU; QN_E_NOT_FOUND: there is no such
- *         line; QN_E_VALUE: times is out of its range, or no number; QN_E_MEMORY; QN_E_VERSION: cost
- *         uses a field from the future.
+ *         line; QN_E_VALUE: times is out of its range, or no number; QN_E_MEMORY; QN_E_VERSION:
+ *         cost uses a field from the future.
  */
 QN_API qn_status qn_cpu_set_cost(qn_ctx *ctx, const qn_cpu_cost *cost, qn_error *err);
 /**

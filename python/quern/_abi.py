@@ -376,6 +376,16 @@ class qn_plan_info(Structure):
     ]
 
 
+class qn_cpu_cost(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kernel", c_char * 64),
+        ("times", c_double),
+        ("is_given", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class qn_matmul_args(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -817,6 +827,10 @@ FUNCTIONS = {
     "qn_plan_explain": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "qn_plan_info_init_sized": (c_int32, [POINTER(qn_plan_info), c_size_t]),
     "qn_plan_query": (c_int32, [c_void_p, POINTER(qn_plan_info)]),
+    "qn_cpu_cost_init_sized": (c_int32, [POINTER(qn_cpu_cost), c_size_t]),
+    "qn_cpu_get_cost": (c_int32, [c_void_p, c_int32, POINTER(qn_cpu_cost), POINTER(qn_error)]),
+    "qn_cpu_set_cost": (c_int32, [c_void_p, POINTER(qn_cpu_cost), POINTER(qn_error)]),
+    "qn_cpu_predict": (c_int32, [c_void_p, c_void_p]),
     "qn_matmul_args_init_sized": (c_int32, [POINTER(qn_matmul_args), c_size_t]),
     "qn_matmul_plan": (
         c_int32,

@@ -113,6 +113,76 @@ static void test_costs(void **state)
     qn_ctx_destroy(ctx);
 }
 
+/* Constants of the CPU's model: a line that is set counts in predictions, in the choice and in the
+ * explanation of a plan; what does not fit is refused by name. Portable C has the same lines
+ * everywhere. */
+static void test_cpu_costs(void **state)
+{
+    (void)state;
+    enum { ROWS = 4, OUTPUTS = 64, COLUMNS = 128 };
+    const char *const row = "qni_matmul_f32_q4n16_mr3_scalar";
+    const struct shape shape = {.n = OUTPUTS, .k = COLUMNS, .kh = 1, .kw = 1, .groups = 1};
+    qn_ctx_options o;
+    qn_ctx *ctx = NULL;
+    qn_cpu_cost cost;
+    static float x[ROWS * COLUMNS], y[ROWS * OUTPUTS];
+    char text[8192];
+    double us[2] = {0, 0};
+    qn_ctx_options_init(&o);
+    o.n_threads = 1;
+    o.isa_mask = QN_ISA_PORTABLE;
+    assert_ok(qn_ctx_create(&o, &ctx, NULL));
+    qn_cpu_cost_init(&cost);
+    assert_ok(qn_cpu_get_cost(ctx, 0, &cost, NULL));
+    assert_string_equal(cost.kernel, "memory");
+    assert_true(cost.times == 1.0 && !cost.is_given);
+    int32_t n = 0, found = 0;
+    for (; qn_cpu_get_cost(ctx, n, &cost, NULL) == QN_OK; n++)
+        found += strcmp(cost.kernel, row) == 0;
+    assert_true(n > 1 && found == 1);
+    assert_error(qn_cpu_get_cost(ctx, n, &cost, &err), QN_E_NOT_FOUND, "no line");
+    assert_error(qn_cpu_get_cost(ctx, -1, &cost, &err), QN_E_NOT_FOUND, "no line");
+
+    qn_packed *w = packed_make(ctx, "int4:g32", shape, 4, NULL);
+    qn_matmul_args args;
+    qn_matmul_args_init(&args);
+    args.w = w;
+    args.x = qn_tensor_2d(x, QN_F32, ROWS, COLUMNS);
+    args.y = qn_tensor_2d(y, QN_F32, ROWS, OUTPUTS);
+    args.strategy = QN_STRATEGY_FLOAT;
+    for (int32_t i = 0; i < 2; i++) {
+        qn_plan *plan = NULL;
+        assert_ok(qn_matmul_plan(ctx, &args, &plan, NULL));
+        assert_ok(qn_cpu_predict(plan, &us[i]));
+        assert_status(qn_cpu_predict(plan, NULL), QN_E_ARGUMENT);
+        qn_plan_explain(plan, text, sizeof text);
+        assert_true((strstr(text, "50.00 times the library's") != NULL) == (i == 1));
+        qn_plan_destroy(plan);
+        snprintf(cost.kernel, sizeof cost.kernel, "%s", row);
+        cost.times = 50;
+        assert_ok(qn_cpu_set_cost(ctx, &cost, NULL));
+    }
+    assert_true(us[0] > 1 && us[1] - 1 > 40 * (us[0] - 1) && us[1] - 1 < 60 * (us[0] - 1));
+
+    const double bad[] = {0, 0.001, -1, 101, (double)NAN, (double)INFINITY};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cost.times = bad[i];
+        assert_error(qn_cpu_set_cost(ctx, &cost, &err), QN_E_VALUE, "times");
+    }
+    cost.times = 1;
+    snprintf(cost.kernel, sizeof cost.kernel, "%s", "qni_matmul_gone");
+    assert_error(qn_cpu_set_cost(ctx, &cost, &err), QN_E_NOT_FOUND, "qni_matmul_gone");
+    memset(cost.kernel, 'x', sizeof cost.kernel);
+    assert_error(qn_cpu_set_cost(ctx, &cost, &err), QN_E_NOT_FOUND, "does not end");
+    assert_error(qn_cpu_set_cost(NULL, &cost, &err), QN_E_ARGUMENT, "ctx");
+    assert_error(qn_cpu_set_cost(ctx, NULL, &err), QN_E_ARGUMENT, "NULL");
+    assert_error(qn_cpu_get_cost(ctx, 0, NULL, &err), QN_E_ARGUMENT, "cost is NULL");
+    assert_error(qn_cpu_get_cost(NULL, 0, &cost, &err), QN_E_ARGUMENT, "ctx");
+    assert_status(qn_cpu_predict(NULL, us), QN_E_ARGUMENT);
+    qn_packed_destroy(w);
+    qn_ctx_destroy(ctx);
+}
+
 static void test_sizes(void **state)
 {
     (void)state;
@@ -278,6 +348,7 @@ int main(void)
         cmocka_unit_test(test_absent_cuda), cmocka_unit_test(test_costs),
         cmocka_unit_test(test_sizes),       cmocka_unit_test(test_reserve),
         cmocka_unit_test(test_memory),      cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_cpu_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

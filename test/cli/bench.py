@@ -301,12 +301,62 @@ class Tuning(Case):
         self.complains(*self.PLAN, "--tuning", "pipe", status=3, says="not a plain file")
 
     def test_tune(self):
-        self.complains("tune", "--device", "cpu", "-o", "t.json", status=2, says="cpu")
         self.complains("tune", "--device", "gpu", "-o", "t.json", status=2, says="gpu")
         self.complains("tune", "--weights", "int4:x", "--dry-run", status=2, says="--weights")
         if "cuda:0:" not in quern("info", "--quick"):
             self.complains("tune", "-o", "new/t.json", status=4)
         self.assertEqual(os.listdir("."), [])
+
+
+    def test_processor(self):
+        """tune --device cpu writes what --tuning reads, beside the entries that are there."""
+        self.write()
+        lines = quern("tune", "--device", "cpu", "--quick", "--json", "-o", "t.json").splitlines()
+        found = [json.loads(line) for line in lines]
+        self.assertEqual(found[0]["kernel"], "memory")
+        for line in found[:-1]:
+            self.assertGreater(line["cases"], 0)
+            self.assertLessEqual(line["least"], line["most"])
+        self.assertGreater(found[-1]["cases"], 0)
+        with open("t.json", encoding="utf-8") as file:
+            root = json.load(file)
+        self.assertEqual(root["gpus"][0]["gpu"], "a GPU")
+        self.assertEqual([line["kernel"] for line in root["cpus"][0]["kernels"]],
+                         [line["kernel"] for line in found[:-1]])
+        plan = ("explain", "--n", 64, "--k", 128, "--m", 2, "--isa", "portable", "--device", "cpu")
+        self.assertNotIn("times the library's", quern(*plan))
+        quern("tune", "--device", "cpu", "--quick", "--isa", "portable", "-o", "t.json")
+        self.assertIn("times the library's", quern(*plan, "--tuning", "t.json"))
+        with open("t.json", encoding="utf-8") as file:
+            root = json.load(file)
+        self.assertEqual(len(root["cpus"]), 1)
+
+        def with_cpu(change, entry=None):
+            """The file with one line changed, or with a changed entry."""
+            one = dict(root["cpus"][0])
+            one["kernels"] = [one["kernels"][0], {**one["kernels"][1], **change}]
+            one.update(entry or {})
+            with open("bad.json", "w", encoding="utf-8") as file:
+                json.dump({**root, "cpus": [one]}, file)
+
+        for change, says in (({"times": 0}, "cpus[0].kernels[1].times:"),
+                             ({"times": "x"}, "cpus[0].kernels[1].times:"),
+                             ({"times": 1e9}, "cpus[0].kernels[1].times:"),
+                             ({"kernel": 3}, "cpus[0].kernels[1].kernel:"),
+                             ({"kernel": "x" * 64}, "cpus[0].kernels[1].kernel:"),
+                             ({"kernel": "qni_gone"}, "no line 'qni_gone'")):
+            with_cpu(change)
+            self.complains(*plan, "--tuning", "bad.json", status=3, says=["bad.json", says])
+        for entry, says in (({"cpu": 3}, "cpus[0].cpu:"), ({"kernels": 3}, "cpus[0].kernels:"),
+                            ({"kernels": [3]}, "the line is no object"),
+                            ({"kernels": [{}] * 129}, "too many"),
+                            ({"cpu": "another"}, "it has no constants for")):
+            with_cpu({}, entry)
+            self.complains(*plan, "--tuning", "bad.json", status=3, says=["bad.json", says])
+        for cpus in (3, {}, [3], [None]):
+            with open("bad.json", "w", encoding="utf-8") as file:
+                json.dump({**root, "cpus": cpus}, file)
+            self.complains(*plan, "--tuning", "bad.json", status=3, says="bad.json: cpus")
 
 
 class Demo(Case):

@@ -102,7 +102,8 @@ qn_status qni_cpu_cost_set(qn_ctx *ctx, const qn_cpu_cost *cost, qn_error *err)
     while (line <= N_KERNELS && ((line < MEMORY && !qni_matmul_has_cost(line)) ||
                                  strcmp(line_name(line), cost->kernel) != 0))
         if (++line > MEMORY)
-            return qni_fail(err, QN_E_NOT_FOUND, "kernel: the model has no line '%s'", cost->kernel);
+            return qni_fail(err, QN_E_NOT_FOUND, "kernel: the model has no line '%s'",
+                            cost->kernel);
     if (!(cost->times >= 0.01 && cost->times <= 100.0))
         return qni_fail(err, QN_E_VALUE, "times is not from 0.01 to 100");
     if (ctx->cost_times == NULL) {
