@@ -263,32 +263,46 @@ static void place_outputs(const struct parallel_run *r, int64_t row, int64_t row
 
 /* ---- row: int32 sums ------------------------------------------------------------------------- */
 
-static float value_at(const qn_tensor *x, int64_t row, int64_t column)
+/* What the context's threads do with rows [row, row + n) of sums, each on its own. */
+struct rows_work {
+    const struct parallel_run *r;
+    int32_t *amax; /* of all rows */
+    int64_t row;
+};
+
+static void each_row(const struct parallel_run *r, int32_t *amax, int64_t row, int64_t rows,
+                     qn_task_fn task)
 {
-    const int64_t at = row * x->stride[0] + column;
-    switch (x->dtype) {
-    case QN_F16:
-        return qni_f32_from_f16(((const uint16_t *)x->data)[at]);
-    case QN_BF16:
-        return qni_f32_from_bf16(((const uint16_t *)x->data)[at]);
-    default:
-        return ((const float *)x->data)[at];
-    }
+    struct rows_work work = {r, amax, row};
+    (void)qn_parallel_for(r->p->ctx, (int32_t)rows, task, &work);
+}
+
+/* Element j of a row of x as f32; where this is called for f32 the type is a constant. */
+QNI_TEMPLATE float value_at(const void *x, qn_dtype dtype, int64_t j)
+{
+    return dtype == QN_F32   ? ((const float *)x)[j]
+           : dtype == QN_F16 ? qni_f32_from_f16(((const uint16_t *)x)[j])
+                             : qni_f32_from_bf16(((const uint16_t *)x)[j]);
 }
 
 /* Bits of |x| are ordered as |x| is, infinities and NaN above all numbers. */
-static void find_amax(const struct parallel_run *r, int32_t *amax)
+QNI_TEMPLATE int32_t amax_of(const void *x, qn_dtype dtype, int64_t k)
 {
-    for (int64_t i = 0; i < r->m; i++) {
-        const int64_t row = qni_parallel_x_row(r->job, i);
-        int32_t most = 0;
-        for (int64_t j = 0; qni_parallel_expert(r->job, i) >= 0 && j < r->p->own_k; j++) {
-            const int32_t bits =
-                (int32_t)(qni_bits_of(value_at(&r->args->x, row, j)) & 0x7fffffffu);
-            most = bits > most ? bits : most;
-        }
-        amax[i] = most;
+    int32_t most = 0;
+    for (int64_t j = 0; j < k; j++) {
+        const int32_t bits = (int32_t)(qni_bits_of(value_at(x, dtype, j)) & 0x7fffffffu);
+        most = bits > most ? bits : most;
     }
+    return most;
+}
+
+static void amax_task(void *arg, int32_t i)
+{
+    const struct rows_work *const w = arg;
+    const qn_tensor *const x = &w->r->args->x;
+    const int64_t k = qni_parallel_expert(w->r->job, i) < 0 ? 0 : w->r->p->own_k;
+    const void *const from = at_element(x, qni_parallel_x_row(w->r->job, i) * x->stride[0]);
+    w->amax[i] = x->dtype == QN_F32 ? amax_of(from, QN_F32, k) : amax_of(from, x->dtype, k);
 }
 
 /* The scale of a row, and what x is multiplied with on its way to a code (docs/numerics.md). */
@@ -304,61 +318,65 @@ static float scale_of(int32_t amax_bits, float *inverse)
     return amax / 127.0f;
 }
 
-static void quantize(const struct parallel_run *r, const int32_t *amax, int64_t row, int64_t rows)
+QNI_TEMPLATE void codes_of(const void *x, qn_dtype dtype, float inverse, int64_t k, int8_t *codes)
 {
-    const struct qn_parallel *const p = r->p;
     const float magic = 0x1.8p23f; /* a sum with it is rounded to an integer, ties to even */
-    int8_t *codes = (int8_t *)(r->scratch + p->scratch.codes);
-    for (int64_t i = 0; i < rows; i++, codes += p->own_k) {
-        const int64_t x_row = qni_parallel_x_row(r->job, row + i);
-        float inverse;
-        (void)scale_of(amax[row + i], &inverse);
-        if (inverse == 0.0f) {
-            memset(codes, 0, (size_t)p->own_k);
-            continue;
-        }
-        for (int64_t j = 0; j < p->own_k; j++)
-            codes[j] = (int8_t)((value_at(&r->args->x, x_row, j) * inverse + magic) - magic);
-    }
+    for (int64_t j = 0; j < k; j++)
+        codes[j] = (int8_t)((value_at(x, dtype, j) * inverse + magic) - magic);
+}
+
+static void quantize_task(void *arg, int32_t i)
+{
+    const struct rows_work *const w = arg;
+    const struct qn_parallel *const p = w->r->p;
+    const qn_tensor *const x = &w->r->args->x;
+    const int64_t x_row = qni_parallel_x_row(w->r->job, w->row + i);
+    const void *const from = at_element(x, x_row * x->stride[0]);
+    int8_t *const codes = (int8_t *)(w->r->scratch + p->scratch.codes) + i * p->own_k;
+    float inverse;
+    (void)scale_of(w->amax[w->row + i], &inverse);
+    if (inverse == 0.0f)
+        memset(codes, 0, (size_t)p->own_k);
+    else if (x->dtype == QN_F32)
+        codes_of(from, QN_F32, inverse, p->own_k, codes);
+    else
+        codes_of(from, x->dtype, inverse, p->own_k, codes);
 }
 
 /* Sums become values, in place. */
-static void scale_sums(const struct parallel_run *r, const int32_t *amax, int64_t row, int64_t rows)
+static void scale_task(void *arg, int32_t i)
 {
-    const struct qn_parallel *const p = r->p;
-    const bool is_biased =
-        r->args->epilogue.bias.rank != 0 && r->args->epilogue.bias.dtype == QN_I32;
-    uint8_t *const sums = r->scratch + p->scratch.sums;
-    for (int64_t i = 0; i < rows; i++) {
-        float inverse, x_scale = r->args->quant.x_scale;
-        const int32_t expert = qni_parallel_expert(r->job, row + i);
-        if (expert < 0)
-            continue;
-        const float *const w_scale = p->w_scale + expert * p->n;
-        const qn_tensor bias = of_expert(&r->args->epilogue.bias, expert);
-        if (p->is_quantized)
-            x_scale = scale_of(amax[row + i], &inverse);
-        for (int64_t j = 0; j < p->n; j++) {
-            uint8_t *const at = sums + (size_t)(i * p->n + j) * sizeof(float);
-            int32_t d;
-            memcpy(&d, at, sizeof d);
-            if (is_biased)
-                d = (int32_t)((uint32_t)d + (uint32_t)((const int32_t *)bias.data)[j]);
-            /* fma(scale_w, d, +0): the sum with 0 makes -0 what it is there. */
-            const float v = (w_scale[j] * (float)d + 0.0f) * x_scale;
-            memcpy(at, &v, sizeof v);
-        }
+    const struct rows_work *const w = arg;
+    const struct qn_parallel *const p = w->r->p;
+    const qn_tensor *const given = &w->r->args->epilogue.bias;
+    const int32_t expert = qni_parallel_expert(w->r->job, w->row + i);
+    float inverse, x_scale = w->r->args->quant.x_scale;
+    if (expert < 0)
+        return;
+    const float *const w_scale = p->w_scale + expert * p->n;
+    const qn_tensor bias = of_expert(given, expert);
+    const bool is_biased = given->rank != 0 && given->dtype == QN_I32;
+    uint8_t *const sums = w->r->scratch + p->scratch.sums + (size_t)(i * p->n) * sizeof(float);
+    if (p->is_quantized)
+        x_scale = scale_of(w->amax[w->row + i], &inverse);
+    for (int64_t j = 0; j < p->n; j++) {
+        int32_t d;
+        memcpy(&d, sums + (size_t)j * sizeof d, sizeof d);
+        if (is_biased)
+            d = (int32_t)((uint32_t)d + (uint32_t)((const int32_t *)bias.data)[j]);
+        /* fma(scale_w, d, +0): the sum with 0 makes -0 what it is there. */
+        const float v = (w_scale[j] * (float)d + 0.0f) * x_scale;
+        memcpy(sums + (size_t)j * sizeof v, &v, sizeof v);
     }
 }
 
-static qn_status add_int32(const struct parallel_run *r, const int32_t *amax, int64_t row,
-                           int64_t rows)
+static qn_status add_int32(const struct parallel_run *r, int32_t *amax, int64_t row, int64_t rows)
 {
     const struct qn_parallel *const p = r->p;
     uint8_t *const sums = r->scratch + p->scratch.sums;
     const qn_tensor y = qn_tensor_2d(sums, QN_I32, rows, p->n);
     if (p->is_quantized)
-        quantize(r, amax, row, rows);
+        each_row(r, amax, row, rows, quantize_task);
     const qn_status status = multiply(r, row, rows, &y);
     QNI_TRY(reduce(r, sums, (size_t)(rows * p->n), QN_I32, QN_REDUCE_SUM, status));
     if (r->args->y.dtype == QN_I32) {
@@ -368,21 +386,41 @@ static qn_status add_int32(const struct parallel_run *r, const int32_t *amax, in
                        sums + (size_t)(i * p->n) * sizeof(int32_t), (size_t)p->n * sizeof(int32_t));
         return QN_OK;
     }
-    scale_sums(r, amax, row, rows);
+    each_row(r, amax, row, rows, scale_task);
     return finish(r, row, rows);
 }
 
 /* ---- row: f32 sums --------------------------------------------------------------------------- */
 
 /* sums[i] = ((from rank 0 + from rank 1) + from rank 2) + ... */
+struct sums_work {
+    const struct parallel_run *r;
+    float *sums;
+    size_t count;
+};
+enum { SUMS_AT_ONCE = 4096 }; /* which the first cache holds with those of another rank */
+
+static void add_task(void *arg, int32_t piece)
+{
+    const struct sums_work *const w = arg;
+    const size_t first = (size_t)piece * SUMS_AT_ONCE, left = w->count - first;
+    const size_t count = left < SUMS_AT_ONCE ? left : SUMS_AT_ONCE;
+    float *const sums = w->sums + first;
+    for (int32_t rank = 0; rank < w->r->p->comm.n_ranks; rank++) {
+        const uint8_t *const block = received(w->r, rank) + QNI_BLOCK_HEAD;
+        const float *const from = (const float *)(const void *)block + first;
+        if (rank == 0)
+            memcpy(sums, from, count * sizeof *sums);
+        for (size_t i = 0; rank > 0 && i < count; i++)
+            sums[i] += from[i];
+    }
+}
+
 static void add_in_order(const struct parallel_run *r, float *sums, size_t count)
 {
-    for (int32_t rank = 0; rank < r->p->comm.n_ranks; rank++) {
-        const uint8_t *const block = received(r, rank) + QNI_BLOCK_HEAD;
-        const float *const from = (const float *)(const void *)block;
-        for (size_t i = 0; i < count; i++)
-            sums[i] = rank == 0 ? from[i] : sums[i] + from[i];
-    }
+    struct sums_work work = {r, sums, count};
+    const size_t pieces = (count + SUMS_AT_ONCE - 1) / SUMS_AT_ONCE;
+    (void)qn_parallel_for(r->p->ctx, (int32_t)pieces, add_task, &work);
 }
 
 /* ---- blocks that all gather: finished outputs, or f32 sums ----------------------------------- */
@@ -593,8 +631,7 @@ static qn_status agree(const struct parallel_run *r, qn_status status)
                             facts.most[i], i == 0 ? "rows of x" : "outputs");
 }
 
-static qn_status run_chunk(const struct parallel_run *r, const int32_t *amax, int64_t row,
-                           int64_t rows)
+static qn_status run_chunk(const struct parallel_run *r, int32_t *amax, int64_t row, int64_t rows)
 {
     switch (r->p->exchange) {
     case QNI_EXCHANGE_Y:
@@ -608,7 +645,7 @@ static qn_status run_chunk(const struct parallel_run *r, const int32_t *amax, in
     }
 }
 
-static qn_status run_chunks(const struct parallel_run *r, const int32_t *amax)
+static qn_status run_chunks(const struct parallel_run *r, int32_t *amax)
 {
     const struct qn_parallel *const p = r->p;
     if (p->overlaps && r->m > p->chunk)
@@ -627,7 +664,7 @@ static qn_status run(struct parallel_run *r, size_t scratch_bytes)
     QNI_TRY(agree(r, status));
     int32_t *const amax = (int32_t *)(void *)(r->scratch + p->scratch.amax);
     if (p->is_quantized) {
-        find_amax(r, amax);
+        each_row(r, amax, 0, r->m, amax_task);
         QNI_TRY(reduce(r, amax, (size_t)r->m, QN_I32, QN_REDUCE_MAX, QN_OK));
     }
     return run_chunks(r, amax);
