@@ -106,7 +106,6 @@ QNI_TEMPLATE void bring_panel(const uint8_t *codes, int64_t units, int8_t *to, i
 {
     enum { CHAINS = 4, QUAD = 64 };
     const __m512i high = _mm512_set1_epi8((char)0x80), eight = _mm512_set1_epi8(8);
-    const __m512i nibble = _mm512_set1_epi8(0x0f);
     __m512i sum[CHAINS];
     QNI_UNROLL
     for (int q = 0; q < CHAINS; q++)
@@ -122,9 +121,10 @@ QNI_TEMPLATE void bring_panel(const uint8_t *codes, int64_t units, int8_t *to, i
                 bring_quad(_mm512_xor_si512(next, high), second, &sum[q]);
                 continue;
             }
-            const __m512i u = _mm512_srli_epi16(v, 4);
-            bring_quad(_mm512_sub_epi8(_mm512_and_si512(v, nibble), eight), first, &sum[q]);
-            bring_quad(_mm512_sub_epi8(_mm512_and_si512(u, nibble), eight), second, &sum[q]);
+            __m512i lower, upper;
+            qni_nibbles16(v, &lower, &upper);
+            bring_quad(_mm512_sub_epi8(lower, eight), first, &sum[q]);
+            bring_quad(_mm512_sub_epi8(upper, eight), second, &sum[q]);
         }
         codes += kind == BYTES ? 4 * QUAD : 0;
     }
