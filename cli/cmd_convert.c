@@ -18,7 +18,7 @@ static const struct option_row own[] = {
     {"external-data", 0, NULL, "onnx: the tensors in FILE.data (so in any case above 2^31 bytes)"},
     {"config", 0, "FOLDER",
      "where config.json, the tokenizer and other files come from, if not from the model's folder; "
-     "onnx: the model whose graph the weights go into"},
+     "onnx: the model whose graph the weights go into; a GGUF file: what it was made of"},
     {"group", 'g', "N", "columns a group, which must divide those of the model; -1: a row"},
     {"requantize", 0, NULL, "quantize anew what the format does not hold exactly"},
     {"format", 'f', "SPEC", "how, with --requantize: int4:g64:zp, q4_k, ..."},
@@ -245,6 +245,7 @@ static int choose(const struct args *args, struct job *job)
     struct chosen chosen;
     int status = chosen_begin(&chosen, args);
     const int64_t all = qn_checkpoint_count(job->model);
+    int64_t plain = 0;
     job->items = must_alloc(sizeof *job->items * (size_t)(all > 0 ? all : 1));
     for (int64_t i = 0; i < all && status == 0; i++) {
         qn_module m;
@@ -255,14 +256,22 @@ static int choose(const struct args *args, struct job *job)
             continue;
         if (found != QN_OK)
             return imports_complain(found, &err);
-        if (job->to_packed && m.importer[0] == '\0')
+        if (job->to_packed && m.importer[0] == '\0') {
+            plain++;
             continue;
+        }
         job->items[job->n++] = (struct item){
             .module = i, .name = m.name, .bytes = m.bytes, .is_weight = m.importer[0] != '\0'};
         job->bytes += (double)m.bytes;
     }
     if (status == 0)
         status = chosen_check(&chosen, "module");
+    if (status == 0 && job->n == 0 && plain > 0)
+        status = complain(EXIT_INPUT,
+                          "'quern quantize' makes weights of them, with --format f16, bf16 or f32 "
+                          "of the same values; 'quern pack' packs these",
+                          "convert: %lld plain tensors, and no quantized weight to be packed",
+                          (long long)plain);
     if (status == 0 && job->n == 0)
         status = complain(EXIT_INPUT, "take away an --exclude", "convert: no module is left");
     return status;
@@ -353,8 +362,18 @@ static void report(const struct job *job, double took)
 static int run(const struct args *args)
 {
     const char *to = args_text(args, "to", "quern");
+    if (args_has(args, "format") && !args_has(args, "requantize"))
+        return complain(EXIT_USAGE,
+                        "give --requantize too, which rounds; 'quern quantize --format' makes "
+                        "weights of plain tensors",
+                        "convert: --format alone changes nothing: values stay as they are");
     if (strcmp(to, "quern") != 0 && strcmp(to, "packed") != 0)
         return export_run(args, to);
+    if (args_has(args, "requantize"))
+        return complain(EXIT_USAGE, "leave it out, or give another --to",
+                        "convert: --to %s holds everything as it is, so --requantize has nothing "
+                        "to round",
+                        to);
     struct job job = {.out = args_text(args, "out", NULL)};
     job.is_quiet = args_has(args, "quiet");
     job.is_json = args_has(args, "json");

@@ -483,18 +483,6 @@ static enum made find_made(const char *path, const char *words)
     return made;
 }
 
-static int is_onnx(const char *path)
-{
-    qn_ctx *ctx = NULL;
-    qn_file *file = NULL;
-    int is_onnx = 0;
-    if (qn_ctx_create(NULL, &ctx, NULL) == QN_OK && qn_file_open(ctx, path, &file, NULL) == QN_OK)
-        is_onnx = qn_file_get_kind(file) == QN_FILE_ONNX;
-    qn_file_close(file);
-    qn_ctx_destroy(ctx);
-    return is_onnx;
-}
-
 /* Quantize to a file beside the result, and export that. The file stays until the result is there,
  * so that nothing is quantized twice. */
 static int quantize_to(const struct args *args, const char *to)
@@ -521,8 +509,10 @@ static int quantize_to(const struct args *args, const char *to)
     if (status == 0 && found != SAME)
         status = quantize(&inner, words);
     struct export_request request = {.target = to, .source = made, .out = out, .is_all = 1};
-    if (strncmp(to, "onnx", 4) == 0 && is_onnx(args->operands[0]))
+    if (strncmp(to, "onnx", 4) == 0 && path_is(args->operands[0], QN_FILE_ONNX))
         request.graph = args->operands[0];
+    if (path_is(args->operands[0], QN_FILE_GGUF))
+        request.gguf = args->operands[0];
     request.folder = is_several_files(args->operands[0]) ? args->operands[0] : NULL;
     if (status == 0)
         status = export_files(args, &request);

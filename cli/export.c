@@ -49,7 +49,9 @@ static int place_piece(const struct export *e, struct piece *p)
         if (is_derived)
             return LEFT_OUT;
         return complain(
-            EXIT_INPUT, "leave it out with --exclude",
+            EXIT_INPUT,
+            "leave it out with --exclude; of what was made of a GGUF file, --config FILE.gguf has "
+            "the names and metadata",
             "%s: has no name in %s (the names of llama, mistral, qwen2, qwen3 and gemma "
             "are known)",
             p->name, e->to_gguf ? "GGUF" : "Hugging Face's models");
@@ -383,10 +385,10 @@ static char *manifest_of(const struct export *e)
         free(words);
         words = more;
     }
-    const char *const paths[] = {e->source, e->graph_path};
+    const char *const paths[] = {e->source, e->graph_path, e->gguf_path};
     struct stat info;
-    for (int i = 0; i < 2 && paths[i] != NULL; i++) {
-        if (stat(paths[i], &info) != 0)
+    for (int i = 0; i < 3; i++) {
+        if (paths[i] == NULL || stat(paths[i], &info) != 0)
             continue;
         char *more =
             must_print("%s\nof %lld.%09ld, %lld bytes\n", words, (long long)info.st_mtim.tv_sec,
@@ -652,12 +654,29 @@ int export_check(const struct args *args, const char *target, const char *out)
     return status == QN_OK ? 0 : complain_output(out, status, &err);
 }
 
+/* A model of GGUF's names: a GGUF file, or what was made of one. */
+static int take_metadata(struct export *e)
+{
+    qn_error err = {0};
+    e->metadata = qn_checkpoint_file(e->model, 0);
+    if (e->gguf_path != NULL) {
+        const qn_status status = qn_file_open(e->ctx, e->gguf_path, &e->gguf_file, &err);
+        if (status != QN_OK)
+            return complain_status(e->gguf_path, status, &err);
+        e->metadata = e->gguf_file;
+    }
+    e->from_gguf = qn_file_get_kind(e->metadata) == QN_FILE_GGUF;
+    return 0;
+}
+
 static int open_source(struct export *e)
 {
     int status = imports_open(e->args, e->ctx, e->source, &e->model);
     if (status != 0)
         return status;
-    e->from_gguf = qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_GGUF;
+    status = take_metadata(e);
+    if (status != 0)
+        return status;
     if (e->to_onnx && qn_file_get_kind(qn_checkpoint_file(e->model, 0)) == QN_FILE_ONNX)
         e->graph_path = e->source;
     status = graph_begin(e);
@@ -666,7 +685,7 @@ static int open_source(struct export *e)
     if (e->folder == NULL && path_is_folder(e->source))
         e->folder = e->source;
     if (e->from_gguf)
-        facts_of_gguf(&e->facts, qn_checkpoint_file(e->model, 0));
+        facts_of_gguf(&e->facts, e->metadata);
     status = export_read_config(e);
     if (status == 0 && !e->from_gguf)
         facts_of_config(&e->facts, e->config);
@@ -691,6 +710,7 @@ int export_files(const struct args *args, const struct export_request *request)
                        .source = request->source,
                        .folder = request->folder,
                        .graph_path = request->graph,
+                       .gguf_path = request->gguf,
                        .group = request->group,
                        .is_all = request->is_all,
                        .out = request->out};
@@ -738,10 +758,24 @@ int export_files(const struct args *args, const struct export_request *request)
     free(place);
     cJSON_Delete(e.config);
     free(e.config_text);
+    qn_file_close(e.gguf_file);
     qn_checkpoint_close(e.made);
     qn_checkpoint_close(e.model);
     qn_ctx_destroy(e.ctx);
     return status;
+}
+
+int path_is(const char *path, qn_file_kind kind)
+{
+    qn_ctx *ctx = NULL;
+    qn_file *file = NULL;
+    int is_it = 0;
+    if (!path_is_folder(path) && qn_ctx_create(NULL, &ctx, NULL) == QN_OK &&
+        qn_file_open(ctx, path, &file, NULL) == QN_OK)
+        is_it = qn_file_get_kind(file) == kind;
+    qn_file_close(file);
+    qn_ctx_destroy(ctx);
+    return is_it;
 }
 
 int export_run(const struct args *args, const char *target)
@@ -752,6 +786,10 @@ int export_run(const struct args *args, const char *target)
     if (strncmp(target, "onnx", 4) == 0 && request.folder != NULL &&
         !path_is_folder(request.folder)) {
         request.graph = request.folder;
+        request.folder = NULL;
+    }
+    if (request.folder != NULL && path_is(request.folder, QN_FILE_GGUF)) {
+        request.gguf = request.folder;
         request.folder = NULL;
     }
     const int status = args_int(args, "group", -1, 1 << 20, &request.group);

@@ -55,6 +55,8 @@ struct export {
     char *part;                  /* "OUT.part" */
     const char *target;          /* "awq", "gguf:q4_0" */
     int to_file; /* not a folder */
+    qn_file *gguf_file;      /* that the names and metadata of the source are of, beside it */
+    const qn_file *metadata; /* of GGUF: of that file, or of the source; NULL: neither is one */
     int to_gguf, to_onnx, from_gguf, is_quiet, is_json, is_requantized, is_all;
     struct model_facts facts;
     cJSON *config;
@@ -64,6 +66,7 @@ struct export {
     struct graph *graph; /* of the ONNX model whose other nodes stay; NULL: there is none */
     qn_checkpoint *graph_model; /* that model, for its external data */
     const char *graph_path;
+    const char *gguf_path;
     struct rewriting *rewriting;
     int64_t group; /* for all modules; 0: each its own */
     int n_shards;
@@ -77,6 +80,7 @@ struct export_request {
     const char *target, *source, *out; /* out NULL: only look whether it can be held */
     const char *folder;                /* NULL: the source, if it is one */
     const char *graph;                 /* an ONNX model whose graph is kept, or NULL */
+    const char *gguf; /* a GGUF file that the source was made of and is called as, or NULL */
     int64_t group;                     /* 0: the model's own */
     int is_all;                        /* --include and --exclude do not count */
 };
@@ -85,6 +89,8 @@ int export_run(const struct args *args, const char *target);
 int export_files(const struct args *args, const struct export_request *request);
 /* Is there such a target, and can OUT be made? Asked before long work. 0 or the exit status. */
 int export_check(const struct args *args, const char *target, const char *out);
+/* Is it a file of that kind? */
+int path_is(const char *path, qn_file_kind kind);
 /* "model/" as "model"; to be freed. */
 char *export_place(const char *out);
 /* The format that a target is usually quantized to; NULL: there is no such target. */

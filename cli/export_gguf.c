@@ -458,7 +458,7 @@ static qn_status put_config(struct export *e, qn_writer *writer, qn_error *err)
 /* Everything but how the data are aligned and what type they have. */
 static qn_status carry(const struct export *e, qn_writer *writer, qn_error *err)
 {
-    const qn_file *file = qn_checkpoint_file(e->model, 0);
+    const qn_file *file = e->metadata;
     const char *key, *value;
     qn_status status = QN_OK;
     for (int64_t i = 0; status == QN_OK && qn_file_metadata(file, i, &key, &value) == QN_OK; i++) {
@@ -510,7 +510,7 @@ static void add_query_scale(cJSON *config, const char *arch)
 
 cJSON *export_config_of_gguf(const struct export *e)
 {
-    const qn_file *file = qn_checkpoint_file(e->model, 0);
+    const qn_file *file = e->metadata;
     const struct model_facts *f = &e->facts;
     qn_entry entry;
     cJSON *config = cJSON_CreateObject();

@@ -122,7 +122,7 @@ void export_rope_of_gguf(const struct export *e, cJSON *config)
 {
     static const char *const keys[][2] = {
         {"factor", "factor"}, {"original_context_length", "original_max_position_embeddings"}};
-    const qn_file *file = qn_checkpoint_file(e->model, 0);
+    const qn_file *file = e->metadata;
     qn_entry entry;
     char *name = must_print("%s.rope.scaling.type", e->facts.arch);
     const char *kind = qn_file_get_metadata(file, name);

@@ -47,9 +47,17 @@ static const struct model_facts *facts_of(const struct model *a, const struct mo
     return a->is_gguf ? &a->facts : &b->facts;
 }
 
+/* What was made of a GGUF file may have its names, and its order of rows. */
+static int has_same_name(const struct model *m, const char *name)
+{
+    return qn_checkpoint_find(m->c, name) >= 0;
+}
+
 char *model_name(const struct model *from, const struct model *to, const char *name)
 {
     const char *arch = facts_of(from, to)->arch;
+    if (has_same_name(to, name))
+        return must_copy(name);
     char *mapped = from->is_gguf == to->is_gguf ? NULL
                    : from->is_gguf              ? name_to_hf(name, arch)
                                                 : name_to_gguf(name, arch);
@@ -126,7 +134,7 @@ int model_values(const struct model *m, const struct model *to, qn_ctx *ctx, int
             return -1;
         status = entry_load_rows(module.name, &entry, QN_F32, rows);
     }
-    if (status == 0 && m->is_gguf && !to->is_gguf)
+    if (status == 0 && m->is_gguf && !to->is_gguf && !has_same_name(to, module.name))
         turn(m, module.name, rows);
     qn_checkpoint_forget(m->c, i);
     return status;

@@ -212,6 +212,37 @@ class Exports(Case):
         os.truncate("m.onnx.data", os.path.getsize("m.onnx.data") - 1)
         self.complains("inspect", "m.onnx", status=3, says="truncated")
 
+    def test_plain_gguf(self):
+        """A GGUF file of floats is quantized to one with its metadata, straight or in two steps."""
+        sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../oracle"))
+        try:
+            from hf_models import HfModel
+        except ImportError:
+            self.skipTest("numpy is not installed")
+        HfModel("llama").write("hf")
+        quern("convert", "hf", "-o", "m.gguf", "--to", "gguf", "-q")
+        quern("quantize", "m.gguf", "-o", "straight.gguf", "--to", "gguf:q8_0", "-q")
+        quern("quantize", "hf", "-o", "other.gguf", "--to", "gguf:q8_0", "-q")
+        quern("quantize", "m.gguf", "-o", "q.st", "--format", "q8_0", "-q")
+        quern("convert", "q.st", "-o", "steps.gguf", "--to", "gguf", "--config", "m.gguf", "-q")
+        with open("straight.gguf", "rb") as a, open("steps.gguf", "rb") as b:
+            self.assertEqual(a.read(), b.read())
+        self.assertIn("21 tensors, 0 failed", quern("compare", "straight.gguf", "other.gguf"))
+        out = quern("compare", "q.st", "m.gguf", "--min-sqnr", "30")
+        self.assertIn("21 tensors, 0 failed", out)
+        quern("compare", "straight.gguf", "hf", "--min-sqnr", "30")
+        self.complains("convert", "q.st", "-o", "x.gguf", "--to", "gguf", status=3,
+                       says=["no name in GGUF", "--config FILE.gguf"])
+        self.complains("convert", "hf", "-o", "x.st", "--format", "bf16", status=2,
+                       says=["--format", "quern quantize"])
+        self.complains("convert", "hf", "-o", "x.st", "--requantize", status=2,
+                       says=["nothing to round"])
+        self.complains("convert", "hf", "-o", "x.packed", "--to", "packed", status=3,
+                       says=["21 plain tensors", "quern quantize"])
+        quern("quantize", "m.gguf", "-o", "ct", "--to", "ct", "--format", "int4:g32:f16", "-q")
+        with open("ct/config.json", encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["model_type"], "llama")
+
     def test_refusals(self):
         model("m")
         self.complains("convert", "m", "-o", "x", "--to", "onnx9", status=2, says="no such format")
