@@ -6,8 +6,8 @@ threads read of a large array meanwhile.
 
     QUERN_LIBRARY=build/ci/libquern.so python3 bench/imports.py [N K]
 
-Peak memory is that of the loading alone (VmHWM of a child), above the interpreter's and beside the
-file's own pages, which are the system's.
+Where the `gguf` package is installed, its dequantize() of the same bytes to f32 stands beside (one
+thread of numpy). Seconds of the processor are told as well: they depend less on who else is there.
 """
 import ctypes
 import os
@@ -38,7 +38,7 @@ def models(root):
         save(os.path.join(root, name), {f"m.{k}": v for k, v in tensors.items()}, {
             "quantization_config": {"quant_method": name, "bits": 4, "group_size": GROUP,
                                     "sym": True}})
-        yield name, os.path.join(root, name), "m.weight"
+        yield name, os.path.join(root, name), "m.weight", None
     try:
         import gguf
     except ImportError:
@@ -52,7 +52,9 @@ def models(root):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    yield "gguf Q4_K", path, "m.weight"
+    blocks = raw.reshape(N, -1)
+    yield "gguf Q4_K", path, "m.weight", lambda: gguf.quants.dequantize(
+        blocks, gguf.GGMLQuantizationType.Q4_K)
 
 
 def reading(array):
@@ -91,17 +93,27 @@ def main():
     lib.qn_packed_destroy.argtypes = [ctypes.c_void_p]
     large = np.ones(1 << 26, "f4") # 256 MB
     with tempfile.TemporaryDirectory() as root:
-        for what, path, name in models(root):
+        for what, path, name, other in models(root):
             with Checkpoint(path) as c:
                 size = c.module(name).bytes
-                shares = {how: [] for how in WAYS}
+                shares, used = {how: [] for how in WAYS}, {how: [] for how in WAYS}
                 for _ in range(ROUNDS + 1):
                     rate = large.nbytes / reading(large)
                     for how in WAYS:
+                        begin = time.process_time()
                         shares[how].append(size / load(c, name, how) / rate)
+                        used[how].append(time.process_time() - begin)
+                    if other is not None:
+                        begin = time.perf_counter()
+                        other()
+                        took = time.perf_counter() - begin
+                        shares.setdefault("package", []).append(size / took / rate)
                 shares = {k: sorted(v[1:]) for k, v in shares.items()} # the first is a warm-up
+                used = {k: sorted(v[1:])[ROUNDS // 2] for k, v in used.items()}
                 print(f"{what} {N} x {K}, {size / 1e6:.0f} MB; the memory {rate / 1e9:.0f} GB/s:",
-                      ", ".join(f"{WAYS[how]} {v[ROUNDS // 2]:.3f} ({v[0]:.3f} to {v[-1]:.3f})"
+                      ", ".join(f"{WAYS.get(how, 'the package')} {v[ROUNDS // 2]:.3f} "
+                                f"({v[0]:.3f} to {v[-1]:.3f}"
+                                + (f", {used[how] / size * 1e9:.2f} s/GB)" if how in used else ")")
                                 for how, v in shares.items()), flush=True)
 
 

@@ -89,6 +89,8 @@
 
 /* The line is going to be written. */
 #define QNI_WILL_WRITE(at) __builtin_prefetch(at, 1)
+/* The line is going to be read. */
+#define QNI_WILL_READ(at) __builtin_prefetch(at)
 
 /* Tells the core that this is a waiting loop. */
 #if defined(__x86_64__) || defined(__i386__)

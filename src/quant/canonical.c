@@ -184,14 +184,24 @@ qn_status qni_weight_alloc_supers(struct qn_weight *w, qn_error *err)
                     (long long)w->n, (long long)w->k);
 }
 
+void qni_weight_fill_row(struct qn_weight *w, int64_t row)
+{
+    const int64_t per_super = w->format.superblock;
+    for (int64_t s = 0; s < w->n_supers; s++) {
+        const int64_t super = row * w->n_supers + s;
+        const int64_t first = row * w->n_groups + s * per_super;
+        const int64_t end = qni_min(first + per_super, (row + 1) * w->n_groups);
+        for (int64_t at = first; at < end; at++)
+            w->scale[at] = w->super_scale[super] * (float)w->sub_scale[at];
+        for (int64_t at = first; at < end && w->sub_min != NULL; at++)
+            w->offset[at] = -(w->super_min[super] * (float)w->sub_min[at]);
+    }
+}
+
 void qni_weight_fill_products(struct qn_weight *w)
 {
     for (int64_t row = 0; w->super_scale != NULL && row < w->n; row++)
-        for (int64_t g = 0; g < w->n_groups; g++) {
-            w->scale[row * w->n_groups + g] = qni_product_scale(w, row, g);
-            if (w->sub_min != NULL)
-                w->offset[row * w->n_groups + g] = qni_product_min(w, row, g);
-        }
+        qni_weight_fill_row(w, row);
 }
 
 /* ---- what the parts must be ---- */
@@ -233,9 +243,30 @@ static qn_status check_arrays(const qn_weight_parts *p, qn_error *err)
     return QN_OK;
 }
 
+/* Is there one among them that is not finite? */
+static bool any_infinite(const float *v, int64_t n)
+{
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad |= (uint32_t)((qni_bits_of(v[i]) & 0x7f800000u) == 0x7f800000u);
+    return bad != 0;
+}
+
+/* Without a word about the first one that is bad; weights of floats are not looked at. */
+static bool groups_are_fine(const qn_weight_parts *p, int64_t n)
+{
+    bool bad = qni_is_float_format(&p->format) || any_infinite(p->scale, n) ||
+               (p->offset != NULL && any_infinite(p->offset, n));
+    for (int64_t i = 0; i < n && p->zero != NULL; i++)
+        bad |= (p->zero[i] > MAX_ZERO) | (p->zero[i] < -MAX_ZERO);
+    return !bad;
+}
+
 static qn_status check_groups(const qn_weight_parts *p, const struct qn_weight *w, qn_error *err)
 {
     const int64_t n_groups = w->n_groups;
+    if (groups_are_fine(p, p->n * n_groups))
+        return QN_OK;
     for (int64_t i = 0; i < p->n * n_groups; i++) {
         const long long row = (long long)(w->first_row + i / n_groups);
         const long long group = (long long)(i % n_groups);
@@ -262,6 +293,8 @@ static qn_status check_groups(const qn_weight_parts *p, const struct qn_weight *
 static bool is_of_type(qn_dtype dtype, float v)
 {
     const uint32_t bits = qni_bits_of(v);
+    if (dtype == QN_F16 && (bits & 0x1fffu) == 0 && (bits >> 23 & 255) - 113 < 30)
+        return true; /* normal in f16 */
     return dtype == QN_F16    ? qni_bits_of(qni_f32_from_f16(qni_f16_from_f32(v))) == bits
            : dtype == QN_BF16 ? (bits & 0xffffu) == 0
                               : true;
@@ -290,6 +323,32 @@ static qn_status check_sub(const struct qn_weight *w, int64_t row, int64_t g, qn
     return QN_OK;
 }
 
+/* The same of a whole row, without a word about the first one that is bad. */
+static bool subs_are_fine(const struct qn_weight *w, int64_t row)
+{
+    const int32_t least = qni_sub_least(&w->format), most = qni_sub_most(&w->format);
+    const int64_t per_super = w->format.superblock;
+    uint32_t bad = 0;
+    for (int64_t s = 0; s < w->n_supers; s++) {
+        const int64_t super = row * w->n_supers + s;
+        const int64_t first = row * w->n_groups + s * per_super;
+        const int64_t end = qni_min(first + per_super, (row + 1) * w->n_groups);
+        for (int64_t at = first; at < end; at++) {
+            const int32_t sc = w->sub_scale[at];
+            const float product = w->super_scale[super] * (float)sc;
+            bad |= (uint32_t)(sc < least) | (uint32_t)(sc > most);
+            bad |= qni_bits_of(w->scale[at]) ^ qni_bits_of(product);
+        }
+        for (int64_t at = first; at < end && w->sub_min != NULL; at++) {
+            const int32_t mn = w->sub_min[at];
+            const float product = -(w->super_min[super] * (float)mn);
+            bad |= (uint32_t)(mn < 0) | (uint32_t)(mn > most);
+            bad |= qni_bits_of(w->offset[at]) ^ qni_bits_of(product);
+        }
+    }
+    return bad == 0;
+}
+
 static qn_status check_supers(const struct qn_weight *w, qn_error *err)
 {
     const qn_dtype type = w->format.scale_dtype;
@@ -306,7 +365,7 @@ static qn_status check_supers(const struct qn_weight *w, qn_error *err)
                                 (long long)(i % w->n_supers), qn_dtype_name(type));
         }
     for (int64_t row = 0; row < w->n; row++)
-        for (int64_t g = 0; g < w->n_groups; g++)
+        for (int64_t g = 0; g < w->n_groups && !subs_are_fine(w, row); g++)
             QNI_TRY(check_sub(w, row, g, err));
     return QN_OK;
 }

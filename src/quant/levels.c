@@ -76,6 +76,7 @@ static void store_two(const qn_format *f, const struct qn_weight *w, int64_t row
 {
     const struct places p = places_of(f);
     const size_t second = QNI_PANEL * p.element;
+    const int64_t per_super = f->superblock;
     for (int64_t s = 0; s < w->n_supers; s++) {
         const int64_t from = row * w->n_supers + s;
         uint8_t *const to = panel + place_of_super(f, &p, s) + lane * p.element;
@@ -83,14 +84,17 @@ static void store_two(const qn_format *f, const struct qn_weight *w, int64_t row
         if (p.has_min)
             store_float(to + second, f->scale_dtype, row < 0 ? 0.0f : w->super_min[from]);
     }
-    for (int64_t g = 0; g < w->n_groups; g++) {
-        const int64_t from = row * w->n_groups + g;
-        const uint8_t sc = (uint8_t)(row < 0 ? 0 : w->sub_scale[from]);
-        const uint8_t mn = (uint8_t)(row < 0 || !p.has_min ? 0 : w->sub_min[from]);
-        uint8_t *const to = panel + place_of_group(f, &p, g) + lane;
-        to[0] = p.shares ? (uint8_t)(sc | mn << 4) : sc;
-        if (p.has_min && !p.shares)
-            to[QNI_PANEL] = mn;
+    for (int64_t s = 0; s < w->n_supers; s++) {
+        uint8_t *to = panel + place_of_super(f, &p, s) + p.common + lane;
+        const int64_t end = qni_min((s + 1) * per_super, w->n_groups);
+        for (int64_t g = s * per_super; g < end; g++, to += p.group) {
+            const int64_t from = row * w->n_groups + g;
+            const uint8_t sc = (uint8_t)(row < 0 ? 0 : w->sub_scale[from]);
+            const uint8_t mn = (uint8_t)(row < 0 || !p.has_min ? 0 : w->sub_min[from]);
+            to[0] = p.shares ? (uint8_t)(sc | mn << 4) : sc;
+            if (p.has_min && !p.shares)
+                to[QNI_PANEL] = mn;
+        }
     }
 }
 

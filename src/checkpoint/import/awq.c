@@ -218,6 +218,9 @@ struct source {
     int64_t first;
 };
 
+/* Columns of a tile, whose words are a cache line; runs of 32 of them. */
+enum { TILE = 128, MOST_RUNS = TILE / 32 };
+
 /* Where column 0..7 of a word stands in it. */
 static const int32_t half_byte[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
@@ -253,26 +256,37 @@ static void take_gemm_word(const struct source *x, int64_t row)
     }
 }
 
-/* Takes the columns of four words at once, where k is a multiple of 16: 16 rows of the file are two
- * blocks of 16 x 16 bytes, of low and of high half-bytes. */
-static void take_gemm_words(const struct source *x, int64_t row)
+/* Takes the columns of four words at 16 rows of the file: two blocks of 16 x 16 bytes, of low and of
+ * high half-bytes, become codes of 32 columns, whose rows begin at `codes`. */
+static void turn_gemm_words(const uint8_t *from, int64_t stride, uint8_t *codes, int64_t k)
 {
     static const int32_t column[2][4] = {{0, 4, 1, 5}, {2, 6, 3, 7}}; /* of a word's bytes */
+    for (int32_t half = 0; half < 2; half++) {
+        qni_codes16 block[16];
+        for (int64_t i = 0; i < 16; i++) {
+            memcpy(&block[i], from + i * stride, sizeof block[i]);
+            block[i] = (half == 0 ? block[i] : block[i] >> 4) & 15;
+        }
+        qni_transpose16(block);
+        for (int64_t i = 0; i < 16; i++)
+            memcpy(codes + (i / 4 * 8 + column[half][i % 4]) * k, &block[i], sizeof block[i]);
+    }
+}
+
+/* Takes `runs` times 32 columns side by side, up to those of a cache line of the file, where k is a
+ * multiple of 16, so that the line is read once. */
+static void take_gemm_words(const struct source *x, int64_t row, int64_t runs)
+{
+    enum { AHEAD = 32 };
     const struct qni_tensor *q = &x->f->part[QWEIGHT];
     const int64_t k = x->w->k, stride = q->shape[1] * 4;
     const uint8_t *from = q->data + (x->first + row) / 8 * 4;
-    for (int64_t p = 0; p < k; p += 16, from += 16 * stride)
-        for (int32_t half = 0; half < 2; half++) {
-            qni_codes16 block[16];
-            for (int64_t i = 0; i < 16; i++) {
-                memcpy(&block[i], from + i * stride, sizeof block[i]);
-                block[i] = (half == 0 ? block[i] : block[i] >> 4) & 15;
-            }
-            qni_transpose16(block);
-            for (int64_t i = 0; i < 16; i++)
-                memcpy(x->w->codes + (row + i / 4 * 8 + column[half][i % 4]) * k + p, &block[i],
-                       sizeof block[i]);
-        }
+    for (int64_t p = 0; p < k; p += 16, from += 16 * stride) {
+        for (int64_t i = 0; i < 16 && p + AHEAD < k; i++)
+            QNI_WILL_READ(from + (AHEAD + i) * stride);
+        for (int64_t run = 0; run < runs; run++)
+            turn_gemm_words(from + 16 * run, stride, x->w->codes + (row + 32 * run) * k + p, k);
+    }
 }
 
 static void take_gemm(const struct source *x, int64_t row, int64_t rows)
@@ -280,9 +294,10 @@ static void take_gemm(const struct source *x, int64_t row, int64_t rows)
     const struct qni_tensor *q = &x->f->part[QWEIGHT];
     struct qn_weight *w = x->w;
     for (int64_t i = row; i < row + rows;) {
-        if ((x->first + i) % 8 == 0 && i + 32 <= row + rows && w->k % 16 == 0) {
-            take_gemm_words(x, i);
-            i += 32;
+        const int64_t runs = qni_min(MOST_RUNS, (row + rows - i) / 32);
+        if ((x->first + i) % 8 == 0 && runs > 0 && w->k % 16 == 0) {
+            take_gemm_words(x, i, runs);
+            i += 32 * runs;
             continue;
         }
         if ((x->first + i) % 8 == 0 && i + 8 <= row + rows) {
@@ -294,8 +309,8 @@ static void take_gemm(const struct source *x, int64_t row, int64_t rows)
             w->codes[i * w->k + p] = (uint8_t)gemm_code(q, p, x->first + i);
         i++;
     }
-    for (int64_t i = row; i < row + rows; i++)
-        for (int64_t g = 0; g < w->n_groups; g++) {
+    for (int64_t g = 0; g < w->n_groups; g++)
+        for (int64_t i = row; i < row + rows; i++) {
             const int64_t n = x->first + i, at = i * w->n_groups + g;
             w->zero[at] = (int32_t)gemm_code(&x->f->part[QZEROS], g, n) - 8;
             w->scale[at] = qni_import_float(&x->f->part[SCALES], g * x->f->parts.n + n);
@@ -352,8 +367,6 @@ static void take_fast_groups(const struct source *x, int64_t row, struct qni_rou
             (double)qni_import_float(z, from) + 8.0 * (double)w->scale[at], rounding);
     }
 }
-
-enum { TILE = 64 };
 
 static void take_tile(const void *arg, int64_t tile, struct qni_rounding *rounding)
 {

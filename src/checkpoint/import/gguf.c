@@ -304,6 +304,8 @@ static void take_row(const void *arg, int64_t row, struct qni_rounding *rounding
         o.scale += groups;
         o.offset = o.offset == NULL ? NULL : o.offset + groups;
     }
+    if (w->super_scale != NULL)
+        qni_weight_fill_row(w, row);
     rounding->groups += w->n_groups;
 }
 
@@ -315,7 +317,6 @@ static qn_status load(const qn_ctx *ctx, const struct qni_found *found, int64_t 
     struct rows r = {&kinds[found->fact[0]], qni_ggml_type_named(t->spelling), t->data, w};
     r.from += first * (w->k / r.type->elements) * r.type->bytes;
     qni_import_rows(ctx, w->n, take_row, &r, rounding);
-    qni_weight_fill_products(w);
     return QN_OK;
 }
 

@@ -333,21 +333,30 @@ struct columns {
     int64_t first;
     int64_t *bad; /* 1 + group * n + column of a zero that must not be; atomic */
 };
-enum { TILE = 16 }; /* columns whose words share a cache line */
+/* Columns of a tile, and those whose words share a cache line. */
+enum { TILE = 128, LINE = 16 };
 
-/* A tile of 4 bits in words of 32: four words of four columns are turned, and are 32 codes of
- * each. */
-static void take_nibbles(const struct columns *x, int64_t row)
+static bool can_take_nibbles(const struct columns *x, int64_t rows)
 {
+    return x->w->format.bits == 4 && x->f->fact[WORD] == 32 && rows % 4 == 0 && x->w->k % 32 == 0;
+}
+
+/* 4 bits in words of 32: four words of four columns are turned, and are 32 codes of each. All
+ * columns of the tile at once, so that the file's rows are read by several lines. */
+static void take_nibbles(const struct columns *x, int64_t row, int64_t rows)
+{
+    enum { AHEAD = 8 }; /* words of a column */
     const struct qni_found *f = x->f;
     const int64_t k = x->w->k, stride = f->parts.n * 4;
     const uint8_t *from = f->part[QWEIGHT].data + (x->first + row) * 4;
     uint8_t *codes = x->w->codes + row * k;
     for (int64_t p = 0; p < k; p += 32, from += 4 * stride)
-        for (int64_t j = 0; j < TILE; j += 4) {
+        for (int64_t j = 0; j < rows; j += 4) {
             qni_words4 words[4];
             for (int64_t i = 0; i < 4; i++)
                 memcpy(&words[i], from + i * stride + 4 * j, sizeof words[i]);
+            for (int64_t i = 0; i < 4 && j % 16 == 0 && p + 8 * AHEAD < k; i++)
+                QNI_WILL_READ(from + (AHEAD + i) * stride + 4 * j);
             qni_transpose_words(words);
             for (int64_t i = 0; i < 4; i++)
                 qni_split_codes((qni_codes16)words[i], codes + (j + i) * k + p);
@@ -361,10 +370,6 @@ static void take_codes(const struct columns *x, int64_t row, int64_t rows)
     const struct qni_found *f = x->f;
     struct qn_weight *w = x->w;
     const size_t k = (size_t)w->k, word = (size_t)f->fact[WORD] / 8;
-    if (w->format.bits == 4 && word == 4 && rows == TILE && w->k % 32 == 0) {
-        take_nibbles(x, row);
-        return;
-    }
     const int32_t bits = w->format.bits;
     const size_t packed = qni_codes_bytes(k, bits), stride = (size_t)f->parts.n * word;
     const uint8_t *from = f->part[QWEIGHT].data + (size_t)(x->first + row) * word;
@@ -428,10 +433,11 @@ static void take_tile(const void *arg, int64_t tile, struct qni_rounding *roundi
 {
     struct columns x = *(const struct columns *)arg;
     const int64_t row = tile * TILE, rows = qni_min(TILE, x.w->n - row);
-    if (x.w->perm != NULL)
-        take_permuted(&x, row, rows);
+    if (x.w->perm == NULL && can_take_nibbles(&x, rows))
+        take_nibbles(&x, row, rows);
     else
-        take_codes(&x, row, rows);
+        for (int64_t i = 0; i < rows; i += LINE)
+            (x.w->perm != NULL ? take_permuted : take_codes)(&x, row + i, qni_min(LINE, rows - i));
     for (int64_t i = row; i < row + rows; i++)
         take_groups(&x, i);
     rounding->groups += rows * x.w->n_groups;
