@@ -323,7 +323,7 @@ static qn_status check_sub(const struct qn_weight *w, int64_t row, int64_t g, qn
     return QN_OK;
 }
 
-/* The same of a whole row, without a word about the first one that is bad. */
+/* Tells whether both levels of a whole row pass check_sub(), and not which group does not. */
 static bool subs_are_fine(const struct qn_weight *w, int64_t row)
 {
     const int32_t least = qni_sub_least(&w->format), most = qni_sub_most(&w->format);

@@ -145,7 +145,8 @@ static inline float qni_product_min(const struct qn_weight *w, int64_t row, int6
     return -(w->super_min[row * w->n_supers + g / w->format.superblock] *
              (float)w->sub_min[row * w->n_groups + g]);
 }
-/* Those of a row, and all of them, where the weight has super_scale. */
+/* Makes the scales and minima of a row, or of all rows, from the two levels of a weight that has
+ * super_scale. */
 void qni_weight_fill_row(struct qn_weight *w, int64_t row);
 void qni_weight_fill_products(struct qn_weight *w);
 

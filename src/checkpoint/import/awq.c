@@ -256,8 +256,8 @@ static void take_gemm_word(const struct source *x, int64_t row)
     }
 }
 
-/* Takes the columns of four words at 16 rows of the file: two blocks of 16 x 16 bytes, of low and of
- * high half-bytes, become codes of 32 columns, whose rows begin at `codes`. */
+/* Takes the columns of four words at 16 rows of the file: two blocks of 16 x 16 bytes, of low and
+ * of high half-bytes, become codes of 32 columns, whose rows begin at `codes`. */
 static void turn_gemm_words(const uint8_t *from, int64_t stride, uint8_t *codes, int64_t k)
 {
     static const int32_t column[2][4] = {{0, 4, 1, 5}, {2, 6, 3, 7}}; /* of a word's bytes */
