@@ -5,14 +5,17 @@
  *   cc -O2 -std=gnu11 -Iinclude lab/two_builds_conv.c -LBUILD -lquern -ldl -o /tmp/two_builds_conv
  *   /tmp/two_builds_conv OLD.so NEW.so MODEL THREADS SECONDS [BATCH]
  *
- * MODEL is a model of bench/shapes.inc, or the beginning of model/layer. A line for each layer:
+ * MODEL is a model of bench/shapes.inc, or the beginning of model/layer, or a layer of its own as
+ * ci,side,co,kernel,stride,groups. A line for each layer:
  * medians of both in us, their ratio, the median of the ratios of neighbouring calls, and whether
  * all bytes of y are equal; then the ratio of the sums. FORMAT=int4:g32 and the like: weights of
  * another format; BELL=1: weights are sums of three random numbers, and x of four; UNSIGNED=1: x
- * are u8 with a zero point of 128, y too. */
+ * are u8 with a zero point of 128, y too. FLOAT=1: x and y are f32, the strategy is float.
+ * TRANSPOSED=1: so is the convolution, padded to stride times the side. */
 #include "bench.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <quern/quern.h>
 #include <stdio.h>
 
@@ -24,7 +27,9 @@
     X(qn_weight_destroy)                                                                           \
     X(qn_packed_destroy)                                                                           \
     X(qn_conv2d_scratch)                                                                           \
-    X(qn_conv2d)
+    X(qn_conv2d)                                                                                   \
+    X(qn_conv_transpose2d_scratch)                                                                 \
+    X(qn_conv_transpose2d)
 
 struct build {
 #define X(name) __typeof__(&(name)) name;
@@ -51,6 +56,7 @@ static const struct layer layers[] = {
 };
 
 static struct build builds[2];
+static int is_float, is_transposed;
 static double ratio[TIMES], sum_us[2];
 
 static void fail(const char *what, const char *why)
@@ -121,8 +127,9 @@ static double once(struct build *b, qn_conv_args *args)
 {
     args->w = b->w;
     args->y.data = b->y;
+    __typeof__(b->qn_conv2d) run = is_transposed ? b->qn_conv_transpose2d : b->qn_conv2d;
     const double begin = now();
-    if (b->qn_conv2d(b->ctx, args, b->scratch, b->scratch_bytes))
+    if (run(b->ctx, args, b->scratch, b->scratch_bytes))
         fail("qn_conv2d", "failed");
     return now() - begin;
 }
@@ -130,38 +137,52 @@ static double once(struct build *b, qn_conv_args *args)
 static void time_layer(const struct layer *l, int64_t batch, double seconds)
 {
     const int is_bell = getenv("BELL") != NULL, is_unsigned = getenv("UNSIGNED") != NULL;
-    const qn_dtype type = is_unsigned ? QN_U8 : QN_I8;
+    const qn_dtype type = is_float ? QN_F32 : is_unsigned ? QN_U8 : QN_I8;
+    const size_t element = is_float ? sizeof(float) : 1;
     const int64_t k = l->ci / l->groups * l->kernel * l->kernel;
     const int64_t n_x = batch * l->side * l->side * l->ci;
     float *const dense = room((size_t)(l->co * k) * sizeof *dense);
-    int8_t *const x = room((size_t)n_x);
+    int8_t *const x = room((size_t)n_x * element);
     qn_conv_args args;
     int times = 0;
     for (int64_t i = 0; i < l->co * k; i++)
         dense[i] = (float)bell(is_bell ? 3 : 1);
-    for (int64_t i = 0; i < n_x; i++)
-        x[i] = (int8_t)(is_bell ? bell(4) * 127 : bell(1) * 254);
+    for (int64_t i = 0; i < n_x; i++) {
+        const double value = is_bell ? bell(4) * 127 : bell(1) * 254;
+        if (is_float)
+            ((float *)(void *)x)[i] = (float)value;
+        else
+            x[i] = (int8_t)value;
+    }
     qn_conv_args_init(&args);
     args.image = QN_NHWC;
-    args.strategy = QN_STRATEGY_INT8_STATIC;
+    args.strategy = is_float ? QN_STRATEGY_FLOAT : QN_STRATEGY_INT8_STATIC;
     args.quant.x_scale = 0.02f;
     args.quant.x_zero = is_unsigned ? 128 : 0;
     args.epilogue.act = QN_ACT_RELU;
     args.epilogue.y_scale = 0.02f * (float)k / 16;
     args.epilogue.y_zero = is_unsigned ? 128 : 0;
+    if (is_float)
+        args.quant.x_scale = args.epilogue.y_scale = 0;
     args.stride[0] = args.stride[1] = (int32_t)l->stride;
     for (int i = 0; i < 4; i++)
         args.pad[i] = (int32_t)(l->kernel - 1) / 2;
     args.x = image(x, type, batch, l->ci, l->side);
-    const int64_t out = (l->side + 2 * args.pad[0] - l->kernel) / l->stride + 1;
-    const size_t y_bytes = (size_t)(batch * out * out * l->co);
+    if (is_transposed)
+        for (int i = 0; i < 4; i++)
+            args.pad[i] = i < 2 ? (int32_t)(l->kernel - l->stride) / 2
+                                : (int32_t)(l->kernel - l->stride + 1) / 2;
+    const int64_t out = is_transposed ? l->side * l->stride
+                                      : (l->side + 2 * args.pad[0] - l->kernel) / l->stride + 1;
+    const size_t y_bytes = (size_t)(batch * out * out * l->co) * element;
     for (int i = 0; i < 2; i++) {
         struct build *const b = &builds[i];
         pack(b, l, dense);
         args.w = b->w;
         b->y = room(y_bytes);
         args.y = image(b->y, type, batch, l->co, out);
-        if (b->qn_conv2d_scratch(b->ctx, &args, &b->scratch_bytes))
+        if ((is_transposed ? b->qn_conv_transpose2d_scratch
+                           : b->qn_conv2d_scratch)(b->ctx, &args, &b->scratch_bytes))
             fail(l->name, "qn_conv2d_scratch failed");
         b->scratch = room(b->scratch_bytes + 64);
         once(b, &args);
@@ -196,8 +217,16 @@ int main(int argc, char **argv)
 {
     if (argc < 6)
         fail(argv[0], "OLD.so NEW.so MODEL THREADS SECONDS [BATCH]");
+    struct layer own = {"", argv[3], 0, 0, 0, 0, 0, 0};
+    is_float = getenv("FLOAT") != NULL;
+    is_transposed = getenv("TRANSPOSED") != NULL;
     for (int i = 0; i < 2; i++)
         open_build(&builds[i], argv[1 + i], atoi(argv[4]));
+    if (sscanf(argv[3], "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64,
+               &own.ci, &own.side, &own.co, &own.kernel, &own.stride, &own.groups) == 6) {
+        time_layer(&own, argc > 6 ? atoll(argv[6]) : 1, atof(argv[5]));
+        return 0;
+    }
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         char name[128];
         snprintf(name, sizeof name, "%s/%s", layers[i].model, layers[i].name);

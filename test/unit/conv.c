@@ -256,16 +256,17 @@ static void check_all(struct geometry *g, const char *const *formats, size_t n)
     check_all((g), (const char *const[]){__VA_ARGS__},                                             \
               sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *))
 
-/* Channels in whole units: the phases of a transposed convolution leave dead taps out. */
+/* Channels in whole units, or vectors of four: the phases of a transposed convolution leave dead
+ * taps out. */
 static void transposed_phases(void **state)
 {
     (void)state;
     random_state = 1;
-    for (int32_t round = 0; round < 6; round++) {
+    for (int32_t round = 0; round < 9; round++) {
         struct geometry g = {.batch = pick(1, 2),
                              .h = pick(1, 5),
                              .w = pick(1, 6),
-                             .ci = 32 * pick(1, 4),
+                             .ci = round < 6 ? 32 * pick(1, 4) : 4 * pick(1, 12),
                              .co = pick(1, 40),
                              .groups = pick(1, 2),
                              .kh = pick(1, 4),
@@ -278,6 +279,8 @@ static void transposed_phases(void **state)
             g.pad[i] = pick(0, i % 2 == 0 ? ph : pw);
         CHECK_ALL(&g, "int4:pc", "int8:pc:zp", "int4:g32", "int4:g32:off", "int8:g64", "int4:c32",
                   "int4:c64:zp", "iq4_nl", "e2m1:g32", "int3:g96");
+        if (round >= 6)
+            CHECK_ALL(&g, "int8:pc", "int6:pc:off");
     }
 }
 

@@ -6,25 +6,35 @@
  *     blocks of channels         ci / group      all taps     group / 32 units each
  *
  * and the units of the live taps are brought together. Groups are whole taps' worth of units
- * (they are dropped with them) or hold all taps (they shrink). */
+ * (they are dropped with them) or hold all taps (they shrink). Of one group whose channels are no
+ * whole units, vectors of four positions are brought together where codes are bytes. */
 #include "phase_weights.h"
 
 #include <string.h>
 
 #include "../layouts.h"
 
+enum { VECTOR = 4 }; /* positions */
+
 /* How a row of packed weights divides. */
 struct division {
-    int64_t blocks, units; /* units: of a tap in a block */
-    bool drops_groups;     /* else every group keeps its live taps */
+    int64_t blocks, vectors; /* vectors: of a tap in a block */
+    bool drops_groups;       /* else every group keeps its live taps */
 };
 
 static struct division divide(const struct qni_packed_head *h)
 {
     const bool by_channel = h->format.blocks == QN_BLOCKS_CHANNELS && h->n_groups > 1;
     const int64_t stretch = by_channel ? h->format.group : h->ci;
-    const struct division d = {h->ci / stretch, stretch / QNI_UNIT, !by_channel && h->n_groups > 1};
+    const struct division d = {h->ci / stretch, stretch / VECTOR, !by_channel && h->n_groups > 1};
     return d;
+}
+
+/* One group along taps and channels, in a layout of bytes: a vector is four positions. */
+static bool has_vectors(const struct qni_packed_head *h)
+{
+    return h->n_groups == 1 && h->n_runs <= 1 && h->ci % VECTOR == 0 &&
+           qni_layout_find(h->layout)->layout == QNI_LAYOUT_Q8N16;
 }
 
 bool qni_has_phase_weights(const struct qni_op *op)
@@ -41,13 +51,14 @@ bool qni_has_phase_weights(const struct qni_op *op)
     if (h->n_groups > 1) {
         if (h->format.group % QNI_UNIT != 0 || h->ci % h->format.group != 0)
             return false;
-    } else if (h->ci % QNI_UNIT != 0) {
+    } else if (h->ci % QNI_UNIT != 0 && (is_block || !has_vectors(h))) {
         return false;
     }
     const struct division d = divide(h);
     if (d.drops_groups || !is_exact)
         return true;
-    return is_block ? d.units % h->segment_units == 0 : h->group_units <= QNI_ROW_SEGMENT_UNITS;
+    const int64_t units = d.vectors / (QNI_UNIT / VECTOR);
+    return is_block ? units % h->segment_units == 0 : h->group_units <= QNI_ROW_SEGMENT_UNITS;
 }
 
 /* What the copy of a panel reads and writes. */
@@ -155,7 +166,7 @@ static void copy_codes(const struct copy *c, int64_t panel)
 {
     const struct qni_packed_head *from = c->from->head, *to = &c->to->head;
     const size_t unit = qni_layout_unit_bytes(c->layout);
-    const size_t stretch = (size_t)c->division.units * unit;
+    const size_t stretch = (size_t)c->division.vectors * (unit / (QNI_UNIT / VECTOR));
     const int64_t taps = (int64_t)from->kh * from->kw, n = live_count(c->taps);
     const uint8_t *src = (const uint8_t *)qni_section(c->from, QNI_SECTION_CODES) +
                          (size_t)(panel * from->units) * unit;
@@ -163,6 +174,8 @@ static void copy_codes(const struct copy *c, int64_t panel)
     for (int64_t b = 0; b < c->division.blocks; b++)
         for (int64_t i = 0; i < n; i++, dst += stretch)
             memcpy(dst, src + (size_t)(b * taps + live_tap(c, i)) * stretch, stretch);
+    uint8_t *const end = to_panel(c, QNI_SECTION_CODES, panel + 1, (size_t)to->units * unit);
+    memset(dst, 0x80, (size_t)(end - dst)); /* only bytes have padding here: zeros */
 }
 
 /* Rows of `row` bytes, `per_group` for each group. */

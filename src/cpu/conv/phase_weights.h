@@ -14,8 +14,8 @@
 #include "../../base/context.h"
 #include "geometry.h"
 
-/* Can taps be left out? Taps must begin with a unit of 32 positions, and groups or segments with
- * a tap. */
+/* Can taps be left out? Taps must begin with a unit of 32 positions, or with a vector of four of
+ * bytes in one group, and groups or segments with a tap. */
 bool qni_has_phase_weights(const struct qni_op *op);
 
 struct qni_phase_weights {

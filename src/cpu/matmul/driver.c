@@ -282,6 +282,12 @@ static void begin_tile(const struct product_run *r, const struct unit *u,
     scratch->unit = u->before;
 }
 
+/* Outputs of n panels that the part does not have. */
+static int32_t padding_of(const struct unit *u, int64_t output, int64_t n)
+{
+    return (int32_t)qni_max(0, output + n * QNI_PANEL - u->part->n);
+}
+
 /* Panels [panel, end) of a unit whose rows are ready: tile by tile to y. */
 static void multiply_panels(const struct product_run *r, const struct unit *u,
                             const struct qni_prepared *prepared, struct qni_thread_scratch *scratch,
@@ -299,9 +305,9 @@ static void multiply_panels(const struct product_run *r, const struct unit *u,
         all.row_scale = prepared->row_scale;
     const bool splits =
         (u->kernel->traits & QNI_SPLITS) != 0 && r->epilogue.is_store && qni_splits(&all);
-    /* Floats of one span: where all panels go to y in one call. */
+    /* Floats of one span to which nothing else happens: where all panels go to y in one call. */
     const bool is_short = (u->kernel->traits & QNI_TAKES_SHORT) != 0 && all.units <= SHORT_UNITS &&
-                          u->part->n % QNI_PANEL == 0;
+                          u->part->n % QNI_PANEL == 0 && r->epilogue.is_store;
     const bool is_once = is_scaled || splits || is_short || u->kernel->reads == QNI_READS_BF16;
     if (u->rows <= DIRECT_ROWS || is_once)
         direct = qni_epilogue_direct(&r->epilogue, u->part, u->row, u->rows, &ldy);
@@ -330,6 +336,7 @@ static void multiply_panels(const struct product_run *r, const struct unit *u,
         if (to_y)
             n = qni_min(n, full);
         move_to_panels(r, u, scratch, &t, panel, n);
+        t.padding = padding_of(u, output, n);
         t.is_finite = &is_finite;
         t.c_is_far = all.c_is_far && to_y;
         t.c = to_y ? direct + output : scratch->tile;
@@ -376,6 +383,7 @@ static void multiply_halves(const struct product_run *r, const struct unit *u,
             bool is_finite = true;
             const int64_t at = panel + half * u->part->n_panels;
             move_to_panels(r, u, scratch, &t, at, n);
+            t.padding = padding_of(u, output, n);
             t.is_finite = &is_finite;
             t.c = c[half];
             t.ldc = ldc;

@@ -188,6 +188,8 @@ struct qni_matmul_tile {
                                  are no sums, and scale and offset tell only whether there are */
     int64_t compact_panel;    /* the first one */
     int64_t n_panels;
+    int32_t padding; /* how many outputs of the last panel nobody asks for: their results may be
+                                 any finite numbers */
     int64_t units, n_groups, group_units, segment_units, n_segments;
     int32_t scale_is_f16;
     int32_t raw_i32; /* Q8, one group: c receives int32 sums (x_zero corrected) instead of

@@ -279,6 +279,22 @@ static void prepare_row(const struct preparer *p, const void *raw, int64_t i)
     }
 }
 
+/* Is a packed row x as it is, with padding behind it? */
+static bool is_padded(const struct preparer *p)
+{
+    return p->n_runs == 1 && p->perm == NULL && p->runs[0].src == 0 && p->runs[0].dst == 0 &&
+           p->layout->units == p->layout->cut.units;
+}
+
+static void pad_rows(const struct qni_row_layout *l, uint8_t *a, int64_t rows)
+{
+    const int64_t padding = l->units * QNI_UNIT - l->cut.k;
+    if (l->is_identity || padding == 0)
+        return;
+    for (int64_t i = 0; i < rows; i++, a += l->lda)
+        memset((float *)(void *)a + l->cut.k, 0, (size_t)padding * sizeof(float));
+}
+
 /* ---- many rows ------------------------------------------------------------------------------- */
 
 void qni_prepare_rows(const struct qni_op *op, const struct qni_rows *rows,
@@ -318,10 +334,11 @@ void qni_prepare_rows(const struct qni_op *op, const struct qni_rows *rows,
         return;
     }
     const bool as_they_are = layout->reads == QNI_READS_F32 && source->dtype == QN_F32 &&
-                             layout->is_identity && p.prescale == NULL;
+                             p.prescale == NULL && (layout->is_identity || is_padded(&p));
     if (as_they_are) {
-        source->fill(source->arg, part, range->row, range->n,
-                     out->a + (size_t)range->to * layout->lda, layout->lda, scratch->source);
+        uint8_t *const a = out->a + (size_t)range->to * layout->lda;
+        source->fill(source->arg, part, range->row, range->n, a, layout->lda, scratch->source);
+        pad_rows(layout, a, range->n);
         return;
     }
     for (int64_t i = 0; i < range->n; i += scratch->strip) {

@@ -813,7 +813,8 @@ QNI_TEMPLATE void make(const struct span *n, int64_t panel, ptrdiff_t ahead, con
 /* mr rows of c += a * w, in ascending order. The first span begins at zero. A busy second thread of
  * the core leaves half of the instructions, so that there are no more than it takes: several
  * positions a step, in the order that is written here. */
-QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel, const int mr)
+QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel, const int mr,
+                                const int nh)
 {
     const struct qni_matmul_tile *t = n->t;
     const size_t ldc = t->ldc;
@@ -827,7 +828,8 @@ QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel
         sum[i][0] = sum[i][1] = _mm256_setzero_ps();
         if (n->unit > 0) {
             sum[i][0] = _mm256_loadu_ps(c + (size_t)i * ldc);
-            sum[i][1] = _mm256_loadu_ps(c + (size_t)i * ldc + 8);
+            if (nh > 1)
+                sum[i][1] = _mm256_loadu_ps(c + (size_t)i * ldc + 8);
         }
     }
     for (const float *const end = a + n->positions * mr; a < end; a += DEEP * mr, w += DEEP) {
@@ -840,9 +842,11 @@ QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel
             for (int i = 0; i < mr; i++) {
                 const __m256 x = _mm256_broadcast_ss(a + p * mr + i);
                 sum[i][0] = _mm256_fmadd_ps(w0, x, sum[i][0]);
-                sum[i][1] = _mm256_fmadd_ps(w1, x, sum[i][1]);
                 QNI_KEEP(sum[i][0]);
-                QNI_KEEP(sum[i][1]);
+                if (nh > 1) {
+                    sum[i][1] = _mm256_fmadd_ps(w1, x, sum[i][1]);
+                    QNI_KEEP(sum[i][1]);
+                }
                 QNI_KEPT(x);
             }
             QNI_KEPT(w0);
@@ -856,31 +860,40 @@ QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t panel
     }
 }
 
-static void multiply(const struct span *n, int64_t panel)
+/* The first nh halves of a panel; the other one, of padding, is zero. */
+QNI_TEMPLATE void multiply_halves(const struct span *n, int64_t panel, const int nh)
 {
     for (int64_t row = 0, mr; row < n->rows; row += mr) {
         mr = block_rows(n->rows - row);
         switch (mr) {
         case 6:
-            multiply_rows(n, row, panel, 6);
+            multiply_rows(n, row, panel, 6, nh);
             break;
         case 5:
-            multiply_rows(n, row, panel, 5);
+            multiply_rows(n, row, panel, 5, nh);
             break;
         case 4:
-            multiply_rows(n, row, panel, 4);
+            multiply_rows(n, row, panel, 4, nh);
             break;
         case 3:
-            multiply_rows(n, row, panel, 3);
+            multiply_rows(n, row, panel, 3, nh);
             break;
         case 2:
-            multiply_rows(n, row, panel, 2);
+            multiply_rows(n, row, panel, 2, nh);
             break;
         default:
-            multiply_rows(n, row, panel, 1);
+            multiply_rows(n, row, panel, 1, nh);
             break;
         }
     }
+}
+
+static void multiply(const struct span *n, int64_t panel)
+{
+    if (panel + 1 == n->t->n_panels && n->t->padding >= QNI_PANEL / 2)
+        multiply_halves(n, panel, 1);
+    else
+        multiply_halves(n, panel, 2);
 }
 
 QNI_TEMPLATE void one_span(const struct span *n, const int kind)

@@ -393,7 +393,7 @@ struct span {
     struct table table;
     int64_t row, rows;
     int64_t unit, units;
-    int64_t lines; /* of a row: 16 positions each */
+    int64_t positions; /* of a row */
 };
 
 static int64_t at_most(int64_t a, int64_t b)
@@ -403,12 +403,16 @@ static int64_t at_most(int64_t a, int64_t b)
 
 static void copy_rows(const struct span *n)
 {
-    const int64_t step = n->t->halves ? 2 * LINE : LINE;
+    const int64_t step = n->t->halves ? 2 * LINE : LINE, whole = n->positions / LINE;
+    const __mmask16 rest = (__mmask16)((1 << n->positions % LINE) - 1);
     const char *row = (const char *)n->t->a + (size_t)n->row * n->t->lda;
     for (int64_t i = 0; i < n->rows; i++, row += n->t->lda) {
         const float *const from = (const float *)(const void *)row + n->unit * QNI_UNIT;
-        for (int64_t line = 0; line < n->lines; line++)
+        for (int64_t line = 0; line < whole; line++)
             _mm512_store_ps(n->s->a[i] + line * LINE, _mm512_loadu_ps(from + line * step));
+        if (rest != 0)
+            _mm512_store_ps(n->s->a[i] + whole * LINE,
+                            _mm512_maskz_loadu_ps(rest, from + whole * step));
     }
 }
 
@@ -463,76 +467,106 @@ QNI_TEMPLATE void make(const struct span *n, int64_t panel, int j, ptrdiff_t ahe
     }
 }
 
-/* mr rows of c += a * w, in ascending order. The first span begins at zero. */
-QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t pair, const int mr)
+/* mr rows of c += a * w, in ascending order. The first span begins at zero. width: outputs of the
+ * pair that are worked on: 8, 16, 24 or 32. A processor whose units
+ * are half as wide as its registers takes half a vector in half the time. */
+QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t pair, const int mr,
+                                const int width)
 {
-    enum { LD = SPAN + LINE };
+    enum { LD = SPAN + LINE, HALF = QNI_PANEL / 2 };
     const struct qni_matmul_tile *t = n->t;
-    const bool second = 2 * pair + 1 < t->n_panels;
+    const int whole = width / QNI_PANEL;
+    const bool has_half = width % QNI_PANEL != 0;
     const __m512(*w)[NR] = (const __m512(*)[NR])n->s->w;
     const float *a = n->s->a[row];
     float *const c = t->c + (size_t)(n->row + row) * t->ldc + pair * NR * QNI_PANEL;
     __m512 sum[MANY][NR];
+    __m256 half[MANY];
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
-        sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-        if (n->unit > 0) {
-            sum[i][0] = _mm512_loadu_ps(c + (size_t)i * t->ldc);
-            if (second)
-                sum[i][1] = _mm512_loadu_ps(c + (size_t)i * t->ldc + QNI_PANEL);
+        float *const to = c + (size_t)i * t->ldc;
+        QNI_UNROLL
+        for (int j = 0; j < whole; j++)
+            sum[i][j] = n->unit > 0 ? _mm512_loadu_ps(to + j * QNI_PANEL) : _mm512_setzero_ps();
+        if (has_half) {
+            half[i] = n->unit > 0 ? _mm256_loadu_ps(to + whole * QNI_PANEL) : _mm256_setzero_ps();
+            _mm256_storeu_ps(to + whole * QNI_PANEL + HALF, _mm256_setzero_ps());
         }
     }
-    for (const float *const end = a + n->lines * LINE; a < end; a++, w++) {
+    for (const float *const end = a + n->positions; a < end; a++, w++) {
         const __m512 w0 = w[0][0], w1 = w[0][1];
+        const __m256 last = _mm512_castps512_ps256(whole == 0 ? w0 : w1);
         QNI_UNROLL
         for (int i = 0; i < mr; i++) {
             const __m512 x = _mm512_set1_ps(a[i * LD]);
-            sum[i][0] = _mm512_fmadd_ps(w0, x, sum[i][0]);
-            sum[i][1] = _mm512_fmadd_ps(w1, x, sum[i][1]);
+            if (whole > 0)
+                sum[i][0] = _mm512_fmadd_ps(w0, x, sum[i][0]);
+            if (whole > 1)
+                sum[i][1] = _mm512_fmadd_ps(w1, x, sum[i][1]);
+            if (has_half)
+                half[i] = _mm256_fmadd_ps(last, _mm512_castps512_ps256(x), half[i]);
         }
     }
     QNI_UNROLL
     for (int i = 0; i < mr; i++) {
-        _mm512_storeu_ps(c + (size_t)i * t->ldc, sum[i][0]);
-        if (second)
-            _mm512_storeu_ps(c + (size_t)i * t->ldc + QNI_PANEL, sum[i][1]);
+        float *const to = c + (size_t)i * t->ldc;
+        QNI_UNROLL
+        for (int j = 0; j < whole; j++)
+            _mm512_storeu_ps(to + j * QNI_PANEL, sum[i][j]);
+        if (has_half)
+            _mm256_storeu_ps(to + whole * QNI_PANEL, half[i]);
     }
 }
 
 /* All rows, in blocks that differ by one row at most. */
-static void multiply(const struct span *n, int64_t pair)
+QNI_TEMPLATE void multiply_width(const struct span *n, int64_t pair, const int width)
 {
     int64_t blocks = (n->rows + MANY - 1) / MANY;
     for (int64_t row = 0, mr; row < n->rows; row += mr, blocks--) {
         mr = (n->rows - row) / blocks;
         switch (mr) {
         case 14:
-            multiply_rows(n, row, pair, 14);
+            multiply_rows(n, row, pair, 14, width);
             break;
         case 13:
-            multiply_rows(n, row, pair, 13);
+            multiply_rows(n, row, pair, 13, width);
             break;
         case 12:
-            multiply_rows(n, row, pair, 12);
+            multiply_rows(n, row, pair, 12, width);
             break;
         case 11:
-            multiply_rows(n, row, pair, 11);
+            multiply_rows(n, row, pair, 11, width);
             break;
         case 10:
-            multiply_rows(n, row, pair, 10);
+            multiply_rows(n, row, pair, 10, width);
             break;
         case 9:
-            multiply_rows(n, row, pair, 9);
+            multiply_rows(n, row, pair, 9, width);
             break;
         case 8:
-            multiply_rows(n, row, pair, 8);
+            multiply_rows(n, row, pair, 8, width);
             break;
         default: /* fewer only where all rows are */
             mr = 7;
-            multiply_rows(n, row, pair, 7);
+            multiply_rows(n, row, pair, 7, width);
             break;
         }
     }
+}
+
+/* Whole pairs, and what is left of the last one where the rest is padding. */
+static void multiply(const struct span *n, int64_t pair)
+{
+    const struct qni_matmul_tile *t = n->t;
+    const int64_t outputs = t->n_panels * QNI_PANEL - t->padding - pair * NR * QNI_PANEL;
+    if (outputs > 24)
+        multiply_width(n, pair, 32);
+    else if (outputs > 16)
+        multiply_width(n, pair, 24);
+    else if (outputs > 8)
+        multiply_width(n, pair, 16);
+    else
+        multiply_width(n, pair, 8);
 }
 
 QNI_TEMPLATE void one_span(const struct span *n, const int kind)
@@ -560,13 +594,12 @@ QNI_TEMPLATE void many_rows(const struct qni_matmul_tile *t, const int kind)
     n.t = t;
     n.s = t->scratch;
     n.table = (struct table){table_of(t, kind), t->table};
-    if (t->n_panels == 1)
-        memset(n.s->w, 0, sizeof n.s->w);
     for (int64_t i = 0; i < blocks; i++, n.row += n.rows) {
         n.rows = (t->m - n.row) / (blocks - i);
         for (n.unit = 0; n.unit < t->units; n.unit += n.units) {
             n.units = at_most(t->units - n.unit, most);
-            n.lines = n.units * QNI_UNIT / LINE >> t->halves;
+            n.positions = at_most(n.units * QNI_UNIT >> t->halves,
+                                  t->positions - (n.unit * QNI_UNIT >> t->halves));
             one_span(&n, kind);
         }
     }

@@ -2,6 +2,8 @@
 /* From a tile to y: epilogue.h. */
 #include "epilogue.h"
 
+#include <math.h>
+
 #include "../../base/half.h"
 #include "../../base/size.h"
 
@@ -35,6 +37,20 @@ struct qni_row_sink qni_sink_of_matrix(const qn_tensor *y, const qn_tensor *resi
     return s;
 }
 
+/* RELU6 is a RELU and a clamp. */
+static bool are_floats(const struct qni_epilogue *e, const struct qni_row_sink *sink)
+{
+    const struct qni_op *op = e->op;
+    const qn_act act = e->finish.act;
+    const bool is_known = act == QN_ACT_NONE || act == QN_ACT_RELU || act == QN_ACT_HARDSWISH ||
+                          (act == QN_ACT_RELU6 && !e->finish.has_clamp);
+    const bool is_plain = sink->residual == NULL ||
+                          (e->finish.residual_dtype == QN_F32 && sink->residual_stride[3] == 1);
+    return !e->raw && !e->has_zeros && is_known && is_plain && e->x_scale == 1.0f &&
+           sink->dtype == QN_F32 && sink->stride[3] == 1 && op->more.gate == QN_GATE_NONE &&
+           op->more.factor.rank == 0 && op->epilogue.row_scale.rank == 0;
+}
+
 struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_rows *rows,
                                       const struct qni_row_sink *sink)
 {
@@ -66,6 +82,7 @@ struct qni_epilogue qni_epilogue_make(const struct qni_op *op, const struct qni_
                  from->act == QN_ACT_NONE && !f->has_clamp && from->row_scale.rank == 0 &&
                  from->col_scale.rank == 0 && op->more.gate == QN_GATE_NONE &&
                  op->more.factor.rank == 0;
+    e.is_floats = are_floats(&e, sink);
     return e;
 }
 
@@ -346,11 +363,45 @@ static void store_rows(const struct qni_epilogue *e, const struct qni_epilogue_t
         e->rows->fence();
 }
 
+/* Tiles of floats: all steps in one pass, span by span. */
+static void run_floats(const struct qni_epilogue *e, const struct qni_epilogue_tile *t,
+                       struct qni_epilogue_scratch *scratch)
+{
+    const struct qni_row_sink *s = &e->sink;
+    const struct qni_finish_step *f = &e->finish;
+    const qn_epilogue *from = &e->op->epilogue;
+    const int64_t column = t->part->column + t->output;
+    struct qni_float_rows r = {.n = t->n, .ldv = (int64_t)t->ldc, .ldy = s->stride[2]};
+    r.ldr = s->residual_stride[2];
+    r.col_scale =
+        row_of(e->rows, &from->col_scale, t->part->expert, column, t->n, scratch->col_scale);
+    r.bias = row_of(e->rows, &from->bias, t->part->expert, column, t->n, scratch->bias);
+    r.residual_after = f->residual_after;
+    r.act = f->act == QN_ACT_RELU6 ? QN_ACT_RELU : f->act;
+    r.clamp_lo = f->has_clamp ? f->clamp_lo : -INFINITY;
+    r.clamp_hi = f->has_clamp ? f->clamp_hi : f->act == QN_ACT_RELU6 ? 6.0f : INFINITY;
+    for (int64_t i = 0; i < t->rows; i += r.rows) {
+        const int64_t number = number_of(s, t->row + i);
+        r.rows = span_of(s, t->row + i, t->rows - i);
+        r.v = t->c + (size_t)i * t->ldc;
+        r.x_scale = t->x_scale != NULL ? t->x_scale + i : NULL;
+        r.y = (float *)s->y + offset_of(s, s->stride, number) + column;
+        if (s->residual != NULL)
+            r.residual =
+                (const float *)s->residual + offset_of(s, s->residual_stride, number) + column;
+        e->rows->float_rows(&r);
+    }
+}
+
 void qni_epilogue_run(const struct qni_epilogue *e, const struct qni_epilogue_tile *tile,
                       struct qni_epilogue_scratch *scratch)
 {
     if (e->is_store && e->sink.dtype == QN_F32 && e->sink.stride[3] == 1) {
         store_rows(e, tile);
+        return;
+    }
+    if (e->is_floats && !e->is_store && tile->other == NULL) {
+        run_floats(e, tile, scratch);
         return;
     }
     const bool has_scale = tile->x_scale != NULL || e->x_scale != 1.0f;

@@ -21,6 +21,7 @@ struct qni_epilogue {
     int32_t has_zeros;             /* from which zero points of the weights are to be taken */
     int32_t by_column;             /* lines are columns */
     int32_t is_store;              /* nothing happens but the scale of a row of x */
+    int32_t is_floats;             /* steps are those of float_rows() */
     float x_scale;                 /* of int8-static; 1 */
     struct qni_finish_step finish; /* all but residual and y */
 };

@@ -68,6 +68,19 @@ struct qni_finish_step {
     int32_t y_zero;
 };
 
+/* Rows of floats to y, f32, next to each other, at once: what scale() and finish() do of each.
+ * Distances in elements. */
+struct qni_float_rows {
+    int64_t rows, n, ldv, ldy, ldr;
+    const float *v, *x_scale;      /* x_scale: [rows] or NULL */
+    const float *col_scale, *bias; /* [n] or NULL */
+    const float *residual;         /* or NULL */
+    int32_t residual_after;
+    qn_act act;               /* NONE, RELU or HARDSWISH */
+    float clamp_lo, clamp_hi; /* infinite: none */
+    float *y;                 /* may be v itself */
+};
+
 struct qni_rows {
     const char *name;
     uint64_t needs; /* QN_ISA_ bits */
@@ -117,6 +130,7 @@ struct qni_rows {
     void (*fence)(void);
     /* v is changed. y may be v itself (f32, stride 1). */
     void (*finish)(float *v, const struct qni_finish_step *step);
+    void (*float_rows)(const struct qni_float_rows *rows);
     /* dst[i * ld + c * element] = src[c * plane + i * element]; i < pixels, c < channels; element:
      * 1, 2 or 4 bytes. */
     void (*turn)(uint8_t *dst, size_t ld, const uint8_t *src, size_t plane, int64_t pixels,

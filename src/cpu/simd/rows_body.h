@@ -898,6 +898,8 @@ static bool is_finite(const float *v, int64_t rows, int64_t n, int64_t ld)
     return rest >> 31 == 0;
 }
 
+#include "rows_floats.h"
+
 #define QNI_ROWS_TEXT_(isa) #isa
 #define QNI_ROWS_TEXT(isa)  QNI_ROWS_TEXT_(isa)
 #define QNI_ROWS_NAME_(isa) qni_rows_##isa
@@ -927,6 +929,7 @@ const struct qni_rows QNI_ROWS_NAME(QNI_ROWS_ISA) = {
     .scale_past = scale_past,
     .fence = fence,
     .finish = finish_line,
+    .float_rows = float_rows,
     .turn = turn,
     .is_finite = is_finite,
 };
