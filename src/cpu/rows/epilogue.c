@@ -188,7 +188,9 @@ static void scale_rows(const struct qni_epilogue *e, const struct qni_epilogue_t
     }
     const int64_t lane = t->part->panel * QNI_PANEL + t->output;
     if (e->raw && e->sink.dtype != QN_I32) {
-        weight_scales(t->part->w, lane, t->n, scratch->w_scale);
+        /* Phases of a transposed convolution without taps have none; biases are in them, too. */
+        const bool has_taps = qni_section(t->part->w, QNI_SECTION_SCALE) != NULL;
+        weight_scales(has_taps ? t->part->w : e->op->w[0], lane, t->n, scratch->w_scale);
         step.w_scale = scratch->w_scale;
     }
     if (e->has_zeros)
