@@ -468,7 +468,7 @@ QNI_TEMPLATE void make(const struct span *n, int64_t panel, int j, ptrdiff_t ahe
 }
 
 /* mr rows of c += a * w, in ascending order. The first span begins at zero. width: outputs of the
- * pair that are worked on: 8, 16, 24 or 32. A processor whose units
+ * pair that are worked on: 16, 24 or 32. A processor whose units
  * are half as wide as its registers takes half a vector in half the time. */
 QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t pair, const int mr,
                                 const int width)
@@ -495,12 +495,11 @@ QNI_VARIANTS void multiply_rows(const struct span *n, int64_t row, int64_t pair,
     }
     for (const float *const end = a + n->positions; a < end; a++, w++) {
         const __m512 w0 = w[0][0], w1 = w[0][1];
-        const __m256 last = _mm512_castps512_ps256(whole == 0 ? w0 : w1);
+        const __m256 last = _mm512_castps512_ps256(w1);
         QNI_UNROLL
         for (int i = 0; i < mr; i++) {
             const __m512 x = _mm512_set1_ps(a[i * LD]);
-            if (whole > 0)
-                sum[i][0] = _mm512_fmadd_ps(w0, x, sum[i][0]);
+            sum[i][0] = _mm512_fmadd_ps(w0, x, sum[i][0]);
             if (whole > 1)
                 sum[i][1] = _mm512_fmadd_ps(w1, x, sum[i][1]);
             if (has_half)
@@ -554,7 +553,7 @@ QNI_TEMPLATE void multiply_width(const struct span *n, int64_t pair, const int w
     }
 }
 
-/* Whole pairs, and what is left of the last one where the rest is padding. */
+/* Whole pairs, and of the last one no more than half a panel of padding. */
 static void multiply(const struct span *n, int64_t pair)
 {
     const struct qni_matmul_tile *t = n->t;
@@ -563,10 +562,8 @@ static void multiply(const struct span *n, int64_t pair)
         multiply_width(n, pair, 32);
     else if (outputs > 16)
         multiply_width(n, pair, 24);
-    else if (outputs > 8)
-        multiply_width(n, pair, 16);
     else
-        multiply_width(n, pair, 8);
+        multiply_width(n, pair, 16);
 }
 
 QNI_TEMPLATE void one_span(const struct span *n, const int kind)

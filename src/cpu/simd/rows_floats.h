@@ -6,7 +6,6 @@
  * beyond them is worked on and not stored. A scale that is not asked for is 1, a bias -0, a clamp
  * infinite: none changes a number. */
 
-enum { NO_RESIDUAL, RESIDUAL_FIRST, RESIDUAL_LAST };
 enum { VECTORS = QNI_PANEL / LANES };
 typedef float floats QNI_VECTOR(4 * LANES);
 
@@ -56,12 +55,12 @@ QNI_TEMPLATE floats finish_floats(floats a, const int act, floats lo, floats hi)
 
 /* n outputs from `at` on, at most 16. */
 QNI_TEMPLATE void float_columns(const struct qni_float_rows *s, int64_t at, const int64_t n,
-                                const int act, const int residual)
+                                const int act)
 {
     const floats nan = (floats)((lanes){0} + QNI_NAN_F32), lo = all_of(s->clamp_lo),
                  hi = all_of(s->clamp_hi);
-    struct panel scale, bias, r;
-    const float *v = s->v + at, *from = residual != NO_RESIDUAL ? s->residual + at : NULL;
+    struct panel scale, bias, r = {{{0}}};
+    const float *v = s->v + at, *from = s->residual != NULL ? s->residual + at : NULL;
     float *y = s->y + at;
     for (int j = 0; j < VECTORS; j++) {
         scale.v[j] = all_of(1.0f);
@@ -74,17 +73,17 @@ QNI_TEMPLATE void float_columns(const struct qni_float_rows *s, int64_t at, cons
     for (int64_t i = 0; i < s->rows; i++, v += s->ldv, y += s->ldy) {
         const float times = s->x_scale != NULL ? s->x_scale[i] : 1.0f;
         struct panel p = load_panel(v, n);
-        if (residual != NO_RESIDUAL) {
+        if (from != NULL) {
             r = load_panel(from, n);
             from += s->ldr;
         }
         QNI_UNROLL
         for (int j = 0; j < VECTORS; j++) {
             floats a = p.v[j] * times * scale.v[j] + bias.v[j];
-            if (residual == RESIDUAL_FIRST)
+            if (from != NULL && !s->residual_after)
                 a += r.v[j];
             a = finish_floats(a, act, lo, hi);
-            if (residual == RESIDUAL_LAST)
+            if (from != NULL && s->residual_after)
                 a += r.v[j];
             p.v[j] = choose((lanes)(a == a), a, nan);
         }
@@ -96,33 +95,23 @@ QNI_TEMPLATE void float_columns(const struct qni_float_rows *s, int64_t at, cons
     }
 }
 
-QNI_TEMPLATE void float_rows_of(const struct qni_float_rows *s, const int act, const int residual)
+QNI_TEMPLATE void float_rows_of(const struct qni_float_rows *s, const int act)
 {
     int64_t at = 0;
     for (; at + QNI_PANEL <= s->n; at += QNI_PANEL)
-        float_columns(s, at, QNI_PANEL, act, residual);
+        float_columns(s, at, QNI_PANEL, act);
     if (s->n - at == QNI_PANEL / 2)
-        float_columns(s, at, QNI_PANEL / 2, act, residual);
+        float_columns(s, at, QNI_PANEL / 2, act);
     else if (at < s->n)
-        float_columns(s, at, s->n - at, act, residual);
-}
-
-QNI_TEMPLATE void float_rows_with(const struct qni_float_rows *s, const int act)
-{
-    if (s->residual == NULL)
-        float_rows_of(s, act, NO_RESIDUAL);
-    else if (!s->residual_after)
-        float_rows_of(s, act, RESIDUAL_FIRST);
-    else
-        float_rows_of(s, act, RESIDUAL_LAST);
+        float_columns(s, at, s->n - at, act);
 }
 
 static void float_rows(const struct qni_float_rows *s)
 {
     if (s->act == QN_ACT_RELU)
-        float_rows_with(s, QN_ACT_RELU);
+        float_rows_of(s, QN_ACT_RELU);
     else if (s->act == QN_ACT_HARDSWISH)
-        float_rows_with(s, QN_ACT_HARDSWISH);
+        float_rows_of(s, QN_ACT_HARDSWISH);
     else
-        float_rows_with(s, QN_ACT_NONE);
+        float_rows_of(s, QN_ACT_NONE);
 }
